@@ -1,0 +1,41 @@
+"""Every error intertoken raises on purpose, as one tree.
+
+    IntertokenError
+    ├── TraceError            a recording cannot be read, written or analysed
+    │   ├── FormatError       not a trace, a damaged one, or a format we do not know
+    │   └── EmptyTraceError   readable, but without what the question needs
+    ├── UsageError            an option or argument that makes no sense
+    └── ExecutionError        a run that cannot be done
+        └── UnsafePlanError   a strategy, backend and mode that do not fit together
+
+A message names the file, table, tensor, device or size and says what to do. Only the command line maps these
+to exit code 2.
+"""
+
+
+class IntertokenError(Exception):
+    """Base of all errors that are the input's fault, not the program's."""
+
+
+class TraceError(IntertokenError):
+    """A recording cannot be read, written or analysed."""
+
+
+class FormatError(TraceError):
+    """A file is not a trace, is damaged, or has a format we do not know."""
+
+
+class EmptyTraceError(TraceError):
+    """A trace is readable but lacks what the question needs (kernels, token steps, ...)."""
+
+
+class UsageError(IntertokenError):
+    """An option or argument that makes no sense."""
+
+
+class ExecutionError(IntertokenError):
+    """A run that cannot be done."""
+
+
+class UnsafePlanError(ExecutionError):
+    """A strategy, a backend and a mode that do not fit together."""

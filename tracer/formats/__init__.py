@@ -1,0 +1,87 @@
+"""Trace formats, one file each. A format registers itself on its last line; `read` and `write` find the right one.
+
+Adding a format: write `formats/NAME.py` with `sniff(path) -> bool`, `read(path) -> Trace` and `write(trace, path)`,
+end it with `register(...)`, and import it at the foot of this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracer.errors import FormatError
+from tracer.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A trace format.
+
+    Attributes:
+        name: for messages.
+        suffix: what a file of this format ends with when written; "" for a directory.
+        sniff: whether a path holds this format, judged by its content.
+        read: path -> Trace; raises FormatError with one clear line.
+        write: (trace, path); None where the format can only be read.
+    """
+
+    name: str
+    suffix: str
+    sniff: Callable[[Path], bool]
+    read: Callable[[Path], Trace]
+    write: Callable[[Trace, Path], None] | None = None
+
+
+_formats: list[Format] = []
+
+
+def register(format: Format) -> None:
+    """Make a format known to `read` and `write`."""
+    _formats.append(format)
+
+
+def is_trace(path: Path) -> bool:
+    """Whether some format recognises the path."""
+    return any(f.sniff(path) for f in _formats)
+
+
+def read(path: str | Path) -> Trace:
+    """Read a recording of any known format.
+
+    Raises:
+        FormatError: no such path, not a trace, or a damaged one.
+    """
+    source = Path(path)
+    if not source.exists():
+        raise FormatError(f"{source}: no such file or directory")
+    if source.is_file() and source.stat().st_size == 0:
+        raise FormatError(f"{source}: the file is empty")
+    for f in _formats:
+        if f.sniff(source):
+            return f.read(source)
+    what = "directory holds no trace" if source.is_dir() else "is not a trace"
+    raise FormatError(f"{source}: {what}; expected one of: {', '.join(f.name for f in _formats)}")
+
+
+def write(trace: Trace, path: str | Path) -> None:
+    """Write a trace in the format that the path's suffix names (a directory for none).
+
+    Raises:
+        FormatError: the path exists already, or no format that can be written has that suffix.
+    """
+    target = Path(path)
+    if target.exists():
+        raise FormatError(f"{target}: exists already; choose another name")
+    writable = [f for f in _formats if f.write is not None]
+    for f in writable:
+        if f.write is not None and target.suffix == f.suffix:
+            f.write(trace, target)
+            return
+    known = ", ".join(f"{f.name} ({f.suffix or 'a directory'})" for f in writable)
+    raise FormatError(f"{target}: cannot write {target.suffix or 'this'}; known are {known}")
+
+
+from tracer.formats import nsys_parquet, nsys_sqlite  # noqa: E402
+
+__all__ = ["Format", "is_trace", "nsys_parquet", "nsys_sqlite", "read", "register", "write"]

@@ -1,0 +1,79 @@
+"""Interval arithmetic on arrays of [start, end) in ns: the one place that takes unions.
+
+Sums of interval lengths are wrong wherever intervals overlap; everything here works on unions, in O(n log n) and
+without a Python loop per event.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Ints = NDArray[np.int64]
+
+
+def _int64(values: ArrayLike) -> Ints:
+    return np.asarray(values, dtype=np.int64)
+
+
+def union(starts: ArrayLike, ends: ArrayLike) -> tuple[Ints, Ints]:
+    """Disjoint, sorted intervals covering exactly what the given ones cover.
+
+    Intervals that touch are merged; empty and reversed ones (end <= start) cover nothing and are dropped.
+
+    Example:
+        >>> union([0, 5, 20], [10, 12, 30])
+        (array([ 0, 20]), array([12, 30]))
+    """
+    first, last = _int64(starts), _int64(ends)
+    keep = last > first
+    first, last = first[keep], last[keep]
+    if len(first) == 0:
+        return first, last
+    order = np.argsort(first, kind="stable")
+    first, last = first[order], np.maximum.accumulate(last[order])
+    new = np.empty(len(first), dtype=bool)
+    new[0] = True
+    np.greater(first[1:], last[:-1], out=new[1:])
+    return first[new], last[np.append(np.flatnonzero(new)[1:] - 1, len(last) - 1)]
+
+
+def total(starts: ArrayLike, ends: ArrayLike) -> int:
+    """Length of the union, ns."""
+    first, last = union(starts, ends)
+    return int((last - first).sum())
+
+
+def covered(starts: ArrayLike, ends: ArrayLike, window_starts: ArrayLike, window_ends: ArrayLike) -> Ints:
+    """How much of each window [window_start, window_end) the union covers, ns; 0 for a reversed window."""
+    first, last = union(starts, ends)
+    lower, upper = _int64(window_starts), _int64(window_ends)
+    if len(first) == 0:
+        return np.zeros(len(lower), dtype=np.int64)
+    before = np.concatenate(([0], np.cumsum(last - first)))
+
+    def cover_up_to(t: Ints) -> Any:
+        index = np.searchsorted(first, t, side="right")  # intervals that start at or before t
+        beyond = np.where(index > 0, np.maximum(last[index - 1] - t, 0), 0)
+        return before[index] - beyond
+
+    return np.asarray(cover_up_to(np.maximum(upper, lower)) - cover_up_to(lower), dtype=np.int64)
+
+
+def depth_changes(starts: ArrayLike, ends: ArrayLike) -> tuple[Ints, Ints]:
+    """Where the number of open intervals changes: (times, depth from that time on), times strictly increasing."""
+    first, last = _int64(starts), _int64(ends)
+    keep = last > first
+    times, index = np.unique(np.concatenate((first[keep], last[keep])), return_inverse=True)
+    change = np.zeros(len(times), dtype=np.int64)
+    steps = np.repeat(np.array([1, -1], dtype=np.int64), keep.sum())
+    np.add.at(change, index, steps)
+    return times, np.cumsum(change)
+
+
+def overlap(starts: ArrayLike, ends: ArrayLike) -> int:
+    """How long two or more of the intervals are open at once, ns."""
+    times, depth = depth_changes(starts, ends)
+    return int(np.diff(times)[depth[:-1] >= 2].sum()) if len(times) else 0

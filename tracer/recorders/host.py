@@ -1,0 +1,146 @@
+"""The host recorder: events that a backend reports from the software clock (CPU and simulated devices).
+
+A report is one tuple appended to a list (list.append is atomic, so any thread may report); tables are built once, when
+the trace is asked for. Nothing is dropped: memory is the only bound.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import pandas as pd
+
+from tracer.schema import MISSING
+from tracer.trace import Trace
+
+_COLUMNS: Final = {
+    "api": ("start", "end", "thread", "correlation", "name"),
+    "kernels": ("start", "end", "device", "stream", "correlation", "name", "graph_node", "graph"),
+    "memcpys": ("start", "end", "device", "stream", "correlation", "kind", "bytes", "src_kind", "dst_kind"),
+    "syncs": ("start", "end", "type", "device", "stream", "event", "correlation"),
+    "cuda_events": ("device", "stream", "event", "correlation"),
+    "nvtx": ("start", "end", "thread", "text", "payload"),
+}
+_ON_DEVICE: Final = ("kernels", "memcpys", "syncs", "cuda_events")
+
+
+class HostRecorder:
+    """Collects what backends report, in ns of one clock.
+
+    Args:
+        clock: returns ns; `time.perf_counter_ns` unless a test or a simulated device brings its own.
+    """
+
+    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        self.clock = clock
+        self.recording = False
+        self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _COLUMNS}
+        self._open = threading.local()
+        self._streams: dict[tuple[int, int], str] = {}
+        self._devices: dict[int, str] = {}
+
+    def start(self) -> None:
+        """Begin (or go on) recording."""
+        self.recording = True
+
+    def stop(self) -> None:
+        """Stop recording; the events so far stay."""
+        self.recording = False
+
+    def api(self, name: str, start: int, end: int, correlation: int) -> None:
+        """A call on the calling host thread, named as CUDA names it without the `cuda` prefix."""
+        if self.recording:
+            self._rows["api"].append((start, end, threading.get_native_id(), correlation, name))
+
+    def kernel(
+        self, name: str, start: int, end: int, *, device: int, stream: int, correlation: int,
+        graph_node: int = MISSING, graph: int = MISSING,
+    ) -> None:  # fmt: skip
+        """A kernel execution on a device's stream."""
+        if self.recording:
+            self._rows["kernels"].append((start, end, device, stream, correlation, name, graph_node, graph))
+
+    def memcpy(
+        self, kind: str, bytes: int, start: int, end: int, *, device: int, stream: int, correlation: int,
+        src_kind: str, dst_kind: str,
+    ) -> None:  # fmt: skip
+        """A copy as the device performs it; kinds as in `schema.MEMCPY_KINDS` and `schema.MEMORY_KINDS`."""
+        if self.recording:
+            self._rows["memcpys"].append((start, end, device, stream, correlation, kind, bytes, src_kind, dst_kind))
+
+    def sync(
+        self, type: str, start: int, end: int, *, device: int, stream: int, correlation: int, event: int = MISSING
+    ) -> None:
+        """What a synchronising call waited for; types as in `schema.SYNC_TYPES`."""
+        if self.recording:
+            self._rows["syncs"].append((start, end, type, device, stream, event, correlation))
+
+    def event_record(self, event: int, *, device: int, stream: int, correlation: int) -> None:
+        """An event recorded on a stream."""
+        if self.recording:
+            self._rows["cuda_events"].append((device, stream, event, correlation))
+
+    def describe_device(self, device: int, name: str) -> None:
+        """Name a device."""
+        self._devices[device] = name
+
+    def describe_stream(self, device: int, stream: int, flag: str = "") -> None:
+        """Announce a stream, so that it is listed even if nothing runs on it."""
+        self._streams[device, stream] = flag
+
+    def push_range(self, text: str, payload: int | float | None) -> None:
+        """An NVTX range opens on the calling thread."""
+        self._stack().append((self.clock(), text, payload) if self.recording else None)
+
+    def pop_range(self) -> None:
+        """The calling thread's innermost range closes; a range opened while not recording leaves no row."""
+        opened = self._stack().pop()
+        if opened is not None and self.recording:
+            start, text, payload = opened
+            value = float("nan") if payload is None else float(payload)
+            self._rows["nvtx"].append((start, self.clock(), threading.get_native_id(), text, value))
+
+    def _stack(self) -> list[tuple[int, str, int | float | None] | None]:
+        if not hasattr(self._open, "stack"):
+            self._open.stack = []
+        stack: list[tuple[int, str, int | float | None] | None] = self._open.stack
+        return stack
+
+    @property
+    def trace(self) -> Trace:
+        """Everything recorded so far, times in ns since the first event."""
+        process = os.getpid()
+        frames = {}
+        for name, columns in _COLUMNS.items():
+            frame = pd.DataFrame(list(self._rows[name]), columns=list(columns))
+            frame["process"] = process
+            if name in _ON_DEVICE:
+                frame["context"] = 1
+            frames[name] = frame
+        frames["kernels"]["short_name"] = frames["kernels"]["name"]
+        frames["api"]["return_value"] = 0
+        frames["nvtx"]["kind"] = "push/pop"
+        origin = min((int(f["start"].min()) for f in frames.values() if "start" in f and len(f)), default=0)
+        for frame in frames.values():
+            if "start" in frame and len(frame):
+                frame[["start", "end"]] -= origin
+        frames |= self._descriptions(frames, process)
+        return Trace(frames, {"source": "host", "clock": {"origin_ns": origin}})
+
+    def _descriptions(self, frames: dict[str, pd.DataFrame], process: int) -> dict[str, pd.DataFrame]:
+        threads = pd.unique(pd.concat([frames["api"]["thread"], frames["nvtx"]["thread"]]))
+        names = {thread.native_id: thread.name for thread in threading.enumerate()}
+        return {
+            "devices": pd.DataFrame({"device": list(self._devices), "name": list(self._devices.values())}),
+            "streams": pd.DataFrame(
+                [(process, 1, stream) for _, stream in self._streams], columns=["process", "context", "stream"]
+            ),
+            "threads": pd.DataFrame(
+                {"process": process, "thread": threads, "name": [names.get(t, "") for t in threads]}
+            ),
+            "processes": pd.DataFrame({"process": [process], "name": ["intertoken"]}),
+        }

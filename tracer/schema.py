@@ -1,0 +1,181 @@
+"""The tables of a trace: columns, dtypes, units, enum values, and the names Nsight Systems gives them.
+
+This is the only place that knows them. All times are int64 nanoseconds on the trace's one clock. An id or number
+that the source does not know is `MISSING` (-1), never null, so every column keeps its dtype.
+Source of the nsys names: the SQLite exports' own schema, versions 3.20 and 3.25.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pandas as pd
+
+MISSING: Final = -1
+
+# Enum values: our short word -> nsys id. The order is nsys's.
+MEMCPY_KINDS: Final = {
+    "unknown": 0, "HtoD": 1, "DtoH": 2, "HtoA": 3, "AtoH": 4, "AtoA": 5, "AtoD": 6, "DtoA": 7, "DtoD": 8,
+    "HtoH": 9, "PtoP": 10, "UVM HtoD": 11, "UVM DtoH": 12, "UVM DtoD": 13,
+}  # fmt: skip
+MEMORY_KINDS: Final = {
+    "pageable": 0, "pinned": 1, "device": 2, "array": 3, "managed": 4, "device static": 5, "managed static": 6,
+    "unknown": 7,
+}  # fmt: skip
+SYNC_TYPES: Final = {"unknown": 0, "event": 1, "stream wait": 2, "stream": 3, "context": 4}
+API_LAYERS: Final = {"runtime": 0, "driver": 1}
+NVTX_KINDS: Final = {"mark": 34, "push/pop": 59, "start/end": 60}
+
+NAME: Final = "name"  # marks a categorical column whose values are free strings
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its name, its kind, the nsys column it comes from, and what it means.
+
+    `kind` is "int64", "float64", `NAME` (a categorical of free strings) or an enum (word -> nsys id).
+    `nsys` is None for what nsys derives from elsewhere (ids packed into `globalTid`, for example).
+    """
+
+    name: str
+    kind: str | dict[str, int] = "int64"
+    nsys: str | None = None
+    doc: str = ""
+
+    @property
+    def is_name(self) -> bool:
+        """Whether the column holds free strings."""
+        return self.kind == NAME
+
+    @property
+    def enum(self) -> dict[str, int] | None:
+        """The enum's words and nsys ids, or None."""
+        return self.kind if isinstance(self.kind, dict) else None
+
+    def empty(self) -> pd.Series:
+        """An empty series of this column's dtype."""
+        if self.enum is not None:
+            return pd.Series(pd.Categorical([], categories=list(self.enum)), name=self.name)
+        if self.is_name:
+            return pd.Series(pd.Categorical([], categories=pd.Index([], dtype="str")), name=self.name)
+        return pd.Series([], dtype=str(self.kind), name=self.name)
+
+    @property
+    def default(self) -> int | float | str:
+        """The value of a row for which the source does not know this column."""
+        if self.enum is not None:
+            return "unknown" if "unknown" in self.enum else next(iter(self.enum))
+        if self.is_name:
+            return ""
+        return float("nan") if self.kind == "float64" else MISSING
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table: its name, the nsys table it is stored in, and its columns in order."""
+
+    name: str
+    nsys: str
+    columns: tuple[Column, ...]
+    doc: str
+
+    def column(self, name: str) -> Column:
+        """The column of that name."""
+        return next(c for c in self.columns if c.name == name)
+
+    @property
+    def column_names(self) -> list[str]:
+        """The names of all columns, in order."""
+        return [c.name for c in self.columns]
+
+    def empty(self) -> pd.DataFrame:
+        """An empty frame with every column in its dtype."""
+        return pd.DataFrame({c.name: c.empty() for c in self.columns})
+
+
+_SPAN = (Column("start", nsys="start", doc="ns"), Column("end", nsys="end", doc="ns"))
+_ON_STREAM = (
+    Column("device", nsys="deviceId"),
+    Column("context", nsys="contextId"),
+    Column("stream", nsys="streamId"),
+    Column("correlation", nsys="correlationId", doc="joins a device activity with the API call that caused it"),
+    Column("process", doc="operating-system process id"),
+)
+_ON_THREAD = (Column("process", doc="process id"), Column("thread", doc="operating-system thread id"))
+_GRAPH_NODE = Column("graph_node", nsys="graphNodeId", doc="node of the CUDA graph it ran in, or MISSING")
+
+TABLES: Final[dict[str, Table]] = {
+    t.name: t
+    for t in (
+        Table("kernels", "CUPTI_ACTIVITY_KIND_KERNEL", (
+            *_SPAN, *_ON_STREAM,
+            Column("name", NAME, "demangledName"),
+            Column("short_name", NAME, "shortName"),
+            Column("grid_x", nsys="gridX"), Column("grid_y", nsys="gridY"), Column("grid_z", nsys="gridZ"),
+            Column("block_x", nsys="blockX"), Column("block_y", nsys="blockY"), Column("block_z", nsys="blockZ"),
+            Column("registers", nsys="registersPerThread", doc="per thread"),
+            Column("static_shared", nsys="staticSharedMemory", doc="bytes"),
+            Column("dynamic_shared", nsys="dynamicSharedMemory", doc="bytes"),
+            _GRAPH_NODE,
+            Column("graph", nsys="graphId", doc="CUDA graph it ran in, or MISSING"),
+        ), "kernel executions"),
+        Table("memcpys", "CUPTI_ACTIVITY_KIND_MEMCPY", (
+            *_SPAN, *_ON_STREAM,
+            Column("kind", MEMCPY_KINDS, "copyKind"),
+            Column("bytes", nsys="bytes"),
+            Column("src_kind", MEMORY_KINDS, "srcKind"), Column("dst_kind", MEMORY_KINDS, "dstKind"),
+            Column("src_device", nsys="srcDeviceId"), Column("dst_device", nsys="dstDeviceId"),
+            _GRAPH_NODE,
+        ), "copies as the device performs them"),
+        Table("memsets", "CUPTI_ACTIVITY_KIND_MEMSET", (
+            *_SPAN, *_ON_STREAM,
+            Column("value", nsys="value"), Column("bytes", nsys="bytes"),
+            Column("mem_kind", MEMORY_KINDS, "memKind"),
+            _GRAPH_NODE,
+        ), "fills as the device performs them"),
+        Table("api", "CUPTI_ACTIVITY_KIND_RUNTIME", (
+            *_SPAN, *_ON_THREAD,
+            Column("correlation", nsys="correlationId"),
+            Column("name", NAME, "nameId", "with the version suffix that CUPTI gives it"),
+            Column("return_value", nsys="returnValue"),
+            Column("layer", API_LAYERS, "eventClass"),
+        ), "CUDA runtime and driver calls on host threads"),
+        Table("syncs", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", (
+            *_SPAN, Column("type", SYNC_TYPES, "syncType"), *_ON_STREAM, Column("event", nsys="eventId"),
+        ), "what an API call waited for"),
+        Table("cuda_events", "CUPTI_ACTIVITY_KIND_CUDA_EVENT", (
+            *_ON_STREAM, Column("event", nsys="eventId"),
+            Column("event_sync", nsys="eventSyncId", doc="which record of the event, counted by CUPTI"),
+        ), "event records"),
+        Table("graph_launches", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", (
+            *_SPAN, *_ON_STREAM, Column("graph", nsys="graphId"), Column("graph_exec", nsys="graphExecId"),
+        ), "whole-graph executions (graph-level tracing)"),
+        Table("nvtx", "NVTX_EVENTS", (
+            *_SPAN, *_ON_THREAD,
+            Column("text", NAME, "text"), Column("kind", NVTX_KINDS, "eventType"),
+            Column("domain", NAME, "domainId"),
+            Column("category", nsys="category"), Column("color", nsys="color", doc="ARGB"),
+            Column("range_id", nsys="rangeId"),
+            Column("payload", "float64", "doubleValue", "NaN where there is none; integers exact to 2**53"),
+        ), "NVTX ranges and marks; a mark ends where it starts"),
+        Table("streams", "TARGET_INFO_CUDA_STREAM", (
+            Column("process", nsys="processId"), Column("context", nsys="contextId"),
+            Column("stream", nsys="streamId"), Column("priority", nsys="priority"), Column("flag", nsys="flag"),
+        ), "streams of each context"),
+        Table("devices", "TARGET_INFO_GPU", (
+            Column("device", nsys="id"), Column("name", NAME, "name"),
+            Column("sm_count", nsys="smCount"), Column("total_memory", nsys="totalMemory", doc="bytes"),
+            Column("memory_bandwidth", nsys="memoryBandwidth", doc="bytes/s by the device's own statement"),
+            Column("clock_rate", nsys="clockRate", doc="Hz"),
+        ), "devices"),
+        Table("threads", "ThreadNames", (*_ON_THREAD, Column("name", NAME, "nameId")), "host threads"),
+        Table("processes", "PROCESSES", (Column("process", nsys="pid"), Column("name", NAME, "name")), "processes"),
+    )
+}  # fmt: skip
+
+DEVICE_TABLES: Final = ("kernels", "memcpys", "memsets", "graph_launches")
+"""Tables whose rows occupy a device; all carry start, end, device, context, stream, correlation, process."""
+
+COMPUTE_TABLES: Final = ("kernels", "graph_launches")
+"""Tables whose rows are compute, as the definition of the gap means it: copies and fills are not."""
