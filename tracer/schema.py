@@ -1,8 +1,9 @@
 """The tables of a trace: columns, dtypes, units, enum values, and the names Nsight Systems gives them.
 
-This is the only place that knows them. All times are int64 nanoseconds on the trace's one clock. An id or number
-that the source does not know is `MISSING` (-1), never null, so every column keeps its dtype.
-Source of the nsys names: the SQLite exports' own schema, versions 3.20 and 3.25.
+This is the only place that knows them. All times are int64 nanoseconds on the trace's one clock. An id or
+number that the source does not know is `MISSING` (-1), never null, so every column keeps its dtype.
+Source of the nsys names: the SQLite exports' own schema, versions 3.20 and 3.25; what nsys has beyond our
+tables (id packing, helper tables, enum labels) is in `tracer.formats.nsys_schema`.
 """
 
 from __future__ import annotations
@@ -20,33 +21,38 @@ MEMCPY_KINDS: Final = {
     "HtoH": 9, "PtoP": 10, "UVM HtoD": 11, "UVM DtoH": 12, "UVM DtoD": 13,
 }  # fmt: skip
 MEMORY_KINDS: Final = {
-    "pageable": 0, "pinned": 1, "device": 2, "array": 3, "managed": 4, "device static": 5, "managed static": 6,
-    "unknown": 7,
+    "pageable": 0, "pinned": 1, "device": 2, "array": 3, "managed": 4, "device static": 5,
+    "managed static": 6, "unknown": 7,
 }  # fmt: skip
 SYNC_TYPES: Final = {"unknown": 0, "event": 1, "stream wait": 2, "stream": 3, "context": 4}
 API_LAYERS: Final = {"runtime": 0, "driver": 1}
 NVTX_KINDS: Final = {"mark": 34, "push/pop": 59, "start/end": 60}
 
-NAME: Final = "name"  # marks a categorical column whose values are free strings
+NAME: Final = "name"  # marks a categorical column of free strings, which nsys keeps in StringIds
+TEXT: Final = "text"  # the same, but nsys keeps the strings in the row itself
+
+NO_ID: Final = 2**32 - 1  # what CUPTI, and so nsys, stores for "no event" and "no stream"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column: its name, its kind, the nsys column it comes from, and what it means.
 
-    `kind` is "int64", "float64", `NAME` (a categorical of free strings) or an enum (word -> nsys id).
+    `kind` is "int64", "float64", `NAME` or `TEXT` (categoricals of free strings) or an enum (word -> id).
     `nsys` is None for what nsys derives from elsewhere (ids packed into `globalTid`, for example).
+    `missing` is what nsys stores for MISSING, None being NULL.
     """
 
     name: str
     kind: str | dict[str, int] = "int64"
     nsys: str | None = None
     doc: str = ""
+    missing: int | None = None
 
     @property
     def is_name(self) -> bool:
         """Whether the column holds free strings."""
-        return self.kind == NAME
+        return self.kind in (NAME, TEXT)
 
     @property
     def enum(self) -> dict[str, int] | None:
@@ -98,8 +104,10 @@ _SPAN = (Column("start", nsys="start", doc="ns"), Column("end", nsys="end", doc=
 _ON_STREAM = (
     Column("device", nsys="deviceId"),
     Column("context", nsys="contextId"),
-    Column("stream", nsys="streamId"),
-    Column("correlation", nsys="correlationId", doc="joins a device activity with the API call that caused it"),
+    Column("stream", nsys="streamId", missing=NO_ID),
+    Column(
+        "correlation", nsys="correlationId", doc="joins a device activity with the API call that caused it"
+    ),
     Column("process", doc="operating-system process id"),
 )
 _ON_THREAD = (Column("process", doc="process id"), Column("thread", doc="operating-system thread id"))
@@ -113,7 +121,8 @@ TABLES: Final[dict[str, Table]] = {
             Column("name", NAME, "demangledName"),
             Column("short_name", NAME, "shortName"),
             Column("grid_x", nsys="gridX"), Column("grid_y", nsys="gridY"), Column("grid_z", nsys="gridZ"),
-            Column("block_x", nsys="blockX"), Column("block_y", nsys="blockY"), Column("block_z", nsys="blockZ"),
+            Column("block_x", nsys="blockX"), Column("block_y", nsys="blockY"),
+            Column("block_z", nsys="blockZ"),
             Column("registers", nsys="registersPerThread", doc="per thread"),
             Column("static_shared", nsys="staticSharedMemory", doc="bytes"),
             Column("dynamic_shared", nsys="dynamicSharedMemory", doc="bytes"),
@@ -138,39 +147,43 @@ TABLES: Final[dict[str, Table]] = {
             *_SPAN, *_ON_THREAD,
             Column("correlation", nsys="correlationId"),
             Column("name", NAME, "nameId", "with the version suffix that CUPTI gives it"),
-            Column("return_value", nsys="returnValue"),
+            Column("return_value", nsys="returnValue", missing=MISSING),
             Column("layer", API_LAYERS, "eventClass"),
         ), "CUDA runtime and driver calls on host threads"),
         Table("syncs", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", (
-            *_SPAN, Column("type", SYNC_TYPES, "syncType"), *_ON_STREAM, Column("event", nsys="eventId"),
+            *_SPAN, Column("type", SYNC_TYPES, "syncType"), *_ON_STREAM,
+            Column("event", nsys="eventId", missing=NO_ID),
         ), "what an API call waited for"),
         Table("cuda_events", "CUPTI_ACTIVITY_KIND_CUDA_EVENT", (
-            *_ON_STREAM, Column("event", nsys="eventId"),
-            Column("event_sync", nsys="eventSyncId", doc="which record of the event, counted by CUPTI"),
+            *_ON_STREAM, Column("event", nsys="eventId", missing=NO_ID),
+            Column("event_sync", nsys="eventSyncId", doc="which record of the event", missing=NO_ID),
         ), "event records"),
         Table("graph_launches", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", (
             *_SPAN, *_ON_STREAM, Column("graph", nsys="graphId"), Column("graph_exec", nsys="graphExecId"),
         ), "whole-graph executions (graph-level tracing)"),
         Table("nvtx", "NVTX_EVENTS", (
             *_SPAN, *_ON_THREAD,
-            Column("text", NAME, "text"), Column("kind", NVTX_KINDS, "eventType"),
-            Column("domain", NAME, "domainId"),
+            Column("text", TEXT, "text"), Column("kind", NVTX_KINDS, "eventType"),
+            Column("domain", TEXT),
             Column("category", nsys="category"), Column("color", nsys="color", doc="ARGB"),
             Column("range_id", nsys="rangeId"),
             Column("payload", "float64", "doubleValue", "NaN where there is none; integers exact to 2**53"),
         ), "NVTX ranges and marks; a mark ends where it starts"),
         Table("streams", "TARGET_INFO_CUDA_STREAM", (
             Column("process", nsys="processId"), Column("context", nsys="contextId"),
-            Column("stream", nsys="streamId"), Column("priority", nsys="priority"), Column("flag", nsys="flag"),
+            Column("stream", nsys="streamId"),
+            Column("priority", nsys="priority", missing=MISSING), Column("flag", nsys="flag"),
         ), "streams of each context"),
         Table("devices", "TARGET_INFO_GPU", (
-            Column("device", nsys="id"), Column("name", NAME, "name"),
+            Column("device", nsys="id"), Column("name", TEXT, "name"),
             Column("sm_count", nsys="smCount"), Column("total_memory", nsys="totalMemory", doc="bytes"),
             Column("memory_bandwidth", nsys="memoryBandwidth", doc="bytes/s by the device's own statement"),
             Column("clock_rate", nsys="clockRate", doc="Hz"),
         ), "devices"),
         Table("threads", "ThreadNames", (*_ON_THREAD, Column("name", NAME, "nameId")), "host threads"),
-        Table("processes", "PROCESSES", (Column("process", nsys="pid"), Column("name", NAME, "name")), "processes"),
+        Table("processes", "PROCESSES", (
+            Column("process", nsys="pid"), Column("name", TEXT, "name"),
+        ), "processes"),
     )
 }  # fmt: skip
 

@@ -64,14 +64,15 @@ class Trace:
     def activities(self, tables: Iterable[str] = DEVICE_TABLES) -> pd.DataFrame:
         """The rows of several device tables as one frame, by start.
 
-        Columns: start end device context stream correlation process name table, where a copy's name says its kind
-        and size class and `table` says which table a row came from.
+        Columns: start end device context stream correlation process name bytes table, where a copy's name says its
+        kind, bytes is 0 for compute, and `table` says which table a row came from.
         """
         parts = []
         for name in tables:
             frame = self.tables[name]
             part = frame[["start", "end", "device", "context", "stream", "correlation", "process"]].copy()
             part["name"] = _activity_names(name, frame)
+            part["bytes"] = frame["bytes"] if "bytes" in frame else 0
             part["table"] = pd.Categorical.from_codes(
                 np.full(len(frame), DEVICE_TABLES.index(name), dtype=np.int8), categories=list(DEVICE_TABLES)
             )

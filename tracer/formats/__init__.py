@@ -1,7 +1,7 @@
-"""Trace formats, one file each. A format registers itself on its last line; `read` and `write` find the right one.
+"""Trace formats, one file each. A format registers itself on its last line; `read` and `write` find it.
 
-Adding a format: write `formats/NAME.py` with `sniff(path) -> bool`, `read(path) -> Trace` and `write(trace, path)`,
-end it with `register(...)`, and import it at the foot of this file.
+Adding a format: write `formats/NAME.py` with `sniff(path) -> bool`, `read(path) -> Trace` and
+`write(trace, path)`, end it with `register(...)`, and import it at the foot of this file.
 """
 
 from __future__ import annotations
@@ -57,9 +57,12 @@ def read(path: str | Path) -> Trace:
         raise FormatError(f"{source}: no such file or directory")
     if source.is_file() and source.stat().st_size == 0:
         raise FormatError(f"{source}: the file is empty")
-    for f in _formats:
-        if f.sniff(source):
-            return f.read(source)
+    try:
+        for f in _formats:
+            if f.sniff(source):
+                return f.read(source)
+    except OSError as error:
+        raise FormatError(f"{source}: cannot be read: {error.strerror or error}") from error
     what = "directory holds no trace" if source.is_dir() else "is not a trace"
     raise FormatError(f"{source}: {what}; expected one of: {', '.join(f.name for f in _formats)}")
 

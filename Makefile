@@ -1,0 +1,33 @@
+# make demo   record every strategy on the CPU backend and open the dashboard on the runs and the sample recordings
+# make test   lint, types and all tests
+# Both create .venv on first use. PYTHON=python3.12 chooses another interpreter (3.11 or later).
+
+PYTHON ?= python3.11
+BIN := .venv/bin
+RUNS ?= runs
+PORT ?= 8050
+
+.PHONY: demo test check bench clean
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $@
+
+demo: .venv/.installed
+	$(BIN)/intertoken run --backend cpu --model tiny --sync sccc,saaas,aaas,aaag,ggg --force -o $(RUNS)
+	$(BIN)/intertoken dashboard $(RUNS) sample_traces --port $(PORT)
+
+check: .venv/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check
+	$(BIN)/python -m pytest -n auto
+
+bench: .venv/.installed
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis $(RUNS)

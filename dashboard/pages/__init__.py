@@ -1,0 +1,1 @@
+"""Pages: what stands where, and which callback feeds it. No computing in here."""

@@ -1,0 +1,66 @@
+"""The one palette: the same colour means the same thing in the timeline, the causes of the gap and the legend.
+
+Hues are Okabe and Ito's (2008), which readers with any common colour blindness tell apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+COLOURS: Final = {
+    "kernel": "#0072B2",
+    "graph": "#56B4E9",
+    "copy": "#009E73",
+    "memset": "#8C6D31",
+    "sync": "#D55E00",
+    "launch": "#CC79A7",
+    "host": "#E69F00",
+    "api": "#9AA3AE",
+    "other": "#6B7480",
+    "nvtx": "#B9C2CE",
+    "gap": "#F0E442",
+}
+"""What a mark is -> its colour, in light and dark alike."""
+
+NAMES: Final = {
+    "kernel": "kernel",
+    "graph": "CUDA graph",
+    "copy": "copy",
+    "memset": "fill",
+    "sync": "sync",
+    "launch": "launch",
+    "host": "host code",
+    "api": "other CUDA call",
+    "other": "other process or thread",
+    "nvtx": "NVTX range",
+    "gap": "inter-token gap",
+}
+"""What a mark is -> how the legend calls it."""
+
+KINDS: Final = tuple(COLOURS)
+"""The order of the legend, and the codes that the timeline's tables hold."""
+
+DARK_TEXT_ON: Final = frozenset({"graph", "launch", "host", "nvtx", "gap", "api"})
+"""Kinds whose colour is so light that text on it is dark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """Colours of everything that is not data; the style sheet holds the same values for the page."""
+
+    name: str
+    ink: str
+    muted: str
+    line: str
+    track: str
+    surface: str
+    gap_opacity: float
+
+
+THEMES: Final = {
+    "light": Theme("light", "#1B2430", "#5A6675", "#D5DBE3", "#F3F5F8", "#FFFFFF", 0.40),
+    "dark": Theme("dark", "#E6EAF0", "#9DA9B8", "#36404D", "#1D242E", "#161B22", 0.22),
+}
+
+FONT: Final = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", "DejaVu Sans", sans-serif'

@@ -1,0 +1,167 @@
+"""The recordings that a page may show: found once, read and analysed when first asked for, then kept."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from dashboard.timeline.align import Tokens, tokens_of
+from dashboard.timeline.rows import Row, rows_of
+from tracer import formats
+from tracer.analysis.gaps import GapReport, gap_report
+from tracer.analysis.summary import Summary, summarise
+from tracer.analysis.syncs import SyncReport, sync_report
+from tracer.analysis.tokens import Steps, find_steps, step_spans
+from tracer.errors import TraceError
+from tracer.trace import Trace
+
+_DEEPEST = 2  # levels below a given directory that are searched
+_MOST_RANGES = 20
+
+
+@dataclass(eq=False)
+class Run:
+    """One run: a recording, or the part of one inside an NVTX range. Analyses are made when first used.
+
+    Attributes:
+        key: what links call it; unique in its store.
+        name: what readers call it.
+        summary: its figures; `problem` says what could not be had.
+        trace: the recording, None if it could not be read.
+        steps: its token steps, None if none were found.
+    """
+
+    key: str
+    name: str
+    summary: Summary
+    trace: Trace | None = field(default=None, repr=False)
+    steps: Steps | None = field(default=None, repr=False)
+
+    @cached_property
+    def gaps(self) -> GapReport | None:
+        """The gaps as the recording shows them, uncorrected, or None where it has none."""
+        if self.trace is None or self.steps is None:
+            return None
+        try:
+            return gap_report(self.trace, self.steps)
+        except TraceError:
+            return None
+
+    @cached_property
+    def syncs(self) -> SyncReport | None:
+        """What its steps do between host and device."""
+        return sync_report(self.trace, self.steps) if self.trace is not None and self.steps is not None else None
+
+    @cached_property
+    def tokens(self) -> Tokens | None:
+        """Where its tokens are; None if there is nothing to align at."""
+        if self.trace is None or self.steps is None:
+            return None
+        return tokens_of(step_spans(self.trace, self.steps), None if self.gaps is None else self.gaps.table)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The timeline's rows."""
+        if self.trace is None or self.steps is None:
+            return []
+        table = self.steps.table
+        return rows_of(self.trace, int(table["start"].min()), int(table["end"].max()))
+
+
+class RunStore:
+    """All runs below the given paths. Safe to use from several threads."""
+
+    def __init__(self, paths: Iterable[Path | str]) -> None:
+        self._given = [Path(p) for p in paths]
+        self._lock = threading.RLock()
+        self._runs: dict[str, Run] | None = None
+
+    def runs(self) -> list[Run]:
+        """Every run, in the order of the paths; the first call reads them."""
+        with self._lock:
+            if self._runs is None:
+                found: dict[str, Run] = {}
+                for path in find_traces(self._given):
+                    for run in _read(path):
+                        run.key = _unused(run.key, found)
+                        found[run.key] = run
+                self._runs = found
+            return list(self._runs.values())
+
+    def chosen(self, keys: Iterable[str]) -> list[Run]:
+        """The runs of these keys that have tokens to show, in this order; keys nobody knows are left out."""
+        self.runs()
+        with self._lock:  # analyses are made here, one at a time
+            known = self._runs or {}
+            return [known[key] for key in keys if key in known and known[key].tokens is not None]
+
+
+def find_traces(given: Iterable[Path]) -> list[Path]:
+    """The recordings among and below the given paths; a path that is none itself stays, to be shown with its problem."""
+    found: dict[Path, None] = {}
+    for path in given:
+        inside = [] if formats.is_trace(path) or not path.is_dir() else _below(path, _DEEPEST)
+        found |= dict.fromkeys(inside or [path])
+    return list(found)
+
+
+def _below(directory: Path, depth: int) -> list[Path]:
+    found = []
+    for path in sorted(directory.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if formats.is_trace(path):
+            found.append(path)
+        elif depth > 1 and path.is_dir():
+            found += _below(path, depth - 1)
+    return found
+
+
+def _read(path: Path) -> list[Run]:
+    """The runs of one recording."""
+    name = path.stem if path.suffix in {".sqlite", ".json", ".nsys-rep"} else path.name
+    try:
+        trace = formats.read(path)
+    except TraceError as problem:
+        return [Run(name, name, Summary(name, problem=str(problem)))]
+    parts = _parts(trace)
+    if not parts:
+        return [_run(name, name, trace, None)]
+    return [_run(f"{name}~{text}", f"{name} · {text}", trace, text) for text in parts]
+
+
+def _run(key: str, name: str, trace: Trace, within: str | None) -> Run:
+    summary = summarise(trace, name, within=within)
+    try:
+        return Run(key, name, summary, trace, find_steps(trace, within=within))
+    except TraceError:
+        return Run(key, name, summary, trace)
+
+
+def _parts(trace: Trace) -> list[str]:
+    """NVTX texts whose ranges each hold several token steps: the runs of a recording that made more than one."""
+    try:
+        steps = find_steps(trace)
+    except TraceError:
+        return []
+    if steps.source != "nvtx" or steps.table["group"].nunique() < 2:
+        return []
+    nvtx = trace["nvtx"]
+    ranges = nvtx[nvtx["end"] > nvtx["start"]]
+    starts, ends = (np.sort(steps.table[c].to_numpy()) for c in ("start", "end"))
+    held = np.searchsorted(ends, ranges["end"], side="right") - np.searchsorted(starts, ranges["start"], side="left")
+    holders = ranges[(held >= 2) & (held < len(steps))]
+    texts = list(pd.unique(holders["text"].astype("str")))
+    return texts if 2 <= len(texts) <= _MOST_RANGES and len(texts) == len(holders) else []
+
+
+def _unused(key: str, taken: dict[str, Run]) -> str:
+    return key if key not in taken else next(k for i in range(2, len(taken) + 3) if (k := f"{key}-{i}") not in taken)
+
+

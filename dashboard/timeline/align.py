@@ -1,0 +1,100 @@
+"""Alignment: which moment of a run is time 0, and what the time axis shows unless somebody zoomed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from dashboard.view import span
+from tracer.intervals import Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """The tokens of a run on the device that computes most, by their order there; times in ns.
+
+    Attributes:
+        step: the steps' numbers.
+        start, end: of each step's compute.
+        gap: the gap after each step, MISSING (-1) where none follows.
+    """
+
+    step: Ints
+    start: Ints
+    end: Ints
+    gap: Ints
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def anchor(self, token: int, align: str) -> int:
+        """Time 0 when the run is aligned at its token number `token` (its last one if it has fewer)."""
+        return int((self.start if align == "start" else self.end)[self.clamp(token)])
+
+    def clamp(self, token: int) -> int:
+        """The token that stands for number `token` in this run."""
+        return min(max(token, 0), len(self) - 1)
+
+    @property
+    def period(self) -> int:
+        """Median time from token to token, or the first token's length if there is no second."""
+        steps = np.diff(self.start)[self.gap[:-1] >= 0]
+        return int(np.median(steps)) if len(steps) else int(self.end[0] - self.start[0])
+
+
+def tokens_of(spans: pd.DataFrame, gaps: pd.DataFrame | None) -> Tokens | None:
+    """The tokens of a run from its step spans and gap table; None if it has no step."""
+    if not len(spans):
+        return None
+    busy = (spans["end"] - spans["start"]).groupby(spans["device"]).sum()
+    device = busy.idxmax()
+    mine = spans[spans["device"] == device].sort_values("start", kind="stable")
+    gap = pd.Series(-1, index=mine["step"].to_numpy(), dtype="int64")
+    if gaps is not None:
+        of_device = gaps[gaps["device"] == device]
+        gap.loc[of_device["step"].to_numpy()] = of_device["gap"].to_numpy()
+    return Tokens(*(mine[c].to_numpy(dtype=np.int64) for c in ("step", "start", "end")), gap.to_numpy())
+
+
+def typical_token(runs: Sequence[Tokens]) -> int:
+    """The token whose gaps are nearest to the median gap of each run: what the page shows first."""
+    count = min((len(run) for run in runs), default=0)
+    if count == 0:
+        return 0
+    distance = np.zeros(count)
+    for run in runs:
+        known = run.gap[run.gap >= 0]
+        if len(known):
+            middle = max(float(np.median(known)), 1.0)
+            gap = run.gap[:count]
+            distance += np.where(gap >= 0, np.abs(gap - middle) / middle, 1e6)
+    return int(np.argmin(distance))
+
+
+def default_range(runs: Sequence[Tokens], align: str) -> tuple[int, int]:
+    """One token and a bit around its gap, ns from time 0."""
+    period = max((run.period for run in runs), default=1_000_000)
+    return span(-0.2 * period, 1.15 * period) if align == "end" else span(-0.15 * period, 1.2 * period)
+
+
+def gap_range(runs: Sequence[Tokens], token: int, align: str) -> tuple[int, int]:
+    """The gaps after the token, and a bit."""
+    starts, ends = [], []
+    for run in runs:
+        at = run.clamp(token)
+        start = int(run.end[at]) - run.anchor(token, align)
+        starts.append(start)
+        ends.append(start + max(int(run.gap[at]), 0))
+    low, high = min(starts, default=0), max(ends, default=1_000_000)
+    margin = 0.12 * max(high - low, 1_000)
+    return span(low - margin, high + margin)
+
+
+def whole_range(runs: Sequence[Tokens], token: int, align: str) -> tuple[int, int]:
+    """All tokens of all runs."""
+    low = min((int(run.start[0]) - run.anchor(token, align) for run in runs), default=0)
+    high = max((int(run.end.max()) - run.anchor(token, align) for run in runs), default=1_000_000)
+    return span(low - 0.01 * (high - low), high + 0.01 * (high - low))

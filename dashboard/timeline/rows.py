@@ -1,0 +1,202 @@
+"""The rows of a timeline: NVTX levels and API calls of each host thread, and the streams of each device."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pandas.api.types import union_categoricals
+
+from dashboard.palette import KINDS
+from dashboard.text import markup, plain
+from tracer.analysis.calls import letters_of, match_rows
+from tracer.intervals import Ints
+from tracer.schema import MISSING
+from tracer.trace import Trace
+
+COLUMNS: Final = ["start", "end", "what", "name", "full", "stream", "correlation", "bytes"]
+_API_KINDS: Final = {"s": "sync", "a": "copy", "c": "copy", "g": "launch", "G": "launch"}
+_DEVICE_KINDS: Final = {"kernels": "kernel", "memcpys": "copy", "memsets": "memset", "graph_launches": "graph"}
+_MOST_LEVELS: Final = 6
+_HEIGHTS: Final = {"nvtx": 17, "api": 24, "stream": 26}
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One line of the timeline.
+
+    Attributes:
+        label: what stands beside it.
+        role: "nvtx", "api" or "stream".
+        process, thread: of a host row; MISSING thread for a device row.
+        device, stream: of a device row; MISSING for a host row.
+        events: one row per event, by start: start end (ns), what (position in `palette.KINDS`), name and full (short
+            and whole, categorical), stream, correlation, bytes (MISSING where there is none).
+    """
+
+    label: str
+    role: Literal["nvtx", "api", "stream"]
+    events: pd.DataFrame = field(repr=False)
+    process: int = MISSING
+    thread: int = MISSING
+    device: int = MISSING
+    stream: int = MISSING
+
+    @property
+    def height(self) -> int:
+        """In pixels, with the space below."""
+        return _HEIGHTS[self.role]
+
+    @cached_property
+    def start(self) -> Ints:
+        """Starts, in order."""
+        return self.events["start"].to_numpy()
+
+    @cached_property
+    def end(self) -> Ints:
+        """Ends."""
+        return self.events["end"].to_numpy()
+
+    @cached_property
+    def reach(self) -> Ints:
+        """Running maximum of the ends: the events before a time end no later than this."""
+        return np.maximum.accumulate(self.end)
+
+    @cached_property
+    def texts(self) -> NDArray[np.object_]:
+        """Per name of an event a text to stand inside its bar: safe, but neither escaped nor cut to fit."""
+        return np.array([plain(str(c), 80) for c in self.events["name"].cat.categories], dtype=object)
+
+    @cached_property
+    def titles(self) -> NDArray[np.object_]:
+        """Per full name the headline of a hover: safe for Plotly."""
+        return np.array([markup(str(c), width=88) for c in self.events["full"].cat.categories], dtype=object)
+
+    @cached_property
+    def codes(self) -> tuple[Ints, Ints]:
+        """Per event its position in `texts` and in `titles`."""
+        return tuple(self.events[c].cat.codes.to_numpy().astype(np.int64) for c in ("name", "full"))  # type: ignore[return-value]
+
+
+def rows_of(trace: Trace, low: int | None = None, high: int | None = None) -> list[Row]:
+    """The rows that have an event in [low, high] (or any at all), host threads first, then device streams."""
+    rows = [*_host_rows(trace), *_device_rows(trace)]
+    if low is None or high is None:
+        return rows
+    return [row for row in rows if ((row.end >= low) & (row.start <= high)).any()]
+
+
+def _host_rows(trace: Trace) -> Iterator[Row]:
+    nvtx, api = trace["nvtx"], trace["api"]
+    both = pd.concat([t[["process", "thread"]] for t in (nvtx, api)]).drop_duplicates()
+    threads = sorted((int(p), int(t)) for p, t in both.itertuples(index=False))
+    names = {(int(p), int(t)): str(n) for p, t, n in trace["threads"][["process", "thread", "name"]].itertuples(index=False)}
+    for process, thread in threads:
+        label = _thread_label(process, thread, names, len(threads), len({p for p, _ in threads}))
+        for level, events in enumerate(_levels(_of(nvtx, process, thread))):
+            text = f"NVTX{label}" if level == 0 else ""
+            yield Row(text, "nvtx", events, process, thread)
+        calls = _api_events(trace, _of(api, process, thread))
+        if len(calls):
+            yield Row(f"API calls{label}", "api", calls, process, thread)
+
+
+def _thread_label(process: int, thread: int, names: dict[tuple[int, int], str], threads: int, processes: int) -> str:
+    if threads == 1:
+        return ""
+    known = plain(names.get((process, thread), ""), 12)
+    place = f" {process}" if processes > 1 else ""
+    return f" · {known or thread}{place}"
+
+
+def _of(table: pd.DataFrame, process: int, thread: int) -> pd.DataFrame:
+    return table[(table["process"] == process) & (table["thread"] == thread)]
+
+
+def _levels(ranges: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """Ranges by how deep they are nested: each takes the first level that is free when it starts."""
+    if not len(ranges):
+        return
+    ranges = ranges.sort_values(["start", "end"], ascending=[True, False], kind="stable")
+    level = np.zeros(len(ranges), dtype=np.int64)
+    free: list[int] = list(range(_MOST_LEVELS))
+    open_until: list[tuple[int, int]] = []
+    for i, (start, end) in enumerate(zip(ranges["start"].tolist(), ranges["end"].tolist(), strict=True)):
+        while open_until and open_until[0][0] <= start:
+            heapq.heappush(free, heapq.heappop(open_until)[1])
+        level[i] = heapq.heappop(free) if free else _MOST_LEVELS - 1
+        if level[i] < _MOST_LEVELS - 1:
+            heapq.heappush(open_until, (end, int(level[i])))
+    for depth in range(int(level.max()) + 1):
+        part = ranges[level == depth]
+        yield _events(part, "nvtx", part["text"], part["text"])
+
+
+def _api_events(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
+    letters = letters_of(calls["name"])
+    what = np.array([KINDS.index(_API_KINDS.get(letter, "api")) for letter in letters], dtype=np.int8)
+    touched = pd.concat([trace[t][["process", "correlation", "stream"]] for t in ("memcpys", "memsets", "syncs",
+                        "graph_launches", "kernels", "cuda_events")])  # fmt: skip
+    at = match_rows(touched, calls)
+    streams = touched["stream"].to_numpy()
+    stream = np.where(at >= 0, streams[at], MISSING) if len(streams) else np.full(len(calls), MISSING)
+    return _events(calls, what, calls["name"], calls["name"], stream)
+
+
+def _device_rows(trace: Trace) -> Iterator[Row]:
+    parts = []
+    for name, kind in _DEVICE_KINDS.items():
+        table = trace[name]
+        short, full = _device_names(name, table)
+        part = _events(table, kind, short, full, table["stream"].to_numpy())
+        parts.append(part.assign(process=table["process"].to_numpy(), device=table["device"].to_numpy()))
+    joined = pd.concat([p.drop(columns=["name", "full"]) for p in parts], ignore_index=True)
+    for column in ("name", "full"):
+        joined[column] = union_categoricals([p[column] for p in parts])
+    joined = joined.sort_values("start", kind="stable", ignore_index=True)
+    groups = joined.groupby(["process", "device", "stream"], sort=True).indices
+    many_devices = len({device for _, device, _ in groups}) > 1
+    many_processes = len({process for process, _, _ in groups}) > 1
+    for (process, device, stream), index in groups.items():
+        label = f"GPU {device} · stream {stream}" if many_devices else f"stream {stream}"
+        label += f" · {process}" if many_processes else ""
+        events = joined.iloc[index][COLUMNS].reset_index(drop=True)
+        yield Row(label, "stream", events, process=int(process), device=int(device), stream=int(stream))
+
+
+def _device_names(table: str, frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Short and full names of a device table's rows, as categoricals."""
+    if table == "kernels":
+        unnamed = (frame["short_name"] == "").to_numpy()
+        short = frame["name"] if unnamed.all() else frame["short_name"]
+        return short, frame["name"] if not (frame["name"] == "").all() else short
+    if table == "memcpys":
+        name = "copy " + frame["kind"].astype("str")
+    elif table == "memsets":
+        name = pd.Series("fill", index=frame.index, dtype="str")
+    else:
+        name = ("CUDA graph " + frame["graph"].astype("str")).where(frame["graph"] != MISSING, "CUDA graph")
+    return name.astype("category"), name.astype("category")
+
+
+def _events(
+    frame: pd.DataFrame, what: str | NDArray[np.int8], name: pd.Series, full: pd.Series, stream: Ints | int = MISSING
+) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "start": frame["start"].to_numpy(),
+            "end": np.maximum(frame["end"].to_numpy(), frame["start"].to_numpy()),
+            "what": np.int8(KINDS.index(what)) if isinstance(what, str) else what,
+            "name": name.array,
+            "full": full.array,
+            "stream": stream,
+            "correlation": frame["correlation"].to_numpy() if "correlation" in frame else MISSING,
+            "bytes": frame["bytes"].to_numpy() if "bytes" in frame else MISSING,
+        }
+    ).astype({"what": "int8", "stream": "int64", "correlation": "int64", "bytes": "int64"})

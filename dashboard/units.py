@@ -1,0 +1,36 @@
+"""Times for readers: a number of nanoseconds in the unit that suits it."""
+
+from __future__ import annotations
+
+_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
+
+
+def duration(ns: float, digits: int = 3) -> str:
+    """A time to `digits` significant digits, in ns, µs, ms or s.
+
+    Example:
+        >>> duration(150_321), duration(999_999), duration(32), duration(-2_500_000)
+        ('150 µs', '1.00 ms', '32 ns', '−2.50 ms')
+    """
+    sign, size = ("−" if ns < 0 else ""), abs(float(ns))
+    for scale, unit in _UNITS:
+        if size >= scale * (1 - 0.5 * 10.0**-digits):
+            value = size / scale
+            whole = len(str(int(value + 0.5 * 10.0 ** -(digits - 1))))
+            return f"{sign}{value:,.{max(digits - whole, 0)}f} {unit}"
+    return f"{sign}{size:.0f} ns"
+
+
+def microseconds(us: float | None) -> str:
+    """µs to three significant digits, or a dash where there is none."""
+    return "–" if us is None else duration(us * 1e3)
+
+
+def size(number: int) -> str:
+    """A number of bytes in B, KiB, MiB or GiB."""
+    value = float(number)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" or value == int(value) else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} GiB"

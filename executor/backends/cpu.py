@@ -1,0 +1,287 @@
+"""The CPU as a device: NumPy kernels on one worker thread per stream, really asynchronous.
+
+A host call puts work into the queue of a stream and returns; the stream's thread runs it later, in order. Every call
+and every piece of work is reported to the host recorder with the times at which it ran.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from queue import SimpleQueue
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from executor.backends.cpu_kernels import KERNELS, NumpyKernel
+from executor.backends.interface import Backend, Guarantee, HostArray
+from executor.backends.staging import StagingRing, StagingSlot, Ticket
+from executor.graph import Tensor
+from executor.plans import Instruction, Launch, Plan, Record, Wait
+from tracer.errors import ExecutionError
+from tracer.recorders.host import HostRecorder
+from tracer.schema import MISSING
+
+_ALIGNMENT: Final = 64
+_DEVICE: Final = 0
+_BYTE: Final = np.dtype(np.uint8)
+
+CpuArray = np.ndarray[Any, np.dtype[Any]]
+_Work = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CpuKernel:
+    """A kernel bound to its arrays; the label is shown like a demangled name, `op(node)`."""
+
+    label: str
+    run: _Work
+
+
+@dataclass(slots=True)
+class CpuEvent:
+    """An event, and the ticket of its last issued record."""
+
+    id: int
+    recorded: Ticket | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CpuGraph:
+    """An instantiated plan: each stream's instructions, kernels looked up and nodes numbered."""
+
+    id: int
+    programs: Mapping[int, Sequence[tuple[Instruction, CpuKernel | None, int]]]
+    events: int
+
+
+class _Stream:
+    """A queue and the thread that works it off; None ends it."""
+
+    def __init__(self, number: int) -> None:
+        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
+        self.put = self._queue.put
+        self.thread = threading.Thread(target=self._work, name=f"cpu stream {number}", daemon=True)
+        self.thread.start()
+
+    def _work(self) -> None:
+        while (work := self._queue.get()) is not None:
+            work()
+
+
+class CpuBackend(Backend):
+    """See the module's docstring.
+
+    Args:
+        kernels: op -> NumPy kernel.
+        staging_slots: how many asynchronous copies to the device may be under way before the next one waits.
+    """
+
+    name: ClassVar[str] = "cpu"
+
+    def __init__(self, kernels: Mapping[str, NumpyKernel] = KERNELS, staging_slots: int = 32) -> None:
+        self.guarantees = frozenset(Guarantee)
+        self._kernels = kernels
+        self._staging = StagingRing(staging_slots)
+        self._streams: dict[int, _Stream] = {}
+        self._correlations, self._event_ids, self._graph_ids = count(1), count(1), count(1)
+        self._failure: ExecutionError | None = None
+        self._closed = False
+        self.report_to(HostRecorder())
+
+    def report_to(self, recorder: HostRecorder) -> None:
+        """Report to this recorder from now on."""
+        self._recorder = recorder
+        self._clock = recorder.clock
+        recorder.describe_device(_DEVICE, "CPU (NumPy)")
+        for stream in self._streams:
+            recorder.describe_stream(_DEVICE, stream)
+
+    def close(self) -> None:
+        """Finish what is queued, then end the threads."""
+        self._closed = True
+        for stream in self._streams.values():
+            stream.put(None)
+        for stream in self._streams.values():
+            stream.thread.join()
+        self._streams.clear()
+
+    def alloc(self, nbytes: int) -> CpuArray:
+        """Zeroed bytes at a multiple of 64."""
+        raw = np.zeros(nbytes + _ALIGNMENT, _BYTE)
+        skip = -raw.ctypes.data % _ALIGNMENT
+        return raw[skip : skip + nbytes]
+
+    def array(self, buffer: CpuArray, offset: int, tensor: Tensor) -> CpuArray:
+        """A view of the buffer."""
+        return buffer[offset : offset + tensor.nbytes].view(tensor.dtype).reshape(tensor.shape)
+
+    def copy_to_device(self, destination: CpuArray, source: HostArray, stream: int) -> None:
+        """Take the values into a staging slot now; copy from there later."""
+        start, correlation = self._clock(), next(self._correlations)
+        _check_copy(destination, source)
+        staged, slot = self._staging.stage(source)
+        copy = partial(self._run_copy, "HtoD", destination, staged, stream, correlation, slot)
+        self._stream(stream).put(copy)
+        self._recorder.api("memcpyAsync", start, self._clock(), correlation)
+
+    def copy_to_host(self, destination: HostArray, source: CpuArray, stream: int) -> None:
+        """Write into the caller's memory later."""
+        start, correlation = self._clock(), next(self._correlations)
+        _check_copy(destination, source)
+        self._stream(stream).put(partial(self._run_copy, "DtoH", destination, source, stream, correlation))
+        self._recorder.api("memcpyAsync", start, self._clock(), correlation)
+
+    def load(self, destination: CpuArray, source: HostArray) -> None:
+        """One blocking call that reads the caller's memory."""
+        start, correlation = self._clock(), next(self._correlations)
+        _check_copy(destination, source)
+        self._stream(0).put(partial(self._run_copy, "HtoD", destination, source, 0, correlation))
+        self._wait_for(0)
+        self._recorder.api("memcpy", start, self._clock(), correlation)
+        self._raise_failure()
+
+    def kernel(self, node: Tensor, out: CpuArray, src: Sequence[CpuArray]) -> CpuKernel:
+        """Bind the op's NumPy kernel."""
+        if node.op not in self._kernels:
+            raise ExecutionError(f"backend 'cpu' has no kernel for op {node.op!r} of node {node.name}")
+        return CpuKernel(f"{node.op}({node.name})", partial(self._kernels[node.op], out, *src, **node.params))
+
+    def launch(self, kernel: CpuKernel, stream: int) -> None:
+        """Queue a kernel."""
+        start, correlation = self._clock(), next(self._correlations)
+        self._stream(stream).put(partial(self._run_kernel, kernel, stream, correlation))
+        self._recorder.api("launchKernel", start, self._clock(), correlation)
+
+    def synchronize(self, stream: int) -> None:
+        """Wait for the stream's queue."""
+        start, correlation = self._clock(), next(self._correlations)
+        self._wait_for(stream)
+        end = self._clock()
+        self._recorder.api("streamSynchronize", start, end, correlation)
+        self._recorder.sync("stream", start, end, device=_DEVICE, stream=stream, correlation=correlation)
+        self._raise_failure()
+
+    def event(self) -> CpuEvent:
+        """A new event."""
+        return CpuEvent(next(self._event_ids))
+
+    def event_record(self, event: CpuEvent, stream: int) -> None:
+        """Queue a ticket that the stream's thread lets happen."""
+        start, correlation = self._clock(), next(self._correlations)
+        event.recorded = Ticket()
+        self._stream(stream).put(event.recorded.happen)
+        self._recorder.api("eventRecord", start, self._clock(), correlation)
+        self._recorder.event_record(event.id, device=_DEVICE, stream=stream, correlation=correlation)
+
+    def event_wait(self, event: CpuEvent, stream: int) -> None:
+        """Queue a wait for the ticket of the last record."""
+        start, correlation = self._clock(), next(self._correlations)
+        if event.recorded is not None:
+            self._stream(stream).put(event.recorded.wait)
+        end = self._clock()
+        self._recorder.api("streamWaitEvent", start, end, correlation)
+        self._recorder.sync(
+            "stream wait", start, end, device=_DEVICE, stream=stream, correlation=correlation, event=event.id
+        )
+
+    def instantiate(self, plan: Plan, kernels: Mapping[Tensor, CpuKernel]) -> CpuGraph:
+        """Sort the instructions by stream."""
+        programs: defaultdict[int, list[tuple[Instruction, CpuKernel | None, int]]] = defaultdict(list)
+        recorded: set[int] = set()
+        for number, instruction in enumerate(plan.instructions):
+            kernel = kernels[instruction.node] if isinstance(instruction, Launch) else None
+            if isinstance(instruction, Wait) and instruction.event not in recorded:
+                raise ExecutionError(f"event {instruction.event} of the plan is waited for before it is recorded")
+            if isinstance(instruction, Record):
+                recorded.add(instruction.event)
+            programs[instruction.stream].append((instruction, kernel, number))
+        return CpuGraph(next(self._graph_ids), dict(programs), plan.events)
+
+    def launch_graph(self, graph: CpuGraph) -> None:
+        """Queue every stream's instructions as one piece of work each."""
+        start, correlation = self._clock(), next(self._correlations)
+        tickets = [Ticket() for _ in range(graph.events)]
+        for stream in graph.programs:
+            self._stream(stream).put(partial(self._run_program, graph, stream, tickets, correlation))
+        self._recorder.api("graphLaunch", start, self._clock(), correlation)
+
+    def _stream(self, number: int) -> _Stream:
+        if self._closed:
+            raise ExecutionError("backend 'cpu' is closed")
+        if number not in self._streams:
+            self._streams[number] = _Stream(number)
+            self._recorder.describe_stream(_DEVICE, number)
+        return self._streams[number]
+
+    def _wait_for(self, stream: int) -> None:
+        done = Ticket()
+        self._stream(stream).put(done.happen)
+        done.wait()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise ExecutionError(str(self._failure)) from self._failure.__cause__
+
+    # What follows runs on the worker threads. After a failure kernels and copies are skipped, but events still happen
+    # and slots become free, so that nobody waits for ever.
+
+    def _run_program(self, graph: CpuGraph, stream: int, tickets: Sequence[Ticket], correlation: int) -> None:
+        for instruction, kernel, number in graph.programs[stream]:
+            if kernel is not None:
+                self._run_kernel(kernel, stream, correlation, number, graph.id)
+            elif isinstance(instruction, Record):
+                tickets[instruction.event].happen()
+            elif isinstance(instruction, Wait):
+                tickets[instruction.event].wait()
+
+    def _run_kernel(
+        self, kernel: CpuKernel, stream: int, correlation: int, node: int = MISSING, graph: int = MISSING
+    ) -> None:
+        start = self._clock()
+        if self._attempt(kernel.run, f"kernel {kernel.label} on stream {stream}"):
+            self._recorder.kernel(
+                kernel.label, start, self._clock(),
+                device=_DEVICE, stream=stream, correlation=correlation, graph_node=node, graph=graph,
+            )  # fmt: skip
+
+    def _run_copy(
+        self, kind: str, destination: CpuArray, source: CpuArray, stream: int, correlation: int,
+        slot: StagingSlot | None = None,
+    ) -> None:  # fmt: skip
+        start = self._clock()
+        done = self._attempt(partial(np.copyto, destination, source), f"{kind} copy on stream {stream}")
+        end = self._clock()
+        if slot is not None:
+            slot.free()
+        if done:
+            host = "pageable" if kind == "HtoD" and slot is None else "pinned"
+            kinds = (host, "device") if kind == "HtoD" else ("device", host)
+            self._recorder.memcpy(
+                kind, source.nbytes, start, end,
+                device=_DEVICE, stream=stream, correlation=correlation, src_kind=kinds[0], dst_kind=kinds[1],
+            )  # fmt: skip
+
+    def _attempt(self, work: _Work, what: str) -> bool:
+        """Run work unless something failed before; keep the first failure for the host."""
+        if self._failure is not None:
+            return False
+        try:
+            work()
+        except BaseException as error:  # whatever it is, the host must learn of it, and the thread must live on
+            failure = ExecutionError(f"{what} failed: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._failure = failure
+            return False
+        return True
+
+
+def _check_copy(destination: CpuArray, source: CpuArray) -> None:
+    if destination.shape != source.shape or destination.dtype != source.dtype:
+        raise ExecutionError(
+            f"cannot copy {source.dtype}{list(source.shape)} to {destination.dtype}{list(destination.shape)}"
+        )

@@ -1,0 +1,136 @@
+"""What a device must offer to run plans. One file per device kind stands beside this one.
+
+All calls come from one host thread. Streams are numbered from 0 and come into being when first used. Work issued to one
+stream runs in the order of issue; work on different streams is ordered by events only.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from executor.graph import Tensor
+from executor.plans import Instruction, Launch, Plan, Record
+from tracer.recorders.host import HostRecorder
+
+HostArray = np.ndarray[Any, np.dtype[Any]]
+Buffer = Any
+"""Device memory; only the backend that made it looks inside. So are the next four."""
+Array = Any
+Kernel = Any
+Event = Any
+GraphExec = Any
+
+
+class Guarantee(enum.Enum):
+    """What a backend promises and a strategy may need. The values appear in messages."""
+
+    COPIES_AND_COMPUTE_IN_ORDER = "copies and compute issued to one stream run in the order of issue"
+    ASYNC_SOURCES_STAGED = "the source of an asynchronous copy may be overwritten as soon as the call returns"
+    LAUNCHES_IN_ORDER = "a graph launch runs after all launches issued before it to the same streams"
+
+
+@dataclass(frozen=True)
+class EagerGraph:
+    """The default of `instantiate`: the plan with its kernels and events, issued one by one at each launch."""
+
+    instructions: Sequence[Instruction]
+    kernels: Mapping[Tensor, Kernel]
+    events: Sequence[Event]
+
+
+class Backend(Protocol):
+    """A device. Subclass it to get the defaults of the optional methods.
+
+    Attributes:
+        name: as in the command line.
+        guarantees: see `Guarantee`.
+    """
+
+    name: ClassVar[str]
+    guarantees: frozenset[Guarantee]
+
+    def report_to(self, recorder: HostRecorder) -> None:
+        """Report calls and device activities to this recorder from now on. Call it while the device is idle."""
+
+    def close(self) -> None:
+        """End all work and threads; nothing may be called afterwards. Closing twice does no harm."""
+
+    # Memory
+
+    def alloc(self, nbytes: int) -> Buffer:
+        """Zeroed device memory, aligned to at least 64 bytes."""
+
+    def array(self, buffer: Buffer, offset: int, tensor: Tensor) -> Array:
+        """A part of a buffer in a tensor's shape and dtype."""
+
+    def host_array(self, shape: tuple[int, ...], dtype: str) -> HostArray:
+        """Host memory that copies can reach quickly. Default: ordinary memory."""
+        return np.zeros(shape, dtype)
+
+    # Copies
+
+    def copy_to_device(self, destination: Array, source: HostArray, stream: int) -> None:
+        """Issue an asynchronous copy. Whether `source` may change at once is a `Guarantee`."""
+
+    def copy_to_host(self, destination: HostArray, source: Array, stream: int) -> None:
+        """Issue an asynchronous copy; `destination` holds the values after the next `synchronize`."""
+
+    def copy_to_device_blocking(self, destination: Array, source: HostArray, stream: int) -> None:
+        """A copy that is done on return. Default: an asynchronous copy and the sync of its stream, as ggml does."""
+        self.copy_to_device(destination, source, stream)
+        self.synchronize(stream)
+
+    def load(self, destination: Array, source: HostArray) -> None:
+        """Set weights or state while the device is idle. Default: a blocking copy."""
+        self.copy_to_device_blocking(destination, source, 0)
+
+    # Compute
+
+    def kernel(self, node: Tensor, out: Array, src: Sequence[Array]) -> Kernel:
+        """A node's kernel, bound to its memory.
+
+        Raises:
+            ExecutionError: the backend has no kernel for the op.
+        """
+
+    def launch(self, kernel: Kernel, stream: int) -> None:
+        """Issue a kernel."""
+
+    def synchronize(self, stream: int) -> None:
+        """Wait until everything issued to the stream is done.
+
+        Raises:
+            ExecutionError: something issued to this device, on any stream, failed.
+        """
+
+    # Events
+
+    def event(self) -> Event:
+        """A new event. It may be recorded again and again; waits refer to the record issued last."""
+
+    def event_record(self, event: Event, stream: int) -> None:
+        """Issue a record."""
+
+    def event_wait(self, event: Event, stream: int) -> None:
+        """Let later work of a stream wait for the event's last issued record; no wait if there is none."""
+
+    # Graphs
+
+    def instantiate(self, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> GraphExec:
+        """Prepare a plan for repeated launches. Default: keep it, to be issued eagerly."""
+        return EagerGraph(plan.instructions, kernels, [self.event() for _ in range(plan.events)])
+
+    def launch_graph(self, graph: GraphExec) -> None:
+        """Issue a prepared plan with one call. Default: issue its instructions one by one."""
+        for instruction in graph.instructions:
+            if isinstance(instruction, Launch):
+                self.launch(graph.kernels[instruction.node], instruction.stream)
+            elif isinstance(instruction, Record):
+                self.event_record(graph.events[instruction.event], instruction.stream)
+            else:
+                self.event_wait(graph.events[instruction.event], instruction.stream)

@@ -1,0 +1,64 @@
+"""A ring of host memory from which asynchronous copies read, so that they never read memory of the caller."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Ticket:
+    """Something that happens once; any number of threads may wait for it. A bare lock: far cheaper than an Event."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def happen(self) -> None:
+        """Let all present and future waiters go on. Call it once."""
+        self._lock.release()
+
+    def wait(self) -> None:
+        """Return once it has happened."""
+        with self._lock:
+            pass
+
+
+class StagingSlot:
+    """One slot; taken from `stage` until the copy that reads it calls `free`."""
+
+    def __init__(self) -> None:
+        self._bytes: Array = np.empty(0, np.uint8)
+        self._taken = threading.Lock()
+
+    def fill(self, source: Array) -> Array:
+        """Wait until the slot is free, take it, and return its copy of the source."""
+        self._taken.acquire()
+        if self._bytes.nbytes < source.nbytes:
+            self._bytes = np.empty(source.nbytes, np.uint8)
+        staged = self._bytes[: source.nbytes].view(source.dtype).reshape(source.shape)
+        staged[...] = source
+        return staged
+
+    def free(self) -> None:
+        """The copy is done; any thread may say so."""
+        self._taken.release()
+
+
+class StagingRing:
+    """Slots, taken in turn. With all of them taken the next copy waits for the oldest."""
+
+    def __init__(self, slots: int) -> None:
+        self._slots = [StagingSlot() for _ in range(slots)]
+        self._next = 0
+
+    def stage(self, source: Array) -> tuple[Array, StagingSlot]:
+        """The source's values in a slot, and the slot."""
+        slot = self._slots[self._next]
+        self._next = (self._next + 1) % len(self._slots)
+        return slot.fill(source), slot

@@ -1,0 +1,175 @@
+"""The compute graph in ggml's vocabulary: tensors made by ops from source tensors, as plain data.
+
+Shapes are in NumPy's order (the last dimension is contiguous), not in ggml's.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+NO_KERNEL: Final = frozenset({"none", "reshape"})
+"""Ops that only name memory: no kernel runs for them."""
+
+
+class Flag(enum.Flag):
+    """What a tensor is to the world outside the graph.
+
+    A leaf that is neither INPUT nor WEIGHT is state: it stays on the device from step to step (a KV cache).
+    """
+
+    NONE = 0
+    INPUT = enum.auto()
+    """The host sends it before every step."""
+    OUTPUT = enum.auto()
+    """The host reads it after the step, so its memory is not recycled."""
+    WEIGHT = enum.auto()
+    """Loaded once, only read."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tensor:
+    """A tensor, and (unless it is a leaf) the node that computes it.
+
+    Attributes:
+        name: unique in its graph, such as "blk.0.attn_q".
+        op: ggml's name of the op; "none" for a leaf.
+        shape: in NumPy's order.
+        dtype: NumPy's name of the element type.
+        src: what the op reads.
+        view_src: the tensor whose memory this one is, or None if it has memory of its own.
+        flags: see `Flag`.
+        params: the op's parameters.
+    """
+
+    name: str
+    op: str
+    shape: tuple[int, ...]
+    dtype: str
+    src: tuple[Tensor, ...] = ()
+    view_src: Tensor | None = None
+    flags: Flag = Flag.NONE
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    @property
+    def root(self) -> Tensor:
+        """The tensor whose memory this one lives in: itself unless it is a view."""
+        tensor = self
+        while tensor.view_src is not None:
+            tensor = tensor.view_src
+        return tensor
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no op computes it."""
+        return self.op == "none"
+
+    @property
+    def is_state(self) -> bool:
+        """Whether it is a leaf that stays on the device from step to step."""
+        return self.is_leaf and not self.flags & (Flag.INPUT | Flag.WEIGHT)
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether computing it runs something on the device."""
+        return self.op not in NO_KERNEL
+
+    @property
+    def writes_view(self) -> bool:
+        """Whether its kernel writes memory that another tensor owns (set_rows, cpy, in-place ops)."""
+        return self.has_kernel and self.view_src is not None
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.op} {self.dtype}{list(self.shape)}>"
+
+
+class Graph:
+    """Leaves and nodes; nodes are in an order in which every source stands before its reader.
+
+    Example:
+        >>> graph = Graph()
+        >>> x = graph.leaf("x", (4,), flags=Flag.INPUT)
+        >>> y = graph.node("y", "add", (4,), "float32", (x, x))
+        >>> graph.nodes, graph.inputs
+        ([<y: add float32[4]>], [<x: none float32[4]>])
+    """
+
+    def __init__(self) -> None:
+        self.leaves: list[Tensor] = []
+        self.nodes: list[Tensor] = []
+        self._names: set[str] = set()
+
+    def leaf(
+        self, name: str, shape: tuple[int, ...], dtype: str = "float32", flags: Flag = Flag.NONE
+    ) -> Tensor:
+        """Add a leaf: a weight, an input, or state."""
+        tensor = Tensor(self._new(name), "none", shape, dtype, flags=flags)
+        self.leaves.append(tensor)
+        return tensor
+
+    def node(
+        self, name: str, op: str, shape: tuple[int, ...], dtype: str, src: Sequence[Tensor],
+        *, view_src: Tensor | None = None, flags: Flag = Flag.NONE, **params: Any,
+    ) -> Tensor:  # fmt: skip
+        """Append a node; its sources must be in the graph already."""
+        tensor = Tensor(self._new(name), op, shape, dtype, tuple(src), view_src, flags, params)
+        missing = [s.name for s in tensor.src if s.name not in self._names]
+        if missing:
+            raise ValueError(f"{name}: source {', '.join(missing)} is not in the graph")
+        self.nodes.append(tensor)
+        return tensor
+
+    def _new(self, name: str) -> str:
+        if name in self._names:
+            raise ValueError(f"two tensors are named {name}")
+        self._names.add(name)
+        return name
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """What the host sends before every step, in order."""
+        return [leaf for leaf in self.leaves if leaf.flags & Flag.INPUT]
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """What is loaded once."""
+        return [leaf for leaf in self.leaves if leaf.flags & Flag.WEIGHT]
+
+    @property
+    def state(self) -> list[Tensor]:
+        """What stays on the device from step to step."""
+        return [leaf for leaf in self.leaves if leaf.is_state]
+
+
+def memory_order(nodes: Sequence[Tensor]) -> list[set[int]]:
+    """For each node, the indices of earlier nodes that must have run before it.
+
+    Beside the sources these are the conflicts over memory that views share: a node that writes a tensor's memory in
+    place comes after the earlier readers and writers of that memory, a reader after the last writer.
+    """
+    index = {node: i for i, node in enumerate(nodes)}
+    last_write: dict[Tensor, int] = {}
+    reads_since: dict[Tensor, set[int]] = {}
+    order: list[set[int]] = []
+    for i, node in enumerate(nodes):
+        before = {index[s] for s in node.src if s in index}
+        for root in {s.root for s in node.src}:
+            before |= {last_write[root]} if root in last_write else set()
+            reads_since.setdefault(root, set()).add(i)
+        if node.writes_view or node.view_src is None:
+            before |= reads_since.get(node.root, set()) - {i}
+            before |= {last_write[node.root]} if node.root in last_write else set()
+            last_write[node.root] = i
+            reads_since[node.root] = set()
+        order.append(before)
+    return order

@@ -1,0 +1,40 @@
+"""Nodes that let a decode step prepare its own successor on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from executor import ops
+from executor.graph import Graph, Tensor
+from executor.models.step import History
+
+
+def advance_on_device(
+    graph: Graph, tokens: Tensor, counters: Sequence[Tensor], logits: Tensor, steps: int, keep_logits: bool
+) -> History:
+    """Append the nodes: sample greedily, keep what the host reads late, count everything up by one.
+
+    Args:
+        graph: ends with the logits.
+        tokens: (N,) int32 state, overwritten with the sampled tokens.
+        counters: integer state tensors that grow by one with every step.
+        logits: (N, vocabulary).
+        steps: for how many steps there is room.
+        keep_logits: keep the logits too, not only the tokens.
+    """
+    n, vocabulary = logits.shape
+    row = graph.leaf("step", (1,), "int64")
+    one = graph.leaf("one", (1,), "int32")
+    sampled = ops.argmax(graph, logits, name="sampled")
+    ops.cpy(graph, sampled, tokens, name="inp_tokens (next)")
+    token_history = graph.leaf("token_history", (steps, n), "int32")
+    flat = ops.reshape(graph, sampled, (1, n), name="sampled (row)")
+    ops.set_rows(graph, token_history, flat, row, name="token_history (set)")
+    logit_history = None
+    if keep_logits:
+        logit_history = graph.leaf("logit_history", (steps, n * vocabulary))
+        flat = ops.reshape(graph, logits, (1, n * vocabulary), name="logits (row)")
+        ops.set_rows(graph, logit_history, flat, row, name="logit_history (set)")
+    for counter in (*counters, row):
+        ops.add_inplace(graph, counter, one, name=f"{counter.name} (next)")
+    return History(token_history, logit_history)

@@ -1,0 +1,79 @@
+"""What a model builder returns: the graph of a decode step, and how the host drives it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from executor.graph import Graph, Tensor
+
+HostArrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
+
+
+@dataclass(frozen=True)
+class History:
+    """Where a step that advances on the device keeps what the host will read late.
+
+    Attributes:
+        tokens: (steps, N) int32, row s written in step s.
+        logits: (steps, N * vocabulary), or None where nobody asked.
+    """
+
+    tokens: Tensor
+    logits: Tensor | None
+
+
+@dataclass(frozen=True)
+class DecodeStep:
+    """One decode step of N independent sequences.
+
+    Attributes:
+        graph: its tensors; `graph.inputs` are what the host sends before the step, in that order.
+        logits: the output, (N, vocabulary).
+        context: how many steps fit.
+        feed: (position, tokens (N,)) -> the input's values by name.
+        start: tokens (N,) -> the state to load before the first step; all other state stays as it is, zeros at first.
+        history: set if the step advances on the device: then there are no inputs.
+    """
+
+    graph: Graph
+    logits: Tensor
+    context: int
+    feed: Callable[[int, np.ndarray[Any, Any]], HostArrays]
+    start: Callable[[np.ndarray[Any, Any]], HostArrays]
+    history: History | None = None
+
+    @property
+    def batch(self) -> int:
+        """The number of sequences."""
+        return self.logits.shape[0]
+
+    @property
+    def vocabulary(self) -> int:
+        """The number of different tokens."""
+        return self.logits.shape[-1]
+
+
+def random_weights(graph: Graph, seed: int) -> HostArrays:
+    """Seeded values for every weight, the same for a name and a seed in every graph.
+
+    Matrices are scaled by their row length, so that activations keep their size; vectors (norms) lie around 1.
+    """
+    return {w.name: _random_weight(w, seed) for w in graph.weights}
+
+
+def _random_weight(weight: Tensor, seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    values = np.random.default_rng([seed, zlib.crc32(weight.name.encode())])
+    normal = values.standard_normal(weight.shape, dtype=np.float32)
+    if len(weight.shape) == 1:
+        return np.float32(1) + np.float32(0.1) * normal
+    return normal / np.float32(weight.shape[-1] ** 0.5)
+
+
+def first_tokens(step: DecodeStep, seed: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """The token that each sequence starts from."""
+    return np.random.default_rng([seed, 0]).integers(step.vocabulary, size=step.batch, dtype=np.int32)

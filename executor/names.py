@@ -1,0 +1,24 @@
+"""Look something up by the name a user gave."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import TypeVar
+
+from tracer.errors import UsageError
+
+T = TypeVar("T")
+
+
+def lookup(kind: str, name: str, known: Mapping[str, T]) -> T:
+    """The entry of that name.
+
+    Raises:
+        UsageError: there is none; the message names the known ones, and the one probably meant.
+    """
+    if name in known:
+        return known[name]
+    close = difflib.get_close_matches(name, known, n=1)
+    meant = f" Did you mean {close[0]!r}?" if close else ""
+    raise UsageError(f"unknown {kind} {name!r}; known are {', '.join(known)}.{meant}")

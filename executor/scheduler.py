@@ -1,0 +1,209 @@
+"""Runs token steps: the passes are done once, then every step is sent, launched and fetched as the strategy says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Protocol
+
+import numpy as np
+
+from executor.allocator import ALLOCATORS, BufferPlan, allocate
+from executor.backends.interface import Array, Backend, EagerGraph, HostArray, Kernel
+from executor.concurrency import MAIN_STREAM, MODES, Region
+from executor.graph import Tensor
+from executor.models.step import DecodeStep, HostArrays
+from executor.names import lookup
+from executor.plans import Plan, make_plan
+from executor.splits import Split, assign_backends, split_graph
+from executor.strategies import Strategy, check_needs
+from tracer import annotate
+from tracer.errors import ExecutionError, UsageError
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the passes made of a step: everything known before any memory is taken."""
+
+    step: DecodeStep
+    split: Split
+    regions: list[Region]
+    memory: BufferPlan
+    plan: Plan
+
+
+def prepare(step: DecodeStep, backend: str, concurrency: str, allocator: str | None = None) -> Prepared:
+    """Assign backends, split, find branches, allocate, plan.
+
+    Args:
+        step: the graph.
+        backend: name of the backend for all nodes.
+        concurrency: name of a mode of `concurrency.MODES`.
+        allocator: name of an allocator, or None for the one that the mode needs.
+
+    Raises:
+        UsageError: an unknown name.
+        UnsafePlanError: the allocator's plan would be a race in this mode.
+    """
+    mode = lookup("concurrency mode", concurrency, MODES)
+    chosen = lookup("allocator", allocator or mode.allocator, ALLOCATORS)
+    (split,) = split_graph(step.graph, assign_backends(step.graph, backend))
+    regions = mode.regions(split.nodes)
+    memory = allocate(split, regions, chosen, mode.name)
+    return Prepared(step, split, regions, memory, make_plan(split.nodes, regions))
+
+
+class Launcher(Protocol):
+    """Issues a plan."""
+
+    name: ClassVar[str]
+
+    def __init__(self, backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None: ...
+
+    def launch(self) -> None:
+        """Issue the whole plan once."""
+
+
+class GraphLaunch:
+    """One call for the whole plan."""
+
+    name: ClassVar[str] = "graph"
+
+    def __init__(self, backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
+        self._backend = backend
+        self._graph = backend.instantiate(plan, kernels)
+
+    def launch(self) -> None:
+        """One graph launch."""
+        with annotate("graph_launch"):
+            self._backend.launch_graph(self._graph)
+
+
+class EagerLaunch:
+    """One call per kernel, record and wait."""
+
+    name: ClassVar[str] = "eager"
+
+    def __init__(self, backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
+        self._backend = backend
+        self._graph = EagerGraph(plan.instructions, kernels, [backend.event() for _ in range(plan.events)])
+
+    def launch(self) -> None:
+        """All calls in issue order."""
+        with annotate("compute"):
+            Backend.launch_graph(self._backend, self._graph)
+
+
+LAUNCHERS: Final[Mapping[str, type[Launcher]]] = {"graph": GraphLaunch, "eager": EagerLaunch}
+"""Name -> way to launch a plan."""
+
+
+class Scheduler:
+    """One configuration on a backend: its memory, its kernels, and the loop over token steps.
+
+    Args:
+        backend: where everything runs.
+        prepared: what the passes made.
+        strategy: how to synchronise.
+        launch: name of a launcher.
+        weights: the weights' arrays on the device, by name, as `load_weights` returns them.
+
+    Raises:
+        UnsafePlanError: the backend does not guarantee what the strategy needs.
+    """
+
+    def __init__(
+        self, backend: Backend, prepared: Prepared, strategy: Strategy, launch: str, weights: Mapping[str, Array]
+    ) -> None:
+        check_needs(strategy, backend.name, backend.guarantees)
+        self._backend, self._prepared, self._strategy = backend, prepared, strategy
+        if strategy.advances_on_device != (prepared.step.history is not None):
+            raise ExecutionError(f"strategy {strategy.name!r} and the graph disagree on who advances the step")
+        self._arrays = _bind(backend, prepared, weights)
+        kernels = {
+            n: backend.kernel(n, self._arrays[n], [self._arrays[s] for s in n.src])
+            for n in prepared.split.nodes
+            if n.has_kernel
+        }
+        self._launcher = lookup("launch kind", launch, LAUNCHERS)(backend, prepared.plan, kernels)
+        self._logits = backend.host_array(prepared.step.logits.shape, prepared.step.logits.dtype)
+        self._tokens: HostArray = np.zeros(prepared.step.batch, np.int32)
+        self._position = 0
+
+    def begin(self, tokens: HostArray) -> None:
+        """Start all sequences anew from these tokens, at position 0."""
+        self._tokens, self._position = tokens, 0
+        for name, values in self._prepared.step.start(tokens).items():
+            self._backend.load(self._arrays[self._state(name)], values)
+
+    def step(self) -> HostArray | None:
+        """One token step. Returns the logits (valid until the next step), or None if they stay on the device."""
+        if self._position >= self._prepared.step.context:
+            raise UsageError(f"the context of {self._prepared.step.context} cells is full")
+        step = self._prepared.step
+        with annotate("inputs"):
+            values = {} if step.history else step.feed(self._position, self._tokens)
+            inputs = self._prepared.split.inputs
+            self._strategy.send(self._backend, [(self._arrays[i], values[i.name]) for i in inputs])
+        self._launcher.launch()
+        self._position += 1
+        if self._strategy.advances_on_device:
+            return None
+        with annotate("logits"):
+            self._strategy.fetch(self._backend, self._logits, self._arrays[step.logits])
+            self._tokens = self._logits.argmax(axis=-1).astype(np.int32)
+        return self._logits
+
+    @property
+    def tokens(self) -> HostArray:
+        """The tokens that the last step sampled; only where the host samples."""
+        return self._tokens
+
+    def finish(self) -> None:
+        """Wait for all steps."""
+        self._backend.synchronize(MAIN_STREAM)
+
+    def read_history(self) -> HostArrays:
+        """Tokens (steps, N) and, if kept, logits (steps, N, vocabulary) of the steps since `begin`.
+
+        Raises:
+            ExecutionError: the step does not advance on the device.
+        """
+        step = self._prepared.step
+        if step.history is None:
+            raise ExecutionError("only a step that advances on the device keeps a history")
+        read = {"tokens": self._read(step.history.tokens)}
+        if step.history.logits is not None:
+            read["logits"] = self._read(step.history.logits).reshape(-1, step.batch, step.vocabulary)
+        self._backend.synchronize(MAIN_STREAM)
+        return {name: values[: self._position] for name, values in read.items()}
+
+    def _read(self, tensor: Tensor) -> HostArray:
+        values = self._backend.host_array(tensor.shape, tensor.dtype)
+        self._backend.copy_to_host(values, self._arrays[tensor], MAIN_STREAM)
+        return values
+
+    def _state(self, name: str) -> Tensor:
+        return next(leaf for leaf in self._prepared.step.graph.state if leaf.name == name)
+
+
+def load_weights(backend: Backend, step: DecodeStep, values: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Array]:
+    """Put the weights on the device, each in a buffer of its own."""
+    arrays = {}
+    for weight in step.graph.weights:
+        arrays[weight.name] = backend.array(backend.alloc(weight.nbytes), 0, weight)
+        backend.load(arrays[weight.name], values[weight.name])
+    return arrays
+
+
+def _bind(backend: Backend, prepared: Prepared, weights: Mapping[str, Array]) -> dict[Tensor, Array]:
+    """Every tensor's array: weights as given, state in buffers of its own, the rest in the arena; views share."""
+    graph, memory = prepared.step.graph, prepared.memory
+    arrays: dict[Tensor, Array] = {weight: weights[weight.name] for weight in graph.weights}
+    buffers = {state: (backend.alloc(state.nbytes), 0) for state in graph.state}
+    arena = backend.alloc(memory.peak_bytes)
+    buffers |= {tensor: (arena, offset) for tensor, offset in memory.offsets.items()}
+    for tensor in (*graph.leaves, *graph.nodes):
+        if tensor not in arrays and tensor.root in buffers:
+            arrays[tensor] = backend.array(*buffers[tensor.root], tensor)
+    return arrays

@@ -1,0 +1,128 @@
+"""How the host synchronises around the copies and the compute of a step.
+
+Notation: `s` explicit host sync, `c` blocking copy (a copy and the sync of its stream), `a` asynchronous copy, `g`
+compute; n is the number of input copies. The trailing `a s` fetches the logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Final
+
+from executor.backends.interface import Array, Backend, Guarantee, HostArray
+from executor.concurrency import MAIN_STREAM
+from tracer.errors import UnsafePlanError
+
+Copy = tuple[Array, HostArray]
+"""Destination on the device, source on the host."""
+
+
+class Strategy:
+    """Base of the strategies: the logits come by an asynchronous copy and a sync.
+
+    Attributes:
+        name: as in the command line.
+        notation: the host's calls in a step.
+        needs: what a backend must guarantee for this to be correct.
+        advances_on_device: the graph prepares its own next step: nothing to send, nothing to fetch per step.
+    """
+
+    name: ClassVar[str]
+    notation: ClassVar[str]
+    needs: ClassVar[frozenset[Guarantee]] = frozenset()
+    advances_on_device: ClassVar[bool] = False
+
+    def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
+        """Bring a split's inputs to its backend."""
+        raise NotImplementedError
+
+    def fetch(self, backend: Backend, destination: HostArray, source: Array) -> None:
+        """Bring a step's output to the host; it is there on return."""
+        backend.copy_to_host(destination, source, MAIN_STREAM)
+        backend.synchronize(MAIN_STREAM)
+
+    def _send_async(self, backend: Backend, copies: Sequence[Copy]) -> None:
+        for destination, source in copies:
+            backend.copy_to_device(destination, source, MAIN_STREAM)
+
+
+class SCCC(Strategy):
+    """Sync, then blocking copies: safe on every backend."""
+
+    name = "sccc"
+    notation = "s c*n g a s"
+
+    def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
+        """`s c*n`."""
+        backend.synchronize(MAIN_STREAM)
+        for destination, source in copies:
+            backend.copy_to_device_blocking(destination, source, MAIN_STREAM)
+
+
+class SAAAS(Strategy):
+    """Asynchronous copies between two syncs: the sources live until the second."""
+
+    name = "saaas"
+    notation = "s a*n s g a s"
+
+    def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
+        """`s a*n s`."""
+        backend.synchronize(MAIN_STREAM)
+        self._send_async(backend, copies)
+        backend.synchronize(MAIN_STREAM)
+
+
+class AAAS(Strategy):
+    """No sync before the copies: they must not overtake the compute that still reads the inputs."""
+
+    name = "aaas"
+    notation = "a*n s g a s"
+    needs = frozenset({Guarantee.COPIES_AND_COMPUTE_IN_ORDER})
+
+    def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
+        """`a*n s`."""
+        self._send_async(backend, copies)
+        backend.synchronize(MAIN_STREAM)
+
+
+class AAAG(Strategy):
+    """No sync at all before compute: the caller may overwrite the sources while copies are still to come."""
+
+    name = "aaag"
+    notation = "a*n g a s"
+    needs = frozenset({Guarantee.COPIES_AND_COMPUTE_IN_ORDER, Guarantee.ASYNC_SOURCES_STAGED})
+
+    def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
+        """`a*n`."""
+        self._send_async(backend, copies)
+
+
+class GGG(Strategy):
+    """Graph after graph: token, positions and mask advance on the device, the host reads late."""
+
+    name = "ggg"
+    notation = "g"
+    needs = frozenset({Guarantee.LAUNCHES_IN_ORDER})
+    advances_on_device = True
+
+    def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
+        """Nothing: a step that advances on the device has no inputs."""
+
+
+STRATEGIES: Final[Mapping[str, type[Strategy]]] = {s.name: s for s in (SCCC, SAAAS, AAAS, AAAG, GGG)}
+"""Name -> strategy."""
+
+
+def check_needs(strategy: Strategy, backend: str, guarantees: frozenset[Guarantee]) -> None:
+    """Refuse a strategy on a backend that does not guarantee what it needs.
+
+    Raises:
+        UnsafePlanError: names both and what is missing.
+    """
+    missing = sorted(need.value for need in strategy.needs - guarantees)
+    if missing:
+        safe = ", ".join(s.name for s in STRATEGIES.values() if s.needs <= guarantees)
+        raise UnsafePlanError(
+            f"strategy {strategy.name!r} needs a guarantee that backend {backend!r} does not give: "
+            f"{'; '.join(missing)}. Safe there: {safe}"
+        )

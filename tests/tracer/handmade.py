@@ -1,0 +1,100 @@
+"""Traces made by hand: a host thread and a device whose every nanosecond the test chooses."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from tracer import Trace
+
+PROCESS, THREAD = 100, 101
+
+
+class Script:
+    """Write down calls and activities in any order, then take `trace`."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self._correlation = 0
+
+    def call(self, name: str, start: int, end: int, thread: int = THREAD, process: int = PROCESS) -> int:
+        self._correlation += 1
+        self.rows["api"].append(
+            dict(name=name, start=start, end=end, thread=thread, process=process, correlation=self._correlation)
+        )
+        return self._correlation
+
+    def launch(
+        self, call: tuple[int, int], *kernels: tuple[int, int], stream: int = 7, name: str = "k", device: int = 0,
+        api: str = "cudaLaunchKernel_v7000", process: int = PROCESS, thread: int = THREAD,
+    ) -> None:  # fmt: skip
+        correlation = self.call(api, *call, process=process, thread=thread)
+        for start, end in kernels:
+            self.kernel(start, end, correlation, stream, name, device, process)
+
+    def kernel(
+        self, start: int, end: int, correlation: int = -1, stream: int = 7, name: str = "k", device: int = 0,
+        process: int = PROCESS,
+    ) -> None:  # fmt: skip
+        self.rows["kernels"].append(
+            dict(start=start, end=end, stream=stream, correlation=correlation, name=name, short_name=name,
+                 device=device, context=1, process=process)
+        )  # fmt: skip
+
+    def graph(self, call: tuple[int, int], device: tuple[int, int], stream: int = 7) -> None:
+        correlation = self.call("cudaGraphLaunch_v10000", *call)
+        self.rows["graph_launches"].append(
+            dict(start=device[0], end=device[1], device=0, context=1, stream=stream, correlation=correlation,
+                 process=PROCESS, graph=1)
+        )  # fmt: skip
+
+    def copy(
+        self, call: tuple[int, int], device: tuple[int, int], kind: str = "HtoD", stream: int = 7, size: int = 4,
+        name: str = "cudaMemcpyAsync_v3020",
+    ) -> None:  # fmt: skip
+        correlation = self.call(name, *call)
+        self.rows["memcpys"].append(
+            dict(start=device[0], end=device[1], device=0, context=1, stream=stream, correlation=correlation,
+                 process=PROCESS, kind=kind, bytes=size)
+        )  # fmt: skip
+
+    def sync(self, start: int, end: int, stream: int = 7, name: str = "cudaStreamSynchronize_v3020") -> None:
+        correlation = self.call(name, start, end)
+        self.rows["syncs"].append(
+            dict(start=start, end=end, type="stream", device=0, context=1, stream=stream, correlation=correlation,
+                 process=PROCESS)
+        )  # fmt: skip
+
+    def range(self, text: str, start: int, end: int, thread: int = THREAD) -> None:
+        self.rows["nvtx"].append(dict(text=text, start=start, end=end, thread=thread, process=PROCESS, kind="push/pop"))
+
+    @property
+    def trace(self) -> Trace:
+        columns = {
+            table: {key: [row[key] for row in rows] for key in rows[0]} for table, rows in self.rows.items() if rows
+        }
+        return Trace.from_columns(metadata={"source": "hand-made"}, **columns)
+
+
+def decode_loop(letters: str, tokens: int, period: int = 1000, launch: str = "cudaGraphLaunch_v10000") -> Script:
+    """`tokens` equal steps whose calls, 10 ns each and 20 ns apart, are the given letters.
+
+    `a` copies to the device, `A` from it, `c` is a blocking copy, `s` a sync, `g` a launch of one 300 ns kernel that
+    starts 5 ns behind its call, `e` and `w` record and wait for an event.
+    """
+    script = Script()
+    for token in range(tokens):
+        for position, letter in enumerate(letters):
+            start = token * period + position * 20
+            span = (start, start + 10)
+            if letter == "g":
+                script.launch(span, (start + 15, start + 315), api=launch)
+            elif letter == "s":
+                script.sync(*span)
+            elif letter in "aA":
+                script.copy(span, (start + 12, start + 14), "DtoH" if letter == "A" else "HtoD")
+            elif letter == "c":
+                script.copy(span, (start + 2, start + 8), name="cudaMemcpy_v3020")
+            else:
+                script.call({"e": "cudaEventRecord_v3020", "w": "cudaStreamWaitEvent_v3020"}[letter], *span)
+    return script

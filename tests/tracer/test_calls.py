@@ -1,0 +1,64 @@
+"""Which calls count, and as what."""
+
+import pytest
+
+from tests.tracer.handmade import THREAD, Script
+from tracer.analysis.calls import host_calls, letter
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cudaStreamSynchronize_v3020", "s"), ("cudaDeviceSynchronize_v3020", "s"), ("cuCtxSynchronize", "s"),
+        ("cudaEventSynchronize", "s"), ("hipStreamSynchronize", "s"), ("streamSynchronize", "s"),
+        ("cuStreamSynchronize_ptsz", "s"), ("cudaStreamSynchronize_ptsz_v7000", "s"),
+        ("cudaMemcpyAsync_v3020", "a"), ("cuMemcpyHtoDAsync_v2", "a"), ("cudaMemcpyPeerAsync_v4000", "a"),
+        ("cudaMemcpy_v3020", "c"), ("cuMemcpyDtoH_v2", "c"), ("cudaMemcpy2D_v3020", "c"),
+        ("cudaMemcpy2DAsync_ptsz_v7000", "a"),
+        ("cudaGraphLaunch_v10000", "G"), ("cuGraphLaunch_ptsz", "G"), ("graphLaunch", "G"),
+        ("cudaLaunchKernel_v7000", "g"), ("cudaLaunchKernelExC_v11060", "g"), ("cuLaunchKernelEx", "g"),
+        ("cuLaunchKernel", "g"), ("cudaLaunchCooperativeKernel_v9000", "g"), ("launchKernel", "g"),
+        ("cudaEventRecord_v3020", "e"), ("cudaEventRecordWithFlags_v11010", "e"),
+        ("cudaStreamWaitEvent_v3020", "w"),
+        ("cudaMalloc_v3020", ""), ("cudaGraphInstantiate_v12000", ""), ("cudaStreamIsCapturing_v10000", ""),
+        ("cudaMemsetAsync_v3020", ""), ("cuGetProcAddress_v2", ""), ("cudaEventCreateWithFlags_v3020", ""),
+    ],
+)  # fmt: skip
+def test_letter(name: str, expected: str) -> None:
+    assert letter(name) == expected
+
+
+def test_a_driver_call_under_a_runtime_call_counts_once() -> None:
+    script = Script()
+    script.launch((0, 100), (120, 130))
+    script.call("cuLaunchKernel", 10, 90)
+    script.call("cuLaunchKernel", 110, 120)
+    assert host_calls(script.trace)["name"].tolist() == ["cudaLaunchKernel_v7000", "cuLaunchKernel"]
+
+
+def test_calls_on_two_threads_are_not_inside_each_other() -> None:
+    script = Script()
+    script.sync(0, 100)
+    script.call("cudaLaunchKernel_v7000", 10, 20, thread=THREAD + 1)
+    assert host_calls(script.trace)["letter"].tolist() == ["s", "g"]
+
+
+def test_captured_launches_do_not_run() -> None:
+    script = Script()
+    script.call("cudaStreamBeginCapture_v10000", 0, 1)
+    script.call("cudaLaunchKernel_v7000", 2, 3)
+    script.call("cudaLaunchKernel_v7000", 2, 3, thread=THREAD + 1)
+    script.call("cudaStreamEndCapture_v10000", 4, 5)
+    script.call("cudaGraphLaunch_v10000", 6, 7)
+    calls = host_calls(script.trace)
+    assert calls[["thread", "letter"]].to_numpy().tolist() == [[THREAD, "G"], [THREAD + 1, "g"]]
+
+
+def test_copies_and_syncs_know_their_stream() -> None:
+    script = Script()
+    script.copy((0, 1), (5, 6), stream=13)
+    script.sync(2, 8, stream=14)
+    script.call("cudaLaunchKernel_v7000", 9, 10)
+    calls = host_calls(script.trace)
+    assert calls["stream"].tolist() == [13, 14, -1]
+    assert calls["kind"].tolist() == ["HtoD", "", ""]

@@ -1,0 +1,43 @@
+"""Busy time and overlap: unions, never sums."""
+
+import pytest
+
+from tests.tracer.handmade import Script
+from tracer.analysis.streams import stream_report
+from tracer.analysis.tokens import find_steps
+from tracer.errors import EmptyTraceError
+
+
+def test_busy_time_is_a_union_and_overlap_is_counted_once() -> None:
+    script = Script()
+    script.kernel(0, 100, stream=1)
+    script.kernel(50, 150, stream=1)  # overlaps on its own stream: 150 busy, not 200
+    script.kernel(100, 300, stream=2)
+    script.kernel(120, 200, stream=3)
+    script.copy((0, 1), (350, 400), stream=1, size=64)
+    found = stream_report(script.trace)
+    rows = found.streams.set_index("stream")
+    assert rows["busy_us"].to_dict() == {1: 0.2, 2: 0.2, 3: 0.08}
+    assert rows["compute_us"].to_dict() == {1: 0.15, 2: 0.2, 3: 0.08}
+    assert rows.loc[1, ["kernels", "copies", "bytes"]].tolist() == [2, 1, 64]
+    device = found.devices.iloc[0]
+    assert device["window_us"] == 0.4
+    assert device["busy_us"] == 0.35
+    assert device["overlap_us"] == 0.1  # 100..200
+    assert device["concurrency"] == pytest.approx(430 / 300)
+
+
+def test_only_the_chosen_steps_count() -> None:
+    script = Script()
+    for token in range(4):
+        t = token * 1000
+        script.range("token", t, t + 900)
+        script.launch((t, t + 10), (t + 100, t + 500))
+    steps = find_steps(script.trace)
+    assert stream_report(script.trace, steps.select(1, 3)).streams["busy_us"].tolist() == [0.8]
+    assert stream_report(script.trace, steps.select(1, 3)).devices["window_us"].tolist() == [1.4]
+
+
+def test_nothing_on_a_device_is_said() -> None:
+    with pytest.raises(EmptyTraceError, match="nothing ran"):
+        stream_report(Script().trace)

@@ -1,0 +1,93 @@
+"""Signatures, classes and counts on traces with known answers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tracer.handmade import Script, decode_loop
+from tracer.analysis.signature import classify, compress, strategies_followed
+from tracer.analysis.syncs import SyncReport, sync_report
+from tracer.analysis.tokens import find_steps
+
+
+def report(letters: str, tokens: int = 8) -> SyncReport:
+    script = decode_loop(letters, tokens)
+    for token in range(tokens):
+        script.range("token", token * 1000, token * 1000 + 900)
+    return sync_report(script.trace, find_steps(script.trace))
+
+
+@pytest.mark.parametrize(
+    ("letters", "strategy", "signature", "syncs", "copies"),
+    [
+        ("sasasasgAs", "sccc", "s c×3 g a s", 5, 4),  # one sync, then blocking copies: n + 2
+        ("sassassasgAss", "sccc", "(sc)×3 g a s×2", 8, 4),  # as llama.cpp: a sync before every copy
+        ("scccgAs", "sccc", "s c×3 g a s", 2, 4),  # calls that block by themselves
+        ("saaasgAs", "saaas", "s a×3 s g a s", 3, 4),
+        ("sasaaaaasgAss", "saaas", "s c a×5 s g a s×2", 5, 7),  # llama.cpp's saaas: the embedding still blocks
+        ("aaasgAs", "aaas", "a×3 s g a s", 2, 4),
+        ("aaagAs", "aaag", "a×3 g a s", 1, 4),
+        ("g", "ggg", "g", 0, 0),
+        ("gg", "ggg", "g×2", 0, 0),
+        ("aagsaasgAs", "mixed", "a×2 g s a×2 s g a s", 3, 5),
+    ],
+)
+def test_class_signature_and_counts(letters: str, strategy: str, signature: str, syncs: int, copies: int) -> None:
+    found = report(letters)
+    assert (found.strategy, found.signature) == (strategy, signature)
+    assert (found.syncs_per_token, found.copies_per_token) == (syncs, copies)
+    assert found.signature_share == 1.0
+
+
+def test_a_copy_synchronised_on_another_stream_does_not_block() -> None:
+    script = Script()
+    for token in range(5):
+        t = token * 1000
+        script.range("token", t, t + 900)
+        script.sync(t, t + 10)
+        script.copy((t + 20, t + 30), (t + 32, t + 34), stream=13)
+        script.sync(t + 40, t + 50, stream=14)
+        script.launch((t + 60, t + 70), (t + 75, t + 300))
+    assert sync_report(script.trace, find_steps(script.trace)).signature == "s a s g"
+
+
+def test_shares_are_reported() -> None:
+    assert strategies_followed("scaaaaasgas") == {"sccc": 1, "saaas": 5}
+    assert classify({"sccc": 1, "saaas": 5}) == ("saaas", 5 / 6)
+    assert classify({"sccc": 1, "saaas": 1}) == ("mixed", 0.5)
+    assert classify({}) == ("ggg", 1.0)
+
+
+def test_inventory_says_what_each_sync_waits_for() -> None:
+    script = Script()
+    for token in range(4):
+        t = token * 1000
+        script.range("token", t, t + 900)
+        script.launch((t, t + 10), (t + 20, t + 500), name="matvec")
+        script.copy((t + 30, t + 40), (t + 510, t + 520), "DtoH")
+        script.sync(t + 50, t + 530)
+        script.sync(t + 540, t + 545)
+    table = sync_report(script.trace, find_steps(script.trace)).inventory()
+    assert table["waits_for"].tolist() == ["memcpy DtoH", ""]
+    assert table["waiting_share"].tolist() == [1.0, 0.0]
+    assert table["median_us"].tolist() == [0.48, 0.005]
+
+
+def expand(signature: str) -> str:
+    """Undo `compress`."""
+    text = ""
+    for word in signature.split():
+        unit, _, times = word.partition("×")
+        text += unit.strip("()") * int(times or 1)
+    return text
+
+
+@given(st.text(alphabet="sacgew", max_size=120))
+def test_compressing_loses_nothing(letters: str) -> None:
+    assert expand(compress(letters)) == letters
+
+
+@given(st.text(alphabet="sacg", max_size=60))
+def test_every_copy_before_a_launch_follows_exactly_one_strategy(letters: str) -> None:
+    before = letters[: letters.rfind("g") + 1]
+    assert sum(strategies_followed(letters).values()) == before.count("a") + before.count("c")

@@ -1,0 +1,134 @@
+"""Token steps from NVTX and from the repeating call sequence."""
+
+import pytest
+
+from tests.tracer.handmade import PROCESS, Script, decode_loop
+from tracer.analysis.periods import find_period
+from tracer.analysis.tokens import find_steps, step_spans
+from tracer.errors import EmptyTraceError
+
+
+def test_nvtx_ranges_are_steps_and_last_until_the_next_begins() -> None:
+    script = decode_loop("sasgAs", 3)
+    for token in range(3):
+        script.range(f"token {token}", token * 1000, token * 1000 + 400)
+        script.range("inputs", token * 1000, token * 1000 + 50)
+    steps = find_steps(script.trace)
+    assert steps.source == "nvtx"
+    assert steps.table["start"].tolist() == [0, 1000, 2000]
+    assert steps.table["end"].tolist() == [1000, 2000, 2400]
+    assert steps.table["group"].nunique() == 1
+
+
+def test_steps_in_different_enclosing_ranges_are_different_groups() -> None:
+    script = decode_loop("sasgAs", 6)
+    for token in range(6):
+        script.range("token", token * 1000, token * 1000 + 400)
+    script.range("run one", 0, 2500)
+    script.range("run two", 2900, 6000)
+    steps = find_steps(script.trace)
+    assert steps.table["group"].tolist() == [0, 0, 0, 1, 1, 1]
+    assert steps.table["end"].tolist()[2] == 2400
+    assert len(find_steps(script.trace, within="run two")) == 3
+    assert len(find_steps(script.trace, within="run t.*")) == 3
+
+
+@pytest.mark.parametrize("text", ["token 3", "Token_3", "decode", "decode_step(8)", "step", "forward", "execute_model"])
+def test_usual_names_are_found(text: str) -> None:
+    script = decode_loop("sasgAs", 2)
+    for token in range(2):
+        script.range(text, token * 1000, token * 1000 + 400)
+    assert find_steps(script.trace).source == "nvtx"
+
+
+def test_other_names_are_not_steps_unless_asked_for() -> None:
+    script = decode_loop("sasgAs", 5)
+    for token in range(5):
+        script.range("tokenize", token * 1000, token * 1000 + 400)
+    assert find_steps(script.trace).source == "calls"
+    assert find_steps(script.trace, pattern="^tokenize$").source == "nvtx"
+
+
+@pytest.mark.parametrize(
+    ("letters", "first_call"),
+    [
+        ("sasasgAs", 0),  # the sync that guards the first write begins the step
+        ("saasgAs", 0),
+        ("aasgAs", 0),
+        ("aagAs", 0),
+        ("g", 0),
+    ],
+)
+def test_calls_alone_give_the_steps(letters: str, first_call: int) -> None:
+    script = decode_loop(letters, 12)
+    steps = find_steps(script.trace)
+    assert steps.source == "calls"
+    assert len(steps) in (11, 12)  # the first step may lack what is read behind the one before
+    offset = 1000 * (12 - len(steps))
+    assert steps.table["start"].tolist() == [offset + 1000 * i + 20 * first_call for i in range(len(steps))]
+    assert steps.table["end"].tolist()[-1] == 11_000 + (len(letters) - 1) * 20 + 10
+
+
+def test_warm_up_and_shutdown_are_not_steps() -> None:
+    script = Script()
+    for i in range(40):
+        script.launch((i * 20 - 5000, i * 20 - 4990), (i * 20 - 4980, i * 20 - 4975))
+    script.sync(-100, -50)
+    loop = decode_loop("saasgAs", 10)
+    for table, rows in loop.rows.items():
+        script.rows[table] += [row | {"correlation": row["correlation"] + 1000} for row in rows]
+    script.call("cudaDeviceSynchronize_v3020", 20_000, 20_010)
+    steps = find_steps(script.trace)
+    assert len(steps) in (9, 10)
+    assert steps.table["end"].max() < 10_000
+
+
+def test_two_graphs_a_step_have_period_two() -> None:
+    steps = find_steps(decode_loop("saasgaggAs".replace("gg", "g"), 8).trace)
+    assert len(steps) in (7, 8)
+
+
+def test_eager_launches_are_one_compute() -> None:
+    script = decode_loop("saasgggewgAs", 8, launch="cudaLaunchKernel_v7000")
+    assert len(find_steps(script.trace)) in (7, 8)
+
+
+def test_find_period_prefers_the_shortest() -> None:
+    import numpy as np
+
+    assert find_period(np.array([0, 0, 0, 0, 0, 0])) == 1
+    assert find_period(np.array([0, 1, 0, 1, 0, 1, 0, 1])) == 2
+    assert find_period(np.array([0, 1, 2, 3, 4, 5])) is None
+    assert find_period(np.array([9])) is None
+
+
+def test_activities_belong_to_the_step_that_launched_them() -> None:
+    script = Script()
+    for token in range(3):  # the host runs far ahead of the device
+        script.range("token", token * 10, token * 10 + 9)
+        script.launch((token * 10 + 1, token * 10 + 3), (1000 + token * 500, 1400 + token * 500))
+    spans = step_spans(script.trace, find_steps(script.trace))
+    assert spans[["step", "start", "end"]].to_numpy().tolist() == [[0, 1000, 1400], [1, 1500, 1900], [2, 2000, 2400]]
+
+
+def test_what_cannot_be_answered_is_said() -> None:
+    empty = Script()
+    empty.sync(0, 1)
+    with pytest.raises(EmptyTraceError, match="no kernels"):
+        find_steps(empty.trace)
+    once = Script()
+    once.launch((0, 1), (2, 3))
+    with pytest.raises(EmptyTraceError, match="no repeating sequence"):
+        find_steps(once.trace)
+    once.range("run", 0, 5)
+    with pytest.raises(EmptyTraceError, match=r"no NVTX range 'absent'.*run"):
+        find_steps(once.trace, within="absent")
+    with pytest.raises(EmptyTraceError, match="regular expression"):
+        find_steps(once.trace, within="(")
+    with pytest.raises(EmptyTraceError, match="no token step in 50:"):
+        find_steps(decode_loop("sasgAs", 9).trace).select(50, None)
+
+
+def test_process_and_thread_are_kept() -> None:
+    table = find_steps(decode_loop("sasgAs", 5).trace).table
+    assert set(table["process"]) == {PROCESS}

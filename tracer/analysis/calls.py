@@ -1,0 +1,122 @@
+"""Host calls by what they do: launches, copies, syncs and events, whichever API they come from.
+
+Names are matched without vendor prefix and version suffix (`cudaStreamSynchronize_v3020`, `cuStreamSynchronize` and
+`hipStreamSynchronize` are all `streamsynchronize`), once per distinct name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.trace import Trace
+
+SYNC, COPY, BLOCKING_COPY, LAUNCH, EVENT, WAIT = "s", "a", "c", "g", "e", "w"
+"""The letters of a sync signature: sync, asynchronous copy, blocking copy, launch, event record, stream wait."""
+
+GRAPH_LAUNCH: Final = "G"  # told apart from LAUNCH only inside this package: graph launches do not join into runs
+_BEGIN_CAPTURE, _END_CAPTURE = "<", ">"
+
+_RULES: Final = (
+    (re.compile(r"(stream|device|ctx|context|event|thread)synchronize"), SYNC),
+    (re.compile(r"graphlaunch"), GRAPH_LAUNCH),
+    (re.compile(r"launch(cooperative)?(kernel|grid)?(exc?|multidevice)*"), LAUNCH),
+    (re.compile(r"eventrecord(withflags)?"), EVENT),
+    (re.compile(r"streamwaitevent"), WAIT),
+    (re.compile(r"memcpy.*async|memcpybatch.*"), COPY),
+    (re.compile(r"memcpy.*"), BLOCKING_COPY),
+    (re.compile(r"streambegincapture.*"), _BEGIN_CAPTURE),
+    (re.compile(r"streamendcapture"), _END_CAPTURE),
+)
+_AFFIXES: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])|(_v\d+|_pt[sd]z?|_ptds|_ptsz)+$")
+
+
+def letter(name: str) -> str:
+    """The letter of one API call's name, or "" for a call that neither launches, copies nor synchronises.
+
+    Example:
+        >>> letter("cudaMemcpyAsync_v3020"), letter("cuLaunchKernel"), letter("cudaMalloc_v3020")
+        ('a', 'g', '')
+    """
+    plain = _AFFIXES.sub("", name).casefold()
+    found = next((value for rule, value in _RULES if rule.fullmatch(plain)), "")
+    return found
+
+
+def letters_of(names: pd.Series) -> NDArray[np.str_]:
+    """Per row of a categorical name column its letter; one look at each distinct name."""
+    if not len(names):
+        return np.zeros(0, dtype="U1")
+    table = np.array([letter(str(name)) for name in names.cat.categories] or [""], dtype="U1")
+    return np.asarray(table[names.cat.codes.to_numpy()])
+
+
+def host_calls(trace: Trace) -> pd.DataFrame:
+    """The calls that launch, copy, synchronise or order, in the order of each thread.
+
+    A call made inside another one on the same thread (a driver call under a runtime call) counts once, as the outer
+    one; calls recorded into a graph between begin and end of a stream capture do not run and do not count.
+
+    Returns:
+        Columns start end process thread correlation name letter (of `s a c g G e w`), stream (what it copies on or
+        waits for; MISSING where the trace does not say), kind (of the copy; "" for other calls), sorted by
+        (process, thread, start).
+    """
+    api = trace["api"]
+    found = letters_of(api["name"])
+    calls = api.loc[found != "", ["start", "end", "process", "thread", "correlation", "name"]]
+    calls = calls.assign(letter=found[found != ""])
+    calls = calls.sort_values(["process", "thread", "start"], kind="stable", ignore_index=True)
+    calls = calls[_outermost(calls) & ~_captured(calls)].reset_index(drop=True)
+    calls = calls[~calls["letter"].isin([_BEGIN_CAPTURE, _END_CAPTURE])].reset_index(drop=True)
+    targets = pd.concat(
+        [
+            trace["memcpys"][["process", "correlation", "stream", "kind"]],
+            trace["syncs"][["process", "correlation", "stream"]].assign(kind=""),
+        ]
+    ).drop_duplicates(["process", "correlation"])
+    rows = match_rows(targets, calls)
+    for column, missing in (("stream", -1), ("kind", "")):
+        values = targets[column].to_numpy(dtype=object if column == "kind" else np.int64)
+        calls[column] = np.where(rows >= 0, values[rows], missing) if len(values) else missing
+    return calls
+
+
+def match_rows(table: pd.DataFrame, rows: pd.DataFrame) -> NDArray[np.int64]:
+    """For each of `rows`, the position in `table` of the first row with its (process, correlation), or -1."""
+    if not len(table) or not len(rows):
+        return np.full(len(rows), -1, dtype=np.int64)
+    processes = np.unique(np.concatenate((table["process"].to_numpy(), rows["process"].to_numpy())))
+
+    def key(frame: pd.DataFrame) -> NDArray[np.int64]:
+        return np.asarray((np.searchsorted(processes, frame["process"]) << 40) + frame["correlation"].to_numpy())
+
+    table_key, row_key = key(table), key(rows)
+    order = np.argsort(table_key, kind="stable")
+    at = np.searchsorted(table_key, row_key, sorter=order)
+    candidate = order[np.minimum(at, len(order) - 1)]
+    known = (table_key[candidate] == row_key) & (rows["correlation"].to_numpy() >= 0)
+    return np.where(known, candidate, -1)
+
+
+def _thread_ids(calls: pd.DataFrame) -> NDArray[np.int64]:
+    return calls.groupby(["process", "thread"], sort=False).ngroup().to_numpy()
+
+
+def _outermost(calls: pd.DataFrame) -> NDArray[np.bool_]:
+    """Calls that do not lie inside an earlier call of their thread."""
+    ends = calls["end"].groupby(_thread_ids(calls)).cummax().to_numpy()
+    threads = _thread_ids(calls)
+    outer = np.ones(len(calls), dtype=bool)
+    outer[1:] = (calls["end"].to_numpy()[1:] > ends[:-1]) | (threads[1:] != threads[:-1])
+    return outer
+
+
+def _captured(calls: pd.DataFrame) -> NDArray[np.bool_]:
+    """Calls between begin and end of a stream capture of their thread."""
+    depth = calls["letter"].map({_BEGIN_CAPTURE: 1, _END_CAPTURE: -1}).fillna(0).groupby(_thread_ids(calls)).cumsum()
+    return np.asarray((depth > 0) & ~calls["letter"].isin([_BEGIN_CAPTURE, _END_CAPTURE]))

@@ -1,0 +1,237 @@
+"""The inter-token gap and what it is made of.
+
+Gap of step n on a device: start of the first compute activity of step n+1 minus end of the last compute activity of
+step n; 0 where they overlap. Copies are not compute. Its causes add up to it exactly, because each is the part of the
+gap covered by one set of intervals and by none before it:
+
+1. `copy`    the device copies or fills
+2. `launch`  the launching thread is inside a launch call, or between the return of the call that launches the first
+             compute of step n+1 and that compute's start
+3. `copy`    the launching thread is inside a copy call
+4. `sync`    the launching thread is inside a sync call
+5. `other process/thread`  another thread is inside a CUDA call, or another process computes on the device
+6. `host`    everything else on the launching thread
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, letters_of
+from tracer.analysis.tokens import Steps, launch_rows, step_compute, step_spans
+from tracer.errors import EmptyTraceError
+from tracer.intervals import covered
+from tracer.schema import COMPUTE_TABLES, MISSING
+from tracer.trace import Trace
+
+CAUSES: Final = {
+    "sync": "sync",
+    "copy": "copy",
+    "launch": "launch",
+    "host": "host",
+    "other": "other process/thread",
+}
+"""Column of `GapReport.table` -> the cause's name."""
+
+INFLATION_WARNING: Final = (
+    "recorded under a profiler, which inflates the gap (seen: about 2 times at graph level, 4-5 times at node level); "
+    "give --untraced-tokens-per-s with the engine's own benchmark figure to correct it"
+)
+
+Spans = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class GapReport:
+    """The gaps of a trace.
+
+    Attributes:
+        table: one row per gap: step device start end gap and one column per key of `CAUSES`, all ns; the causes add
+            up to gap. start is the end of the step's last compute.
+        gap_us: p50, p90 and mean, µs; corrected if `corrected`.
+        causes_us: cause's name -> mean, µs; they add up to the mean gap.
+        graph_trace: "node", "graph" or "none": how CUDA graphs were traced.
+        period_us: median time from a step's first compute to the next one's, traced.
+        distortion: traced period / untraced period, None if the untraced one is unknown.
+        untraced_gap_us: p50, p90, mean as they would be without tracing (1/tokens per second - the step's compute
+            span), None if unknown.
+        warning: what a reader must know, or None.
+    """
+
+    table: pd.DataFrame
+    gap_us: dict[str, float]
+    causes_us: dict[str, float]
+    graph_trace: str
+    period_us: float
+    distortion: float | None
+    untraced_gap_us: dict[str, float] | None
+    warning: str | None
+
+    def corrected(self) -> GapReport:
+        """The same with `gap_us` and `causes_us` as they would be without tracing.
+
+        The causes keep their traced proportions: how much tracing adds to each is not known from one rate.
+        """
+        if self.untraced_gap_us is None:
+            return self
+        mean = self.gap_us["mean"]
+        scale = self.untraced_gap_us["mean"] / mean if mean > 0 else 0.0
+        causes = {name: value * scale for name, value in self.causes_us.items()}
+        return replace(self, gap_us=self.untraced_gap_us, causes_us=causes, warning=None)
+
+
+def gap_report(trace: Trace, steps: Steps, untraced_tokens_per_s: float | None = None) -> GapReport:
+    """Measure the gaps between the steps and split them by cause.
+
+    Args:
+        trace: the recording.
+        steps: its token steps.
+        untraced_tokens_per_s: the engine's own benchmark figure, without a profiler; by default the one that the
+            recording's run.json holds, if any. It gives distortion and untraced gap; `gap_us` stays as traced.
+
+    Raises:
+        EmptyTraceError: no two steps of one group follow each other on a device.
+    """
+    compute = step_compute(trace, steps)
+    spans = step_spans(trace, steps, compute)
+    table = gap_table(trace, spans)
+    if not len(table):
+        raise EmptyTraceError(f"no gap: {len(steps)} token step(s), none followed by another with kernels of its own")
+    period_us = float((table["next_start"] - table["this_start"]).median() / 1e3)
+    is_light = trace.metadata.get("source") == "host"  # the host recorder is its own light pass
+    known = untraced_tokens_per_s or measured_tokens_per_s(trace)
+    return GapReport(
+        table=table.drop(columns=["this_start", "next_start"]),
+        gap_us=_statistics(table["gap"].to_numpy()),
+        causes_us={name: float(table[column].mean() / 1e3) for column, name in CAUSES.items()},
+        graph_trace=graph_trace_level(compute, trace),
+        period_us=period_us,
+        distortion=1.0 if is_light else (period_us * known / 1e6 if known else None),
+        untraced_gap_us=_untraced(table, known) if known and not is_light else None,
+        warning=None if is_light else INFLATION_WARNING,
+    )
+
+
+def measured_tokens_per_s(trace: Trace) -> float | None:
+    """The untraced tokens/s that run.json holds, or None."""
+    run = trace.metadata.get("run") or {}
+    rate = (run.get("measured") or {}).get("tokens_per_s") or {}
+    median = rate.get("median")
+    return float(median) if median else None
+
+
+def gap_table(trace: Trace, spans: pd.DataFrame) -> pd.DataFrame:
+    """One row per gap with its causes; see `GapReport.table`. Also this_start and next_start, the two steps' starts."""
+    first, second = spans.iloc[:-1].reset_index(drop=True), spans.iloc[1:].reset_index(drop=True)
+    follows = (
+        (first["device"] == second["device"]) & (first["group"] == second["group"]) & (second["step"] == first["step"] + 1)
+    )
+    first, second = first[follows].reset_index(drop=True), second[follows].reset_index(drop=True)
+    table = pd.DataFrame(
+        {
+            "step": first["step"],
+            "device": first["device"],
+            "start": first["end"],
+            "end": np.maximum(second["start"], first["end"]),
+            "this_start": first["start"],
+            "next_start": second["start"],
+        }
+    )
+    table["gap"] = table["end"] - table["start"]
+    causes = pd.DataFrame(0, index=table.index, columns=list(CAUSES), dtype="int64")
+    launching = launch_rows(trace, second)
+    threads = _launch_threads(trace, launching)
+    for device, process, thread in sorted(set(zip(table["device"], threads[0], threads[1], strict=True))):
+        rows = np.flatnonzero((table["device"] == device) & (threads[0] == process) & (threads[1] == thread))
+        window = (table["start"].to_numpy()[rows], table["end"].to_numpy()[rows])
+        latency = _launch_latency(trace, launching[rows], window[1])
+        remaining = table["gap"].to_numpy()[rows].copy()
+        for cause, total in _coverage(trace, int(device), int(process), int(thread), latency, window):
+            causes.loc[rows, cause] += total
+            remaining -= total
+        causes.loc[rows, "host"] += remaining
+    return pd.concat([table, causes], axis=1)
+
+
+def _coverage(
+    trace: Trace, device: int, process: int, thread: int, latency: Spans, window: Spans
+) -> Iterator[tuple[str, NDArray[np.int64]]]:
+    """(cause, ns in each gap that its set covers and no set before it did), in the order of the module's list."""
+    api = trace["api"]
+    letters = letters_of(api["name"])
+    mine = ((api["process"] == process) & (api["thread"] == thread)).to_numpy()
+    start, end = api["start"].to_numpy(), api["end"].to_numpy()
+
+    def calls(*kinds: str) -> Spans:
+        chosen = mine & np.isin(letters, kinds)
+        return start[chosen], end[chosen]
+
+    launch_calls = calls(LAUNCH, GRAPH_LAUNCH)
+    covering: list[tuple[str, Spans]] = [
+        ("copy", _device_copies(trace, device)),
+        ("launch", (np.concatenate((launch_calls[0], latency[0])), np.concatenate((launch_calls[1], latency[1])))),
+        ("copy", calls(COPY, BLOCKING_COPY)),
+        ("sync", calls(SYNC)),
+        ("other", _others(trace, device, process, ~mine)),
+    ]
+    starts, ends = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    before = np.zeros(len(window[0]), np.int64)
+    for cause, (first, last) in covering:
+        starts, ends = np.concatenate((starts, first)), np.concatenate((ends, last))
+        now = covered(starts, ends, *window)
+        yield cause, now - before
+        before = now
+
+
+def _launch_threads(trace: Trace, launching: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    api = trace["api"]
+    if not len(api):
+        unknown = np.full(len(launching), MISSING, dtype=np.int64)
+        return unknown, unknown
+    found = launching >= 0
+    process, thread = api["process"].to_numpy()[launching], api["thread"].to_numpy()[launching]
+    return np.where(found, process, MISSING), np.where(found, thread, MISSING)
+
+
+def _launch_latency(trace: Trace, launching: NDArray[np.int64], compute_start: NDArray[np.int64]) -> Spans:
+    """From the start of each launch call to the start of the compute it launched."""
+    found = launching >= 0
+    return trace["api"]["start"].to_numpy()[launching[found]], compute_start[found]
+
+
+def _device_copies(trace: Trace, device: int) -> Spans:
+    parts = [t[t["device"] == device] for t in (trace["memcpys"], trace["memsets"])]
+    return tuple(np.concatenate([p[c].to_numpy() for p in parts]) for c in ("start", "end"))  # type: ignore[return-value]
+
+
+def _others(trace: Trace, device: int, process: int, elsewhere: NDArray[np.bool_]) -> Spans:
+    """Calls on other threads, and compute of other processes on this device."""
+    api = trace["api"][elsewhere]
+    parts = [api] + [
+        t[(t["device"] == device) & (t["process"] != process)] for t in (trace[name] for name in COMPUTE_TABLES)
+    ]
+    return tuple(np.concatenate([p[c].to_numpy() for p in parts]) for c in ("start", "end"))  # type: ignore[return-value]
+
+
+def graph_trace_level(compute: pd.DataFrame, trace: Trace) -> str:
+    """How the compute of the steps was traced: whole graphs, graph nodes, or no CUDA graphs at all."""
+    if (compute["table"] == "graph_launches").any():
+        return "graph"
+    return "node" if (trace["kernels"]["graph_node"] != MISSING).any() else "none"
+
+
+def _statistics(ns: NDArray[np.int64]) -> dict[str, float]:
+    us = ns / 1e3
+    return {"p50": float(np.median(us)), "p90": float(np.percentile(us, 90)), "mean": float(us.mean())}
+
+
+def _untraced(table: pd.DataFrame, tokens_per_s: float) -> dict[str, float]:
+    """gap = 1/X - (last compute end - first compute start) of the step, per step, then the statistics."""
+    span = (table["start"] - table["this_start"]).to_numpy()
+    return _statistics(np.maximum(np.rint(1e9 / tokens_per_s).astype(np.int64) - span, 0))

@@ -1,0 +1,91 @@
+"""How busy each stream is and how much streams overlap: unions of intervals, never sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from tracer.analysis.tokens import Steps, activity_steps
+from tracer.errors import EmptyTraceError
+from tracer.intervals import overlap, total, union
+from tracer.schema import COMPUTE_TABLES
+from tracer.trace import Trace
+
+
+@dataclass(frozen=True)
+class StreamReport:
+    """Busy time per stream and per device.
+
+    Attributes:
+        streams: one row per (device, stream): device stream kernels copies bytes busy_us compute_us busy_share (of the
+            window). A whole graph traced at graph level is one kernel of the stream that launched it.
+        devices: one row per device: device streams window_us busy_us (union over its streams) busy_share overlap_us
+            (two or more streams compute at once) concurrency (streams' compute time / device's compute time; 1 where
+            nothing overlaps).
+    """
+
+    streams: pd.DataFrame
+    devices: pd.DataFrame
+
+
+def stream_report(trace: Trace, steps: Steps | None = None) -> StreamReport:
+    """Busy time and overlap of the streams.
+
+    Args:
+        trace: the recording.
+        steps: only what these steps launched; None for the whole recording. The window of a device is the time from
+            the first to the last of its activities, added up over the groups of steps.
+
+    Raises:
+        EmptyTraceError: nothing ran on a device.
+    """
+    activities = trace.activities()
+    activities["group"] = 0
+    if steps is not None:
+        at = activity_steps(trace, steps, activities)
+        activities = activities[at >= 0]
+        activities["group"] = steps.table["group"].to_numpy()[at[at >= 0]]
+    if not len(activities):
+        raise EmptyTraceError("nothing ran on a device in the chosen part of the trace")
+    streams, devices = [], []
+    for device, on_device in activities.groupby("device"):
+        groups = on_device.groupby("group")
+        window = int((groups["end"].max() - groups["start"].min()).sum())
+        rows = [
+            {"device": device, "stream": stream, **_stream_row(mine, window)}
+            for stream, mine in on_device.groupby("stream")
+        ]
+        streams += rows
+        devices.append({"device": device, **_device_row(on_device, window)})
+    return StreamReport(pd.DataFrame(streams), pd.DataFrame(devices))
+
+
+def _stream_row(mine: pd.DataFrame, window: int) -> dict[str, Any]:
+    computing = mine[mine["table"].isin(COMPUTE_TABLES)]
+    busy = total(mine["start"], mine["end"])
+    return {
+        "kernels": len(computing),
+        "copies": int((mine["table"] == "memcpys").sum()),
+        "bytes": int(mine["bytes"].sum()),
+        "busy_us": busy / 1e3,
+        "compute_us": total(computing["start"], computing["end"]) / 1e3,
+        "busy_share": busy / window if window else 0.0,
+    }
+
+
+def _device_row(on_device: pd.DataFrame, window: int) -> dict[str, Any]:
+    compute = on_device[on_device["table"].isin(COMPUTE_TABLES)]
+    per_stream = [union(mine["start"], mine["end"]) for _, mine in compute.groupby("stream")]
+    starts, ends = (np.concatenate([u[i] for u in per_stream] or [np.zeros(0, np.int64)]) for i in (0, 1))
+    busy, computing = total(on_device["start"], on_device["end"]), total(starts, ends)
+    return {
+        "streams": int(on_device["stream"].nunique()),
+        "window_us": window / 1e3,
+        "busy_us": busy / 1e3,
+        "busy_share": busy / window if window else 0.0,
+        "overlap_us": overlap(starts, ends) / 1e3,
+        "concurrency": float((ends - starts).sum() / computing) if computing else 0.0,
+    }

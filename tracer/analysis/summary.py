@@ -1,0 +1,126 @@
+"""Everything a table of runs shows about one trace, from the other analyses."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracer.analysis.gaps import GapReport, gap_report, measured_tokens_per_s
+from tracer.analysis.syncs import SyncReport, sync_report
+from tracer.analysis.tokens import Steps, find_steps
+from tracer.errors import TraceError
+from tracer.trace import Trace
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run in figures. A figure that could not be had is None, and `problem` says why.
+
+    Rates are tokens per second, times µs. tokens_per_s is measured without tracing (None if unknown),
+    traced_tokens_per_s is the recording's own. `strategy` is the class found in the trace; `configured` what run.json
+    says was asked for.
+    """
+
+    name: str
+    source: str = ""
+    model: str = ""
+    configured: str = ""
+    concurrency: str = ""
+    backend: str = ""
+    gpu: str = ""
+    strategy: str | None = None
+    strategy_share: float | None = None
+    tokens_per_s: float | None = None
+    traced_tokens_per_s: float | None = None
+    gap_p50_us: float | None = None
+    gap_p90_us: float | None = None
+    untraced_gap_us: float | None = None
+    syncs_per_token: float | None = None
+    copies_per_token: float | None = None
+    launches_per_token: float | None = None
+    signature: str | None = None
+    steps: int | None = None
+    token_source: str | None = None
+    graph_trace: str | None = None
+    distortion: float | None = None
+    warning: str | None = None
+    causes_us: dict[str, float] = field(default_factory=dict)
+    problem: str | None = None
+
+
+def summarise(
+    trace: Trace, name: str, within: str | None = None, bounds: tuple[int | None, int | None] = (None, None)
+) -> Summary:
+    """Analyse a trace as far as it goes; what fails is stated in `problem`, never raised.
+
+    Args:
+        trace: the recording.
+        name: what to call it.
+        within: only the NVTX range of this text.
+        bounds: only these steps, as in a slice.
+    """
+    facts = describe(trace, within)
+    try:
+        steps = find_steps(trace, within=within).select(*bounds)
+    except TraceError as problem:
+        return Summary(name, **facts, problem=str(problem))
+    facts |= _step_facts(steps) | _sync_facts(sync_report(trace, steps))
+    try:
+        facts |= _gap_facts(gap_report(trace, steps, facts["tokens_per_s"]))
+    except TraceError as problem:
+        facts["problem"] = str(problem)
+    return Summary(name, **facts)
+
+
+def describe(trace: Trace, within: str | None = None) -> dict[str, Any]:
+    """What the recording says of itself: source, model, configured strategy, mode, backend, GPU, untraced tokens/s."""
+    run = trace.metadata.get("run") or {}
+    configuration = run.get("configuration") or {}
+    part = _range_facts(trace, within)
+    rate = part.get("tokens_per_s") if within else measured_tokens_per_s(trace)
+    return {
+        "source": str(trace.metadata.get("source", "")),
+        "model": str(configuration.get("model", "")),
+        "configured": str(part.get("strategy", configuration.get("strategy", ""))),
+        "concurrency": str(part.get("concurrency", configuration.get("concurrency", ""))),
+        "backend": str(configuration.get("backend", "")),
+        "gpu": ", ".join(dict.fromkeys(str(n) for n in trace["devices"]["name"])),
+        "tokens_per_s": rate,
+    }
+
+
+def _range_facts(trace: Trace, within: str | None) -> dict[str, Any]:
+    """What run.json says of one NVTX range of a recording that holds several runs: `ranges` -> text -> facts."""
+    if within is None:
+        return {}
+    ranges = (trace.metadata.get("run") or {}).get("ranges") or {}
+    return next((facts for text, facts in ranges.items() if text == within or re.fullmatch(within, text)), {})
+
+
+def _step_facts(steps: Steps) -> dict[str, Any]:
+    return {"steps": len(steps), "token_source": steps.source}
+
+
+def _sync_facts(report: SyncReport) -> dict[str, Any]:
+    return {
+        "strategy": report.strategy,
+        "strategy_share": report.share,
+        "syncs_per_token": report.syncs_per_token,
+        "copies_per_token": report.copies_per_token,
+        "launches_per_token": report.launches_per_token,
+        "signature": report.signature,
+    }
+
+
+def _gap_facts(report: GapReport) -> dict[str, Any]:
+    return {
+        "traced_tokens_per_s": 1e6 / report.period_us,
+        "gap_p50_us": report.gap_us["p50"],
+        "gap_p90_us": report.gap_us["p90"],
+        "untraced_gap_us": report.untraced_gap_us["p50"] if report.untraced_gap_us else None,
+        "graph_trace": report.graph_trace,
+        "distortion": report.distortion,
+        "warning": report.warning,
+        "causes_us": report.causes_us,
+    }

@@ -1,0 +1,213 @@
+"""Token steps: where one decode iteration ends and the next begins.
+
+They are found from NVTX ranges; where there are none, `tracer.analysis.periods` finds them from the repeating
+sequence of host calls. A step lasts until the next one of its group begins, the last one until its own range (or its
+last call) ends. Groups are what belongs together: steps on one thread inside the same enclosing NVTX ranges. There is
+no inter-token gap between groups.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.calls import match_rows
+from tracer.analysis.periods import repeating_steps
+from tracer.errors import EmptyTraceError
+from tracer.schema import COMPUTE_TABLES
+from tracer.trace import Trace
+
+STEP_NAMES: Final = ("token", "decode", "step", "forward", "execute_model")
+"""NVTX names that mean a token step, the first one present wins."""
+
+COLUMNS: Final = ["step", "start", "end", "process", "thread", "group"]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Token steps of a trace.
+
+    Attributes:
+        table: one row per step, by start: step (0, 1, ...), start, end (ns), process, thread, group.
+        source: "nvtx" or "calls", how they were found.
+        detail: the same for a reader.
+        confidence: share of the candidate launches that the steps explain, 0..1 (1 for NVTX).
+    """
+
+    table: pd.DataFrame
+    source: str
+    detail: str
+    confidence: float = 1.0
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def select(self, first: int | None, last: int | None) -> Steps:
+        """Steps first..last-1, counted as in a Python slice.
+
+        Raises:
+            EmptyTraceError: nothing is left.
+        """
+        chosen = self.table.iloc[first:last].reset_index(drop=True)
+        if not len(chosen):
+            raise EmptyTraceError(f"no token step in {first}:{last}; the trace has {len(self)}")
+        return replace(self, table=chosen)
+
+    def of(self, times: NDArray[np.int64], processes: NDArray[np.int64], threads: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The position in `table` of the step in which a host call at each time lies, or -1.
+
+        Where all steps are on one thread, calls of its process' other threads belong to them too.
+        """
+        table = self.table
+        result = np.full(len(times), -1, dtype=np.int64)
+        owners = table.groupby(["process", "thread"], sort=False).indices
+        for (process, thread), rows in owners.items():
+            mine = (processes == process) if len(owners) == 1 else (processes == process) & (threads == thread)
+            starts, ends = table["start"].to_numpy()[rows], table["end"].to_numpy()[rows]
+            at = np.searchsorted(starts, times, side="right") - 1
+            inside = mine & (at >= 0) & (times < ends[at])
+            result[inside] = np.asarray(rows)[at[inside]]
+        return result
+
+
+def find_steps(trace: Trace, *, pattern: str | None = None, within: str | None = None) -> Steps:
+    """Find the token steps of a trace.
+
+    Args:
+        trace: the recording.
+        pattern: regular expression for the NVTX text of a step, instead of `STEP_NAMES`.
+        within: only steps inside the NVTX ranges of this text (or, if none is called exactly so, matching it).
+
+    Raises:
+        EmptyTraceError: no kernels, no such range, or no steps to be found; the message says what to do.
+    """
+    if not any(len(trace[name]) for name in COMPUTE_TABLES):
+        raise EmptyTraceError("the trace has no kernels and no graph launches; was CUDA traced (nsys --trace=cuda,nvtx)?")
+    window = _windows(trace, within) if within is not None else None
+    steps = _nvtx_steps(trace, pattern, window)
+    if steps is None and pattern is not None:
+        raise EmptyTraceError(f"no NVTX range matches {pattern!r}")
+    if steps is None:
+        steps = repeating_steps(trace, window)
+        if steps is None:
+            raise EmptyTraceError("no token steps: no NVTX range named token, decode, step, forward or execute_model, "
+                                  "and no repeating sequence of launches")  # fmt: skip
+        table, detail, confidence = steps
+        return Steps(table[COLUMNS], "calls", detail, confidence)
+    return steps
+
+
+def _windows(trace: Trace, within: str) -> pd.DataFrame:
+    nvtx = trace["nvtx"]
+    text = nvtx["text"].astype("str")
+    mask = (text == within) & (nvtx["end"] > nvtx["start"])
+    if not mask.any():
+        try:
+            mask = text.str.contains(within, regex=True) & (nvtx["end"] > nvtx["start"])
+        except re.error as problem:
+            raise EmptyTraceError(f"--range {within!r} is neither an NVTX text nor a regular expression: {problem}") from None
+    if not mask.any():
+        known = list(dict.fromkeys(text[nvtx["end"] > nvtx["start"]]))
+        some = f"; the first of {len(known)} texts: {', '.join(known[:8])}" if known else "; it has no NVTX ranges at all"
+        raise EmptyTraceError(f"no NVTX range {within!r} in the trace{some}")
+    return nvtx[mask]
+
+
+def _nvtx_steps(trace: Trace, pattern: str | None, window: pd.DataFrame | None) -> Steps | None:
+    nvtx = trace["nvtx"]
+    ranges = nvtx[(nvtx["kind"] != "mark") & (nvtx["end"] > nvtx["start"])]
+    patterns = [pattern] if pattern is not None else [rf"(?i)(?<![a-z]){name}(?![a-z])" for name in STEP_NAMES]
+    for candidate in patterns:
+        words = [t for t in ranges["text"].cat.categories if re.search(candidate, str(t))]
+        found = ranges[ranges["text"].isin(words)]
+        if window is not None:
+            found = found[_inside(found, window)]
+        if len(found):
+            return _steps_from_ranges(trace, found, words)
+    return None
+
+
+def _inside(ranges: pd.DataFrame, windows: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which ranges lie inside one of the windows (and are not the window itself)."""
+    inside = np.zeros(len(ranges), dtype=bool)
+    for start, end in zip(windows["start"], windows["end"], strict=True):
+        inside |= ((ranges["start"] >= start) & (ranges["end"] <= end)).to_numpy() & ~ranges.index.isin(windows.index)
+    return inside
+
+
+def _steps_from_ranges(trace: Trace, found: pd.DataFrame, words: list[str]) -> Steps:
+    found = found.sort_values(["process", "thread", "start", "end"], ascending=[True, True, True, False])
+    previous_end = found.groupby(["process", "thread"])["end"].transform(lambda e: e.cummax().shift(fill_value=-1))
+    found = found[found["start"] >= previous_end]  # the outermost of nested matches
+    table = found[["start", "end", "process", "thread"]].reset_index(drop=True)
+    table["group"] = _groups(trace, table, found.index)
+    table = table.sort_values("start", kind="stable", ignore_index=True)
+    table["step"] = np.arange(len(table))
+    next_start = table.groupby("group")["start"].shift(-1)
+    table["end"] = next_start.fillna(table["end"]).astype("int64")
+    shown = ", ".join(words[:2]) + (", ..." if len(words) > 2 else "")
+    return Steps(table[COLUMNS], "nvtx", f"NVTX ranges {shown}")
+
+
+def _groups(trace: Trace, steps: pd.DataFrame, own: pd.Index) -> NDArray[np.int64]:
+    """Number the groups: steps of one thread with the same set of enclosing ranges."""
+    nvtx = trace["nvtx"].drop(index=own)
+    labels = np.zeros(len(steps), dtype=object)
+    for (process, thread), rows in steps.groupby(["process", "thread"]).indices.items():
+        starts = steps["start"].to_numpy()[rows]
+        ranges = nvtx[(nvtx["process"] == process) & (nvtx["thread"] == thread)]
+        holds = np.searchsorted(starts, ranges["end"]) > np.searchsorted(starts, ranges["start"])
+        edges = np.unique(np.concatenate((ranges["start"][holds], ranges["end"][holds])))
+        inner = np.searchsorted(edges, starts, side="right")
+        labels[rows] = [(process, thread, int(i)) for i in inner]
+    return np.asarray(pd.factorize(labels)[0], dtype=np.int64)
+
+
+def launch_rows(trace: Trace, activities: pd.DataFrame) -> NDArray[np.int64]:
+    """For each device activity the position in trace["api"] of the call that caused it, or -1."""
+    return match_rows(trace["api"], activities)
+
+
+def activity_steps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> NDArray[np.int64]:
+    """For each device activity the position in `steps.table` of the step that launched it, or -1.
+
+    An activity belongs to the step in which its call was made, however late it ran; only where the trace lacks the
+    call does its own start decide.
+    """
+    api = trace["api"]
+    rows = launch_rows(trace, activities)
+    known = rows >= 0
+    times = activities["start"].to_numpy().copy()
+    processes = activities["process"].to_numpy()
+    threads = np.full(len(activities), steps.table["thread"].iloc[0])
+    times[known] = api["start"].to_numpy()[rows[known]]
+    threads[known] = api["thread"].to_numpy()[rows[known]]
+    return steps.of(times, processes, threads)
+
+
+def step_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
+    """The compute activities (kernels, whole graphs) that the steps launched, with their step's position in `at`."""
+    compute = trace.activities(COMPUTE_TABLES)
+    compute["at"] = activity_steps(trace, steps, compute)
+    return compute[compute["at"] >= 0].reset_index(drop=True)
+
+
+def step_spans(trace: Trace, steps: Steps, compute: pd.DataFrame | None = None) -> pd.DataFrame:
+    """First compute start and last compute end of every step on every device.
+
+    Returns:
+        Columns step device group start end (ns) and correlation (of the first activity), sorted by (device, start).
+    """
+    compute = step_compute(trace, steps) if compute is None else compute
+    spans = compute.groupby(["device", "at"], sort=True).agg(
+        start=("start", "min"), end=("end", "max"), correlation=("correlation", "first"), process=("process", "first")
+    )
+    spans = spans.reset_index()
+    for column in ("step", "group"):
+        spans[column] = steps.table[column].to_numpy()[spans["at"]]
+    return spans[["step", "device", "group", "start", "end", "correlation", "process"]]

@@ -1,0 +1,62 @@
+"""The `intertoken` command: the group in which every installed package registers its commands."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import entry_points, version
+from typing import Any
+
+import click
+
+from tracer.errors import IntertokenError
+
+EXAMPLES = """
+\b
+Examples:
+  intertoken run -o runs                           record every strategy on the CPU backend
+  intertoken syncs rep.sqlite                      which syncs a token makes
+  intertoken gaps rep.sqlite --untraced-tokens-per-s 748.7
+  intertoken dashboard runs rep.sqlite             see them side by side
+\b
+Tab completion (bash): eval "$(_INTERTOKEN_COMPLETE=bash_source intertoken)"
+"""
+
+
+class Intertoken(click.Group):
+    """Loads the commands of all installed packages and maps errors to exit codes."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for entry in entry_points(group="intertoken.commands"):
+            entry.load()(self)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; an error that is the input's fault becomes one line and exit code 2."""
+        try:
+            return super().invoke(ctx)
+        except IntertokenError as problem:
+            click.echo(f"intertoken: {problem}", err=True)
+            ctx.exit(2)
+
+
+def register(group: click.Group) -> None:
+    """Add this package's commands to the group."""
+    from tracer import commands
+
+    for command in (commands.info, commands.tokens, commands.syncs, commands.gaps, commands.streams, commands.convert):
+        group.add_command(command)
+
+
+@click.command(
+    cls=Intertoken, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
+@click.version_option(version("intertoken"), prog_name="intertoken")
+def main() -> None:
+    """What happens between two tokens of an LLM decode loop, and what it would take to remove it.
+
+    TRACE is a run directory, an Nsight Systems SQLite export or a parquetdir.
+    """
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,204 @@
+"""The commands that read recordings: info, tokens, syncs, gaps, streams, convert.
+
+Each prints a table for people, or with --json one object whose `schema` key names its form.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tracer import report
+
+if TYPE_CHECKING:
+    from tracer.analysis.tokens import Steps
+    from tracer.trace import Trace
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def parse_slice(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, int | None]:
+    """`A:B` as two ints, either may be left out."""
+    first, colon, last = (value or ":").partition(":")
+    try:
+        bounds = (int(first) if first else None, int(last) if last else None)
+    except ValueError:
+        colon = ""
+    if not colon:
+        raise click.BadParameter(f"{value!r} is not A:B (such as 5:20, :10 or -8:)")
+    return bounds
+
+
+def trace_options(command: Command) -> Command:
+    """TRACE, --range, --steps and --json, which every analysis takes."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+        click.option("--steps", "bounds", callback=parse_slice, metavar="A:B", help="Only steps A to B-1."),
+        click.option("--range", "within", metavar="TEXT", help="Only inside the NVTX ranges of that text (or regex)."),
+        click.argument("path", metavar="TRACE", type=click.Path(path_type=Path)),
+    ):
+        command = option(command)
+    return command
+
+
+def load(path: Path, within: str | None, bounds: tuple[int | None, int | None]) -> tuple[Trace, Steps]:
+    """The trace and the chosen token steps."""
+    from tracer.analysis.tokens import find_steps
+    from tracer.formats import read
+
+    with report.reading(path):
+        trace = read(path)
+    return trace, find_steps(trace, within=within).select(*bounds)
+
+
+def emit(as_json: bool, facts: dict[str, Any], show: Callable[[dict[str, Any]], None], notes: list[str]) -> None:
+    """Print the facts as JSON or through `show`; notes (partial results) go to stderr either way."""
+    if as_json:
+        click.echo(json.dumps(facts | ({"notes": notes} if notes else {}), ensure_ascii=False))
+    else:
+        show(facts)
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+
+
+@click.command()
+@trace_options
+def info(path: Path, within: str | None, bounds: tuple[int | None, int | None], as_json: bool) -> None:
+    """What a recording holds: source, devices, events, token steps, and the main figures."""
+    from tracer.analysis.summary import summarise
+    from tracer.formats import read
+
+    with report.reading(path):
+        trace = read(path)
+    start, end = trace.span
+    facts = {
+        "schema": "intertoken.info/1",
+        "duration_ms": (end - start) / 1e6,
+        "events": {name: len(frame) for name, frame in trace.tables.items() if "start" in frame},
+        **asdict(summarise(trace, path.name, within, bounds)),
+    }
+    emit(as_json, facts, report.show_info, trace.notes)
+
+
+@click.command()
+@trace_options
+def tokens(path: Path, within: str | None, bounds: tuple[int | None, int | None], as_json: bool) -> None:
+    """The token steps and how they were found."""
+    from tracer.analysis.tokens import step_spans
+
+    trace, steps = load(path, within, bounds)
+    spans = step_spans(trace, steps)
+    table = steps.table.merge(
+        spans[["step", "device", "start", "end"]], on="step", how="left", suffixes=("", "_compute")
+    )
+    facts = {
+        "schema": "intertoken.tokens/1",
+        "steps": len(steps),
+        "token_source": steps.source,
+        "detail": steps.detail,
+        "confidence": steps.confidence,
+        "table": json.loads(table.to_json(orient="records")),
+    }
+    emit(as_json, facts, report.show_tokens, trace.notes)
+
+
+@click.command()
+@trace_options
+def syncs(path: Path, within: str | None, bounds: tuple[int | None, int | None], as_json: bool) -> None:
+    """Which host synchronisations, copies and launches a token makes.
+
+    \b
+    Example:
+      intertoken syncs llama1b-sccc-node.sqlite        class sccc, 14 syncs per token
+    """
+    from tracer.analysis.syncs import sync_report
+
+    trace, steps = load(path, within, bounds)
+    found = sync_report(trace, steps)
+    facts = {
+        "schema": "intertoken.syncs/1",
+        "class": found.strategy,
+        "share": found.share,
+        "signature": found.signature,
+        "signature_share": found.signature_share,
+        "steps": len(steps),
+        "syncs_per_token": found.syncs_per_token,
+        "copies_per_token": found.copies_per_token,
+        "launches_per_token": found.launches_per_token,
+        "token_source": steps.source,
+        "inventory": json.loads(found.inventory().to_json(orient="records")),
+    }
+    emit(as_json, facts, report.show_syncs, trace.notes)
+
+
+@click.command()
+@trace_options
+@click.option(
+    "--untraced-tokens-per-s", type=click.FloatRange(min=0, min_open=True), metavar="X",
+    help="What the engine's own benchmark gives without a profiler: corrects the gap.",
+)  # fmt: skip
+def gaps(
+    path: Path, within: str | None, bounds: tuple[int | None, int | None], as_json: bool,
+    untraced_tokens_per_s: float | None,
+) -> None:  # fmt: skip
+    """How long the device idles between tokens, and what that time is made of.
+
+    \b
+    Example:
+      intertoken gaps llama1b-sccc-graph.sqlite --untraced-tokens-per-s 748.7
+    """
+    from tracer.analysis.gaps import gap_report
+
+    trace, steps = load(path, within, bounds)
+    found = gap_report(trace, steps, untraced_tokens_per_s)
+    shown = found.corrected() if untraced_tokens_per_s else found
+    facts = {
+        "schema": "intertoken.gaps/1",
+        "gap_us": shown.gap_us,
+        "causes_us": shown.causes_us,
+        "steps": len(steps),
+        "gaps": len(found.table),
+        "graph_trace": found.graph_trace,
+        "distortion": found.distortion,
+        "period_us": found.period_us,
+        "traced_gap_us": found.gap_us,
+        "untraced_gap_us": found.untraced_gap_us,
+        "token_source": steps.source,
+        "warning": shown.warning,
+    }
+    emit(as_json, facts, report.show_gaps, trace.notes)
+
+
+@click.command()
+@trace_options
+def streams(path: Path, within: str | None, bounds: tuple[int | None, int | None], as_json: bool) -> None:
+    """How busy each stream is, and how much streams overlap."""
+    from tracer.analysis.streams import stream_report
+
+    trace, steps = load(path, within, bounds)
+    found = stream_report(trace, steps)
+    facts = {
+        "schema": "intertoken.streams/1",
+        "steps": len(steps),
+        "streams": json.loads(found.streams.to_json(orient="records")),
+        "devices": json.loads(found.devices.to_json(orient="records")),
+    }
+    emit(as_json, facts, report.show_streams, trace.notes)
+
+
+@click.command()
+@click.argument("source", metavar="IN", type=click.Path(path_type=Path))
+@click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
+def convert(source: Path, target: Path) -> None:
+    """Write a recording in another format, chosen by OUT's suffix (none: a parquetdir, our native form)."""
+    from tracer.formats import read, write
+
+    with report.reading(source):
+        trace = read(source)
+    write(trace, target)
+    emit(False, {"events": len(trace), "target": str(target)}, report.show_converted, trace.notes)

@@ -1,0 +1,189 @@
+"""nsys tables as Arrow -> Trace, for every nsys format. The way back is `nsys_tables`.
+
+Input is nsys table name -> Arrow table with those columns of `nsys_schema.COLUMNS` that the export has, in the
+types given there (`typed` brings them so). Any table and any optional column may be missing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracer.errors import FormatError
+from tracer.formats import nsys_schema as nsys
+from tracer.formats.nsys_nvtx import nvtx_frame
+from tracer.formats.nsys_strings import Strings, inline, ints, words
+from tracer.schema import MISSING, NAME, SYNC_TYPES, TABLES, TEXT, Column, Table
+from tracer.trace import Trace
+
+METADATA_ROW: Final = "INTERTOKEN_METADATA"
+NOTES_ROW: Final = "INTERTOKEN_NOTES"
+"""Rows of META_DATA_EXPORT that hold as JSON what nsys has no place for. They also say that we wrote it."""
+
+_CALL = re.compile(r"^(?:cuda|cu)(\w+?)(?:_v\d+|_ptsz|_ptds)*$")
+
+
+def to_trace(tables: Mapping[str, pa.Table]) -> Trace:
+    """A trace of nsys's tables.
+
+    Raises:
+        FormatError: a required column is missing or NULL, or our own metadata is damaged; names no file.
+    """
+    for name, table in tables.items():
+        _check_required(name, table)
+    metadata, notes, ours = _metadata(tables)
+    strings = Strings(tables.get(nsys.STRINGS))
+    frames = {
+        table.name: pd.DataFrame(_columns(tables[table.nsys], table, strings), copy=False)
+        for table in TABLES.values()
+        if table.nsys in tables and table.name != "nvtx"
+    }
+    if TABLES["nvtx"].nsys in tables:
+        last = max((int(f["end"].max()) for f in frames.values() if "end" in f and len(f)), default=0)
+        frames["nvtx"] = nvtx_frame(tables[TABLES["nvtx"].nsys], strings, last, notes)
+    trace = Trace(frames, metadata, notes)
+    if not ours:
+        trace.tables["syncs"] = _true_sync_types(trace["syncs"], trace["api"])
+    if nsys.CUDA_DEVICES in tables:
+        trace.tables["devices"] = _cuda_devices(trace["devices"], tables[nsys.CUDA_DEVICES])
+    return trace
+
+
+def typed(table: pa.Table, name: str) -> pa.Table:
+    """Bring the columns of nsys table `name` to the types of `nsys_schema.COLUMNS`.
+
+    Text that is no UTF-8 gets replacement characters.
+
+    Raises:
+        FormatError: a column holds another kind of value. The file is not named.
+    """
+    columns = {
+        c: _cast(table[c], nsys.COLUMNS[name][c], f"table {name}, column {c}") for c in table.column_names
+    }
+    return pa.table(columns)
+
+
+def _cast(values: pa.ChunkedArray, wanted: pa.DataType, where: str) -> pa.ChunkedArray:
+    have = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    number = pa.types.is_integer(have) or pa.types.is_floating(have) or pa.types.is_null(have)
+    if values.null_count < len(values) and not number and not pa.types.is_string(wanted):
+        raise FormatError(f"{where} holds {have}, not numbers")
+    try:
+        if pa.types.is_string(wanted):
+            return _text(values)
+        if values.null_count == len(values):
+            return pa.chunked_array([pa.nulls(len(values), wanted)])
+        # An unsigned id above 2**63 keeps its bits; a fraction is no id.
+        safe = not pa.types.is_floating(wanted) and not pa.types.is_uint64(have)
+        return values.cast(wanted, safe=safe)
+    except pa.ArrowException as error:
+        raise FormatError(f"{where}: {str(error).splitlines()[0]}") from error
+
+
+def _text(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    text = (
+        values.cast(pa.string())
+        if not pa.types.is_binary(values.type)
+        else values.cast(pa.string(), safe=False)
+    )
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        decoded = [
+            None if b is None else b.decode("utf-8", "replace") for b in text.cast(pa.binary()).to_pylist()
+        ]
+        return pa.chunked_array([pa.array(decoded, pa.string())])
+    return text
+
+
+def _check_required(name: str, table: pa.Table) -> None:
+    for column in nsys.REQUIRED.get(name, ()):
+        if column not in table.column_names:
+            raise FormatError(f"table {name} has no column {column}")
+        nulls = table[column].null_count
+        if nulls and column in nsys.NEVER_NULL and (name, column) != (TABLES["nvtx"].nsys, "end"):
+            raise FormatError(f"table {name} has {nulls} rows without {column}")
+
+
+def _metadata(tables: Mapping[str, pa.Table]) -> tuple[dict[str, Any], list[str], bool]:
+    """Metadata, notes, and whether the recording was written by us."""
+    rows: dict[str, str | None] = {}
+    if nsys.EXPORT in tables:
+        rows = dict(zip(*(tables[nsys.EXPORT][c].to_pylist() for c in ("name", "value")), strict=True))
+    if METADATA_ROW in rows:
+        return _json(rows, METADATA_ROW, dict), _json(rows, NOTES_ROW, list), True
+    metadata: dict[str, Any] = {"source": f"nsys {rows.get(nsys.EXPORT_VERSION) or ''}".rstrip()}
+    if rows.get(nsys.EXPORT_SCHEMA):
+        metadata["schema_version"] = rows[nsys.EXPORT_SCHEMA]
+    session = tables.get(nsys.SESSION)
+    if session is not None and "utcEpochNs" in session.column_names:
+        starts = session["utcEpochNs"].drop_null().to_pylist()
+        metadata.update(zip(["start_utc_ns"], starts, strict=False))
+    return metadata, [], False
+
+
+def _json(rows: Mapping[str, str | None], name: str, kind: type) -> Any:
+    try:
+        value = json.loads(rows.get(name) or "")
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"table {nsys.EXPORT}, row {name} is no JSON: {error}") from error
+    if not isinstance(value, kind):
+        raise FormatError(
+            f"table {nsys.EXPORT}, row {name} holds a {type(value).__name__}, not a {kind.__name__}"
+        )
+    return value
+
+
+def _columns(source: pa.Table, table: Table, strings: Strings) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    given = dict(zip(source.column_names, source.columns, strict=True))
+    packed = given.get(nsys.GLOBAL_TID, given.get(nsys.GLOBAL_PID))
+    if (old := given.get(nsys.DEPRECATED_SYNC_TYPE)) is not None:
+        given["syncType"] = pc.coalesce(old, given["syncType"]) if "syncType" in given else old
+    for column in table.columns:
+        if column.nsys in given:
+            columns[column.name] = _values(given[column.nsys], column, strings)
+        elif packed is not None and column.name in ("process", "thread"):
+            unpack = nsys.unpack_process if column.name == "process" else nsys.unpack_thread
+            columns[column.name] = unpack(ints(packed))
+    if table.name == "kernels" and "graph" not in columns and "graph_node" in columns:
+        node = columns["graph_node"]
+        columns["graph"] = np.where(node == MISSING, MISSING, node >> nsys.GRAPH_SHIFT)
+    return columns
+
+
+def _values(values: pa.ChunkedArray, column: Column, strings: Strings) -> Any:
+    if column.kind == NAME:
+        return strings.named(values)
+    if column.kind == TEXT:
+        return inline(values)
+    if column.enum is not None:
+        return words(values, column)
+    return values.to_numpy() if column.kind == "float64" else ints(values, column.missing)
+
+
+def _true_sync_types(syncs: pd.DataFrame, api: pd.DataFrame) -> pd.DataFrame:
+    """Sync types by the call that waited: nsys 2025.3 stores "stream wait" for all, whatever the call."""
+    calls = [nsys.SYNC_CALLS.get(_CALL.sub(r"\1", name), "other") for name in api["name"].cat.categories]
+    by_call = pd.Series(np.array(calls, object)[api["name"].cat.codes], index=api.index)
+    waits = api.loc[api["correlation"] != MISSING, ["process", "correlation"]].assign(by_call=by_call)
+    waits = waits.drop_duplicates(["process", "correlation"])
+    joined = syncs[["process", "correlation"]].merge(waits, how="left")["by_call"]
+    stored = syncs["type"].astype("str")
+    false_wait = (joined == "other") & (stored == "stream wait")
+    true = joined.where(joined.isin(list(SYNC_TYPES)), stored.mask(false_wait, "unknown"))
+    return syncs.assign(type=pd.Categorical(true, categories=list(SYNC_TYPES)))
+
+
+def _cuda_devices(gpus: pd.DataFrame, cuda: pa.Table) -> pd.DataFrame:
+    """GPUs under the ids that kernels use; a GPU that no CUDA process saw has none and is left out."""
+    pairs = pd.DataFrame({"gpu": ints(cuda["gpuId"]), "cuda": ints(cuda["cudaId"])}).drop_duplicates("cuda")
+    joined = gpus.merge(pairs, left_on="device", right_on="gpu")
+    return joined.assign(device=joined["cuda"]).drop(columns=["gpu", "cuda"])

@@ -1,0 +1,220 @@
+"""What the commands print for people: tables and bars through rich, times in µs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+CAUSE_STYLES: Final = {
+    "sync": "color(166)",
+    "copy": "color(32)",
+    "launch": "color(36)",
+    "host": "color(245)",
+    "other process/thread": "color(175)",
+}
+_BAR_WIDTH: Final = 60
+
+
+def _console() -> Console:
+    return Console(highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """A spinner on stderr while a recording is read."""
+    stderr = Console(stderr=True)
+    if not stderr.is_terminal:
+        yield
+        return
+    with stderr.status(f"reading {escape(str(path))}"):
+        yield
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """A figure for a table; an en dash where there is none."""
+    if value is None:
+        return "–"
+    return f"{value:,.{digits}f}".removesuffix(".0") if digits == 1 else f"{value:,.{digits}f}"
+
+
+def _grid(rows: dict[str, str]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column()
+    for label, value in rows.items():
+        grid.add_row(label, Text(value))
+    return grid
+
+
+def table_of(rows: list[dict[str, Any]], columns: dict[str, str]) -> Table:
+    """A table of records; `columns` maps keys to headings. Numbers are right-aligned."""
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    for key, heading in columns.items():
+        numeric = bool(rows) and isinstance(rows[0].get(key), int | float)
+        table.add_column(heading, justify="right" if numeric else "left", no_wrap=numeric)
+    for row in rows:
+        table.add_row(*(Text(_cell(row.get(key))) for key in columns))
+    return table
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return number(value, 2 if abs(value) < 10 and value != int(value) else 1)
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def cause_bar(causes_us: dict[str, float]) -> Text:
+    """The causes of a gap as one bar, each as long as its share."""
+    total = sum(causes_us.values())
+    bar = Text()
+    if total > 0:
+        for name, us in causes_us.items():
+            bar.append("█" * round(us / total * _BAR_WIDTH), style=CAUSE_STYLES.get(name, ""))
+    return bar
+
+
+def show_info(facts: dict[str, Any]) -> None:
+    """`intertoken info`."""
+    console = _console()
+    events = ", ".join(f"{count:,} {name}" for name, count in facts["events"].items() if count)
+    console.print(
+        _grid(
+            {
+                "recording": f"{facts['name']}  ({facts['source'] or 'unknown source'}, {facts['duration_ms']:,.1f} ms)",
+                "device": facts["gpu"] or "–",
+                "events": events or "none",
+            }
+        )
+    )
+    if facts["steps"] is None:
+        console.print(Text(f"no figures: {facts['problem']}"))
+        return
+    share = f" ({facts['strategy_share']:.0%} of copies)" if facts["strategy_share"] is not None else ""
+    gap = f"p50 {number(facts['gap_p50_us'])} µs, p90 {number(facts['gap_p90_us'])} µs"
+    console.print(
+        _grid(
+            {
+                "token steps": f"{facts['steps']} (from {facts['token_source']})",
+                "class": f"{facts['strategy']}{share}",
+                "signature": facts["signature"],
+                "per token": f"{number(facts['syncs_per_token'])} syncs, {number(facts['copies_per_token'])} copies, "
+                f"{number(facts['launches_per_token'])} launches",
+                "tokens/s": f"{number(facts['tokens_per_s'])} untraced, {number(facts['traced_tokens_per_s'])} as recorded",
+                "gap": gap + _distortion(facts["distortion"]),
+            }
+        )
+    )
+    _warn(console, facts["warning"] or facts["problem"])
+
+
+def show_tokens(facts: dict[str, Any]) -> None:
+    """`intertoken tokens`."""
+    console = _console()
+    console.print(Text(f"{facts['steps']} token steps, from {facts['detail']} (confidence {facts['confidence']:.2f})"))
+    rows = [
+        {
+            "step": row["step"],
+            "group": row["group"],
+            "start_us": row["start"] / 1e3,
+            "host_us": (row["end"] - row["start"]) / 1e3,
+            "compute_us": (row["end_compute"] - row["start_compute"]) / 1e3 if row["end_compute"] is not None else None,
+        }
+        for row in facts["table"]
+    ]
+    headings = {"step": "step", "group": "group", "start_us": "start µs", "host_us": "host µs", "compute_us": "compute µs"}
+    console.print(table_of(rows, headings))
+
+
+def show_syncs(facts: dict[str, Any]) -> None:
+    """`intertoken syncs`."""
+    console = _console()
+    console.print(
+        _grid(
+            {
+                "class": f"{facts['class']}  ({facts['share']:.0%} of the input copies follow it)",
+                "syncs per token": number(facts["syncs_per_token"]),
+                "copies per token": number(facts["copies_per_token"]),
+                "launches per token": number(facts["launches_per_token"]),
+                "signature": f"{facts['signature']}  ({facts['signature_share']:.0%} of {facts['steps']} steps, "
+                f"from {facts['token_source']})",
+            }
+        )
+    )
+    if facts["inventory"]:
+        headings = {
+            "position": "#", "name": "call", "stream": "stream", "median_us": "median µs", "max_us": "max µs",
+            "waiting_share": "waiting", "waits_for": "waits for",
+        }  # fmt: skip
+        rows = [row | {"waiting_share": f"{row['waiting_share']:.0%}"} for row in facts["inventory"]]
+        console.print()
+        console.print(table_of(rows, headings))
+    console.print(Text("s sync  a asynchronous copy  c blocking copy  g launch  e event record  w stream wait", "dim"))
+
+
+def show_gaps(facts: dict[str, Any]) -> None:
+    """`intertoken gaps`."""
+    console = _console()
+    gap, causes = facts["gap_us"], facts["causes_us"]
+    corrected = facts["warning"] is None and facts["untraced_gap_us"] is not None
+    console.print(
+        _grid(
+            {
+                "gap": f"p50 {number(gap['p50'])} µs   p90 {number(gap['p90'])} µs   mean {number(gap['mean'])} µs"
+                + ("   (untraced, corrected)" if corrected else _distortion(facts["distortion"])),
+                "over": f"{facts['gaps']} gaps between {facts['steps']} steps (from {facts['token_source']}), "
+                f"CUDA graphs traced: {facts['graph_trace']}",
+            }
+        )
+    )
+    console.print(cause_bar(causes))
+    total = sum(causes.values()) or 1.0
+    for name, us in causes.items():
+        line = Text("█ ", style=CAUSE_STYLES.get(name, ""))
+        line.append(f"{name:<22}{number(us):>8} µs  {us / total:>4.0%}", style="default")
+        console.print(line)
+    if corrected:
+        console.print(Text(f"as recorded: p50 {number(facts['traced_gap_us']['p50'])} µs{_distortion(facts['distortion'])}; "
+                           "the causes keep their recorded proportions", "dim"))  # fmt: skip
+    elif facts["untraced_gap_us"]:
+        console.print(Text(f"without tracing: p50 {number(facts['untraced_gap_us']['p50'])} µs "
+                           "(from the untraced tokens/s in run.json)"))  # fmt: skip
+    _warn(console, facts["warning"])
+
+
+def show_streams(facts: dict[str, Any]) -> None:
+    """`intertoken streams`."""
+    console = _console()
+    headings = {
+        "device": "device", "stream": "stream", "kernels": "kernels", "copies": "copies", "bytes": "bytes copied",
+        "busy_us": "busy µs", "compute_us": "compute µs", "share": "busy",
+    }  # fmt: skip
+    rows = [row | {"share": f"{row['busy_share']:>4.0%} " + "█" * round(row["busy_share"] * 20)} for row in facts["streams"]]
+    console.print(table_of(rows, headings))
+    for row in facts["devices"]:
+        console.print(
+            Text(
+                f"device {row['device']}: busy {row['busy_share']:.1%} of {number(row['window_us'])} µs; streams overlap "
+                f"for {number(row['overlap_us'])} µs; {row['concurrency']:.2f} streams compute at once"
+            )
+        )
+
+
+def show_converted(facts: dict[str, Any]) -> None:
+    """`intertoken convert`."""
+    _console().print(Text(f"{facts['target']}: {facts['events']:,} events"))
+
+
+def _distortion(value: float | None) -> str:
+    return f"   (period {value:.2f} × the untraced one)" if value is not None and abs(value - 1) > 0.005 else ""
+
+
+def _warn(console: Console, warning: str | None) -> None:
+    if warning:
+        console.print(Text(f"warning: {warning}", style="yellow"))
