@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from dashboard.timeline.align import Tokens, tokens_of
+from dashboard.timeline.marks import WAIT_COLUMNS, waits_of
 from dashboard.timeline.rows import Row, rows_of
 from tracer import formats
 from tracer.analysis.gaps import GapReport, gap_report
@@ -56,7 +57,9 @@ class Run:
     @cached_property
     def syncs(self) -> SyncReport | None:
         """What its steps do between host and device."""
-        return sync_report(self.trace, self.steps) if self.trace is not None and self.steps is not None else None
+        return (
+            sync_report(self.trace, self.steps) if self.trace is not None and self.steps is not None else None
+        )
 
     @cached_property
     def tokens(self) -> Tokens | None:
@@ -64,6 +67,18 @@ class Run:
         if self.trace is None or self.steps is None:
             return None
         return tokens_of(step_spans(self.trace, self.steps), None if self.gaps is None else self.gaps.table)
+
+    @cached_property
+    def waits(self) -> pd.DataFrame:
+        """Its syncs and what they waited for; see `timeline.marks.waits_of`."""
+        return (
+            waits_of(self.syncs.calls) if self.syncs is not None else pd.DataFrame(columns=list(WAIT_COLUMNS))
+        )
+
+    @property
+    def inflated(self) -> bool:
+        """Whether its timeline comes from a traced pass, which inflates the gap."""
+        return self.gaps is not None and self.gaps.warning is not None
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -155,13 +170,17 @@ def _parts(trace: Trace) -> list[str]:
     nvtx = trace["nvtx"]
     ranges = nvtx[nvtx["end"] > nvtx["start"]]
     starts, ends = (np.sort(steps.table[c].to_numpy()) for c in ("start", "end"))
-    held = np.searchsorted(ends, ranges["end"], side="right") - np.searchsorted(starts, ranges["start"], side="left")
+    held = np.searchsorted(ends, ranges["end"], side="right") - np.searchsorted(
+        starts, ranges["start"], side="left"
+    )
     holders = ranges[(held >= 2) & (held < len(steps))]
     texts = list(pd.unique(holders["text"].astype("str")))
     return texts if 2 <= len(texts) <= _MOST_RANGES and len(texts) == len(holders) else []
 
 
 def _unused(key: str, taken: dict[str, Run]) -> str:
-    return key if key not in taken else next(k for i in range(2, len(taken) + 3) if (k := f"{key}-{i}") not in taken)
-
-
+    return (
+        key
+        if key not in taken
+        else next(k for i in range(2, len(taken) + 3) if (k := f"{key}-{i}") not in taken)
+    )

@@ -9,7 +9,14 @@ from __future__ import annotations
 import unicodedata
 
 LONGEST = 400
-_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}  # controls, bidirectional overrides, lone surrogates, line separators
+_HIDDEN = {
+    "Cc",
+    "Cf",
+    "Cs",
+    "Co",
+    "Zl",
+    "Zp",
+}  # controls, bidirectional overrides, lone surrogates, line separators
 
 
 def plain(name: str, limit: int = LONGEST) -> str:

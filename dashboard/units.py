@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
+
 _UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 
 
@@ -34,3 +37,22 @@ def size(number: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" or value == int(value) else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} GiB"
+
+
+def ticks(low: int, high: int, most: int) -> tuple[list[int], list[str]]:
+    """Round times in [low, high] for an axis, at most `most` of them, and their labels, all in one unit.
+
+    Example:
+        >>> ticks(-200_000, 1_150_000, 5)
+        ([0, 500000, 1000000], ['0', '500 µs', '1,000 µs'])
+    """
+    step = 1
+    while (high - low) / step > most:
+        step = next(s for s in _steps() if s > step)
+    unit, name = next(((int(scale), unit) for scale, unit in _UNITS if step >= scale), (1, "ns"))
+    times = list(range(-(-low // step) * step, high + 1, step))
+    return times, [f"{t // unit:,} {name}".replace("-", "−") if t else "0" for t in times]
+
+
+def _steps() -> Iterator[int]:
+    return (leading * 10**power for power in count() for leading in (1, 2, 5))

@@ -1,7 +1,7 @@
 """Pass 5: a place in one arena for every tensor that is not a weight or state.
 
-A tensor's bytes are in use from the node that writes them to their last reader, in graph order (`Lifetime`). With
-branches in flight graph order is not execution order: a mode says whether its plan holds then.
+A tensor's bytes are in use from the node that writes them to their last reader, in graph order (`Lifetime`).
+With branches in flight graph order is not execution order: a mode says whether its plan holds then.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ ALLOCATORS: Final[Mapping[str, Allocator]] = {a.name: a for a in (SequentialReus
 
 
 def allocate(split: Split, regions: Sequence[Region], allocator: Allocator, mode: str) -> BufferPlan:
-    """Place the split's tensors first-fit, in the order in which they come alive.
+    """Place the split's tensors in one arena.
 
     Args:
         split: inputs and nodes.
@@ -101,10 +101,10 @@ def allocate(split: Split, regions: Sequence[Region], allocator: Allocator, mode
         UnsafePlanError: there are regions, and the allocator's plan would be a race with them.
     """
     if regions and not allocator.holds_with_branches:
+        safe = ", ".join(a.name for a in ALLOCATORS.values() if a.holds_with_branches)
         raise UnsafePlanError(
-            f"concurrency {mode!r} with allocator {allocator.name!r} is a race: bytes are recycled in graph order "
-            f"while branches still use them; take one of: "
-            f"{', '.join(a.name for a in ALLOCATORS.values() if a.holds_with_branches)}"
+            f"concurrency {mode!r} with allocator {allocator.name!r} is a race: bytes are recycled in graph "
+            f"order while branches still use them. Safe there: {safe}"
         )
     return first_fit(allocator.extend(lifetimes(split), regions), allocator.name)
 
@@ -112,27 +112,30 @@ def allocate(split: Split, regions: Sequence[Region], allocator: Allocator, mode
 def lifetimes(split: Split) -> list[Lifetime]:
     """When each tensor of the arena is in use, in the order in which they come alive.
 
-    Inputs are written before the first node and kept to the end: the next step's copies may come early. Outputs are
-    kept to the end as well.
+    Inputs are written before the first node and kept to the end: the next step's copies may come early.
+    Outputs are kept to the end as well.
     """
     end = len(split.nodes)
-    first = {tensor: _BEFORE for tensor in split.inputs}
-    last = {tensor: end for tensor in split.inputs}
+    first = dict.fromkeys(split.inputs, _BEFORE)
+    last = dict.fromkeys(split.inputs, end)
     for i, node in enumerate(split.nodes):
         if node.view_src is None:
             first[node] = i
         for root in (node.root, *(source.root for source in node.src)):
             if root in first:
-                kept = (node.flags | root.flags) & (Flag.INPUT | Flag.OUTPUT)
-                last[root] = end if kept else max(i, last.get(root, i))
+                flags = root.flags | (node.flags if root is node.root else Flag.NONE)
+                last[root] = end if flags & (Flag.INPUT | Flag.OUTPUT) else max(i, last.get(root, i))
     return [Lifetime(tensor, start, last[tensor]) for tensor, start in first.items()]
 
 
 def first_fit(lifetimes: Sequence[Lifetime], allocator: str) -> BufferPlan:
-    """Give each lifetime, in order, the lowest offset at which no overlapping lifetime lies."""
+    """Give each lifetime, largest first, the lowest offset at which no overlapping lifetime lies.
+
+    In the order of coming alive, small tensors would split the room that large ones need.
+    """
     offsets: dict[Tensor, int] = {}
     placed: list[tuple[int, int, Lifetime]] = []  # offset, end, lifetime; by offset
-    for lifetime in lifetimes:
+    for lifetime in sorted(lifetimes, key=lambda lifetime: -lifetime.tensor.nbytes):
         offset = 0
         for other_offset, other_end, other in placed:
             if other.overlaps(lifetime):

@@ -1,8 +1,8 @@
 """Passes 3 and 4: find branches that may run at the same time, and give every node a stream.
 
-A fork is a node whose result several branches read; its join is its immediate post-dominator, the first node that every
-path from the fork passes. In a decoder layer the fork is the attention norm, the branches make Q, K and V, and the join
-is attention.
+A fork is a node whose result several branches read; its join is its immediate post-dominator, the first node
+that every path from the fork passes. In a decoder layer the fork is the attention norm, the branches make Q,
+K and V, and the join is attention.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ MODES: Final[Mapping[str, ConcurrencyMode]] = {mode.name: mode for mode in (Sequ
 def find_branches(nodes: Sequence[Tensor], fan_out: int = FAN_OUT) -> list[Region]:
     """All forks into `fan_out` closed branches, in graph order.
 
-    A branch is closed if its nodes depend on nothing later than the fork outside the branch, and nothing before the
-    join outside the branch depends on them, through memory as little as through sources.
+    A branch is closed if its nodes depend on nothing later than the fork outside the branch, and nothing
+    before the join outside the branch depends on them, through memory as little as through sources.
     """
     flow = _data_flow(nodes)
     joins = _post_dominators(flow)
@@ -112,7 +112,7 @@ def _data_flow(nodes: Sequence[Tensor]) -> nx.DiGraph[int]:
 
 
 def _post_dominators(flow: nx.DiGraph[int]) -> dict[int, int | None]:
-    """Immediate post-dominators: dominators of the reversed graph, from an end that follows every last node."""
+    """Immediate dominators of the reversed graph, from an end that follows every last node."""
     end = len(flow)
     backwards = flow.reverse()
     backwards.add_edges_from((end, last) for last in flow if flow.out_degree(last) == 0)

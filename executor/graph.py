@@ -108,6 +108,7 @@ class Graph:
         self.leaves: list[Tensor] = []
         self.nodes: list[Tensor] = []
         self._names: set[str] = set()
+        self._tensors: set[Tensor] = set()
 
     def leaf(
         self, name: str, shape: tuple[int, ...], dtype: str = "float32", flags: Flag = Flag.NONE
@@ -115,6 +116,7 @@ class Graph:
         """Add a leaf: a weight, an input, or state."""
         tensor = Tensor(self._new(name), "none", shape, dtype, flags=flags)
         self.leaves.append(tensor)
+        self._tensors.add(tensor)
         return tensor
 
     def node(
@@ -123,10 +125,11 @@ class Graph:
     ) -> Tensor:  # fmt: skip
         """Append a node; its sources must be in the graph already."""
         tensor = Tensor(self._new(name), op, shape, dtype, tuple(src), view_src, flags, params)
-        missing = [s.name for s in tensor.src if s.name not in self._names]
-        if missing:
-            raise ValueError(f"{name}: source {', '.join(missing)} is not in the graph")
+        for source in tensor.src:
+            if source not in self._tensors:
+                raise ValueError(f"{name}: source {source.name} is not in the graph")
         self.nodes.append(tensor)
+        self._tensors.add(tensor)
         return tensor
 
     def _new(self, name: str) -> str:
@@ -154,8 +157,9 @@ class Graph:
 def memory_order(nodes: Sequence[Tensor]) -> list[set[int]]:
     """For each node, the indices of earlier nodes that must have run before it.
 
-    Beside the sources these are the conflicts over memory that views share: a node that writes a tensor's memory in
-    place comes after the earlier readers and writers of that memory, a reader after the last writer.
+    Beside the sources these are the conflicts over memory that views share: a node that writes a tensor's
+    memory in place comes after the earlier readers and writers of that memory, a reader after the last
+    writer.
     """
     index = {node: i for i, node in enumerate(nodes)}
     last_write: dict[Tensor, int] = {}

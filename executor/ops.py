@@ -1,7 +1,7 @@
 """The ops: functions that append a node to a graph and know the shape of its result.
 
-Names and meaning are ggml's. Their NumPy kernels are in `backends/cpu_kernels.py`. N is the number of tokens in the
-step (one per sequence).
+Names and meaning are ggml's. Their NumPy kernels are in `backends/cpu_kernels.py`. N is the number of tokens
+in the step (one per sequence).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def reshape(graph: Graph, x: Tensor, shape: tuple[int, ...], *, name: str) -> Te
 
 
 def rope(graph: Graph, x: Tensor, positions: Tensor, *, base: float, name: str) -> Tensor:
-    """Rotate neighbouring pairs of the last dimension by their position: (N, heads, D), (N,) -> (N, heads, D)."""
+    """Rotate neighbouring pairs of the last dimension by the position: (N, heads, D), (N,) -> same."""
     _need(x.shape[0] == positions.shape[0], name, "rope wants a position per token", x, positions)
     return graph.node(name, "rope", x.shape, x.dtype, (x, positions), base=base)
 
@@ -76,13 +76,22 @@ def cpy(graph: Graph, x: Tensor, destination: Tensor, *, name: str) -> Tensor:
     )
 
 
-def flash_attn_ext(graph: Graph, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, scale: float, name: str) -> Tensor:
+def flash_attn_ext(
+    graph: Graph, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, scale: float, name: str
+) -> Tensor:
     """Decode attention over a cache, several query heads per KV head.
 
     q (N, heads, D), k and v (N, cells, KV heads, D), mask (N, cells) added to the scores -> (N, heads * D).
     """
     (n, heads, d), (_, cells, kv_heads, _) = q.shape, k.shape
-    _need(heads % kv_heads == 0 and k.shape == v.shape == (n, cells, kv_heads, d), name, "heads do not fit", q, k, v)
+    _need(
+        heads % kv_heads == 0 and k.shape == v.shape == (n, cells, kv_heads, d),
+        name,
+        "heads do not fit",
+        q,
+        k,
+        v,
+    )
     _need(mask.shape == (n, cells), name, "mask wants a row per token and a column per cell", k, mask)
     return graph.node(name, "flash_attn_ext", (n, heads * d), q.dtype, (q, k, v, mask), scale=scale)
 

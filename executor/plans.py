@@ -61,7 +61,7 @@ class Plan:
 
 
 def make_plan(nodes: Sequence[Tensor], regions: Sequence[Region]) -> Plan:
-    """Launch every node that has a kernel on its stream, with an event at each fork and one per branch at each join."""
+    """Launch every kernel on its stream, with an event at each fork and one per branch at each join."""
     streams = map_streams(nodes, regions)
     forks = {region.fork: region for region in regions}
     joins = {region.join: region for region in regions}

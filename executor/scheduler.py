@@ -1,4 +1,4 @@
-"""Runs token steps: the passes are done once, then every step is sent, launched and fetched as the strategy says."""
+"""Runs token steps: the passes once, then every step is sent, launched and fetched as the strategy says."""
 
 from __future__ import annotations
 
@@ -113,12 +113,19 @@ class Scheduler:
     """
 
     def __init__(
-        self, backend: Backend, prepared: Prepared, strategy: Strategy, launch: str, weights: Mapping[str, Array]
+        self,
+        backend: Backend,
+        prepared: Prepared,
+        strategy: Strategy,
+        launch: str,
+        weights: Mapping[str, Array],
     ) -> None:
         check_needs(strategy, backend.name, backend.guarantees)
         self._backend, self._prepared, self._strategy = backend, prepared, strategy
         if strategy.advances_on_device != (prepared.step.history is not None):
-            raise ExecutionError(f"strategy {strategy.name!r} and the graph disagree on who advances the step")
+            raise ExecutionError(
+                f"strategy {strategy.name!r} and the graph disagree on who advances the step"
+            )
         self._arrays = _bind(backend, prepared, weights)
         kernels = {
             n: backend.kernel(n, self._arrays[n], [self._arrays[s] for s in n.src])
@@ -137,7 +144,7 @@ class Scheduler:
             self._backend.load(self._arrays[self._state(name)], values)
 
     def step(self) -> HostArray | None:
-        """One token step. Returns the logits (valid until the next step), or None if they stay on the device."""
+        """One token step; its logits (valid until the next step), or None if they stay on the device."""
         if self._position >= self._prepared.step.context:
             raise UsageError(f"the context of {self._prepared.step.context} cells is full")
         step = self._prepared.step
@@ -187,7 +194,9 @@ class Scheduler:
         return next(leaf for leaf in self._prepared.step.graph.state if leaf.name == name)
 
 
-def load_weights(backend: Backend, step: DecodeStep, values: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Array]:
+def load_weights(
+    backend: Backend, step: DecodeStep, values: Mapping[str, np.ndarray[Any, Any]]
+) -> dict[str, Array]:
     """Put the weights on the device, each in a buffer of its own."""
     arrays = {}
     for weight in step.graph.weights:
@@ -197,7 +206,7 @@ def load_weights(backend: Backend, step: DecodeStep, values: Mapping[str, np.nda
 
 
 def _bind(backend: Backend, prepared: Prepared, weights: Mapping[str, Array]) -> dict[Tensor, Array]:
-    """Every tensor's array: weights as given, state in buffers of its own, the rest in the arena; views share."""
+    """Every tensor's array: weights as given, state in buffers of its own, the rest in the arena."""
     graph, memory = prepared.step.graph, prepared.memory
     arrays: dict[Tensor, Array] = {weight: weights[weight.name] for weight in graph.weights}
     buffers = {state: (backend.alloc(state.nbytes), 0) for state in graph.state}

@@ -1,7 +1,7 @@
 """How the host synchronises around the copies and the compute of a step.
 
-Notation: `s` explicit host sync, `c` blocking copy (a copy and the sync of its stream), `a` asynchronous copy, `g`
-compute; n is the number of input copies. The trailing `a s` fetches the logits.
+Notation: `s` explicit host sync, `c` blocking copy (a copy and the sync of its stream), `a` asynchronous
+copy, `g` compute; n is the number of input copies. The trailing `a s` fetches the logits.
 """
 
 from __future__ import annotations

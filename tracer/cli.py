@@ -43,12 +43,21 @@ def register(group: click.Group) -> None:
     """Add this package's commands to the group."""
     from tracer import commands
 
-    for command in (commands.info, commands.tokens, commands.syncs, commands.gaps, commands.streams, commands.convert):
+    for command in (
+        commands.info,
+        commands.tokens,
+        commands.syncs,
+        commands.gaps,
+        commands.streams,
+        commands.convert,
+    ):
         group.add_command(command)
 
 
 @click.command(
-    cls=Intertoken, epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+    cls=Intertoken,
+    epilog=EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(version("intertoken"), prog_name="intertoken")
 def main() -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from tracer import report
+from tracer.errors import TraceError
 
 if TYPE_CHECKING:
     from tracer.analysis.tokens import Steps
@@ -36,6 +38,7 @@ def parse_slice(ctx: click.Context, parameter: click.Parameter, value: str | Non
 
 def trace_options(command: Command) -> Command:
     """TRACE, --range, --steps and --json, which every analysis takes."""
+    command = _naming_the_file(command)
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
         click.option("--steps", "bounds", callback=parse_slice, metavar="A:B", help="Only steps A to B-1."),
@@ -44,6 +47,20 @@ def trace_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def _naming_the_file(command: Command) -> Command:
+    """Let every error that a recording causes begin with its path."""
+
+    @wraps(command)
+    def named(path: Path, **options: Any) -> None:
+        try:
+            command(path=path, **options)
+        except TraceError as problem:
+            text = str(problem)
+            raise type(problem)(text if text.startswith(str(path)) else f"{path}: {text}") from None
+
+    return cast(Command, named)
 
 
 def load(path: Path, within: str | None, bounds: tuple[int | None, int | None]) -> tuple[Trace, Steps]:
@@ -166,6 +183,7 @@ def gaps(
         "graph_trace": found.graph_trace,
         "distortion": found.distortion,
         "period_us": found.period_us,
+        "compute_us": found.compute_us,
         "traced_gap_us": found.gap_us,
         "untraced_gap_us": found.untraced_gap_us,
         "token_source": steps.source,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ _BAR_WIDTH: Final = 60
 
 
 def _console() -> Console:
-    return Console(highlight=False, soft_wrap=True)
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 @contextmanager
@@ -58,7 +59,7 @@ def table_of(rows: list[dict[str, Any]], columns: dict[str, str]) -> Table:
     table = Table(box=None, padding=(0, 1), header_style="dim")
     for key, heading in columns.items():
         numeric = bool(rows) and isinstance(rows[0].get(key), int | float)
-        table.add_column(heading, justify="right" if numeric else "left", no_wrap=numeric)
+        table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(row.get(key))) for key in columns))
     return table
@@ -87,7 +88,7 @@ def show_info(facts: dict[str, Any]) -> None:
     console.print(
         _grid(
             {
-                "recording": f"{facts['name']}  ({facts['source'] or 'unknown source'}, {facts['duration_ms']:,.1f} ms)",
+                "recording": f"{facts['name']}  ({facts['source'] or 'no source'}, {facts['duration_ms']:,.1f} ms)",
                 "device": facts["gpu"] or "–",
                 "events": events or "none",
             }
@@ -98,6 +99,7 @@ def show_info(facts: dict[str, Any]) -> None:
         return
     share = f" ({facts['strategy_share']:.0%} of copies)" if facts["strategy_share"] is not None else ""
     gap = f"p50 {number(facts['gap_p50_us'])} µs, p90 {number(facts['gap_p90_us'])} µs"
+    untraced, traced = number(facts["tokens_per_s"]), number(facts["traced_tokens_per_s"])
     console.print(
         _grid(
             {
@@ -106,7 +108,7 @@ def show_info(facts: dict[str, Any]) -> None:
                 "signature": facts["signature"],
                 "per token": f"{number(facts['syncs_per_token'])} syncs, {number(facts['copies_per_token'])} copies, "
                 f"{number(facts['launches_per_token'])} launches",
-                "tokens/s": f"{number(facts['tokens_per_s'])} untraced, {number(facts['traced_tokens_per_s'])} as recorded",
+                "tokens/s": f"{untraced} untraced, {traced} as recorded",
                 "gap": gap + _distortion(facts["distortion"]),
             }
         )
@@ -128,7 +130,13 @@ def show_tokens(facts: dict[str, Any]) -> None:
         }
         for row in facts["table"]
     ]
-    headings = {"step": "step", "group": "group", "start_us": "start µs", "host_us": "host µs", "compute_us": "compute µs"}
+    headings = {
+        "step": "step",
+        "group": "group",
+        "start_us": "start µs",
+        "host_us": "host µs",
+        "compute_us": "compute µs",
+    }
     console.print(table_of(rows, headings))
 
 
@@ -180,11 +188,8 @@ def show_gaps(facts: dict[str, Any]) -> None:
         line.append(f"{name:<22}{number(us):>8} µs  {us / total:>4.0%}", style="default")
         console.print(line)
     if corrected:
-        console.print(Text(f"as recorded: p50 {number(facts['traced_gap_us']['p50'])} µs{_distortion(facts['distortion'])}; "
-                           "the causes keep their recorded proportions", "dim"))  # fmt: skip
-    elif facts["untraced_gap_us"]:
-        console.print(Text(f"without tracing: p50 {number(facts['untraced_gap_us']['p50'])} µs "
-                           "(from the untraced tokens/s in run.json)"))  # fmt: skip
+        recorded = f"{number(facts['traced_gap_us']['p50'])} µs{_distortion(facts['distortion'])}"
+        console.print(Text(f"as recorded: p50 {recorded}; the causes keep their recorded proportions", "dim"))
     _warn(console, facts["warning"])
 
 
@@ -195,13 +200,15 @@ def show_streams(facts: dict[str, Any]) -> None:
         "device": "device", "stream": "stream", "kernels": "kernels", "copies": "copies", "bytes": "bytes copied",
         "busy_us": "busy µs", "compute_us": "compute µs", "share": "busy",
     }  # fmt: skip
-    rows = [row | {"share": f"{row['busy_share']:>4.0%} " + "█" * round(row["busy_share"] * 20)} for row in facts["streams"]]
+    rows = [
+        row | {"share": f"{row['busy_share']:>4.0%} " + "█" * round(row["busy_share"] * 20)} for row in facts["streams"]
+    ]
     console.print(table_of(rows, headings))
     for row in facts["devices"]:
         console.print(
             Text(
-                f"device {row['device']}: busy {row['busy_share']:.1%} of {number(row['window_us'])} µs; streams overlap "
-                f"for {number(row['overlap_us'])} µs; {row['concurrency']:.2f} streams compute at once"
+                f"device {row['device']}: busy {row['busy_share']:.1%} of {number(row['window_us'])} µs; "
+                f"streams overlap for {number(row['overlap_us'])} µs; {row['concurrency']:.2f} streams compute at once"
             )
         )
 

@@ -105,9 +105,7 @@ _ON_STREAM = (
     Column("device", nsys="deviceId"),
     Column("context", nsys="contextId"),
     Column("stream", nsys="streamId", missing=NO_ID),
-    Column(
-        "correlation", nsys="correlationId", doc="joins a device activity with the API call that caused it"
-    ),
+    Column("correlation", nsys="correlationId", doc="joins a device activity with the API call that caused it"),
     Column("process", doc="operating-system process id"),
 )
 _ON_THREAD = (Column("process", doc="process id"), Column("thread", doc="operating-system thread id"))

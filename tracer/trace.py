@@ -17,9 +17,9 @@ class Trace:
     """What happened: one pandas frame per table of `schema.TABLES`, always all of them, possibly empty.
 
     Attributes:
-        tables: name -> frame with exactly the schema's columns and dtypes. Rows are in the order of their start.
-        metadata: JSON-able facts about the recording: `source` (such as "nsys 2025.3.2" or "host"), `run` (the
-            contents of run.json, if it came from a run directory), `clock` and others.
+        tables: name -> frame with exactly the schema's columns and dtypes. Rows are in order of their start.
+        metadata: JSON-able facts about the recording: `source` (such as "nsys 2025.3.2" or "host"), `run`
+            (the contents of run.json, if it came from a run directory), `clock` and others.
         notes: partial results a reader or recorder must state (dropped records, ranges never closed).
 
     Example:
@@ -40,7 +40,9 @@ class Trace:
 
     @classmethod
     def from_columns(
-        cls, metadata: dict[str, Any] | None = None, **tables: Mapping[str, Sequence[Any] | np.ndarray[Any, Any]]
+        cls,
+        metadata: dict[str, Any] | None = None,
+        **tables: Mapping[str, Sequence[Any] | np.ndarray[Any, Any]],
     ) -> Trace:
         """Build a trace from table=columns pairs; what is not given takes the schema's default."""
         frames = {name: pd.DataFrame(dict(columns)) for name, columns in tables.items()}
@@ -64,18 +66,16 @@ class Trace:
     def activities(self, tables: Iterable[str] = DEVICE_TABLES) -> pd.DataFrame:
         """The rows of several device tables as one frame, by start.
 
-        Columns: start end device context stream correlation process name bytes table, where a copy's name says its
-        kind, bytes is 0 for compute, and `table` says which table a row came from.
+        Columns: start end device context stream correlation process name bytes table, where a copy's name
+        says its kind, bytes is 0 for compute, and `table` says which table a row came from.
         """
         parts = []
         for name in tables:
             frame = self.tables[name]
             part = frame[["start", "end", "device", "context", "stream", "correlation", "process"]].copy()
             part["name"] = _activity_names(name, frame)
-            part["bytes"] = frame["bytes"] if "bytes" in frame else 0
-            part["table"] = pd.Categorical.from_codes(
-                np.full(len(frame), DEVICE_TABLES.index(name), dtype=np.int8), categories=list(DEVICE_TABLES)
-            )
+            part["bytes"] = frame.get("bytes", 0)
+            part["table"] = _constant(name, DEVICE_TABLES, len(frame))
             parts.append(part)
         joined = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
         return joined.sort_values("start", kind="stable", ignore_index=True)
@@ -92,7 +92,7 @@ def conform(frame: pd.DataFrame | None, table: Table) -> pd.DataFrame:
     unknown = set(frame.columns) - set(table.column_names)
     if unknown:
         raise KeyError(f"table {table.name} has no column {', '.join(sorted(map(str, unknown)))}")
-    columns = {c.name: _conform_column(frame[c.name] if c.name in frame else None, c, len(frame)) for c in table.columns}
+    columns = {c.name: _conform_column(frame.get(c.name), c, len(frame)) for c in table.columns}
     result = pd.DataFrame(columns, copy=False)
     if "start" in result and not result["start"].is_monotonic_increasing:
         result = result.sort_values("start", kind="stable", ignore_index=True)
@@ -103,17 +103,24 @@ def _conform_column(values: pd.Series | None, column: Column, length: int) -> An
     if column.enum is not None:
         words = list(column.enum)
         if values is None:
-            return pd.Categorical.from_codes(np.full(length, words.index(str(column.default)), np.int8), categories=words)
+            return _constant(str(column.default), words, length)
         if isinstance(values.dtype, pd.CategoricalDtype) and list(values.cat.categories) == words:
             return values.array
         return pd.Categorical(values, categories=words)
     if column.is_name:
         if values is None:
-            return pd.Categorical.from_codes(np.zeros(length, np.int8), categories=pd.Index([""], dtype="str"))
-        return values.array if isinstance(values.dtype, pd.CategoricalDtype) else pd.Categorical(values.astype("str"))
+            return _constant("", [""], length)
+        if isinstance(values.dtype, pd.CategoricalDtype):
+            return values.array
+        return pd.Categorical(values.astype("str"))
     if values is None:
         return np.full(length, column.default, dtype=str(column.kind))
     return values.to_numpy(dtype=str(column.kind))
+
+
+def _constant(word: str, words: Sequence[str], length: int) -> pd.Categorical:
+    codes = np.full(length, words.index(word), np.int8)
+    return pd.Categorical.from_codes(codes, pd.Index(list(words), dtype="str"))
 
 
 def _activity_names(table: str, frame: pd.DataFrame) -> pd.Series:

@@ -69,7 +69,9 @@ def _bins(exact: Ints, chosen: Ints, first: Ints, last: Ints, low: int, high: in
     origin = low // width * width
     edges = np.arange(origin, high + width, width, dtype=np.int64)
     head = (np.clip(first, low, high - 1) - origin) // width
-    tail = np.maximum((np.clip(last, low + 1, high) - 1 - origin) // width, head)  # an event touches two bins at most
+    tail = np.maximum(
+        (np.clip(last, low + 1, high) - 1 - origin) // width, head
+    )  # an event touches two bins at most
     both = tail != head
     touches = np.concatenate((head, tail[both]))
     event = np.concatenate((chosen, chosen[both]))

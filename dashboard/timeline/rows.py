@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,8 +23,14 @@ from tracer.trace import Trace
 
 COLUMNS: Final = ["start", "end", "what", "name", "full", "stream", "correlation", "bytes"]
 _API_KINDS: Final = {"s": "sync", "a": "copy", "c": "copy", "g": "launch", "G": "launch"}
-_DEVICE_KINDS: Final = {"kernels": "kernel", "memcpys": "copy", "memsets": "memset", "graph_launches": "graph"}
+_DEVICE_KINDS: Final = {
+    "kernels": "kernel",
+    "memcpys": "copy",
+    "memsets": "memset",
+    "graph_launches": "graph",
+}
 _MOST_LEVELS: Final = 6
+_AFFIXES: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])|_v\d+$")  # of API names: no room for them inside a bar
 _HEIGHTS: Final = {"nvtx": 17, "api": 24, "stream": 26}
 
 
@@ -71,12 +78,19 @@ class Row:
     @cached_property
     def texts(self) -> NDArray[np.object_]:
         """Per name of an event a text to stand inside its bar: safe, but neither escaped nor cut to fit."""
-        return np.array([plain(str(c), 80) for c in self.events["name"].cat.categories], dtype=object)
+        return np.array(
+            [plain(_AFFIXES.sub("", str(c)), 80) for c in self.events["name"].cat.categories], dtype=object
+        )
 
     @cached_property
     def titles(self) -> NDArray[np.object_]:
         """Per full name the headline of a hover: safe for Plotly."""
         return np.array([markup(str(c), width=88) for c in self.events["full"].cat.categories], dtype=object)
+
+    @cached_property
+    def brief_titles(self) -> NDArray[np.object_]:
+        """The same, cut short, for views with so many events that whole template arguments would weigh too much."""
+        return np.array([markup(str(c), 90) for c in self.events["full"].cat.categories], dtype=object)
 
     @cached_property
     def codes(self) -> tuple[Ints, Ints]:
@@ -96,7 +110,10 @@ def _host_rows(trace: Trace) -> Iterator[Row]:
     nvtx, api = trace["nvtx"], trace["api"]
     both = pd.concat([t[["process", "thread"]] for t in (nvtx, api)]).drop_duplicates()
     threads = sorted((int(p), int(t)) for p, t in both.itertuples(index=False))
-    names = {(int(p), int(t)): str(n) for p, t, n in trace["threads"][["process", "thread", "name"]].itertuples(index=False)}
+    names = {
+        (int(p), int(t)): str(n)
+        for p, t, n in trace["threads"][["process", "thread", "name"]].itertuples(index=False)
+    }
     for process, thread in threads:
         label = _thread_label(process, thread, names, len(threads), len({p for p, _ in threads}))
         for level, events in enumerate(_levels(_of(nvtx, process, thread))):
@@ -107,7 +124,9 @@ def _host_rows(trace: Trace) -> Iterator[Row]:
             yield Row(f"API calls{label}", "api", calls, process, thread)
 
 
-def _thread_label(process: int, thread: int, names: dict[tuple[int, int], str], threads: int, processes: int) -> str:
+def _thread_label(
+    process: int, thread: int, names: dict[tuple[int, int], str], threads: int, processes: int
+) -> str:
     if threads == 1:
         return ""
     known = plain(names.get((process, thread), ""), 12)
@@ -186,7 +205,11 @@ def _device_names(table: str, frame: pd.DataFrame) -> tuple[pd.Series, pd.Series
 
 
 def _events(
-    frame: pd.DataFrame, what: str | NDArray[np.int8], name: pd.Series, full: pd.Series, stream: Ints | int = MISSING
+    frame: pd.DataFrame,
+    what: str | NDArray[np.int8],
+    name: pd.Series,
+    full: pd.Series,
+    stream: Ints | int = MISSING,
 ) -> pd.DataFrame:
     return pd.DataFrame(
         {

@@ -1,7 +1,7 @@
 """The CPU as a device: NumPy kernels on one worker thread per stream, really asynchronous.
 
-A host call puts work into the queue of a stream and returns; the stream's thread runs it later, in order. Every call
-and every piece of work is reported to the host recorder with the times at which it ran.
+A host call puts work into the queue of a stream and returns; the stream's thread runs it later, in order.
+Every call and every piece of work is reported to the host recorder with the times at which it ran.
 """
 
 from __future__ import annotations
@@ -97,9 +97,8 @@ class CpuBackend(Backend):
         """Report to this recorder from now on."""
         self._recorder = recorder
         self._clock = recorder.clock
+        self._announced: set[int] = set()
         recorder.describe_device(_DEVICE, "CPU (NumPy)")
-        for stream in self._streams:
-            recorder.describe_stream(_DEVICE, stream)
 
     def close(self) -> None:
         """Finish what is queued, then end the threads."""
@@ -196,7 +195,9 @@ class CpuBackend(Backend):
         for number, instruction in enumerate(plan.instructions):
             kernel = kernels[instruction.node] if isinstance(instruction, Launch) else None
             if isinstance(instruction, Wait) and instruction.event not in recorded:
-                raise ExecutionError(f"event {instruction.event} of the plan is waited for before it is recorded")
+                raise ExecutionError(
+                    f"event {instruction.event} of the plan is waited for before it is recorded"
+                )
             if isinstance(instruction, Record):
                 recorded.add(instruction.event)
             programs[instruction.stream].append((instruction, kernel, number))
@@ -213,9 +214,11 @@ class CpuBackend(Backend):
     def _stream(self, number: int) -> _Stream:
         if self._closed:
             raise ExecutionError("backend 'cpu' is closed")
+        if number not in self._announced:
+            self._announced.add(number)
+            self._recorder.describe_stream(_DEVICE, number)
         if number not in self._streams:
             self._streams[number] = _Stream(number)
-            self._recorder.describe_stream(_DEVICE, number)
         return self._streams[number]
 
     def _wait_for(self, stream: int) -> None:
@@ -227,8 +230,8 @@ class CpuBackend(Backend):
         if self._failure is not None:
             raise ExecutionError(str(self._failure)) from self._failure.__cause__
 
-    # What follows runs on the worker threads. After a failure kernels and copies are skipped, but events still happen
-    # and slots become free, so that nobody waits for ever.
+    # What follows runs on the worker threads. After a failure kernels and copies are skipped, but events
+    # still happen and slots become free, so that nobody waits for ever.
 
     def _run_program(self, graph: CpuGraph, stream: int, tickets: Sequence[Ticket], correlation: int) -> None:
         for instruction, kernel, number in graph.programs[stream]:
@@ -272,7 +275,9 @@ class CpuBackend(Backend):
             return False
         try:
             work()
-        except BaseException as error:  # whatever it is, the host must learn of it, and the thread must live on
+        except (
+            BaseException
+        ) as error:  # whatever it is, the host must learn of it, and the thread must live on
             failure = ExecutionError(f"{what} failed: {type(error).__name__}: {error}")
             failure.__cause__ = error
             self._failure = failure

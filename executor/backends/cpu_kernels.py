@@ -1,7 +1,8 @@
 """The ops in NumPy. A kernel is called as `kernel(out, *sources, **params)` and writes `out`.
 
-Each result row depends on its own token only, by the same instructions for every batch size: the logits of a sequence
-are bitwise the same alone and beside others. Hence vecdot (one BLAS dot per element, single-threaded) and not matmul.
+Each result row depends on its own token only, by the same instructions for every batch size: the logits of a
+sequence are bitwise the same alone and beside others. Hence vecdot (one BLAS dot per element,
+single-threaded) and not matmul.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def cpy(out: Array, x: Array, _destination: Array) -> None:
 
 def flash_attn_ext(out: Array, q: Array, k: Array, v: Array, mask: Array, *, scale: float) -> None:
     """Attention of one query per sequence over its cells; the head groups share a KV head."""
-    n, cells, kv_heads, d = k.shape
+    n, _, kv_heads, d = k.shape
     grouped = q.reshape(n, kv_heads, -1, 1, d)
     scores = np.vecdot(grouped, k.transpose(0, 2, 1, 3)[:, :, None]) * np.float32(scale) + mask[:, None, None]
     scores -= scores.max(axis=-1, keepdims=True)

@@ -1,7 +1,7 @@
 """What a device must offer to run plans. One file per device kind stands beside this one.
 
-All calls come from one host thread. Streams are numbered from 0 and come into being when first used. Work issued to one
-stream runs in the order of issue; work on different streams is ordered by events only.
+All calls come from one host thread. Streams are numbered from 0 and come into being when first used. Work
+issued to one stream runs in the order of issue; work on different streams is ordered by events only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Guarantee(enum.Enum):
 
 @dataclass(frozen=True)
 class EagerGraph:
-    """The default of `instantiate`: the plan with its kernels and events, issued one by one at each launch."""
+    """The default of `instantiate`: a plan, its kernels and events, issued one by one at each launch."""
 
     instructions: Sequence[Instruction]
     kernels: Mapping[Tensor, Kernel]
@@ -55,7 +55,7 @@ class Backend(Protocol):
     guarantees: frozenset[Guarantee]
 
     def report_to(self, recorder: HostRecorder) -> None:
-        """Report calls and device activities to this recorder from now on. Call it while the device is idle."""
+        """Report calls and activities to this recorder from now on. Call it while the device is idle."""
 
     def close(self) -> None:
         """End all work and threads; nothing may be called afterwards. Closing twice does no harm."""
@@ -81,7 +81,7 @@ class Backend(Protocol):
         """Issue an asynchronous copy; `destination` holds the values after the next `synchronize`."""
 
     def copy_to_device_blocking(self, destination: Array, source: HostArray, stream: int) -> None:
-        """A copy that is done on return. Default: an asynchronous copy and the sync of its stream, as ggml does."""
+        """A copy that is done on return. Default, as in ggml: an asynchronous copy and its stream's sync."""
         self.copy_to_device(destination, source, stream)
         self.synchronize(stream)
 

@@ -11,7 +11,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Ticket:
-    """Something that happens once; any number of threads may wait for it. A bare lock: far cheaper than an Event."""
+    """Happens once; any number of threads may wait for it. A bare lock is far cheaper than an Event."""
 
     __slots__ = ("_lock",)
 

@@ -56,14 +56,19 @@ class StepTensors:
 
 
 def build(
-    config: LlamaConfig, *, batch: int = 1, on_device: bool = False, history: int = 0, keep_logits: bool = False
+    config: LlamaConfig,
+    *,
+    batch: int = 1,
+    on_device: bool = False,
+    history: int = 0,
+    keep_logits: bool = False,
 ) -> DecodeStep:
     """The graph of one decode step.
 
     Args:
         config: the model's shape.
         batch: independent sequences, each with its own KV rows.
-        on_device: token, position, KV rows and mask advance by nodes of the graph; the step has no inputs then.
+        on_device: token, position, KV rows and mask advance by nodes of the graph; it has no inputs then.
         history: for how many steps the device keeps tokens (and logits) if it advances by itself.
         keep_logits: keep the logits too.
     """
@@ -144,7 +149,9 @@ def _decoder(graph: Graph, config: LlamaConfig, step: StepTensors, mask: Tensor)
 
 def _norm(graph: Graph, config: LlamaConfig, name: str, x: Tensor) -> Tensor:
     weight = graph.leaf(f"{name}.weight", (config.width,), flags=Flag.WEIGHT)
-    return ops.mul(graph, ops.rms_norm(graph, x, eps=config.norm_eps, name=f"{name} (rms)"), weight, name=name)
+    return ops.mul(
+        graph, ops.rms_norm(graph, x, eps=config.norm_eps, name=f"{name} (rms)"), weight, name=name
+    )
 
 
 def _project(graph: Graph, name: str, x: Tensor, width: int, flags: Flag = Flag.NONE) -> Tensor:
@@ -152,7 +159,9 @@ def _project(graph: Graph, name: str, x: Tensor, width: int, flags: Flag = Flag.
     return ops.mul_mat(graph, weight, x, name=name, flags=flags)
 
 
-def _attention(graph: Graph, config: LlamaConfig, blk: str, x: Tensor, step: StepTensors, mask: Tensor) -> Tensor:
+def _attention(
+    graph: Graph, config: LlamaConfig, blk: str, x: Tensor, step: StepTensors, mask: Tensor
+) -> Tensor:
     n, d = x.shape[0], config.head_size
     normed = _norm(graph, config, f"{blk}attn_norm", x)
     q = _project(graph, f"{blk}attn_q", normed, config.heads * d)
@@ -182,4 +191,6 @@ def _ffn(graph: Graph, config: LlamaConfig, blk: str, x: Tensor) -> Tensor:
     normed = _norm(graph, config, f"{blk}ffn_norm", x)
     gate = _project(graph, f"{blk}ffn_gate", normed, config.ffn)
     up = _project(graph, f"{blk}ffn_up", normed, config.ffn)
-    return _project(graph, f"{blk}ffn_down", ops.swiglu(graph, gate, up, name=f"{blk}ffn_swiglu"), config.width)
+    return _project(
+        graph, f"{blk}ffn_down", ops.swiglu(graph, gate, up, name=f"{blk}ffn_swiglu"), config.width
+    )

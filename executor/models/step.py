@@ -36,7 +36,7 @@ class DecodeStep:
         logits: the output, (N, vocabulary).
         context: how many steps fit.
         feed: (position, tokens (N,)) -> the input's values by name.
-        start: tokens (N,) -> the state to load before the first step; all other state stays as it is, zeros at first.
+        start: tokens (N,) -> the state to load before the first step; other state stays, zeros at first.
         history: set if the step advances on the device: then there are no inputs.
     """
 
@@ -61,7 +61,7 @@ class DecodeStep:
 def random_weights(graph: Graph, seed: int) -> HostArrays:
     """Seeded values for every weight, the same for a name and a seed in every graph.
 
-    Matrices are scaled by their row length, so that activations keep their size; vectors (norms) lie around 1.
+    Matrices are scaled by their row length, so that activations keep their size; norms lie around 1.
     """
     return {w.name: _random_weight(w, seed) for w in graph.weights}
 

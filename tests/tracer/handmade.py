@@ -20,7 +20,14 @@ class Script:
     def call(self, name: str, start: int, end: int, thread: int = THREAD, process: int = PROCESS) -> int:
         self._correlation += 1
         self.rows["api"].append(
-            dict(name=name, start=start, end=end, thread=thread, process=process, correlation=self._correlation)
+            {
+                "name": name,
+                "start": start,
+                "end": end,
+                "thread": thread,
+                "process": process,
+                "correlation": self._correlation,
+            }
         )
         return self._correlation
 
@@ -36,37 +43,31 @@ class Script:
         self, start: int, end: int, correlation: int = -1, stream: int = 7, name: str = "k", device: int = 0,
         process: int = PROCESS,
     ) -> None:  # fmt: skip
-        self.rows["kernels"].append(
-            dict(start=start, end=end, stream=stream, correlation=correlation, name=name, short_name=name,
-                 device=device, context=1, process=process)
-        )  # fmt: skip
+        names = {"name": name, "short_name": name}
+        self._on_stream("kernels", start, end, stream, correlation, device=device, process=process, **names)
 
     def graph(self, call: tuple[int, int], device: tuple[int, int], stream: int = 7) -> None:
         correlation = self.call("cudaGraphLaunch_v10000", *call)
-        self.rows["graph_launches"].append(
-            dict(start=device[0], end=device[1], device=0, context=1, stream=stream, correlation=correlation,
-                 process=PROCESS, graph=1)
-        )  # fmt: skip
+        self._on_stream("graph_launches", *device, stream, correlation, graph=1)
 
     def copy(
         self, call: tuple[int, int], device: tuple[int, int], kind: str = "HtoD", stream: int = 7, size: int = 4,
         name: str = "cudaMemcpyAsync_v3020",
     ) -> None:  # fmt: skip
         correlation = self.call(name, *call)
-        self.rows["memcpys"].append(
-            dict(start=device[0], end=device[1], device=0, context=1, stream=stream, correlation=correlation,
-                 process=PROCESS, kind=kind, bytes=size)
-        )  # fmt: skip
+        self._on_stream("memcpys", *device, stream, correlation, kind=kind, bytes=size)
 
     def sync(self, start: int, end: int, stream: int = 7, name: str = "cudaStreamSynchronize_v3020") -> None:
-        correlation = self.call(name, start, end)
-        self.rows["syncs"].append(
-            dict(start=start, end=end, type="stream", device=0, context=1, stream=stream, correlation=correlation,
-                 process=PROCESS)
-        )  # fmt: skip
+        self._on_stream("syncs", start, end, stream, self.call(name, start, end), type="stream")
+
+    def _on_stream(self, table: str, start: int, end: int, stream: int, correlation: int, **columns: Any) -> None:
+        row = {"start": start, "end": end, "stream": stream, "correlation": correlation}
+        self.rows[table].append({**row, "device": 0, "context": 1, "process": PROCESS, **columns})
 
     def range(self, text: str, start: int, end: int, thread: int = THREAD) -> None:
-        self.rows["nvtx"].append(dict(text=text, start=start, end=end, thread=thread, process=PROCESS, kind="push/pop"))
+        self.rows["nvtx"].append(
+            {"text": text, "start": start, "end": end, "thread": thread, "process": PROCESS, "kind": "push/pop"}
+        )
 
     @property
     def trace(self) -> Trace:

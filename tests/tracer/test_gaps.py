@@ -9,7 +9,7 @@ from tests.tracer.handmade import THREAD, Script
 from tracer import Trace
 from tracer.analysis.gaps import CAUSES, GapReport, gap_report
 from tracer.analysis.tokens import find_steps
-from tracer.errors import EmptyTraceError
+from tracer.errors import EmptyTraceError, TraceError
 
 
 def two_tokens() -> Script:
@@ -85,7 +85,12 @@ def test_several_devices_are_measured_apart() -> None:
         script.launch((t, t + 10), (t + 20, t + 720), device=0)
         script.launch((t + 20, t + 30), (t + 50, t + 450), device=1)
     table = report(script.trace).table
-    assert table[["device", "step", "gap"]].to_numpy().tolist() == [[0, 0, 300], [0, 1, 300], [1, 0, 600], [1, 1, 600]]
+    assert table[["device", "step", "gap"]].to_numpy().tolist() == [
+        [0, 0, 300],
+        [0, 1, 300],
+        [1, 0, 600],
+        [1, 1, 600],
+    ]
 
 
 def test_the_untraced_rate_corrects_the_gap() -> None:
@@ -102,6 +107,14 @@ def test_the_untraced_rate_corrects_the_gap() -> None:
     assert corrected.gap_us == {"p50": 100.0, "p90": 100.0, "mean": 100.0}
     assert sum(corrected.causes_us.values()) == pytest.approx(100.0)
     assert corrected.warning is None
+
+
+def test_a_rate_that_leaves_no_time_for_a_gap_is_refused() -> None:
+    with pytest.raises(TraceError, match=r"steps compute for 1.0 µs, longer than"):
+        report(two_tokens().trace, untraced_tokens_per_s=2_000_000.0).corrected()
+    trace = two_tokens().trace
+    trace.metadata["run"] = {"measured": {"tokens_per_s": {"median": 2_000_000.0}}}
+    assert report(trace).untraced_gap_us is None
 
 
 def test_a_recording_that_carries_its_untraced_rate_says_both() -> None:
@@ -136,7 +149,12 @@ def test_causes_add_up_and_are_never_negative(data: st.DataObject) -> None:
         script.range("token", token * 1000, token * 1000 + 900)
         kernel = data.draw(SPAN)
         script.launch((token * 1000 + 1, token * 1000 + 30), kernel, device=data.draw(st.integers(0, 1)))
-    names = ["cudaMemcpyAsync_v3020", "cudaStreamSynchronize_v3020", "cudaMalloc_v3020", "cudaGraphLaunch_v10000"]
+    names = [
+        "cudaMemcpyAsync_v3020",
+        "cudaStreamSynchronize_v3020",
+        "cudaMalloc_v3020",
+        "cudaGraphLaunch_v10000",
+    ]
     for span in data.draw(st.lists(SPAN, max_size=12)):
         script.call(data.draw(st.sampled_from(names)), *span, thread=data.draw(st.sampled_from([THREAD, THREAD + 1])))
     for span in data.draw(st.lists(SPAN, max_size=6)):

@@ -24,7 +24,13 @@ def report(letters: str, tokens: int = 8) -> SyncReport:
         ("sassassasgAss", "sccc", "(sc)×3 g a s×2", 8, 4),  # as llama.cpp: a sync before every copy
         ("scccgAs", "sccc", "s c×3 g a s", 2, 4),  # calls that block by themselves
         ("saaasgAs", "saaas", "s a×3 s g a s", 3, 4),
-        ("sasaaaaasgAss", "saaas", "s c a×5 s g a s×2", 5, 7),  # llama.cpp's saaas: the embedding still blocks
+        (
+            "sasaaaaasgAss",
+            "saaas",
+            "s c a×5 s g a s×2",
+            5,
+            7,
+        ),  # llama.cpp's saaas: the embedding still blocks
         ("aaasgAs", "aaas", "a×3 s g a s", 2, 4),
         ("aaagAs", "aaag", "a×3 g a s", 1, 4),
         ("g", "ggg", "g", 0, 0),

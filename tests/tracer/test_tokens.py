@@ -108,7 +108,11 @@ def test_activities_belong_to_the_step_that_launched_them() -> None:
         script.range("token", token * 10, token * 10 + 9)
         script.launch((token * 10 + 1, token * 10 + 3), (1000 + token * 500, 1400 + token * 500))
     spans = step_spans(script.trace, find_steps(script.trace))
-    assert spans[["step", "start", "end"]].to_numpy().tolist() == [[0, 1000, 1400], [1, 1500, 1900], [2, 2000, 2400]]
+    assert spans[["step", "start", "end"]].to_numpy().tolist() == [
+        [0, 1000, 1400],
+        [1, 1500, 1900],
+        [2, 2000, 2400],
+    ]
 
 
 def test_what_cannot_be_answered_is_said() -> None:

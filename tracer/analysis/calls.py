@@ -7,7 +7,8 @@ Names are matched without vendor prefix and version suffix (`cudaStreamSynchroni
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, cast
 
 import numpy as np
 import pandas as pd
@@ -83,7 +84,7 @@ def host_calls(trace: Trace) -> pd.DataFrame:
     for column, missing in (("stream", -1), ("kind", "")):
         values = targets[column].to_numpy(dtype=object if column == "kind" else np.int64)
         calls[column] = np.where(rows >= 0, values[rows], missing) if len(values) else missing
-    return calls
+    return pd.DataFrame(calls)
 
 
 def match_rows(table: pd.DataFrame, rows: pd.DataFrame) -> NDArray[np.int64]:
@@ -100,11 +101,18 @@ def match_rows(table: pd.DataFrame, rows: pd.DataFrame) -> NDArray[np.int64]:
     at = np.searchsorted(table_key, row_key, sorter=order)
     candidate = order[np.minimum(at, len(order) - 1)]
     known = (table_key[candidate] == row_key) & (rows["correlation"].to_numpy() >= 0)
-    return np.where(known, candidate, -1)
+    return np.asarray(np.where(known, candidate, -1), dtype=np.int64)
+
+
+def by_thread(frame: pd.DataFrame) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+    """(process, thread, positions of its rows) for every thread in a frame."""
+    for key, rows in frame.groupby(["process", "thread"], sort=False).indices.items():
+        process, thread = cast("tuple[int, int]", key)
+        yield process, thread, np.asarray(rows, dtype=np.int64)
 
 
 def _thread_ids(calls: pd.DataFrame) -> NDArray[np.int64]:
-    return calls.groupby(["process", "thread"], sort=False).ngroup().to_numpy()
+    return np.asarray(calls.groupby(["process", "thread"], sort=False).ngroup(), dtype=np.int64)
 
 
 def _outermost(calls: pd.DataFrame) -> NDArray[np.bool_]:

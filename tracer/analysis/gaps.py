@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from tracer.analysis.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, letters_of
 from tracer.analysis.tokens import Steps, launch_rows, step_compute, step_spans
-from tracer.errors import EmptyTraceError
+from tracer.errors import EmptyTraceError, TraceError
 from tracer.intervals import covered
 from tracer.schema import COMPUTE_TABLES, MISSING
 from tracer.trace import Trace
@@ -40,8 +40,7 @@ CAUSES: Final = {
 """Column of `GapReport.table` -> the cause's name."""
 
 INFLATION_WARNING: Final = (
-    "recorded under a profiler, which inflates the gap (seen: about 2 times at graph level, 4-5 times at node level); "
-    "give --untraced-tokens-per-s with the engine's own benchmark figure to correct it"
+    "recorded under a profiler, which inflates the gap (seen: about 2 times at graph level, 4-5 times at node level)"
 )
 
 Spans = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -58,9 +57,10 @@ class GapReport:
         causes_us: cause's name -> mean, µs; they add up to the mean gap.
         graph_trace: "node", "graph" or "none": how CUDA graphs were traced.
         period_us: median time from a step's first compute to the next one's, traced.
+        compute_us: median time from a step's first compute to the end of its last, traced.
         distortion: traced period / untraced period, None if the untraced one is unknown.
         untraced_gap_us: p50, p90, mean as they would be without tracing (1/tokens per second - the step's compute
-            span), None if unknown.
+            span), None if unknown or if tracing stretched the compute beyond that.
         warning: what a reader must know, or None.
     """
 
@@ -69,6 +69,7 @@ class GapReport:
     causes_us: dict[str, float]
     graph_trace: str
     period_us: float
+    compute_us: float
     distortion: float | None
     untraced_gap_us: dict[str, float] | None
     warning: str | None
@@ -77,9 +78,18 @@ class GapReport:
         """The same with `gap_us` and `causes_us` as they would be without tracing.
 
         The causes keep their traced proportions: how much tracing adds to each is not known from one rate.
+
+        Raises:
+            TraceError: the untraced rate leaves no time for a gap beside the recorded compute.
         """
-        if self.untraced_gap_us is None:
+        if self.warning is None:  # nothing was traced: the figures are the untraced ones
             return self
+        if self.untraced_gap_us is None:
+            raise TraceError(
+                f"cannot correct the gap: the recorded steps compute for {self.compute_us:.1f} µs, longer than the "
+                "untraced rate leaves a token; tracing stretched the kernels (graph level does so least), or the "
+                "figure is of another run"
+            )
         mean = self.gap_us["mean"]
         scale = self.untraced_gap_us["mean"] / mean if mean > 0 else 0.0
         causes = {name: value * scale for name, value in self.causes_us.items()}
@@ -106,15 +116,17 @@ def gap_report(trace: Trace, steps: Steps, untraced_tokens_per_s: float | None =
     period_us = float((table["next_start"] - table["this_start"]).median() / 1e3)
     is_light = trace.metadata.get("source") == "host"  # the host recorder is its own light pass
     known = untraced_tokens_per_s or measured_tokens_per_s(trace)
+    untraced = None if is_light or known is None else _untraced(table, known)
     return GapReport(
         table=table.drop(columns=["this_start", "next_start"]),
         gap_us=_statistics(table["gap"].to_numpy()),
         causes_us={name: float(table[column].mean() / 1e3) for column, name in CAUSES.items()},
         graph_trace=graph_trace_level(compute, trace),
         period_us=period_us,
+        compute_us=float((table["start"] - table["this_start"]).median() / 1e3),
         distortion=1.0 if is_light else (period_us * known / 1e6 if known else None),
-        untraced_gap_us=_untraced(table, known) if known and not is_light else None,
-        warning=None if is_light else INFLATION_WARNING,
+        untraced_gap_us=untraced,
+        warning=None if is_light else _warning(untraced),
     )
 
 
@@ -130,7 +142,9 @@ def gap_table(trace: Trace, spans: pd.DataFrame) -> pd.DataFrame:
     """One row per gap with its causes; see `GapReport.table`. Also this_start and next_start, the two steps' starts."""
     first, second = spans.iloc[:-1].reset_index(drop=True), spans.iloc[1:].reset_index(drop=True)
     follows = (
-        (first["device"] == second["device"]) & (first["group"] == second["group"]) & (second["step"] == first["step"] + 1)
+        (first["device"] == second["device"])
+        & (first["group"] == second["group"])
+        & (second["step"] == first["step"] + 1)
     )
     first, second = first[follows].reset_index(drop=True), second[follows].reset_index(drop=True)
     table = pd.DataFrame(
@@ -175,7 +189,10 @@ def _coverage(
     launch_calls = calls(LAUNCH, GRAPH_LAUNCH)
     covering: list[tuple[str, Spans]] = [
         ("copy", _device_copies(trace, device)),
-        ("launch", (np.concatenate((launch_calls[0], latency[0])), np.concatenate((launch_calls[1], latency[1])))),
+        (
+            "launch",
+            (np.concatenate((launch_calls[0], latency[0])), np.concatenate((launch_calls[1], latency[1]))),
+        ),
         ("copy", calls(COPY, BLOCKING_COPY)),
         ("sync", calls(SYNC)),
         ("other", _others(trace, device, process, ~mine)),
@@ -231,7 +248,15 @@ def _statistics(ns: NDArray[np.int64]) -> dict[str, float]:
     return {"p50": float(np.median(us)), "p90": float(np.percentile(us, 90)), "mean": float(us.mean())}
 
 
-def _untraced(table: pd.DataFrame, tokens_per_s: float) -> dict[str, float]:
-    """gap = 1/X - (last compute end - first compute start) of the step, per step, then the statistics."""
-    span = (table["start"] - table["this_start"]).to_numpy()
-    return _statistics(np.maximum(np.rint(1e9 / tokens_per_s).astype(np.int64) - span, 0))
+def _untraced(table: pd.DataFrame, tokens_per_s: float) -> dict[str, float] | None:
+    """gap = 1/X - (last compute end - first compute start) of each step; None where that leaves the median nothing."""
+    gaps = round(1e9 / tokens_per_s) - (table["start"] - table["this_start"]).to_numpy()
+    return _statistics(np.maximum(gaps, 0)) if np.median(gaps) > 0 else None
+
+
+def _warning(untraced: dict[str, float] | None) -> str:
+    if untraced is None:
+        remedy = "give --untraced-tokens-per-s with the engine's own benchmark figure to correct it"
+    else:
+        remedy = f"without it the gap is {untraced['p50']:.1f} µs (p50)"
+    return f"{INFLATION_WARNING}; {remedy}"

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, host_calls
+from tracer.analysis.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, by_thread, host_calls
 from tracer.trace import Trace
 
 MAX_COMPUTES_PER_STEP = 64
@@ -60,7 +60,7 @@ def _launching_thread(calls: pd.DataFrame) -> pd.DataFrame:
     launches = calls[calls["letter"].isin([GRAPH_LAUNCH, LAUNCH])]
     if not len(launches):
         return launches
-    process, thread = launches.groupby(["process", "thread"]).size().idxmax()
+    process, thread, _ = max(by_thread(launches), key=lambda rows: len(rows[2]))
     return calls[(calls["process"] == process) & (calls["thread"] == thread)].reset_index(drop=True)
 
 
@@ -104,11 +104,18 @@ def find_period(keys: NDArray[np.int64]) -> int | None:
 
 
 def repeating_runs(keys: NDArray[np.int64], period: int) -> list[tuple[int, int]]:
-    """Pass 4: [first, last) segments of every stretch that repeats at least `MIN_STEPS` times, whole periods only."""
+    """Pass 4: [first, last) segments of every stretch that repeats at least `MIN_STEPS` times, whole periods only.
+
+    The longest stretch is decoding; others count only if they are made of the same segments (the layers of one eager
+    token repeat too, and are no tokens).
+    """
     same = np.concatenate(([False], keys[period:] == keys[:-period], [False]))
     edges = np.flatnonzero(np.diff(same.astype(np.int8)))
     stretches = [(int(a), int(b) + period) for a, b in edges.reshape(-1, 2)]
-    return [(a, a + (b - a) // period * period) for a, b in stretches if (b - a) // period >= MIN_STEPS]
+    longest = max(stretches, key=lambda stretch: stretch[1] - stretch[0])
+    alphabet = keys[slice(*longest)]
+    alike = [(a, b) for a, b in stretches if np.isin(keys[a:b], alphabet).all() and (b - a) // period >= MIN_STEPS]
+    return [(a, a + (b - a) // period * period) for a, b in alike]
 
 
 def _steps_of_run(

@@ -1,4 +1,4 @@
-"""Sync signatures: the letters of a step's host calls, what they say about its strategy, and how to write them short."""
+"""Sync signatures: the letters of a step's host calls, the strategy they follow, and how to write them short."""
 
 from __future__ import annotations
 

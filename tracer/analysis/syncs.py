@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -116,9 +118,7 @@ def blocking_pairs(calls: pd.DataFrame) -> NDArray[np.str_]:
     same_thread = thread[1:] == thread[:-1]
     follows_sync = np.append(True, ~same_thread | (letters[:-1] == SYNC))
     own_sync_next = np.append(
-        same_thread
-        & (letters[1:] == SYNC)
-        & ((stream[1:] == stream[:-1]) | (stream[1:] < 0) | (stream[:-1] < 0)),
+        same_thread & (letters[1:] == SYNC) & ((stream[1:] == stream[:-1]) | (stream[1:] < 0) | (stream[:-1] < 0)),
         False,
     )
     blocks = (letters == COPY) & follows_sync & own_sync_next
@@ -135,7 +135,7 @@ def _letters_by_step(calls: pd.DataFrame, steps: int) -> Counter[str]:
     ordered = calls.sort_values(["at", "start"], kind="stable")
     letters = ordered["shown"].to_numpy(dtype="U1")
     bounds = np.searchsorted(ordered["at"].to_numpy(), np.arange(steps + 1))
-    return Counter("".join(letters[a:b]) for a, b in zip(bounds[:-1], bounds[1:], strict=True))
+    return Counter("".join(letters[a:b]) for a, b in pairwise(bounds))
 
 
 def _waited_for(trace: Trace, calls: pd.DataFrame) -> tuple[NDArray[np.object_], NDArray[np.int64]]:
@@ -147,7 +147,8 @@ def _waited_for(trace: Trace, calls: pd.DataFrame) -> tuple[NDArray[np.object_],
     until = np.full(len(calls), -1, dtype=np.int64)
     is_sync = (calls["letter"] == SYNC).to_numpy()
     activities = trace.activities()
-    for (process, stream), rows in calls[is_sync].groupby(["process", "stream"]).indices.items():
+    for key, rows in calls[is_sync].groupby(["process", "stream"]).indices.items():
+        process, stream = cast("tuple[int, int]", key)
         index = np.flatnonzero(is_sync)[rows]
         mine = activities[activities["process"] == process]
         if stream >= 0:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import match_rows
+from tracer.analysis.calls import by_thread, match_rows
 from tracer.analysis.periods import repeating_steps
 from tracer.errors import EmptyTraceError
 from tracer.schema import COMPUTE_TABLES
@@ -58,20 +58,22 @@ class Steps:
             raise EmptyTraceError(f"no token step in {first}:{last}; the trace has {len(self)}")
         return replace(self, table=chosen)
 
-    def of(self, times: NDArray[np.int64], processes: NDArray[np.int64], threads: NDArray[np.int64]) -> NDArray[np.int64]:
+    def of(
+        self, times: NDArray[np.int64], processes: NDArray[np.int64], threads: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
         """The position in `table` of the step in which a host call at each time lies, or -1.
 
         Where all steps are on one thread, calls of its process' other threads belong to them too.
         """
         table = self.table
         result = np.full(len(times), -1, dtype=np.int64)
-        owners = table.groupby(["process", "thread"], sort=False).indices
-        for (process, thread), rows in owners.items():
+        owners = list(by_thread(table))
+        for process, thread, rows in owners:
             mine = (processes == process) if len(owners) == 1 else (processes == process) & (threads == thread)
             starts, ends = table["start"].to_numpy()[rows], table["end"].to_numpy()[rows]
             at = np.searchsorted(starts, times, side="right") - 1
             inside = mine & (at >= 0) & (times < ends[at])
-            result[inside] = np.asarray(rows)[at[inside]]
+            result[inside] = rows[at[inside]]
         return result
 
 
@@ -87,35 +89,40 @@ def find_steps(trace: Trace, *, pattern: str | None = None, within: str | None =
         EmptyTraceError: no kernels, no such range, or no steps to be found; the message says what to do.
     """
     if not any(len(trace[name]) for name in COMPUTE_TABLES):
-        raise EmptyTraceError("the trace has no kernels and no graph launches; was CUDA traced (nsys --trace=cuda,nvtx)?")
+        raise EmptyTraceError(
+            "the trace has no kernels and no graph launches; was CUDA traced (nsys --trace=cuda,nvtx)?"
+        )
     window = _windows(trace, within) if within is not None else None
     steps = _nvtx_steps(trace, pattern, window)
     if steps is None and pattern is not None:
         raise EmptyTraceError(f"no NVTX range matches {pattern!r}")
-    if steps is None:
-        steps = repeating_steps(trace, window)
-        if steps is None:
-            raise EmptyTraceError("no token steps: no NVTX range named token, decode, step, forward or execute_model, "
-                                  "and no repeating sequence of launches")  # fmt: skip
-        table, detail, confidence = steps
-        return Steps(table[COLUMNS], "calls", detail, confidence)
-    return steps
+    if steps is not None:
+        return steps
+    repeating = repeating_steps(trace, window)
+    if repeating is None:
+        raise EmptyTraceError(
+            f"no token steps: no NVTX range named {', '.join(STEP_NAMES)}, and no repeating sequence of launches"
+        )
+    table, detail, confidence = repeating
+    return Steps(table[COLUMNS], "calls", detail, confidence)
 
 
 def _windows(trace: Trace, within: str) -> pd.DataFrame:
     nvtx = trace["nvtx"]
-    text = nvtx["text"].astype("str")
-    mask = (text == within) & (nvtx["end"] > nvtx["start"])
-    if not mask.any():
-        try:
-            mask = text.str.contains(within, regex=True) & (nvtx["end"] > nvtx["start"])
-        except re.error as problem:
-            raise EmptyTraceError(f"--range {within!r} is neither an NVTX text nor a regular expression: {problem}") from None
-    if not mask.any():
-        known = list(dict.fromkeys(text[nvtx["end"] > nvtx["start"]]))
-        some = f"; the first of {len(known)} texts: {', '.join(known[:8])}" if known else "; it has no NVTX ranges at all"
+    ranges = nvtx[nvtx["end"] > nvtx["start"]]
+    texts = [str(text) for text in ranges["text"].cat.remove_unused_categories().cat.categories]
+    try:
+        chosen = [text for text in texts if text == within] or [text for text in texts if re.search(within, text)]
+    except re.error as problem:
+        raise EmptyTraceError(
+            f"--range {within!r} is neither an NVTX text nor a regular expression: {problem}"
+        ) from None
+    if not chosen:
+        some = (
+            f"; the first of {len(texts)} texts: {', '.join(texts[:8])}" if texts else "; it has no NVTX ranges at all"
+        )
         raise EmptyTraceError(f"no NVTX range {within!r} in the trace{some}")
-    return nvtx[mask]
+    return ranges[ranges["text"].isin(chosen)]
 
 
 def _nvtx_steps(trace: Trace, pattern: str | None, window: pd.DataFrame | None) -> Steps | None:
@@ -158,10 +165,11 @@ def _groups(trace: Trace, steps: pd.DataFrame, own: pd.Index) -> NDArray[np.int6
     """Number the groups: steps of one thread with the same set of enclosing ranges."""
     nvtx = trace["nvtx"].drop(index=own)
     labels = np.zeros(len(steps), dtype=object)
-    for (process, thread), rows in steps.groupby(["process", "thread"]).indices.items():
-        starts = steps["start"].to_numpy()[rows]
+    for process, thread, rows in by_thread(steps):
+        starts, ends = steps["start"].to_numpy()[rows], steps["end"].to_numpy()[rows]
         ranges = nvtx[(nvtx["process"] == process) & (nvtx["thread"] == thread)]
-        holds = np.searchsorted(starts, ranges["end"]) > np.searchsorted(starts, ranges["start"])
+        first = np.searchsorted(starts, ranges["start"])
+        holds = np.append(ends, np.iinfo(np.int64).max)[first] <= ranges["end"].to_numpy()
         edges = np.unique(np.concatenate((ranges["start"][holds], ranges["end"][holds])))
         inner = np.searchsorted(edges, starts, side="right")
         labels[rows] = [(process, thread, int(i)) for i in inner]
@@ -205,7 +213,10 @@ def step_spans(trace: Trace, steps: Steps, compute: pd.DataFrame | None = None) 
     """
     compute = step_compute(trace, steps) if compute is None else compute
     spans = compute.groupby(["device", "at"], sort=True).agg(
-        start=("start", "min"), end=("end", "max"), correlation=("correlation", "first"), process=("process", "first")
+        start=("start", "min"),
+        end=("end", "max"),
+        correlation=("correlation", "first"),
+        process=("process", "first"),
     )
     spans = spans.reset_index()
     for column in ("step", "group"):

@@ -41,6 +41,11 @@ def register(format: Format) -> None:
     _formats.append(format)
 
 
+def registered() -> tuple[Format, ...]:
+    """All known formats, in the order in which they are tried."""
+    return tuple(_formats)
+
+
 def is_trace(path: Path) -> bool:
     """Whether some format recognises the path."""
     return any(f.sniff(path) for f in _formats)
@@ -87,4 +92,4 @@ def write(trace: Trace, path: str | Path) -> None:
 
 from tracer.formats import nsys_parquet, nsys_sqlite  # noqa: E402
 
-__all__ = ["Format", "is_trace", "nsys_parquet", "nsys_sqlite", "read", "register", "write"]
+__all__ = ["Format", "is_trace", "nsys_parquet", "nsys_sqlite", "read", "register", "registered", "write"]

@@ -1,6 +1,6 @@
 """nsys tables as Arrow -> Trace, for every nsys format. The way back is `nsys_tables`.
 
-Input is nsys table name -> Arrow table with those columns of `nsys_schema.COLUMNS` that the export has, in the
+Input is nsys table name -> Arrow table with the columns of `nsys_schema.COLUMNS` that the export has, in the
 types given there (`typed` brings them so). Any table and any optional column may be missing.
 """
 
@@ -64,9 +64,7 @@ def typed(table: pa.Table, name: str) -> pa.Table:
     Raises:
         FormatError: a column holds another kind of value. The file is not named.
     """
-    columns = {
-        c: _cast(table[c], nsys.COLUMNS[name][c], f"table {name}, column {c}") for c in table.column_names
-    }
+    columns = {c: _cast(table[c], nsys.COLUMNS[name][c], f"table {name}, column {c}") for c in table.column_names}
     return pa.table(columns)
 
 
@@ -88,17 +86,11 @@ def _cast(values: pa.ChunkedArray, wanted: pa.DataType, where: str) -> pa.Chunke
 
 
 def _text(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    text = (
-        values.cast(pa.string())
-        if not pa.types.is_binary(values.type)
-        else values.cast(pa.string(), safe=False)
-    )
+    text = values.cast(pa.string()) if not pa.types.is_binary(values.type) else values.cast(pa.string(), safe=False)
     try:
         text.validate(full=True)
     except pa.ArrowInvalid:
-        decoded = [
-            None if b is None else b.decode("utf-8", "replace") for b in text.cast(pa.binary()).to_pylist()
-        ]
+        decoded = [None if b is None else b.decode("utf-8", "replace") for b in text.cast(pa.binary()).to_pylist()]
         return pa.chunked_array([pa.array(decoded, pa.string())])
     return text
 
@@ -135,9 +127,7 @@ def _json(rows: Mapping[str, str | None], name: str, kind: type) -> Any:
     except (ValueError, RecursionError) as error:
         raise FormatError(f"table {nsys.EXPORT}, row {name} is no JSON: {error}") from error
     if not isinstance(value, kind):
-        raise FormatError(
-            f"table {nsys.EXPORT}, row {name} holds a {type(value).__name__}, not a {kind.__name__}"
-        )
+        raise FormatError(f"table {nsys.EXPORT}, row {name} holds a {type(value).__name__}, not a {kind.__name__}")
     return value
 
 

@@ -18,7 +18,7 @@ def nvtx_frame(events: pa.Table, strings: Strings, last: int, notes: list[str]) 
     Args:
         events: the nsys table.
         strings: StringIds.
-        last: the latest end of all other tables, ns; a range never closed ends then, or with the last NVTX event.
+        last: the latest end of all other tables, ns; an open range ends then or with the last NVTX event.
         notes: gets a line that counts those ranges.
     """
     is_range = pc.is_in(events["eventType"], pa.array(NVTX_KINDS.values(), pa.int64()))
@@ -34,9 +34,7 @@ def nvtx_frame(events: pa.Table, strings: Strings, last: int, notes: list[str]) 
         "payload": _payloads(ranges),
     }
     simple = {"category": "category", "color": "color", "range_id": "rangeId"}
-    columns |= {
-        ours: ints(ranges[theirs]) for ours, theirs in simple.items() if theirs in ranges.column_names
-    }
+    columns |= {ours: ints(ranges[theirs]) for ours, theirs in simple.items() if theirs in ranges.column_names}
     if nsys.GLOBAL_TID in ranges.column_names:
         packed = ints(ranges[nsys.GLOBAL_TID])
         columns |= {"process": nsys.unpack_process(packed), "thread": nsys.unpack_thread(packed)}
@@ -76,9 +74,7 @@ def _domains(ranges: pa.Table, created: pa.Table, strings: Strings) -> pd.Catego
     used = _domain_ids(ranges)
     distinct = used.drop_duplicates()
     names = (
-        _domain_ids(created)
-        .assign(name=np.asarray(_texts(created, strings)))
-        .drop_duplicates(["process", "domain"])
+        _domain_ids(created).assign(name=np.asarray(_texts(created, strings))).drop_duplicates(["process", "domain"])
     )
     name = distinct.merge(names, how="left")["name"].to_numpy(object, copy=True)
     for i, id in enumerate(distinct["domain"]):
@@ -94,9 +90,7 @@ def _domain_ids(events: pa.Table) -> pd.DataFrame:
     zeros = np.zeros(len(events), np.int64)
     have = events.column_names
     process = nsys.unpack_process(ints(events[nsys.GLOBAL_TID])) if nsys.GLOBAL_TID in have else zeros
-    return pd.DataFrame(
-        {"process": process, "domain": ints(events["domainId"]) if "domainId" in have else zeros}
-    )
+    return pd.DataFrame({"process": process, "domain": ints(events["domainId"]) if "domainId" in have else zeros})
 
 
 def _payloads(ranges: pa.Table) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:

@@ -63,9 +63,7 @@ def write(trace: Trace, path: Path) -> None:
         for name, table in from_trace(trace).items():
             _write_table(table, _file(partial, name))
         if "run" in trace.metadata:
-            (partial / RUN_FILE).write_text(
-                json.dumps(trace.metadata["run"], indent=2) + "\n", encoding="utf-8"
-            )
+            (partial / RUN_FILE).write_text(json.dumps(trace.metadata["run"], indent=2) + "\n", encoding="utf-8")
         os.rename(partial, path)
     except OSError as error:
         raise TraceError(f"{path}: cannot be written: {error.strerror}") from error
@@ -85,18 +83,16 @@ def _read_table(file: Path, name: str) -> pa.Table:
         return nsys.typed(table, name)
     except FormatError as error:
         raise FormatError(f"{file}: {error}") from error
-    except (pa.ArrowException, OSError) as error:
-        raise FormatError(
-            f"{file}: is no Parquet file, or a damaged one: {str(error).splitlines()[0]}"
-        ) from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"{file}: is no Parquet file, or a damaged one: {str(error).splitlines()[0]}") from error
 
 
 def _write_table(table: pa.Table, file: Path) -> None:
     delta = {c: "DELTA_BINARY_PACKED" for c in _DELTA if c in table.column_names}
     others = [c for c in table.column_names if c not in delta]
     pq.write_table(
-        table, file, compression="zstd", compression_level=9, use_dictionary=others, column_encoding=delta or None,
-        write_statistics=False, store_schema=False,
+        table, file, compression="zstd", compression_level=9, use_dictionary=others,
+        column_encoding=delta or None, write_statistics=False, store_schema=False,
     )  # fmt: skip
 
 

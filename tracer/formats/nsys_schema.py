@@ -11,13 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from tracer.schema import (
-    API_LAYERS,
-    MEMCPY_KINDS,
-    MEMORY_KINDS,
     MISSING,
     NAME,
-    NVTX_KINDS,
-    SYNC_TYPES,
     TABLES,
     TEXT,
 )
@@ -73,7 +68,7 @@ def _columns() -> dict[str, dict[str, pa.DataType]]:
     wanted[STRINGS] = {"id": pa.int64(), "value": pa.string()}
     wanted[EXPORT] = {"name": pa.string(), "value": pa.string()}
     wanted[SESSION] = {"utcEpochNs": pa.int64()}
-    wanted[CUDA_DEVICES] = {"gpuId": pa.int64(), "cudaId": pa.int64(), "pid": pa.int64()}
+    wanted[CUDA_DEVICES] = {"gpuId": pa.int64(), "cudaId": pa.int64()}
     return wanted
 
 
@@ -93,9 +88,7 @@ REQUIRED: Final = {
 NEVER_NULL: Final = frozenset({"start", "end", "eventType", "id"})  # except the end of an NVTX range
 
 
-def pack_ids(
-    process: Ids, thread: Ids | None = None
-) -> tuple[Ids, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
+def pack_ids(process: Ids, thread: Ids | None = None) -> tuple[Ids, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
     """Process and thread ids as nsys's globalTid (globalPid without threads), and where it is NULL.
 
     An unknown id of a pair is stored as all ones; ids above 24 bits lose their upper bits, as in nsys.

@@ -75,11 +75,10 @@ def _parts(path: Path, only: frozenset[str]) -> Iterator[tuple[str, str, int]]:
         if not tables:
             raise FormatError("is an SQLite file but no nsys export (it has none of nsys's tables)")
         for table in sorted(tables & only):
-            wanted = (
-                f"SELECT name FROM pragma_table_info('{table}') WHERE name IN ({_quoted(COLUMNS[table])})"
-            )
+            wanted = f"SELECT name FROM pragma_table_info('{table}') WHERE name IN ({_quoted(COLUMNS[table])})"
             columns = ", ".join(f'"{name}"' for (name,) in _rows(connection, wanted))
-            ((low, high),) = _rows(connection, f'SELECT min(rowid), max(rowid) FROM "{table}"')
+            bounds = (f'(SELECT {end}(rowid) FROM "{table}")' for end in ("min", "max"))  # one each: no scan
+            ((low, high),) = _rows(connection, f"SELECT {', '.join(bounds)}")
             if low is None or not columns:
                 continue
             step = max(_CHUNK, -(-(high - low + 1) // _MOST_CHUNKS))
@@ -89,7 +88,7 @@ def _parts(path: Path, only: frozenset[str]) -> Iterator[tuple[str, str, int]]:
 
 
 def _fetch(path: Path, table: str, sql: str, rows: int) -> pa.Table:
-    # ADBC guesses a column's type from the first batch, so a chunk is one batch. No row has less than 4 bytes.
+    # ADBC guesses a column's type from the first batch: a chunk is one batch. No row has less than 4 bytes.
     batch = min(rows, path.stat().st_size // 4)
     with _connect(path) as connection, connection.cursor() as cursor:
         cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(batch)})
@@ -129,7 +128,9 @@ def _check_size(path: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    return str(error).splitlines()[0]
+    """What SQLite says, without ADBC's words around it; it may quote bytes of the file."""
+    line = str(error).splitlines()[0].rpartition(" query: ")[2]
+    return "".join(c if c.isprintable() else "?" for c in line)
 
 
 register(Format("nsys SQLite export", ".sqlite", sniff, read))

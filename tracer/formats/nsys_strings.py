@@ -52,10 +52,8 @@ def inline(values: pa.ChunkedArray) -> pd.Categorical:
 def words(ids: pa.ChunkedArray, column: Column) -> pd.Categorical:
     """The words of an enum column's ids; its default for NULL and for ids that we do not know."""
     known = column.enum or {}
-    codes = pc.index_in(ids, pa.array(known.values(), pa.int64())).fill_null(
-        list(known).index(str(column.default))
-    )
-    return pd.Categorical.from_codes(codes.to_numpy(), dtype=pd.CategoricalDtype(list(known)))
+    codes = pc.index_in(ids, pa.array(known.values(), pa.int64())).fill_null(list(known).index(str(column.default)))
+    return pd.Categorical.from_codes(codes.to_numpy(), pd.Index(list(known), dtype="str"))
 
 
 def ints(values: pa.ChunkedArray, missing: int | None = None) -> Ids:

@@ -29,9 +29,7 @@ def from_trace(trace: Trace) -> dict[str, pa.Table]:
         tables[TABLES["nvtx"].nsys] = _with_domains(tables[TABLES["nvtx"].nsys], trace["nvtx"])
     if len(trace["devices"]):
         tables[nsys.CUDA_DEVICES] = _cuda_devices(trace)
-    tables |= {
-        name: _enum(rows) for name, (users, rows) in nsys.ENUMS.items() if any(len(trace[u]) for u in users)
-    }
+    tables |= {name: _enum(rows) for name, (users, rows) in nsys.ENUMS.items() if any(len(trace[u]) for u in users)}
     if len(strings.table):
         tables[nsys.STRINGS] = strings.table
     tables[nsys.EXPORT] = _export_rows(trace)
@@ -104,9 +102,7 @@ def _with_domains(events: pa.Table, nvtx: pd.DataFrame) -> pa.Table:
             "domainId": np.arange(1, len(domains) + 1),
         }
     )
-    return pa.concat_tables(
-        [created, events.append_column("domainId", pa.array(ids))], promote_options="default"
-    )
+    return pa.concat_tables([created, events.append_column("domainId", pa.array(ids))], promote_options="default")
 
 
 def _cuda_devices(trace: Trace) -> pa.Table:

@@ -60,7 +60,7 @@ class HostRecorder:
         self, name: str, start: int, end: int, *, device: int, stream: int, correlation: int,
         graph_node: int = MISSING, graph: int = MISSING,
     ) -> None:  # fmt: skip
-        """A kernel execution on a device's stream."""
+        """A kernel execution on a device's stream; the short name ends where the name has its first bracket."""
         if self.recording:
             self._rows["kernels"].append((start, end, device, stream, correlation, name, graph_node, graph))
 
@@ -73,7 +73,15 @@ class HostRecorder:
             self._rows["memcpys"].append((start, end, device, stream, correlation, kind, bytes, src_kind, dst_kind))
 
     def sync(
-        self, type: str, start: int, end: int, *, device: int, stream: int, correlation: int, event: int = MISSING
+        self,
+        type: str,
+        start: int,
+        end: int,
+        *,
+        device: int,
+        stream: int,
+        correlation: int,
+        event: int = MISSING,
     ) -> None:
         """What a synchronising call waited for; types as in `schema.SYNC_TYPES`."""
         if self.recording:
@@ -121,7 +129,7 @@ class HostRecorder:
             if name in _ON_DEVICE:
                 frame["context"] = 1
             frames[name] = frame
-        frames["kernels"]["short_name"] = frames["kernels"]["name"]
+        frames["kernels"]["short_name"] = [name.partition("(")[0] for name in frames["kernels"]["name"]]
         frames["api"]["return_value"] = 0
         frames["nvtx"]["kind"] = "push/pop"
         origin = min((int(f["start"].min()) for f in frames.values() if "start" in f and len(f)), default=0)
@@ -137,7 +145,8 @@ class HostRecorder:
         return {
             "devices": pd.DataFrame({"device": list(self._devices), "name": list(self._devices.values())}),
             "streams": pd.DataFrame(
-                [(process, 1, stream) for _, stream in self._streams], columns=["process", "context", "stream"]
+                [(process, 1, stream) for _, stream in self._streams],
+                columns=["process", "context", "stream"],
             ),
             "threads": pd.DataFrame(
                 {"process": process, "thread": threads, "name": [names.get(t, "") for t in threads]}

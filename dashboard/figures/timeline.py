@@ -1,0 +1,257 @@
+"""The timeline figure: several runs, stacked, on one time axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from dashboard.palette import COLOURS, DARK_TEXT_ON, FONT, KINDS, THEMES, Theme
+from dashboard.text import markup
+from dashboard.timeline.layout import GAP_STRIP, Panel
+from dashboard.units import duration, ticks
+
+MARGIN = {"l": 112, "r": 22, "t": 52, "b": 8}
+_LABELLED = 34  # px; a narrower gap gets no label
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """One run as the figure needs it.
+
+    Attributes:
+        title, note: its heading, and what stands beside it; neither escaped.
+        panel: where it stands.
+        marks: as `timeline.marks.marks_of` makes them.
+        lines: as `timeline.marks.connectors` makes them.
+        gaps: the gaps in view: x dx (s), gap (ns), text (a hover, escaped).
+    """
+
+    title: str
+    note: str
+    panel: Panel
+    marks: pd.DataFrame
+    lines: pd.DataFrame
+    gaps: pd.DataFrame
+
+
+def timeline_figure(
+    drawings: Sequence[Drawing], limits: tuple[int, int], origin: str, theme: str, width: int
+) -> go.Figure:
+    """Draw the runs.
+
+    Args:
+        drawings: the runs, top to bottom.
+        limits: what the time axis shows, ns from time 0.
+        origin: what time 0 is, in words.
+        theme: "light" or "dark".
+        width: of the plot, px.
+    """
+    look = THEMES[theme]
+    height = max((d.panel.bottom for d in drawings), default=0)
+    data: list[go.Bar | go.Scatter] = []
+    if drawings:
+        marks = pd.concat([d.marks for d in drawings], ignore_index=True)
+        data += _gap_bars(drawings, look)
+        data += _bars(marks, look)
+        data += _connectors(pd.concat([d.lines for d in drawings], ignore_index=True))
+        data += _texts(marks)
+    figure = go.Figure(data=data, skip_invalid=False)
+    figure.update_layout(_layout(drawings, limits, origin, look, height, width), overwrite=True)
+    return figure
+
+
+def height_of(drawings: Sequence[Drawing]) -> int:
+    """How tall the figure is, px."""
+    return max((d.panel.bottom for d in drawings), default=0) + MARGIN["t"] + MARGIN["b"]
+
+
+def _bars(marks: pd.DataFrame, look: Theme) -> list[go.Bar]:
+    """One Bar per kind and way of drawing: merged bins, narrow events, wide events on top."""
+    way = np.where(marks["share"] < 1, 0, np.where(marks["wide"], 2, 1))
+    bars = []
+    for (_, what), part in marks.groupby([way, "what"], sort=True):
+        colour = COLOURS[KINDS[int(what)]]
+        wide = bool(part["wide"].iloc[0])
+        bars.append(
+            go.Bar(
+                name=KINDS[int(what)],
+                orientation="h",
+                base=part["x"].to_numpy(),
+                x=part["dx"].to_numpy(),
+                y=part["y"].to_numpy(),
+                width=part["height"].to_numpy(dtype="float64"),
+                marker={
+                    "color": colour,
+                    "opacity": np.round(0.2 + 0.8 * part["share"].to_numpy(), 2),
+                    "line": {"width": 0.8, "color": look.surface if wide else colour},
+                },
+                hovertext=part["hover"].tolist(),
+                hoverinfo="text",
+                hoverlabel={"bordercolor": colour},
+                showlegend=False,
+            )
+        )
+    return bars
+
+
+def _gap_bars(drawings: Sequence[Drawing], look: Theme) -> list[go.Bar]:
+    parts = [
+        d.gaps.assign(top=d.panel.devices[0], bottom=d.panel.devices[1]) for d in drawings if len(d.gaps)
+    ]
+    if not parts:
+        return []
+    gaps = pd.concat(parts, ignore_index=True)
+    return [
+        go.Bar(
+            name="gap",
+            orientation="h",
+            base=gaps["x"].to_numpy(),
+            x=gaps["dx"].to_numpy(),
+            y=((gaps["top"] + gaps["bottom"]) / 2).to_numpy(),
+            width=(gaps["bottom"] - gaps["top"]).to_numpy(dtype="float64"),
+            marker={"color": COLOURS["gap"], "opacity": look.gap_opacity, "line": {"width": 0}},
+            hoverinfo="skip",
+            showlegend=False,
+        )
+    ]
+
+
+def _connectors(lines: pd.DataFrame) -> list[go.Scatter]:
+    """From the end of what a sync waited for up to the sync's return."""
+    if not len(lines):
+        return []
+    gap = np.full(len(lines), np.nan)
+    return [
+        go.Scatter(
+            name="waited for",
+            mode="lines+markers",
+            x=np.column_stack([lines["x0"], lines["x0"], lines["x1"], gap]).ravel(),
+            y=np.column_stack([lines["y0"], lines["y1"] + 7, lines["y1"], gap]).ravel(),
+            line={"color": COLOURS["sync"], "width": 1.2},
+            marker={"size": np.tile([5, 0, 0, 0], len(lines)), "color": COLOURS["sync"]},
+            hoverinfo="skip",
+            showlegend=False,
+        )
+    ]
+
+
+def _texts(marks: pd.DataFrame) -> list[go.Scatter]:
+    labelled = marks[marks["text"] != ""]
+    if not len(labelled):
+        return []
+    dark = labelled["what"].isin([KINDS.index(k) for k in DARK_TEXT_ON])
+    return [
+        go.Scatter(
+            name="text",
+            mode="text",
+            x=labelled["text_x"].to_numpy(),
+            y=labelled["y"].to_numpy(),
+            text=labelled["text"].tolist(),
+            textfont={"size": 10.5, "color": np.where(dark, "#1B2430", "#FFFFFF").tolist()},
+            hoverinfo="skip",
+            showlegend=False,
+        )
+    ]
+
+
+def _layout(
+    drawings: Sequence[Drawing], limits: tuple[int, int], origin: str, look: Theme, height: int, width: int
+) -> dict[str, object]:
+    times, texts = ticks(*limits, most=max(width // 120, 4))
+    placed = [p for d in drawings for p in d.panel.rows]
+    return {
+        "barmode": "overlay",
+        "hovermode": "closest",
+        "dragmode": "zoom",
+        "autosize": True,
+        "margin": {**MARGIN, "pad": 0},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "font": {"family": FONT, "size": 12, "color": look.ink},
+        "hoverlabel": {"bgcolor": look.surface, "font": {"color": look.ink, "size": 12, "family": FONT}, "align": "left",
+                       "namelength": -1},
+        "xaxis": {
+            "range": [limits[0] / 1e9, limits[1] / 1e9],
+            "side": "top",
+            "tickvals": [t / 1e9 for t in times],
+            "ticktext": texts,
+            "showgrid": True,
+            "gridcolor": look.line,
+            "gridwidth": 1,
+            "zeroline": True,
+            "zerolinecolor": look.muted,
+            "zerolinewidth": 1.5,
+            "ticks": "outside",
+            "tickcolor": look.line,
+            "tickfont": {"color": look.muted, "size": 11},
+            "title": {"text": f"time from the {origin}", "standoff": 8, "font": {"color": look.muted, "size": 12}},
+        },
+        "yaxis": {
+            "range": [height, 0],
+            "fixedrange": True,
+            "showgrid": False,
+            "zeroline": False,
+            "tickvals": [p.middle for p in placed if p.row.label],
+            "ticktext": [markup(p.row.label, 22) for p in placed if p.row.label],
+            "tickfont": {"color": look.muted, "size": 11},
+            "ticklabelstandoff": 8,
+        },
+        "shapes": [*_tracks(drawings, look)],
+        "annotations": [a for d in drawings for a in (*_heading(d, look), *_gap_labels(d, limits, look, width))],
+    }  # fmt: skip
+
+
+def _tracks(drawings: Sequence[Drawing], look: Theme) -> list[dict[str, object]]:
+    """A faint track behind every row, and a line between runs."""
+    across = {"xref": "paper", "x0": 0, "x1": 1, "layer": "below"}
+    tracks: list[dict[str, object]] = [
+        {**across, "type": "rect", "y0": p.top, "y1": p.bottom, "fillcolor": look.track, "line": {"width": 0}}
+        for d in drawings
+        for p in d.panel.rows
+    ]
+    return tracks + [
+        {
+            **across,
+            "type": "line",
+            "y0": d.panel.top,
+            "y1": d.panel.top,
+            "line": {"color": look.line, "width": 1},
+        }
+        for d in drawings[1:]
+    ]
+
+
+def _heading(drawing: Drawing, look: Theme) -> list[dict[str, object]]:
+    note = f'  <span style="color:{look.muted}">{markup(drawing.note)}</span>' if drawing.note else ""
+    return [
+        {
+            "xref": "paper", "x": 0, "y": drawing.panel.top + 18, "xanchor": "left", "yanchor": "middle",
+            "text": f"<b>{markup(drawing.title, 60)}</b>{note}", "showarrow": False, "font": {"size": 13},
+            "bgcolor": look.surface, "borderpad": 1, "name": "heading",
+        }
+    ]  # fmt: skip
+
+
+def _gap_labels(
+    drawing: Drawing, limits: tuple[int, int], look: Theme, width: int
+) -> list[dict[str, object]]:
+    """ "gap 150 µs" over each gap that is wide enough for it."""
+    labels: list[dict[str, object]] = []
+    per_pixel = (limits[1] - limits[0]) / width
+    for x, dx, gap, text in drawing.gaps[["x", "dx", "gap", "text"]].itertuples(index=False):
+        low, high = max(x * 1e9, limits[0]), min((x + dx) * 1e9, limits[1])
+        if (high - low) / per_pixel < _LABELLED:
+            continue
+        words = f"gap {duration(gap)}" if (high - low) / per_pixel >= 2.2 * _LABELLED else duration(gap)
+        labels.append(
+            {
+                "x": (low + high) / 2e9, "y": drawing.panel.devices[1] - GAP_STRIP / 2, "yanchor": "middle",
+                "text": words, "showarrow": False, "font": {"size": 11.5, "color": look.ink}, "hovertext": text,
+                "name": "gap",
+            }
+        )  # fmt: skip
+    return labels

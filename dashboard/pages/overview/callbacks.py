@@ -1,0 +1,196 @@
+"""Which event feeds what on the overview.
+
+Two callbacks and one in the browser: whatever happens becomes a new view (`reduce`), the browser settles theme and
+width (`screen`), and the view is drawn (`render`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
+from dash.exceptions import PreventUpdate
+
+from dashboard.figures.causes import Causes, causes_figure, causes_height
+from dashboard.figures.timeline import MARGIN, height_of, timeline_figure
+from dashboard.pages.overview.events import Event, after
+from dashboard.pages.overview.table import columns, height, row
+from dashboard.store import Run, RunStore
+from dashboard.timeline.scene import draw, limits_of, token_of
+from dashboard.units import duration, microseconds
+from dashboard.view import View
+
+_BUTTONS = ("token-back", "token-on", "show-gap", "show-token", "show-all", "zoom-in", "zoom-out", "pan-left", "pan-right",
+            "theme")  # fmt: skip
+_HIDDEN, _SHOWN = {"display": "none"}, {"display": "block"}
+
+
+def register(app: Dash, store: RunStore) -> None:
+    """Attach the page's callbacks to an app that shows the runs of `store`."""
+    _table(app, store)
+    _reduce(app, store)
+    _render(app, store)
+    app.clientside_callback(
+        ClientsideFunction("intertoken", "screen"),
+        Output("screen", "data"),
+        Input("view", "data"),
+        prevent_initial_call=True,
+    )
+    app.clientside_callback(
+        ClientsideFunction("intertoken", "copyLink"),
+        Output("said", "children"),
+        Input("copy-link", "n_clicks"),
+        prevent_initial_call=True,
+    )
+
+
+def _table(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("runs", "rowData"),
+        Output("runs", "columnDefs"),
+        Output("runs", "style"),
+        Output("runs", "dashGridOptions"),
+        Input("url", "pathname"),
+        State("runs", "dashGridOptions"),
+    )
+    def load(_: str, options: dict[str, Any]) -> tuple[Any, ...]:
+        rows = [row(run) for run in store.runs()]
+        return rows, columns(rows), {"height": height(rows)}, {**options, "loading": False}
+
+
+def _reduce(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("view", "data"),
+        Output("url", "search"),
+        Output("runs", "selectedRows"),
+        Output("token", "value"),
+        Output("token", "max"),
+        Output("token-label", "children"),
+        Output("align", "value"),
+        Input("runs", "rowData"),
+        Input("url", "search"),
+        Input("runs", "selectedRows"),
+        Input("token", "value"),
+        Input("align", "value"),
+        Input("timeline", "relayoutData"),
+        *(Input(button, "n_clicks") for button in _BUTTONS),
+        State("view", "data"),
+        State("screen", "data"),
+        prevent_initial_call=True,
+    )
+    def reduce(
+        rows: list[dict[str, Any]] | None,
+        search: str,
+        selected: Any,
+        token: int,
+        align: str,
+        relayout: Any,
+        *rest: Any,
+    ) -> tuple[Any, ...]:
+        *_, before, screen = rest
+        values = {"token": token, "align": align, "timeline": relayout}
+        if rows is None:
+            raise PreventUpdate
+        triggered = {t["prop_id"].split(".")[0]: t["prop_id"] for t in ctx.triggered}
+        source = next(iter(triggered), "")
+        if before is None or source == "url" or triggered.get("runs") == "runs.rowData":
+            view = _opened(View.parse(search), store)
+        else:
+            view = View.from_data(before)
+            value = _keys(selected) if source == "runs" else values.get(source)
+            shown = store.chosen(view.runs or ())
+            view = after(view, Event(source, value), shown, (screen or {}).get("scheme", "light"))
+        if before is not None and view == View.from_data(before) and source != "runs":
+            raise PreventUpdate
+        runs = store.chosen(view.runs or ())
+        most = max((len(run.tokens) for run in runs if run.tokens is not None), default=2) - 1
+        link = view.query()
+        chosen = list(view.runs or ())
+        return (
+            view.data(),
+            no_update if link == (search or "") else link,
+            no_update if chosen == _keys(selected) else {"ids": chosen},
+            token_of(runs, view),
+            max(most, 1),
+            f"of token {token_of(runs, view)} (0–{most})",
+            view.align,
+        )
+
+
+def _opened(view: View, store: RunStore) -> View:
+    """A view as a link gives it; without one, the first two runs that have something to show."""
+    if view.runs is None:
+        view = replace(view, runs=tuple([run.key for run in store.runs() if run.steps is not None][:2]))
+    return replace(view, runs=tuple(run.key for run in store.chosen(view.runs or ())))
+
+
+def _keys(selected: Any) -> list[str]:
+    if isinstance(selected, dict):
+        return list(selected.get("ids", []))
+    return [r["key"] for r in selected or []]
+
+
+def _render(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("timeline", "figure"),
+        Output("timeline", "style"),
+        Output("timeline-holder", "style"),
+        Output("causes", "figure"),
+        Output("causes", "style"),
+        Output("causes-section", "style"),
+        Output("nothing", "children"),
+        Output("nothing", "style"),
+        Output("causes-holder", "aria-label"),
+        Input("screen", "data"),
+        State("view", "data"),
+        prevent_initial_call=True,
+    )
+    def render(screen: dict[str, Any], data: dict[str, Any]) -> tuple[Any, ...]:
+        view, theme = View.from_data(data), str(screen["scheme"])
+        runs = store.chosen(view.runs or ())
+        width = min(max(int(screen["width"]) - MARGIN["l"] - MARGIN["r"], 300), 4000)
+        drawings = draw(runs, view, width)
+        origin = f"{view.align} of token {token_of(runs, view)}’s compute"
+        figure = timeline_figure(drawings, limits_of(runs, view), origin, theme, width)
+        causes = causes_of(runs)
+        said = "; ".join(f"{c.name}: {duration(c.total_us * 1e3)} ({c.note})" for c in causes)
+        return (
+            figure,
+            {"height": f"{height_of(drawings)}px"},
+            _SHOWN if runs else _HIDDEN,
+            causes_figure(causes, theme),
+            {"height": f"{causes_height(causes)}px"},
+            _SHOWN if causes else _HIDDEN,
+            nothing_to_show(store.runs()),
+            _HIDDEN if runs else _SHOWN,
+            f"Causes of the gap. {said}",
+        )
+
+
+def causes_of(runs: Sequence[Run]) -> list[Causes]:
+    """What the gaps of these runs are made of, with what a reader must know of each."""
+    found = []
+    for run in runs:
+        summary = run.summary
+        if not summary.causes_us:
+            continue
+        note = f"median {microseconds(summary.gap_p50_us)} · "
+        if summary.warning is not None:
+            note += f"traced ({summary.graph_trace} level): inflated"
+        elif run.inflated and run.gaps is not None:
+            note += f"corrected; {duration(run.gaps.gap_us['mean'] * 1e3)} as traced"
+        if summary.distortion is not None and summary.distortion != 1.0:
+            note += f", distortion {summary.distortion:.2f}"
+        found.append(Causes(run.name, summary.causes_us, note))
+    return found
+
+
+def nothing_to_show(runs: Sequence[Run]) -> str:
+    """What to do when no timeline is shown."""
+    if not runs:
+        return "No recordings yet. Start with: intertoken dashboard RUNS_DIR_OR_TRACE ..."
+    if not any(run.steps is not None for run in runs):
+        return "None of these recordings has token steps to show; the table says why."
+    return "Select one to six runs in the table to see them on one time axis."

@@ -1,0 +1,78 @@
+"""What each event on the page does to the view: one pure function, from the old view to the new one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dashboard.store import Run
+from dashboard.timeline import align
+from dashboard.timeline.scene import limits_of, token_of
+from dashboard.view import ALIGNMENTS, MOST_RUNS, View, span, zoom
+
+_ZOOMS = {"zoom-in": (0.5, 0.0), "zoom-out": (2.0, 0.0), "pan-left": (1.0, -0.35), "pan-right": (1.0, 0.35)}
+_SHOWS = {"show-gap", "show-token", "show-all"}
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing the reader did: which component, and its new value."""
+
+    source: str
+    value: Any = None
+
+
+def after(view: View, event: Event, runs: Sequence[Run], scheme: str = "light") -> View:
+    """The view after an event.
+
+    Args:
+        view: as it was.
+        event: what happened.
+        runs: the runs that `view` shows.
+        scheme: "light" or "dark", what the page looks like now.
+    """
+    match event:
+        case Event("runs", keys):
+            return replace(view, runs=_ordered(view.runs or (), keys))
+        case Event("token", int(number)):
+            return replace(view, token=number)
+        case Event("token-back" | "token-on" as which):
+            step = 1 if which == "token-on" else -1
+            return replace(view, token=max(token_of(runs, view) + step, 0))
+        case Event("align", str(how)) if how in ALIGNMENTS:
+            return replace(view, align=how)
+        case Event("timeline", dict(change)):
+            return _dragged(view, change)
+        case Event(source) if source in _ZOOMS:
+            return replace(view, range=zoom(limits_of(runs, view), *_ZOOMS[source]))
+        case Event(source) if source in _SHOWS:
+            return replace(view, range=_range(source, view, runs))
+        case Event("theme"):
+            return replace(view, theme="light" if scheme == "dark" else "dark")
+    return view
+
+
+def _range(source: str, view: View, runs: Sequence[Run]) -> tuple[int, int] | None:
+    tokens = [run.tokens for run in runs if run.tokens is not None]
+    if source == "show-gap":
+        return align.gap_range(tokens, token_of(runs, view), view.align)
+    if source == "show-all":
+        return align.whole_range(tokens, token_of(runs, view), view.align)
+    return None
+
+
+def _ordered(before: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:
+    """The keys now selected, those shown before first and in their old order, so that nothing jumps."""
+    kept = [key for key in before if key in keys]
+    return tuple(kept + [key for key in keys if key not in kept])[:MOST_RUNS]
+
+
+def _dragged(view: View, change: dict[str, Any]) -> View:
+    """What Plotly reports after a drag or a double click."""
+    if change.get("xaxis.autorange"):
+        return replace(view, range=None)
+    low, high = change.get("xaxis.range[0]"), change.get("xaxis.range[1]")
+    if isinstance(low, int | float) and isinstance(high, int | float):
+        return replace(view, range=span(low * 1e9, high * 1e9))
+    return view

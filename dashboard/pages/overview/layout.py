@@ -1,0 +1,175 @@
+"""Where things stand on the overview."""
+
+from __future__ import annotations
+
+from dash import dcc, html
+
+from dashboard.palette import COLOURS, NAMES
+from dashboard.pages.overview.table import grid
+from dashboard.view import ALIGNMENTS
+
+_LEGEND = ("kernel", "graph", "copy", "memset", "sync", "launch", "host", "api", "other", "nvtx", "gap")
+_MOVES = {
+    "show-gap": ("Gap", "Zoom to the gap"),
+    "show-token": ("Token", "Show one token"),
+    "show-all": ("Whole run", "Show every token"),
+    "zoom-out": ("−", "Zoom out"),
+    "zoom-in": ("+", "Zoom in"),
+    "pan-left": ("←", "Move left"),
+    "pan-right": ("→", "Move right"),
+}
+_BLANK = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False},
+                                "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}}  # fmt: skip
+_GRAPH = {"displayModeBar": False, "displaylogo": False, "doubleClick": "autosize", "scrollZoom": False,
+          "showTips": False}  # fmt: skip
+
+
+def layout() -> html.Div:
+    """The page."""
+    return html.Div(
+        [
+            dcc.Location(id="url", refresh=False),
+            dcc.Store(id="view"),
+            dcc.Store(id="screen"),
+            _header(),
+            html.Main([_runs(), _timeline(), _causes()]),
+            html.P(id="said", role="status", className="unseen"),
+        ],
+        id="page",
+    )
+
+
+def _header() -> html.Header:
+    return html.Header(
+        [
+            html.H1("intertoken"),
+            html.P("what happens between two tokens", className="motto"),
+            html.Button(
+                "Copy link", id="copy-link", className="button", title="Copy a link to exactly this view"
+            ),
+            html.Button("Dark", id="theme", className="button", title="Switch between light and dark"),
+        ]
+    )
+
+
+def _runs() -> html.Section:
+    return html.Section(
+        [
+            html.Div(
+                [
+                    html.H2("Runs"),
+                    html.P(
+                        "Select one to six.  ▲ comes from a traced pass, which inflates it.", className="hint"
+                    ),
+                ],
+                className="bar",
+            ),
+            grid(),
+        ],
+        **{"aria-label": "Runs"},
+    )
+
+
+def _timeline() -> html.Section:
+    return html.Section(
+        [
+            html.Div(
+                [
+                    html.H2("Timeline"),
+                    _token(),
+                    html.Div(
+                        [
+                            html.Button(text, id=key, className="button", title=hint, **{"aria-label": hint})
+                            for key, (text, hint) in _MOVES.items()
+                        ],
+                        className="moves",
+                        role="group",
+                        **{"aria-label": "What the time axis shows"},
+                    ),
+                ],
+                className="bar",
+            ),
+            html.Ul(
+                [
+                    html.Li([html.Span(style={"background": COLOURS[kind]}, className="swatch"), NAMES[kind]])
+                    for kind in _LEGEND
+                ],
+                className="legend",
+                **{"aria-label": "Colours"},
+            ),
+            html.Div("Reading the recordings …", id="nothing", className="empty"),
+            html.Div(
+                dcc.Graph(id="timeline", figure=_BLANK, config=_GRAPH, responsive=True, style={"height": "300px"}),
+                id="timeline-holder",
+                role="img",
+                **{"aria-label": "Timelines of the selected runs"},
+            ),
+            html.P("Drag to zoom, shift-drag to move, double-click for one token. Hover for names and times.",
+                   className="hint foot"),
+        ],
+        **{"aria-label": "Timeline"},
+    )  # fmt: skip
+
+
+def _token() -> html.Div:
+    return html.Div(
+        [
+            html.Span("Aligned at the"),
+            dcc.RadioItems(
+                id="align",
+                options=[{"value": key, "label": key} for key in ALIGNMENTS],
+                value="end",
+                inline=True,
+                className="choice",
+            ),
+            html.Span("of token", id="token-label"),
+            html.Button(
+                "‹",
+                id="token-back",
+                className="button",
+                title="Token before",
+                **{"aria-label": "Token before"},
+            ),
+            html.Div(
+                dcc.Slider(
+                    id="token",
+                    min=0,
+                    max=1,
+                    step=1,
+                    value=0,
+                    marks=None,
+                    updatemode="mouseup",
+                    included=False,
+                ),
+                className="slider",
+            ),
+            html.Button(
+                "›", id="token-on", className="button", title="Next token", **{"aria-label": "Next token"}
+            ),
+        ],
+        className="token",
+    )
+
+
+def _causes() -> html.Section:
+    return html.Section(
+        [
+            html.Div(
+                [
+                    html.H2("What the gap is made of"),
+                    html.P("Mean over the tokens of each run, slow ones included.", className="hint"),
+                ],
+                className="bar",
+            ),
+            html.Div(
+                dcc.Graph(
+                    id="causes", figure=_BLANK, config=_GRAPH, responsive=True, style={"height": "80px"}
+                ),
+                id="causes-holder",
+                role="img",
+                **{"aria-label": "Causes of the gap"},
+            ),
+        ],
+        id="causes-section",
+        **{"aria-label": "Causes of the gap"},
+    )

@@ -1,0 +1,118 @@
+"""The table of runs: what a row says, and how the grid shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dash_ag_grid as dag
+
+from dashboard.store import Run
+from dashboard.text import plain
+
+_NUMBER = {"filter": "agNumberColumnFilter", "type": "rightAligned"}
+
+
+def _figure(field: str, header: str, form: str, hint: str, width: int = 92) -> dict[str, Any]:
+    value = f"params.data.{field}"
+    return {
+        **_NUMBER,
+        "field": field,
+        "headerName": header,
+        "headerTooltip": hint,
+        "width": width,
+        "valueFormatter": {"function": f"{value} == null ? '–' : d3.format('{form}')({value})"},
+    }
+
+
+_TRACED = "params.data.traced ? ' ▲' : ''"
+
+COLUMNS: list[dict[str, Any]] = [
+    {"field": "name", "headerName": "Run", "minWidth": 300, "flex": 3, "tooltipField": "note"},
+    {"field": "model", "headerName": "Model", "width": 100},
+    {"field": "strategy", "headerName": "Class", "width": 84,
+     "headerTooltip": "The strategy that the calls in the recording follow"},
+    {"field": "configured", "headerName": "Asked for", "width": 104, "headerTooltip": "The strategy the run was started with"},
+    {"field": "mode", "headerName": "Mode", "width": 104, "headerTooltip": "Streams: sequential or concurrent branches"},
+    _figure("tokens_per_s", "Tokens/s", ",.1f", "Untraced where known; ▲: the traced pass's own", 108)
+    | {"valueFormatter": {"function":
+        f"params.data.tokens_per_s == null ? '–' : d3.format(',.1f')(params.data.tokens_per_s) + (params.data.rate_traced ? ' ▲' : '')"}},
+    _figure("gap_p50", "Gap p50, µs", ",.1f", "Median inter-token gap; ▲: traced, so inflated", 112)
+    | {"valueFormatter": {"function":
+        f"params.data.gap_p50 == null ? '–' : d3.format(',.1f')(params.data.gap_p50) + ({_TRACED})"}},
+    _figure("gap_p90", "p90, µs", ",.1f", "90th percentile of the gap; ▲: traced, so inflated", 96)
+    | {"valueFormatter": {"function":
+        f"params.data.gap_p90 == null ? '–' : d3.format(',.1f')(params.data.gap_p90) + ({_TRACED})"}},
+    _figure("syncs", "Syncs", ".3~g", "Host synchronisations per token", 76),
+    _figure("copies", "Copies", ".3~g", "Copies per token", 80),
+    _figure("launches", "Launches", ".3~g", "Graph or kernel launches per token", 94),
+    {"field": "signature", "headerName": "Signature", "minWidth": 170, "flex": 2, "cellClass": "mono",
+     "headerTooltip": "A token's host calls in order: s sync, a asynchronous copy, c blocking copy, g launch"},
+    {"field": "device", "headerName": "Device", "width": 130, "tooltipField": "device"},
+    _figure("distortion", "Distortion", ".2f", "Traced period / untraced period", 104),
+    {"field": "level", "headerName": "Trace", "width": 86, "headerTooltip": "How CUDA graphs were traced: node, graph or none"},
+]  # fmt: skip
+
+
+_OPTIONAL = {"model", "configured", "mode", "distortion"}
+
+
+def columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The columns, without those that no row fills."""
+    return [c | {"hide": c["field"] in _OPTIONAL and not any(r[c["field"]] for r in rows)} for c in COLUMNS]
+
+
+def grid() -> dag.AgGrid:
+    """The table, empty until the recordings are read."""
+    return dag.AgGrid(
+        id="runs",
+        columnDefs=COLUMNS,
+        rowData=None,
+        getRowId="params.data.key",
+        defaultColDef={"sortable": True, "filter": True, "resizable": True, "suppressHeaderMenuButton": True},
+        dashGridOptions={
+            "rowSelection": {
+                "mode": "multiRow", "checkboxes": True, "headerCheckbox": False, "enableClickSelection": True,
+                "enableSelectionWithoutKeys": True, "isRowSelectable": {"function": "params.data.readable"},
+            },
+            "domLayout": "normal", "rowHeight": 32, "headerHeight": 36, "tooltipShowDelay": 300, "animateRows": False,
+            "enableCellTextSelection": True,
+            "loading": True,
+        },
+        rowClassRules={"unreadable": "!params.data.readable"},
+        style={"height": "120px"},
+    )  # fmt: skip
+
+
+def row(run: Run) -> dict[str, Any]:
+    """What the table says of a run."""
+    summary = run.summary
+    traced = summary.warning is not None
+    untraced = summary.tokens_per_s is not None
+    return {
+        "key": run.key,
+        "name": plain(run.name, 90),
+        "model": plain(summary.model, 40),
+        "strategy": summary.strategy or "",
+        "configured": plain(summary.configured, 20),
+        "mode": plain(summary.concurrency, 20),
+        "tokens_per_s": summary.tokens_per_s if untraced else summary.traced_tokens_per_s,
+        "rate_traced": traced and not untraced,
+        "gap_p50": summary.gap_p50_us,
+        "gap_p90": summary.gap_p90_us,
+        "traced": traced,
+        "syncs": summary.syncs_per_token,
+        "copies": summary.copies_per_token,
+        "launches": summary.launches_per_token,
+        "signature": plain(summary.problem if summary.problem else summary.signature or "", 300),
+        "device": plain(summary.gpu or summary.backend, 40),
+        "distortion": summary.distortion,
+        "level": summary.graph_trace or "",
+        "readable": run.steps is not None,
+        "note": plain(summary.problem or summary.warning or ""),
+    }
+
+
+def height(rows: Sequence[dict[str, Any]]) -> str:
+    """As tall as its rows, up to eight of them."""
+    return f"{36 + 32 * min(max(len(rows), 1), 8) + 4}px"

@@ -1,0 +1,201 @@
+"""Marks: the rectangles and lines that a timeline draws, as tables in the figure's own coordinates.
+
+x is seconds from time 0 (Plotly writes them with SI prefixes), y pixels from the top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dashboard.palette import KINDS
+from dashboard.text import markup
+from dashboard.timeline.detail import Detail, detail, in_view
+from dashboard.timeline.layout import Panel, Placed
+from dashboard.timeline.rows import Row
+from dashboard.units import duration, size
+from tracer.intervals import Ints
+from tracer.schema import MISSING
+
+COLUMNS: Final = ["x", "dx", "y", "height", "what", "share", "wide", "hover", "text", "text_x"]
+WAIT_COLUMNS: Final = ["start", "end", "process", "thread", "stream", "waited_for", "waited_until"]
+_MOST_WHOLE = 150  # events of a row in view; with more, hovers hold shortened names
+_CHARACTER = 6.4  # px of one character inside a bar
+_SHARPEST = 4.0  # px; bars at least this wide are set apart from their neighbours
+_MOST_CONNECTORS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What is in view of one run: [low, high) in ns of its own clock, `anchor` its time 0, `width` px, bins per row."""
+
+    low: int
+    high: int
+    anchor: int
+    width: int
+    bins: int
+
+    @property
+    def ns_per_pixel(self) -> float:
+        """How long one pixel is."""
+        return (self.high - self.low) / self.width
+
+    def seconds(self, times: Ints) -> NDArray[np.float64]:
+        """Times as x."""
+        return (times - self.anchor) / 1e9
+
+
+def marks_of(placed: Placed, window: Window, waits: pd.DataFrame) -> pd.DataFrame:
+    """The marks of one row: x dx (s), y height (px), what (position in KINDS), share (busy share, 1 for an event),
+    wide (whether it can bear an outline), hover, text and text_x (what stands inside it, and where).
+    """
+    row = placed.row
+    margin = (window.high - window.low) // 10
+    low, high = window.low - margin, window.high + margin
+    chosen = in_view(row.start, row.reach, row.end, low, high)
+    drawn = detail(row.start, row.end, chosen, low, high, window.bins)
+    parts = [_exact(placed, drawn.exact, window, waits, low, high), _merged(placed, drawn, window)]
+    return pd.concat([p for p in parts if len(p)] or parts[:1], ignore_index=True)
+
+
+def _exact(
+    placed: Placed, index: Ints, window: Window, waits: pd.DataFrame, low: int, high: int
+) -> pd.DataFrame:
+    row = placed.row
+    start, end = np.maximum(row.start[index], low), np.minimum(row.end[index], high)
+    seen_start, seen_end = np.maximum(start, window.low), np.minimum(end, window.high)
+    room = (seen_end - seen_start) / window.ns_per_pixel
+    return pd.DataFrame(
+        {
+            "x": window.seconds(start),
+            "dx": (end - start) / 1e9,
+            "y": placed.middle,
+            "height": placed.bottom - placed.top,
+            "what": row.events["what"].to_numpy()[index],
+            "share": 1.0,
+            "wide": (end - start) / window.ns_per_pixel >= _SHARPEST,
+            "hover": _hovers(row, index, window, waits),
+            "text": _texts(row, index, room),
+            "text_x": window.seconds((seen_start + seen_end) // 2),
+        },
+        columns=COLUMNS,
+    )
+
+
+def _merged(placed: Placed, drawn: Detail, window: Window) -> pd.DataFrame:
+    row = placed.row
+    titles, codes = row.brief_titles, row.codes[1][drawn.longest]
+    lengths = row.end[drawn.longest] - row.start[drawn.longest]
+    share = drawn.busy / (drawn.end - drawn.start)
+    hover = [
+        f"<b>{count} events</b> in {duration(width)}, busy {part:.0%}<br>longest: {duration(length)} {titles[code]}"
+        for count, width, part, length, code in zip(
+            drawn.count.tolist(), (drawn.end - drawn.start).tolist(), share.tolist(), lengths.tolist(), codes.tolist(),
+            strict=True,
+        )
+    ]  # fmt: skip
+    return pd.DataFrame(
+        {
+            "x": window.seconds(drawn.start),
+            "dx": (drawn.end - drawn.start) / 1e9,
+            "y": placed.middle,
+            "height": placed.bottom - placed.top,
+            "what": row.events["what"].to_numpy()[drawn.longest],
+            "share": share,
+            "wide": False,
+            "hover": hover,
+            "text": "",
+            "text_x": 0.0,
+        },
+        columns=COLUMNS,
+    )
+
+
+def _texts(row: Row, index: Ints, room: NDArray[np.float64]) -> list[str]:
+    """What fits inside each bar, cut where it must be; nothing where not even three characters fit."""
+    fits = ((room - 6) / _CHARACTER).astype(np.int64)
+    names = row.texts[row.codes[0][index]]
+    return [
+        "" if n < 4 else markup(name if len(name) <= n else f"{name[: n - 1]}…", limit=max(n, 4))
+        for name, n in zip(names, fits.tolist(), strict=True)
+    ]
+
+
+def _hovers(row: Row, index: Ints, window: Window, waits: pd.DataFrame) -> list[str]:
+    events = row.events
+    titles = (row.titles if len(index) <= _MOST_WHOLE else row.brief_titles)[row.codes[1][index]]
+    columns = [
+        events[c].to_numpy()[index].tolist() for c in ("start", "end", "stream", "correlation", "bytes")
+    ]
+    notes = _wait_notes(row, index, waits)
+    return [
+        f"<b>{title}</b><br>{duration(end - start)}, from {_signed(start - window.anchor)}{_ids(stream, number, count)}{note}"
+        for title, start, end, stream, number, count, note in zip(titles, *columns, notes, strict=True)
+    ]
+
+
+def _signed(ns: int) -> str:
+    return f"{'+' if ns > 0 else ''}{duration(ns, 4)}"
+
+
+def _ids(stream: int, correlation: int, count: int) -> str:
+    known = [f"stream {stream}"] if stream != MISSING else []
+    known += [f"correlation {correlation}"] if correlation != MISSING else []
+    known += [size(count)] if count != MISSING else []
+    return "<br>" + " · ".join(known) if known else ""
+
+
+def _wait_notes(row: Row, index: Ints, waits: pd.DataFrame) -> list[str]:
+    """For the syncs among the events what they waited for."""
+    notes = [""] * len(index)
+    mine = waits[(waits["process"] == row.process) & (waits["thread"] == row.thread)]
+    if row.role != "api" or not len(mine):
+        return notes
+    starts = mine["start"].to_numpy()
+    at = np.minimum(np.searchsorted(starts, row.start[index]), len(starts) - 1)
+    for i in np.flatnonzero(
+        (starts[at] == row.start[index]) & (row.events["what"].to_numpy()[index] == KINDS.index("sync"))
+    ):
+        wait = mine.iloc[at[i]]
+        if wait["waited_until"] == MISSING:
+            notes[i] = "<br>waited for nothing: the stream was idle"
+        else:
+            ago = duration(wait["end"] - wait["waited_until"])
+            notes[i] = (
+                f"<br>waited for {markup(wait['waited_for'], 60)}, which ended {ago} before it returned"
+            )
+    return notes
+
+
+def waits_of(calls: pd.DataFrame) -> pd.DataFrame:
+    """The syncs of a sync report's calls, by start, with `WAIT_COLUMNS`."""
+    syncs = calls[calls["letter"] == "s"].sort_values("start", kind="stable", ignore_index=True)
+    return syncs[WAIT_COLUMNS]
+
+
+def connectors(panel: Panel, waits: pd.DataFrame, window: Window) -> pd.DataFrame:
+    """Lines from the end of the activity that a sync waited for to the sync's return: x0 y0 x1 y1.
+
+    None at all where more than a few syncs are in view: they would hide what they explain.
+    """
+    seen = waits[
+        (waits["end"] > window.low) & (waits["start"] < window.high) & (waits["waited_until"] != MISSING)
+    ]
+    lines = []
+    for wait in seen.itertuples() if len(seen) <= _MOST_CONNECTORS else ():
+        call = panel.row(role="api", process=wait.process, thread=wait.thread)
+        source = _source(panel, int(wait.process), int(wait.stream), int(wait.waited_until))
+        if call is not None and source is not None:
+            x0, x1 = ((t - window.anchor) / 1e9 for t in (wait.waited_until, wait.end))
+            lines.append((x0, source.middle, x1, call.bottom))
+    return pd.DataFrame(lines, columns=["x0", "y0", "x1", "y1"], dtype="float64")
+
+
+def _source(panel: Panel, process: int, stream: int, until: int) -> Placed | None:
+    """The row of the activity that ended at `until`, on this stream unless the sync's stream is unknown."""
+    rows = [p for p in panel.rows if p.row.role == "stream" and p.row.process == process]
+    return next((p for p in rows if stream in (p.row.stream, MISSING) and (p.row.end == until).any()), None)

@@ -1,0 +1,91 @@
+"""The scene: chosen runs and a view, turned into the drawings of a timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from dashboard.figures.timeline import Drawing
+from dashboard.store import Run
+from dashboard.timeline import align
+from dashboard.timeline.layout import Panel, panels
+from dashboard.timeline.marks import Window, connectors, marks_of, waits_of
+from dashboard.units import duration
+from dashboard.view import View
+from tracer.analysis.gaps import CAUSES
+
+_MOST_MARKS = 3600  # in one figure: what a browser redraws without a stutter
+_MOST_GAPS = 150
+
+
+def limits_of(runs: Sequence[Run], view: View) -> tuple[int, int]:
+    """What the time axis shows, ns from time 0."""
+    return view.range or align.default_range(_tokens(runs), view.align)
+
+
+def token_of(runs: Sequence[Run], view: View) -> int:
+    """The token at which the runs are aligned."""
+    tokens = _tokens(runs)
+    most = max((len(t) for t in tokens), default=1) - 1
+    return align.typical_token(tokens) if view.token is None else min(view.token, most)
+
+
+def _tokens(runs: Sequence[Run]) -> list[align.Tokens]:
+    return [run.tokens for run in runs if run.tokens is not None]
+
+
+def draw(runs: Sequence[Run], view: View, width: int) -> list[Drawing]:
+    """The drawings of these runs in this view, `width` px wide."""
+    limits, token = limits_of(runs, view), token_of(runs, view)
+    places = panels([run.rows for run in runs])
+    rows = max(sum(len(p.rows) for p in places), 1)
+    bins = min(max(_MOST_MARKS // rows, 60), width)
+    drawings = []
+    for run, panel in zip(runs, places, strict=True):
+        if run.tokens is None:
+            continue
+        anchor = run.tokens.anchor(token, view.align)
+        window = Window(limits[0] + anchor, limits[1] + anchor, anchor, width, bins)
+        drawings.append(_drawing(run, panel, window, token))
+    return drawings
+
+
+def _drawing(run: Run, panel: Panel, window: Window, token: int) -> Drawing:
+    waits = run.waits
+    marks = pd.concat([marks_of(placed, window, waits) for placed in panel.rows], ignore_index=True)
+    return Drawing(
+        run.name, _note(run, token), panel, marks, connectors(panel, waits, window), _gaps(run, window)
+    )
+
+
+def _note(run: Run, token: int) -> str:
+    """What stands beside a run's name: its class, and this token's gap."""
+    tokens = run.tokens
+    assert tokens is not None
+    at = tokens.clamp(token)
+    gap = int(tokens.gap[at])
+    parts = [run.summary.strategy or "", f"token {tokens.step[at]}"]
+    parts += [f"gap after it {duration(gap)}"] if gap >= 0 else ["no gap after it"]
+    parts += ["traced: times are inflated"] if run.inflated else []
+    return "  ·  ".join(p for p in parts if p)
+
+
+def _gaps(run: Run, window: Window) -> pd.DataFrame:
+    """The gaps in view, with what they are made of: x dx gap text."""
+    table = run.gaps.table if run.gaps is not None else pd.DataFrame(columns=["start", "end", "gap", "step"])
+    seen = table[(table["end"] > window.low) & (table["start"] < window.high) & (table["gap"] > 0)]
+    seen = seen.nlargest(_MOST_GAPS, "gap").sort_values("start") if len(seen) > _MOST_GAPS else seen
+    rows = [
+        (
+            (row["start"] - window.anchor) / 1e9,
+            (row["end"] - row["start"]) / 1e9,
+            int(row["gap"]),
+            f"<b>gap after token {row['step']}: {duration(row['gap'])}</b><br>"
+            + "<br>".join(
+                f"{name} {duration(row[column])}" for column, name in CAUSES.items() if row[column]
+            ),
+        )
+        for row in seen.to_dict("records")
+    ]
+    return pd.DataFrame(rows, columns=["x", "dx", "gap", "text"])

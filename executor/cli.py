@@ -1,0 +1,151 @@
+"""The `run` command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from executor.run import Configuration, Result
+
+EXAMPLES = """
+\b
+Examples:
+  intertoken run -o runs                                       every strategy, one stream
+  intertoken run --sync sccc,ggg --concurrency sequential,branches -o runs
+  intertoken run --sync aaag --launch eager --batch 4 --json -o runs
+"""
+
+
+def register(group: click.Group) -> None:
+    """Add `run` to the group."""
+    group.add_command(run)
+
+
+def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """Comma-separated names, each once."""
+    return tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
+
+
+@click.command(epilog=EXAMPLES)
+@click.option("--backend", default="cpu", show_default=True, help="Device: cpu.")
+@click.option(
+    "--model", default="tiny", show_default=True, help="Model shape, with seeded random weights: tiny."
+)
+@click.option(
+    "--sync", "strategies", metavar="NAME,...", callback=_names,
+    help="Synchronisation strategies: sccc, saaas, aaas, aaag, ggg.  [default: all]",
+)  # fmt: skip
+@click.option(
+    "--concurrency", metavar="MODE,...", callback=_names, default="sequential", show_default=True,
+    help="Streams inside a token: sequential, branches.",
+)  # fmt: skip
+@click.option("--allocator", help="sequential or no_alloc_free.  [default: what the concurrency mode needs]")
+@click.option(
+    "--launch", default="graph", show_default=True, help="graph: one call per step; eager: one per kernel."
+)
+@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Independent sequences.")
+@click.option(
+    "--tokens", type=click.IntRange(1), default=32, show_default=True, help="Token steps per repeat."
+)
+@click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Repeats, interleaved.")
+@click.option(
+    "--warmup", type=click.IntRange(0), default=4, show_default=True, help="Steps before the first repeat."
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of weights and first tokens."
+)
+@click.option(
+    "-o", "--output", "runs", metavar="RUNS_DIR", required=True,
+    type=click.Path(file_okay=False, path_type=Path), help="Gets one run directory per combination.",
+)  # fmt: skip
+@click.option("--force", is_flag=True, help="Replace run directories that exist.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def run(
+    strategies: tuple[str, ...],
+    concurrency: tuple[str, ...],
+    runs: Path,
+    force: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Run a decode loop under every combination of strategy and concurrency mode, and record each.
+
+    Repeats are interleaved: the first of every combination, then the second, so that drift hits all alike.
+    """
+    from executor.run import Configuration, combinations, execute
+    from executor.run_directory import refuse_existing, write_run
+    from executor.strategies import STRATEGIES
+
+    chosen = combinations(
+        Configuration(**options), strategies or tuple(STRATEGIES), concurrency or ("sequential",)
+    )
+    if not force:
+        refuse_existing(runs, chosen)
+    with _progress(chosen, hidden=as_json) as advance:
+        results = execute(chosen, progress=advance)
+    written = [write_run(result, runs) for result in results]
+    if as_json:
+        click.echo(json.dumps(_as_json(results, written)))
+    else:
+        _show(results, runs)
+
+
+@contextmanager
+def _progress(configurations: list[Configuration], hidden: bool) -> Iterator[Callable[[], None]]:
+    """A bar on stderr, one unit per warm-up and repeat; none if stderr is no terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, disable=hidden or not sys.stderr.isatty(), transient=True) as bar:
+        task = bar.add_task("running", total=sum(c.repeats + 1 for c in configurations))
+        yield lambda: bar.advance(task)
+
+
+def _as_json(results: list[Result], written: list[Path]) -> dict[str, Any]:
+    from executor.describe import measured, plan_facts
+
+    return {
+        "schema": "intertoken.runs/1",
+        "runs": [
+            {
+                "path": str(path),
+                "configuration": asdict(r.configuration) | {"allocator": r.prepared.memory.allocator},
+                "measured": measured(r),
+                "plan": plan_facts(r.prepared),
+            }
+            for r, path in zip(results, written, strict=True)
+        ],
+    }
+
+
+def _show(results: list[Result], runs: Path) -> None:
+    """A table: rates with their spread, speed-up over the first row, and the size of the plan."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from executor.describe import measured, plan_facts
+
+    table = Table("run", "tokens/s", "low-high", "speed-up", "streams", "buffer KiB")
+    for column in table.columns:
+        column.no_wrap = True
+    for column in table.columns[1:]:
+        column.justify = "right"
+    base = measured(results[0])["tokens_per_s"]["median"]
+    for result in results:
+        rate, plan = measured(result)["tokens_per_s"], plan_facts(result.prepared)
+        table.add_row(
+            result.configuration.name, f"{rate['median']:.1f}", f"{rate['low']:.0f}-{rate['high']:.0f}",
+            f"{rate['median'] / base:.3f}", str(plan["streams"]), f"{plan['peak_bytes'] / 1024:.1f}",
+        )  # fmt: skip
+    console = Console()
+    console.print(table)
+    console.print(f"{len(results)} run directories in {runs}", highlight=False, markup=False)

@@ -1,0 +1,101 @@
+"""run.json: what was run, where, and what was measured. Never the name of the host or a path."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from executor.run import Result
+from executor.scheduler import Prepared
+
+SCHEMA: Final = "intertoken.run/1"
+_CPUINFO: Final = Path("/proc/cpuinfo")
+
+
+def run_json(result: Result) -> dict[str, Any]:
+    """The content of a run directory's run.json."""
+    configuration = asdict(result.configuration) | {"allocator": result.prepared.memory.allocator}
+    return {
+        "schema": SCHEMA,
+        "configuration": configuration,
+        "machine": machine(),
+        "versions": {"intertoken": version("intertoken"), "numpy": version("numpy")},
+        "clocks": {
+            "host": {
+                "name": "perf_counter_ns",
+                "resolution_ns": time.get_clock_info("perf_counter").resolution * 1e9,
+            },
+            "device": "host",
+            **result.trace.metadata.get("clock", {}),
+        },
+        "measured": measured(result),
+        "plan": plan_facts(result.prepared),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def measured(result: Result) -> dict[str, Any]:
+    """Rates over the repeats. A step makes one token per sequence: tokens/s = steps/s * batch.
+
+    The host recorder is the light pass on this backend, so the recorded times need no correction.
+    """
+    steps = [result.configuration.tokens / seconds for seconds in result.seconds]
+    batch = result.configuration.batch
+    return {
+        "tokens_per_s": _spread([rate * batch for rate in steps]),
+        "steps_per_s": _spread(steps),
+        "pass": "light",
+        "traced": False,
+    }
+
+
+def plan_facts(prepared: Prepared) -> dict[str, int]:
+    """Sizes of the plan."""
+    graph = prepared.step.graph
+    return {
+        "splits": 1,
+        "nodes": len(prepared.split.nodes),
+        "kernels": len(prepared.plan.launches),
+        "inputs": len(prepared.split.inputs),
+        "streams": prepared.plan.streams,
+        "events": prepared.plan.events,
+        "regions": len(prepared.regions),
+        "peak_bytes": prepared.memory.peak_bytes,
+        "weight_bytes": sum(weight.nbytes for weight in graph.weights),
+        "state_bytes": sum(state.nbytes for state in graph.state),
+    }
+
+
+def machine() -> dict[str, Any]:
+    """The hardware and system, without anything that names this very machine."""
+    release = re.match(r"[\d.]*\d", platform.release())
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "os": f"{platform.system()} {release.group() if release else ''}".strip(),
+        "python": platform.python_version(),
+    }
+
+
+def _cpu_model() -> str:
+    if _CPUINFO.exists():
+        found = re.search(r"^model name\s*:\s*(.+)$", _CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
+        if found:
+            return found.group(1).strip()
+    return platform.processor() or platform.machine()
+
+
+def _spread(values: Sequence[float]) -> dict[str, Any]:
+    """Median, and the lowest and highest repeat."""
+    return {
+        "median": statistics.median(values), "low": min(values), "high": max(values), "repeats": list(values),
+    }  # fmt: skip

@@ -1,0 +1,249 @@
+"""Run configurations and record them: warm-up first, then the repeats of all configurations interleaved."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from executor.backends import BACKENDS, open_backend
+from executor.backends.interface import Array, Backend, HostArray
+from executor.models import MODELS, Builder
+from executor.models.step import first_tokens, random_weights
+from executor.names import lookup
+from executor.scheduler import LAUNCHERS, Prepared, Scheduler, load_weights, prepare
+from executor.strategies import STRATEGIES, Strategy
+from tracer.errors import UsageError
+from tracer.recorders import activate, annotate, deactivate
+from tracer.recorders.host import HostRecorder
+from tracer.trace import Trace
+
+_SWITCH_INTERVAL_S: Final = 50e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What to run. Every field but `repeats` and `warmup` can change the plan or the numbers.
+
+    Attributes:
+        allocator: None for the one that the concurrency mode needs.
+        batch: independent sequences.
+        tokens: token steps per repeat.
+        warmup: token steps before the first repeat.
+        seed: of weights and first tokens.
+    """
+
+    backend: str = "cpu"
+    model: str = "tiny"
+    strategy: str = "sccc"
+    concurrency: str = "sequential"
+    allocator: str | None = None
+    launch: str = "graph"
+    batch: int = 1
+    tokens: int = 32
+    repeats: int = 3
+    warmup: int = 4
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name of the run directory; says only what is not usual."""
+        parts = [self.model, self.strategy, self.concurrency]
+        parts += [self.backend] if self.backend != "cpu" else []
+        parts += [self.allocator] if self.allocator else []
+        parts += [self.launch] if self.launch != "graph" else []
+        parts += [f"b{self.batch}"] if self.batch != 1 else []
+        return "-".join(parts)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a configuration.
+
+    Attributes:
+        prepared: its plan.
+        seconds: of each repeat, from before the first step until all its work was done.
+        tokens: (repeats, tokens, batch), as sampled.
+        logits: (repeats, tokens, batch, vocabulary) if they were asked for.
+        trace: what the host recorder saw, warm-up included.
+    """
+
+    configuration: Configuration
+    prepared: Prepared
+    seconds: list[float]
+    tokens: HostArray
+    logits: HostArray | None
+    trace: Trace
+
+
+def execute(
+    configurations: Sequence[Configuration],
+    *,
+    keep_logits: bool = False,
+    progress: Callable[[], None] = lambda: None,
+    models: Mapping[str, Builder] = MODELS,
+    strategies: Mapping[str, type[Strategy]] = STRATEGIES,
+    open_backend: Callable[[str], Backend] = open_backend,
+) -> list[Result]:
+    """Run all configurations on one instance of each backend they name.
+
+    Args:
+        configurations: what to run.
+        keep_logits: return the logits of every step.
+        progress: called after each warm-up and each repeat.
+        models: name -> builder.
+        strategies: name -> class.
+        open_backend: name -> started backend.
+
+    Raises:
+        UsageError: an unknown name or a number that makes no sense.
+        UnsafePlanError: parts that do not fit together. Nothing has run then.
+        ExecutionError: something failed on a backend.
+    """
+    for configuration in configurations:
+        _check(configuration)
+    runs = [_Run(c, keep_logits, models, strategies) for c in configurations]
+    with ExitStack() as stack, _quick_handover():
+        backends = {
+            name: stack.enter_context(closing(open_backend(name)))
+            for name in {c.backend: None for c in configurations}
+        }
+        weights: dict[tuple[str, str, int], dict[str, Array]] = {}
+        for run in runs:
+            run.place(backends[run.configuration.backend], weights)
+        for run in runs:
+            run.warm_up()
+            progress()
+        for repeat in range(max((c.repeats for c in configurations), default=0)):
+            for run in runs:
+                if repeat < run.configuration.repeats:
+                    run.repeat(repeat)
+                    progress()
+    return [run.result() for run in runs]
+
+
+def _check(configuration: Configuration) -> None:
+    lookup("backend", configuration.backend, BACKENDS)
+    lookup("launch kind", configuration.launch, LAUNCHERS)
+    for option, least in (("batch", 1), ("tokens", 1), ("repeats", 1), ("warmup", 0), ("seed", 0)):
+        if getattr(configuration, option) < least:
+            raise UsageError(f"{option} must be at least {least}, not {getattr(configuration, option)}")
+
+
+@contextmanager
+def _quick_handover() -> Iterator[None]:
+    """Let threads take over the interpreter sooner, so that a host call delays streams less."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+@dataclass
+class _Kept:
+    seconds: list[float] = field(default_factory=list)
+    tokens: list[HostArray] = field(default_factory=list)
+    logits: list[HostArray] = field(default_factory=list)
+
+
+class _Run:
+    """One configuration on its way through warm-up and repeats."""
+
+    def __init__(
+        self, configuration: Configuration, keep_logits: bool,
+        models: Mapping[str, Builder], strategies: Mapping[str, type[Strategy]],
+    ) -> None:  # fmt: skip
+        self.configuration = c = configuration
+        self._keep_logits = keep_logits
+        self._strategy = lookup("strategy", c.strategy, strategies)()
+        step = lookup("model", c.model, models)(
+            batch=c.batch,
+            on_device=self._strategy.advances_on_device,
+            history=max(c.tokens, c.warmup),
+            keep_logits=keep_logits,
+        )
+        if max(c.tokens, c.warmup) > step.context:
+            raise UsageError(
+                f"model {c.model!r} has a context of {step.context}, too small for {c.tokens} tokens"
+            )
+        self.prepared = prepare(step, c.backend, c.concurrency, c.allocator)
+        self._first = first_tokens(step, c.seed)
+        self._recorder = HostRecorder()
+        self._kept = _Kept()
+
+    def place(self, backend: Backend, weights: dict[tuple[str, str, int], dict[str, Array]]) -> None:
+        """Take memory; weights are shared by all runs of a model and seed on a backend."""
+        c, step = self.configuration, self.prepared.step
+        key = (c.backend, c.model, c.seed)
+        if key not in weights:
+            weights[key] = load_weights(backend, step, random_weights(step.graph, c.seed))
+        self._backend = backend
+        self._scheduler = Scheduler(backend, self.prepared, self._strategy, c.launch, weights[key])
+
+    def warm_up(self) -> None:
+        """The steps before the first repeat; they are recorded as `warmup`."""
+        with self._recording():
+            self._scheduler.begin(self._first)
+            self._steps("warmup", self.configuration.warmup)
+
+    def repeat(self, number: int) -> None:
+        """All tokens once more from the first."""
+        with self._recording():
+            self._scheduler.begin(self._first)
+            with annotate("repeat", index=number):
+                start = time.perf_counter()
+                tokens, logits = self._steps("token", self.configuration.tokens)
+                self._kept.seconds.append(time.perf_counter() - start)
+            if self.prepared.step.history is not None:
+                history = self._scheduler.read_history()
+                tokens, logits = list(history["tokens"]), list(history.get("logits", ()))
+        self._kept.tokens.append(np.stack(tokens))
+        if self._keep_logits:
+            self._kept.logits.append(np.stack(logits))
+
+    def _steps(self, text: str, count: int) -> tuple[list[HostArray], list[HostArray]]:
+        tokens, kept = [], []
+        for index in range(count):
+            with annotate(text, index=index):
+                logits = self._scheduler.step()
+            if logits is not None:
+                tokens.append(self._scheduler.tokens)
+                if self._keep_logits:
+                    kept.append(logits.copy())
+        self._scheduler.finish()
+        return tokens, kept
+
+    @contextmanager
+    def _recording(self) -> Iterator[None]:
+        self._backend.report_to(self._recorder)
+        activate(self._recorder)
+        try:
+            yield
+        finally:
+            deactivate(self._recorder)
+
+    def result(self) -> Result:
+        kept = self._kept
+        logits = np.stack(kept.logits) if self._keep_logits else None
+        return Result(
+            self.configuration,
+            self.prepared,
+            kept.seconds,
+            np.stack(kept.tokens),
+            logits,
+            self._recorder.trace,
+        )
+
+
+def combinations(
+    base: Configuration, strategies: Iterable[str], concurrency: Iterable[str]
+) -> list[Configuration]:
+    """The base with every strategy in every concurrency mode."""
+    return [replace(base, strategy=s, concurrency=mode) for s in strategies for mode in concurrency]

@@ -1,0 +1,72 @@
+"""Make the bundled recordings from the SQLite exports: `python sample_traces/make.py EXPORTS_DIR`.
+
+Writing them as run directories keeps only what a trace has (no environment, paths, host names or GPU ids) and shrinks
+them; run.json adds what was measured without a profiler.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import tracer
+
+MACHINE = {"gpu": "NVIDIA H200", "driver": "580.159", "cuda": "13.0", "cpu_cores": 16, "os": "Linux"}
+LLAMA = {"backend": "cuda", "engine": "llama.cpp", "model": "llama 1.1B Q8_0", "concurrency": "sequential",
+         "launch": "graph", "batch": 1}  # fmt: skip
+LLAMA_RATES = {"sccc": (748.7, 3.0), "saaas": (759.5, 3.0)}
+CUPY = {
+    "backend": "cuda",
+    "engine": "CuPy loop",
+    "model": "56 matvecs of 2048²",
+    "launch": "graph",
+    "batch": 1,
+}
+CUPY_PERIODS_US = {
+    ("sccc", "sequential"): (455, 463), ("saaas", "sequential"): (429, 439), ("aaag", "sequential"): (424, 434),
+    ("sccc", "concurrent"): (286, 294), ("saaas", "concurrent"): (260, 267), ("aaag", "concurrent"): (253, 262),
+}  # fmt: skip
+
+
+def llama(strategy: str) -> dict[str, Any]:
+    rate, spread = LLAMA_RATES[strategy]
+    return {
+        "configuration": {**LLAMA, "strategy": strategy},
+        "measured": {"tokens_per_s": {"median": rate, "low": rate - spread, "high": rate + spread}},
+    }
+
+
+def cupy() -> dict[str, Any]:
+    ranges = {}
+    for (strategy, mode), (low, high) in CUPY_PERIODS_US.items():
+        concurrency = "branches" if mode == "concurrent" else "sequential"
+        rate = round(2e6 / (low + high), 1)
+        ranges[f"run {strategy} {mode}"] = {
+            "strategy": strategy,
+            "concurrency": concurrency,
+            "tokens_per_s": rate,
+        }
+    return {"configuration": CUPY, "ranges": ranges}
+
+
+def main(exports: Path) -> None:
+    target = Path(__file__).parent
+    runs = {
+        f"llama1b-{s}-{level}": (f"llama1b-{s}-{level}", llama(s)) for s in LLAMA_RATES for level in ("node", "graph")
+    }
+    runs["six-strategies"] = ("six-strategies-node", cupy())
+    for name, (export, facts) in runs.items():
+        trace = tracer.read(exports / f"{export}.sqlite")
+        trace.metadata["run"] = {
+            "schema": "intertoken.run/1",
+            **facts,
+            "machine": MACHINE,
+            "created": "2026-11-21",
+        }
+        tracer.write(trace, target / name)
+        print(f"{name}: {len(trace):,} events")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,299 @@
+"""The CPU backend is really asynchronous: calls return before the work is done, syncs wait, events order."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from executor import ops
+from executor.backends.cpu import CpuBackend
+from executor.concurrency import find_branches
+from executor.graph import Flag, Graph
+from executor.plans import Plan, Wait, make_plan
+from executor.scheduler import LAUNCHERS
+from tests.executor.handmade import PATIENCE_S, Gate, backend_with, fan_out_graph, place
+from tracer.errors import ExecutionError
+from tracer.recorders.host import HostRecorder
+
+ONES = np.ones(4, np.float32)
+
+
+@pytest.fixture
+def gate():
+    return Gate()
+
+
+@pytest.fixture
+def backend(gate):
+    backend = backend_with(gate=gate)
+    yield backend
+    gate.open()
+    backend.close()
+
+
+@pytest.fixture
+def recorder(backend):
+    recorder = HostRecorder()
+    recorder.start()
+    backend.report_to(recorder)
+    return recorder
+
+
+def gated_graph():
+    """x -> a (stands at the gate) -> b."""
+    graph = Graph()
+    x = graph.leaf("x", (4,), flags=Flag.INPUT)
+    a = graph.node("a", "gate", (4,), "float32", (x,))
+    graph.node("b", "copy", (4,), "float32", (a,), flags=Flag.OUTPUT)
+    return graph, x
+
+
+def in_thread(function, *arguments):
+    thread = threading.Thread(target=function, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("launch", sorted(LAUNCHERS))
+def test_calls_return_before_the_work_is_done_and_a_sync_waits(backend, gate, recorder, launch):
+    graph, x = gated_graph()
+    arrays, kernels = place(backend, graph)
+    result = np.zeros(4, np.float32)
+    launcher = LAUNCHERS[launch](backend, make_plan(graph.nodes, []), kernels)
+
+    backend.copy_to_device(arrays[x], ONES, 0)
+    launcher.launch()
+    backend.copy_to_host(result, arrays[graph.nodes[-1]], 0)
+    assert gate.reached.wait(PATIENCE_S)
+    assert not result.any()  # every call above has returned, but the kernel still stands
+
+    waiting = in_thread(backend.synchronize, 0)
+    waiting.join(0.05)
+    assert waiting.is_alive()
+    gate.open()
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
+    assert np.array_equal(result, ONES)
+
+    trace = recorder.trace
+    api, kernels_seen = trace["api"], trace["kernels"]
+    calls = {"graph": ["graphLaunch"], "eager": ["launchKernel"] * 2}[launch]
+    assert [*api["name"]] == ["memcpyAsync", *calls, "memcpyAsync", "streamSynchronize"]
+    gated = kernels_seen[kernels_seen["name"] == "gate(a)"].iloc[0]
+    assert gated["short_name"] == "gate"
+    assert gated["end"] > api["end"].iloc[-2]  # the kernel ended after the asynchronous calls had returned
+    assert gated["end"] < api["end"].iloc[-1]  # and before the sync did
+
+
+def test_a_blocking_copy_is_a_copy_and_a_sync(backend, recorder):
+    _, x = gated_graph()
+    array = backend.array(backend.alloc(16), 0, x)
+    backend.copy_to_device_blocking(array, ONES, 0)
+    assert np.array_equal(array, ONES)
+    assert [*recorder.trace["api"]["name"]] == ["memcpyAsync", "streamSynchronize"]
+
+
+def test_sources_of_asynchronous_copies_may_be_overwritten_at_once(gate):
+    backend = backend_with(gate=gate)
+    graph, x = gated_graph()
+    arrays, kernels = place(backend, graph)
+    backend.launch(kernels[graph.nodes[0]], 0)  # holds up everything behind it
+    source, target = np.empty(4, np.float32), backend.alloc(16 * 20)
+    copies = [backend.array(target, 16 * i, x) for i in range(20)]
+    for i, destination in enumerate(copies):
+        source[:] = i
+        backend.copy_to_device(destination, source, 0)
+    source[:] = -1
+    gate.open()
+    backend.synchronize(0)
+    assert [c[0] for c in copies] == list(range(20))
+    backend.close()
+
+
+def test_a_staging_slot_is_reused_only_after_its_copy(gate):
+    """With two slots the third copy waits until the first is done."""
+    backend = CpuBackend({"gate": gate, "copy": lambda out, x: None}, staging_slots=2)
+    graph, x = gated_graph()
+    arrays, kernels = place(backend, graph)
+    copies = [backend.array(backend.alloc(16), 0, x) for _ in range(3)]
+    backend.launch(kernels[graph.nodes[0]], 0)
+    for i in range(2):
+        backend.copy_to_device(copies[i], ONES * i, 0)
+    third = in_thread(backend.copy_to_device, copies[2], ONES * 2, 0)
+    third.join(0.05)
+    assert third.is_alive()
+    gate.open()
+    third.join(PATIENCE_S)
+    backend.synchronize(0)
+    assert [c[0] for c in copies] == [0, 1, 2]
+    backend.close()
+
+
+@pytest.mark.parametrize("launch", sorted(LAUNCHERS))
+def test_three_branches_run_at_the_same_time(launch):
+    """Each branch waits for the two others inside its kernel: only possible if all three are in flight."""
+    barrier = threading.Barrier(3, timeout=PATIENCE_S)
+
+    def meet(out, x):
+        barrier.wait()
+        out[...] = x
+
+    backend, recorder = backend_with(meet=meet), HostRecorder()
+    backend.report_to(recorder)
+    graph = fan_out_graph(op="meet")
+    arrays, kernels = place(backend, graph)
+    backend.load(arrays[graph.inputs[0]], ONES)
+    recorder.start()
+    launcher = LAUNCHERS[launch](backend, make_plan(graph.nodes, find_branches(graph.nodes)), kernels)
+    for _ in range(3):
+        launcher.launch()
+    backend.synchronize(0)
+    backend.close()
+    assert np.array_equal(arrays[graph.nodes[-1]], 3 * ONES)
+
+    k = recorder.trace["kernels"].set_index("name")
+    for i in range(3):
+        forked, joined = k.loc["copy(fork)"].iloc[i], k.loc["sum(join)"].iloc[i]
+        branches = [k.loc[f"meet(b{b}.0)"].iloc[i] for b in range(3)]
+        assert [b["stream"] for b in branches] == [1, 2, 3]
+        assert min(b["start"] for b in branches) >= forked["end"]
+        assert max(b["start"] for b in branches) < min(b["end"] for b in branches)
+        assert joined["start"] >= max(k.loc[f"copy(b{b}.1)"].iloc[i]["end"] for b in range(3))
+        assert (forked["stream"], joined["stream"]) == (0, 0)
+
+
+def test_an_event_orders_two_streams(backend, gate, recorder):
+    graph, x = gated_graph()
+    arrays, kernels = place(backend, graph)
+    backend.load(arrays[x], ONES)
+    a, b = graph.nodes
+    event = backend.event()
+    backend.launch(kernels[a], 0)
+    backend.event_record(event, 0)
+    backend.event_wait(event, 1)
+    backend.launch(kernels[b], 1)
+    gate.open()
+    backend.synchronize(1)
+    assert np.array_equal(arrays[b], ONES)
+    trace = recorder.trace
+    assert [*trace["api"]["name"]] == [
+        "memcpy", "launchKernel", "eventRecord", "streamWaitEvent", "launchKernel", "streamSynchronize"
+    ]  # fmt: skip
+    assert [*trace["cuda_events"]["stream"]] == [0]
+    assert [*trace["syncs"]["type"]] == ["stream wait", "stream"]
+    assert [*trace["syncs"]["stream"]] == [1, 1]
+    assert trace["syncs"]["event"].iloc[0] == trace["cuda_events"]["event"].iloc[0]
+
+
+def test_waiting_for_an_event_that_was_never_recorded_is_no_wait(backend):
+    backend.event_wait(backend.event(), 0)
+    backend.synchronize(0)
+
+
+def test_a_wait_refers_to_the_last_record_issued_before_it(backend, gate):
+    graph, _ = gated_graph()
+    _, kernels = place(backend, graph)
+    event = backend.event()
+    backend.event_record(event, 1)
+    backend.event_wait(event, 0)
+    backend.launch(kernels[graph.nodes[0]], 1)
+    backend.event_record(event, 1)  # later than the wait, and held up
+    backend.synchronize(0)
+
+
+def test_every_activity_names_the_call_that_caused_it(backend, recorder):
+    graph = fan_out_graph()
+    arrays, kernels = place(backend, graph)
+    launcher = LAUNCHERS["graph"](backend, make_plan(graph.nodes, find_branches(graph.nodes)), kernels)
+    for _ in range(2):
+        backend.copy_to_device(arrays[graph.inputs[0]], ONES, 0)
+        launcher.launch()
+        backend.synchronize(0)
+    trace = recorder.trace
+    api = trace["api"].set_index("correlation")["name"].astype(str)
+    assert api.index.is_unique
+    assert set(api[trace["kernels"]["correlation"]]) == {"graphLaunch"}
+    assert set(api[trace["memcpys"]["correlation"]]) == {"memcpyAsync"}
+    assert set(api[trace["syncs"]["correlation"]]) == {"streamSynchronize"}
+    assert trace["kernels"]["graph"].nunique() == 1
+    assert (trace["kernels"].groupby("name", observed=True)["graph_node"].nunique() == 1).all()
+    assert trace["kernels"]["graph_node"].nunique() == 9
+    copy = trace["memcpys"].iloc[0]
+    assert (copy["kind"], copy["bytes"], copy["src_kind"], copy["dst_kind"]) == ("HtoD", 16, "pinned", "device")
+
+
+@pytest.mark.parametrize("launch", sorted(LAUNCHERS))
+@pytest.mark.parametrize("failing", ["fork", "b1.0", "end"])
+def test_a_failing_kernel_surfaces_at_the_next_sync_and_nothing_hangs(launch, failing):
+    def work(out, x, *, name):
+        if name == failing:
+            raise FloatingPointError("on purpose")
+        out[...] = x
+
+    backend = backend_with(work=work)
+    graph = Graph()
+    x = graph.leaf("x", (4,))
+    fork = graph.node("fork", "work", (4,), "float32", (x,), name="fork")
+    ends = [graph.node(f"b{i}.0", "work", (4,), "float32", (fork,), name=f"b{i}.0") for i in range(3)]
+    join = graph.node("join", "sum", (4,), "float32", ends)
+    graph.node("end", "work", (4,), "float32", (join,), name="end")
+    _, kernels = place(backend, graph)
+    launcher = LAUNCHERS[launch](backend, make_plan(graph.nodes, find_branches(graph.nodes)), kernels)
+    launcher.launch()
+    launcher.launch()
+    with pytest.raises(ExecutionError, match=rf"kernel work\({failing}\) on stream .*on purpose") as caught:
+        backend.synchronize(0)
+    assert isinstance(caught.value.__cause__, FloatingPointError)
+    with pytest.raises(ExecutionError):
+        backend.synchronize(1)
+    backend.close()
+
+
+def test_a_failure_frees_the_staging_ring(gate):
+    def fail(out, x):
+        raise ValueError("on purpose")
+
+    backend = CpuBackend({"gate": fail, "copy": fail}, staging_slots=1)
+    graph, x = gated_graph()
+    arrays, kernels = place(backend, graph)
+    backend.launch(kernels[graph.nodes[0]], 0)
+    for _ in range(3):
+        backend.copy_to_device(arrays[x], ONES, 0)
+    with pytest.raises(ExecutionError, match="on purpose"):
+        backend.synchronize(0)
+    backend.close()
+
+
+def test_closing_ends_the_threads_and_may_be_repeated():
+    backend = backend_with()
+    graph = fan_out_graph()
+    _, kernels = place(backend, graph)
+    LAUNCHERS["graph"](backend, make_plan(graph.nodes, find_branches(graph.nodes)), kernels).launch()
+    assert sum(t.name.startswith("cpu stream") for t in threading.enumerate()) == 4
+    backend.close()
+    backend.close()
+    assert not any(t.name.startswith("cpu stream") for t in threading.enumerate())
+    with pytest.raises(ExecutionError, match="closed"):
+        backend.synchronize(0)
+
+
+def test_what_cannot_be_done_is_refused_at_the_call(backend):
+    graph = Graph()
+    x = graph.leaf("x", (4,))
+    ops.add(graph, x, x, name="y")
+    unknown = graph.node("z", "fft", (4,), "float32", (x,))
+    with pytest.raises(ExecutionError, match="no kernel for op 'fft' of node z"):
+        backend.kernel(unknown, ONES, [ONES])
+    array = backend.array(backend.alloc(16), 0, x)
+    with pytest.raises(ExecutionError, match=r"cannot copy float64\[4\] to float32\[4\]"):
+        backend.copy_to_device(array, np.ones(4), 0)
+    with pytest.raises(ExecutionError, match="waited for before it is recorded"):
+        backend.instantiate(Plan((Wait(0, 0),), 1, 1), {})
+
+
+def test_memory_is_aligned_and_zero(backend):
+    for nbytes in (1, 63, 64, 1000):
+        buffer = backend.alloc(nbytes)
+        assert buffer.ctypes.data % 64 == 0
+        assert buffer.nbytes == nbytes
+        assert not buffer.any()

@@ -1,0 +1,77 @@
+import pytest
+
+from executor import ops
+from executor.graph import Flag, Graph, memory_order
+from executor.models import MODELS
+
+
+def test_roots_and_flags():
+    graph = Graph()
+    cache = graph.leaf("cache", (4, 2))
+    row, index = graph.leaf("row", (1, 2), flags=Flag.INPUT), graph.leaf("i", (1,), "int64", Flag.INPUT)
+    written = ops.set_rows(graph, cache, row, index, name="set")
+    flat = ops.reshape(graph, written, (8,), name="flat")
+    assert flat.root is cache
+    assert (written.writes_view, flat.writes_view, flat.has_kernel) == (True, False, False)
+    assert [t.name for t in graph.state] == ["cache"]
+    assert [t.name for t in graph.inputs] == ["row", "i"]
+    assert cache.nbytes == 32
+
+
+def test_a_graph_refuses_equal_names_and_foreign_sources():
+    graph, other = Graph(), Graph()
+    x = graph.leaf("x", (4,))
+    with pytest.raises(ValueError, match="two tensors are named x"):
+        graph.leaf("x", (4,))
+    with pytest.raises(ValueError, match="y: source x is not in the graph"):
+        other.node("y", "add", (4,), "float32", (x, x))
+    other.leaf("x", (4,))
+    with pytest.raises(ValueError, match="z: source x is not in the graph"):
+        other.node("z", "add", (4,), "float32", (x, x))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda g, a, b: ops.mul_mat(g, a, b, name="y"), "y: mul_mat wants equal last dimensions"),
+        (lambda g, a, b: ops.reshape(g, a, (5,), name="y"), r"cannot reshape to \(5,\)"),
+        (lambda g, a, b: ops.swiglu(g, a, b, name="y"), "swiglu wants equal shapes"),
+        (lambda g, a, b: ops.cpy(g, a, b, name="y"), "cpy wants equal shapes"),
+        (lambda g, a, b: ops.set_rows(g, a, b, b, name="y"), "set_rows wants equal rows"),
+        (lambda g, a, b: ops.get_rows(g, a, b, name="y"), "get_rows wants a vector"),
+    ],
+)
+def test_ops_check_shapes(build, message):
+    graph = Graph()
+    with pytest.raises(ValueError, match=message):
+        build(graph, graph.leaf("a", (2, 3)), graph.leaf("b", (2, 4)))
+
+
+def test_memory_order_keeps_writers_behind_readers():
+    """read(state); write(state); read(state): the sources alone would not order the first two."""
+    graph = Graph()
+    state, one = graph.leaf("state", (2,)), graph.leaf("one", (2,))
+    ops.add(graph, state, one, name="early reader")
+    ops.add_inplace(graph, state, one, name="writer")
+    ops.add(graph, state, one, name="late reader")
+    assert memory_order(graph.nodes) == [set(), {0}, {1}]
+
+
+def test_tiny_model_has_the_nodes_and_inputs_of_llama():
+    step = MODELS["tiny"]()
+    assert [t.name for t in step.graph.inputs] == [
+        "inp_tokens", "inp_pos", "k_idxs", "v_idxs", "kq_mask", "inp_out_ids"
+    ]  # fmt: skip
+    names = {n.name for n in step.graph.nodes}
+    assert {"inp_embd", "blk.0.attn_q", "blk.3.cache_v (set)", "blk.2.ffn_swiglu", "output"} <= names
+    assert step.logits.flags == Flag.OUTPUT
+    assert (step.batch, step.vocabulary, step.context) == (1, 1024, 256)
+
+
+def test_on_the_device_the_model_has_no_inputs_but_the_same_decoder():
+    host, device = MODELS["tiny"](), MODELS["tiny"](on_device=True, history=5, keep_logits=True)
+    assert device.graph.inputs == []
+    assert device.history.tokens.shape == (5, 1)
+    assert device.history.logits.shape == (5, 1024)
+    assert {n.name for n in host.graph.nodes} < {n.name for n in device.graph.nodes}
+    assert [w.name for w in host.graph.weights] == [w.name for w in device.graph.weights]

@@ -1,0 +1,59 @@
+"""Strategies say what they need, and are refused where a backend does not give it."""
+
+import pytest
+
+from executor.backends.cpu import CpuBackend
+from executor.backends.interface import Guarantee
+from executor.models import MODELS
+from executor.models.step import random_weights
+from executor.run import Configuration, execute
+from executor.scheduler import Scheduler, load_weights, prepare
+from executor.strategies import GGG, SCCC, STRATEGIES, check_needs
+from tracer.errors import ExecutionError, UnsafePlanError
+
+NOTHING = frozenset()
+
+
+def test_the_names_are_those_of_the_classes():
+    assert list(STRATEGIES) == ["sccc", "saaas", "aaas", "aaag", "ggg"]
+    assert all(cls.__name__ == name.upper() for name, cls in STRATEGIES.items())
+
+
+def test_a_backend_without_guarantees_runs_only_what_waits():
+    for name, cls in STRATEGIES.items():
+        if name in ("sccc", "saaas"):
+            check_needs(cls(), "bare", NOTHING)
+        else:
+            with pytest.raises(UnsafePlanError, match=rf"'{name}' .*'bare'.*Safe there: sccc, saaas$"):
+                check_needs(cls(), "bare", NOTHING)
+
+
+def test_the_message_names_the_missing_guarantee():
+    ordered = frozenset({Guarantee.COPIES_AND_COMPUTE_IN_ORDER})
+    check_needs(STRATEGIES["aaas"](), "half", ordered)
+    with pytest.raises(UnsafePlanError, match="source of an asynchronous copy may be overwritten"):
+        check_needs(STRATEGIES["aaag"](), "half", ordered)
+
+
+class Unstaged(CpuBackend):
+    """Says that it does not stage."""
+
+    def __init__(self):
+        super().__init__()
+        self.guarantees = frozenset(Guarantee) - {Guarantee.ASYNC_SOURCES_STAGED}
+
+
+def test_a_run_is_refused_before_anything_ran():
+    with pytest.raises(UnsafePlanError, match="aaag"):
+        execute([Configuration(strategy="aaag", tokens=1)], open_backend=lambda name: Unstaged())
+    execute([Configuration(strategy="aaas", tokens=1, repeats=1)], open_backend=lambda name: Unstaged())
+
+
+@pytest.mark.parametrize(("strategy", "on_device"), [(SCCC, True), (GGG, False)])
+def test_strategy_and_graph_must_agree_on_who_advances(strategy, on_device):
+    step = MODELS["tiny"](on_device=on_device, history=1)
+    backend = CpuBackend()
+    weights = load_weights(backend, step, random_weights(step.graph, 0))
+    with pytest.raises(ExecutionError, match="disagree"):
+        Scheduler(backend, prepare(step, "cpu", "sequential"), strategy(), "graph", weights)
+    backend.close()

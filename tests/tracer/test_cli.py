@@ -1,0 +1,127 @@
+"""The command line: JSON as the design fixes it, tables for people, one clear line for bad input."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.recordings import LLAMA, SIX
+from tests.tracer.handmade import Script, decode_loop
+from tracer import write
+from tracer.cli import main
+
+ANALYSES = ["info", "tokens", "syncs", "gaps", "streams"]
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in arguments])
+
+
+def as_json(*arguments: object) -> dict[str, object]:
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert isinstance(facts, dict)
+    return facts
+
+
+def test_syncs_json_holds_what_the_design_fixes() -> None:
+    facts = as_json("syncs", LLAMA["sccc", "node"])
+    fixed = {"class": "sccc", "signature": "(sc)×6 g a s×2", "steps": 31, "syncs_per_token": 14.0,
+             "copies_per_token": 7.0, "launches_per_token": 1.0, "token_source": "calls"}  # fmt: skip
+    assert facts["schema"] == "intertoken.syncs/1"
+    assert {key: facts[key] for key in fixed} == fixed
+
+
+def test_gaps_json_holds_what_the_design_fixes() -> None:
+    facts = as_json("gaps", LLAMA["sccc", "graph"])
+    assert facts["schema"] == "intertoken.gaps/1"
+    assert set(facts["gap_us"]) == {"p50", "p90", "mean"}  # type: ignore[call-overload]
+    assert set(facts["causes_us"]) == {"sync", "copy", "launch", "host", "other process/thread"}  # type: ignore[call-overload]
+    assert (facts["graph_trace"], facts["steps"]) == ("graph", 64)
+    assert facts["distortion"] == pytest.approx(1406.8 / 1335.6, rel=1e-3)
+
+
+def test_gaps_are_corrected_by_the_untraced_rate() -> None:
+    facts = as_json("gaps", LLAMA["sccc", "graph"], "--untraced-tokens-per-s", 748.7)
+    assert facts["gap_us"]["p50"] == pytest.approx(77, rel=0.03)  # type: ignore[index]
+    assert facts["traced_gap_us"]["p50"] == pytest.approx(150, rel=0.02)  # type: ignore[index]
+    assert facts["warning"] is None
+
+
+def test_range_and_steps_choose() -> None:
+    assert as_json("syncs", SIX, "--range", "run saaas concurrent")["class"] == "saaas"
+    assert as_json("tokens", SIX, "--range", "run saaas concurrent", "--steps", "5:10")["steps"] == 5
+    assert as_json("gaps", SIX, "--range", "run aaag .*", "--steps", "-8:")["steps"] == 8
+
+
+@pytest.mark.parametrize("command", ANALYSES)
+def test_tables_for_people(command: str) -> None:
+    result = run(command, LLAMA["saaas", "graph"])
+    assert result.exit_code == 0, result.output
+    assert {"info": "NVIDIA H200", "tokens": "64 token steps", "syncs": "s c a×5 s g a s×2",
+            "gaps": "inflates", "streams": "streams compute at once"}[command] in result.stdout  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ANALYSES)
+def test_every_command_has_help_and_its_schema(command: str) -> None:
+    assert "--json" in run(command, "--help").stdout
+    assert as_json(command, LLAMA["saaas", "graph"])["schema"] == f"intertoken.{command}/1"
+
+
+def test_convert_keeps_the_answers_and_overwrites_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    assert run("convert", LLAMA["sccc", "graph"], target).exit_code == 0
+    assert as_json("syncs", target) == as_json("syncs", LLAMA["sccc", "graph"])
+    again = run("convert", LLAMA["sccc", "graph"], target)
+    assert again.exit_code == 2
+    assert "exists already" in again.stderr
+
+
+def bad_inputs(folder: Path) -> dict[str, Path]:
+    empty_file, text, empty_folder, notes = (folder / n for n in ("empty.sqlite", "text.sqlite", "empty", "notes"))
+    empty_file.touch()
+    text.write_text("not a database, but long enough to have a header " * 40)
+    empty_folder.mkdir()
+    notes.mkdir()
+    (notes / "readme.txt").write_text("nothing here")
+    no_kernels = Script()
+    no_kernels.sync(0, 10)
+    write(no_kernels.trace, folder / "no-kernels")
+    broken = folder / "broken"
+    shutil.copytree(LLAMA["sccc", "graph"], broken)
+    kernels = broken / "CUPTI_ACTIVITY_KIND_RUNTIME.parquet"
+    kernels.write_bytes(kernels.read_bytes()[:500])
+    return {
+        "missing": folder / "missing.sqlite", "empty": empty_file, "text": text, "empty folder": empty_folder,
+        "no trace": notes, "no kernels": folder / "no-kernels", "truncated": broken,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ["missing", "empty", "text", "empty folder", "no trace", "no kernels", "truncated"])
+@pytest.mark.parametrize("command", ["syncs", "gaps"])
+def test_bad_input_is_one_clear_line_and_exit_code_2(tmp_path: Path, case: str, command: str) -> None:
+    path = bad_inputs(tmp_path)[case]
+    result = run(command, path)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert path.name in result.stderr
+
+
+@pytest.mark.parametrize("steps", ["5", "a:b", "1:2:3"])
+def test_a_bad_slice_is_a_usage_error(steps: str) -> None:
+    result = run("syncs", SIX, "--steps", steps)
+    assert result.exit_code == 2
+    assert "is not A:B" in result.stderr
+
+
+def test_hostile_names_are_printed_as_they_are(tmp_path: Path) -> None:
+    script = decode_loop("sasgAs", 5)
+    for row in script.rows["kernels"]:
+        row["name"] = row["short_name"] = "<img src=x onerror=alert(1)>[bold]k[/bold]"
+    write(script.trace, tmp_path / "run")
+    result = run("syncs", tmp_path / "run")
+    assert result.exit_code == 0
