@@ -1,0 +1,1 @@
+"""Seeing what happened: a Dash app over the traces that `tracer` reads."""

@@ -38,9 +38,7 @@ def dashboard(paths: tuple[Path, ...], host: str, port: int, opens: bool) -> Non
         if not path.exists():
             raise click.BadParameter(f"{path}: no such file or directory", param_hint="TRACE_OR_DIR")
     if not _is_loopback(host):
-        click.echo(
-            f"warning: {host} is not a loopback address: whoever reaches it reads these recordings", err=True
-        )
+        click.echo(f"warning: {host} is not a loopback address: whoever reaches it reads these recordings", err=True)
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a page asks for many files at once: no news
     app = create_app(paths)
     try:

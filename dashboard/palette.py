@@ -1,4 +1,4 @@
-"""The one palette: the same colour means the same thing in the timeline, the causes of the gap and the legend.
+"""The one palette: the same colour means the same thing in timeline, causes of the gap and legend.
 
 Hues are Okabe and Ito's (2008), which readers with any common colour blindness tell apart.
 """

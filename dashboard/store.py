@@ -57,9 +57,7 @@ class Run:
     @cached_property
     def syncs(self) -> SyncReport | None:
         """What its steps do between host and device."""
-        return (
-            sync_report(self.trace, self.steps) if self.trace is not None and self.steps is not None else None
-        )
+        return sync_report(self.trace, self.steps) if self.trace is not None and self.steps is not None else None
 
     @cached_property
     def tokens(self) -> Tokens | None:
@@ -71,9 +69,7 @@ class Run:
     @cached_property
     def waits(self) -> pd.DataFrame:
         """Its syncs and what they waited for; see `timeline.marks.waits_of`."""
-        return (
-            waits_of(self.syncs.calls) if self.syncs is not None else pd.DataFrame(columns=list(WAIT_COLUMNS))
-        )
+        return waits_of(self.syncs.calls) if self.syncs is not None else pd.DataFrame(columns=list(WAIT_COLUMNS))
 
     @property
     def inflated(self) -> bool:
@@ -118,7 +114,7 @@ class RunStore:
 
 
 def find_traces(given: Iterable[Path]) -> list[Path]:
-    """The recordings among and below the given paths; a path that is none itself stays, to be shown with its problem."""
+    """The recordings among and below the given paths; a path without any stays, to be shown with its problem."""
     found: dict[Path, None] = {}
     for path in given:
         inside = [] if formats.is_trace(path) or not path.is_dir() else _below(path, _DEEPEST)
@@ -160,7 +156,7 @@ def _run(key: str, name: str, trace: Trace, within: str | None) -> Run:
 
 
 def _parts(trace: Trace) -> list[str]:
-    """NVTX texts whose ranges each hold several token steps: the runs of a recording that made more than one."""
+    """NVTX texts whose ranges each hold several token steps: the runs of a recording of more than one."""
     try:
         steps = find_steps(trace)
     except TraceError:
@@ -170,17 +166,11 @@ def _parts(trace: Trace) -> list[str]:
     nvtx = trace["nvtx"]
     ranges = nvtx[nvtx["end"] > nvtx["start"]]
     starts, ends = (np.sort(steps.table[c].to_numpy()) for c in ("start", "end"))
-    held = np.searchsorted(ends, ranges["end"], side="right") - np.searchsorted(
-        starts, ranges["start"], side="left"
-    )
+    held = np.searchsorted(ends, ranges["end"], side="right") - np.searchsorted(starts, ranges["start"], side="left")
     holders = ranges[(held >= 2) & (held < len(steps))]
     texts = list(pd.unique(holders["text"].astype("str")))
     return texts if 2 <= len(texts) <= _MOST_RANGES and len(texts) == len(holders) else []
 
 
 def _unused(key: str, taken: dict[str, Run]) -> str:
-    return (
-        key
-        if key not in taken
-        else next(k for i in range(2, len(taken) + 3) if (k := f"{key}-{i}") not in taken)
-    )
+    return key if key not in taken else next(k for i in range(2, len(taken) + 3) if (k := f"{key}-{i}") not in taken)

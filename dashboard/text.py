@@ -1,7 +1,7 @@
 """Names from recordings, made safe to show.
 
-Plotly reads a subset of HTML in labels and hovers, so a kernel called `void k<float>(T*)` would lose its arguments and
-`<a href=...>` would become a link. Everything that comes from a recording passes through here first.
+Plotly reads a subset of HTML in labels and hovers, so a kernel called `void k<float>(T*)` would lose its
+arguments and `<a href=...>` would become a link. Every name from a recording passes through here first.
 """
 
 from __future__ import annotations

@@ -55,9 +55,7 @@ class View:
             query = parse_qs((search or "").lstrip("?"), keep_blank_values=True, max_num_fields=50)
         except ValueError:
             return cls()
-        runs = (
-            tuple(dict.fromkeys(key for key in query["run"] if key))[:MOST_RUNS] if "run" in query else None
-        )
+        runs = tuple(dict.fromkeys(key for key in query["run"] if key))[:MOST_RUNS] if "run" in query else None
         align, theme = _last(query, "align"), _last(query, "theme")
         return cls(
             runs=runs,

@@ -36,9 +36,7 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 
 @click.command(epilog=EXAMPLES)
 @click.option("--backend", default="cpu", show_default=True, help="Device: cpu.")
-@click.option(
-    "--model", default="tiny", show_default=True, help="Model shape, with seeded random weights: tiny."
-)
+@click.option("--model", default="tiny", show_default=True, help="Model shape, with seeded random weights: tiny.")
 @click.option(
     "--sync", "strategies", metavar="NAME,...", callback=_names,
     help="Synchronisation strategies: sccc, saaas, aaas, aaag, ggg.  [default: all]",
@@ -48,20 +46,12 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
     help="Streams inside a token: sequential, branches.",
 )  # fmt: skip
 @click.option("--allocator", help="sequential or no_alloc_free.  [default: what the concurrency mode needs]")
-@click.option(
-    "--launch", default="graph", show_default=True, help="graph: one call per step; eager: one per kernel."
-)
+@click.option("--launch", default="graph", show_default=True, help="graph: one call per step; eager: one per kernel.")
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Independent sequences.")
-@click.option(
-    "--tokens", type=click.IntRange(1), default=32, show_default=True, help="Token steps per repeat."
-)
+@click.option("--tokens", type=click.IntRange(1), default=32, show_default=True, help="Token steps per repeat.")
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Repeats, interleaved.")
-@click.option(
-    "--warmup", type=click.IntRange(0), default=4, show_default=True, help="Steps before the first repeat."
-)
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of weights and first tokens."
-)
+@click.option("--warmup", type=click.IntRange(0), default=4, show_default=True, help="Steps before the first repeat.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of weights and first tokens.")
 @click.option(
     "-o", "--output", "runs", metavar="RUNS_DIR", required=True,
     type=click.Path(file_okay=False, path_type=Path), help="Gets one run directory per combination.",
@@ -84,9 +74,7 @@ def run(
     from executor.run_directory import refuse_existing, write_run
     from executor.strategies import STRATEGIES
 
-    chosen = combinations(
-        Configuration(**options), strategies or tuple(STRATEGIES), concurrency or ("sequential",)
-    )
+    chosen = combinations(Configuration(**options), strategies or tuple(STRATEGIES), concurrency or ("sequential",))
     if not force:
         refuse_existing(runs, chosen)
     with _progress(chosen, hidden=as_json) as advance:
@@ -129,16 +117,16 @@ def _as_json(results: list[Result], written: list[Path]) -> dict[str, Any]:
 
 def _show(results: list[Result], runs: Path) -> None:
     """A table: rates with their spread, speed-up over the first row, and the size of the plan."""
+    from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
 
     from executor.describe import measured, plan_facts
 
-    table = Table("run", "tokens/s", "low-high", "speed-up", "streams", "buffer KiB")
-    for column in table.columns:
-        column.no_wrap = True
+    table = Table("run", "tokens/s", "low-high", "speed-up", "streams", "buffer KiB", box=SIMPLE, padding=(0, 0, 0, 1))
+    table.columns[0].overflow = "fold"
     for column in table.columns[1:]:
-        column.justify = "right"
+        column.justify, column.no_wrap = "right", True
     base = measured(results[0])["tokens_per_s"]["median"]
     for result in results:
         rate, plan = measured(result)["tokens_per_s"], plan_facts(result.prepared)

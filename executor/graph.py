@@ -110,9 +110,7 @@ class Graph:
         self._names: set[str] = set()
         self._tensors: set[Tensor] = set()
 
-    def leaf(
-        self, name: str, shape: tuple[int, ...], dtype: str = "float32", flags: Flag = Flag.NONE
-    ) -> Tensor:
+    def leaf(self, name: str, shape: tuple[int, ...], dtype: str = "float32", flags: Flag = Flag.NONE) -> Tensor:
         """Add a leaf: a weight, an input, or state."""
         tensor = Tensor(self._new(name), "none", shape, dtype, flags=flags)
         self.leaves.append(tensor)

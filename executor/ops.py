@@ -71,14 +71,10 @@ def set_rows(graph: Graph, destination: Tensor, values: Tensor, rows: Tensor, *,
 def cpy(graph: Graph, x: Tensor, destination: Tensor, *, name: str) -> Tensor:
     """Copy x over a destination of its shape; a view of the destination."""
     _need(x.shape == destination.shape, name, "cpy wants equal shapes", x, destination)
-    return graph.node(
-        name, "cpy", destination.shape, destination.dtype, (x, destination), view_src=destination
-    )
+    return graph.node(name, "cpy", destination.shape, destination.dtype, (x, destination), view_src=destination)
 
 
-def flash_attn_ext(
-    graph: Graph, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, scale: float, name: str
-) -> Tensor:
+def flash_attn_ext(graph: Graph, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, scale: float, name: str) -> Tensor:
     """Decode attention over a cache, several query heads per KV head.
 
     q (N, heads, D), k and v (N, cells, KV heads, D), mask (N, cells) added to the scores -> (N, heads * D).

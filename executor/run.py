@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 import numpy as np
 
@@ -22,8 +20,6 @@ from tracer.errors import UsageError
 from tracer.recorders import activate, annotate, deactivate
 from tracer.recorders.host import HostRecorder
 from tracer.trace import Trace
-
-_SWITCH_INTERVAL_S: Final = 50e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +104,9 @@ def execute(
     for configuration in configurations:
         _check(configuration)
     runs = [_Run(c, keep_logits, models, strategies) for c in configurations]
-    with ExitStack() as stack, _quick_handover():
+    with ExitStack() as stack:
         backends = {
-            name: stack.enter_context(closing(open_backend(name)))
-            for name in {c.backend: None for c in configurations}
+            name: stack.enter_context(closing(open_backend(name))) for name in {c.backend: None for c in configurations}
         }
         weights: dict[tuple[str, str, int], dict[str, Array]] = {}
         for run in runs:
@@ -133,17 +128,6 @@ def _check(configuration: Configuration) -> None:
     for option, least in (("batch", 1), ("tokens", 1), ("repeats", 1), ("warmup", 0), ("seed", 0)):
         if getattr(configuration, option) < least:
             raise UsageError(f"{option} must be at least {least}, not {getattr(configuration, option)}")
-
-
-@contextmanager
-def _quick_handover() -> Iterator[None]:
-    """Let threads take over the interpreter sooner, so that a host call delays streams less."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
 
 
 @dataclass
@@ -169,10 +153,9 @@ class _Run:
             history=max(c.tokens, c.warmup),
             keep_logits=keep_logits,
         )
-        if max(c.tokens, c.warmup) > step.context:
-            raise UsageError(
-                f"model {c.model!r} has a context of {step.context}, too small for {c.tokens} tokens"
-            )
+        longest = max(c.tokens, c.warmup)
+        if longest > step.context:
+            raise UsageError(f"model {c.model!r} has a context of {step.context}, too small for {longest} tokens")
         self.prepared = prepare(step, c.backend, c.concurrency, c.allocator)
         self._first = first_tokens(step, c.seed)
         self._recorder = HostRecorder()
@@ -242,8 +225,6 @@ class _Run:
         )
 
 
-def combinations(
-    base: Configuration, strategies: Iterable[str], concurrency: Iterable[str]
-) -> list[Configuration]:
+def combinations(base: Configuration, strategies: Iterable[str], concurrency: Iterable[str]) -> list[Configuration]:
     """The base with every strategy in every concurrency mode."""
     return [replace(base, strategy=s, concurrency=mode) for s in strategies for mode in concurrency]

@@ -123,9 +123,7 @@ class Scheduler:
         check_needs(strategy, backend.name, backend.guarantees)
         self._backend, self._prepared, self._strategy = backend, prepared, strategy
         if strategy.advances_on_device != (prepared.step.history is not None):
-            raise ExecutionError(
-                f"strategy {strategy.name!r} and the graph disagree on who advances the step"
-            )
+            raise ExecutionError(f"strategy {strategy.name!r} and the graph disagree on who advances the step")
         self._arrays = _bind(backend, prepared, weights)
         kernels = {
             n: backend.kernel(n, self._arrays[n], [self._arrays[s] for s in n.src])
@@ -194,9 +192,7 @@ class Scheduler:
         return next(leaf for leaf in self._prepared.step.graph.state if leaf.name == name)
 
 
-def load_weights(
-    backend: Backend, step: DecodeStep, values: Mapping[str, np.ndarray[Any, Any]]
-) -> dict[str, Array]:
+def load_weights(backend: Backend, step: DecodeStep, values: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Array]:
     """Put the weights on the device, each in a buffer of its own."""
     arrays = {}
     for weight in step.graph.weights:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from tracer.schema import DEVICE_TABLES, MISSING, TABLES, Column, Table
 
@@ -69,15 +70,17 @@ class Trace:
         Columns: start end device context stream correlation process name bytes table, where a copy's name
         says its kind, bytes is 0 for compute, and `table` says which table a row came from.
         """
-        parts = []
-        for name in tables:
-            frame = self.tables[name]
-            part = frame[["start", "end", "device", "context", "stream", "correlation", "process"]].copy()
-            part["name"] = _activity_names(name, frame)
-            part["bytes"] = frame.get("bytes", 0)
-            part["table"] = _constant(name, DEVICE_TABLES, len(frame))
-            parts.append(part)
-        joined = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
+        parts = {name: self.tables[name] for name in tables}
+        columns = ["start", "end", "device", "context", "stream", "correlation", "process"]
+        joined = pd.concat([frame[columns] for frame in parts.values()], ignore_index=True)
+        joined["name"] = _join_names([_activity_names(name, frame) for name, frame in parts.items()])
+        joined["bytes"] = np.concatenate(
+            [f["bytes"] if "bytes" in f else np.zeros(len(f), int) for f in parts.values()]
+        )
+        codes = np.repeat([DEVICE_TABLES.index(name) for name in parts], [len(frame) for frame in parts.values()])
+        joined["table"] = pd.Categorical.from_codes(codes, dtype=pd.CategoricalDtype(list(DEVICE_TABLES)))
+        if joined["start"].is_monotonic_increasing:
+            return joined
         return joined.sort_values("start", kind="stable", ignore_index=True)
 
     def map_tables(self, change: Callable[[str, pd.DataFrame], pd.DataFrame]) -> Trace:
@@ -123,12 +126,28 @@ def _constant(word: str, words: Sequence[str], length: int) -> pd.Categorical:
     return pd.Categorical.from_codes(codes, pd.Index(list(words), dtype="str"))
 
 
-def _activity_names(table: str, frame: pd.DataFrame) -> pd.Series:
+Names = tuple[NDArray[np.int64], list[str]]
+"""One code per row into a list of names."""
+
+
+def _activity_names(table: str, frame: pd.DataFrame) -> Names:
     if table == "kernels":
-        return frame["short_name"].where(frame["short_name"] != "", frame["name"]).astype("str")
+        short, full = frame["short_name"].cat, frame["name"].cat
+        words = [*map(str, short.categories), *map(str, full.categories)]
+        nameless = np.isin(short.codes, [i for i, word in enumerate(short.categories) if not word])
+        named_in_full = np.asarray(full.codes, dtype=np.int64) + len(short.categories)
+        return np.where(nameless, named_in_full, short.codes).astype(np.int64), words
     if table == "memcpys":
-        return "memcpy " + frame["kind"].astype("str")
+        kinds = frame["kind"].cat
+        return np.asarray(kinds.codes, dtype=np.int64), [f"memcpy {kind}" for kind in kinds.categories]
     if table == "memsets":
-        return pd.Series("memset", index=frame.index, dtype="str")
-    graph = frame["graph"].astype("str")
-    return ("graph " + graph).where(frame["graph"] != MISSING, "graph")
+        return np.zeros(len(frame), np.int64), ["memset"]
+    codes, graphs = pd.factorize(frame["graph"])
+    return np.asarray(codes, dtype=np.int64), ["graph" if graph == MISSING else f"graph {graph}" for graph in graphs]
+
+
+def _join_names(parts: list[Names]) -> pd.Categorical:
+    offsets = np.cumsum([0, *(len(words) for _, words in parts)])
+    codes = np.concatenate([codes + offset for (codes, _), offset in zip(parts, offsets, strict=False)])
+    index, categories = pd.factorize(np.array([word for _, words in parts for word in words], dtype=object))
+    return pd.Categorical.from_codes(index[codes], categories=pd.Index(categories, dtype="str"))

@@ -45,14 +45,16 @@ def causes_figure(runs: Sequence[Causes], theme: str) -> go.Figure:
     longest = max((run.total_us for run in runs), default=0.0) or 1.0
     figure = go.Figure([_bar(cause, runs, longest) for cause in CAUSE_COLOURS])
     times, texts = ticks(0, round(longest * 1.1e3), most=8)
-    annotations = []
+    annotations: list[dict[str, object]] = []
     for i, run in enumerate(runs):
         note = f'  <span style="color:{look.muted}">{markup(run.note)}</span>' if run.note else ""
         common = {"showarrow": False, "xanchor": "left", "yanchor": "middle"}
-        annotations.append({**common, "x": 0, "y": i * _BAND + 14, "text": f"{markup(run.name, 60)}{note}", "name": "run",
-                            "font": {"size": 12.5}})  # fmt: skip
-        annotations.append({**common, "x": run.total_us * 1e-6, "y": i * _BAND + 36, "xshift": 8, "name": "total",
-                            "text": f"<b>{duration(run.total_us * 1e3)}</b>", "font": {"size": 14}})  # fmt: skip
+        annotations += [
+            {**common, "name": "run", "x": 0, "y": i * _BAND + 14, "font": {"size": 12.5},
+             "text": f"{markup(run.name, 60)}{note}"},
+            {**common, "name": "total", "x": run.total_us * 1e-6, "y": i * _BAND + 36, "font": {"size": 14},
+             "text": f"<b>{duration(run.total_us * 1e3)}</b>", "xshift": 8},
+        ]  # fmt: skip
     figure.update_layout(
         barmode="stack",
         bargap=0,
@@ -62,8 +64,9 @@ def causes_figure(runs: Sequence[Causes], theme: str) -> go.Figure:
         font={"family": FONT, "size": 12, "color": look.ink},
         hoverlabel={"bgcolor": look.surface, "font": {"color": look.ink, "family": FONT}},
         dragmode=False,
-        xaxis={"range": [0, longest * 1.12e-6], "tickvals": [t / 1e9 for t in times], "ticktext": texts, "fixedrange": True,
-               "gridcolor": look.line, "zeroline": False, "tickfont": {"color": look.muted, "size": 11}},
+        xaxis={"range": [0, longest * 1.12e-6], "tickvals": [t / 1e9 for t in times], "ticktext": texts,
+               "fixedrange": True, "gridcolor": look.line, "zeroline": False,
+               "tickfont": {"color": look.muted, "size": 11}},
         yaxis={"range": [max(len(runs), 1) * _BAND, 0], "visible": False, "fixedrange": True},
         annotations=annotations,
     )  # fmt: skip

@@ -73,12 +73,13 @@ def _bars(marks: pd.DataFrame, look: Theme) -> list[go.Bar]:
     """One Bar per kind and way of drawing: merged bins, narrow events, wide events on top."""
     way = np.where(marks["share"] < 1, 0, np.where(marks["wide"], 2, 1))
     bars = []
-    for (_, what), part in marks.groupby([way, "what"], sort=True):
-        colour = COLOURS[KINDS[int(what)]]
+    for _, part in marks.groupby([way, "what"], sort=True):
+        kind = KINDS[int(part["what"].iloc[0])]
+        colour = COLOURS[kind]
         wide = bool(part["wide"].iloc[0])
         bars.append(
             go.Bar(
-                name=KINDS[int(what)],
+                name=kind,
                 orientation="h",
                 base=part["x"].to_numpy(),
                 x=part["dx"].to_numpy(),
@@ -99,9 +100,7 @@ def _bars(marks: pd.DataFrame, look: Theme) -> list[go.Bar]:
 
 
 def _gap_bars(drawings: Sequence[Drawing], look: Theme) -> list[go.Bar]:
-    parts = [
-        d.gaps.assign(top=d.panel.devices[0], bottom=d.panel.devices[1]) for d in drawings if len(d.gaps)
-    ]
+    parts = [d.gaps.assign(top=d.panel.devices[0], bottom=d.panel.devices[1]) for d in drawings if len(d.gaps)]
     if not parts:
         return []
     gaps = pd.concat(parts, ignore_index=True)
@@ -172,8 +171,9 @@ def _layout(
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": FONT, "size": 12, "color": look.ink},
-        "hoverlabel": {"bgcolor": look.surface, "font": {"color": look.ink, "size": 12, "family": FONT}, "align": "left",
-                       "namelength": -1},
+        "hoverlabel": {
+            "bgcolor": look.surface, "font": {"color": look.ink, "size": 12, "family": FONT}, "align": "left",
+        },
         "xaxis": {
             "range": [limits[0] / 1e9, limits[1] / 1e9],
             "side": "top",
@@ -188,7 +188,7 @@ def _layout(
             "ticks": "outside",
             "tickcolor": look.line,
             "tickfont": {"color": look.muted, "size": 11},
-            "title": {"text": f"time from the {origin}", "standoff": 8, "font": {"color": look.muted, "size": 12}},
+            "title": {"text": f"time from the {origin}", "standoff": 8, "font": {"color": look.muted}},
         },
         "yaxis": {
             "range": [height, 0],
@@ -201,7 +201,9 @@ def _layout(
             "ticklabelstandoff": 8,
         },
         "shapes": [*_tracks(drawings, look)],
-        "annotations": [a for d in drawings for a in (*_heading(d, look), *_gap_labels(d, limits, look, width))],
+        "annotations": [
+            a for d in drawings for a in (*_heading(d, look), *_gap_labels(d, limits, look, width))
+        ],
     }  # fmt: skip
 
 
@@ -236,9 +238,7 @@ def _heading(drawing: Drawing, look: Theme) -> list[dict[str, object]]:
     ]  # fmt: skip
 
 
-def _gap_labels(
-    drawing: Drawing, limits: tuple[int, int], look: Theme, width: int
-) -> list[dict[str, object]]:
+def _gap_labels(drawing: Drawing, limits: tuple[int, int], look: Theme, width: int) -> list[dict[str, object]]:
     """ "gap 150 µs" over each gap that is wide enough for it."""
     labels: list[dict[str, object]] = []
     per_pixel = (limits[1] - limits[0]) / width
@@ -250,8 +250,8 @@ def _gap_labels(
         labels.append(
             {
                 "x": (low + high) / 2e9, "y": drawing.panel.devices[1] - GAP_STRIP / 2, "yanchor": "middle",
-                "text": words, "showarrow": False, "font": {"size": 11.5, "color": look.ink}, "hovertext": text,
-                "name": "gap",
+                "text": words, "showarrow": False, "font": {"size": 11.5, "color": look.ink},
+                "hovertext": text, "name": "gap",
             }
         )  # fmt: skip
     return labels

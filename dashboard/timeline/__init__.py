@@ -1,1 +1,1 @@
-"""From a trace to what a timeline draws: rows, level of detail, alignment, layout, marks. No Plotly in here."""
+"""From a trace to what a timeline draws: rows, alignment, layout, level of detail, marks."""

@@ -56,7 +56,8 @@ def tokens_of(spans: pd.DataFrame, gaps: pd.DataFrame | None) -> Tokens | None:
     if gaps is not None:
         of_device = gaps[gaps["device"] == device]
         gap.loc[of_device["step"].to_numpy()] = of_device["gap"].to_numpy()
-    return Tokens(*(mine[c].to_numpy(dtype=np.int64) for c in ("step", "start", "end")), gap.to_numpy())
+    step, start, end = (mine[c].to_numpy(dtype=np.int64) for c in ("step", "start", "end"))
+    return Tokens(step, start, end, np.asarray(gap, dtype=np.int64))
 
 
 def typical_token(runs: Sequence[Tokens]) -> int:

@@ -1,7 +1,7 @@
 """Level of detail: which events of a row are drawn one by one, and which are merged into bins.
 
-Nothing in view is lost: each event is either drawn by itself or counted in every bin that it touches, and a bin's
-busy time is the union of the events it merges.
+Nothing in view is lost: each event is either drawn by itself or counted in every bin that it touches, and a
+bin's busy time is the union of the events it merges.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def in_view(start: Ints, reach: Ints, end: Ints, low: int, high: int) -> Ints:
 def detail(start: Ints, end: Ints, chosen: Ints, low: int, high: int, bins: int) -> Detail:
     """Decide how to draw the events `chosen` in the view [low, high).
 
-    At most `bins` events: all of them exactly. More: those at least as long as a bin exactly, the others merged. Bin
-    edges are multiples of the bin width, so that they stay put while the view moves.
+    At most `bins` events: all of them exactly. More: those at least as long as a bin exactly, the others merged.
+    Bin edges are multiples of the bin width, so that they stay put while the view moves.
     """
     width = max(-(-(high - low) // bins), 1)
     first, last = start[chosen], end[chosen]
@@ -69,9 +69,7 @@ def _bins(exact: Ints, chosen: Ints, first: Ints, last: Ints, low: int, high: in
     origin = low // width * width
     edges = np.arange(origin, high + width, width, dtype=np.int64)
     head = (np.clip(first, low, high - 1) - origin) // width
-    tail = np.maximum(
-        (np.clip(last, low + 1, high) - 1 - origin) // width, head
-    )  # an event touches two bins at most
+    tail = np.maximum((np.clip(last, low + 1, high) - 1 - origin) // width, head)  # an event touches two bins at most
     both = tail != head
     touches = np.concatenate((head, tail[both]))
     event = np.concatenate((chosen, chosen[both]))

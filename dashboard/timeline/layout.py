@@ -29,7 +29,7 @@ class Placed:
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One run's place, px: from `top` (its heading) to `bottom`; `devices` spans its device rows and gap strip."""
+    """One run's place, px: `top` (its heading) to `bottom`; `devices` spans device rows and gap strip."""
 
     top: int
     bottom: int

@@ -31,7 +31,7 @@ _MOST_CONNECTORS = 40
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What is in view of one run: [low, high) in ns of its own clock, `anchor` its time 0, `width` px, bins per row."""
+    """What is in view of a run: [low, high) and time 0 in ns of its clock, `width` px, at most `bins` per row."""
 
     low: int
     high: int
@@ -50,8 +50,8 @@ class Window:
 
 
 def marks_of(placed: Placed, window: Window, waits: pd.DataFrame) -> pd.DataFrame:
-    """The marks of one row: x dx (s), y height (px), what (position in KINDS), share (busy share, 1 for an event),
-    wide (whether it can bear an outline), hover, text and text_x (what stands inside it, and where).
+    """The marks of one row: x dx (s), y height (px), what (position in KINDS), share (busy share, 1 for an
+    event), wide (whether it can bear an outline), hover, text and text_x (what stands inside it, and where).
     """
     row = placed.row
     margin = (window.high - window.low) // 10
@@ -62,9 +62,7 @@ def marks_of(placed: Placed, window: Window, waits: pd.DataFrame) -> pd.DataFram
     return pd.concat([p for p in parts if len(p)] or parts[:1], ignore_index=True)
 
 
-def _exact(
-    placed: Placed, index: Ints, window: Window, waits: pd.DataFrame, low: int, high: int
-) -> pd.DataFrame:
+def _exact(placed: Placed, index: Ints, window: Window, waits: pd.DataFrame, low: int, high: int) -> pd.DataFrame:
     row = placed.row
     start, end = np.maximum(row.start[index], low), np.minimum(row.end[index], high)
     seen_start, seen_end = np.maximum(start, window.low), np.minimum(end, window.high)
@@ -91,13 +89,11 @@ def _merged(placed: Placed, drawn: Detail, window: Window) -> pd.DataFrame:
     titles, codes = row.brief_titles, row.codes[1][drawn.longest]
     lengths = row.end[drawn.longest] - row.start[drawn.longest]
     share = drawn.busy / (drawn.end - drawn.start)
+    facts = (drawn.count, drawn.end - drawn.start, share, lengths, codes)
     hover = [
         f"<b>{count} events</b> in {duration(width)}, busy {part:.0%}<br>longest: {duration(length)} {titles[code]}"
-        for count, width, part, length, code in zip(
-            drawn.count.tolist(), (drawn.end - drawn.start).tolist(), share.tolist(), lengths.tolist(), codes.tolist(),
-            strict=True,
-        )
-    ]  # fmt: skip
+        for count, width, part, length, code in zip(*(f.tolist() for f in facts), strict=True)
+    ]
     return pd.DataFrame(
         {
             "x": window.seconds(drawn.start),
@@ -128,12 +124,11 @@ def _texts(row: Row, index: Ints, room: NDArray[np.float64]) -> list[str]:
 def _hovers(row: Row, index: Ints, window: Window, waits: pd.DataFrame) -> list[str]:
     events = row.events
     titles = (row.titles if len(index) <= _MOST_WHOLE else row.brief_titles)[row.codes[1][index]]
-    columns = [
-        events[c].to_numpy()[index].tolist() for c in ("start", "end", "stream", "correlation", "bytes")
-    ]
+    columns = [events[c].to_numpy()[index].tolist() for c in ("start", "end", "stream", "correlation", "bytes")]
     notes = _wait_notes(row, index, waits)
     return [
-        f"<b>{title}</b><br>{duration(end - start)}, from {_signed(start - window.anchor)}{_ids(stream, number, count)}{note}"
+        f"<b>{title}</b><br>{duration(end - start)}, from {_signed(start - window.anchor)}"
+        f"{_ids(stream, number, count)}{note}"
         for title, start, end, stream, number, count, note in zip(titles, *columns, notes, strict=True)
     ]
 
@@ -165,9 +160,7 @@ def _wait_notes(row: Row, index: Ints, waits: pd.DataFrame) -> list[str]:
             notes[i] = "<br>waited for nothing: the stream was idle"
         else:
             ago = duration(wait["end"] - wait["waited_until"])
-            notes[i] = (
-                f"<br>waited for {markup(wait['waited_for'], 60)}, which ended {ago} before it returned"
-            )
+            notes[i] = f"<br>waited for {markup(wait['waited_for'], 60)}, which ended {ago} before it returned"
     return notes
 
 
@@ -182,15 +175,15 @@ def connectors(panel: Panel, waits: pd.DataFrame, window: Window) -> pd.DataFram
 
     None at all where more than a few syncs are in view: they would hide what they explain.
     """
-    seen = waits[
-        (waits["end"] > window.low) & (waits["start"] < window.high) & (waits["waited_until"] != MISSING)
-    ]
+    seen = waits[(waits["end"] > window.low) & (waits["start"] < window.high) & (waits["waited_until"] != MISSING)]
+    seen = seen if len(seen) <= _MOST_CONNECTORS else seen[:0]
     lines = []
-    for wait in seen.itertuples() if len(seen) <= _MOST_CONNECTORS else ():
-        call = panel.row(role="api", process=wait.process, thread=wait.thread)
-        source = _source(panel, int(wait.process), int(wait.stream), int(wait.waited_until))
+    columns = [seen[c].tolist() for c in ("process", "thread", "stream", "waited_until", "end")]
+    for process, thread, stream, until, end in zip(*columns, strict=True):
+        call = panel.row(role="api", process=process, thread=thread)
+        source = _source(panel, process, stream, until)
         if call is not None and source is not None:
-            x0, x1 = ((t - window.anchor) / 1e9 for t in (wait.waited_until, wait.end))
+            x0, x1 = ((t - window.anchor) / 1e9 for t in (until, end))
             lines.append((x0, source.middle, x1, call.bottom))
     return pd.DataFrame(lines, columns=["x0", "y0", "x1", "y1"], dtype="float64")
 

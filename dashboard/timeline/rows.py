@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import pandas as pd
@@ -31,6 +31,7 @@ _DEVICE_KINDS: Final = {
 }
 _MOST_LEVELS: Final = 6
 _AFFIXES: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])|_v\d+$")  # of API names: no room for them inside a bar
+_ON_STREAM: Final = (*_DEVICE_KINDS, "syncs", "cuda_events")
 _HEIGHTS: Final = {"nvtx": 17, "api": 24, "stream": 26}
 
 
@@ -43,8 +44,8 @@ class Row:
         role: "nvtx", "api" or "stream".
         process, thread: of a host row; MISSING thread for a device row.
         device, stream: of a device row; MISSING for a host row.
-        events: one row per event, by start: start end (ns), what (position in `palette.KINDS`), name and full (short
-            and whole, categorical), stream, correlation, bytes (MISSING where there is none).
+        events: one row per event, by start: start end (ns), what (position in `palette.KINDS`), name and full
+            (short and whole, categorical), stream, correlation, bytes (MISSING where there is none).
     """
 
     label: str
@@ -78,9 +79,7 @@ class Row:
     @cached_property
     def texts(self) -> NDArray[np.object_]:
         """Per name of an event a text to stand inside its bar: safe, but neither escaped nor cut to fit."""
-        return np.array(
-            [plain(_AFFIXES.sub("", str(c)), 80) for c in self.events["name"].cat.categories], dtype=object
-        )
+        return np.array([plain(_AFFIXES.sub("", str(c)), 80) for c in self.events["name"].cat.categories], dtype=object)
 
     @cached_property
     def titles(self) -> NDArray[np.object_]:
@@ -89,7 +88,7 @@ class Row:
 
     @cached_property
     def brief_titles(self) -> NDArray[np.object_]:
-        """The same, cut short, for views with so many events that whole template arguments would weigh too much."""
+        """The same, cut short, for views of so many events that whole names would weigh too much."""
         return np.array([markup(str(c), 90) for c in self.events["full"].cat.categories], dtype=object)
 
     @cached_property
@@ -111,8 +110,7 @@ def _host_rows(trace: Trace) -> Iterator[Row]:
     both = pd.concat([t[["process", "thread"]] for t in (nvtx, api)]).drop_duplicates()
     threads = sorted((int(p), int(t)) for p, t in both.itertuples(index=False))
     names = {
-        (int(p), int(t)): str(n)
-        for p, t, n in trace["threads"][["process", "thread", "name"]].itertuples(index=False)
+        (int(p), int(t)): str(n) for p, t, n in trace["threads"][["process", "thread", "name"]].itertuples(index=False)
     }
     for process, thread in threads:
         label = _thread_label(process, thread, names, len(threads), len({p for p, _ in threads}))
@@ -124,9 +122,7 @@ def _host_rows(trace: Trace) -> Iterator[Row]:
             yield Row(f"API calls{label}", "api", calls, process, thread)
 
 
-def _thread_label(
-    process: int, thread: int, names: dict[tuple[int, int], str], threads: int, processes: int
-) -> str:
+def _thread_label(process: int, thread: int, names: dict[tuple[int, int], str], threads: int, processes: int) -> str:
     if threads == 1:
         return ""
     known = plain(names.get((process, thread), ""), 12)
@@ -160,8 +156,7 @@ def _levels(ranges: pd.DataFrame) -> Iterator[pd.DataFrame]:
 def _api_events(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     letters = letters_of(calls["name"])
     what = np.array([KINDS.index(_API_KINDS.get(letter, "api")) for letter in letters], dtype=np.int8)
-    touched = pd.concat([trace[t][["process", "correlation", "stream"]] for t in ("memcpys", "memsets", "syncs",
-                        "graph_launches", "kernels", "cuda_events")])  # fmt: skip
+    touched = pd.concat([trace[t][["process", "correlation", "stream"]] for t in _ON_STREAM])
     at = match_rows(touched, calls)
     streams = touched["stream"].to_numpy()
     stream = np.where(at >= 0, streams[at], MISSING) if len(streams) else np.full(len(calls), MISSING)
@@ -179,7 +174,7 @@ def _device_rows(trace: Trace) -> Iterator[Row]:
     for column in ("name", "full"):
         joined[column] = union_categoricals([p[column] for p in parts])
     joined = joined.sort_values("start", kind="stable", ignore_index=True)
-    groups = joined.groupby(["process", "device", "stream"], sort=True).indices
+    groups: dict[Any, Any] = joined.groupby(["process", "device", "stream"], sort=True).indices
     many_devices = len({device for _, device, _ in groups}) > 1
     many_processes = len({process for process, _, _ in groups}) > 1
     for (process, device, stream), index in groups.items():

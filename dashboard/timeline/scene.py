@@ -10,7 +10,7 @@ from dashboard.figures.timeline import Drawing
 from dashboard.store import Run
 from dashboard.timeline import align
 from dashboard.timeline.layout import Panel, panels
-from dashboard.timeline.marks import Window, connectors, marks_of, waits_of
+from dashboard.timeline.marks import Window, connectors, marks_of
 from dashboard.units import duration
 from dashboard.view import View
 from tracer.analysis.gaps import CAUSES
@@ -54,9 +54,7 @@ def draw(runs: Sequence[Run], view: View, width: int) -> list[Drawing]:
 def _drawing(run: Run, panel: Panel, window: Window, token: int) -> Drawing:
     waits = run.waits
     marks = pd.concat([marks_of(placed, window, waits) for placed in panel.rows], ignore_index=True)
-    return Drawing(
-        run.name, _note(run, token), panel, marks, connectors(panel, waits, window), _gaps(run, window)
-    )
+    return Drawing(run.name, _note(run, token), panel, marks, connectors(panel, waits, window), _gaps(run, window))
 
 
 def _note(run: Run, token: int) -> str:
@@ -82,9 +80,7 @@ def _gaps(run: Run, window: Window) -> pd.DataFrame:
             (row["end"] - row["start"]) / 1e9,
             int(row["gap"]),
             f"<b>gap after token {row['step']}: {duration(row['gap'])}</b><br>"
-            + "<br>".join(
-                f"{name} {duration(row[column])}" for column, name in CAUSES.items() if row[column]
-            ),
+            + "<br>".join(f"{name} {duration(row[column])}" for column, name in CAUSES.items() if row[column]),
         )
         for row in seen.to_dict("records")
     ]

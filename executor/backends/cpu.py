@@ -195,9 +195,7 @@ class CpuBackend(Backend):
         for number, instruction in enumerate(plan.instructions):
             kernel = kernels[instruction.node] if isinstance(instruction, Launch) else None
             if isinstance(instruction, Wait) and instruction.event not in recorded:
-                raise ExecutionError(
-                    f"event {instruction.event} of the plan is waited for before it is recorded"
-                )
+                raise ExecutionError(f"event {instruction.event} of the plan is waited for before it is recorded")
             if isinstance(instruction, Record):
                 recorded.add(instruction.event)
             programs[instruction.stream].append((instruction, kernel, number))
@@ -275,9 +273,7 @@ class CpuBackend(Backend):
             return False
         try:
             work()
-        except (
-            BaseException
-        ) as error:  # whatever it is, the host must learn of it, and the thread must live on
+        except BaseException as error:  # whatever it is, the host must learn of it, and the thread must live on
             failure = ExecutionError(f"{what} failed: {type(error).__name__}: {error}")
             failure.__cause__ = error
             self._failure = failure

@@ -29,9 +29,7 @@ class LlamaConfig:
     rope_base: float = 10000.0
 
 
-TINY: Final = LlamaConfig(
-    layers=4, width=256, heads=8, kv_heads=2, head_size=32, ffn=512, vocabulary=1024, context=256
-)
+TINY: Final = LlamaConfig(layers=4, width=256, heads=8, kv_heads=2, head_size=32, ffn=512, vocabulary=1024, context=256)
 
 
 @dataclass(frozen=True)
@@ -149,9 +147,7 @@ def _decoder(graph: Graph, config: LlamaConfig, step: StepTensors, mask: Tensor)
 
 def _norm(graph: Graph, config: LlamaConfig, name: str, x: Tensor) -> Tensor:
     weight = graph.leaf(f"{name}.weight", (config.width,), flags=Flag.WEIGHT)
-    return ops.mul(
-        graph, ops.rms_norm(graph, x, eps=config.norm_eps, name=f"{name} (rms)"), weight, name=name
-    )
+    return ops.mul(graph, ops.rms_norm(graph, x, eps=config.norm_eps, name=f"{name} (rms)"), weight, name=name)
 
 
 def _project(graph: Graph, name: str, x: Tensor, width: int, flags: Flag = Flag.NONE) -> Tensor:
@@ -159,9 +155,7 @@ def _project(graph: Graph, name: str, x: Tensor, width: int, flags: Flag = Flag.
     return ops.mul_mat(graph, weight, x, name=name, flags=flags)
 
 
-def _attention(
-    graph: Graph, config: LlamaConfig, blk: str, x: Tensor, step: StepTensors, mask: Tensor
-) -> Tensor:
+def _attention(graph: Graph, config: LlamaConfig, blk: str, x: Tensor, step: StepTensors, mask: Tensor) -> Tensor:
     n, d = x.shape[0], config.head_size
     normed = _norm(graph, config, f"{blk}attn_norm", x)
     q = _project(graph, f"{blk}attn_q", normed, config.heads * d)
@@ -191,6 +185,4 @@ def _ffn(graph: Graph, config: LlamaConfig, blk: str, x: Tensor) -> Tensor:
     normed = _norm(graph, config, f"{blk}ffn_norm", x)
     gate = _project(graph, f"{blk}ffn_gate", normed, config.ffn)
     up = _project(graph, f"{blk}ffn_up", normed, config.ffn)
-    return _project(
-        graph, f"{blk}ffn_down", ops.swiglu(graph, gate, up, name=f"{blk}ffn_swiglu"), config.width
-    )
+    return _project(graph, f"{blk}ffn_down", ops.swiglu(graph, gate, up, name=f"{blk}ffn_swiglu"), config.width)

@@ -98,7 +98,5 @@ def place(backend, graph):
             arrays[tensor] = backend.array(backend.alloc(tensor.nbytes), 0, tensor)
         else:
             arrays[tensor] = arrays[root].reshape(tensor.shape)
-    kernels = {
-        n: backend.kernel(n, arrays[n], [arrays[s] for s in n.src]) for n in graph.nodes if n.has_kernel
-    }
+    kernels = {n: backend.kernel(n, arrays[n], [arrays[s] for s in n.src]) for n in graph.nodes if n.has_kernel}
     return arrays, kernels

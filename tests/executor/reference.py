@@ -1,4 +1,4 @@
-"""A llama decode in float64, written apart from the executor: plain NumPy from the weights, no cache layout, no mask."""
+"""A llama decode in float64, written apart from the executor: plain NumPy from the weights, no mask."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The allocator: no two tensors that are in use together share a byte."""
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given
@@ -107,8 +107,7 @@ def test_no_alloc_free_lasts_to_the_join():
     split = split_of(graph)
     before = {x.tensor.name: x.last for x in lifetimes(split)}
     after = {
-        x.tensor.name: x.last
-        for x in ALLOCATORS["no_alloc_free"].extend(lifetimes(split), find_branches(split.nodes))
+        x.tensor.name: x.last for x in ALLOCATORS["no_alloc_free"].extend(lifetimes(split), find_branches(split.nodes))
     }
     assert (before["fork"], before["b0.0"], before["b0.1"]) == (5, 2, 7)
     assert (after["fork"], after["b0.0"], after["b0.1"]) == (7, 7, 7)
@@ -126,7 +125,7 @@ def test_no_two_tensors_of_a_region_share_bytes(batch):
         used = {t.root for n in inside for t in (n, *n.src)} & set(plan.offsets)
         spans = sorted((plan.offsets[t], plan.offsets[t] + t.nbytes) for t in used)
         assert len(spans) > 6
-        assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+        assert all(end <= start for (_, end), (start, _) in pairwise(spans))
 
 
 def test_sequential_recycling_would_be_a_race_in_the_model():
@@ -136,7 +135,7 @@ def test_sequential_recycling_would_be_a_race_in_the_model():
     region = find_branches(split.nodes)[0]
     inside = {split.nodes[i].root for branch in region.branches for i in branch} & set(plan.offsets)
     spans = sorted((plan.offsets[t], plan.offsets[t] + t.nbytes) for t in inside)
-    assert any(end > start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+    assert any(end > start for (_, end), (start, _) in pairwise(spans))
 
 
 @pytest.mark.parametrize("batch", [1, 4])

@@ -96,7 +96,7 @@ def test_a_blocking_copy_is_a_copy_and_a_sync(backend, recorder):
 def test_sources_of_asynchronous_copies_may_be_overwritten_at_once(gate):
     backend = backend_with(gate=gate)
     graph, x = gated_graph()
-    arrays, kernels = place(backend, graph)
+    _arrays, kernels = place(backend, graph)
     backend.launch(kernels[graph.nodes[0]], 0)  # holds up everything behind it
     source, target = np.empty(4, np.float32), backend.alloc(16 * 20)
     copies = [backend.array(target, 16 * i, x) for i in range(20)]
@@ -114,7 +114,7 @@ def test_a_staging_slot_is_reused_only_after_its_copy(gate):
     """With two slots the third copy waits until the first is done."""
     backend = CpuBackend({"gate": gate, "copy": lambda out, x: None}, staging_slots=2)
     graph, x = gated_graph()
-    arrays, kernels = place(backend, graph)
+    _arrays, kernels = place(backend, graph)
     copies = [backend.array(backend.alloc(16), 0, x) for _ in range(3)]
     backend.launch(kernels[graph.nodes[0]], 0)
     for i in range(2):
@@ -225,18 +225,18 @@ def test_every_activity_names_the_call_that_caused_it(backend, recorder):
 @pytest.mark.parametrize("launch", sorted(LAUNCHERS))
 @pytest.mark.parametrize("failing", ["fork", "b1.0", "end"])
 def test_a_failing_kernel_surfaces_at_the_next_sync_and_nothing_hangs(launch, failing):
-    def work(out, x, *, name):
-        if name == failing:
+    def work(out, x, *, who):
+        if who == failing:
             raise FloatingPointError("on purpose")
         out[...] = x
 
     backend = backend_with(work=work)
     graph = Graph()
     x = graph.leaf("x", (4,))
-    fork = graph.node("fork", "work", (4,), "float32", (x,), name="fork")
-    ends = [graph.node(f"b{i}.0", "work", (4,), "float32", (fork,), name=f"b{i}.0") for i in range(3)]
+    fork = graph.node("fork", "work", (4,), "float32", (x,), who="fork")
+    ends = [graph.node(f"b{i}.0", "work", (4,), "float32", (fork,), who=f"b{i}.0") for i in range(3)]
     join = graph.node("join", "sum", (4,), "float32", ends)
-    graph.node("end", "work", (4,), "float32", (join,), name="end")
+    graph.node("end", "work", (4,), "float32", (join,), who="end")
     _, kernels = place(backend, graph)
     launcher = LAUNCHERS[launch](backend, make_plan(graph.nodes, find_branches(graph.nodes)), kernels)
     launcher.launch()

@@ -32,8 +32,8 @@ def test_kernels_are_named_placed_and_in_order(trace: Trace) -> None:
     later = trace["kernels"].iloc[1].drop(["start", "end", "name", "short_name", "correlation", "process"])
     assert later.to_dict() == {
         "device": 1, "context": 2, "stream": 7, "grid_x": 5, "grid_y": 6, "grid_z": 7, "block_x": 8,
-        "block_y": 9, "block_z": 10, "registers": 32, "static_shared": 16, "dynamic_shared": 64, "graph_node": 5 << 32 | 3,
-        "graph": 5,
+        "block_y": 9, "block_z": 10, "registers": 32, "static_shared": 16, "dynamic_shared": 64,
+        "graph_node": 5 << 32 | 3, "graph": 5,
     }  # fmt: skip
 
 

@@ -101,6 +101,14 @@ def test_an_empty_trace_survives(format: Format) -> None:
     assert_same(_write_and_read(format, Trace({})), Trace({}))
 
 
+def test_ids_that_nsys_cannot_hold_are_cut_and_noted(tmp_path: Path) -> None:
+    columns: dict[str, list[Any]] = {"start": [1], "end": [2], "process": [5], "thread": [2**24 + 7], "name": ["cudaFree"]}
+    formats.write(Trace.from_columns(api=columns), tmp_path / "cut")
+    trace = formats.read(tmp_path / "cut")
+    assert trace["api"][["process", "thread"]].to_numpy().tolist() == [[5, 7]]
+    assert trace.notes == ["process or thread ids above 24 bits were cut to them, as nsys does"]
+
+
 @pytest.mark.parametrize("format", WRITABLE, ids=lambda f: f.name)
 def test_an_nsys_recording_survives(format: Format, tmp_path: Path) -> None:
     trace = formats.read(export(tmp_path / "a.sqlite"))

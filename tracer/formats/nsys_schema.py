@@ -45,6 +45,7 @@ SYNC_CALLS: Final = {
 GRAPH_SHIFT: Final = 32  # graphNodeId >> 32 is the graph's id
 _ID_BITS: Final = 24
 _ID_MASK: Final = (1 << _ID_BITS) - 1
+LARGEST_ID: Final = _ID_MASK - 1  # of a process or thread
 _VIRTUAL_MACHINE: Final = 1 << 48  # the bit that nsys sets above the process id of its only machine
 
 Ids = np.ndarray[tuple[int, ...], np.dtype[np.int64]]

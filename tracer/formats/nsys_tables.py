@@ -120,6 +120,13 @@ def _enum(rows: list[tuple[int, str, str]]) -> pa.Table:
     return pa.table({"id": ids, "name": names, "label": labels})
 
 
+def _cut_ids(trace: Trace) -> list[str]:
+    """A note if ids had to be cut to nsys's 24 bits."""
+    ids = [frame[c] for frame in trace.tables.values() for c in ("process", "thread") if c in frame]
+    cut = any(column.max() > nsys.LARGEST_ID for column in ids)
+    return ["process or thread ids above 24 bits were cut to them, as nsys does"] if cut else []
+
+
 def _export_rows(trace: Trace) -> pa.Table:
     metadata: dict[str, Any] = {key: value for key, value in trace.metadata.items() if key != "run"}
     major, minor, micro = nsys.SCHEMA_WRITTEN.split(".")
@@ -130,6 +137,6 @@ def _export_rows(trace: Trace) -> pa.Table:
         f"{nsys.EXPORT_SCHEMA}_MINOR": minor,
         f"{nsys.EXPORT_SCHEMA}_MICRO": micro,
         METADATA_ROW: json.dumps(metadata),
-        NOTES_ROW: json.dumps(trace.notes),
+        NOTES_ROW: json.dumps(trace.notes + _cut_ids(trace)),
     }
     return pa.table({"name": list(rows), "value": list(rows.values())})

@@ -1,7 +1,7 @@
 """Which event feeds what on the overview.
 
-Two callbacks and one in the browser: whatever happens becomes a new view (`reduce`), the browser settles theme and
-width (`screen`), and the view is drawn (`render`).
+Two callbacks and one in the browser: whatever happens becomes a new view (`reduce`), the browser settles theme
+and width (`screen`), and the view is drawn (`render`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from dashboard.timeline.scene import draw, limits_of, token_of
 from dashboard.units import duration, microseconds
 from dashboard.view import View
 
-_BUTTONS = ("token-back", "token-on", "show-gap", "show-token", "show-all", "zoom-in", "zoom-out", "pan-left", "pan-right",
-            "theme")  # fmt: skip
+_BUTTONS = (
+    *("token-back", "token-on", "show-gap", "show-token", "show-all"),
+    *("zoom-in", "zoom-out", "pan-left", "pan-right", "theme"),
+)
 _HIDDEN, _SHOWN = {"display": "none"}, {"display": "block"}
 
 
@@ -32,18 +34,12 @@ def register(app: Dash, store: RunStore) -> None:
     _table(app, store)
     _reduce(app, store)
     _render(app, store)
-    app.clientside_callback(
-        ClientsideFunction("intertoken", "screen"),
-        Output("screen", "data"),
-        Input("view", "data"),
-        prevent_initial_call=True,
-    )
-    app.clientside_callback(
-        ClientsideFunction("intertoken", "copyLink"),
-        Output("said", "children"),
-        Input("copy-link", "n_clicks"),
-        prevent_initial_call=True,
-    )
+    _in_browser(app, "screen", Output("screen", "data"), Input("view", "data"))
+    _in_browser(app, "copyLink", Output("said", "children"), Input("copy-link", "n_clicks"))
+
+
+def _in_browser(app: Any, function: str, output: Output, event: Input) -> None:
+    app.clientside_callback(ClientsideFunction("intertoken", function), output, event, prevent_initial_call=True)
 
 
 def _table(app: Dash, store: RunStore) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dash import dcc, html
 
-from dashboard.palette import COLOURS, NAMES
 from dashboard.pages.overview.table import grid
+from dashboard.palette import COLOURS, NAMES
 from dashboard.view import ALIGNMENTS
 
 _LEGEND = ("kernel", "graph", "copy", "memset", "sync", "launch", "host", "api", "other", "nvtx", "gap")
@@ -18,9 +20,14 @@ _MOVES = {
     "pan-left": ("←", "Move left"),
     "pan-right": ("→", "Move right"),
 }
-_BLANK = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False},
-                                "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}}  # fmt: skip
-_GRAPH = {"displayModeBar": False, "displaylogo": False, "doubleClick": "autosize", "scrollZoom": False,
+_BLANK = {
+    "data": [],
+    "layout": {
+        "xaxis": {"visible": False}, "yaxis": {"visible": False},
+        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
+    },
+}  # fmt: skip
+_GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": "autosize", "scrollZoom": False,
           "showTips": False}  # fmt: skip
 
 
@@ -44,9 +51,7 @@ def _header() -> html.Header:
         [
             html.H1("intertoken"),
             html.P("what happens between two tokens", className="motto"),
-            html.Button(
-                "Copy link", id="copy-link", className="button", title="Copy a link to exactly this view"
-            ),
+            html.Button("Copy link", id="copy-link", className="button", title="Copy a link to exactly this view"),
             html.Button("Dark", id="theme", className="button", title="Switch between light and dark"),
         ]
     )
@@ -58,15 +63,13 @@ def _runs() -> html.Section:
             html.Div(
                 [
                     html.H2("Runs"),
-                    html.P(
-                        "Select one to six.  ▲ comes from a traced pass, which inflates it.", className="hint"
-                    ),
+                    html.P("Select one to six.  ▲ comes from a traced pass, which inflates it.", className="hint"),
                 ],
                 className="bar",
             ),
             grid(),
         ],
-        **{"aria-label": "Runs"},
+        **_named("Runs"),
     )
 
 
@@ -79,12 +82,12 @@ def _timeline() -> html.Section:
                     _token(),
                     html.Div(
                         [
-                            html.Button(text, id=key, className="button", title=hint, **{"aria-label": hint})
+                            html.Button(text, id=key, className="button", title=hint, **_named(hint))
                             for key, (text, hint) in _MOVES.items()
                         ],
                         className="moves",
                         role="group",
-                        **{"aria-label": "What the time axis shows"},
+                        **_named("What the time axis shows"),
                     ),
                 ],
                 className="bar",
@@ -95,19 +98,19 @@ def _timeline() -> html.Section:
                     for kind in _LEGEND
                 ],
                 className="legend",
-                **{"aria-label": "Colours"},
+                **_named("Colours"),
             ),
             html.Div("Reading the recordings …", id="nothing", className="empty"),
             html.Div(
-                dcc.Graph(id="timeline", figure=_BLANK, config=_GRAPH, responsive=True, style={"height": "300px"}),
+                _graph("timeline", 300),
                 id="timeline-holder",
                 role="img",
-                **{"aria-label": "Timelines of the selected runs"},
+                **_named("Timelines of the selected runs"),
             ),
             html.P("Drag to zoom, shift-drag to move, double-click for one token. Hover for names and times.",
                    className="hint foot"),
         ],
-        **{"aria-label": "Timeline"},
+        **_named("Timeline"),
     )  # fmt: skip
 
 
@@ -128,7 +131,7 @@ def _token() -> html.Div:
                 id="token-back",
                 className="button",
                 title="Token before",
-                **{"aria-label": "Token before"},
+                **_named("Token before"),
             ),
             html.Div(
                 dcc.Slider(
@@ -143,9 +146,7 @@ def _token() -> html.Div:
                 ),
                 className="slider",
             ),
-            html.Button(
-                "›", id="token-on", className="button", title="Next token", **{"aria-label": "Next token"}
-            ),
+            html.Button("›", id="token-on", className="button", title="Next token", **_named("Next token")),
         ],
         className="token",
     )
@@ -162,14 +163,20 @@ def _causes() -> html.Section:
                 className="bar",
             ),
             html.Div(
-                dcc.Graph(
-                    id="causes", figure=_BLANK, config=_GRAPH, responsive=True, style={"height": "80px"}
-                ),
+                dcc.Graph(id="causes", figure=_BLANK, config=_GRAPH, responsive=True, style={"height": "80px"}),
                 id="causes-holder",
                 role="img",
-                **{"aria-label": "Causes of the gap"},
+                **_named("Causes of the gap"),
             ),
         ],
         id="causes-section",
-        **{"aria-label": "Causes of the gap"},
+        **_named("Causes of the gap"),
     )
+
+
+def _graph(key: str, height: int) -> dcc.Graph:
+    return dcc.Graph(id=key, figure=_BLANK, config=_GRAPH, responsive=True, style={"height": f"{height}px"})
+
+
+def _named(label: str) -> dict[str, Any]:
+    return {"aria-label": label}

@@ -10,49 +10,46 @@ import dash_ag_grid as dag
 from dashboard.store import Run
 from dashboard.text import plain
 
-_NUMBER = {"filter": "agNumberColumnFilter", "type": "rightAligned"}
 
-
-def _figure(field: str, header: str, form: str, hint: str, width: int = 92) -> dict[str, Any]:
+def _figure(field: str, header: str, form: str, hint: str, width: int, marked: str | None = None) -> dict[str, Any]:
+    """A column of numbers; where the row's field `marked` is true, a ▲ follows the number."""
     value = f"params.data.{field}"
+    mark = f" + (params.data.{marked} ? ' ▲' : '')" if marked else ""
     return {
-        **_NUMBER,
         "field": field,
         "headerName": header,
         "headerTooltip": hint,
         "width": width,
-        "valueFormatter": {"function": f"{value} == null ? '–' : d3.format('{form}')({value})"},
+        "type": "rightAligned",
+        "filter": "agNumberColumnFilter",
+        "valueFormatter": {"function": f"{value} == null ? '–' : d3.format('{form}')({value}){mark}"},
     }
 
 
-_TRACED = "params.data.traced ? ' ▲' : ''"
+def _words(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]:
+    return {"field": field, "headerName": header, "width": width, "headerTooltip": hint or None}
+
 
 COLUMNS: list[dict[str, Any]] = [
-    {"field": "name", "headerName": "Run", "minWidth": 300, "flex": 3, "tooltipField": "note"},
-    {"field": "model", "headerName": "Model", "width": 100},
-    {"field": "strategy", "headerName": "Class", "width": 84,
-     "headerTooltip": "The strategy that the calls in the recording follow"},
-    {"field": "configured", "headerName": "Asked for", "width": 104, "headerTooltip": "The strategy the run was started with"},
-    {"field": "mode", "headerName": "Mode", "width": 104, "headerTooltip": "Streams: sequential or concurrent branches"},
-    _figure("tokens_per_s", "Tokens/s", ",.1f", "Untraced where known; ▲: the traced pass's own", 108)
-    | {"valueFormatter": {"function":
-        f"params.data.tokens_per_s == null ? '–' : d3.format(',.1f')(params.data.tokens_per_s) + (params.data.rate_traced ? ' ▲' : '')"}},
-    _figure("gap_p50", "Gap p50, µs", ",.1f", "Median inter-token gap; ▲: traced, so inflated", 112)
-    | {"valueFormatter": {"function":
-        f"params.data.gap_p50 == null ? '–' : d3.format(',.1f')(params.data.gap_p50) + ({_TRACED})"}},
-    _figure("gap_p90", "p90, µs", ",.1f", "90th percentile of the gap; ▲: traced, so inflated", 96)
-    | {"valueFormatter": {"function":
-        f"params.data.gap_p90 == null ? '–' : d3.format(',.1f')(params.data.gap_p90) + ({_TRACED})"}},
+    _words("name", "Run", 300) | {"minWidth": 300, "flex": 3, "tooltipField": "note"},
+    _words("model", "Model", 100),
+    _words("strategy", "Class", 84, "The strategy that the calls in the recording follow"),
+    _words("configured", "Asked for", 104, "The strategy the run was started with"),
+    _words("mode", "Mode", 104, "Streams: sequential or concurrent branches"),
+    _figure("tokens_per_s", "Tokens/s", ",.1f", "Untraced where known; ▲: the traced pass's own", 108, "rate_traced"),
+    _figure("gap_p50", "Gap p50, µs", ",.1f", "Median inter-token gap; ▲: traced, so inflated", 112, "traced"),
+    _figure("gap_p90", "p90, µs", ",.1f", "90th percentile of the gap; ▲: traced, so inflated", 96, "traced"),
     _figure("syncs", "Syncs", ".3~g", "Host synchronisations per token", 76),
     _figure("copies", "Copies", ".3~g", "Copies per token", 80),
     _figure("launches", "Launches", ".3~g", "Graph or kernel launches per token", 94),
-    {"field": "signature", "headerName": "Signature", "minWidth": 170, "flex": 2, "cellClass": "mono",
-     "headerTooltip": "A token's host calls in order: s sync, a asynchronous copy, c blocking copy, g launch"},
-    {"field": "device", "headerName": "Device", "width": 130, "tooltipField": "device"},
+    _words(
+        "signature", "Signature", 170, "A token's host calls: s sync, a asynchronous copy, c blocking copy, g launch"
+    )
+    | {"minWidth": 170, "flex": 2, "cellClass": "mono", "tooltipField": "signature"},
+    _words("device", "Device", 130) | {"tooltipField": "device"},
     _figure("distortion", "Distortion", ".2f", "Traced period / untraced period", 104),
-    {"field": "level", "headerName": "Trace", "width": 86, "headerTooltip": "How CUDA graphs were traced: node, graph or none"},
-]  # fmt: skip
-
+    _words("level", "Trace", 86, "How CUDA graphs were traced: node, graph or none"),
+]
 
 _OPTIONAL = {"model", "configured", "mode", "distortion"}
 
@@ -75,7 +72,7 @@ def grid() -> dag.AgGrid:
                 "mode": "multiRow", "checkboxes": True, "headerCheckbox": False, "enableClickSelection": True,
                 "enableSelectionWithoutKeys": True, "isRowSelectable": {"function": "params.data.readable"},
             },
-            "domLayout": "normal", "rowHeight": 32, "headerHeight": 36, "tooltipShowDelay": 300, "animateRows": False,
+            "domLayout": "normal", "rowHeight": 32, "headerHeight": 36, "tooltipShowDelay": 300,
             "enableCellTextSelection": True,
             "loading": True,
         },

@@ -1,0 +1,136 @@
+"""What the figures hold: bars, gaps, labels, ticks; and how names, times and sizes are written."""
+
+import numpy as np
+import pytest
+
+from dashboard.figures.causes import CAUSE_COLOURS, Causes, causes_figure
+from dashboard.figures.timeline import timeline_figure
+from dashboard.palette import COLOURS, DARK_TEXT_ON, KINDS, NAMES
+from dashboard.store import RunStore
+from dashboard.text import markup, plain
+from dashboard.timeline.scene import draw, limits_of, token_of
+from dashboard.units import duration, microseconds, size, ticks
+from dashboard.view import View
+from tests.dashboard.traces import GAP, PERIOD, decode
+from tracer import formats
+from tracer.analysis.gaps import CAUSES
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "a"
+    formats.write(decode(), path)
+    return RunStore([path]).chosen(["a"])[0]
+
+
+def _figure(run, view, theme="light"):
+    return timeline_figure(draw([run], view, 1000), limits_of([run], view), "end", theme, 1000)
+
+
+def test_the_timeline_shows_one_token_around_its_gap(run):
+    view = View(token=2)
+    figure = _figure(run, view)
+    low, high = figure.layout.xaxis.range
+    assert low < 0 < GAP / 1e9 < high
+    gaps = next(t for t in figure.data if t.name == "gap")
+    at_zero = np.argmin(np.abs(np.asarray(gaps.base)))
+    assert gaps.base[at_zero] == pytest.approx(0)
+    assert gaps.x[at_zero] == pytest.approx(GAP / 1e9)
+    assert [a.text for a in figure.layout.annotations if a.name == "gap"] == ["100 µs", "100 µs"]
+    zoomed = _figure(run, View(token=2, range=(-GAP, 2 * GAP)))
+    assert [a.text for a in zoomed.layout.annotations if a.name == "gap"] == ["gap 100 µs"]
+    assert {t.name for t in figure.data} >= {"gap", "kernel", "copy", "sync", "launch", "nvtx", "waited for"}
+    assert list(figure.layout.yaxis.ticktext) == ["NVTX", "API calls", "stream 13", "stream 14"]
+    assert all(t.marker.color == COLOURS[t.name] for t in figure.data if t.name in COLOURS)
+
+
+def test_a_range_of_one_microsecond_is_drawn_exactly(run):
+    figure = _figure(run, View(token=2, range=(GAP + 500, GAP + 1_500)))
+    kernel = next(t for t in figure.data if t.name == "kernel")
+    assert len(kernel.x) == 1
+    assert list(figure.layout.xaxis.ticktext)[:2] == ["100,600 ns", "100,800 ns"]
+
+
+def test_the_timeline_without_runs_is_empty():
+    figure = timeline_figure([], (0, 1000), "end", "dark", 1000)
+    assert len(figure.data) == 0
+
+
+def test_aligning_at_the_start_moves_time_zero(run):
+    view = View(token=2, align="start")
+    gaps = next(t for t in _figure(run, view).data if t.name == "gap")
+    assert any(base + width == pytest.approx(0, abs=1e-12) for base, width in zip(gaps.base, gaps.x, strict=True))
+
+
+def test_token_is_clamped_to_the_run(run):
+    assert token_of([run], View(token=10**9)) == 5
+    assert token_of([run], View()) in range(5)
+    assert limits_of([run], View())[1] > PERIOD
+
+
+def test_causes_add_up_to_the_total_at_the_end():
+    causes = {"sync": 10.0, "copy": 20.0, "launch": 30.0, "host": 39.9, "other process/thread": 0.1}
+    figure = causes_figure([Causes("a<b>", causes, "traced: inflated"), Causes("b", {"sync": 5.0})], "light")
+    assert [t.name for t in figure.data] == list(CAUSES.values())
+    assert sum(t.x[0] for t in figure.data) == pytest.approx(100e-6)
+    totals = [a for a in figure.layout.annotations if a.name == "total"]
+    assert [a.text for a in totals] == ["<b>100 µs</b>", "<b>5.00 µs</b>"]
+    assert totals[0].x == pytest.approx(100e-6)
+    names = [a.text for a in figure.layout.annotations if a.name == "run"]
+    assert names[0].startswith("a&lt;b&gt;")
+    assert "traced: inflated" in names[0]
+
+
+def test_every_cause_and_kind_has_one_colour_and_one_name():
+    assert set(CAUSE_COLOURS) == set(CAUSES.values())
+    assert set(NAMES) == set(COLOURS) == set(KINDS)
+    assert len(set(COLOURS.values())) == len(COLOURS)
+    assert set(DARK_TEXT_ON) <= set(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [(0, "0 ns"), (999, "999 ns"), (1_000, "1.00 µs"), (150_321, "150 µs"), (999_999, "1.00 ms"),
+     (12_345_678, "12.3 ms"), (1.5e9, "1.50 s"), (3.6e12, "3,600 s"), (-2_500_000, "−2.50 ms"), (9_996, "10.0 µs")],
+)  # fmt: skip
+def test_durations(ns, text):
+    assert duration(ns) == text
+
+
+def test_sizes_and_microseconds():
+    assert [size(n) for n in (12, 4096, 1536, 5 << 20, 3 << 30)] == ["12 B", "4 KiB", "1.5 KiB", "5 MiB", "3.0 GiB"]
+    assert (microseconds(None), microseconds(77.0)) == ("–", "77.0 µs")
+
+
+def test_ticks_are_round_inside_and_in_one_unit():
+    assert ticks(-200_000, 1_150_000, 5) == ([0, 500_000, 1_000_000], ["0", "500 µs", "1,000 µs"])
+    times, texts = ticks(3_141_600, 3_142_600, 8)
+    assert times[0] == 3_141_600
+    assert texts[0] == "3,141,600 ns"
+    assert ticks(-2_000_000_000, 0, 3)[1] == ["−2 s", "−1 s", "0"]
+    assert ticks(-50_000, 60_000, 12)[1][0] == "−50 µs"
+
+
+HOSTILE = ["<img src=x onerror=alert(1)>", "void k<float>(T*)", "a & b &lt; c", "$x^2$", "‮gnp.exe", "nul\x00byte",
+           "<b>bold</b><br>line", "%{x} %{hovertext}", "x" * 10_000, "\ud800", "", "🚀 émoji"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names_become_literal_text(name):
+    shown = markup(name)
+    assert "<" not in shown
+    assert "$" not in shown
+    assert len(plain(name)) <= 400
+    shown.encode()
+    assert plain(name).isprintable()
+    broken = markup(name, width=20)
+    assert broken.replace("<br>", "").count("<") == 0
+
+
+@pytest.mark.parametrize("name", HOSTILE[:8])
+def test_hostile_kernel_names_reach_the_figure_escaped(name, tmp_path):
+    formats.write(decode(kernel=name), tmp_path / "a")
+    run = RunStore([tmp_path / "a"]).chosen(["a"])[0]
+    figure = _figure(run, View(token=2))
+    kernel = next(t for t in figure.data if t.name == "kernel")
+    assert kernel.hovertext[0].startswith(f"<b>{markup(name, width=88)}</b><br>")

@@ -1,0 +1,191 @@
+"""The page's state: links, events, the table and the store."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard.app import create_app
+from dashboard.cli import dashboard
+from dashboard.pages.overview.callbacks import causes_of, nothing_to_show
+from dashboard.pages.overview.events import Event, after
+from dashboard.pages.overview.table import COLUMNS, columns, row
+from dashboard.store import RunStore, find_traces
+from dashboard.view import ALIGNMENTS, MOST_RUNS, SHORTEST, THEME_NAMES, View, span, zoom
+from tests.dashboard.traces import GAP, PERIOD, decode
+from tracer import Trace, formats
+
+VIEWS = st.builds(
+    View,
+    runs=st.none() | st.lists(st.text(min_size=1), max_size=MOST_RUNS, unique=True).map(tuple),
+    token=st.none() | st.integers(0, 10**6),
+    align=st.sampled_from(sorted(ALIGNMENTS)),
+    range=st.none()
+    | st.tuples(st.integers(-(10**12), 10**12), st.integers(SHORTEST, 10**12)).map(lambda r: (r[0], r[0] + r[1])),
+    theme=st.sampled_from(THEME_NAMES),
+)
+
+
+def _encodable(view):
+    return all("\x00" not in key and key.isprintable() for key in view.runs or ())
+
+
+@given(VIEWS.filter(_encodable))
+def test_a_link_reproduces_the_view(view):
+    assert View.parse(view.query()) == view
+    assert View.from_data(view.data()) == view
+
+
+@pytest.mark.parametrize(
+    "search",
+    [None, "", "?", "?token=x&align=sideways&range=a..b&theme=pink", "?range=5", "?token=-3", "?range=1e9..2", "?&&&=",
+     "?" + "a=1&" * 99],
+)  # fmt: skip
+def test_senseless_links_give_a_sensible_view(search):
+    view = View.parse(search)
+    assert view.align == "end"
+    assert view.theme == "auto"
+    assert view.range is None
+    assert view.token in (None, 0)
+
+
+def test_huge_numbers_in_a_link_stay_within_int64():
+    view = View.parse(f"?range={-(10**40)}..{10**40}&token={10**40}")
+    assert all(abs(v) < 2**62 for v in (*view.range, view.token))
+
+
+def test_span_and_zoom():
+    assert span(5, 1) == (-47, 53)
+    assert zoom((0, 1000), 0.5) == (250, 750)
+    assert zoom((0, 1000), 1.0, 0.5) == (500, 1500)
+    low, high = zoom((0, SHORTEST), 0.5)
+    assert high - low == SHORTEST
+
+
+@pytest.fixture
+def store(tmp_path):
+    formats.write(decode(), tmp_path / "a")
+    formats.write(decode(tokens=4, gap=2 * GAP), tmp_path / "b")
+    return RunStore([tmp_path])
+
+
+@pytest.fixture
+def runs(store):
+    return store.chosen(["a", "b"])
+
+
+def test_events_change_the_view(runs):
+    view = View(runs=("a", "b"), token=2)
+    assert after(view, Event("token", 3), runs).token == 3
+    assert after(view, Event("token-on"), runs).token == 3
+    assert after(view, Event("token-back"), runs).token == 1
+    assert after(View(token=0), Event("token-back"), runs).token == 0
+    assert after(view, Event("align", "start"), runs).align == "start"
+    assert after(view, Event("align", "sideways"), runs) == view
+    dragged = after(view, Event("timeline", {"xaxis.range[0]": 1e-6, "xaxis.range[1]": 3e-6}), runs)
+    assert dragged.range == (1_000, 3_000)
+    assert after(dragged, Event("timeline", {"xaxis.autorange": True}), runs).range is None
+    assert after(view, Event("timeline", {"autosize": True}), runs) == view
+    assert after(dragged, Event("zoom-in"), runs).range == (1_500, 2_500)
+    assert after(dragged, Event("zoom-out"), runs).range == (0, 4_000)
+    low, high = after(view, Event("show-gap"), runs).range
+    assert low < 0
+    assert 2 * GAP < high < 3 * GAP
+    low, high = after(view, Event("show-all"), runs).range
+    assert high - low > 5 * PERIOD
+    assert after(dragged, Event("show-token"), runs).range is None
+    assert after(view, Event("theme"), runs, "light").theme == "dark"
+    assert after(view, Event("theme"), runs, "dark").theme == "light"
+
+
+def test_selecting_keeps_the_order_and_stops_at_six():
+    view = View(runs=("c", "a"))
+    assert after(view, Event("runs", ["a", "b", "c"]), []).runs == ("c", "a", "b")
+    assert after(view, Event("runs", ["b"]), []).runs == ("b",)
+    assert len(after(view, Event("runs", list("abcdefgh")), []).runs) == MOST_RUNS
+
+
+def test_the_store_finds_reads_and_keeps(store, tmp_path):
+    first = store.runs()
+    assert [run.key for run in first] == ["a", "b"]
+    assert store.runs()[0] is first[0]
+    assert [run.key for run in store.chosen(["b", "nonsense", "../a"])] == ["b"]
+    assert first[0].summary.gap_p50_us == pytest.approx(100)
+
+
+def test_unreadable_recordings_are_listed_with_their_problem(tmp_path):
+    (tmp_path / "broken.sqlite").write_bytes(b"SQLite format 3\x00" + b"junk" * 9)
+    (tmp_path / "empty.sqlite").write_bytes(b"")
+    formats.write(Trace.from_columns(api={"start": [0], "end": [1], "name": ["cudaFree"]}), tmp_path / "bare")
+    formats.write(decode(), tmp_path / "good")
+    store = RunStore([tmp_path / n for n in ("broken.sqlite", "empty.sqlite", "bare", "good", "missing")])
+    rows = [row(run) for run in store.runs()]
+    assert [r["readable"] for r in rows] == [False, False, False, True, False]
+    assert all("\n" not in r["note"] and r["note"] for r in rows if not r["readable"])
+    assert len(store.chosen([run.key for run in store.runs()])) == 1
+
+
+def test_directories_are_searched_two_levels_deep(tmp_path):
+    deep = tmp_path / "x" / "y" / "z"
+    for place in (tmp_path / "x" / "one", deep / "three"):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        formats.write(decode(2), place)
+    (tmp_path / ".hidden").mkdir()
+    assert find_traces([tmp_path]) == [tmp_path / "x" / "one"]
+    assert find_traces([tmp_path / "x" / "one"]) == [tmp_path / "x" / "one"]
+
+
+def test_a_recording_of_several_runs_is_listed_by_its_ranges(tmp_path):
+    trace = decode(8)
+    nvtx = trace["nvtx"].astype({"text": "str"})
+    outer = nvtx.iloc[[0, 4]].assign(text=["run A", "run B"])
+    outer["start"] = [-1, 4 * PERIOD - 1]
+    outer["end"] = [4 * PERIOD - 500, 8 * PERIOD]
+    tables = dict(trace.tables) | {"nvtx": __import__("pandas").concat([nvtx, outer])}
+    formats.write(Trace(tables, {"source": "host"}), tmp_path / "both")
+    found = RunStore([tmp_path / "both"]).runs()
+    assert [(run.key, run.name, run.summary.steps) for run in found] == [
+        ("both~run A", "both · run A", 4), ("both~run B", "both · run B", 4),
+    ]  # fmt: skip
+
+
+def test_equal_names_get_keys_of_their_own(tmp_path):
+    for place in ("x", "y"):
+        (tmp_path / place).mkdir()
+        formats.write(decode(2), tmp_path / place / "same")
+    assert [run.key for run in RunStore([tmp_path]).runs()] == ["same", "same-2"]
+
+
+def test_table_rows_have_every_column_and_hide_what_nobody_fills(store):
+    rows = [row(run) for run in store.runs()]
+    assert {c["field"] for c in COLUMNS} <= set(rows[0])
+    hidden = {c["field"] for c in columns(rows) if c["hide"]}
+    assert "model" in hidden
+    assert "gap_p50" not in hidden
+
+
+def test_causes_and_empty_states(store, runs):
+    found = causes_of(runs)
+    assert [c.name for c in found] == ["a", "b"]
+    assert found[0].total_us == pytest.approx(100)
+    assert "intertoken dashboard" in nothing_to_show([])
+    assert "Select" in nothing_to_show(runs)
+    assert "table says why" in nothing_to_show(RunStore([Path("/nowhere")]).runs())
+
+
+def test_the_app_serves_its_page_and_nothing_from_elsewhere(store, tmp_path):
+    client = create_app([tmp_path]).server.test_client()
+    page = client.get("/").get_data(as_text=True)
+    assert "http://" not in page
+    assert "https://" not in page
+    with client.get("/assets/page.css") as style:
+        assert style.status_code == 200
+    assert client.get("/assets/../app.py").status_code in (400, 404)
+
+
+def test_the_command_refuses_a_path_that_is_not_there():
+    result = CliRunner().invoke(dashboard, ["/nowhere/at/all", "--no-open"])
+    assert result.exit_code == 2
+    assert "no such file" in result.output

@@ -1,0 +1,181 @@
+"""Rows, layout, alignment and marks of a hand-made recording."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from dashboard.palette import KINDS
+from dashboard.timeline.align import Tokens, default_range, gap_range, tokens_of, typical_token, whole_range
+from dashboard.timeline.layout import GAP_STRIP, HEADING, panels
+from dashboard.timeline.marks import Window, connectors, marks_of, waits_of
+from dashboard.timeline.rows import rows_of
+from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
+from tracer import Trace
+from tracer.analysis.gaps import gap_report
+from tracer.analysis.syncs import sync_report
+from tracer.analysis.tokens import find_steps, step_spans
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return decode()
+
+
+@pytest.fixture(scope="module")
+def waits(trace):
+    return waits_of(sync_report(trace, find_steps(trace)).calls)
+
+
+def _window(low, high, bins=500):
+    return Window(low, high, 2 * PERIOD, 1000, bins)
+
+
+def test_rows_are_threads_then_streams(trace):
+    rows = rows_of(trace)
+    assert [(r.label, r.role) for r in rows] == [
+        ("NVTX", "nvtx"), ("API calls", "api"), ("stream 13", "stream"), ("stream 14", "stream"),
+    ]  # fmt: skip
+    api, copies, compute = rows[1:]
+    assert [KINDS[k] for k in api.events["what"][:3]] == ["copy", "sync", "launch"]
+    assert api.events["stream"][:3].tolist() == [13, 13, 14]
+    assert set(copies.events["bytes"]) == {4096}
+    assert len(compute.events) == 6 * KERNELS
+
+
+def test_rows_without_an_event_in_the_run_are_left_out(trace):
+    late = rows_of(trace, 7 * PERIOD, 8 * PERIOD)
+    assert late == []
+    assert [r.label for r in rows_of(trace, 4_000, 6_000)] == ["NVTX", "API calls", "stream 13"]
+
+
+def test_nested_ranges_take_levels_and_threads_are_named_where_there_are_two():
+    trace = Trace.from_columns(
+        nvtx={"start": [0, 1, 5, 20], "end": [10, 4, 9, 30], "text": ["a", "b", "c", "d"], "thread": [1] * 4,
+              "process": [1] * 4},
+        api={"start": [0], "end": [1], "name": ["cudaFree"], "thread": [2], "process": [1]},
+        threads={"process": [1], "thread": [2], "name": ["worker"]},
+    )  # fmt: skip
+    rows = rows_of(trace)
+    assert [(r.label, r.events["name"].tolist()) for r in rows] == [
+        ("NVTX · 1", ["a", "d"]), ("", ["b", "c"]), ("API calls · worker", ["cudaFree"]),
+    ]  # fmt: skip
+
+
+def test_deep_nesting_loses_no_range():
+    depth = 40
+    trace = Trace.from_columns(
+        nvtx={"start": list(range(depth)), "end": [1000 - i for i in range(depth)], "text": ["r"] * depth,
+              "thread": [1] * depth, "process": [1] * depth}
+    )  # fmt: skip
+    rows = rows_of(trace)
+    assert sum(len(r.events) for r in rows) == depth
+    assert len(rows) < 10
+
+
+def test_two_devices_are_told_apart():
+    trace = Trace.from_columns(
+        kernels={
+            "start": [0, 0],
+            "end": [1, 1],
+            "device": [0, 1],
+            "stream": [7, 7],
+            "process": [1, 1],
+            "name": ["k", "k"],
+        }
+    )
+    assert [r.label for r in rows_of(trace)] == ["GPU 0 · stream 7", "GPU 1 · stream 7"]
+
+
+def test_runs_are_stacked_without_overlap(trace):
+    rows = rows_of(trace)
+    first, second = panels([rows, rows])
+    assert first.bottom == second.top
+    for panel in (first, second):
+        edges = [panel.top + HEADING, *(e for p in panel.rows for e in (p.top, p.bottom)), panel.bottom]
+        assert edges == sorted(edges)
+        assert panel.devices[0] <= panel.row(stream=13).top
+        assert panel.devices[1] == panel.row(stream=14).bottom + 4 + GAP_STRIP
+
+
+def test_tokens_and_ranges(trace):
+    steps = find_steps(trace)
+    tokens = tokens_of(step_spans(trace, steps), gap_report(trace, steps).table)
+    assert tokens.start.tolist() == [n * PERIOD + GAP for n in range(6)]
+    assert tokens.gap.tolist() == [GAP] * 5 + [-1]
+    assert tokens.period == PERIOD
+    assert tokens.anchor(2, "end") == 3 * PERIOD
+    assert tokens.anchor(2, "start") == 2 * PERIOD + GAP
+    assert tokens.anchor(99, "end") == 6 * PERIOD
+    low, high = default_range([tokens], "end")
+    assert low < 0 < GAP < PERIOD < high < 2 * PERIOD
+    low, high = gap_range([tokens], 2, "end")
+    assert -GAP < low < 0
+    assert GAP < high < 2 * GAP
+    assert gap_range([tokens], 2, "start")[0] > low + PERIOD // 2
+    low, high = whole_range([tokens], 2, "end")
+    assert low <= GAP - 3 * PERIOD
+    assert high >= 3 * PERIOD
+
+
+def test_the_typical_token_has_the_median_gap_in_every_run():
+    def run(*gaps):
+        n = np.arange(len(gaps))
+        return Tokens(n, n * 1000, n * 1000 + 900, np.array(gaps))
+
+    assert typical_token([run(900, 90, 10, 100, 95)]) == 4
+    assert typical_token([run(50, 100, 100), run(20, 70, 20)]) == 2
+    assert typical_token([]) == 0
+
+
+def test_marks_are_exact_when_few_and_binned_when_many(trace, waits):
+    compute = panels([rows_of(trace)])[0].row(stream=14)
+    few = marks_of(compute, _window(2 * PERIOD, 3 * PERIOD), waits)
+    assert (few["share"] == 1).all()
+    inside = few[few["x"] >= 0]
+    assert inside["dx"].iloc[0] == pytest.approx(112_500e-9)
+    assert inside["x"].iloc[0] == pytest.approx(GAP / 1e9)
+    many = marks_of(compute, _window(0, 6 * PERIOD, bins=10), waits)
+    assert len(many) <= 13
+    assert (many["dx"] * many["share"]).sum() == pytest.approx(6 * (PERIOD - GAP) / 1e9)
+    assert many["hover"].str.contains("events").all()
+
+
+def test_marks_outside_the_view_are_not_drawn(trace, waits):
+    compute = panels([rows_of(trace)])[0].row(stream=14)
+    marks = marks_of(compute, _window(2 * PERIOD + GAP + 10, 2 * PERIOD + GAP + 1_010), waits)
+    assert len(marks) == 1  # the one kernel that covers this microsecond, cut to it and a margin
+    assert marks["dx"].iloc[0] <= 1_200e-9
+
+
+def test_hover_says_name_duration_start_stream_correlation_and_wait(trace, waits):
+    rows = panels([rows_of(trace)])[0]
+    kernel = marks_of(rows.row(stream=14), _window(2 * PERIOD + GAP, 2 * PERIOD + GAP + 1000), waits)["hover"].iloc[0]
+    assert kernel.startswith("<b>void k&lt;float&gt;(T*)</b><br>112 µs, from +100.0 µs<br>stream 14 · correlation ")
+    calls = marks_of(rows.row(role="api"), _window(2 * PERIOD, 2 * PERIOD + 8_000), waits)
+    assert "waited for copy HtoD" in calls["hover"].iloc[-1] or "waited for memcpy HtoD" in calls["hover"].iloc[-1]
+    assert calls["hover"].iloc[-1].endswith("which ended 1.00 µs before it returned")
+
+
+def test_an_idle_sync_waited_for_nothing():
+    trace = decode()
+    waits = pd.DataFrame({"start": [3_500], "end": [7_000], "process": [7], "thread": [70], "stream": [13],
+                          "waited_for": [""], "waited_until": [-1]})  # fmt: skip
+    panel = panels([rows_of(trace)])[0]
+    marks = marks_of(panel.row(role="api"), _window(0, 8_000), waits)
+    assert marks["hover"].iloc[1].endswith("waited for nothing: the stream was idle")
+    assert len(connectors(panel, waits, _window(0, 8_000))) == 0
+
+
+def test_connectors_join_a_sync_with_the_end_of_what_it_waited_for(trace, waits):
+    panel = panels([rows_of(trace)])[0]
+    lines = connectors(panel, waits, _window(2 * PERIOD, 2 * PERIOD + 8_000))
+    copy = lines[lines["y0"] == panel.row(stream=13).middle].iloc[0]
+    assert copy["x0"] == pytest.approx(6e-6)
+    assert copy["x1"] == pytest.approx(7e-6)
+    assert copy["y1"] == panel.row(role="api").bottom
+
+
+def test_no_connectors_where_they_would_hide_everything():
+    trace = decode(tokens=60)
+    waits = waits_of(sync_report(trace, find_steps(trace)).calls)
+    assert len(connectors(panels([rows_of(trace)])[0], waits, _window(0, 60 * PERIOD))) == 0

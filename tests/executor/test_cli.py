@@ -1,0 +1,115 @@
+"""`intertoken run` from the command line."""
+
+import json
+import re
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from executor.allocator import ALLOCATORS
+from executor.backends import BACKENDS
+from executor.cli import register
+from executor.concurrency import MODES
+from executor.models import MODELS
+from executor.scheduler import LAUNCHERS
+from executor.strategies import STRATEGIES
+from tracer import read
+from tracer.errors import UnsafePlanError, UsageError
+
+QUICK = ["--tokens", "2", "--repeats", "1", "--warmup", "1"]
+
+
+@pytest.fixture
+def invoke(tmp_path):
+    group = click.Group()
+    register(group)
+
+    def invoke(*arguments):
+        return CliRunner().invoke(group, ["run", *arguments, "-o", str(tmp_path / "runs")])
+
+    return invoke
+
+
+def test_all_strategies_by_default(invoke, tmp_path):
+    result = invoke(*QUICK)
+    assert result.exit_code == 0, result.output
+    written = sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert written == sorted(f"tiny-{s}-sequential" for s in STRATEGIES)
+    assert all(name in result.stdout for name in written)
+    trace = read(tmp_path / "runs" / "tiny-sccc-sequential")
+    assert len(trace["kernels"]) == 3 * 82
+    assert (trace["nvtx"]["text"] == "token").sum() == 2
+    assert trace.metadata["run"]["configuration"]["strategy"] == "sccc"
+    assert "path" not in json.dumps(trace.metadata["run"])
+
+
+def test_combinations_launch_kind_and_batch_show_in_the_names(invoke, tmp_path):
+    result = invoke(*QUICK, "--sync", "aaag, ggg", "--concurrency", "sequential,branches", "--launch", "eager",
+                    "--batch", "2", "--json")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    printed = json.loads(result.stdout)
+    assert printed["schema"] == "intertoken.runs/1"
+    assert [run["path"].rpartition("/")[2] for run in printed["runs"]] == [
+        "tiny-aaag-sequential-eager-b2", "tiny-aaag-branches-eager-b2",
+        "tiny-ggg-sequential-eager-b2", "tiny-ggg-branches-eager-b2",
+    ]  # fmt: skip
+    assert [run["configuration"]["allocator"] for run in printed["runs"]] == ["sequential", "no_alloc_free"] * 2
+    assert all(run["measured"]["tokens_per_s"]["median"] > 0 for run in printed["runs"])
+    assert result.stderr == ""
+    for run in printed["runs"]:
+        assert len(read(run["path"])["kernels"]) > 0
+
+
+def test_existing_runs_are_kept_unless_forced(invoke, tmp_path):
+    arguments = (*QUICK, "--sync", "ggg")
+    assert invoke(*arguments).exit_code == 0
+    directory = tmp_path / "runs" / "tiny-ggg-sequential"
+    (directory / "notes.txt").write_text("mine")
+
+    refused = invoke(*arguments)
+    assert isinstance(refused.exception, UsageError)
+    assert "already holds tiny-ggg-sequential" in str(refused.exception)
+    assert "--force" in str(refused.exception)
+    assert (directory / "notes.txt").exists()
+
+    assert invoke(*arguments, "--force").exit_code == 0
+    assert not (directory / "notes.txt").exists()
+    assert read(directory).metadata["run"]["configuration"]["strategy"] == "ggg"
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["tiny-ggg-sequential"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (["--sync", "sccc,aaaag"], UsageError, "unknown strategy 'aaaag'.*Did you mean 'aaag'"),
+        (["--model", "llama"], UsageError, "unknown model"),
+        (["--backend", "gpu"], UsageError, "unknown backend 'gpu'; known are cpu"),
+        (["--concurrency", "branches", "--allocator", "sequential"], UnsafePlanError, "no_alloc_free"),
+        (["--tokens", "1000"], UsageError, "context of 256"),
+    ],
+)
+def test_errors_are_one_line_and_write_nothing(invoke, tmp_path, arguments, error, message):
+    result = invoke(*arguments)
+    assert isinstance(result.exception, error)
+    assert "\n" not in str(result.exception)
+    assert re.search(message, str(result.exception))
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--batch", "0"], ["--tokens", "many"], ["--nonsense"]])
+def test_numbers_are_checked_by_click(invoke, arguments):
+    assert invoke(*arguments).exit_code == 2
+
+
+def test_output_that_is_a_file_is_refused(invoke, tmp_path):
+    (tmp_path / "runs").write_text("")
+    assert invoke(*QUICK).exit_code == 2
+
+
+def test_help_names_every_choice_and_shows_examples(invoke):
+    text = invoke("--help").stdout
+    for table in (BACKENDS, MODELS, STRATEGIES, MODES, ALLOCATORS, LAUNCHERS):
+        assert all(name in text for name in table)
+    assert "Examples:" in text
+    assert "intertoken run -o runs" in text

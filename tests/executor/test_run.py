@@ -1,0 +1,141 @@
+"""Runs: what is recorded, in which order, and what is refused."""
+
+import threading
+
+import pytest
+
+from executor.backends.cpu import CpuBackend
+from executor.backends.cpu_kernels import KERNELS
+from executor.describe import SCHEMA, run_json
+from executor.run import Configuration, combinations, execute
+from tracer.errors import ExecutionError, UnsafePlanError, UsageError
+
+
+def test_warm_up_comes_first_and_repeats_are_interleaved():
+    done = []
+    both = combinations(Configuration(tokens=2, repeats=2, warmup=1), ["sccc", "ggg"], ["sequential"])
+    results = execute(both, progress=lambda: done.append(None))
+    assert len(done) == 2 * (1 + 2)
+    origins = [r.trace.metadata["clock"]["origin_ns"] for r in results]
+    spans = []
+    for result, origin in zip(results, origins, strict=True):
+        nvtx = result.trace["nvtx"]
+        repeats = nvtx[nvtx["text"] == "repeat"]
+        assert [*repeats["payload"]] == [0, 1]
+        assert (nvtx["text"] == "warmup").sum() == 1
+        assert nvtx.loc[nvtx["text"] == "warmup", "end"].max() < repeats["start"].min()
+        spans.append([(s + origin, e + origin) for s, e in zip(repeats["start"], repeats["end"], strict=True)])
+    order = sorted((start, run) for run, repeats in enumerate(spans) for start, _ in repeats)
+    assert [run for _, run in order] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("strategy", ["sccc", "ggg"])
+def test_token_ranges_lie_inside_their_repeat_and_are_numbered(strategy):
+    (result,) = execute([Configuration(strategy=strategy, tokens=3, repeats=2)])
+    nvtx = result.trace["nvtx"]
+    tokens, repeats = nvtx[nvtx["text"] == "token"], nvtx[nvtx["text"] == "repeat"]
+    assert [*tokens["payload"]] == [0, 1, 2, 0, 1, 2]
+    for i, (_, token) in enumerate(tokens.iterrows()):
+        repeat = repeats.iloc[i // 3]
+        assert repeat["start"] <= token["start"] <= token["end"] <= repeat["end"]
+    assert {"inputs", "graph_launch"} <= set(nvtx["text"])
+
+
+def test_with_ggg_the_host_is_ahead_of_the_device_and_reads_late():
+    (result,) = execute([Configuration(strategy="ggg", tokens=20, repeats=1)])
+    trace = result.trace
+    tokens = trace["nvtx"][trace["nvtx"]["text"] == "token"]
+    copies = trace["memcpys"][trace["memcpys"]["kind"] == "DtoH"]
+    assert len(copies) == 1
+    assert copies["start"].iloc[0] > tokens["end"].max()
+    launches = trace["api"][trace["api"]["name"] == "graphLaunch"]
+    done = trace["kernels"].groupby("correlation")["end"].max()[launches["correlation"]]
+    assert (launches["end"].to_numpy()[1:] < done.to_numpy()[:-1]).any()
+    assert result.tokens.shape == (1, 20, 1)
+
+
+def test_branches_are_recorded_on_streams_of_their_own():
+    (result,) = execute([Configuration(concurrency="branches", tokens=2, repeats=1, warmup=0)])
+    kernels = result.trace["kernels"]
+    per_stream = kernels.groupby("stream").size() / 2
+    assert per_stream.to_dict() == {0: 82 - 4 * 7, 1: 4 * 2, 2: 4 * 3, 3: 4 * 2}
+    assert set(kernels.loc[kernels["name"].str.contains("attn_q"), "stream"]) == {1}
+
+
+def test_a_sequential_run_lists_one_stream_beside_one_with_branches():
+    both = combinations(Configuration(tokens=1, repeats=1), ["sccc"], ["branches", "sequential"])
+    assert [len(r.trace["streams"]) for r in execute(both)] == [4, 1]
+
+
+def test_run_json_says_what_where_and_how_fast():
+    (result,) = execute([Configuration(tokens=4, repeats=3, batch=2, concurrency="branches")])
+    run = run_json(result)
+    assert run["schema"] == SCHEMA
+    assert run["configuration"]["allocator"] == "no_alloc_free"
+    assert run["configuration"]["model"] == "tiny"
+    measured = run["measured"]
+    rates = measured["tokens_per_s"]["repeats"]
+    assert rates == pytest.approx([2 * 4 / s for s in result.seconds])
+    assert measured["tokens_per_s"]["low"] == min(rates)
+    assert measured["tokens_per_s"]["median"] == pytest.approx(2 * measured["steps_per_s"]["median"])
+    assert run["plan"] | {"peak_bytes": 0} == {
+        "splits": 1, "nodes": 102, "kernels": 82, "inputs": 6, "streams": 4, "events": 16, "regions": 4,
+        "peak_bytes": 0, "weight_bytes": 11019264, "state_bytes": 2 * 524288,
+    }  # fmt: skip
+    assert set(run["machine"]) == {"cpu", "cores", "os", "python"}
+
+
+def test_names_say_what_is_not_usual():
+    assert Configuration().name == "tiny-sccc-sequential"
+    unusual = Configuration(strategy="ggg", concurrency="branches", launch="eager", batch=4, allocator="no_alloc_free")
+    assert unusual.name == "tiny-ggg-branches-no_alloc_free-eager-b4"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"strategy": "ssss"}, "unknown strategy 'ssss'; known are sccc, saaas, aaas, aaag, ggg"),
+        ({"model": "tny"}, "unknown model 'tny'; known are .*Did you mean 'tiny'"),
+        ({"backend": "cup"}, "unknown backend 'cup'.*Did you mean 'cpu'"),
+        ({"launch": "eagre"}, "unknown launch kind.*Did you mean 'eager'"),
+        ({"concurrency": "branch"}, "Did you mean 'branches'"),
+        ({"tokens": 257}, "context of 256, too small for 257"),
+        ({"warmup": 300}, "context of 256, too small for 300"),
+        ({"batch": 0}, "batch must be at least 1, not 0"),
+        ({"repeats": 0}, "repeats must be at least 1"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(change, message):
+    with pytest.raises(UsageError, match=message):
+        execute([Configuration(**change)])
+
+
+def test_an_unsafe_combination_is_refused_before_the_safe_ones_run():
+    opened = []
+    with pytest.raises(UnsafePlanError):
+        execute(
+            combinations(Configuration(allocator="sequential"), ["sccc"], ["sequential", "branches"]),
+            open_backend=lambda name: opened.append(name) or CpuBackend(),
+        )
+    assert opened == []
+
+
+def test_a_failure_on_the_device_ends_the_run_and_its_threads():
+    calls = []
+
+    def fail_late(out, x):
+        calls.append(None)
+        out[...] = 0
+        if len(calls) > 3:
+            raise MemoryError("on purpose")
+
+    with pytest.raises(ExecutionError, match=r"kernel argmax\(sampled\) on stream 0 failed: MemoryError: on purpose"):
+        execute(
+            [Configuration(strategy="ggg")],
+            open_backend=lambda name: CpuBackend({**KERNELS, "argmax": fail_late}),
+        )
+    assert not any(t.name.startswith("cpu stream") for t in threading.enumerate())
+
+
+def test_no_configurations_no_results():
+    assert execute([]) == []

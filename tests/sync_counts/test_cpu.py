@@ -1,0 +1,125 @@
+"""Each strategy makes exactly the host calls that it says, counted in the recorded trace."""
+
+from collections import Counter
+from functools import partial
+
+import pytest
+
+from executor.concurrency import MAIN_STREAM
+from executor.run import Configuration, execute
+from executor.strategies import AAAG, GGG, SAAAS, SCCC, STRATEGIES
+from tests.executor.handmade import summing_step
+
+TOKENS, REPEATS = 5, 2
+KERNELS, REGIONS = 82, 4
+"""Of the tiny model; `ggg` adds the nodes that advance the step."""
+ADVANCING = 8
+
+
+def syncs(strategy, inputs):
+    """Explicit host syncs per token with that many input copies."""
+    return {"sccc": inputs + 2, "saaas": 3, "aaas": 2, "aaag": 1, "ggg": 0}[strategy]
+
+
+def copies(strategy, inputs):
+    """Input copies and the one of the logits."""
+    return 0 if strategy == "ggg" else inputs + 1
+
+
+def calls_per_token(trace):
+    """API calls by name inside each token range."""
+    api, nvtx = trace["api"], trace["nvtx"]
+    tokens = nvtx[nvtx["text"] == "token"]
+    return [
+        Counter(api.loc[(api["start"] >= t.start) & (api["end"] <= t.end), "name"].astype(str))
+        for t in tokens.itertuples()
+    ]
+
+
+def assert_counts(trace, strategy, inputs, **launches):
+    counted = calls_per_token(trace)
+    assert len(counted) == TOKENS * REPEATS
+    expected = {"streamSynchronize": syncs(strategy, inputs), "memcpyAsync": copies(strategy, inputs), **launches}
+    expected = {name: count for name, count in expected.items() if count}
+    for token in counted:
+        assert token == expected
+
+
+def run(**options):
+    models = {"models": options.pop("models")} if "models" in options else {}
+    strategies = {"strategies": options.pop("strategies")} if "strategies" in options else {}
+    configuration = Configuration(tokens=TOKENS, repeats=REPEATS, warmup=1, **options)
+    (result,) = execute([configuration], **models, **strategies)
+    return result.trace
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("concurrency", ["sequential", "branches"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_graph_launches(strategy, concurrency, batch):
+    trace = run(strategy=strategy, concurrency=concurrency, batch=batch)
+    assert_counts(trace, strategy, inputs=6, graphLaunch=1)
+
+
+@pytest.mark.parametrize("concurrency", ["sequential", "branches"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_eager_launches(strategy, concurrency):
+    trace = run(strategy=strategy, concurrency=concurrency, launch="eager")
+    regions = REGIONS if concurrency == "branches" else 0
+    assert_counts(
+        trace, strategy, inputs=6,
+        launchKernel=KERNELS + (ADVANCING if strategy == "ggg" else 0),
+        eventRecord=regions * (1 + 3), streamWaitEvent=regions * (3 + 3),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("inputs", [1, 2, 9, 40])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_any_number_of_inputs(strategy, inputs):
+    """40 inputs are more than the staging ring has slots."""
+    trace = run(strategy=strategy, model="sum", models={"sum": partial(summing_step, inputs)})
+    assert_counts(trace, strategy, inputs, graphLaunch=1)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_order_of_the_calls(strategy):
+    """The notation, spelled out."""
+    letters = {"streamSynchronize": "s", "memcpyAsync": "a", "graphLaunch": "g"}
+    trace = run(strategy=strategy)
+    api, nvtx = trace["api"], trace["nvtx"]
+    token = nvtx[nvtx["text"] == "token"].iloc[3]
+    inside = api[(api["start"] >= token["start"]) & (api["end"] <= token["end"])]
+    found = " ".join(letters[name] for name in inside["name"])
+    notation = STRATEGIES[strategy].notation
+    assert found == notation.replace("c*n", "a s " * 6).replace("a*n", "a " * 6).replace("  ", " ")
+
+
+class OneSyncMore(AAAG):
+    def send(self, backend, copies):
+        super().send(backend, copies)
+        backend.synchronize(MAIN_STREAM)
+
+
+class BlockingCopies(SAAAS):
+    def send(self, backend, copies):
+        SCCC.send(self, backend, copies)
+
+
+class ForgottenSync(SAAAS):
+    def send(self, backend, copies):
+        self._send_async(backend, copies)
+
+
+class SyncedGraphs(GGG):
+    def send(self, backend, copies):
+        backend.synchronize(MAIN_STREAM)
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [("aaag", OneSyncMore), ("saaas", BlockingCopies), ("saaas", ForgottenSync), ("ggg", SyncedGraphs)],
+)
+def test_a_strategy_broken_on_purpose_is_noticed(name, broken):
+    trace = run(strategy=name, strategies={name: broken})
+    with pytest.raises(AssertionError):
+        assert_counts(trace, name, inputs=6, graphLaunch=1)

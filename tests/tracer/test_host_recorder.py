@@ -1,0 +1,88 @@
+"""The host recorder and annotate()."""
+
+import threading
+
+from tracer import annotate, record
+from tracer.recorders import activate, deactivate
+from tracer.recorders.host import HostRecorder
+
+
+class Clock:
+    """Ticks 10 ns at every look."""
+
+    def __init__(self) -> None:
+        self.now = 1000
+
+    def __call__(self) -> int:
+        self.now += 10
+        return self.now
+
+
+def test_reports_become_rows_in_ns_since_the_first_event() -> None:
+    recorder = HostRecorder(Clock())
+    recorder.start()
+    recorder.api("graphLaunch", 5000, 5010, 1)
+    recorder.kernel("matvec", 5020, 5030, device=0, stream=3, correlation=1, graph_node=7, graph=2)
+    recorder.memcpy("HtoD", 64, 5040, 5050, device=0, stream=3, correlation=2, src_kind="pinned", dst_kind="device")
+    recorder.sync("stream", 5060, 5070, device=0, stream=3, correlation=3)
+    recorder.event_record(9, device=0, stream=3, correlation=4)
+    trace = recorder.trace
+    assert trace.metadata["source"] == "host"
+    assert trace["api"][["start", "end", "correlation", "name"]].to_numpy().tolist() == [[0, 10, 1, "graphLaunch"]]
+    assert trace["api"]["thread"].tolist() == [threading.get_native_id()]
+    assert trace["kernels"][["start", "stream", "graph_node", "graph"]].to_numpy().tolist() == [[20, 3, 7, 2]]
+    assert trace["memcpys"][["kind", "bytes", "src_kind"]].to_numpy().tolist() == [["HtoD", 64, "pinned"]]
+    assert trace["syncs"][["type", "stream"]].to_numpy().tolist() == [["stream", 3]]
+    assert trace["cuda_events"]["event"].tolist() == [9]
+
+
+def test_nothing_is_recorded_while_stopped() -> None:
+    recorder = HostRecorder()
+    recorder.api("graphLaunch", 0, 1, 1)
+    recorder.push_range("token", None)
+    recorder.start()
+    recorder.pop_range()
+    assert len(recorder.trace) == 0
+
+
+def test_annotate_reaches_every_active_recorder_and_nests() -> None:
+    first, second = HostRecorder(Clock()), HostRecorder(Clock())
+    activate(first)
+    with annotate("token", index=3):
+        activate(second)
+        with annotate("inputs"):
+            pass
+        deactivate(second)
+    deactivate(first)
+    with annotate("token"):
+        pass
+    rows = first.trace["nvtx"]
+    assert rows["text"].tolist() == ["token", "inputs"]
+    assert rows["payload"].tolist()[0] == 3
+    assert rows.loc[0, "start"] < rows.loc[1, "start"] < rows.loc[1, "end"] < rows.loc[0, "end"]
+    assert second.trace["nvtx"]["text"].tolist() == ["inputs"]
+
+
+def test_threads_have_ranges_of_their_own() -> None:
+    with record() as recording:
+
+        def work() -> None:
+            with annotate("worker"):
+                pass
+
+        with annotate("main"):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+    assert recording.trace["nvtx"]["thread"].nunique() == 2
+    assert sorted(recording.trace["nvtx"]["text"]) == ["main", "worker"]
+
+
+def test_a_range_closes_when_its_body_fails() -> None:
+    with record() as recording:
+        try:
+            with annotate("token"):
+                raise ValueError
+        except ValueError:
+            pass
+    assert recording.trace["nvtx"]["text"].tolist() == ["token"]
