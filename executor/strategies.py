@@ -6,6 +6,7 @@ copy, `g` compute; n is the number of input copies. The trailing `a s` fetches t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
@@ -17,7 +18,7 @@ Copy = tuple[Array, HostArray]
 """Destination on the device, source on the host."""
 
 
-class Strategy:
+class Strategy(ABC):
     """Base of the strategies: the logits come by an asynchronous copy and a sync.
 
     Attributes:
@@ -32,9 +33,9 @@ class Strategy:
     needs: ClassVar[frozenset[Guarantee]] = frozenset()
     advances_on_device: ClassVar[bool] = False
 
+    @abstractmethod
     def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
         """Bring a split's inputs to its backend."""
-        raise NotImplementedError
 
     def fetch(self, backend: Backend, destination: HostArray, source: Array) -> None:
         """Bring a step's output to the host; it is there on return."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from tracer import report
+from tracer import report, run_json
 from tracer.errors import TraceError
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def gaps(
     from tracer.analysis.gaps import gap_report
 
     trace, steps = load(path, within, bounds)
-    found = gap_report(trace, steps, untraced_tokens_per_s)
+    found = gap_report(trace, steps, untraced_tokens_per_s or run_json.steps_per_s(trace, within))
     shown = found.corrected() if untraced_tokens_per_s else found
     facts = {
         "schema": "intertoken.gaps/1",

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -141,9 +142,9 @@ def test_a_recording_of_several_runs_is_listed_by_its_ranges(tmp_path):
     trace = decode(8)
     nvtx = trace["nvtx"].astype({"text": "str"})
     outer = nvtx.iloc[[0, 4]].assign(text=["run A", "run B"])
-    outer["start"] = [-1, 4 * PERIOD - 1]
+    outer["start"] = [0, 4 * PERIOD]
     outer["end"] = [4 * PERIOD - 500, 8 * PERIOD]
-    tables = dict(trace.tables) | {"nvtx": __import__("pandas").concat([nvtx, outer])}
+    tables = dict(trace.tables) | {"nvtx": pd.concat([nvtx, outer])}
     formats.write(Trace(tables, {"source": "host"}), tmp_path / "both")
     found = RunStore([tmp_path / "both"]).runs()
     assert [(run.key, run.name, run.summary.steps) for run in found] == [

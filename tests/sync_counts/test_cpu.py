@@ -9,6 +9,8 @@ from executor.concurrency import MAIN_STREAM
 from executor.run import Configuration, execute
 from executor.strategies import AAAG, GGG, SAAAS, SCCC, STRATEGIES
 from tests.executor.handmade import summing_step
+from tracer.analysis.syncs import sync_report
+from tracer.analysis.tokens import find_steps
 
 TOKENS, REPEATS = 5, 2
 KERNELS, REGIONS = 82, 4
@@ -26,23 +28,17 @@ def copies(strategy, inputs):
     return 0 if strategy == "ggg" else inputs + 1
 
 
-def calls_per_token(trace):
-    """API calls by name inside each token range."""
-    api, nvtx = trace["api"], trace["nvtx"]
-    tokens = nvtx[nvtx["text"] == "token"]
-    return [
-        Counter(api.loc[(api["start"] >= t.start) & (api["end"] <= t.end), "name"].astype(str))
-        for t in tokens.itertuples()
-    ]
-
-
 def assert_counts(trace, strategy, inputs, **launches):
-    counted = calls_per_token(trace)
-    assert len(counted) == TOKENS * REPEATS
+    """Every token makes exactly the expected calls, and the analysis recognises the strategy by them."""
+    report = sync_report(trace, find_steps(trace))
+    assert report.steps == TOKENS * REPEATS
     expected = {"streamSynchronize": syncs(strategy, inputs), "memcpyAsync": copies(strategy, inputs), **launches}
     expected = {name: count for name, count in expected.items() if count}
-    for token in counted:
-        assert token == expected
+    for _, token in report.calls.groupby("step"):
+        assert Counter(token["name"].astype("str")) == expected
+    assert report.syncs_per_token == syncs(strategy, inputs)
+    if inputs > 1:  # with one input the copy of saaas blocks like that of sccc
+        assert (report.strategy, report.share) == (strategy, 1.0)
 
 
 def run(**options):
@@ -84,14 +80,10 @@ def test_any_number_of_inputs(strategy, inputs):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_order_of_the_calls(strategy):
     """The notation, spelled out."""
-    letters = {"streamSynchronize": "s", "memcpyAsync": "a", "graphLaunch": "g"}
     trace = run(strategy=strategy)
-    api, nvtx = trace["api"], trace["nvtx"]
-    token = nvtx[nvtx["text"] == "token"].iloc[3]
-    inside = api[(api["start"] >= token["start"]) & (api["end"] <= token["end"])]
-    found = " ".join(letters[name] for name in inside["name"])
-    notation = STRATEGIES[strategy].notation
-    assert found == notation.replace("c*n", "a s " * 6).replace("a*n", "a " * 6).replace("  ", " ")
+    report = sync_report(trace, find_steps(trace))
+    assert report.signature == STRATEGIES[strategy].notation.replace("*n", "×6")
+    assert report.signature_share == 1.0
 
 
 class OneSyncMore(AAAG):

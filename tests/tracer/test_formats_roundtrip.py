@@ -102,7 +102,13 @@ def test_an_empty_trace_survives(format: Format) -> None:
 
 
 def test_ids_that_nsys_cannot_hold_are_cut_and_noted(tmp_path: Path) -> None:
-    columns: dict[str, list[Any]] = {"start": [1], "end": [2], "process": [5], "thread": [2**24 + 7], "name": ["cudaFree"]}
+    columns: dict[str, list[Any]] = {
+        "start": [1],
+        "end": [2],
+        "process": [5],
+        "thread": [2**24 + 7],
+        "name": ["cudaFree"],
+    }
     formats.write(Trace.from_columns(api=columns), tmp_path / "cut")
     trace = formats.read(tmp_path / "cut")
     assert trace["api"][["process", "thread"]].to_numpy().tolist() == [[5, 7]]

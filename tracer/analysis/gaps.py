@@ -102,8 +102,8 @@ def gap_report(trace: Trace, steps: Steps, untraced_tokens_per_s: float | None =
     Args:
         trace: the recording.
         steps: its token steps.
-        untraced_tokens_per_s: the engine's own benchmark figure, without a profiler; by default the one that the
-            recording's run.json holds, if any. It gives distortion and untraced gap; `gap_us` stays as traced.
+        untraced_tokens_per_s: token steps per second without a profiler, from the engine's own benchmark or from
+            run.json. It gives distortion and untraced gap; `gap_us` stays as traced.
 
     Raises:
         EmptyTraceError: no two steps of one group follow each other on a device.
@@ -115,7 +115,7 @@ def gap_report(trace: Trace, steps: Steps, untraced_tokens_per_s: float | None =
         raise EmptyTraceError(f"no gap: {len(steps)} token step(s), none followed by another with kernels of its own")
     period_us = float((table["next_start"] - table["this_start"]).median() / 1e3)
     is_light = trace.metadata.get("source") == "host"  # the host recorder is its own light pass
-    known = untraced_tokens_per_s or measured_tokens_per_s(trace)
+    known = untraced_tokens_per_s
     untraced = None if is_light or known is None else _untraced(table, known)
     return GapReport(
         table=table.drop(columns=["this_start", "next_start"]),
@@ -128,14 +128,6 @@ def gap_report(trace: Trace, steps: Steps, untraced_tokens_per_s: float | None =
         untraced_gap_us=untraced,
         warning=None if is_light else _warning(untraced),
     )
-
-
-def measured_tokens_per_s(trace: Trace) -> float | None:
-    """The untraced tokens/s that run.json holds, or None."""
-    run = trace.metadata.get("run") or {}
-    rate = (run.get("measured") or {}).get("tokens_per_s") or {}
-    median = rate.get("median")
-    return float(median) if median else None
 
 
 def gap_table(trace: Trace, spans: pd.DataFrame) -> pd.DataFrame:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracer.analysis.gaps import GapReport, gap_report, measured_tokens_per_s
+from tracer import run_json
+from tracer.analysis.gaps import GapReport, gap_report
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import Steps, find_steps
 from tracer.errors import TraceError
@@ -67,7 +67,7 @@ def summarise(
         return Summary(name, **facts, problem=str(problem))
     facts |= _step_facts(steps) | _sync_facts(sync_report(trace, steps))
     try:
-        facts |= _gap_facts(gap_report(trace, steps, facts["tokens_per_s"]))
+        facts |= _gap_facts(gap_report(trace, steps, run_json.steps_per_s(trace, within)))
     except TraceError as problem:
         facts["problem"] = str(problem)
     return Summary(name, **facts)
@@ -75,27 +75,16 @@ def summarise(
 
 def describe(trace: Trace, within: str | None = None) -> dict[str, Any]:
     """What the recording says of itself: source, model, configured strategy, mode, backend, GPU, untraced tokens/s."""
-    run = trace.metadata.get("run") or {}
-    configuration = run.get("configuration") or {}
-    part = _range_facts(trace, within)
-    rate = part.get("tokens_per_s") if within else measured_tokens_per_s(trace)
+    asked = run_json.configuration(trace, within)
     return {
         "source": str(trace.metadata.get("source", "")),
-        "model": str(configuration.get("model", "")),
-        "configured": str(part.get("strategy", configuration.get("strategy", ""))),
-        "concurrency": str(part.get("concurrency", configuration.get("concurrency", ""))),
-        "backend": str(configuration.get("backend", "")),
+        "model": str(asked.get("model", "")),
+        "configured": str(asked.get("strategy", "")),
+        "concurrency": str(asked.get("concurrency", "")),
+        "backend": str(asked.get("backend", "")),
         "gpu": ", ".join(dict.fromkeys(str(n) for n in trace["devices"]["name"])),
-        "tokens_per_s": rate,
+        "tokens_per_s": run_json.tokens_per_s(trace, within),
     }
-
-
-def _range_facts(trace: Trace, within: str | None) -> dict[str, Any]:
-    """What run.json says of one NVTX range of a recording that holds several runs: `ranges` -> text -> facts."""
-    if within is None:
-        return {}
-    ranges = (trace.metadata.get("run") or {}).get("ranges") or {}
-    return next((facts for text, facts in ranges.items() if text == within or re.fullmatch(within, text)), {})
 
 
 def _step_facts(steps: Steps) -> dict[str, Any]:

@@ -1,0 +1,234 @@
+"""The page in a real Chromium: choose two runs, zoom with the mouse, follow a link, switch the theme."""
+
+import os
+import shutil
+import threading
+from types import SimpleNamespace
+
+import pytest
+import waitress
+from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
+from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from dashboard.app import create_app
+from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
+from tracer import formats
+
+pytestmark = pytest.mark.browser
+
+HOSTILE = '<img src=x onerror="window.hacked=1"><b>k</b>(T*)'
+FLAGS = [
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--window-size=1440,1100", "--lang=en",
+]  # fmt: skip
+
+
+def _missing(what):
+    if os.environ.get("INTERTOKEN_REQUIRE_BROWSER") == "1":
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    driver, chromium = shutil.which("chromedriver"), shutil.which("chromium") or shutil.which("google-chrome")
+    if driver is None or chromium is None:
+        _missing("no Chromium with its driver; install them (Debian: apt-get install chromium chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
+        options.add_argument(flag)
+    try:
+        page = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    except WebDriverException as problem:
+        _missing(f"Chromium does not start: {problem.msg}")
+    page.set_script_timeout(20)
+    yield page
+    page.quit()
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("runs")
+    formats.write(decode(tokens=40, kernel=HOSTILE), runs / "short-gap")
+    formats.write(decode(tokens=30, gap=2 * GAP), runs / "wide-gap")
+    (runs / "broken.sqlite").write_bytes(b"SQLite format 3\x00 but not really")
+    server = waitress.create_server(create_app([runs]).server, host="127.0.0.1", port=0, threads=12)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.effective_port}/"
+    server.close()
+    server.task_dispatcher.shutdown()
+    thread.join(10)
+
+
+DRAWN = """
+const gd = document.querySelector('#timeline .js-plotly-plot');
+if (!gd || !gd._fullLayout || !gd._fullLayout.xaxis) return null;
+const marks = {};
+for (const t of gd.data) marks[t.name] = (marks[t.name] || 0) + gd.calcdata[gd.data.indexOf(t)].length;
+return {
+  range: gd._fullLayout.xaxis.range.map(x => Math.round(x * 1e9)),
+  rows: gd._fullLayout.yaxis.ticktext || [],
+  headings: (gd.layout.annotations || []).filter(a => a.name === 'heading').map(a => a.text),
+  gaps: (gd.layout.annotations || []).filter(a => a.name === 'gap').map(a => a.text),
+  marks: marks,
+  painted: document.querySelectorAll('#timeline .barlayer path').length,
+  hovers: gd.data.filter(t => t.name === 'kernel').flatMap(t => t.hovertext),
+  ink: gd._fullLayout.font.color,
+};
+"""
+
+
+PLACE = """
+const gd = document.querySelector('#timeline .js-plotly-plot'), {xaxis, yaxis} = gd._fullLayout;
+for (const t of gd._fullData.filter(t => t.name === arguments[0]))
+  for (let i = 0; i < t.x.length; i++) {
+    const x = xaxis.l2p(t.base[i] + t.x[i] / 2);
+    if (x > 5 && x < xaxis._length - 5) return [x, yaxis.l2p(t.y[i])];
+  }
+"""
+
+
+class Page:
+    """What a reader does with the page, and what it then shows."""
+
+    def __init__(self, browser):
+        self.browser = browser
+
+    def until(self, condition, what, seconds=20):
+        return WebDriverWait(self.browser, seconds, 0.1).until(lambda _: condition(), what)
+
+    def drawn(self):
+        found = self.browser.execute_script(DRAWN)
+        return SimpleNamespace(**found) if found else None
+
+    def shows(self, condition, what):
+        return self.until(lambda: (d := self.drawn()) and condition(d) and d, what)
+
+    def open(self, url):
+        self.browser.get("about:blank")
+        self.browser.get(url)
+        self.until(
+            lambda: self.browser.find_elements(By.CSS_SELECTOR, "#runs .ag-center-cols-container [row-id]"), "a table"
+        )
+
+    def select(self, key):
+        box = f'#runs .ag-row[row-id="{key}"] .ag-checkbox-input'
+        self.until(lambda: self.browser.find_elements(By.CSS_SELECTOR, box), f"the row {key}")
+        self.browser.find_element(By.CSS_SELECTOR, box).click()
+
+    def drag(self, left, right):
+        """Drag over a part of the plot's width, 0..1."""
+        plot = self.browser.find_element(By.CSS_SELECTOR, "#timeline .nsewdrag")
+        self.browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
+        width, (a, b) = plot.size["width"], (left - 0.5, right - 0.5)
+        actions = ActionChains(self.browser, duration=50)
+        actions.move_to_element_with_offset(plot, int(a * width), 0).click_and_hold()
+        actions.move_by_offset(int((b - a) * width / 2), 0).move_by_offset(
+            int((b - a) * width / 2), 0
+        ).release().perform()
+
+    def hover(self, name):
+        """Point at the first bar of this name in view and read what appears."""
+        plot = self.browser.find_element(By.CSS_SELECTOR, "#timeline .nsewdrag")
+        x, y = self.browser.execute_script(PLACE, name)
+        middle = plot.size["width"] / 2, plot.size["height"] / 2
+        ActionChains(self.browser).move_to_element_with_offset(plot, int(x - middle[0]), int(y - middle[1])).perform()
+        return self.until(
+            lambda: "".join(
+                e.text for e in self.browser.find_elements(By.CSS_SELECTOR, "#timeline .hoverlayer .hovertext")
+            ),
+            "a hover",
+        )
+
+    def errors(self):
+        return [entry for entry in self.browser.get_log("browser") if entry["level"] in {"SEVERE", "WARNING"}]
+
+
+@pytest.fixture
+def page(browser):
+    browser.get_log("browser")
+    yield (page := Page(browser))
+    assert page.errors() == []
+    assert browser.execute_script("return window.hacked") is None
+
+
+def test_choosing_two_runs_zooming_and_coming_back_by_link(page, address):
+    page.open(f"{address}?run=")
+    page.until(lambda: "Select one to six runs" in page.browser.find_element(By.ID, "nothing").text, "what to do")
+    page.select("short-gap")
+    page.shows(lambda d: len(d.headings) == 1, "one timeline")
+    page.select("wide-gap")
+    both = page.shows(lambda d: len(d.headings) == 2, "two timelines")
+    assert both.rows == ["NVTX", "API calls", "stream 13", "stream 14"] * 2
+    assert "100 µs" in both.headings[0]
+    assert "200 µs" in both.headings[1]
+    assert both.marks["gap"] >= 2
+    assert both.painted > 20
+    assert any("&lt;img" in hover for hover in both.hovers)
+
+    before = both.range
+    assert before[0] < 0 < PERIOD < before[1]
+    page.drag(0.1, 0.4)
+    zoomed = page.shows(lambda d: d.range[1] - d.range[0] < 0.4 * (before[1] - before[0]), "a narrower range")
+    page.until(lambda: "range=" in page.browser.current_url, "a link that holds the range")
+    zoomed = page.shows(lambda d: 0 < d.marks["kernel"] < both.marks["kernel"], "only the kernels in view")
+    assert any(g.startswith("gap ") for g in zoomed.gaps)
+    assert HOSTILE in page.hover("kernel").replace("\n", "")
+
+    link = page.browser.current_url
+    page.open(link)
+    again = page.shows(lambda d: len(d.headings) == 2, "both runs again")
+    page.shows(lambda d: d.range == zoomed.range, "the same range")
+    assert again.rows == both.rows
+    page.shows(lambda d: d.marks == zoomed.marks and d.gaps == zoomed.gaps, "the same marks")
+
+
+def test_from_the_whole_run_down_to_single_kernels(page, address):
+    page.open(f"{address}?run=short-gap&run=wide-gap")
+    page.shows(lambda d: len(d.headings) == 2, "two timelines")
+    page.browser.find_element(By.ID, "show-all").click()
+    whole = page.shows(lambda d: d.range[1] - d.range[0] > 30 * PERIOD, "the whole run")
+    assert whole.marks["kernel"] <= 40 * KERNELS + 30 * KERNELS
+    page.browser.find_element(By.ID, "show-gap").click()
+    gap = page.shows(lambda d: d.range[1] - d.range[0] < 4 * GAP, "the gap")
+    assert gap.gaps == ["gap 100 µs", "gap 200 µs"]
+    for _ in range(11):
+        width = page.drawn().range[1] - page.drawn().range[0]
+        page.browser.find_element(By.ID, "zoom-in").click()
+        page.shows(lambda d, width=width: d.range[1] - d.range[0] < width, "closer")
+    assert page.drawn().range[1] - page.drawn().range[0] < 1_000
+
+
+def test_stepping_through_tokens_by_keyboard_and_going_back(page, address):
+    page.open(f"{address}?run=short-gap&token=5")
+    page.shows(lambda d: d.headings and "token 5" in d.headings[0], "token 5")
+    page.browser.find_element(By.ID, "token-on").send_keys(Keys.ENTER)
+    page.shows(lambda d: "token 6" in d.headings[0], "token 6")
+    assert "token=6" in page.browser.current_url
+    page.browser.back()
+    page.shows(lambda d: "token 5" in d.headings[0], "token 5 by the back button")
+
+
+def test_dark_and_light(page, address):
+    page.open(f"{address}?run=short-gap&theme=light")
+    light = page.shows(lambda d: len(d.headings) == 1, "a timeline")
+    page.browser.find_element(By.ID, "theme").click()
+    page.shows(lambda d: d.ink != light.ink, "other ink")
+    assert page.browser.execute_script("return document.documentElement.dataset.theme") == "dark"
+    assert "theme=dark" in page.browser.current_url
+    surface = page.browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert sum(int(part) for part in surface.removeprefix("rgb(").removesuffix(")").split(",")) < 150
+
+
+def test_a_broken_recording_says_so_and_cannot_be_chosen(page, address):
+    page.open(f"{address}?run=broken")
+    row = page.browser.find_element(By.CSS_SELECTOR, '#runs .ag-row[row-id="broken"]')
+    assert "broken.sqlite" in row.text
+    assert not row.find_elements(By.CSS_SELECTOR, ".ag-checkbox-input:enabled")
+    page.until(lambda: "Select one to six" in page.browser.find_element(By.ID, "nothing").text, "what to do")

@@ -1,0 +1,55 @@
+"""What a run directory's run.json says of its recording; everything is optional.
+
+Its form, `intertoken.run/1`: `configuration` (backend, model, strategy, concurrency, ...), `machine`, `measured`
+(`tokens_per_s` and `steps_per_s`, each `{median, low, high}`, without a profiler), and for a recording that holds
+several runs `ranges`: NVTX text -> `{strategy, concurrency, tokens_per_s}`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tracer.trace import Trace
+
+
+def configuration(trace: Trace, within: str | None = None) -> dict[str, Any]:
+    """What was run; of the one NVTX range `within`, if given."""
+    return _object(_run(trace), "configuration") | _range(trace, within)
+
+
+def tokens_per_s(trace: Trace, within: str | None = None) -> float | None:
+    """The rate over all sequences, measured without a profiler, or None."""
+    return _number(_range(trace, within).get("tokens_per_s")) if within else _median(trace, "tokens_per_s")
+
+
+def steps_per_s(trace: Trace, within: str | None = None) -> float | None:
+    """The rate of token steps, measured without a profiler, or None. At batch 1 it is the rate of tokens."""
+    return tokens_per_s(trace, within) if within else _median(trace, "steps_per_s") or _median(trace, "tokens_per_s")
+
+
+def _run(trace: Trace) -> dict[str, Any]:
+    return _object(trace.metadata, "run")
+
+
+def _median(trace: Trace, key: str) -> float | None:
+    return _number(_object(_object(_run(trace), "measured"), key).get("median"))
+
+
+def _range(trace: Trace, within: str | None) -> dict[str, Any]:
+    ranges = _object(_run(trace), "ranges")
+    if within is None:
+        return {}
+    if within in ranges:
+        return _object(ranges, within)
+    found = [text for text in ranges if re.search(within, text)]
+    return _object(ranges, found[0]) if len(found) == 1 else {}
+
+
+def _object(value: dict[str, Any], key: str) -> dict[str, Any]:
+    inner = value.get(key)
+    return dict(inner) if isinstance(inner, dict) else {}
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and value > 0 else None
