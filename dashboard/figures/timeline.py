@@ -131,7 +131,7 @@ def _connectors(lines: pd.DataFrame) -> list[go.Scatter]:
             x=np.column_stack([lines["x0"], lines["x0"], lines["x1"], gap]).ravel(),
             y=np.column_stack([lines["y0"], lines["y1"] + 7, lines["y1"], gap]).ravel(),
             line={"color": COLOURS["sync"], "width": 1.2},
-            marker={"size": np.tile([5, 0, 0, 0], len(lines)), "color": COLOURS["sync"]},
+            marker={"size": np.tile([5, 0, 0, 0], len(lines)), "color": COLOURS["sync"], "line": {"width": 0}},
             hoverinfo="skip",
             showlegend=False,
         )
@@ -188,7 +188,7 @@ def _layout(
             "ticks": "outside",
             "tickcolor": look.line,
             "tickfont": {"color": look.muted, "size": 11},
-            "title": {"text": f"time from the {origin}", "standoff": 8, "font": {"color": look.muted}},
+            "title": {"text": f"time from the {origin}", "standoff": 8, "font": {"color": look.muted, "size": 12}},
         },
         "yaxis": {
             "range": [height, 0],

@@ -173,9 +173,11 @@ def waits_of(calls: pd.DataFrame) -> pd.DataFrame:
 def connectors(panel: Panel, waits: pd.DataFrame, window: Window) -> pd.DataFrame:
     """Lines from the end of the activity that a sync waited for to the sync's return: x0 y0 x1 y1.
 
-    None at all where more than a few syncs are in view: they would hide what they explain.
+    Only for syncs that are wide enough to be told apart, and none at all where there are more than a few of those:
+    lines would hide what they explain.
     """
     seen = waits[(waits["end"] > window.low) & (waits["start"] < window.high) & (waits["waited_until"] != MISSING)]
+    seen = seen[seen["end"] - seen["start"] >= _SHARPEST * window.ns_per_pixel]
     seen = seen if len(seen) <= _MOST_CONNECTORS else seen[:0]
     lines = []
     columns = [seen[c].tolist() for c in ("process", "thread", "stream", "waited_until", "end")]

@@ -3,6 +3,7 @@
 import os
 import shutil
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -203,6 +204,17 @@ def test_from_the_whole_run_down_to_single_kernels(page, address):
         page.browser.find_element(By.ID, "zoom-in").click()
         page.shows(lambda d, width=width: d.range[1] - d.range[0] < width, "closer")
     assert page.drawn().range[1] - page.drawn().range[0] < 1_000
+
+
+def test_a_page_at_rest_asks_for_nothing(page, address):
+    page.open(f"{address}?run=wide-gap&run=short-gap")  # not the table's order
+    shown = page.shows(lambda d: len(d.headings) == 2, "two timelines")
+    assert "wide-gap" in shown.headings[0]
+    asked = "return performance.getEntriesByType('resource').filter(e => e.name.includes('_dash-update')).length"
+    time.sleep(0.5)
+    before = page.browser.execute_script(asked)
+    time.sleep(1)
+    assert page.browser.execute_script(asked) == before
 
 
 def test_stepping_through_tokens_by_keyboard_and_going_back(page, address):

@@ -12,11 +12,12 @@ from dashboard.app import create_app
 from dashboard.cli import dashboard
 from dashboard.pages.overview.callbacks import causes_of, nothing_to_show
 from dashboard.pages.overview.events import Event, after
-from dashboard.pages.overview.table import COLUMNS, columns, row
+from dashboard.pages.overview.table import COLUMNS, believable_gap, columns, row
 from dashboard.store import RunStore, find_traces
 from dashboard.view import ALIGNMENTS, MOST_RUNS, SHORTEST, THEME_NAMES, View, span, zoom
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import Trace, formats
+from tracer.analysis.summary import Summary
 
 VIEWS = st.builds(
     View,
@@ -165,12 +166,20 @@ def test_table_rows_have_every_column_and_hide_what_nobody_fills(store):
     hidden = {c["field"] for c in columns(rows) if c["hide"]}
     assert "model" in hidden
     assert "gap_p50" not in hidden
+    assert "configured" in hidden
+    assert "configured" not in {c["field"] for c in columns([rows[0] | {"configured": "aaag"}]) if c["hide"]}
+
+
+def test_the_untraced_gap_is_not_shown_where_tracing_stretched_the_compute():
+    assert believable_gap(Summary("a", untraced_gap_us=77.0, graph_trace="graph")) == 77.0
+    assert believable_gap(Summary("a", untraced_gap_us=41.0, graph_trace="node")) is None
 
 
 def test_causes_and_empty_states(store, runs):
     found = causes_of(runs)
     assert [c.name for c in found] == ["a", "b"]
     assert found[0].total_us == pytest.approx(100)
+    assert found[0].note == "median 100 µs"
     assert "intertoken dashboard" in nothing_to_show([])
     assert "Select" in nothing_to_show(runs)
     assert "table says why" in nothing_to_show(RunStore([Path("/nowhere")]).runs())

@@ -16,7 +16,7 @@ from dash.exceptions import PreventUpdate
 from dashboard.figures.causes import Causes, causes_figure, causes_height
 from dashboard.figures.timeline import MARGIN, height_of, timeline_figure
 from dashboard.pages.overview.events import Event, after
-from dashboard.pages.overview.table import columns, height, row
+from dashboard.pages.overview.table import believable_gap, columns, height, row
 from dashboard.store import Run, RunStore
 from dashboard.timeline.scene import draw, limits_of, token_of
 from dashboard.units import duration, microseconds
@@ -98,16 +98,16 @@ def _reduce(app: Dash, store: RunStore) -> None:
             value = _keys(selected) if source == "runs" else values.get(source)
             shown = store.chosen(view.runs or ())
             view = after(view, Event(source, value), shown, (screen or {}).get("scheme", "light"))
-        if before is not None and view == View.from_data(before) and source != "runs":
+        agreed = set(view.runs or ()) == set(_keys(selected))  # the grid reports in its own order
+        if before is not None and view == View.from_data(before) and agreed:
             raise PreventUpdate
         runs = store.chosen(view.runs or ())
         most = max((len(run.tokens) for run in runs if run.tokens is not None), default=2) - 1
         link = view.query()
-        chosen = list(view.runs or ())
         return (
             view.data(),
             no_update if link == (search or "") else link,
-            no_update if chosen == _keys(selected) else {"ids": chosen},
+            no_update if agreed else {"ids": list(view.runs or ())},
             token_of(runs, view),
             max(most, 1),
             f"of token {token_of(runs, view)} (0–{most})",
@@ -172,14 +172,16 @@ def causes_of(runs: Sequence[Run]) -> list[Causes]:
         summary = run.summary
         if not summary.causes_us:
             continue
-        note = f"median {microseconds(summary.gap_p50_us)} · "
+        notes = [f"median {microseconds(summary.gap_p50_us)}"]
         if summary.warning is not None:
-            note += f"traced ({summary.graph_trace} level): inflated"
+            notes.append(f"traced ({summary.graph_trace} level): inflated")
+            if (untraced := believable_gap(summary)) is not None:
+                notes.append(f"untraced {microseconds(untraced)}")
         elif run.inflated and run.gaps is not None:
-            note += f"corrected; {duration(run.gaps.gap_us['mean'] * 1e3)} as traced"
+            notes.append(f"corrected; {microseconds(run.gaps.gap_us['p50'])} as traced")
         if summary.distortion is not None and summary.distortion != 1.0:
-            note += f", distortion {summary.distortion:.2f}"
-        found.append(Causes(run.name, summary.causes_us, note))
+            notes.append(f"distortion {summary.distortion:.2f}")
+        found.append(Causes(run.name, summary.causes_us, " · ".join(notes)))
     return found
 
 

@@ -149,6 +149,8 @@ def _token() -> html.Div:
             html.Button("›", id="token-on", className="button", title="Next token", **_named("Next token")),
         ],
         className="token",
+        role="group",
+        **_named("Which token the runs are aligned at"),
     )
 
 
