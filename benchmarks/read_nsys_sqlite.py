@@ -1,7 +1,7 @@
 """Reading the kernels of a nsys SQLite export: intertoken against pandas.read_sql of the same columns.
 
 Both end in a pandas frame; ours also has kernel names as categoricals, which read_sql leaves as ids.
-Usage: python benchmarks/read_nsys_sqlite.py [--kernels 610000] [--repeats 7] [--json FILE]
+Usage: python benchmarks/read_nsys_sqlite.py [--kernels 610000] [--repeats 15] [--json FILE]
 """
 
 from __future__ import annotations
@@ -118,6 +118,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": models[0] if models else platform.processor(),
         "cores": os.cpu_count(),
+        "load_average_1_min": round(os.getloadavg()[0], 2),  # our own included
         "python": platform.python_version(),
         **{package: version(package) for package in packages},
     }
@@ -126,7 +127,7 @@ def machine() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kernels", type=int, default=610_000)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--json", type=Path, help="save the result here")
     options = parser.parse_args()
     result = measure(options.kernels, options.repeats)

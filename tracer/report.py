@@ -170,7 +170,7 @@ def show_gaps(facts: dict[str, Any]) -> None:
     """`intertoken gaps`."""
     console = _console()
     gap, causes = facts["gap_us"], facts["causes_us"]
-    corrected = facts["warning"] is None and facts["untraced_gap_us"] is not None
+    corrected = gap != facts["traced_gap_us"]
     console.print(
         _grid(
             {

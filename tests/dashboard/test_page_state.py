@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from dashboard.app import create_app
 from dashboard.cli import dashboard
-from dashboard.pages.overview.callbacks import causes_of, nothing_to_show
+from dashboard.pages.overview.callbacks import causes_of, extremes, nothing_to_show
 from dashboard.pages.overview.events import Event, after
-from dashboard.pages.overview.table import COLUMNS, believable_gap, columns, row
-from dashboard.store import RunStore, find_traces
+from dashboard.pages.overview.table import COLUMNS, columns, row
+from dashboard.store import Run, RunStore, find_traces
 from dashboard.view import ALIGNMENTS, MOST_RUNS, SHORTEST, THEME_NAMES, View, span, zoom
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import Trace, formats
@@ -170,9 +170,21 @@ def test_table_rows_have_every_column_and_hide_what_nobody_fills(store):
     assert "configured" not in {c["field"] for c in columns([rows[0] | {"configured": "aaag"}]) if c["hide"]}
 
 
-def test_the_untraced_gap_is_not_shown_where_tracing_stretched_the_compute():
-    assert believable_gap(Summary("a", untraced_gap_us=77.0, graph_trace="graph")) == 77.0
-    assert believable_gap(Summary("a", untraced_gap_us=41.0, graph_trace="node")) is None
+def test_the_page_opens_on_the_longest_and_the_shortest_gap_of_one_model():
+    def run(key, gap, model="m", level="none"):
+        return Run(key, key, Summary(key, model=model, graph_trace=level, gap_p50_us=gap))
+
+    runs = [
+        run("b", 20.0),
+        run("none", None),
+        run("a", 90.0),
+        run("c", 5.0),
+        run("x", 1.0, "n"),
+        run("y", 1.0, "m", "node"),
+    ]
+    assert extremes(runs) == ["a", "c"]
+    assert extremes(runs[:2]) == ["b"]
+    assert extremes([]) == []
 
 
 def test_causes_and_empty_states(store, runs):

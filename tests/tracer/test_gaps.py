@@ -109,6 +109,15 @@ def test_the_untraced_rate_corrects_the_gap() -> None:
     assert corrected.warning is None
 
 
+def test_of_a_node_level_trace_the_corrected_gap_is_a_lower_bound() -> None:
+    script = two_tokens()
+    for row in script.rows["kernels"]:
+        row["graph_node"] = 7
+    corrected = report(script.trace, untraced_tokens_per_s=800_000.0).corrected()
+    assert corrected.graph_trace == "node"
+    assert "the least it can be" in str(corrected.warning)
+
+
 def test_a_rate_that_leaves_no_time_for_a_gap_is_refused() -> None:
     with pytest.raises(TraceError, match=r"steps compute for 1.0 µs, longer than"):
         report(two_tokens().trace, untraced_tokens_per_s=2_000_000.0).corrected()

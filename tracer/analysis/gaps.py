@@ -30,6 +30,11 @@ from tracer.intervals import covered
 from tracer.schema import COMPUTE_TABLES, MISSING
 from tracer.trace import Trace
 
+LOWER_BOUND_WARNING: Final = (
+    "node-level tracing stretches the kernels too, so the corrected gap is the least it can be; "
+    "a graph-level recording gives it closer"
+)
+
 CAUSES: Final = {
     "sync": "sync",
     "copy": "copy",
@@ -60,7 +65,8 @@ class GapReport:
         compute_us: median time from a step's first compute to the end of its last, traced.
         distortion: traced period / untraced period, None if the untraced one is unknown.
         untraced_gap_us: p50, p90, mean as they would be without tracing (1/tokens per second - the step's compute
-            span), None if unknown or if tracing stretched the compute beyond that.
+            span), None if unknown or if tracing stretched the compute beyond that. Of node-level traces a lower
+            bound, because the compute is stretched a little.
         warning: what a reader must know, or None.
     """
 
@@ -93,7 +99,8 @@ class GapReport:
         mean = self.gap_us["mean"]
         scale = self.untraced_gap_us["mean"] / mean if mean > 0 else 0.0
         causes = {name: value * scale for name, value in self.causes_us.items()}
-        return replace(self, gap_us=self.untraced_gap_us, causes_us=causes, warning=None)
+        warning = LOWER_BOUND_WARNING if self.graph_trace == "node" else None
+        return replace(self, gap_us=self.untraced_gap_us, causes_us=causes, warning=warning)
 
 
 def gap_report(trace: Trace, steps: Steps, untraced_tokens_per_s: float | None = None) -> GapReport:
@@ -115,18 +122,19 @@ def gap_report(trace: Trace, steps: Steps, untraced_tokens_per_s: float | None =
         raise EmptyTraceError(f"no gap: {len(steps)} token step(s), none followed by another with kernels of its own")
     period_us = float((table["next_start"] - table["this_start"]).median() / 1e3)
     is_light = trace.metadata.get("source") == "host"  # the host recorder is its own light pass
+    level = graph_trace_level(compute, trace)
     known = untraced_tokens_per_s
     untraced = None if is_light or known is None else _untraced(table, known)
     return GapReport(
         table=table.drop(columns=["this_start", "next_start"]),
         gap_us=_statistics(table["gap"].to_numpy()),
         causes_us={name: float(table[column].mean() / 1e3) for column, name in CAUSES.items()},
-        graph_trace=graph_trace_level(compute, trace),
+        graph_trace=level,
         period_us=period_us,
         compute_us=float((table["start"] - table["this_start"]).median() / 1e3),
         distortion=1.0 if is_light else (period_us * known / 1e6 if known else None),
         untraced_gap_us=untraced,
-        warning=None if is_light else _warning(untraced),
+        warning=None if is_light else _warning(untraced, level),
     )
 
 
@@ -246,9 +254,10 @@ def _untraced(table: pd.DataFrame, tokens_per_s: float) -> dict[str, float] | No
     return _statistics(np.maximum(gaps, 0)) if np.median(gaps) > 0 else None
 
 
-def _warning(untraced: dict[str, float] | None) -> str:
+def _warning(untraced: dict[str, float] | None, level: str) -> str:
     if untraced is None:
         remedy = "give --untraced-tokens-per-s with the engine's own benchmark figure to correct it"
     else:
-        remedy = f"without it the gap is {untraced['p50']:.1f} µs (p50)"
+        least = "at least " if level == "node" else ""
+        remedy = f"without it the gap is {least}{untraced['p50']:.1f} µs (p50)"
     return f"{INFLATION_WARNING}; {remedy}"

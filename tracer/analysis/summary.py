@@ -103,11 +103,12 @@ def _sync_facts(report: SyncReport) -> dict[str, Any]:
 
 
 def _gap_facts(report: GapReport) -> dict[str, Any]:
+    known = report.graph_trace != "node"  # of node-level traces it is only a lower bound
     return {
         "traced_tokens_per_s": 1e6 / report.period_us,
         "gap_p50_us": report.gap_us["p50"],
         "gap_p90_us": report.gap_us["p90"],
-        "untraced_gap_us": report.untraced_gap_us["p50"] if report.untraced_gap_us else None,
+        "untraced_gap_us": report.untraced_gap_us["p50"] if known and report.untraced_gap_us else None,
         "graph_trace": report.graph_trace,
         "distortion": report.distortion,
         "warning": report.warning,

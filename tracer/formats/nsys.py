@@ -86,7 +86,7 @@ def _cast(values: pa.ChunkedArray, wanted: pa.DataType, where: str) -> pa.Chunke
 
 
 def _text(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    text = values.cast(pa.string()) if not pa.types.is_binary(values.type) else values.cast(pa.string(), safe=False)
+    text = values.cast(pa.string(), safe=not pa.types.is_binary(values.type))
     try:
         text.validate(full=True)
     except pa.ArrowInvalid:

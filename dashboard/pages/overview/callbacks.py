@@ -16,7 +16,7 @@ from dash.exceptions import PreventUpdate
 from dashboard.figures.causes import Causes, causes_figure, causes_height
 from dashboard.figures.timeline import MARGIN, height_of, timeline_figure
 from dashboard.pages.overview.events import Event, after
-from dashboard.pages.overview.table import believable_gap, columns, height, row
+from dashboard.pages.overview.table import columns, height, row
 from dashboard.store import Run, RunStore
 from dashboard.timeline.scene import draw, limits_of, token_of
 from dashboard.units import duration, microseconds
@@ -116,10 +116,23 @@ def _reduce(app: Dash, store: RunStore) -> None:
 
 
 def _opened(view: View, store: RunStore) -> View:
-    """A view as a link gives it; without one, the first two runs that have something to show."""
+    """A view as a link gives it; without one, the runs of the first model with the longest and the shortest gap."""
     if view.runs is None:
-        view = replace(view, runs=tuple([run.key for run in store.runs() if run.steps is not None][:2]))
+        view = replace(view, runs=tuple(extremes(store.runs())))
     return replace(view, runs=tuple(run.key for run in store.chosen(view.runs or ())))
+
+
+def extremes(runs: Sequence[Run]) -> list[str]:
+    """Keys of the run with the longest and the one with the shortest median gap, among those alike the first one."""
+    shown = [run for run in runs if run.summary.gap_p50_us is not None]
+    alike = [run for run in shown if _kind(run) == _kind(shown[0])]
+    alike.sort(key=lambda run: run.summary.gap_p50_us or 0.0, reverse=True)
+    chosen = alike[:1] + alike[-1:] if len(alike) > 1 else shown[:2]
+    return [run.key for run in chosen]
+
+
+def _kind(run: Run) -> tuple[str, str | None]:
+    return run.summary.model, run.summary.graph_trace
 
 
 def _keys(selected: Any) -> list[str]:
@@ -175,10 +188,8 @@ def causes_of(runs: Sequence[Run]) -> list[Causes]:
         notes = [f"median {microseconds(summary.gap_p50_us)}"]
         if summary.warning is not None:
             notes.append(f"traced ({summary.graph_trace} level): inflated")
-            if (untraced := believable_gap(summary)) is not None:
-                notes.append(f"untraced {microseconds(untraced)}")
-        elif run.inflated and run.gaps is not None:
-            notes.append(f"corrected; {microseconds(run.gaps.gap_us['p50'])} as traced")
+            if summary.untraced_gap_us is not None:
+                notes.append(f"untraced {microseconds(summary.untraced_gap_us)}")
         if summary.distortion is not None and summary.distortion != 1.0:
             notes.append(f"distortion {summary.distortion:.2f}")
         found.append(Causes(run.name, summary.causes_us, " · ".join(notes)))

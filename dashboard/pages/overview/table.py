@@ -9,7 +9,6 @@ import dash_ag_grid as dag
 
 from dashboard.store import Run
 from dashboard.text import plain
-from tracer.analysis.summary import Summary
 
 
 def _figure(field: str, header: str, form: str, hint: str, width: int, marked: str | None = None) -> dict[str, Any]:
@@ -32,13 +31,13 @@ def _words(field: str, header: str, width: int, hint: str = "") -> dict[str, Any
 
 
 COLUMNS: list[dict[str, Any]] = [
-    _words("name", "Run", 262) | {"minWidth": 262, "flex": 3, "tooltipField": "note"},
-    _words("model", "Model", 84) | {"tooltipField": "model"},
-    _words("strategy", "Class", 76, "The strategy that the calls in the recording follow"),
+    _words("name", "Run", 236) | {"minWidth": 236, "flex": 3, "tooltipField": "note"},
+    _words("model", "Model", 118) | {"tooltipField": "model"},
+    _words("strategy", "Class", 70, "The strategy that the calls in the recording follow"),
     _words("configured", "Asked for", 96, "The strategy the run was started with"),
-    _words("mode", "Mode", 96, "Streams: sequential or concurrent branches"),
+    _words("mode", "Mode", 92, "Streams: sequential or concurrent branches"),
     _figure("tokens_per_s", "Tokens/s", ",.1f", "Untraced where known; ▲: the traced pass's own", 96, "rate_traced"),
-    _figure("gap_p50", "Gap p50, µs", ",.1f", "Median inter-token gap; ▲: traced, so inflated", 106, "traced"),
+    _figure("gap_p50", "Gap p50, µs", ",.1f", "Median inter-token gap; ▲: traced, so inflated", 100, "traced"),
     _figure("gap_p90", "p90, µs", ",.1f", "90th percentile of the gap; ▲: traced, so inflated", 84, "traced"),
     _figure(
         "untraced_gap", "Untraced", ",.1f", "Median gap without tracing, µs: 1 / (untraced tokens/s) − compute", 88
@@ -105,7 +104,7 @@ def row(run: Run) -> dict[str, Any]:
         "rate_traced": traced and not untraced,
         "gap_p50": summary.gap_p50_us,
         "gap_p90": summary.gap_p90_us,
-        "untraced_gap": believable_gap(summary),
+        "untraced_gap": summary.untraced_gap_us,
         "traced": traced,
         "syncs": summary.syncs_per_token,
         "copies": summary.copies_per_token,
@@ -117,11 +116,6 @@ def row(run: Run) -> dict[str, Any]:
         "readable": run.steps is not None,
         "note": plain(summary.problem or summary.warning or ""),
     }
-
-
-def believable_gap(summary: Summary) -> float | None:
-    """The untraced gap, µs, where it can be had: node-level tracing stretches the compute that it is the rest of."""
-    return None if summary.graph_trace == "node" else summary.untraced_gap_us
 
 
 def height(rows: Sequence[dict[str, Any]]) -> str:

@@ -1,0 +1,58 @@
+"""Make the pictures of the README from the sample recordings: `python docs/make_screenshots.py`.
+
+Needs Chromium and its driver on PATH.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+
+import waitress
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from dashboard.app import create_app
+from dashboard.view import View
+
+HERE = Path(__file__).parent
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
+)  # fmt: skip
+PICTURES = {
+    "timeline.png": (
+        View(runs=("llama1b-sccc-graph", "llama1b-saaas-graph"), range=(-40_000, 210_000), theme="light"),
+        (1500, 1400),
+    ),
+}
+
+
+def main() -> None:
+    app = create_app([HERE.parent / "sample_traces"])
+    server = waitress.create_server(app.server, host="127.0.0.1", port=0, threads=12)
+    threading.Thread(target=server.run, daemon=True).start()
+    options = webdriver.ChromeOptions()
+    options.binary_location = shutil.which("chromium") or shutil.which("google-chrome") or ""
+    with tempfile.TemporaryDirectory() as profile:
+        for flag in (*FLAGS, f"--user-data-dir={profile}"):
+            options.add_argument(flag)
+        page = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+        try:
+            for name, (view, size) in PICTURES.items():
+                page.set_window_size(*size)
+                page.get(f"http://127.0.0.1:{server.effective_port}/{view.query()}")
+                WebDriverWait(page, 30).until(lambda p: p.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"))
+                WebDriverWait(page, 30).until(lambda p: p.find_elements(By.CSS_SELECTOR, "#causes .barlayer path"))
+                page.save_screenshot(str(HERE / name))
+                print(HERE / name)
+        finally:
+            page.quit()
+    server.close()
+
+
+if __name__ == "__main__":
+    main()
