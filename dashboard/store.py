@@ -114,29 +114,31 @@ class RunStore:
 
 
 def find_traces(given: Iterable[Path]) -> list[Path]:
-    """The recordings among and below the given paths; a path without any stays, to be shown with its problem."""
+    """The recordings among and below the given paths; a path without any stays, to be shown with its problem.
+
+    A run directory may hold the traced passes of the same run in directories of their own; they follow it.
+    """
     found: dict[Path, None] = {}
     for path in given:
-        inside = [] if formats.is_trace(path) or not path.is_dir() else _below(path, _DEEPEST)
-        found |= dict.fromkeys(inside or [path])
+        found |= dict.fromkeys(_below(path, _DEEPEST) or [path])
     return list(found)
 
 
-def _below(directory: Path, depth: int) -> list[Path]:
-    found = []
-    for path in sorted(directory.iterdir()):
-        if path.name.startswith("."):
-            continue
-        if formats.is_trace(path):
-            found.append(path)
-        elif depth > 1 and path.is_dir():
-            found += _below(path, depth - 1)
+def _below(path: Path, depth: int) -> list[Path]:
+    """The path, if it is a recording, and those down to so many levels below it."""
+    found = [path] if formats.is_trace(path) else []
+    if depth and path.is_dir():
+        for inside in sorted(path.iterdir()):
+            if not inside.name.startswith("."):
+                found += _below(inside, depth - 1)
     return found
 
 
 def _read(path: Path) -> list[Run]:
     """The runs of one recording."""
     name = path.stem if path.suffix in {".sqlite", ".json", ".nsys-rep"} else path.name
+    if path.parent.is_dir() and formats.is_trace(path.parent):
+        name = f"{path.parent.name} · {name} pass"
     try:
         trace = formats.read(path)
     except TraceError as problem:

@@ -170,6 +170,14 @@ def test_table_rows_have_every_column_and_hide_what_nobody_fills(store):
     assert "configured" not in {c["field"] for c in columns([rows[0] | {"configured": "aaag"}]) if c["hide"]}
 
 
+def test_traced_passes_follow_the_run_they_belong_to(tmp_path):
+    formats.write(decode(), tmp_path / "run")
+    formats.write(decode(), tmp_path / "run" / "node")
+    formats.write(decode(), tmp_path / "zrun")
+    assert [run.name for run in RunStore([tmp_path]).runs()] == ["run", "run · node pass", "zrun"]
+    assert [run.name for run in RunStore([tmp_path / "run"]).runs()] == ["run", "run · node pass"]
+
+
 def test_the_page_opens_on_the_longest_and_the_shortest_gap_of_one_model():
     def run(key, gap, model="m", level="none"):
         return Run(key, key, Summary(key, model=model, graph_trace=level, gap_p50_us=gap))
