@@ -2,7 +2,7 @@
 # make test   lint, types and all tests
 # Both create .venv on first use. PYTHON=python3.12 chooses another interpreter (3.11 or later).
 
-PYTHON ?= python3.11
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3.14,$(if $(shell command -v $(name)),$(name))) python3)
 BIN := .venv/bin
 RUNS ?= runs
 PORT ?= 8050

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -56,8 +57,13 @@ class Run:
 
     @cached_property
     def syncs(self) -> SyncReport | None:
-        """What its steps do between host and device."""
-        return sync_report(self.trace, self.steps) if self.trace is not None and self.steps is not None else None
+        """What its steps do between host and device, or None where the recording does not say."""
+        if self.trace is None or self.steps is None:
+            return None
+        try:
+            return sync_report(self.trace, self.steps)
+        except TraceError:
+            return None
 
     @cached_property
     def tokens(self) -> Tokens | None:
@@ -98,8 +104,13 @@ class RunStore:
         with self._lock:
             if self._runs is None:
                 found: dict[str, Run] = {}
-                for path in find_traces(self._given):
+                paths = find_traces(self._given)
+                twins = {name for name, times in Counter(path.name for path in paths).items() if times > 1}
+                for path in paths:
                     for run in _read(path):
+                        if path.name in twins and not _is_pass(path):
+                            run.name = f"{path.absolute().parent.name}/{run.name}"
+                            run.key = f"{path.absolute().parent.name}/{run.key}"
                         run.key = _unused(run.key, found)
                         found[run.key] = run
                 self._runs = found
@@ -126,18 +137,26 @@ def find_traces(given: Iterable[Path]) -> list[Path]:
 
 def _below(path: Path, depth: int) -> list[Path]:
     """The path, if it is a recording, and those down to so many levels below it."""
-    found = [path] if formats.is_trace(path) else []
-    if depth and path.is_dir():
-        for inside in sorted(path.iterdir()):
-            if not inside.name.startswith("."):
-                found += _below(inside, depth - 1)
+    try:
+        found = [path] if formats.is_trace(path) else []
+        if depth and path.is_dir():
+            for inside in sorted(path.iterdir()):
+                if not inside.name.startswith("."):
+                    found += _below(inside, depth - 1)
+    except OSError:  # unreadable: reading it later says why
+        return [path]
     return found
+
+
+def _is_pass(path: Path) -> bool:
+    """Whether a recording is a traced pass inside the run directory of another."""
+    return formats.is_trace(path.parent)
 
 
 def _read(path: Path) -> list[Run]:
     """The runs of one recording."""
     name = path.stem if path.suffix in {".sqlite", ".json", ".nsys-rep"} else path.name
-    if path.parent.is_dir() and formats.is_trace(path.parent):
+    if _is_pass(path):
         name = f"{path.parent.name} · {name} pass"
     try:
         trace = formats.read(path)

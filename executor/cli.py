@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from executor.run import Configuration, Result
+    from executor.run import Result
 
 EXAMPLES = """
 \b
@@ -35,8 +35,13 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 
 
 @click.command(epilog=EXAMPLES)
-@click.option("--backend", default="cpu", show_default=True, help="Device: cpu.")
-@click.option("--model", default="tiny", show_default=True, help="Model shape, with seeded random weights: tiny.")
+@click.option("--backend", default="cpu", show_default=True, help="Device: cpu, cuda.")
+@click.option(
+    "--model", default="tiny", show_default=True,
+    help="Model shape, with seeded random weights: tiny, llama-1.1b, llama-3b, llama-8b.",
+)  # fmt: skip
+@click.option("--weights", help="Weight format: f32, f16 or q8_0 (the last two on cuda).  [default: the model's]")
+@click.option("--context", type=click.IntRange(1), help="Cells of KV cache per sequence.  [default: the model's]")
 @click.option(
     "--sync", "strategies", metavar="NAME,...", callback=_names,
     help="Synchronisation strategies: sccc, saaas, aaas, aaag, ggg.  [default: all]",
@@ -47,10 +52,15 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 )  # fmt: skip
 @click.option("--allocator", help="sequential or no_alloc_free.  [default: what the concurrency mode needs]")
 @click.option("--launch", default="graph", show_default=True, help="graph: one call per step; eager: one per kernel.")
+@click.option("--fusion/--no-fusion", default=None, help="Fuse chains of nodes into kernels.  [default: on cuda]")
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Independent sequences.")
 @click.option("--tokens", type=click.IntRange(1), default=32, show_default=True, help="Token steps per repeat.")
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Repeats, interleaved.")
 @click.option("--warmup", type=click.IntRange(0), default=4, show_default=True, help="Steps before the first repeat.")
+@click.option(
+    "--passes", metavar="NAME,...", callback=_names,
+    help="light, graph, node: without a profiler, then under CUPTI at either level.  [default: all the backend has]",
+)  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of weights and first tokens.")
 @click.option(
     "-o", "--output", "runs", metavar="RUNS_DIR", required=True,
@@ -61,6 +71,7 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 def run(
     strategies: tuple[str, ...],
     concurrency: tuple[str, ...],
+    passes: tuple[str, ...],
     runs: Path,
     force: bool,
     as_json: bool,
@@ -70,6 +81,7 @@ def run(
 
     Repeats are interleaved: the first of every combination, then the second, so that drift hits all alike.
     """
+    from executor.passes import chosen_passes, pass_figures, record_traced
     from executor.run import Configuration, combinations, execute
     from executor.run_directory import refuse_existing, write_run
     from executor.strategies import STRATEGIES
@@ -77,28 +89,35 @@ def run(
     chosen = combinations(Configuration(**options), strategies or tuple(STRATEGIES), concurrency or ("sequential",))
     if not force:
         refuse_existing(runs, chosen)
-    with _progress(chosen, hidden=as_json) as advance:
+    traced = chosen_passes(options["backend"], passes)
+    figures = []
+    with _progress(sum(c.repeats + 1 + len(traced) for c in chosen), hidden=as_json) as advance:
         results = execute(chosen, progress=advance)
-    written = [write_run(result, runs) for result in results]
+        written = [write_run(result, runs) for result in results]
+        for result, path in zip(results, written, strict=True):
+            if traced:
+                figures.append(record_traced(result.configuration, path, traced, progress=advance))
+            else:
+                figures.append({"light": pass_figures(result.trace)})
     if as_json:
-        click.echo(json.dumps(_as_json(results, written)))
+        click.echo(json.dumps(_as_json(results, written, figures)))
     else:
-        _show(results, runs)
+        _show(results, figures, runs)
 
 
 @contextmanager
-def _progress(configurations: list[Configuration], hidden: bool) -> Iterator[Callable[[], None]]:
-    """A bar on stderr, one unit per warm-up and repeat; none if stderr is no terminal."""
+def _progress(total: int, hidden: bool) -> Iterator[Callable[[], None]]:
+    """A bar on stderr, one unit per warm-up, repeat and traced pass; none if stderr is no terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
     with Progress(console=console, disable=hidden or not sys.stderr.isatty(), transient=True) as bar:
-        task = bar.add_task("running", total=sum(c.repeats + 1 for c in configurations))
+        task = bar.add_task("running", total=total)
         yield lambda: bar.advance(task)
 
 
-def _as_json(results: list[Result], written: list[Path]) -> dict[str, Any]:
+def _as_json(results: list[Result], written: list[Path], figures: list[dict[str, Any]]) -> dict[str, Any]:
     from executor.describe import measured, plan_facts
 
     return {
@@ -108,32 +127,51 @@ def _as_json(results: list[Result], written: list[Path]) -> dict[str, Any]:
                 "path": str(path),
                 "configuration": asdict(r.configuration) | {"allocator": r.prepared.memory.allocator},
                 "measured": measured(r),
+                "passes": passes,
                 "plan": plan_facts(r.prepared),
             }
-            for r, path in zip(results, written, strict=True)
+            for r, path, passes in zip(results, written, figures, strict=True)
         ],
     }
 
 
-def _show(results: list[Result], runs: Path) -> None:
-    """A table: rates with their spread, speed-up over the first row, and the size of the plan."""
+def _show(results: list[Result], figures: list[dict[str, Any]], runs: Path) -> None:
+    """A table: rates with their spread, speed-up over the first row, gap, distortion of the traced passes, plan."""
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
 
     from executor.describe import measured, plan_facts
 
-    table = Table("run", "tokens/s", "low-high", "speed-up", "streams", "buffer KiB", box=SIMPLE, padding=(0, 0, 0, 1))
+    traced = [name for name in figures[0] if name != "light"]
+    headings = [
+        "tokens/s",
+        "low-high",
+        "speed-up",
+        "gap µs",
+        *(f"{name} ×" for name in traced),
+        "streams",
+        "buffer KiB",
+    ]
+    table = Table("run", *headings, box=SIMPLE, padding=(0, 0, 0, 1))
     table.columns[0].overflow = "fold"
     for column in table.columns[1:]:
         column.justify, column.no_wrap = "right", True
     base = measured(results[0])["tokens_per_s"]["median"]
-    for result in results:
+    for result, passes in zip(results, figures, strict=True):
         rate, plan = measured(result)["tokens_per_s"], plan_facts(result.prepared)
         table.add_row(
             result.configuration.name, f"{rate['median']:.1f}", f"{rate['low']:.0f}-{rate['high']:.0f}",
-            f"{rate['median'] / base:.3f}", str(plan["streams"]), f"{plan['peak_bytes'] / 1024:.1f}",
+            f"{rate['median'] / base:.3f}", _figure(passes["light"].get("gap_us", {}).get("p50"), 1),
+            *(_figure(passes[name].get("distortion"), 2) for name in traced),
+            str(plan["streams"]), f"{plan['peak_bytes'] / 1024:.1f}",
         )  # fmt: skip
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(table)
+    if traced:
+        console.print("×: period of that traced pass / period of the light pass", style="dim", highlight=False)
     console.print(f"{len(results)} run directories in {runs}", highlight=False, markup=False)
+
+
+def _figure(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"

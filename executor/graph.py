@@ -17,6 +17,10 @@ NO_KERNEL: Final = frozenset({"none", "reshape"})
 """Ops that only name memory: no kernel runs for them."""
 
 
+BLOCK_FORMATS: Final[Mapping[str, tuple[int, int]]] = {"q8_0": (32, 34)}
+"""Dtypes that NumPy lacks: name -> values and bytes of a block. q8_0 is ggml's: 32 int8 and an f16 scale."""
+
+
 class Flag(enum.Flag):
     """What a tensor is to the world outside the graph.
 
@@ -40,7 +44,7 @@ class Tensor:
         name: unique in its graph, such as "blk.0.attn_q".
         op: ggml's name of the op; "none" for a leaf.
         shape: in NumPy's order.
-        dtype: NumPy's name of the element type.
+        dtype: NumPy's name of the element type, or one of `BLOCK_FORMATS`.
         src: what the op reads.
         view_src: the tensor whose memory this one is, or None if it has memory of its own.
         flags: see `Flag`.
@@ -59,7 +63,8 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         """Size in bytes."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        values, nbytes = BLOCK_FORMATS.get(self.dtype) or (1, np.dtype(self.dtype).itemsize)
+        return math.prod(self.shape) // values * nbytes
 
     @property
     def root(self) -> Tensor:
@@ -111,7 +116,9 @@ class Graph:
         self._tensors: set[Tensor] = set()
 
     def leaf(self, name: str, shape: tuple[int, ...], dtype: str = "float32", flags: Flag = Flag.NONE) -> Tensor:
-        """Add a leaf: a weight, an input, or state."""
+        """Add a leaf: a weight, an input, or state. Rows of a block format are whole blocks."""
+        if shape[-1] % BLOCK_FORMATS.get(dtype, (1, 1))[0]:
+            raise ValueError(f"{name}: rows of {shape[-1]} are not whole blocks of {dtype}")
         tensor = Tensor(self._new(name), "none", shape, dtype, flags=flags)
         self.leaves.append(tensor)
         self._tensors.add(tensor)

@@ -17,9 +17,10 @@ def _need(holds: bool, name: str, what: str, *tensors: Tensor) -> None:
 
 
 def get_rows(graph: Graph, table: Tensor, rows: Tensor, *, name: str) -> Tensor:
-    """Rows of a table: (R, C), (N,) -> (N, C)."""
+    """Rows of a table: (R, C), (N,) -> (N, C); rows of weights come out as float32."""
     _need(len(rows.shape) == 1, name, "get_rows wants a vector of row numbers", table, rows)
-    return graph.node(name, "get_rows", (*rows.shape, *table.shape[1:]), table.dtype, (table, rows))
+    dtype = "float32" if table.flags & Flag.WEIGHT else table.dtype
+    return graph.node(name, "get_rows", (*rows.shape, *table.shape[1:]), dtype, (table, rows))
 
 
 def rms_norm(graph: Graph, x: Tensor, *, eps: float, name: str) -> Tensor:

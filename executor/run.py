@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from executor.backends import BACKENDS, open_backend
+from executor.backends import BACKENDS, backend_class, open_backend
 from executor.backends.interface import Array, Backend, HostArray
+from executor.fusion import fuse
 from executor.models import MODELS, Builder
-from executor.models.step import first_tokens, random_weights
+from executor.models.step import first_tokens
 from executor.names import lookup
 from executor.scheduler import LAUNCHERS, Prepared, Scheduler, load_weights, prepare
 from executor.strategies import STRATEGIES, Strategy
@@ -20,6 +21,9 @@ from tracer.errors import UsageError
 from tracer.recorders import activate, annotate, deactivate
 from tracer.recorders.host import HostRecorder
 from tracer.trace import Trace
+
+WeightsKey = tuple[str, str, str | None, int]
+"""Backend, model, weight format, seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,9 @@ class Configuration:
         tokens: token steps per repeat.
         warmup: token steps before the first repeat.
         seed: of weights and first tokens.
+        weights: format of the weight matrices, a name of `models.WEIGHTS`; None for the model's own.
+        context: cells of KV cache per sequence; None for the model's own.
+        fusion: whether to fuse chains of nodes; None for what the backend wants.
     """
 
     backend: str = "cpu"
@@ -45,6 +52,9 @@ class Configuration:
     repeats: int = 3
     warmup: int = 4
     seed: int = 0
+    weights: str | None = None
+    context: int | None = None
+    fusion: bool | None = None
 
     @property
     def name(self) -> str:
@@ -54,6 +64,9 @@ class Configuration:
         parts += [self.allocator] if self.allocator else []
         parts += [self.launch] if self.launch != "graph" else []
         parts += [f"b{self.batch}"] if self.batch != 1 else []
+        parts += [self.weights] if self.weights else []
+        parts += [f"c{self.context}"] if self.context else []
+        parts += [] if self.fusion is None else ["fused" if self.fusion else "unfused"]
         return "-".join(parts)
 
 
@@ -85,6 +98,7 @@ def execute(
     models: Mapping[str, Builder] = MODELS,
     strategies: Mapping[str, type[Strategy]] = STRATEGIES,
     open_backend: Callable[[str], Backend] = open_backend,
+    make_recorder: Callable[[], HostRecorder | None] = HostRecorder,
 ) -> list[Result]:
     """Run all configurations on one instance of each backend they name.
 
@@ -95,6 +109,8 @@ def execute(
         models: name -> builder.
         strategies: name -> class.
         open_backend: name -> started backend.
+        make_recorder: gives each configuration the recorder that its backend reports to; None for no reports, in a
+            pass that a profiler watches from outside. The trace is empty then.
 
     Raises:
         UsageError: an unknown name or a number that makes no sense.
@@ -103,12 +119,15 @@ def execute(
     """
     for configuration in configurations:
         _check(configuration)
-    runs = [_Run(c, keep_logits, models, strategies) for c in configurations]
+    runs = [_Run(c, keep_logits, models, strategies, make_recorder()) for c in configurations]
     with ExitStack() as stack:
         backends = {
             name: stack.enter_context(closing(open_backend(name))) for name in {c.backend: None for c in configurations}
         }
-        weights: dict[tuple[str, str, int], dict[str, Array]] = {}
+        if any(run.records for run in runs):
+            for backend in backends.values():
+                backend.stamp_steps(max(max(c.tokens, c.warmup) for c in configurations))
+        weights: dict[WeightsKey, dict[str, Array]] = {}
         for run in runs:
             run.place(backends[run.configuration.backend], weights)
         for run in runs:
@@ -125,6 +144,8 @@ def execute(
 def _check(configuration: Configuration) -> None:
     lookup("backend", configuration.backend, BACKENDS)
     lookup("launch kind", configuration.launch, LAUNCHERS)
+    if configuration.context is not None and configuration.context < 1:
+        raise UsageError(f"context must be at least 1, not {configuration.context}")
     for option, least in (("batch", 1), ("tokens", 1), ("repeats", 1), ("warmup", 0), ("seed", 0)):
         if getattr(configuration, option) < least:
             raise UsageError(f"{option} must be at least {least}, not {getattr(configuration, option)}")
@@ -142,7 +163,7 @@ class _Run:
 
     def __init__(
         self, configuration: Configuration, keep_logits: bool,
-        models: Mapping[str, Builder], strategies: Mapping[str, type[Strategy]],
+        models: Mapping[str, Builder], strategies: Mapping[str, type[Strategy]], recorder: HostRecorder | None,
     ) -> None:  # fmt: skip
         self.configuration = c = configuration
         self._keep_logits = keep_logits
@@ -152,21 +173,29 @@ class _Run:
             on_device=self._strategy.advances_on_device,
             history=max(c.tokens, c.warmup),
             keep_logits=keep_logits,
+            **{name: value for name in ("weights", "context") if (value := getattr(c, name)) is not None},
         )
         longest = max(c.tokens, c.warmup)
         if longest > step.context:
             raise UsageError(f"model {c.model!r} has a context of {step.context}, too small for {longest} tokens")
+        if c.fusion or (c.fusion is None and backend_class(c.backend).fuses):
+            step = fuse(step)
         self.prepared = prepare(step, c.backend, c.concurrency, c.allocator)
         self._first = first_tokens(step, c.seed)
-        self._recorder = HostRecorder()
+        self._recorder = recorder
         self._kept = _Kept()
 
-    def place(self, backend: Backend, weights: dict[tuple[str, str, int], dict[str, Array]]) -> None:
-        """Take memory; weights are shared by all runs of a model and seed on a backend."""
+    @property
+    def records(self) -> bool:
+        """Whether its backend reports to a recorder."""
+        return self._recorder is not None
+
+    def place(self, backend: Backend, weights: dict[WeightsKey, dict[str, Array]]) -> None:
+        """Take memory; weights are shared by all runs of a model, format and seed on a backend."""
         c, step = self.configuration, self.prepared.step
-        key = (c.backend, c.model, c.seed)
+        key = (c.backend, c.model, c.weights, c.seed)
         if key not in weights:
-            weights[key] = load_weights(backend, step, random_weights(step.graph, c.seed))
+            weights[key] = load_weights(backend, step, c.seed)
         self._backend = backend
         self._scheduler = Scheduler(backend, self.prepared, self._strategy, c.launch, weights[key])
 
@@ -205,10 +234,14 @@ class _Run:
 
     @contextmanager
     def _recording(self) -> Iterator[None]:
+        if self._recorder is None:
+            yield
+            return
         self._backend.report_to(self._recorder)
         activate(self._recorder)
         try:
             yield
+            self._backend.report_late()
         finally:
             deactivate(self._recorder)
 
@@ -221,7 +254,7 @@ class _Run:
             kept.seconds,
             np.stack(kept.tokens),
             logits,
-            self._recorder.trace,
+            self._recorder.trace if self._recorder is not None else Trace({}),
         )
 
 

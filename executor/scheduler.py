@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from executor.models.step import DecodeStep, HostArrays
 from executor.names import lookup
 from executor.plans import Plan, make_plan
 from executor.splits import Split, assign_backends, split_graph
-from executor.strategies import Strategy, check_needs
+from executor.strategies import Copy, Strategy, check_needs
 from tracer import annotate
 from tracer.errors import ExecutionError, UsageError
 
@@ -91,7 +91,9 @@ class EagerLaunch:
     def launch(self) -> None:
         """All calls in issue order."""
         with annotate("compute"):
+            self._backend.head_of_step()
             Backend.launch_graph(self._backend, self._graph)
+            self._backend.tail_of_step()
 
 
 LAUNCHERS: Final[Mapping[str, type[Launcher]]] = {"graph": GraphLaunch, "eager": EagerLaunch}
@@ -134,10 +136,12 @@ class Scheduler:
         self._logits = backend.host_array(prepared.step.logits.shape, prepared.step.logits.dtype)
         self._tokens: HostArray = np.zeros(prepared.step.batch, np.int32)
         self._position = 0
+        self._copies: list[Copy] = []
 
     def begin(self, tokens: HostArray) -> None:
         """Start all sequences anew from these tokens, at position 0."""
-        self._tokens, self._position = tokens, 0
+        self._tokens, self._position = tokens.astype(np.int32), 0
+        self._prepare_copies()
         for name, values in self._prepared.step.start(tokens).items():
             self._backend.load(self._arrays[self._state(name)], values)
 
@@ -147,22 +151,27 @@ class Scheduler:
             raise UsageError(f"the context of {self._prepared.step.context} cells is full")
         step = self._prepared.step
         with annotate("inputs"):
-            values = {} if step.history else step.feed(self._position, self._tokens)
-            inputs = self._prepared.split.inputs
-            self._strategy.send(self._backend, [(self._arrays[i], values[i.name]) for i in inputs])
+            self._strategy.send(self._backend, self._copies)
         self._launcher.launch()
         self._position += 1
         if self._strategy.advances_on_device:
             return None
+        self._prepare_copies()
         with annotate("logits"):
             self._strategy.fetch(self._backend, self._logits, self._arrays[step.logits])
-            self._tokens = self._logits.argmax(axis=-1).astype(np.int32)
+            self._tokens[:] = self._logits.argmax(axis=-1)
         return self._logits
+
+    def _prepare_copies(self) -> None:
+        """The next step's inputs, made while the device still computes; only the tokens are filled in later."""
+        step = self._prepared.step
+        values = {} if step.history else step.feed(self._position, self._tokens)
+        self._copies = [(self._arrays[i], values[i.name]) for i in self._prepared.split.inputs]
 
     @property
     def tokens(self) -> HostArray:
         """The tokens that the last step sampled; only where the host samples."""
-        return self._tokens
+        return self._tokens.copy()
 
     def finish(self) -> None:
         """Wait for all steps."""
@@ -192,12 +201,21 @@ class Scheduler:
         return next(leaf for leaf in self._prepared.step.graph.state if leaf.name == name)
 
 
-def load_weights(backend: Backend, step: DecodeStep, values: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Array]:
-    """Put the weights on the device, each in a buffer of its own."""
+def load_weights(backend: Backend, step: DecodeStep, seed: int) -> dict[str, Array]:
+    """Put seeded random weights on the device, each in a buffer of its own.
+
+    Raises:
+        ExecutionError: the backend has no kernels for their dtype, or too little memory.
+    """
     arrays = {}
     for weight in step.graph.weights:
+        if weight.dtype not in backend.weight_dtypes:
+            known = ", ".join(sorted(backend.weight_dtypes))
+            raise ExecutionError(
+                f"backend {backend.name!r} has no kernels for {weight.dtype} weights, only for {known}"
+            )
         arrays[weight.name] = backend.array(backend.alloc(weight.nbytes), 0, weight)
-        backend.load(arrays[weight.name], values[weight.name])
+        backend.load_random(arrays[weight.name], weight, seed)
     return arrays
 
 

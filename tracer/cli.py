@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from importlib.metadata import entry_points, version
 from typing import Any
@@ -32,6 +33,9 @@ class Intertoken(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; an error that is the input's fault becomes one line and exit code 2."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a terminal without µ or × gets ?, not a traceback
         try:
             return super().invoke(ctx)
         except IntertokenError as problem:
@@ -41,7 +45,7 @@ class Intertoken(click.Group):
 
 def register(group: click.Group) -> None:
     """Add this package's commands to the group."""
-    from tracer import commands
+    from tracer import commands, record_command
 
     for command in (
         commands.info,
@@ -50,6 +54,7 @@ def register(group: click.Group) -> None:
         commands.gaps,
         commands.streams,
         commands.convert,
+        record_command.record,
     ):
         group.add_command(command)
 

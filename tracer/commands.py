@@ -6,6 +6,7 @@ Each prints a table for people, or with --json one object whose `schema` key nam
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import wraps
@@ -47,6 +48,12 @@ def trace_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def _no_nan(ctx: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    if value is not None and math.isnan(value):
+        raise click.BadParameter("nan is no rate")
+    return value
 
 
 def _naming_the_file(command: Command) -> Command:
@@ -156,8 +163,8 @@ def syncs(path: Path, within: str | None, bounds: tuple[int | None, int | None],
 @click.command()
 @trace_options
 @click.option(
-    "--untraced-tokens-per-s", type=click.FloatRange(min=0, min_open=True), metavar="X",
-    help="What the engine's own benchmark gives without a profiler: corrects the gap.",
+    "--untraced-tokens-per-s", type=click.FloatRange(1e-3, 1e9), callback=_no_nan, metavar="X",
+    help="Token steps per second by the engine's own benchmark, without a profiler: corrects the gap.",
 )  # fmt: skip
 def gaps(
     path: Path, within: str | None, bounds: tuple[int | None, int | None], as_json: bool,
@@ -189,7 +196,8 @@ def gaps(
         "token_source": steps.source,
         "warning": shown.warning,
     }
-    emit(as_json, facts, report.show_gaps, trace.notes)
+    unused = ["nothing was traced, so --untraced-tokens-per-s changes nothing"] if found.warning is None else []
+    emit(as_json, facts, report.show_gaps, trace.notes + (unused if untraced_tokens_per_s else []))
 
 
 @click.command()

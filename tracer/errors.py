@@ -3,7 +3,8 @@
     IntertokenError
     ├── TraceError            a recording cannot be read, written or analysed
     │   ├── FormatError       not a trace, a damaged one, or a format we do not know
-    │   └── EmptyTraceError   readable, but without what the question needs
+    │   ├── EmptyTraceError   readable, but without what the question needs
+    │   └── RecordError       nothing can be recorded here: no driver, no CUPTI, no nsys, or another profiler
     ├── UsageError            an option or argument that makes no sense
     └── ExecutionError        a run that cannot be done
         └── UnsafePlanError   a strategy, backend and mode that do not fit together
@@ -27,6 +28,10 @@ class FormatError(TraceError):
 
 class EmptyTraceError(TraceError):
     """A trace is readable but lacks what the question needs (kernels, token steps, ...)."""
+
+
+class RecordError(TraceError):
+    """Nothing can be recorded here: a driver, CUPTI or nsys is missing, or another profiler holds CUPTI."""
 
 
 class UsageError(IntertokenError):

@@ -42,7 +42,10 @@ def _range(trace: Trace, within: str | None) -> dict[str, Any]:
         return {}
     if within in ranges:
         return _object(ranges, within)
-    found = [text for text in ranges if re.search(within, text)]
+    try:
+        found = [text for text in ranges if re.search(within, text)]
+    except re.error:  # whoever looks for the range itself says so
+        return {}
     return _object(ranges, found[0]) if len(found) == 1 else {}
 
 

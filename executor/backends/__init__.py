@@ -9,8 +9,22 @@ from typing import Final
 from executor.backends.interface import Backend
 from executor.names import lookup
 
-BACKENDS: Final[Mapping[str, str]] = {"cpu": "executor.backends.cpu:CpuBackend"}
+BACKENDS: Final[Mapping[str, str]] = {
+    "cpu": "executor.backends.cpu:CpuBackend",
+    "cuda": "executor.backends.cuda:CudaBackend",
+}
 """Name -> module:class."""
+
+
+def backend_class(name: str) -> type[Backend]:
+    """Import a backend, without starting it.
+
+    Raises:
+        UsageError: no backend of that name.
+    """
+    module, _, cls = lookup("backend", name, BACKENDS).partition(":")
+    found: type[Backend] = getattr(import_module(module), cls)
+    return found
 
 
 def open_backend(name: str) -> Backend:
@@ -18,7 +32,6 @@ def open_backend(name: str) -> Backend:
 
     Raises:
         UsageError: no backend of that name.
+        ExecutionError: this machine lacks what it needs.
     """
-    module, _, cls = lookup("backend", name, BACKENDS).partition(":")
-    backend: Backend = getattr(import_module(module), cls)()
-    return backend
+    return backend_class(name)()

@@ -20,6 +20,7 @@ import numpy as np
 from executor.backends.cpu_kernels import KERNELS, NumpyKernel
 from executor.backends.interface import Backend, Guarantee, HostArray
 from executor.backends.staging import StagingRing, StagingSlot, Ticket
+from executor.fusion import PARTS, outer_sources
 from executor.graph import Tensor
 from executor.plans import Instruction, Launch, Plan, Record, Wait
 from tracer.errors import ExecutionError
@@ -111,7 +112,10 @@ class CpuBackend(Backend):
 
     def alloc(self, nbytes: int) -> CpuArray:
         """Zeroed bytes at a multiple of 64."""
-        raw = np.zeros(nbytes + _ALIGNMENT, _BYTE)
+        try:
+            raw = np.zeros(nbytes + _ALIGNMENT, _BYTE)
+        except MemoryError as error:
+            raise ExecutionError(f"backend 'cpu' cannot allocate {nbytes:,} bytes: take a smaller batch") from error
         skip = -raw.ctypes.data % _ALIGNMENT
         return raw[skip : skip + nbytes]
 
@@ -146,9 +150,24 @@ class CpuBackend(Backend):
 
     def kernel(self, node: Tensor, out: CpuArray, src: Sequence[CpuArray]) -> CpuKernel:
         """Bind the op's NumPy kernel."""
-        if node.op not in self._kernels:
-            raise ExecutionError(f"backend 'cpu' has no kernel for op {node.op!r} of node {node.name}")
-        return CpuKernel(f"{node.op}({node.name})", partial(self._kernels[node.op], out, *src, **node.params))
+        return CpuKernel(f"{node.op}({node.name})", self._run_of(node, out, src))
+
+    def _run_of(self, node: Tensor, out: CpuArray, src: Sequence[CpuArray]) -> _Work:
+        """The bound kernel of a node; a fused one computes its parts one after the other."""
+        if PARTS not in node.params:
+            if node.op not in self._kernels:
+                raise ExecutionError(f"backend 'cpu' has no kernel for op {node.op!r} of node {node.name}")
+            return partial(self._kernels[node.op], out, *src, **node.params)
+        parts: Sequence[Tensor] = node.params[PARTS]
+        arrays = dict(zip(outer_sources(parts), src, strict=True))
+        work = []
+        for part in parts:
+            if part.has_kernel:
+                arrays[part] = out if part is parts[-1] else np.empty(part.shape, part.dtype)
+                work.append(self._run_of(part, arrays[part], [arrays[s] for s in part.src]))
+            else:
+                arrays[part] = arrays[part.src[0]].reshape(part.shape)
+        return partial(_run_all, work)
 
     def launch(self, kernel: CpuKernel, stream: int) -> None:
         """Queue a kernel."""
@@ -279,6 +298,11 @@ class CpuBackend(Backend):
             self._failure = failure
             return False
         return True
+
+
+def _run_all(work: Sequence[_Work]) -> None:
+    for part in work:
+        part()
 
 
 def _check_copy(destination: CpuArray, source: CpuArray) -> None:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from executor.graph import Tensor
+from executor.models.step import random_weight
 from executor.plans import Instruction, Launch, Plan, Record
 from tracer.recorders.host import HostRecorder
 
@@ -49,13 +50,29 @@ class Backend(Protocol):
     Attributes:
         name: as in the command line.
         guarantees: see `Guarantee`.
+        weight_dtypes: the dtypes of weight matrices it has kernels for.
+        traced_passes: levels at which a profiler can watch it, besides the light pass; see `executor.passes`.
+        fuses: whether it wants chains of nodes fused (see `fusion`) unless the user says otherwise.
     """
 
     name: ClassVar[str]
+    weight_dtypes: ClassVar[frozenset[str]] = frozenset({"float32"})
+    fuses: ClassVar[bool] = False
+    traced_passes: ClassVar[tuple[str, ...]] = ()
     guarantees: frozenset[Guarantee]
 
     def report_to(self, recorder: HostRecorder) -> None:
         """Report calls and activities to this recorder from now on. Call it while the device is idle."""
+
+    def report_late(self) -> None:
+        """Report what the device itself measured since `report_to`, while it is idle. Default: nothing."""
+
+    def stamp_steps(self, steps: int) -> Any:
+        """Let the device stamp its clock at head and tail of every plan that is instantiated from now on.
+
+        `report_late` reports the last `steps` of them as graph launches. Default: nothing, for devices that report
+        every kernel anyway.
+        """
 
     def close(self) -> None:
         """End all work and threads; nothing may be called afterwards. Closing twice does no harm."""
@@ -89,6 +106,10 @@ class Backend(Protocol):
         """Set weights or state while the device is idle. Default: a blocking copy."""
         self.copy_to_device_blocking(destination, source, 0)
 
+    def load_random(self, destination: Array, weight: Tensor, seed: int) -> None:
+        """Set a weight to seeded random values while the device is idle. Default: those of `random_weight`."""
+        self.load(destination, random_weight(weight, seed))
+
     # Compute
 
     def kernel(self, node: Tensor, out: Array, src: Sequence[Array]) -> Kernel:
@@ -100,6 +121,12 @@ class Backend(Protocol):
 
     def launch(self, kernel: Kernel, stream: int) -> None:
         """Issue a kernel."""
+
+    def head_of_step(self) -> None:
+        """A plan issued eagerly begins; the place for a stamp. Default: nothing."""
+
+    def tail_of_step(self) -> None:
+        """A plan issued eagerly ends. Default: nothing."""
 
     def synchronize(self, stream: int) -> None:
         """Wait until everything issued to the stream is done.

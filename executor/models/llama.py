@@ -15,7 +15,13 @@ from executor.models.step import DecodeStep, HostArrays
 
 @dataclass(frozen=True)
 class LlamaConfig:
-    """The shape of a model."""
+    """The shape of a model.
+
+    Attributes:
+        context: cells of KV cache per sequence.
+        weights: dtype of the matrices; norms are always float32. The KV cache is float32 beside float32 weights,
+            otherwise float16.
+    """
 
     layers: int
     width: int
@@ -25,11 +31,31 @@ class LlamaConfig:
     ffn: int
     vocabulary: int
     context: int
+    weights: str = "float32"
     norm_eps: float = 1e-5
     rope_base: float = 10000.0
 
 
 TINY: Final = LlamaConfig(layers=4, width=256, heads=8, kv_heads=2, head_size=32, ffn=512, vocabulary=1024, context=256)
+LLAMA_1_1B: Final = LlamaConfig(
+    layers=16,
+    width=2048,
+    heads=32,
+    kv_heads=8,
+    head_size=64,
+    ffn=8192,
+    vocabulary=32000,
+    context=512,
+    weights="float16",
+)
+LLAMA_3B: Final = LlamaConfig(
+    layers=28, width=3072, heads=24, kv_heads=8, head_size=128, ffn=8192, vocabulary=128256, context=512,
+    weights="float16", rope_base=500000.0,
+)  # fmt: skip
+LLAMA_8B: Final = LlamaConfig(
+    layers=32, width=4096, heads=32, kv_heads=8, head_size=128, ffn=14336, vocabulary=128256, context=512,
+    weights="float16", rope_base=500000.0,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -91,33 +117,34 @@ def _nothing(_tokens: np.ndarray[Any, Any]) -> HostArrays:
     return {}
 
 
-@dataclass(frozen=True)
 class _Feed:
-    """Values of the step tensors."""
+    """Values of the step tensors, in arrays that are overwritten for every step."""
 
-    config: LlamaConfig
-    batch: int
+    def __init__(self, config: LlamaConfig, batch: int) -> None:
+        self._first_rows = np.arange(batch, dtype=np.int64) * config.context
+        self._arrays: HostArrays = {
+            "inp_tokens": np.zeros(batch, np.int32),
+            "inp_pos": np.zeros(batch, np.int32),
+            "k_idxs": np.zeros(batch, np.int64),
+            "v_idxs": np.zeros(batch, np.int64),
+            "kq_mask": np.full((batch, config.context), -np.inf, np.float32),
+            "inp_out_ids": np.arange(batch, dtype=np.int32),
+        }
 
     def inputs(self, position: int, tokens: np.ndarray[Any, Any]) -> HostArrays:
-        rows = np.arange(self.batch, dtype=np.int64) * self.config.context + position
-        mask = np.full((self.batch, self.config.context), -np.inf, np.float32)
-        mask[:, : position + 1] = 0
-        return {
-            "inp_tokens": tokens.astype(np.int32),
-            "inp_pos": np.full(self.batch, position, np.int32),
-            "k_idxs": rows,
-            "v_idxs": rows.copy(),
-            "kq_mask": mask,
-            "inp_out_ids": np.arange(self.batch, dtype=np.int32),
-        }
+        arrays = self._arrays
+        arrays["inp_tokens"] = tokens
+        arrays["inp_pos"][:] = position
+        for name in ("k_idxs", "v_idxs"):
+            np.add(self._first_rows, position, out=arrays[name])
+        arrays["kq_mask"][:, : position + 1] = 0
+        arrays["kq_mask"][:, position + 1 :] = -np.inf
+        return arrays
 
     def start(self, tokens: np.ndarray[Any, Any]) -> HostArrays:
-        mask = np.full((self.batch, self.config.context), -np.inf, np.float32)
-        return self.inputs(0, tokens) | {
-            "kq_mask": mask,
-            "one": np.ones(1, np.int32),
-            "step": np.zeros(1, np.int64),
-        }
+        started = {name: values.copy() for name, values in self.inputs(0, tokens).items()}
+        started["kq_mask"][:] = -np.inf
+        return started | {"one": np.ones(1, np.int32), "step": np.zeros(1, np.int64)}
 
 
 def _step_tensors(graph: Graph, config: LlamaConfig, batch: int, flags: Flag) -> StepTensors:
@@ -132,7 +159,7 @@ def _step_tensors(graph: Graph, config: LlamaConfig, batch: int, flags: Flag) ->
 
 
 def _decoder(graph: Graph, config: LlamaConfig, step: StepTensors, mask: Tensor) -> Tensor:
-    embedding = graph.leaf("token_embd.weight", (config.vocabulary, config.width), flags=Flag.WEIGHT)
+    embedding = graph.leaf("token_embd.weight", (config.vocabulary, config.width), config.weights, Flag.WEIGHT)
     x = ops.get_rows(graph, embedding, step.tokens, name="inp_embd")
     for layer in range(config.layers):
         attention = _attention(graph, config, f"blk.{layer}.", x, step, mask)
@@ -142,7 +169,7 @@ def _decoder(graph: Graph, config: LlamaConfig, step: StepTensors, mask: Tensor)
         x = ops.add(graph, attention, x, name=f"blk.{layer}.ffn_inp")
         x = ops.add(graph, _ffn(graph, config, f"blk.{layer}.", x), x, name=f"blk.{layer}.l_out")
     x = _norm(graph, config, "output_norm", x)
-    return _project(graph, "output", x, config.vocabulary, flags=Flag.OUTPUT)
+    return _project(graph, config, "output", x, config.vocabulary, flags=Flag.OUTPUT)
 
 
 def _norm(graph: Graph, config: LlamaConfig, name: str, x: Tensor) -> Tensor:
@@ -150,32 +177,33 @@ def _norm(graph: Graph, config: LlamaConfig, name: str, x: Tensor) -> Tensor:
     return ops.mul(graph, ops.rms_norm(graph, x, eps=config.norm_eps, name=f"{name} (rms)"), weight, name=name)
 
 
-def _project(graph: Graph, name: str, x: Tensor, width: int, flags: Flag = Flag.NONE) -> Tensor:
-    weight = graph.leaf(f"{name}.weight", (width, x.shape[-1]), flags=Flag.WEIGHT)
+def _project(graph: Graph, config: LlamaConfig, name: str, x: Tensor, width: int, flags: Flag = Flag.NONE) -> Tensor:
+    weight = graph.leaf(f"{name}.weight", (width, x.shape[-1]), config.weights, Flag.WEIGHT)
     return ops.mul_mat(graph, weight, x, name=name, flags=flags)
 
 
 def _attention(graph: Graph, config: LlamaConfig, blk: str, x: Tensor, step: StepTensors, mask: Tensor) -> Tensor:
     n, d = x.shape[0], config.head_size
     normed = _norm(graph, config, f"{blk}attn_norm", x)
-    q = _project(graph, f"{blk}attn_q", normed, config.heads * d)
+    q = _project(graph, config, f"{blk}attn_q", normed, config.heads * d)
     q = ops.reshape(graph, q, (n, config.heads, d), name=f"{blk}attn_q (heads)")
     q = ops.rope(graph, q, step.positions, base=config.rope_base, name=f"{blk}attn_q_rope")
-    k = _project(graph, f"{blk}attn_k", normed, config.kv_heads * d)
+    k = _project(graph, config, f"{blk}attn_k", normed, config.kv_heads * d)
     k = ops.reshape(graph, k, (n, config.kv_heads, d), name=f"{blk}attn_k (heads)")
     k = ops.rope(graph, k, step.positions, base=config.rope_base, name=f"{blk}attn_k_rope")
     k = ops.reshape(graph, k, (n, config.kv_heads * d), name=f"{blk}attn_k (row)")
     k = _cached(graph, config, f"{blk}cache_k", k, step.k_rows)
-    v = _project(graph, f"{blk}attn_v", normed, config.kv_heads * d)
+    v = _project(graph, config, f"{blk}attn_v", normed, config.kv_heads * d)
     v = _cached(graph, config, f"{blk}cache_v", v, step.v_rows)
     attended = ops.flash_attn_ext(graph, q, k, v, mask, scale=d**-0.5, name=f"{blk}attn")
-    return _project(graph, f"{blk}attn_output", attended, config.width)
+    return _project(graph, config, f"{blk}attn_output", attended, config.width)
 
 
 def _cached(graph: Graph, config: LlamaConfig, name: str, row: Tensor, rows: Tensor) -> Tensor:
     """Write this step's row of each sequence into its cache; the cache as (N, cells, KV heads, D)."""
     n, width = row.shape
-    cache = graph.leaf(name, (n * config.context, width))
+    dtype = "float32" if config.weights == "float32" else "float16"
+    cache = graph.leaf(name, (n * config.context, width), dtype)
     written = ops.set_rows(graph, cache, row, rows, name=f"{name} (set)")
     shape = (n, config.context, config.kv_heads, config.head_size)
     return ops.reshape(graph, written, shape, name=f"{name} (view)")
@@ -183,6 +211,6 @@ def _cached(graph: Graph, config: LlamaConfig, name: str, row: Tensor, rows: Ten
 
 def _ffn(graph: Graph, config: LlamaConfig, blk: str, x: Tensor) -> Tensor:
     normed = _norm(graph, config, f"{blk}ffn_norm", x)
-    gate = _project(graph, f"{blk}ffn_gate", normed, config.ffn)
-    up = _project(graph, f"{blk}ffn_up", normed, config.ffn)
-    return _project(graph, f"{blk}ffn_down", ops.swiglu(graph, gate, up, name=f"{blk}ffn_swiglu"), config.width)
+    gate = _project(graph, config, f"{blk}ffn_gate", normed, config.ffn)
+    up = _project(graph, config, f"{blk}ffn_up", normed, config.ffn)
+    return _project(graph, config, f"{blk}ffn_down", ops.swiglu(graph, gate, up, name=f"{blk}ffn_swiglu"), config.width)

@@ -35,7 +35,9 @@ class DecodeStep:
         graph: its tensors; `graph.inputs` are what the host sends before the step, in that order.
         logits: the output, (N, vocabulary).
         context: how many steps fit.
-        feed: (position, tokens (N,)) -> the input's values by name.
+        feed: (position, tokens (N,) int32) -> the inputs' values by name. It hands `tokens` on without looking at
+            its values, so it may be called before they are known. It may overwrite what it returned before: call it
+            only when the copies of the step before are done or staged.
         start: tokens (N,) -> the state to load before the first step; other state stays, zeros at first.
         history: set if the step advances on the device: then there are no inputs.
     """
@@ -59,14 +61,15 @@ class DecodeStep:
 
 
 def random_weights(graph: Graph, seed: int) -> HostArrays:
-    """Seeded values for every weight, the same for a name and a seed in every graph.
+    """The values of every weight, see `random_weight`."""
+    return {w.name: random_weight(w, seed) for w in graph.weights}
+
+
+def random_weight(weight: Tensor, seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Seeded values, the same for a name, a shape and a seed in every graph; float32 whatever the dtype.
 
     Matrices are scaled by their row length, so that activations keep their size; norms lie around 1.
     """
-    return {w.name: _random_weight(w, seed) for w in graph.weights}
-
-
-def _random_weight(weight: Tensor, seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     values = np.random.default_rng([seed, zlib.crc32(weight.name.encode())])
     normal = values.standard_normal(weight.shape, dtype=np.float32)
     if len(weight.shape) == 1:

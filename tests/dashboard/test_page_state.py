@@ -157,7 +157,8 @@ def test_equal_names_get_keys_of_their_own(tmp_path):
     for place in ("x", "y"):
         (tmp_path / place).mkdir()
         formats.write(decode(2), tmp_path / place / "same")
-    assert [run.key for run in RunStore([tmp_path]).runs()] == ["same", "same-2"]
+    runs = RunStore([tmp_path]).runs()
+    assert [run.key for run in runs] == [run.name for run in runs] == ["x/same", "y/same"]
 
 
 def test_table_rows_have_every_column_and_hide_what_nobody_fills(store):
@@ -176,6 +177,19 @@ def test_traced_passes_follow_the_run_they_belong_to(tmp_path):
     formats.write(decode(), tmp_path / "zrun")
     assert [run.name for run in RunStore([tmp_path]).runs()] == ["run", "run · node pass", "zrun"]
     assert [run.name for run in RunStore([tmp_path / "run"]).runs()] == ["run", "run · node pass"]
+
+
+def test_no_recording_takes_the_page_down(tmp_path):
+    trace = decode()
+    without_api = {name: frame for name, frame in trace.tables.items() if name != "api"}
+    formats.write(Trace(without_api), tmp_path / "no-api")
+    formats.write(decode(), tmp_path / "good")
+    (tmp_path / "unreadable.sqlite").symlink_to("/proc/self/mem")
+    runs = {run.name: run for run in RunStore([tmp_path]).runs()}
+    assert runs["good"].summary.problem is None
+    assert "API" in runs["no-api"].summary.problem
+    assert runs["no-api"].tokens is not None
+    assert runs["unreadable"].summary.problem
 
 
 def test_the_page_opens_on_the_longest_and_the_shortest_gap_of_one_model():

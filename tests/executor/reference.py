@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-WIDTH, HEADS, KV_HEADS, HEAD, LAYERS = 256, 8, 2, 32, 4
 EPS, BASE = 1e-5, 10000.0
 
 
@@ -13,8 +12,9 @@ def norm(x, weight):
 
 
 def rotate(x, position):
-    """x (heads, HEAD): neighbouring pairs as complex numbers, turned."""
-    turned = (x[:, 0::2] + 1j * x[:, 1::2]) * np.exp(1j * position * BASE ** (-2 * np.arange(HEAD // 2) / HEAD))
+    """x (heads, head size): neighbouring pairs as complex numbers, turned."""
+    size = x.shape[1]
+    turned = (x[:, 0::2] + 1j * x[:, 1::2]) * np.exp(1j * position * BASE ** (-2 * np.arange(size // 2) / size))
     return np.stack([turned.real, turned.imag], axis=-1).reshape(x.shape)
 
 
@@ -23,27 +23,28 @@ def softmax(x):
     return e / e.sum()
 
 
-def decode(weights, tokens):
-    """Logits (len(tokens), vocabulary) of one sequence that is fed these tokens, one a step."""
+def decode(weights, tokens, shape):
+    """Logits (len(tokens), vocabulary) of one sequence that is fed these tokens, one a step; shape is a LlamaConfig."""
     w = {name: value.astype(np.float64) for name, value in weights.items()}
-    keys = [[] for _ in range(LAYERS)]
-    values = [[] for _ in range(LAYERS)]
-    return np.stack([_step(w, keys, values, token, position) for position, token in enumerate(tokens)])
+    keys = [[] for _ in range(shape.layers)]
+    values = [[] for _ in range(shape.layers)]
+    return np.stack([_step(w, keys, values, token, position, shape) for position, token in enumerate(tokens)])
 
 
-def _step(w, keys, values, token, position):
+def _step(w, keys, values, token, position, shape):
     x = w["token_embd.weight"][token]
-    for layer in range(LAYERS):
+    head_size, group = shape.head_size, shape.heads // shape.kv_heads
+    for layer in range(shape.layers):
         blk = f"blk.{layer}."
         h = norm(x, w[blk + "attn_norm.weight"])
-        q = rotate((w[blk + "attn_q.weight"] @ h).reshape(HEADS, HEAD), position)
-        keys[layer].append(rotate((w[blk + "attn_k.weight"] @ h).reshape(KV_HEADS, HEAD), position))
-        values[layer].append((w[blk + "attn_v.weight"] @ h).reshape(KV_HEADS, HEAD))
+        q = rotate((w[blk + "attn_q.weight"] @ h).reshape(shape.heads, head_size), position)
+        keys[layer].append(rotate((w[blk + "attn_k.weight"] @ h).reshape(shape.kv_heads, head_size), position))
+        values[layer].append((w[blk + "attn_v.weight"] @ h).reshape(shape.kv_heads, head_size))
         heads = []
-        for head in range(HEADS):
-            k = np.stack([row[head // (HEADS // KV_HEADS)] for row in keys[layer]])
-            v = np.stack([row[head // (HEADS // KV_HEADS)] for row in values[layer]])
-            heads.append(softmax(k @ q[head] / HEAD**0.5) @ v)
+        for head in range(shape.heads):
+            k = np.stack([row[head // group] for row in keys[layer]])
+            v = np.stack([row[head // group] for row in values[layer]])
+            heads.append(softmax(k @ q[head] / head_size**0.5) @ v)
         x = x + w[blk + "attn_output.weight"] @ np.concatenate(heads)
         h = norm(x, w[blk + "ffn_norm.weight"])
         gate = w[blk + "ffn_gate.weight"] @ h

@@ -5,7 +5,6 @@ import pytest
 from executor.backends.cpu import CpuBackend
 from executor.backends.interface import Guarantee
 from executor.models import MODELS
-from executor.models.step import random_weights
 from executor.run import Configuration, execute
 from executor.scheduler import Scheduler, load_weights, prepare
 from executor.strategies import GGG, SCCC, STRATEGIES, check_needs
@@ -53,7 +52,7 @@ def test_a_run_is_refused_before_anything_ran():
 def test_strategy_and_graph_must_agree_on_who_advances(strategy, on_device):
     step = MODELS["tiny"](on_device=on_device, history=1)
     backend = CpuBackend()
-    weights = load_weights(backend, step, random_weights(step.graph, 0))
+    weights = load_weights(backend, step, 0)
     with pytest.raises(ExecutionError, match="disagree"):
         Scheduler(backend, prepare(step, "cpu", "sequential"), strategy(), "graph", weights)
     backend.close()

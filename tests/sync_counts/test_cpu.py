@@ -7,7 +7,7 @@ import pytest
 
 from executor.concurrency import MAIN_STREAM
 from executor.run import Configuration, execute
-from executor.strategies import AAAG, GGG, SAAAS, SCCC, STRATEGIES
+from executor.strategies import AAAG, AAAS, GGG, SAAAS, SCCC, STRATEGIES
 from tests.executor.handmade import summing_step
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
@@ -41,26 +41,32 @@ def assert_counts(trace, strategy, inputs, **launches):
         assert (report.strategy, report.share) == (strategy, 1.0)
 
 
-def run(**options):
+BACKENDS = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def run(backend="cpu", **options):
+    """The trace of a run; unfused, so that every backend launches the same kernels."""
     models = {"models": options.pop("models")} if "models" in options else {}
     strategies = {"strategies": options.pop("strategies")} if "strategies" in options else {}
-    configuration = Configuration(tokens=TOKENS, repeats=REPEATS, warmup=1, **options)
+    configuration = Configuration(backend, tokens=TOKENS, repeats=REPEATS, warmup=1, fusion=False, **options)
     (result,) = execute([configuration], **models, **strategies)
     return result.trace
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("concurrency", ["sequential", "branches"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_graph_launches(strategy, concurrency, batch):
-    trace = run(strategy=strategy, concurrency=concurrency, batch=batch)
+def test_graph_launches(backend, strategy, concurrency, batch):
+    trace = run(backend, strategy=strategy, concurrency=concurrency, batch=batch)
     assert_counts(trace, strategy, inputs=6, graphLaunch=1)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("concurrency", ["sequential", "branches"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_eager_launches(strategy, concurrency):
-    trace = run(strategy=strategy, concurrency=concurrency, launch="eager")
+def test_eager_launches(backend, strategy, concurrency):
+    trace = run(backend, strategy=strategy, concurrency=concurrency, launch="eager")
     regions = REGIONS if concurrency == "branches" else 0
     assert_counts(
         trace, strategy, inputs=6,
@@ -69,21 +75,34 @@ def test_eager_launches(strategy, concurrency):
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("inputs", [1, 2, 9, 40])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_any_number_of_inputs(strategy, inputs):
+def test_any_number_of_inputs(backend, strategy, inputs):
     """40 inputs are more than the staging ring has slots."""
-    trace = run(strategy=strategy, model="sum", models={"sum": partial(summing_step, inputs)})
+    trace = run(backend, strategy=strategy, model="sum", models={"sum": partial(summing_step, inputs)})
     assert_counts(trace, strategy, inputs, graphLaunch=1)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_order_of_the_calls(strategy):
+def test_order_of_the_calls(backend, strategy):
     """The notation, spelled out."""
-    trace = run(strategy=strategy)
+    trace = run(backend, strategy=strategy)
     report = sync_report(trace, find_steps(trace))
     assert report.signature == STRATEGIES[strategy].notation.replace("*n", "×6")
     assert report.signature_share == 1.0
+
+
+class NoFirstSync(SCCC):
+    def send(self, backend, copies):
+        for destination, source in copies:
+            backend.copy_to_device_blocking(destination, source, MAIN_STREAM)
+
+
+class NoSync(AAAS):
+    def send(self, backend, copies):
+        self._send_async(backend, copies)
 
 
 class OneSyncMore(AAAG):
@@ -109,7 +128,14 @@ class SyncedGraphs(GGG):
 
 @pytest.mark.parametrize(
     ("name", "broken"),
-    [("aaag", OneSyncMore), ("saaas", BlockingCopies), ("saaas", ForgottenSync), ("ggg", SyncedGraphs)],
+    [
+        ("sccc", NoFirstSync),
+        ("aaas", NoSync),
+        ("aaag", OneSyncMore),
+        ("saaas", BlockingCopies),
+        ("saaas", ForgottenSync),
+        ("ggg", SyncedGraphs),
+    ],
 )
 def test_a_strategy_broken_on_purpose_is_noticed(name, broken):
     trace = run(strategy=name, strategies={name: broken})

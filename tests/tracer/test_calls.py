@@ -54,6 +54,28 @@ def test_captured_launches_do_not_run() -> None:
     assert calls[["thread", "letter"]].to_numpy().tolist() == [[THREAD, "G"], [THREAD + 1, "g"]]
 
 
+def test_a_capture_that_never_ends_hides_nothing() -> None:
+    script = Script()
+    script.call("cudaStreamBeginCapture_v10000", 0, 1)
+    script.sync(2, 3)
+    assert host_calls(script.trace)["letter"].tolist() == ["s"]
+
+
+def test_a_call_that_touches_the_end_of_another_is_not_inside_it() -> None:
+    script = Script()
+    script.copy((0, 10), (3, 4))
+    script.sync(10, 10)
+    script.call("cuLaunchKernel", 20, 30)
+    script.call("cudaLaunchKernel_v7000", 20, 40)  # the outer call, listed after the inner one
+    assert host_calls(script.trace)["name"].str.startswith("cuda").tolist() == [True, True, True]
+
+
+def test_a_trace_without_api_calls_has_none() -> None:
+    script = Script()
+    script.kernel(0, 10)
+    assert not len(host_calls(script.trace))
+
+
 def test_copies_and_syncs_know_their_stream() -> None:
     script = Script()
     script.copy((0, 1), (5, 6), stream=13)

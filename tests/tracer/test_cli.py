@@ -111,6 +111,18 @@ def test_bad_input_is_one_clear_line_and_exit_code_2(tmp_path: Path, case: str, 
     assert path.name in result.stderr
 
 
+@pytest.mark.parametrize("rate", ["nan", "1e-300", "0", "-1", "inf", "fast"])
+def test_a_senseless_rate_is_a_usage_error(rate: str) -> None:
+    assert run("gaps", LLAMA["sccc", "graph"], "--untraced-tokens-per-s", rate).exit_code == 2
+
+
+@pytest.mark.parametrize("command", ANALYSES)
+def test_a_bad_range_is_one_line(command: str) -> None:
+    result = run(command, SIX, "--range", "(")
+    assert result.exit_code == (0 if command == "info" else 2)
+    assert "Traceback" not in result.stderr
+
+
 @pytest.mark.parametrize("steps", ["5", "a:b", "1:2:3"])
 def test_a_bad_slice_is_a_usage_error(steps: str) -> None:
     result = run("syncs", SIX, "--steps", steps)

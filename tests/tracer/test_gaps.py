@@ -93,6 +93,35 @@ def test_several_devices_are_measured_apart() -> None:
     ]
 
 
+def test_two_processes_that_decode_at_the_same_time_have_gaps_of_their_own() -> None:
+    script = Script()
+    for token in range(4):
+        for process, shift in ((1, 0), (2, 300)):
+            t = token * 1000 + shift
+            row = {
+                "text": "token",
+                "start": t,
+                "end": t + 900,
+                "process": process,
+                "thread": process,
+                "kind": "push/pop",
+            }
+            script.rows["nvtx"].append(row)
+            script.launch((t, t + 10), (t + 20, t + 620), device=process, process=process, thread=process)
+    table = report(script.trace).table
+    assert table["device"].tolist() == [1, 1, 1, 2, 2, 2]
+    assert set(table["gap"]) == {400}
+
+
+def test_where_the_launching_call_is_unknown_the_step_s_own_thread_counts() -> None:
+    script = two_tokens()
+    for row in script.rows["kernels"]:
+        row["correlation"] = -1
+    found = causes(script.trace)
+    assert found["other"] == 0
+    assert found["launch"] == 70  # both calls, but not the way to the kernel
+
+
 def test_the_untraced_rate_corrects_the_gap() -> None:
     script = Script()
     for token in range(11):

@@ -8,6 +8,7 @@ from tests.tracer.handmade import Script, decode_loop
 from tracer.analysis.signature import classify, compress, strategies_followed
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import find_steps
+from tracer.errors import EmptyTraceError
 
 
 def report(letters: str, tokens: int = 8) -> SyncReport:
@@ -55,6 +56,34 @@ def test_a_copy_synchronised_on_another_stream_does_not_block() -> None:
         script.sync(t + 40, t + 50, stream=14)
         script.launch((t + 60, t + 70), (t + 75, t + 300))
     assert sync_report(script.trace, find_steps(script.trace)).signature == "s a s g"
+
+
+def test_copies_that_bring_no_input_have_no_say_in_the_class() -> None:
+    script = Script()
+    for token in range(5):
+        t = token * 1000
+        script.range("token", t, t + 900)
+        script.copy((t, t + 5), (t + 6, t + 7), "DtoH")  # the logits of the step before
+        script.sync(t + 10, t + 20)
+        for i in range(2):
+            script.copy((t + 30 + i * 40, t + 40 + i * 40), (t + 41 + i * 40, t + 42 + i * 40))
+            script.sync(t + 50 + i * 40, t + 60 + i * 40)
+        for i in range(3):
+            script.launch((t + 200 + i * 40, t + 210 + i * 40), (t + 215 + i * 40, t + 220 + i * 40))
+            script.copy((t + 220 + i * 40, t + 230 + i * 40), (t + 231 + i * 40, t + 232 + i * 40), "DtoD")
+        script.launch((t + 400, t + 410), (t + 415, t + 420))
+    found = sync_report(script.trace, find_steps(script.trace))
+    assert (found.strategy, found.share) == ("sccc", 1.0)
+    assert found.signature == "a s c×2 (ga)×3 g"
+
+
+def test_steps_without_calls_are_said_to_have_none() -> None:
+    script = Script()
+    for token in range(3):
+        script.range("token", token * 1000, token * 1000 + 900)
+        script.kernel(token * 1000 + 10, token * 1000 + 500)
+    with pytest.raises(EmptyTraceError, match="no CUDA API call"):
+        sync_report(script.trace, find_steps(script.trace))
 
 
 def test_shares_are_reported() -> None:

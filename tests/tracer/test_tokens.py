@@ -33,6 +33,35 @@ def test_steps_in_different_enclosing_ranges_are_different_groups() -> None:
     assert len(find_steps(script.trace, within="run t.*")) == 3
 
 
+def test_a_range_around_each_single_step_does_not_part_them() -> None:
+    script = decode_loop("sasgAs", 5)
+    for token in range(5):
+        script.range("forward", token * 1000, token * 1000 + 400)
+        script.range(f"ProfilerStep#{token}", token * 1000, token * 1000 + 500)
+    assert find_steps(script.trace, pattern="forward").table["group"].nunique() == 1
+
+
+def test_overlapping_steps_and_negative_times_are_kept() -> None:
+    script = Script()
+    for token in range(6):
+        t = token * 1000 - 5000
+        script.range("token", t, t + 1200)
+        script.launch((t + 10, t + 20), (t + 30, t + 700))
+    steps = find_steps(script.trace)
+    assert steps.table["start"].tolist() == [token * 1000 - 5000 for token in range(6)]
+    assert step_spans(script.trace, steps)["step"].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_many_windows_are_no_slower_than_few() -> None:
+    script = Script()
+    for token in range(3000):
+        script.range(f"token {token}", token * 1000, token * 1000 + 900)
+        script.range("inner step", token * 1000 + 1, token * 1000 + 800)
+        script.launch((token * 1000 + 10, token * 1000 + 20), (token * 1000 + 30, token * 1000 + 700))
+    trace = script.trace
+    assert len(find_steps(trace, within="token", pattern="inner step")) == 3000
+
+
 @pytest.mark.parametrize("text", ["token 3", "Token_3", "decode", "decode_step(8)", "step", "forward", "execute_model"])
 def test_usual_names_are_found(text: str) -> None:
     script = decode_loop("sasgAs", 2)

@@ -71,7 +71,8 @@ def host_calls(trace: Trace) -> pd.DataFrame:
     found = letters_of(api["name"])
     calls = api.loc[found != "", ["start", "end", "process", "thread", "correlation", "name"]]
     calls = calls.assign(letter=found[found != ""])
-    calls = calls.sort_values(["process", "thread", "start"], kind="stable", ignore_index=True)
+    order = np.lexsort((-calls["end"], calls["start"], calls["thread"], calls["process"]))  # outer before inner
+    calls = calls.iloc[order].reset_index(drop=True)
     calls = calls[_outermost(calls) & ~_captured(calls)].reset_index(drop=True)
     calls = calls[~calls["letter"].isin([_BEGIN_CAPTURE, _END_CAPTURE])].reset_index(drop=True)
     targets = pd.concat(
@@ -116,15 +117,20 @@ def _thread_ids(calls: pd.DataFrame) -> NDArray[np.int64]:
 
 
 def _outermost(calls: pd.DataFrame) -> NDArray[np.bool_]:
-    """Calls that do not lie inside an earlier call of their thread."""
-    ends = calls["end"].groupby(_thread_ids(calls)).cummax().to_numpy()
+    """Calls that do not lie inside an earlier call of their thread; touching its end is not inside."""
     threads = _thread_ids(calls)
+    reach = calls["end"].groupby(threads).cummax().to_numpy()
+    start, end = calls["start"].to_numpy(), calls["end"].to_numpy()
     outer = np.ones(len(calls), dtype=bool)
-    outer[1:] = (calls["end"].to_numpy()[1:] > ends[:-1]) | (threads[1:] != threads[:-1])
+    outer[1:] = (start[1:] >= reach[:-1]) | (end[1:] > reach[:-1]) | (threads[1:] != threads[:-1])
     return outer
 
 
 def _captured(calls: pd.DataFrame) -> NDArray[np.bool_]:
-    """Calls between begin and end of a stream capture of their thread."""
-    depth = calls["letter"].map({_BEGIN_CAPTURE: 1, _END_CAPTURE: -1}).fillna(0).groupby(_thread_ids(calls)).cumsum()
-    return np.asarray((depth > 0) & ~calls["letter"].isin([_BEGIN_CAPTURE, _END_CAPTURE]))
+    """Calls between begin and end of a stream capture of their thread; a capture that never ends hides nothing."""
+    letters, threads = calls["letter"].to_numpy(dtype="U1"), _thread_ids(calls)
+    begins, ends = (pd.Series((letters == mark).astype(np.int64)) for mark in (_BEGIN_CAPTURE, _END_CAPTURE))
+    ended = ends.groupby(threads).cumsum()
+    depth = begins.groupby(threads).cumsum() - ended
+    to_come = ends.groupby(threads).transform("sum") - ended
+    return np.asarray((depth > 0) & (to_come > 0) & (begins == 0))

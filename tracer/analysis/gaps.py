@@ -140,11 +140,12 @@ def gap_report(trace: Trace, steps: Steps, untraced_tokens_per_s: float | None =
 
 def gap_table(trace: Trace, spans: pd.DataFrame) -> pd.DataFrame:
     """One row per gap with its causes; see `GapReport.table`. Also this_start and next_start, the two steps' starts."""
+    spans = spans.sort_values(["device", "group", "step"], kind="stable")
     first, second = spans.iloc[:-1].reset_index(drop=True), spans.iloc[1:].reset_index(drop=True)
     follows = (
         (first["device"] == second["device"])
         & (first["group"] == second["group"])
-        & (second["step"] == first["step"] + 1)
+        & (second["ordinal"] == first["ordinal"] + 1)
     )
     first, second = first[follows].reset_index(drop=True), second[follows].reset_index(drop=True)
     table = pd.DataFrame(
@@ -160,7 +161,7 @@ def gap_table(trace: Trace, spans: pd.DataFrame) -> pd.DataFrame:
     table["gap"] = table["end"] - table["start"]
     causes = pd.DataFrame(0, index=table.index, columns=list(CAUSES), dtype="int64")
     launching = launch_rows(trace, second)
-    threads = _launch_threads(trace, launching)
+    threads = _launch_threads(trace, launching, second)
     for device, process, thread in sorted(set(zip(table["device"], threads[0], threads[1], strict=True))):
         rows = np.flatnonzero((table["device"] == device) & (threads[0] == process) & (threads[1] == thread))
         window = (table["start"].to_numpy()[rows], table["end"].to_numpy()[rows])
@@ -206,14 +207,15 @@ def _coverage(
         before = now
 
 
-def _launch_threads(trace: Trace, launching: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    api = trace["api"]
-    if not len(api):
-        unknown = np.full(len(launching), MISSING, dtype=np.int64)
-        return unknown, unknown
-    found = launching >= 0
-    process, thread = api["process"].to_numpy()[launching], api["thread"].to_numpy()[launching]
-    return np.where(found, process, MISSING), np.where(found, thread, MISSING)
+def _launch_threads(
+    trace: Trace, launching: NDArray[np.int64], second: pd.DataFrame
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Process and thread that launched the step's first compute; the step's own where the trace lacks the call."""
+    api, found = trace["api"], launching >= 0
+    process, thread = (second[column].to_numpy().copy() for column in ("step_process", "step_thread"))
+    process[found] = api["process"].to_numpy()[launching[found]]
+    thread[found] = api["thread"].to_numpy()[launching[found]]
+    return process, thread
 
 
 def _launch_latency(trace: Trace, launching: NDArray[np.int64], compute_start: NDArray[np.int64]) -> Spans:

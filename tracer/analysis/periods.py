@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, by_thread, host_calls
+from tracer.intervals import union
 from tracer.trace import Trace
 
 MAX_COMPUTES_PER_STEP = 64
@@ -33,10 +34,7 @@ def repeating_steps(trace: Trace, window: pd.DataFrame | None = None) -> tuple[p
     """
     calls = host_calls(trace)
     if window is not None:
-        inside = np.zeros(len(calls), dtype=bool)
-        for start, end in zip(window["start"], window["end"], strict=True):
-            inside |= ((calls["start"] >= start) & (calls["end"] <= end)).to_numpy()
-        calls = calls[inside]
+        calls = calls[within_any(calls, window)]
     calls = _launching_thread(calls)
     if not len(calls):
         return None
@@ -53,6 +51,13 @@ def repeating_steps(trace: Trace, window: pd.DataFrame | None = None) -> tuple[p
     thread = int(calls["thread"].iloc[0])
     detail = f"a sequence of {per_step} calls that repeats on thread {thread}"
     return table, detail, float(sum(last - first for first, last in runs) / len(keys))
+
+
+def within_any(rows: pd.DataFrame, windows: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which rows lie, from start to end, inside the union of the windows."""
+    starts, ends = union(windows["start"], windows["end"])
+    at = np.searchsorted(starts, rows["start"], side="right") - 1
+    return np.asarray((at >= 0) & (rows["end"] <= ends[at]))
 
 
 def _launching_thread(calls: pd.DataFrame) -> pd.DataFrame:

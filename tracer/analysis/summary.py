@@ -65,7 +65,11 @@ def summarise(
         steps = find_steps(trace, within=within).select(*bounds)
     except TraceError as problem:
         return Summary(name, **facts, problem=str(problem))
-    facts |= _step_facts(steps) | _sync_facts(sync_report(trace, steps))
+    facts |= _step_facts(steps)
+    try:
+        facts |= _sync_facts(sync_report(trace, steps))
+    except TraceError as problem:
+        facts["problem"] = str(problem)
     try:
         facts |= _gap_facts(gap_report(trace, steps, run_json.steps_per_s(trace, within)))
     except TraceError as problem:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, host_calls
 from tracer.analysis.signature import classify, compress, strategies_followed
 from tracer.analysis.tokens import Steps
+from tracer.errors import EmptyTraceError
 from tracer.trace import Trace
 
 
@@ -70,20 +71,27 @@ def _commonest(values: pd.Series) -> object:
 
 
 def sync_report(trace: Trace, steps: Steps) -> SyncReport:
-    """Count, classify and describe the host calls of every step."""
+    """Count, classify and describe the host calls of every step.
+
+    Raises:
+        EmptyTraceError: the trace has no API calls inside the steps.
+    """
     calls = host_calls(trace)
     at = steps.of(calls["start"].to_numpy(), calls["process"].to_numpy(), calls["thread"].to_numpy())
     calls["shown"] = blocking_pairs(calls)
     calls["at"] = at
     calls = calls[at >= 0].reset_index(drop=True)
     calls["step"] = steps.table["step"].to_numpy()[calls["at"]]
-    words = _letters_by_step(calls, len(steps))
+    if not len(calls):
+        raise EmptyTraceError("no CUDA API call lies inside a token step; was the API traced (nsys --trace=cuda)?")
+    calls["input"] = _input_letters(calls)
+    words = _letters_by_step(calls, len(steps), "shown")
     followed: Counter[str] = Counter()
-    for word, times in words.items():
+    for word, times in _letters_by_step(calls, len(steps), "input").items():
         for name, count in strategies_followed(word).items():
             followed[name] += count * times
     strategy, share = classify(dict(followed))
-    word, times = words.most_common(1)[0] if words else ("", 0)
+    word, times = words.most_common(1)[0]
     letters = calls["letter"].to_numpy()
     per_step = {
         kind: np.bincount(calls["at"][np.isin(letters, kinds)], minlength=len(steps))
@@ -99,7 +107,7 @@ def sync_report(trace: Trace, steps: Steps) -> SyncReport:
         syncs_per_token=float(np.median(per_step["s"])),
         copies_per_token=float(np.median(per_step["a"])),
         launches_per_token=float(np.median(per_step["g"])),
-        calls=calls.drop(columns=["at", "shown"]),
+        calls=calls.drop(columns=["at", "shown", "input"]),
     )
 
 
@@ -130,10 +138,20 @@ def blocking_pairs(calls: pd.DataFrame) -> NDArray[np.str_]:
     return shown
 
 
-def _letters_by_step(calls: pd.DataFrame, steps: int) -> Counter[str]:
-    """How often each distinct string of shown letters occurs."""
+def _input_letters(calls: pd.DataFrame) -> NDArray[np.str_]:
+    """The shown letters as the class sees them: copies that bring no input (to the host, or inside the device) do not
+    count, but one that blocks still synchronises."""
+    letters = calls["shown"].to_numpy(dtype="U1").copy()
+    no_input = calls["kind"].isin(["DtoH", "DtoD"]).to_numpy()
+    letters[no_input & (letters == COPY)] = ""
+    letters[no_input & (letters == BLOCKING_COPY)] = SYNC
+    return letters
+
+
+def _letters_by_step(calls: pd.DataFrame, steps: int, column: str) -> Counter[str]:
+    """How often each distinct string of letters occurs."""
     ordered = calls.sort_values(["at", "start"], kind="stable")
-    letters = ordered["shown"].to_numpy(dtype="U1")
+    letters = ordered[column].to_numpy(dtype="U1")
     bounds = np.searchsorted(ordered["at"].to_numpy(), np.arange(steps + 1))
     return Counter("".join(letters[a:b]) for a, b in pairwise(bounds))
 

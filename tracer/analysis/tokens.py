@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import by_thread, match_rows
-from tracer.analysis.periods import repeating_steps
+from tracer.analysis.periods import repeating_steps, within_any
 from tracer.errors import EmptyTraceError
 from tracer.schema import COMPUTE_TABLES
 from tracer.trace import Trace
@@ -25,6 +25,9 @@ from tracer.trace import Trace
 STEP_NAMES: Final = ("token", "decode", "step", "forward", "execute_model")
 """NVTX names that mean a token step, the first one present wins."""
 
+_NEVER: Final = np.iinfo(np.int64).min
+
+SPAN_COLUMNS: Final = ["step", "device", "group", "start", "end", "correlation", "process"]
 COLUMNS: Final = ["step", "start", "end", "process", "thread", "group"]
 
 
@@ -140,17 +143,14 @@ def _nvtx_steps(trace: Trace, pattern: str | None, window: pd.DataFrame | None) 
 
 
 def _inside(ranges: pd.DataFrame, windows: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which ranges lie inside one of the windows (and are not the window itself)."""
-    inside = np.zeros(len(ranges), dtype=bool)
-    for start, end in zip(windows["start"], windows["end"], strict=True):
-        inside |= ((ranges["start"] >= start) & (ranges["end"] <= end)).to_numpy() & ~ranges.index.isin(windows.index)
-    return inside
+    """Which ranges lie inside one of the windows (and are not a window themselves)."""
+    return within_any(ranges, windows) & ~ranges.index.isin(windows.index)
 
 
 def _steps_from_ranges(trace: Trace, found: pd.DataFrame, words: list[str]) -> Steps:
     found = found.sort_values(["process", "thread", "start", "end"], ascending=[True, True, True, False])
-    previous_end = found.groupby(["process", "thread"])["end"].transform(lambda e: e.cummax().shift(fill_value=-1))
-    found = found[found["start"] >= previous_end]  # the outermost of nested matches
+    reach = found.groupby(["process", "thread"])["end"].transform(lambda e: e.cummax().shift(fill_value=_NEVER))
+    found = found[found["end"] > reach]  # the outermost of nested matches
     table = found[["start", "end", "process", "thread"]].reset_index(drop=True)
     table["group"] = _groups(trace, table, found.index)
     table = table.sort_values("start", kind="stable", ignore_index=True)
@@ -162,14 +162,14 @@ def _steps_from_ranges(trace: Trace, found: pd.DataFrame, words: list[str]) -> S
 
 
 def _groups(trace: Trace, steps: pd.DataFrame, own: pd.Index) -> NDArray[np.int64]:
-    """Number the groups: steps of one thread with the same set of enclosing ranges."""
+    """Number the groups: steps of one thread with the same enclosing ranges, of those that hold several steps."""
     nvtx = trace["nvtx"].drop(index=own)
     labels = np.zeros(len(steps), dtype=object)
     for process, thread, rows in by_thread(steps):
         starts, ends = steps["start"].to_numpy()[rows], steps["end"].to_numpy()[rows]
         ranges = nvtx[(nvtx["process"] == process) & (nvtx["thread"] == thread)]
-        first = np.searchsorted(starts, ranges["start"])
-        holds = np.append(ends, np.iinfo(np.int64).max)[first] <= ranges["end"].to_numpy()
+        first, last = np.searchsorted(starts, ranges["start"]), np.searchsorted(ends, ranges["end"], side="right")
+        holds = last - first >= 2
         edges = np.unique(np.concatenate((ranges["start"][holds], ranges["end"][holds])))
         inner = np.searchsorted(edges, starts, side="right")
         labels[rows] = [(process, thread, int(i)) for i in inner]
@@ -209,7 +209,8 @@ def step_spans(trace: Trace, steps: Steps, compute: pd.DataFrame | None = None) 
     """First compute start and last compute end of every step on every device.
 
     Returns:
-        Columns step device group start end (ns) and correlation (of the first activity), sorted by (device, start).
+        Columns step device group start end (ns), correlation and process (of the first activity), ordinal (of the
+        step in its group), step_process and step_thread (the step's own), sorted by (device, start).
     """
     compute = step_compute(trace, steps) if compute is None else compute
     spans = compute.groupby(["device", "at"], sort=True).agg(
@@ -219,6 +220,11 @@ def step_spans(trace: Trace, steps: Steps, compute: pd.DataFrame | None = None) 
         process=("process", "first"),
     )
     spans = spans.reset_index()
-    for column in ("step", "group"):
-        spans[column] = steps.table[column].to_numpy()[spans["at"]]
-    return spans[["step", "device", "group", "start", "end", "correlation", "process"]]
+    table = steps.table.assign(
+        ordinal=steps.table.groupby("group").cumcount(),
+        step_process=steps.table["process"],
+        step_thread=steps.table["thread"],
+    )
+    added = ["step", "group", "ordinal", "step_process", "step_thread"]
+    spans[added] = table[added].to_numpy()[spans["at"]]
+    return spans[[*SPAN_COLUMNS, *added[2:]]]

@@ -78,18 +78,36 @@ def write(trace: Trace, path: str | Path) -> None:
     Raises:
         FormatError: the path exists already, or no format that can be written has that suffix.
     """
+    check_writable(path)(trace, Path(path))
+
+
+def check_writable(path: str | Path) -> Callable[[Trace, Path], None]:
+    """What would write a trace to a path; worth asking before a long recording.
+
+    Raises:
+        FormatError: the path exists already, or no format that can be written has that suffix.
+    """
     target = Path(path)
     if target.exists():
         raise FormatError(f"{target}: exists already; choose another name")
-    writable = [f for f in _formats if f.write is not None]
-    for f in writable:
-        if f.write is not None and target.suffix == f.suffix:
-            f.write(trace, target)
-            return
-    known = ", ".join(f"{f.name} ({f.suffix or 'a directory'})" for f in writable)
+    writers = {f.suffix: (f.name, f.write) for f in _formats if f.write is not None}
+    if target.suffix in writers:
+        return writers[target.suffix][1]
+    known = ", ".join(f"{name} ({suffix or 'a directory'})" for suffix, (name, _) in writers.items())
     raise FormatError(f"{target}: cannot write {target.suffix or 'this'}; known are {known}")
 
 
-from tracer.formats import nsys_parquet, nsys_sqlite  # noqa: E402
+from tracer.formats import nsys_parquet, nsys_rep, nsys_sqlite  # noqa: E402
 
-__all__ = ["Format", "is_trace", "nsys_parquet", "nsys_sqlite", "read", "register", "registered", "write"]
+__all__ = [
+    "Format",
+    "check_writable",
+    "is_trace",
+    "nsys_parquet",
+    "nsys_rep",
+    "nsys_sqlite",
+    "read",
+    "register",
+    "registered",
+    "write",
+]

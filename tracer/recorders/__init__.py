@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 import nvtx
+from nvtx.colors import color_to_hex
 
+from tracer.errors import UsageError
 from tracer.recorders.host import HostRecorder
 from tracer.trace import Trace
+
+if TYPE_CHECKING:
+    from tracer.recorders.cupti import CuptiRecorder
 
 
 class Recorder(Protocol):
@@ -21,8 +26,8 @@ class Recorder(Protocol):
     def stop(self) -> None:
         """Stop recording; events from here on cost nothing."""
 
-    def push_range(self, text: str, payload: int | float | None) -> None:
-        """An NVTX range opens on the calling thread."""
+    def push_range(self, text: str, payload: int | float | None, domain: str = "", color: int = -1) -> None:
+        """An NVTX range opens on the calling thread; colour as 0xAARRGGBB."""
 
     def pop_range(self) -> None:
         """The calling thread's innermost range closes."""
@@ -32,7 +37,8 @@ class Recorder(Protocol):
         """Everything recorded so far."""
 
 
-_RECORDERS = {"host": HostRecorder}
+AnyRecorder = TypeVar("AnyRecorder", bound=Recorder)
+
 _active: list[Recorder] = []
 
 
@@ -48,14 +54,38 @@ def deactivate(recorder: Recorder) -> None:
     recorder.stop()
 
 
-@contextmanager
-def record(source: str = "host") -> Iterator[HostRecorder]:
+@overload
+def record(source: Literal["host"] = ...) -> AbstractContextManager[HostRecorder]: ...
+@overload
+def record(
+    source: Literal["cupti"],
+    *,
+    graph_trace: Literal["node", "graph"] = ...,
+    kinds: Iterable[str] = ...,
+    limit: int = ...,
+) -> AbstractContextManager[CuptiRecorder]: ...
+def record(source: str = "host", **options: Any) -> AbstractContextManager[Any]:
     """Record the body: `with tracer.record() as recording: ...`, then `recording.trace`.
 
+    Args:
+        source: "host" (what our own backends report) or "cupti" (CUDA in this process).
+        options: what the recorder takes; see `CuptiRecorder`.
+
     Raises:
-        KeyError: there is no recorder of that name.
+        UsageError: there is no recorder of that name.
+        RecordError: it cannot record here.
     """
-    recorder = _RECORDERS[source]()
+    if source == "host":
+        return _recording(HostRecorder(**options))
+    if source == "cupti":
+        from tracer.recorders.cupti import CuptiRecorder
+
+        return _recording(CuptiRecorder(**options))
+    raise UsageError(f"there is no recorder {source!r}; there are host and cupti")
+
+
+@contextmanager
+def _recording(recorder: AnyRecorder) -> Iterator[AnyRecorder]:
     activate(recorder)
     try:
         yield recorder
@@ -64,20 +94,24 @@ def record(source: str = "host") -> Iterator[HostRecorder]:
 
 
 @contextmanager
-def annotate(text: str, *, index: int | float | None = None) -> Iterator[None]:
+def annotate(
+    text: str, *, index: int | float | None = None, domain: str | None = None, color: str | int = "blue"
+) -> Iterator[None]:
     """An NVTX range around the body, seen by Nsight Systems and by every active recorder.
 
     Args:
         text: the range's text, such as "token".
         index: its payload, such as the token's number.
+        domain: its NVTX domain; None is the default one.
+        color: a name that `nvtx` knows, or 0xAARRGGBB.
     """
     recorders = tuple(_active)
     for recorder in recorders:
-        recorder.push_range(text, index)
-    nvtx.push_range(text, domain=None, payload=index)
+        recorder.push_range(text, index, domain or "", color if isinstance(color, int) else color_to_hex(color))
+    nvtx.push_range(text, color=color, domain=domain, payload=index)
     try:
         yield
     finally:
-        nvtx.pop_range()
+        nvtx.pop_range(domain)
         for recorder in reversed(recorders):
             recorder.pop_range()

@@ -23,9 +23,11 @@ _COLUMNS: Final = {
     "memcpys": ("start", "end", "device", "stream", "correlation", "kind", "bytes", "src_kind", "dst_kind"),
     "syncs": ("start", "end", "type", "device", "stream", "event", "correlation"),
     "cuda_events": ("device", "stream", "event", "correlation"),
-    "nvtx": ("start", "end", "thread", "text", "payload"),
+    "graph_launches": ("start", "end", "device", "stream", "correlation", "graph"),
+    "nvtx": ("start", "end", "thread", "text", "payload", "domain", "color"),
 }
-_ON_DEVICE: Final = ("kernels", "memcpys", "syncs", "cuda_events")
+_OpenRange = tuple[int, str, int | float | None, str, int]
+_ON_DEVICE: Final = ("kernels", "memcpys", "syncs", "cuda_events", "graph_launches")
 
 
 class HostRecorder:
@@ -42,6 +44,7 @@ class HostRecorder:
         self._open = threading.local()
         self._streams: dict[tuple[int, int], str] = {}
         self._devices: dict[int, str] = {}
+        self._clock_facts: dict[str, int | float] = {}
 
     def start(self) -> None:
         """Begin (or go on) recording."""
@@ -92,6 +95,11 @@ class HostRecorder:
         if self.recording:
             self._rows["cuda_events"].append((device, stream, event, correlation))
 
+    def graph_launch(self, start: int, end: int, *, device: int, stream: int, correlation: int, graph: int) -> None:
+        """A whole-graph execution, as the device stamped its head and tail."""
+        if self.recording:
+            self._rows["graph_launches"].append((start, end, device, stream, correlation, graph))
+
     def describe_device(self, device: int, name: str) -> None:
         """Name a device."""
         self._devices[device] = name
@@ -100,22 +108,28 @@ class HostRecorder:
         """Announce a stream, so that it is listed even if nothing runs on it."""
         self._streams[device, stream] = flag
 
-    def push_range(self, text: str, payload: int | float | None) -> None:
-        """An NVTX range opens on the calling thread."""
-        self._stack().append((self.clock(), text, payload) if self.recording else None)
+    def describe_device_clock(self, error_ns: int, drift_ppm: float) -> None:
+        """How well device times were brought to this recorder's clock; of several alignments the worst is kept."""
+        known = self._clock_facts.get("device_error_ns", -1)
+        if error_ns > known:
+            self._clock_facts = {"device_error_ns": error_ns, "device_drift_ppm": drift_ppm}
+
+    def push_range(self, text: str, payload: int | float | None, domain: str = "", color: int = MISSING) -> None:
+        """An NVTX range opens on the calling thread; colour as 0xAARRGGBB."""
+        self._stack().append((self.clock(), text, payload, domain, color) if self.recording else None)
 
     def pop_range(self) -> None:
         """The calling thread's innermost range closes; a range opened while not recording leaves no row."""
         opened = self._stack().pop()
         if opened is not None and self.recording:
-            start, text, payload = opened
+            start, text, payload, domain, color = opened
             value = float("nan") if payload is None else float(payload)
-            self._rows["nvtx"].append((start, self.clock(), threading.get_native_id(), text, value))
+            self._rows["nvtx"].append((start, self.clock(), threading.get_native_id(), text, value, domain, color))
 
-    def _stack(self) -> list[tuple[int, str, int | float | None] | None]:
+    def _stack(self) -> list[_OpenRange | None]:
         if not hasattr(self._open, "stack"):
             self._open.stack = []
-        stack: list[tuple[int, str, int | float | None] | None] = self._open.stack
+        stack: list[_OpenRange | None] = self._open.stack
         return stack
 
     @property
@@ -137,7 +151,7 @@ class HostRecorder:
             if "start" in frame and len(frame):
                 frame[["start", "end"]] -= origin
         frames |= self._descriptions(frames, process)
-        return Trace(frames, {"source": "host", "clock": {"origin_ns": origin}})
+        return Trace(frames, {"source": "host", "clock": {"origin_ns": origin, **self._clock_facts}})
 
     def _descriptions(self, frames: dict[str, pd.DataFrame], process: int) -> dict[str, pd.DataFrame]:
         threads = pd.unique(pd.concat([frames["api"]["thread"], frames["nvtx"]["thread"]]))

@@ -1,0 +1,220 @@
+"""Decode on the GPU: tokens/s and gap of every strategy and mode, and how near each kernel comes to the memory's pace.
+
+The floor of a token is the bytes of the weights it reads (of the embedding one row) over the bandwidth of a large
+device-to-device copy, measured in the same run. `gpu` is the time between the head and tail stamps of a step, `gap`
+that from one tail to the next head. Stamps are in graphs of their own: tokens/s come from graphs without them.
+Usage: python benchmarks/gpu_decode.py [--model llama-1.1b] [--weights f16] [--tokens 200] [--repeats 7] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gpu_machine import commit, copy_bandwidth, device_us, interval, save
+
+from executor.backends.cuda import CudaBackend
+from executor.backends.cuda_gemm import gemm
+from executor.backends.cuda_kernels import CudaKernel
+from executor.fusion import fuse
+from executor.graph import Tensor
+from executor.models import MODELS
+from executor.models.step import first_tokens
+from executor.plans import Launch, Plan
+from executor.scheduler import Scheduler, load_weights, prepare
+from executor.strategies import STRATEGIES
+
+MODES = ("sequential", "branches")
+
+
+@dataclass
+class Run:
+    """One strategy in one mode, without and with stamps."""
+
+    strategy: str
+    mode: str
+    plain: Scheduler
+    stamped: Scheduler
+    kernels: int
+
+
+def steps(scheduler: Scheduler, first: np.ndarray[Any, Any], count: int) -> float:
+    """Seconds for `count` token steps."""
+    scheduler.begin(first)
+    scheduler.finish()
+    start = time.perf_counter()
+    for _ in range(count):
+        scheduler.step()
+    scheduler.finish()
+    return time.perf_counter() - start
+
+
+def make_runs(backend: CudaBackend, options: argparse.Namespace, weights: dict[str, Any]) -> tuple[list[Run], Any]:
+    prepared = []
+    for name, strategy in STRATEGIES.items():
+        for mode in MODES:
+            step = fuse(build(options, on_device=strategy.advances_on_device, history=options.tokens))
+            prepared.append((name, mode, strategy, prepare(step, "cuda", mode)))
+    plain = [Scheduler(backend, p, strategy(), "graph", weights) for _, _, strategy, p in prepared]
+    stamps = backend.stamp_steps(options.tokens)
+    stamped = [Scheduler(backend, p, strategy(), "graph", weights) for _, _, strategy, p in prepared]
+    runs = [
+        Run(name, mode, a, b, len(p.plan.launches))
+        for (name, mode, _, p), a, b in zip(prepared, plain, stamped, strict=True)
+    ]
+    return runs, stamps
+
+
+def build(options: argparse.Namespace, **more: Any) -> Any:
+    given = {k: v for k, v in (("weights", options.weights), ("context", options.context)) if v}
+    return MODELS[options.model](**given, **more)
+
+
+def ladder(runs: Sequence[Run], stamps: Any, first: Any, tokens: int, repeats: int) -> list[dict[str, Any]]:
+    """Repeats of all runs interleaved, plain and stamped."""
+    rates: list[list[float]] = [[] for _ in runs]
+    gpu: list[list[float]] = [[] for _ in runs]
+    gaps: list[list[float]] = [[] for _ in runs]
+    for run in runs:
+        steps(run.plain, first, 20)
+        steps(run.stamped, first, 20)
+    for _ in range(repeats):
+        for i, run in enumerate(runs):
+            rates[i].append(tokens / steps(run.plain, first, tokens))
+            stamps.restart()
+            steps(run.stamped, first, tokens)
+            history = stamps.read()[10:]
+            gpu[i].append(float(np.median(history[:, 1] - history[:, 0])) / 1e3)
+            gaps[i].append(float(np.median(history[1:, 0] - history[:-1, 1])) / 1e3)
+    return [
+        {
+            "strategy": run.strategy, "mode": run.mode, "kernels": run.kernels, "tokens_per_s": interval(rates[i]),
+            "gpu_us": interval(gpu[i]), "gap_us": interval(gaps[i]),
+        }
+        for i, run in enumerate(runs)
+    ]  # fmt: skip
+
+
+def graph_of(backend: CudaBackend, kernels: Sequence[CudaKernel], early: bool) -> Any:
+    """A graph of kernels in a row."""
+    names = [Tensor(str(i), "none", (1,), "float32") for i in range(len(kernels))]
+    plan = Plan(tuple(Launch(0, n) for n in names), 1, 0)
+    backend._stamps, backend._early = None, early
+    return backend.instantiate(plan, dict(zip(names, kernels, strict=True)))
+
+
+def per_kernel(backend: CudaBackend, options: argparse.Namespace, weights: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each kind of kernel alone: those of all layers in a row as a graph, so that no weight is still in the L2."""
+    prepared = prepare(fuse(build(options)), "cuda", "sequential")
+    scheduler = Scheduler(backend, prepared, STRATEGIES["sccc"](), "eager", weights)
+    arrays = scheduler._arrays
+    kinds: dict[tuple[Any, ...], list[Tensor]] = {}
+    for launch in prepared.plan.launches:
+        shapes = tuple(s.shape for s in launch.node.src if len(s.shape) == 2 and s.name.endswith("weight"))
+        kinds.setdefault((launch.node.op, *shapes), []).append(launch.node)
+    rows = []
+    for (op, *shapes), nodes in kinds.items():
+        if op == "get_rows" or (len(nodes) < 8 and "mul_mat" not in op):
+            continue
+        nodes = nodes if len(nodes) > 4 else nodes * 16
+        matrices = [[s for s in n.src if s.name.endswith("weight") and len(s.shape) == 2] for n in nodes]
+        nbytes = sum(m.nbytes for m in matrices[0])
+        kernels = [backend.kernel(n, arrays[n], [arrays[s] for s in n.src]) for n in nodes]
+        row: dict[str, Any] = {"op": op, "shapes": shapes, "bytes": nbytes, "per_token": len(kinds[op, *shapes])}
+        row["us"] = round(timed(backend, kernels, early=False), 2)
+        row["us_early"] = round(timed(backend, kernels, early=True), 2)
+        if len(matrices[0]) == 1 and weights[matrices[0][0].name].dtype != "q8_0":
+            row["us_cublas"] = round(cublas_us(backend, matrices, weights), 2)
+        rows.append(row)
+    return rows
+
+
+def timed(backend: CudaBackend, kernels: Sequence[CudaKernel], early: bool) -> float:
+    graph = graph_of(backend, kernels, early)
+    times = [device_us(backend._cuda, backend._streams[0], lambda: backend.launch_graph(graph), 10) for _ in range(5)]
+    return float(np.median(times)) / len(kernels)
+
+
+def cublas_us(backend: CudaBackend, matrices: Sequence[Sequence[Tensor]], weights: dict[str, Any]) -> float:
+    """cuBLAS' product of the same matrices with one token (f16 activations, f32 sums), without the rounding of x."""
+    outputs, inputs = matrices[0][0].shape
+    x, y = (backend.array(backend.alloc(4 * n), 0, Tensor("x", "none", (1, n), "float32")) for n in (inputs, outputs))
+    calls = [gemm(backend._library, y, weights[m[0].name], x)[-1] for m in matrices]
+    for call in calls[:1]:
+        call.issue(backend._cuda, backend._streams[0])
+    return timed(backend, [CudaKernel("gemm", [call]) for call in calls], early=False)
+
+
+def measure(options: argparse.Namespace, backend: CudaBackend) -> dict[str, Any]:
+    bandwidth = copy_bandwidth(backend._cuda, backend._streams[0])
+    step = build(options)
+    start = time.perf_counter()
+    weights = load_weights(backend, step, 0)
+    loaded = time.perf_counter() - start
+    read = sum(w.nbytes for w in step.graph.weights if w.name != "token_embd.weight")
+    floor = read / bandwidth * 1e6
+    kernels = per_kernel(backend, options, weights)
+    backend._early = True
+    runs, stamps = make_runs(backend, options, weights)
+    rows = ladder(runs, stamps, first_tokens(step, 0), options.tokens, options.repeats)
+    best = min(row["gpu_us"]["median"] for row in rows)
+    return {
+        "model": options.model, "weights": next(w.dtype for w in step.graph.weights if len(w.shape) == 2),
+        "context": step.context, "tokens": options.tokens, "copy_gb_per_s": round(bandwidth / 1e9, 1),
+        "load_s": round(loaded, 1), "weight_bytes_read": read, "floor_us": round(floor, 1),
+        "gpu_over_floor": round(best / floor, 3), "ladder": rows, "kernels": kernels,
+    }  # fmt: skip
+
+
+def show(result: dict[str, Any]) -> None:
+    print(
+        f"{result['model']} {result['weights']}, context {result['context']}, loaded in {result['load_s']} s; "
+        f"copy {result['copy_gb_per_s']} GB/s, floor {result['floor_us']} us/token, "
+        f"best gpu/floor {result['gpu_over_floor']}"
+    )
+    print(
+        f"{'strategy':8} {'mode':11} {'kernels':>7}  {'tokens/s':>8} {'[95 %]':>17}   {'gpu us':>7}"
+        f"  {'gap us':>6} [95 %]"
+    )
+    for row in result["ladder"]:
+        t, g, p = row["tokens_per_s"], row["gpu_us"], row["gap_us"]
+        print(
+            f"{row['strategy']:8} {row['mode']:11} {row['kernels']:7}"
+            f"  {t['median']:8.1f} [{t['low']:7.1f} {t['high']:7.1f}]"
+            f"   {g['median']:7.1f}  {p['median']:6.1f} [{p['low']:.1f} {p['high']:.1f}]"
+        )
+    for row in result["kernels"]:
+        pace = f"{row['bytes'] / row['us'] / 1e3:6.0f} GB/s alone, {row['bytes'] / row['us_early'] / 1e3:6.0f} early"
+        rival = f", cuBLAS {row['us_cublas']:.2f} us" if "us_cublas" in row else ""
+        print(
+            f"{row['op']:36} {row['shapes']!s:32} x{row['per_token']:<3}"
+            f" {row['us']:6.2f} us, early {row['us_early']:6.2f} us"
+            f"  {pace if row['bytes'] else ''}{rival}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="llama-1.1b")
+    parser.add_argument("--weights")
+    parser.add_argument("--context", type=int)
+    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--commit", default=commit(), help="[default: what git says]")
+    parser.add_argument("--json", type=Path, help="save the result here")
+    options = parser.parse_args()
+    backend = CudaBackend()
+    result = measure(options, backend)
+    show(result)
+    if options.json:
+        save(options.json, "gpu_decode", backend._cuda, options.commit, result)
+    backend.close()
+
+
+if __name__ == "__main__":
+    main()

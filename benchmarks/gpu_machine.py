@@ -1,0 +1,90 @@
+"""What the GPU benchmarks share: the machine, device time, copy bandwidth, and intervals."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+import subprocess
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from executor.backends.cuda_runtime import Cuda
+
+
+def device_us(cuda: Cuda, stream: int, work: Callable[[], None], times: int) -> float:
+    """Device time of `work` issued `times` times to a stream, per time, between two events."""
+    runtime = cuda.runtime
+    first, last = runtime.eventCreate(), runtime.eventCreate()
+    work()
+    runtime.streamSynchronize(stream)
+    runtime.eventRecord(first, stream)
+    for _ in range(times):
+        work()
+    runtime.eventRecord(last, stream)
+    runtime.eventSynchronize(last)
+    return float(runtime.eventElapsedTime(first, last)) * 1e3 / times
+
+
+def copy_bandwidth(cuda: Cuda, stream: int, nbytes: int = 4 << 30) -> float:
+    """Bytes read plus written per second by a device-to-device copy; median of 7."""
+    source, target = cuda.cupy.cuda.alloc(nbytes), cuda.cupy.cuda.alloc(nbytes)
+
+    def copy() -> None:
+        cuda.runtime.memcpyAsync(target.ptr, source.ptr, nbytes, 3, stream)
+
+    return float(np.median([2 * nbytes / device_us(cuda, stream, copy, 4) * 1e6 for _ in range(7)]))
+
+
+def interval(values: Sequence[float]) -> dict[str, Any]:
+    """Median and its 95 % bootstrap interval."""
+    samples = np.random.default_rng(0).choice(np.asarray(values), (10_000, len(values)))
+    low, high = np.quantile(np.median(samples, axis=1), (0.025, 0.975))
+    return {
+        "median": round(float(np.median(values)), 2), "low": round(float(low), 2), "high": round(float(high), 2),
+        "repeats": [round(float(v), 2) for v in values],
+    }  # fmt: skip
+
+
+def machine(cuda: Cuda) -> dict[str, Any]:
+    """GPU, driver and versions; no host name."""
+    return {
+        "gpu": cuda.gpu,
+        "driver": driver(),
+        "cuda_runtime": cuda.runtime.runtimeGetVersion(),
+        "cupy": cuda.cupy.__version__,
+        "cuda-bindings": version("cuda-bindings"),
+        "numpy": version("numpy"),
+        "python": platform.python_version(),
+    }
+
+
+def driver() -> str:
+    """The kernel driver's version."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, text=True, capture_output=True, check=True).stdout.splitlines()[0]
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def save(path: Path, name: str, cuda: Cuda, commit: str, result: dict[str, Any]) -> None:
+    """Write a result with the date, the commit and the machine."""
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    content = {"benchmark": name, "date": date, "commit": commit, **result, "machine": machine(cuda)}
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def commit() -> str:
+    """The checked-out commit, with + if the tree has changes."""
+    try:
+        text = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+"], text=True, capture_output=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return text.strip()

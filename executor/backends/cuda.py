@@ -1,0 +1,324 @@
+"""An NVIDIA GPU through CuPy: streams, events, pinned staging, CUDA graphs, and our own kernels.
+
+A host call costs about a microsecond, and between two tokens each one counts: addresses, arguments and staging
+memory are prepared beforehand, and a call is stamped for the host recorder only while one is recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from executor.backends.cuda_clock import GpuClock
+from executor.backends.cuda_graph import CudaGraph, instantiate
+from executor.backends.cuda_handles import CudaArray, CudaEvent, Streams
+from executor.backends.cuda_kernels import CudaKernel, bind
+from executor.backends.cuda_library import Library
+from executor.backends.cuda_runtime import load_cuda
+from executor.backends.cuda_staging import CopyCount, address, pinned_array, staging_ring
+from executor.backends.cuda_stamps import Stamps
+from executor.backends.cuda_weights import encoded, random_on_device
+from executor.backends.interface import Backend, Guarantee, HostArray
+from executor.clocks import Alignment, Offset
+from executor.graph import BLOCK_FORMATS, Tensor
+from executor.plans import Plan
+from tracer.errors import ExecutionError
+from tracer.recorders.host import HostRecorder
+from tracer.schema import MISSING
+
+_DEVICE: Final = 0
+_TO_DEVICE, _TO_HOST = 1, 2
+_NON_BLOCKING, _NO_TIMING = 1, 2
+TAKEN_BY_DRIVER: Final = 256
+"""Bytes up to which a copy reads the caller's pageable memory: the driver puts them into its command buffer before the
+call returns. For 4 bytes that saves the GPU 1 of 2.5 us against pinned memory (H200); for 2 KiB it costs the host more.
+"""
+MADE_ON_DEVICE: Final = 1 << 20
+"""Larger weight matrices get their random values on the GPU; the others get those of every other backend."""
+
+
+class CudaBackend(Backend):
+    """See the module's docstring.
+
+    Args:
+        early: let kernels inside a graph begin before their predecessor has ended (programmatic dependent launch).
+    """
+
+    name: ClassVar[str] = "cuda"
+    weight_dtypes: ClassVar[frozenset[str]] = frozenset({"float32", "float16", "q8_0"})
+    fuses: ClassVar[bool] = True
+    traced_passes: ClassVar[tuple[str, ...]] = ("graph", "node")
+
+    def __init__(self, early: bool = True) -> None:
+        self.guarantees = frozenset(Guarantee)
+        self._cuda = cuda = load_cuda()
+        self._library = Library(cuda)
+        self._pool = cuda.cupy.cuda.MemoryPool()
+        self._copy, self._wait, self._launch = (
+            cuda.runtime.memcpyAsync, cuda.runtime.streamSynchronize, cuda.runtime.graphLaunch
+        )  # fmt: skip
+        self._early = early
+        self._streams = Streams(self._create_stream)
+        self._copies: dict[int, CopyCount] = {}
+        self._events: list[int] = []
+        self._graphs: list[CudaGraph] = []
+        self._correlations, self._event_ids, self._graph_ids = count(1), count(1), count(1)
+        self._closed = False
+        self._stamps: Stamps | None = None
+        self._gpu_clock: GpuClock | None = None
+        self._started: Offset | None = None
+        self._launched: list[tuple[int, int]] = []  # correlation and graph of each stamped plan
+        self._at_head = False
+        self.report_to(HostRecorder())
+
+    def report_to(self, recorder: HostRecorder) -> None:
+        """Report to this recorder from now on."""
+        self._recorder = recorder
+        self._clock = recorder.clock
+        recorder.describe_device(_DEVICE, self._cuda.gpu)
+        for stream in self._streams:
+            recorder.describe_stream(_DEVICE, stream)
+        if self._stamps is not None and self._gpu_clock is not None:
+            self._stamps.restart()
+            self._launched.clear()
+            self._started = self._gpu_clock.offset(self._streams[0], self._clock)
+
+    def report_late(self) -> None:
+        """Report the stamped plans as graph launches, in the host's time."""
+        if self._stamps is None or self._gpu_clock is None or self._started is None:
+            return
+        alignment = Alignment(self._started, self._gpu_clock.offset(self._streams[0], self._clock))
+        self._recorder.describe_device_clock(alignment.error_ns, alignment.drift_ppm)
+        stamps = alignment.to_host(self._stamps.read())
+        kept = min(len(stamps), len(self._launched))
+        rows = zip(stamps[len(stamps) - kept :].tolist(), self._launched[len(self._launched) - kept :], strict=True)
+        for (head, tail), (correlation, graph) in rows:
+            self._recorder.graph_launch(head, tail, device=_DEVICE, stream=0, correlation=correlation, graph=graph)
+
+    def close(self) -> None:
+        """Wait for the GPU, then destroy graphs, events and streams, in this order."""
+        if self._closed:
+            return
+        self._closed = True
+        runtime = self._cuda.runtime
+        try:
+            runtime.deviceSynchronize()
+            for graph in self._graphs:
+                runtime.graphExecDestroy(graph.handle)
+            for event in self._events:
+                runtime.eventDestroy(event)
+            self._library.close()
+            for stream in self._streams.values():
+                runtime.streamDestroy(stream)
+        except self._cuda.error as error:
+            raise ExecutionError(f"{self._cuda.gpu} failed: {error}") from error
+        finally:
+            self._graphs.clear()
+            self._streams.clear()
+            self._pool.free_all_blocks()
+
+    # Memory
+
+    def alloc(self, nbytes: int) -> Any:
+        """Zeroed device memory."""
+        try:
+            memory = self._pool.malloc(max(nbytes, 1))
+        except self._cuda.cupy.cuda.memory.OutOfMemoryError as error:
+            free, total = (n / 2**20 for n in self._cuda.runtime.memGetInfo())
+            raise ExecutionError(
+                f"{self._cuda.gpu} cannot hold {nbytes / 2**20:.0f} MiB more: {free:.0f} of {total:.0f} MiB are free. "
+                "Choose a smaller model, context or batch"
+            ) from error
+        self._cuda.runtime.memsetAsync(memory.ptr, 0, max(nbytes, 1), self._streams[0])
+        self._wait(self._streams[0])
+        return memory
+
+    def array(self, buffer: Any, offset: int, tensor: Tensor) -> CudaArray:
+        """A part of a buffer."""
+        size = int(np.prod(tensor.shape))
+        host_dtype = None if tensor.dtype in BLOCK_FORMATS else np.dtype(tensor.dtype)
+        return CudaArray(buffer.ptr + offset, tensor.shape, tensor.dtype, size, tensor.nbytes, buffer, host_dtype)
+
+    def host_array(self, shape: tuple[int, ...], dtype: str) -> HostArray:
+        """Pinned memory."""
+        return pinned_array(self._cuda, shape, dtype)
+
+    # Copies
+
+    def copy_to_device(self, destination: CudaArray, source: HostArray, stream: int) -> None:
+        """Take the values now, the driver a few and a pinned slot many; the GPU copies from there."""
+        if self._recorder.recording:
+            start = self._clock()
+            self._copy_in(destination, source, stream)
+            self._recorder.api("memcpyAsync", start, self._clock(), next(self._correlations))
+        else:
+            self._copy_in(destination, source, stream)
+
+    def _copy_in(self, destination: CudaArray, source: HostArray, stream: int) -> None:
+        if source is destination.source:  # as in the steps before
+            self._copy(destination.ptr, destination.source_ptr, destination.nbytes, _TO_DEVICE, self._streams[stream])
+            return
+        if destination.host_dtype != source.dtype or destination.shape != source.shape:
+            raise _unlike(source, destination)
+        if destination.nbytes <= TAKEN_BY_DRIVER and source.flags.c_contiguous:
+            destination.source, destination.source_ptr = source, address(source)
+            self._copy_in(destination, source, stream)
+        else:
+            self._copy_staged(destination, source, stream)
+
+    def _copy_staged(self, destination: CudaArray, source: HostArray, stream: int) -> None:
+        slot, handle, copies = destination.slot, self._streams[stream], self._copies[stream]
+        if slot is None:
+            slot = staging_ring(self._cuda, destination.shape, destination.dtype)
+        destination.slot = slot.next
+        if slot.number > slot.copies.done:
+            self._wait(slot.stream)
+        slot.values[...] = source
+        self._copy(destination.ptr, slot.address, destination.nbytes, _TO_DEVICE, handle)
+        copies.issued = slot.number = copies.issued + 1
+        slot.copies, slot.stream = copies, handle
+
+    def copy_to_host(self, destination: HostArray, source: CudaArray, stream: int) -> None:
+        """Write into the caller's memory later; asynchronous only if that is pinned (`host_array`)."""
+        start = self._clock() if self._recorder.recording else 0
+        if source.host_dtype != destination.dtype or destination.shape != source.shape:
+            raise _unlike(source, destination)
+        self._copy(address(destination), source.ptr, source.nbytes, _TO_HOST, self._streams[stream])
+        if start:
+            self._recorder.api("memcpyAsync", start, self._clock(), next(self._correlations))
+
+    def load(self, destination: CudaArray, source: HostArray) -> None:
+        """One blocking call; float32 values are encoded in the weight's dtype."""
+        start = self._clock() if self._recorder.recording else 0
+        values = encoded(source, destination.dtype)
+        if destination.shape != source.shape or destination.nbytes != values.nbytes:
+            raise _unlike(source, destination)
+        self._copy(destination.ptr, address(values), values.nbytes, _TO_DEVICE, self._streams[0])
+        self._wait(self._streams[0])
+        if start:
+            self._recorder.api("memcpy", start, self._clock(), next(self._correlations))
+
+    def load_random(self, destination: CudaArray, weight: Tensor, seed: int) -> None:
+        """Large matrices are made on the GPU: the same for a name, a size and a seed, but not the host's values."""
+        if destination.size <= MADE_ON_DEVICE:
+            super().load_random(destination, weight, seed)
+            return
+        random_on_device(self._library, destination, weight, seed).issue(self._cuda, self._streams[0])
+        self._wait(self._streams[0])
+
+    # Compute
+
+    def kernel(self, node: Tensor, out: CudaArray, src: Sequence[CudaArray]) -> CudaKernel:
+        """A call of a kernel with its arguments packed."""
+        return bind(self._library, node, out, src)
+
+    def launch(self, kernel: CudaKernel, stream: int) -> None:
+        """One launch (a product of several tokens with f16 weights takes two)."""
+        start = self._clock() if self._recorder.recording else 0
+        kernel.issue(self._cuda, self._streams[stream])
+        if start:
+            correlation = next(self._correlations)
+            self._recorder.api("launchKernel", start, self._clock(), correlation)
+            if self._at_head:
+                self._at_head = False
+                self._launched.append((correlation, MISSING))
+
+    def head_of_step(self) -> None:
+        """Stamp the head, if steps are stamped."""
+        if self._stamps is not None:
+            self._stamps.kernels[0].issue(self._cuda, self._streams[0])
+            self._at_head = True
+
+    def tail_of_step(self) -> None:
+        """Stamp the tail, if steps are stamped."""
+        if self._stamps is not None:
+            self._stamps.kernels[1].issue(self._cuda, self._streams[0])
+
+    def synchronize(self, stream: int) -> None:
+        """Wait for the stream."""
+        start = self._clock() if self._recorder.recording else 0
+        try:
+            self._wait(self._streams[stream])
+        except self._cuda.error as error:
+            raise ExecutionError(f"{self._cuda.gpu} failed: {error}") from error
+        copies = self._copies[stream]
+        copies.done = copies.issued
+        if start:
+            end, correlation = self._clock(), next(self._correlations)
+            self._recorder.api("streamSynchronize", start, end, correlation)
+            self._recorder.sync("stream", start, end, device=_DEVICE, stream=stream, correlation=correlation)
+
+    # Events
+
+    def event(self) -> CudaEvent:
+        """A new event."""
+        handle = self._cuda.runtime.eventCreateWithFlags(_NO_TIMING)
+        self._events.append(handle)
+        return CudaEvent(next(self._event_ids), handle)
+
+    def event_record(self, event: CudaEvent, stream: int) -> None:
+        """Issue a record."""
+        start = self._clock() if self._recorder.recording else 0
+        self._cuda.runtime.eventRecord(event.handle, self._streams[stream])
+        if start:
+            correlation = next(self._correlations)
+            self._recorder.api("eventRecord", start, self._clock(), correlation)
+            self._recorder.event_record(event.id, device=_DEVICE, stream=stream, correlation=correlation)
+
+    def event_wait(self, event: CudaEvent, stream: int) -> None:
+        """Issue a wait."""
+        start = self._clock() if self._recorder.recording else 0
+        self._cuda.runtime.streamWaitEvent(self._streams[stream], event.handle)
+        if start:
+            end, correlation = self._clock(), next(self._correlations)
+            self._recorder.api("streamWaitEvent", start, end, correlation)
+            self._recorder.sync(
+                "stream wait", start, end, device=_DEVICE, stream=stream, correlation=correlation, event=event.id
+            )
+
+    # Graphs
+
+    def instantiate(self, plan: Plan, kernels: Mapping[Tensor, CudaKernel]) -> CudaGraph:
+        """Capture the plan as a CUDA graph."""
+        around = self._stamps.kernels if self._stamps else None
+        graph = instantiate(
+            self._cuda, plan, kernels, self._streams.__getitem__, next(self._graph_ids),
+            early=self._early, around=around,
+        )  # fmt: skip
+        self._graphs.append(graph)
+        return graph
+
+    def stamp_steps(self, steps: int) -> Stamps:
+        """Let graphs instantiated from now on stamp the GPU's clock at head and tail of each launch.
+
+        Args:
+            steps: how many launches the history keeps.
+        """
+        self._stamps, self._gpu_clock = Stamps(self._library, steps), GpuClock(self._library)
+        return self._stamps
+
+    def launch_graph(self, graph: CudaGraph) -> None:
+        """One call."""
+        start = self._clock() if self._recorder.recording else 0
+        self._launch(graph.handle, self._streams[0])
+        if start:
+            correlation = next(self._correlations)
+            self._recorder.api("graphLaunch", start, self._clock(), correlation)
+            self._launched.append((correlation, graph.id))
+
+    def _create_stream(self, number: int) -> int:
+        if self._closed:
+            raise ExecutionError("backend 'cuda' is closed")
+        self._copies[number] = CopyCount()
+        self._recorder.describe_stream(_DEVICE, number)
+        stream: int = self._cuda.runtime.streamCreateWithFlags(_NON_BLOCKING)
+        return stream
+
+
+def _unlike(source: HostArray | CudaArray, destination: HostArray | CudaArray) -> ExecutionError:
+    return ExecutionError(
+        f"cannot copy {source.dtype}{list(source.shape)} to {destination.dtype}{list(destination.shape)}"
+    )

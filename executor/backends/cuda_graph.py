@@ -1,0 +1,83 @@
+"""A plan as a CUDA graph: issued once while the streams are captured, instantiated, then launched with one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from executor.backends.cuda_kernels import CudaKernel
+from executor.backends.cuda_runtime import Cuda
+from executor.concurrency import MAIN_STREAM
+from executor.graph import Tensor
+from executor.plans import Launch, Plan, Record
+from tracer.errors import ExecutionError
+
+_RELAXED: Final = 2
+_NO_TIMING: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CudaGraph:
+    """An instantiated graph: its handle, and what must outlive it."""
+
+    id: int
+    handle: int
+    kernels: Mapping[Tensor, CudaKernel]
+
+
+def instantiate(
+    cuda: Cuda, plan: Plan, kernels: Mapping[Tensor, CudaKernel], stream_of: Callable[[int], int], number: int,
+    *, early: bool, around: tuple[CudaKernel, CudaKernel] | None,
+) -> CudaGraph:  # fmt: skip
+    """Capture a plan.
+
+    Args:
+        stream_of: stream number -> its address.
+        number: the graph's id.
+        early: let a kernel that directly follows another on its stream begin before that one has ended.
+        around: kernels to put before the first and after the last one.
+
+    Raises:
+        ExecutionError: a wait that comes before its record.
+    """
+    runtime, main = cuda.runtime, stream_of(MAIN_STREAM)
+    events = [runtime.eventCreateWithFlags(_NO_TIMING) for _ in range(plan.events)]
+    for stream in range(plan.streams):
+        stream_of(stream)
+    runtime.streamBeginCapture(main, _RELAXED)
+    try:
+        if around is not None:
+            around[0].issue(cuda, main)
+        _issue(cuda, plan, kernels, stream_of, events, early)
+        if around is not None:
+            around[1].issue(cuda, main)
+    finally:
+        graph = runtime.streamEndCapture(main)
+        for event in events:
+            runtime.eventDestroy(event)
+    handle = runtime.graphInstantiate(graph)
+    runtime.graphDestroy(graph)
+    return CudaGraph(number, handle, kernels)
+
+
+def _issue(
+    cuda: Cuda, plan: Plan, kernels: Mapping[Tensor, CudaKernel], stream_of: Callable[[int], int], events: list[int],
+    early: bool,
+) -> None:  # fmt: skip
+    recorded: set[int] = set()
+    after_kernel: set[int] = set()  # streams on which a kernel was issued last
+    for instruction in plan.instructions:
+        number = instruction.stream
+        stream = stream_of(number)
+        if isinstance(instruction, Launch):
+            kernels[instruction.node].issue(cuda, stream, early and number in after_kernel)
+            after_kernel.add(number)
+        elif isinstance(instruction, Record):
+            cuda.runtime.eventRecord(events[instruction.event], stream)
+            recorded.add(instruction.event)
+        else:
+            if instruction.event not in recorded:
+                raise ExecutionError(f"event {instruction.event} of the plan is waited for before it is recorded")
+            cuda.runtime.streamWaitEvent(stream, events[instruction.event])
+            after_kernel.discard(number)

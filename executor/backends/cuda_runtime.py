@@ -1,0 +1,56 @@
+"""CUDA as this package uses it: CuPy's thin runtime calls, imported when a backend starts, never before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tracer.errors import ExecutionError
+
+INSTALL = "pip install 'intertoken[cuda13]' (or 'intertoken[cuda12]' for a CUDA 12 driver)"
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """The modules, and what is known of the GPU.
+
+    Attributes:
+        cupy: the package; for memory, pinned memory and compilation.
+        runtime: `cupy.cuda.runtime`: calls take and return addresses as int, which is the cheapest way from Python.
+        driver: the same for the driver API.
+        bindings: `cuda.bindings.driver`, for what CuPy lacks.
+        gpu: name.
+        multiprocessors: how many there are.
+    """
+
+    cupy: Any
+    runtime: Any
+    driver: Any
+    bindings: Any
+    gpu: str
+    multiprocessors: int
+
+    @property
+    def error(self) -> Any:
+        """The class of runtime errors."""
+        return self.runtime.CUDARuntimeError
+
+
+def load_cuda() -> Cuda:
+    """Import what is needed and look at the GPU.
+
+    Raises:
+        ExecutionError: a package, the driver or the GPU is missing.
+    """
+    try:
+        import cupy
+        from cuda.bindings import driver as bindings
+        from cupy_backends.cuda.api import driver
+    except ImportError as error:
+        raise ExecutionError(f"backend 'cuda' needs CuPy and cuda-bindings ({error}): {INSTALL}") from error
+    runtime = cupy.cuda.runtime
+    try:
+        properties = runtime.getDeviceProperties(runtime.getDevice())
+    except runtime.CUDARuntimeError as error:
+        raise ExecutionError(f"backend 'cuda' needs an NVIDIA GPU and its driver: {error}") from error
+    return Cuda(cupy, runtime, driver, bindings, properties["name"].decode(), properties["multiProcessorCount"])

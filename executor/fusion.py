@@ -1,0 +1,122 @@
+"""Fusion: chains of nodes become one node that the backend computes with one kernel, as ggml's backends do.
+
+It runs before branches are found and memory is allocated, so both know what is really read and written when.
+A fused node has the ops of its parts joined by "+" as op, the last part's name, shape, flags and view, and reads
+what the parts read from outside, each once, in the order of the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from executor.graph import Flag, Graph, Tensor
+from executor.models.step import DecodeStep, History
+
+PARTS: Final = "parts"
+"""Parameter of a fused node: the nodes it stands for (reshapes included), in order."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """An op, and the patterns that some of its sources must match; the sources may be seen through reshapes."""
+
+    op: str
+    sources: Mapping[int, Pattern] = field(default_factory=dict)
+
+
+_NORM: Final = Pattern("mul", {0: Pattern("rms_norm")})
+_MUL_MAT: Final = Pattern("mul_mat")
+_ROPE: Final = Pattern("rope", {0: _MUL_MAT})
+
+PATTERNS: Final[Sequence[Pattern]] = (
+    Pattern("swiglu", {0: Pattern("mul_mat", {1: _NORM}), 1: Pattern("mul_mat", {1: _NORM})}),
+    Pattern("set_rows", {0: _ROPE}),
+    Pattern("set_rows", {0: _MUL_MAT}),
+    Pattern("add", {0: _MUL_MAT}),
+    _ROPE,
+    Pattern("mul_mat", {1: _NORM}),
+    _NORM,
+)
+"""What may be fused; the first that matches wins. Products of matrices are fused for one token only."""
+
+
+def fuse(step: DecodeStep, patterns: Sequence[Pattern] = PATTERNS) -> DecodeStep:
+    """The same step with every matching chain fused; a chain's inner results must have no other reader."""
+    chains = _find_chains(step.graph, patterns)
+    inside = {part for chain in chains.values() for part in chain[:-1]}
+    graph, new = Graph(), dict[Tensor, Tensor]()
+    for leaf in step.graph.leaves:
+        new[leaf] = graph.leaf(leaf.name, leaf.shape, leaf.dtype, leaf.flags)
+    for node in step.graph.nodes:
+        if node not in inside:
+            new[node] = _rebuilt(graph, node, chains.get(node, (node,)), new)
+    history = step.history
+    if history is not None:
+        history = History(new[history.tokens], new[history.logits] if history.logits else None)
+    return replace(step, graph=graph, logits=new[step.logits], history=history)
+
+
+def outer_sources(parts: Sequence[Tensor]) -> list[Tensor]:
+    """What a chain reads from outside, each once, in the order of the parts."""
+    inner = set(parts)
+    return list(dict.fromkeys(s for part in parts for s in part.src if s not in inner))
+
+
+def _rebuilt(graph: Graph, node: Tensor, parts: Sequence[Tensor], new: Mapping[Tensor, Tensor]) -> Tensor:
+    view = new[node.view_src] if node.view_src is not None else None
+    op, sources, params = node.op, list(node.src), dict(node.params)
+    if len(parts) > 1:
+        op = "+".join(part.op for part in parts if part.has_kernel)
+        sources, params = outer_sources(parts), {PARTS: tuple(parts)}
+    src = [new[s] for s in sources]
+    return graph.node(node.name, op, node.shape, node.dtype, src, view_src=view, flags=node.flags, **params)
+
+
+def _find_chains(graph: Graph, patterns: Sequence[Pattern]) -> dict[Tensor, tuple[Tensor, ...]]:
+    """Last node -> the parts, no node in two chains. Later nodes are tried first: the longest chains end there."""
+    readers: dict[Tensor, list[Tensor]] = {}
+    for node in graph.nodes:
+        for source in node.src:
+            readers.setdefault(source, []).append(node)
+    position = {node: i for i, node in enumerate(graph.nodes)}
+    chains: dict[Tensor, tuple[Tensor, ...]] = {}
+    taken: set[Tensor] = set()
+    for node in reversed(graph.nodes):
+        for pattern in patterns if node not in taken else ():
+            parts: set[Tensor] = set()
+            if not _match(pattern, node, parts.add):
+                continue
+            chain = tuple(sorted(parts, key=position.__getitem__))
+            if not parts & taken and _is_closed(chain, readers, position, graph):
+                chains[node] = chain
+                taken |= parts
+                break
+    return chains
+
+
+def _match(pattern: Pattern, node: Tensor, found: Callable[[Tensor], None]) -> bool:
+    if node.op != pattern.op or (node.op == "mul_mat" and node.src[1].shape[0] != 1):
+        return False
+    found(node)
+    for i, wanted in pattern.sources.items():
+        source = node.src[i]
+        while source.op == "reshape":
+            found(source)
+            source = source.src[0]
+        if not _match(wanted, source, found):
+            return False
+    return True
+
+
+def _is_closed(
+    chain: Sequence[Tensor], readers: Mapping[Tensor, Sequence[Tensor]], position: Mapping[Tensor, int], graph: Graph
+) -> bool:
+    """No inner result is read outside or is an output, and nothing that the chain reads is overwritten meanwhile."""
+    parts, inner = set(chain), chain[:-1]
+    if any(part.flags & Flag.OUTPUT or part.writes_view or not parts.issuperset(readers[part]) for part in inner):
+        return False
+    read = {source.root for source in outer_sources(chain)}
+    between = graph.nodes[position[chain[0]] : position[chain[-1]]]
+    return not any(node.writes_view and node.root in read for node in between if node not in parts)

@@ -1,0 +1,110 @@
+"""The three passes of a run: light without a profiler, then the same work under CUPTI at graph and at node level.
+
+Tokens/s, gap and causes come from the light pass. The traced passes show what it cannot see (each kernel and copy), and
+by how much tracing changes the figures: the distortion. They lie in the run directory as `graph/` and `node/`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+from executor.backends import backend_class
+from executor.names import lookup
+from executor.run import Configuration
+from tracer import Trace, read, run_json
+from tracer.analysis.gaps import gap_report
+from tracer.analysis.syncs import sync_report
+from tracer.analysis.tokens import find_steps
+from tracer.errors import ExecutionError, TraceError, UsageError
+from tracer.formats.nsys_parquet import RUN_FILE
+
+LIGHT: Final = "light"
+TRACED: Final = ("graph", "node")
+MOST_TRACED_TOKENS: Final = 40
+"""Tokens of a traced pass: enough for a median, few enough for a small recording."""
+
+Spawn = Callable[[list[str], str], "subprocess.CompletedProcess[str]"]
+
+
+def spawn(arguments: list[str], stdin: str) -> subprocess.CompletedProcess[str]:
+    """Run a traced pass in a fresh interpreter."""
+    command = [sys.executable, "-m", "executor.traced_pass", *arguments]
+    return subprocess.run(command, input=stdin, text=True, capture_output=True, check=False)
+
+
+def chosen_passes(backend: str, asked: Sequence[str]) -> tuple[str, ...]:
+    """The traced passes to record, of those asked for (all, if nothing was).
+
+    Raises:
+        UsageError: an unknown name, or a pass that the backend does not have.
+    """
+    offered = backend_class(backend).traced_passes
+    for name in asked:
+        lookup("pass", name, dict.fromkeys((LIGHT, *TRACED)))
+        if name not in (LIGHT, *offered):
+            raise UsageError(f"backend {backend!r} has no {name} pass: its light pass already sees every kernel")
+    return tuple(name for name in offered if name in asked) if asked else offered
+
+
+def record_traced(
+    configuration: Configuration,
+    directory: Path,
+    levels: Sequence[str] = TRACED,
+    *,
+    spawn: Spawn = spawn,
+    progress: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Record the traced passes of a run whose light pass lies in `directory`, and note all figures in its run.json.
+
+    Args:
+        configuration: of the light pass; a traced one is shorter.
+        directory: the run directory; the passes go into folders of their names.
+        levels: the passes.
+        spawn: starts the process of a pass.
+        progress: called after each pass.
+
+    Returns:
+        pass -> its figures, as in run.json; see `pass_figures`.
+
+    Raises:
+        ExecutionError: a pass failed; its own message is passed on.
+    """
+    run = json.loads((directory / RUN_FILE).read_text(encoding="utf-8"))
+    short = replace(configuration, repeats=1, tokens=min(configuration.tokens, MOST_TRACED_TOKENS))
+    figures = {LIGHT: pass_figures(read(directory))}
+    for level in levels:
+        order = json.dumps({"configuration": asdict(short), "run": run | {"pass": level}})
+        done = spawn([level, str(directory / level)], order)
+        if done.returncode:
+            said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise ExecutionError(f"{configuration.name}: the {level} pass failed: {said[-1]}")
+        figures[level] = pass_figures(read(directory / level))
+        progress()
+    partial = directory / f".{RUN_FILE}"
+    partial.write_text(json.dumps(run | {"passes": figures}, indent=2) + "\n", encoding="utf-8")
+    partial.replace(directory / RUN_FILE)
+    return figures
+
+
+def pass_figures(trace: Trace) -> dict[str, Any]:
+    """Gap, causes, period and counts of one pass; `problem` where its recording does not give them."""
+    try:
+        steps = find_steps(trace)
+        gaps, syncs = gap_report(trace, steps, run_json.steps_per_s(trace)), sync_report(trace, steps)
+    except TraceError as problem:
+        return {"problem": str(problem)}
+    return {
+        "gap_us": gaps.gap_us,
+        "causes_us": gaps.causes_us,
+        "period_us": gaps.period_us,
+        "distortion": gaps.distortion,
+        "syncs_per_token": syncs.syncs_per_token,
+        "copies_per_token": syncs.copies_per_token,
+        "launches_per_token": syncs.launches_per_token,
+    }

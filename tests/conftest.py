@@ -1,0 +1,25 @@
+"""Tests marked `gpu` run where there is a GPU, and are skipped elsewhere unless INTERTOKEN_REQUIRE_GPU=1."""
+
+import os
+from functools import cache
+
+import pytest
+
+from executor.backends.cuda_runtime import load_cuda
+from tracer.errors import ExecutionError
+
+
+@cache
+def why_no_gpu():
+    try:
+        load_cuda()
+    except ExecutionError as error:
+        return str(error)
+    return None
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") and why_no_gpu():
+        if os.environ.get("INTERTOKEN_REQUIRE_GPU") == "1":
+            pytest.fail(why_no_gpu())
+        pytest.skip(why_no_gpu())

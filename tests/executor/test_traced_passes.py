@@ -1,0 +1,65 @@
+"""The passes of a run: what the parent orders, and what it makes of the answers."""
+
+import io
+import json
+import subprocess
+
+import pytest
+
+from executor.passes import MOST_TRACED_TOKENS, record_traced
+from executor.run import Configuration, execute
+from executor.run_directory import write_run
+from executor.traced_pass import main
+from tracer import formats, read
+from tracer.errors import ExecutionError
+
+LONG = Configuration(strategy="aaag", tokens=MOST_TRACED_TOKENS + 10, repeats=2, warmup=0)
+
+
+@pytest.fixture
+def light(tmp_path):
+    (result,) = execute([LONG])
+    return write_run(result, tmp_path)
+
+
+def spawn_cpu(orders):
+    """Stands for a traced process: runs the order on the CPU backend and says it came from CUPTI."""
+
+    def spawn(arguments, stdin):
+        order = json.loads(stdin)
+        orders.append((arguments[0], order))
+        (result,) = execute([Configuration(**order["configuration"])])
+        result.trace.metadata |= {"source": "cupti", "run": order["run"]}
+        formats.write(result.trace, arguments[1])
+        return subprocess.CompletedProcess(arguments, 0, "", "")
+
+    return spawn
+
+
+def test_every_pass_leaves_a_recording_and_its_figures(light):
+    orders = []
+    record_traced(LONG, light, spawn=spawn_cpu(orders))
+    assert [level for level, _ in orders] == ["graph", "node"]
+    assert all(order["configuration"]["tokens"] == MOST_TRACED_TOKENS for _, order in orders)
+    assert all(order["configuration"]["repeats"] == 1 for _, order in orders)
+    run = read(light).metadata["run"]
+    assert list(run["passes"]) == ["light", "graph", "node"]
+    assert run["passes"]["light"]["distortion"] == 1.0
+    assert run["passes"]["node"]["distortion"] > 0
+    assert {p["syncs_per_token"] for p in run["passes"].values()} == {1.0}
+    assert read(light / "node").metadata["run"]["pass"] == "node"
+
+
+def test_a_pass_that_fails_says_why(light):
+    def spawn(arguments, stdin):
+        return subprocess.CompletedProcess(arguments, 2, "", "noise\nno CUDA driver\n")
+
+    with pytest.raises(ExecutionError, match="tiny-aaag-sequential: the graph pass failed: no CUDA driver"):
+        record_traced(LONG, light, spawn=spawn)
+
+
+def test_the_child_needs_cupti(tmp_path, capsys):
+    order = io.StringIO(json.dumps({"configuration": {"tokens": 2}, "run": {}}))
+    assert main(["node", str(tmp_path / "node")], order) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    assert not (tmp_path / "node").exists()

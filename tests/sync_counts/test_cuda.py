@@ -1,0 +1,47 @@
+"""The counts of the CPU backend hold on a GPU, taken from CUPTI instead of the backend's own reports."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from executor.strategies import STRATEGIES
+from tests.sync_counts.test_cpu import copies, syncs
+from tracer import read
+from tracer.analysis.syncs import sync_report
+from tracer.analysis.tokens import find_steps
+
+TOKENS = 6
+pytestmark = pytest.mark.gpu
+
+
+def recorded(tmp_path, level, **options):
+    configuration = {"backend": "cuda", "tokens": TOKENS, "repeats": 2, "warmup": 2, **options}
+    order = json.dumps({"configuration": configuration, "run": {"configuration": configuration}})
+    command = [sys.executable, "-m", "executor.traced_pass", level, str(tmp_path / "pass")]
+    done = subprocess.run(command, input=order, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return read(tmp_path / "pass")
+
+
+@pytest.mark.parametrize("level", ["node", "graph"])
+@pytest.mark.parametrize("concurrency", ["sequential", "branches"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_graph_launches(tmp_path, strategy, concurrency, level):
+    trace = recorded(tmp_path, level, strategy=strategy, concurrency=concurrency)
+    report = sync_report(trace, find_steps(trace))
+    assert report.steps == 2 * TOKENS
+    counts = report.syncs_per_token, report.copies_per_token, report.launches_per_token
+    assert counts == (syncs(strategy, 6), copies(strategy, 6), 1)
+    assert (report.strategy, report.signature) == (strategy, STRATEGIES[strategy].notation.replace("*n", "×6"))
+    assert report.signature_share == 1.0
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_eager_launches(tmp_path, strategy):
+    trace = recorded(tmp_path, "node", strategy=strategy, launch="eager")
+    report = sync_report(trace, find_steps(trace))
+    assert (report.syncs_per_token, report.copies_per_token) == (syncs(strategy, 6), copies(strategy, 6))
+    assert report.strategy == strategy
+    assert report.launches_per_token > 20

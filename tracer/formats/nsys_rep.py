@@ -1,0 +1,27 @@
+"""Nsight Systems reports (.nsys-rep): read only, through `nsys export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tracer.formats import Format, register
+from tracer.trace import Trace
+
+
+def sniff(path: Path) -> bool:
+    """Whether the file says by its suffix that it is a report; nothing about its content is documented."""
+    return path.is_file() and path.suffix.lower() == ".nsys-rep"
+
+
+def read(path: Path) -> Trace:
+    """Read a report.
+
+    Raises:
+        FormatError: nsys is not on PATH (the message says what to run where it is), or cannot read the file.
+    """
+    from tracer.recorders.nsys import read_report
+
+    return read_report(path)
+
+
+register(Format("Nsight Systems report", ".nsys-rep", sniff, read))

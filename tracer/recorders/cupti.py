@@ -1,0 +1,176 @@
+"""The CUPTI recorder: what CUDA does in this process, on the host and on the device.
+
+CUPTI writes raw records into our buffers; nothing in Python runs per record, neither while recording nor when the
+trace is built. Its clock is CLOCK_REALTIME.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final, Literal
+
+from tracer.errors import RecordError, UsageError
+from tracer.recorders import cupti_layout as layout
+from tracer.recorders.cupti_buffers import Buffers
+from tracer.recorders.cupti_library import INJECTION, Cupti, Driver, find
+from tracer.recorders.cupti_names import CallNames, c_string
+from tracer.recorders.cupti_nvtx import OwnRanges
+from tracer.recorders.cupti_tables import Sources
+from tracer.recorders.cupti_trace import build
+from tracer.trace import Trace
+
+GraphTrace = Literal["node", "graph"]
+
+ALL_KINDS: Final = tuple(layout.KINDS)
+LEAN_KINDS: Final = ("kernels", "nvtx", "overhead", "descriptions")
+"""The kernels alone: for a program that stamps its own calls, copies and syncs. Costs least."""
+
+_HOST_SIDE: Final = ("api", "syncs", "cuda_events", "nvtx")  # disabled before stop() waits for the device
+_LIMIT: Final = 4 << 30
+
+
+class _Process:
+    """CUPTI in this process: one library, one pair of callbacks, one recorder at a time."""
+
+    def __init__(self) -> None:
+        self.driver = Driver()
+        self.cupti = Cupti(find())
+        self.sizes = layout.sizes(self.cupti.version)
+        self.cupti.system_thread_ids()
+        self.buffers = Buffers(self.cupti, _LIMIT)
+        self.recorder: CuptiRecorder | None = None
+        self.graph_level = False  # whether graph-level tracing was enabled before CUDA was used
+
+
+@lru_cache(maxsize=1)
+def _process() -> _Process:
+    return _Process()
+
+
+class CuptiRecorder:
+    """Records CUDA activity of this process. `start` and `stop` may alternate; only one recorder records at a time.
+
+    Args:
+        graph_trace: "node" records every kernel and copy inside a CUDA graph, "graph" one row per graph launch.
+            "graph" must be started before the first CUDA call of the process.
+        kinds: what to record, of `cupti_layout.KINDS`; fewer cost less.
+        limit: bytes of raw records to keep at most; what comes after is dropped and counted in the trace's notes.
+
+    Raises:
+        UsageError: no such kind or level.
+        RecordError: no driver, no libcupti, or one that we do not know.
+    """
+
+    def __init__(self, graph_trace: GraphTrace = "node", kinds: Iterable[str] = ALL_KINDS, limit: int = _LIMIT) -> None:
+        self.graph_trace = graph_trace
+        self.kinds = tuple(kinds)
+        if unknown := set(self.kinds) - set(ALL_KINDS):
+            raise UsageError(f"CUPTI records no {', '.join(sorted(unknown))}; known are {', '.join(ALL_KINDS)}")
+        if graph_trace not in ("node", "graph"):
+            raise UsageError(f"graph_trace is {graph_trace!r}; it may be node or graph")
+        self.recording = False
+        self._limit = limit
+        self._process = _process()
+        self._filled: list[bytes] = []
+        self._ranges = OwnRanges()
+        self._origin = 0
+        self._last = 0
+        self._dropped = 0
+        self._trace: Trace | None = None
+        if "nvtx" in self.kinds:
+            os.environ.setdefault(INJECTION, self._process.cupti.path)  # read at the process's first NVTX call
+
+    def start(self) -> None:
+        """Begin (or go on) recording.
+
+        Raises:
+            RecordError: another recorder or profiler records, or graph-level tracing comes too late.
+        """
+        process = self._process
+        if process.recorder is not None:
+            raise RecordError("another CUPTI recorder is recording in this process; stop it first")
+        if self.graph_trace == "graph" and not process.graph_level:
+            if process.driver.has_context():
+                raise RecordError(
+                    "graph-level tracing must start before the first CUDA call of the process (CUPTI crashes on graphs "
+                    "that exist already): start the recorder first, or record with graph_trace='node'"
+                )
+            process.graph_level = True
+        process.cupti.refuse_other_profilers()
+        process.buffers.limit = self._limit
+        process.buffers.drain()
+        self._origin = self._origin or time.time_ns()
+        enabled = []
+        try:
+            for kind in self._activities():
+                if kind in layout.KINDS["descriptions"] and process.driver.has_context():
+                    process.cupti.enable_and_dump(kind)
+                else:
+                    process.cupti.enable(kind)
+                enabled.append(kind)
+        except RecordError:
+            for kind in enabled:
+                process.cupti.disable(kind)
+            raise
+        process.recorder = self
+        self.recording = True
+        self._trace = None
+        atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """Wait for the device, take all records and disable CUPTI's activities; from here on nothing costs."""
+        if not self.recording:
+            return
+        atexit.unregister(self.stop)
+        cupti = self._process.cupti
+        self.recording = False
+        self._last = time.time_ns()
+        for kind in self._activities(only=_HOST_SIDE):
+            cupti.disable(kind)
+        self._process.driver.synchronize()
+        for kind in set(self._activities()) - set(self._activities(only=_HOST_SIDE)):
+            cupti.disable(kind)
+        self._take()
+        self._process.recorder = None
+
+    def push_range(self, text: str, payload: int | float | None, domain: str = "", color: int = -1) -> None:
+        """An NVTX range opens on the calling thread."""
+        self._ranges.push(text, payload, domain, color, self.recording)
+
+    def pop_range(self) -> None:
+        """The calling thread's innermost range closes; one opened while not recording leaves no row."""
+        self._ranges.pop(self.recording)
+
+    @property
+    def trace(self) -> Trace:
+        """Everything recorded so far, times in ns since the recording began."""
+        if self.recording:
+            self._last = time.time_ns()
+            self._take()
+        elif self._trace is not None:
+            return self._trace
+        cupti = self._process.cupti
+        sources = Sources(self._origin, os.getpid(), c_string, CallNames(cupti.library))
+        trace = build(self._filled, self._process.sizes, sources, self._ranges, self._last, self._dropped)
+        trace.metadata |= {
+            "source": f"cupti {layout.version_name(cupti.version)}",
+            "graph_trace": self.graph_trace,
+            "kinds": list(self.kinds),
+        }
+        self._trace = trace
+        return trace
+
+    def _activities(self, only: Iterable[str] = ALL_KINDS) -> list[int]:
+        chosen = [kind for name in self.kinds if name in only for kind in layout.KINDS[name]]
+        if self.graph_trace == "graph" and "kernels" in self.kinds and "kernels" in only:
+            chosen.insert(0, layout.GRAPH_TRACE)
+        return chosen
+
+    def _take(self) -> None:
+        self._process.cupti.flush()
+        self._dropped += self._process.cupti.dropped()
+        self._filled += self._process.buffers.drain()

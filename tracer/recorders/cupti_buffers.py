@@ -1,0 +1,82 @@
+"""The buffers that CUPTI fills: a pool behind two callbacks."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from typing import Any, Final
+
+from tracer.errors import RecordError
+from tracer.recorders.cupti_library import COMPLETE, REQUEST, Cupti
+
+SIZE: Final = 512 * 1024  # bytes; large enough that callbacks are rare, small enough that `parse` walks many at once
+_SLAB: Final = 32 * SIZE
+_PREPARED: Final = 4  # slabs
+_FEW: Final = 16  # buffers
+_POPULATE: Final = 0x8000  # MAP_POPULATE: CUPTI shall meet no page fault on the application's thread
+_ZEROED_OUT_ACTIVITY_BUFFER: Final = 5  # CUpti_ActivityAttribute: CUPTI need not clear a buffer, it comes cleared
+
+
+class Buffers:
+    """Gives CUPTI empty buffers and keeps what comes back. One for the process: CUPTI has one pair of callbacks.
+
+    While recording nothing is copied or cleared: the callbacks only move addresses, and memory is made (outside the
+    interpreter's lock) by the one that CUPTI's own thread calls.
+
+    Args:
+        cupti: the library to register with; None registers with none (tests).
+        limit: bytes of records to keep at most; beyond it CUPTI gets no buffer, drops records and counts them.
+    """
+
+    def __init__(self, cupti: Cupti | None, limit: int) -> None:
+        self.limit = limit
+        self._kept = 0
+        self._free: list[int] = []
+        self._filled: list[tuple[int, int]] = []
+        self._map = ctypes.CDLL(None, use_errno=True).mmap
+        self._map.restype = ctypes.c_void_p
+        self._map.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long]
+        for _ in range(_PREPARED):
+            self._grow()
+        self.callbacks = REQUEST(self._give), COMPLETE(self._take)  # CUPTI keeps their addresses only
+        if cupti is not None:
+            cupti.set_attribute(_ZEROED_OUT_ACTIVITY_BUFFER, ctypes.c_uint8(1))
+            cupti.register(*self.callbacks)
+
+    def drain(self) -> list[bytes]:
+        """A copy of all that was filled so far; its buffers are free again."""
+        filled, self._filled, self._kept = self._filled, [], 0
+        copies = []
+        for address, valid in filled:
+            copies.append(ctypes.string_at(address, valid))
+            ctypes.memset(address, 0, valid)
+            self._free.append(address)
+        return copies
+
+    def _grow(self) -> None:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _POPULATE
+        first = self._map(None, _SLAB, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+        if first is None or first == ctypes.c_void_p(-1).value:
+            raise RecordError(f"there is no memory for another {_SLAB >> 20} MiB of CUPTI buffers")
+        self._free += range(first, first + _SLAB, SIZE)
+
+    def _give(self, buffer: Any, size: Any, most_records: Any) -> None:
+        most_records[0] = 0  # as many as fit
+        if self._kept < self.limit and self._free:
+            buffer[0], size[0] = self._free.pop(), SIZE
+        else:
+            buffer[0], size[0] = None, 0
+
+    def _take(self, context: int | None, stream: int, buffer: int | None, size: int, valid: int) -> None:
+        if buffer is None:
+            return
+        if not valid:
+            self._free.append(buffer)
+            return
+        self._filled.append((buffer, valid))
+        self._kept += valid
+        if len(self._free) < _FEW and self._kept < self.limit:
+            try:
+                self._grow()
+            except RecordError:
+                self.limit = self._kept  # from here on records are dropped, and counted

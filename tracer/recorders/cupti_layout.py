@@ -1,0 +1,156 @@
+"""What CUPTI's activity records look like: kinds, sizes by version, and where the fields lie.
+
+Source: `offsetof` and `sizeof` over cupti_activity.h of CUDA 12.0, 12.2–12.6, 12.8, 12.9 and 13.0–13.5 (64 bit). A
+newer version appends to a record and never moves a field, so sizes depend on the version and offsets do not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from tracer.errors import RecordError
+
+MEMCPY: Final = 1
+MEMSET: Final = 2
+DRIVER: Final = 4
+RUNTIME: Final = 5
+DEVICE: Final = 8
+CONTEXT: Final = 9
+KERNEL: Final = 10
+MARKER: Final = 12
+MARKER_DATA: Final = 13
+OVERHEAD: Final = 17
+MEMCPY_PEER: Final = 22
+CUDA_EVENT: Final = 36
+STREAM: Final = 37
+SYNCHRONIZATION: Final = 38
+GRAPH_TRACE: Final = 51
+
+KINDS: Final[dict[str, tuple[int, ...]]] = {
+    "kernels": (KERNEL,),
+    "memcpys": (MEMCPY, MEMCPY_PEER),
+    "memsets": (MEMSET,),
+    "api": (RUNTIME, DRIVER),
+    "syncs": (SYNCHRONIZATION,),
+    "cuda_events": (CUDA_EVENT,),
+    "nvtx": (MARKER, MARKER_DATA),
+    "overhead": (OVERHEAD,),
+    "descriptions": (DEVICE, CONTEXT, STREAM),
+}
+"""What a recording may hold -> CUPTI activity kinds. Graph-level tracing adds GRAPH_TRACE to the kernels."""
+
+_API_RECORD: Final = {
+    "cbid": (4, "u4"), "start": (8, "u8"), "end": (16, "u8"), "process": (24, "u4"), "thread": (28, "u4"),
+    "correlation": (32, "u4"), "return_value": (36, "u4"),
+}  # fmt: skip
+
+FIELDS: Final[dict[int, dict[str, tuple[int, str]]]] = {
+    KERNEL: {
+        "registers": (6, "u2"), "start": (16, "u8"), "end": (24, "u8"), "device": (40, "u4"), "context": (44, "u4"),
+        "stream": (48, "u4"), "grid_x": (52, "i4"), "grid_y": (56, "i4"), "grid_z": (60, "i4"),
+        "block_x": (64, "i4"), "block_y": (68, "i4"), "block_z": (72, "i4"), "static_shared": (76, "i4"),
+        "dynamic_shared": (80, "i4"), "correlation": (92, "u4"), "name": (104, "u8"), "graph_node": (144, "u8"),
+        "graph": (156, "u4"),
+    },
+    MEMCPY: {
+        "kind": (4, "u1"), "src_kind": (5, "u1"), "dst_kind": (6, "u1"), "bytes": (8, "u8"), "start": (16, "u8"),
+        "end": (24, "u8"), "device": (32, "u4"), "context": (36, "u4"), "stream": (40, "u4"),
+        "correlation": (44, "u4"), "graph_node": (64, "u8"),
+    },
+    MEMCPY_PEER: {
+        "kind": (4, "u1"), "src_kind": (5, "u1"), "dst_kind": (6, "u1"), "bytes": (8, "u8"), "start": (16, "u8"),
+        "end": (24, "u8"), "device": (32, "u4"), "context": (36, "u4"), "stream": (40, "u4"),
+        "src_device": (44, "u4"), "dst_device": (52, "u4"), "correlation": (60, "u4"), "graph_node": (72, "u8"),
+    },
+    MEMSET: {
+        "value": (4, "u4"), "bytes": (8, "u8"), "start": (16, "u8"), "end": (24, "u8"), "device": (32, "u4"),
+        "context": (36, "u4"), "stream": (40, "u4"), "correlation": (44, "u4"), "mem_kind": (50, "u2"),
+        "graph_node": (64, "u8"),
+    },
+    RUNTIME: _API_RECORD,
+    DRIVER: _API_RECORD,
+    SYNCHRONIZATION: {
+        "type": (4, "u4"), "start": (8, "u8"), "end": (16, "u8"), "correlation": (24, "u4"), "context": (28, "u4"),
+        "stream": (32, "u4"), "event": (36, "u4"),
+    },
+    CUDA_EVENT: {
+        "correlation": (4, "u4"), "context": (8, "u4"), "stream": (12, "u4"), "event": (16, "u4"),
+        "event_sync": (48, "u8"),
+    },
+    GRAPH_TRACE: {
+        "correlation": (4, "u4"), "start": (8, "u8"), "end": (16, "u8"), "device": (24, "u4"), "graph": (28, "u4"),
+        "context": (32, "u4"), "stream": (36, "u4"),
+    },
+    MARKER: {
+        "flags": (4, "u4"), "timestamp": (8, "u8"), "id": (16, "u4"), "object_kind": (20, "u4"),
+        "process": (24, "u4"), "thread": (28, "u4"), "name": (40, "u8"), "domain": (48, "u8"),
+    },
+    MARKER_DATA: {
+        "flags": (4, "u4"), "id": (8, "u4"), "payload_kind": (12, "u4"), "payload": (16, "u8"), "color": (24, "u4"),
+        "category": (28, "u4"),
+    },
+    OVERHEAD: {"overhead_kind": (4, "u4"), "start": (24, "u8"), "end": (32, "u8")},
+    STREAM: {"context": (4, "u4"), "stream": (8, "u4"), "priority": (12, "u4"), "flag": (16, "u4")},
+    CONTEXT: {"context": (4, "u4"), "device": (8, "u4")},
+    DEVICE: {
+        "memory_bandwidth": (8, "u8"), "total_memory": (16, "u8"), "clock_rate": (36, "u4"), "sm_count": (44, "u4"),
+        "device": (112, "u4"), "name": (136, "u8"),
+    },
+}  # fmt: skip
+"""Kind -> our column -> (byte offset, numpy type). The first four bytes of every record are its kind.
+
+A field that lies past the end of an old version's record (`event_sync` before 12.8) is not there.
+"""
+
+_SIZES: Final = {
+    MEMCPY: {18: 88, 26: 96, 130400: 112}, MEMSET: {18: 88, 130400: 104}, DRIVER: {18: 40}, RUNTIME: {18: 40},
+    DEVICE: {18: 176, 20: 184, 130200: 192}, CONTEXT: {18: 16, 22: 24, 23: 32, 130100: 40},
+    KERNEL: {18: 208, 130000: 216, 130100: 224, 130300: 232, 130400: 248}, MARKER: {18: 56},
+    MARKER_DATA: {18: 32, 130000: 40}, OVERHEAD: {18: 40, 21: 48, 22: 56}, MEMCPY_PEER: {18: 96},
+    CUDA_EVENT: {18: 24, 26: 56, 130500: 80}, STREAM: {18: 24}, SYNCHRONIZATION: {18: 40, 26: 56},
+    GRAPH_TRACE: {18: 48, 21: 56},
+}  # fmt: skip
+"""Kind -> first CUPTI API version of a size -> bytes. 18 is CUDA 12.0, 20 is 12.2, 28 is 12.9, 130001 is 13.0.1."""
+
+OLDEST: Final = 18
+NEWEST: Final = 130599
+
+
+def sizes(version: int) -> dict[int, int]:
+    """Record kind -> bytes, for a CUPTI API version as `cuptiGetVersion` gives it.
+
+    Raises:
+        RecordError: a version whose records we do not know.
+    """
+    if not OLDEST <= version <= NEWEST:
+        raise RecordError(
+            f"CUPTI API version {version} is not known to intertoken (CUDA 12.0 to 13.5 are); use that of another CUDA"
+        )
+    return {kind: bytes_at[max(since for since in bytes_at if since <= version)] for kind, bytes_at in _SIZES.items()}
+
+
+def version_name(version: int) -> str:
+    """The CUDA release of a CUPTI API version.
+
+    Example:
+        >>> version_name(130001), version_name(28)
+        ('13.0.1', '12.9')
+    """
+    if version < 100_000:
+        return f"12.{min(version - 18, 9)}" if version < 28 else "12.9"
+    return f"{version // 10_000}.{version // 100 % 100}.{version % 100}"
+
+
+def record_type(kind: int, size: int) -> np.dtype[np.void]:
+    """The numpy structure of a record of that kind and size, with the fields that fit."""
+    fields = {name: field for name, field in FIELDS[kind].items() if field[0] + np.dtype(field[1]).itemsize <= size}
+    return np.dtype(
+        {
+            "names": list(fields),
+            "formats": [format for _, format in fields.values()],
+            "offsets": [offset for offset, _ in fields.values()],
+            "itemsize": size,
+        }
+    )

@@ -1,0 +1,189 @@
+"""libcupti: finding one copy of it, and calling it through ctypes.
+
+A CUDA machine has several copies (toolkit, pip wheel, Nsight Compute, Triton); two in one process do not work
+together. So the one that is loaded already comes first, then the pip wheel, then the toolkit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from tracer.errors import RecordError
+
+INJECTION: Final = "NVTX_INJECTION64_PATH"
+_PROFILER: Final = "CUDA_INJECTION64_PATH"
+_TAKEN: Final = frozenset({12, 15, 26, 39})  # max limit reached, not initialized, hardware busy, several subscribers
+_HINTS: Final = {
+    33: "the GPU is virtualised and does not allow profiling",
+    35: "the driver allows profiling to administrators only (NVreg_RestrictProfilingToAdminUsers)",
+    40: "the virtual GPU does not allow profiling",
+    43: "it cannot profile this MIG device",
+    45: "it cannot profile under WSL here",
+}
+_NAME: Final = re.compile(r"libcupti\.so[\d.]*$")
+
+REQUEST: Final = ctypes.CFUNCTYPE(
+    None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)
+)
+"""CUpti_BuffersCallbackRequestFunc(buffer, size, maxNumRecords)."""
+
+COMPLETE: Final = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t
+)
+"""CUpti_BuffersCallbackCompleteFunc(context, streamId, buffer, size, validSize)."""
+
+
+class Cupti:
+    """The calls of libcupti that a recorder needs; an error code becomes a RecordError.
+
+    Attributes:
+        path: the file it was loaded from.
+        version: the CUPTI API version, such as 28 (CUDA 12.9) or 130001 (13.0 Update 1).
+        library: for calls that have no method here.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            self.library = ctypes.CDLL(path)
+        except OSError as error:
+            raise RecordError(f"{path} cannot be loaded: {error}") from error
+        version = ctypes.c_uint32()
+        self._check("cuptiGetVersion", ctypes.byref(version))
+        self.version = version.value
+
+    def enable(self, kind: int) -> None:
+        """Begin collecting a kind of activity."""
+        self._check("cuptiActivityEnable", ctypes.c_int(kind))
+
+    def enable_and_dump(self, kind: int) -> None:
+        """Begin collecting a kind of description; what exists already is described at once."""
+        self._check("cuptiActivityEnableAndDump", ctypes.c_int(kind))
+
+    def disable(self, kind: int) -> None:
+        """Stop collecting a kind of activity."""
+        self._check("cuptiActivityDisable", ctypes.c_int(kind))
+
+    def register(self, request: Any, complete: Any) -> None:
+        """Set the callbacks (a REQUEST and a COMPLETE) that give and take buffers; the caller keeps them alive."""
+        self._check("cuptiActivityRegisterCallbacks", request, complete)
+
+    def refuse_other_profilers(self) -> None:
+        """Raise RecordError under nsys and its like.
+
+        CUPTI itself does not refuse: it then loses most records without a word.
+        """
+        if holder := os.environ.get(_PROFILER):
+            raise RecordError(f"another profiler traces CUDA in this process ({Path(holder).name}); record without it")
+
+    def flush(self) -> None:
+        """Take back all buffers, also those not full."""
+        self._check("cuptiActivityFlushAll", ctypes.c_uint32(1))
+
+    def dropped(self) -> int:
+        """How many records were lost for want of a buffer, since the last time this was asked."""
+        count = ctypes.c_size_t()
+        self._check("cuptiActivityGetNumDroppedRecords", None, ctypes.c_uint32(0), ctypes.byref(count))
+        return count.value
+
+    def system_thread_ids(self) -> None:
+        """Let records carry the operating system's thread ids."""
+        self._check("cuptiSetThreadIdType", ctypes.c_int(1))
+
+    def set_attribute(self, attribute: int, value: Any) -> None:
+        """Set a CUpti_ActivityAttribute to a ctypes value."""
+        size = ctypes.c_size_t(ctypes.sizeof(value))
+        self._check("cuptiActivitySetAttribute", ctypes.c_int(attribute), ctypes.byref(size), ctypes.byref(value))
+
+    def select_call(self, kind: str, cbid: int, on: bool) -> None:
+        """Collect (or no longer) one API call; `kind` is "Runtime" or "Driver". CUDA 12.6 and later."""
+        self._check(f"cuptiActivityEnable{kind}Api", ctypes.c_uint32(cbid), ctypes.c_uint8(on))
+
+    def _check(self, function: str, *arguments: Any) -> None:
+        code = getattr(self.library, function)(*arguments)
+        if code:
+            raise RecordError(self._reason(function, code))
+
+    def _reason(self, function: str, code: int) -> str:
+        text = ctypes.c_char_p()
+        self.library.cuptiGetResultString(ctypes.c_int(code), ctypes.byref(text))
+        name = text.value.decode() if text.value else f"error {code}"
+        if code in _TAKEN:
+            return f"CUPTI says {name} to {function}: another profiler holds it in this process"
+        return f"CUPTI says {name} to {function}" + (f": {_HINTS[code]}" if code in _HINTS else "")
+
+
+def find() -> str:
+    """The path of the libcupti to use.
+
+    Raises:
+        RecordError: there is none; says what to install.
+    """
+    for candidate in (*_loaded(), *_in_wheels(), *_in_toolkits()):
+        return str(candidate)
+    raise RecordError("there is no libcupti here: pip install 'intertoken[cuda13]' (or [cuda12]), or the CUDA toolkit")
+
+
+def _loaded(maps: Path = Path("/proc/self/maps")) -> Iterator[Path]:
+    if maps.exists():
+        for line in maps.read_text().splitlines():
+            path = line.partition("/")[2]
+            if path and _NAME.search(path):
+                yield Path("/" + path)
+
+
+def _in_wheels() -> Iterator[Path]:
+    found = importlib.util.find_spec("nvidia")
+    for root in found.submodule_search_locations or () if found else ():
+        for pattern in ("cu13/lib/libcupti.so.*", "cuda_cupti/lib/libcupti.so.*"):
+            yield from sorted(Path(root).glob(pattern))
+
+
+def _in_toolkits() -> Iterator[Path]:
+    named = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    installed = sorted(map(str, Path("/usr/local").glob("cuda*")), reverse=True)
+    for root in (*named, *installed):
+        for folder in ("extras/CUPTI/lib64", "lib64", "lib"):
+            yield from sorted(Path(root, folder).glob("libcupti.so.*"))
+
+
+class Driver:
+    """The few calls of libcuda that a recorder needs.
+
+    Raises:
+        RecordError: there is no NVIDIA driver.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._library = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise RecordError("there is no NVIDIA driver here (libcuda.so.1): CUDA cannot be recorded") from error
+
+    def has_context(self) -> bool:
+        """Whether this process uses CUDA already."""
+        count = ctypes.c_int()
+        if self._library.cuDeviceGetCount(ctypes.byref(count)) != 0:  # not initialised
+            return False
+        flags, active = ctypes.c_uint(), ctypes.c_int()
+        for device in range(count.value):
+            self._library.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
+            if active.value:
+                return True
+        return bool(self._current())
+
+    def synchronize(self) -> None:
+        """Wait for the calling thread's current context, if it has one."""
+        if self._current():
+            self._library.cuCtxSynchronize()
+
+    def _current(self) -> int | None:
+        context = ctypes.c_void_p()
+        self._library.cuCtxGetCurrent(ctypes.byref(context))
+        return context.value

@@ -1,0 +1,130 @@
+"""Names in CUPTI's records: C strings behind pointers, mangled kernel names, and the ids of API calls."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.errors import RecordError
+
+
+def c_string(address: int) -> str:
+    """The text at an address in this process; "" for NULL."""
+    return ctypes.string_at(address).decode("utf-8", "replace") if address else ""
+
+
+def categorical(keys: NDArray[Any], name: Callable[[int], str]) -> pd.Categorical:
+    """Keys (pointers, ids) as the categorical of their names; `name` sees each distinct key once."""
+    codes, distinct = pd.factorize(keys)
+    index, words = pd.factorize(np.array([name(int(key)) for key in distinct], dtype=object))
+    categories = pd.Index(words, dtype="str")
+    return pd.Categorical.from_codes(index[codes] if len(index) else codes, categories=categories)
+
+
+def renamed(names: pd.Categorical, change: Callable[[str], str]) -> pd.Categorical:
+    """The same rows with every category changed; categories that become equal are one."""
+    index, words = pd.factorize(np.array([change(str(word)) for word in names.categories], dtype=object))
+    codes = index[names.codes] if len(index) else names.codes
+    return pd.Categorical.from_codes(codes, categories=pd.Index(words, dtype="str"))
+
+
+@cache
+def _demangler() -> Any:
+    """`__cxa_demangle` of the C++ library; None where there is none."""
+    for library in ("libstdc++.so.6", "libc++abi.so.1", ctypes.util.find_library("stdc++")):
+        try:
+            function = ctypes.CDLL(library).__cxa_demangle if library else None
+        except (OSError, AttributeError):
+            continue
+        if function is not None:
+            function.restype = ctypes.c_void_p
+            function.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
+            return function
+    return None
+
+
+def demangled(name: str) -> str:
+    """A kernel's name as C++ writes it, with its arguments; the name itself if it is not mangled.
+
+    Example:
+        >>> demangled("_Z3addPfi"), demangled("gemv")
+        ('add(float*, int)', 'gemv')
+    """
+    function = _demangler() if name.startswith("_Z") else None
+    if function is None:
+        return name
+    status = ctypes.c_int(-1)
+    text = function(name.encode(), None, None, ctypes.byref(status))
+    if not text:
+        return name
+    try:
+        return c_string(text)
+    finally:
+        libc = ctypes.CDLL(None)
+        libc.free.argtypes = [ctypes.c_void_p]
+        libc.free(text)
+
+
+def short_name(name: str) -> str:
+    """A kernel's bare name: without return type, namespaces, template arguments and parameters, as nsys gives it.
+
+    Example:
+        >>> short_name("void at::native::reduce<float, (int)4>(T1*)"), short_name("(anonymous namespace)::k<1>(int)")
+        ('reduce', 'k')
+    """
+    plain, depth = [], 0
+    for letter in name.replace("(anonymous namespace)", "").replace("operator()", "operator"):
+        if letter == "<":
+            depth += 1
+        elif letter == ">" and depth:
+            depth -= 1
+        elif depth == 0:
+            if letter == "(":
+                break
+            plain.append(letter)
+    words = "".join(plain).split()
+    bare = words[-1].rpartition("::")[2] if words else ""
+    return bare or name
+
+
+class CallNames:
+    """Names of API calls, asked of libcupti once each.
+
+    Args:
+        library: libcupti, or None for a name that only says the id (tests).
+    """
+
+    def __init__(self, library: ctypes.CDLL | None) -> None:
+        self._library = library
+
+    def __call__(self, domain: int, cbid: int) -> str:
+        """The name with CUPTI's version suffix, such as "cudaMemcpyAsync_v3020".
+
+        Args:
+            domain: 1 driver, 2 runtime (`CUpti_CallbackDomain`).
+            cbid: the call's id in it.
+        """
+        if self._library is not None:
+            name = ctypes.c_char_p()
+            if self._library.cuptiGetCallbackName(domain, cbid, ctypes.byref(name)) == 0 and name.value:
+                return name.value.decode()
+        return f"{'cuda' if domain == 2 else 'cu'} call {cbid}"
+
+    def known(self, domain: int) -> dict[int, str]:
+        """All calls of a domain: id -> name.
+
+        Raises:
+            RecordError: libcupti names none.
+        """
+        names = {cbid: self(domain, cbid) for cbid in range(1, 1200)}
+        found = {cbid: name for cbid, name in names.items() if " call " not in name and name != "INVALID"}
+        if not found:
+            raise RecordError("libcupti names no API calls")
+        return found

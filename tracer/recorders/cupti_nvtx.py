@@ -1,0 +1,139 @@
+"""NVTX ranges: those that CUPTI delivers as MARKER records, and those that `tracer.annotate` notes by itself."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from tracer.recorders import cupti_layout as layout
+from tracer.recorders.cupti_names import categorical
+from tracer.recorders.cupti_records import Records
+from tracer.recorders.cupti_tables import Sources, ints
+from tracer.schema import MISSING, NVTX_KINDS
+
+_INSTANT, _START, _END = 1, 2, 4  # CUPTI_ACTIVITY_FLAG_MARKER_*
+_NO_COLOR: Final = 1  # CUPTI_ACTIVITY_FLAG_MARKER_COLOR_NONE
+_DOUBLE, _UINT64, _INT64 = 0, 1, 4  # CUpti_MetricValueKind
+_PROCESS: Final = 1  # CUPTI_ACTIVITY_OBJECT_PROCESS: what start/end ranges belong to
+_SAME: Final = 200_000  # ns: annotate() opens its NVTX range this soon after noting it, if at all
+
+_COLUMNS: Final = ("start", "end", "thread", "text", "domain", "color", "payload")
+
+
+class OwnRanges:
+    """The ranges of `annotate`, on CUPTI's clock."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Any, ...]] = []
+        self._open = threading.local()
+
+    def push(self, text: str, payload: float | None, domain: str, color: int, recording: bool) -> None:
+        """A range opens on the calling thread; it leaves a row if it opens and closes while recording."""
+        now = time.time_ns() if recording else None
+        self._stack().append((now, text, domain, color, payload))
+
+    def pop(self, recording: bool) -> None:
+        """The calling thread's innermost range closes."""
+        start, text, domain, color, payload = self._stack().pop()
+        if start is not None and recording:
+            number = float("nan") if payload is None else float(payload)
+            self.rows.append((start, time.time_ns(), threading.get_native_id(), text, domain, color, number))
+
+    def _stack(self) -> list[tuple[Any, ...]]:
+        if not hasattr(self._open, "stack"):
+            self._open.stack = []
+        stack: list[tuple[Any, ...]] = self._open.stack
+        return stack
+
+
+def nvtx_table(records: Records, own: OwnRanges, sources: Sources, last: int, notes: list[str]) -> pd.DataFrame:
+    """The nvtx table.
+
+    Args:
+        records: kind -> records.
+        own: the ranges of `annotate`.
+        sources: origin, process and names.
+        last: when the recording ended, in CUPTI's clock; ranges still open end there.
+        notes: gets a line that counts those.
+    """
+    noted = pd.DataFrame(own.rows, columns=list(_COLUMNS)).assign(kind="push/pop", process=os.getpid())
+    markers = _markers(records, sources, last, notes)
+    if len(markers) and len(noted):
+        markers = markers[~_noted_already(markers, noted)]
+    ranges = pd.concat([frame for frame in (noted, markers) if len(frame)] or [noted], ignore_index=True)
+    ranges[["start", "end"]] -= sources.origin
+    ranges["category"] = ranges["category"].fillna(MISSING).astype(np.int64) if "category" in ranges else MISSING
+    ranges["kind"] = pd.Categorical(ranges["kind"], categories=list(NVTX_KINDS))
+    return ranges
+
+
+def _markers(records: Records, sources: Sources, last: int, notes: list[str]) -> pd.DataFrame:
+    rows = records.get(layout.MARKER)
+    if rows is None or not len(rows):
+        return pd.DataFrame()
+    opened = rows[rows["flags"] & (_START | _INSTANT) != 0]
+    ends = rows[rows["flags"] & _END != 0]
+    end_of = pd.Series(ends["timestamp"].astype(np.int64), index=ends["id"]).groupby(level=0).first()
+    end = end_of.reindex(opened["id"]).to_numpy(np.float64, na_value=np.nan)
+    instant = opened["flags"] & _INSTANT != 0
+    start = opened["timestamp"].astype(np.int64)
+    still_open = np.isnan(end) & ~instant
+    if count := int(still_open.sum()):
+        notes.append(f"{count} NVTX ranges were still open at the end; they end with the recording")
+    exact = end_of.reindex(opened["id"], fill_value=last).to_numpy(np.int64)
+    frame = pd.DataFrame(
+        {
+            "start": start,
+            "end": np.where(instant, start, exact),
+            "thread": ints(opened["thread"]),
+            "process": ints(opened["process"]),
+            "text": categorical(opened["name"], sources.text),
+            "domain": categorical(opened["domain"], sources.text),
+            "kind": np.where(instant, "mark", np.where(opened["object_kind"] == _PROCESS, "start/end", "push/pop")),
+        }
+    )
+    return frame.assign(**_data(records, opened["id"]))
+
+
+def _data(records: Records, ids: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Payload, colour and category of the markers with those ids."""
+    rows = records.get(layout.MARKER_DATA)
+    if rows is None or not len(rows):
+        return {"payload": np.nan, "color": MISSING, "category": MISSING}
+    bits = np.ascontiguousarray(rows["payload"])
+    kind = rows["payload_kind"]
+    payload = np.where(kind == _DOUBLE, bits.view(np.float64), bits.view(np.int64).astype(np.float64))
+    payload = np.where(kind == _UINT64, bits.astype(np.float64), payload)
+    none = (kind == _UINT64) & (bits == 0)  # how CUPTI says that there is no payload
+    known = np.isin(kind, (_DOUBLE, _UINT64, _INT64)) & ~none
+    data = pd.DataFrame(
+        {
+            "payload": np.where(known, payload, np.nan),
+            "color": np.where(rows["flags"] & _NO_COLOR != 0, MISSING, rows["color"].astype(np.int64)),
+            "category": np.where(rows["category"] == 0, MISSING, rows["category"].astype(np.int64)),
+        },
+        index=rows["id"],
+    )
+    data = data[~data.index.duplicated()].reindex(ids)
+    return {
+        "payload": data["payload"].to_numpy(),
+        **{name: data[name].fillna(MISSING).to_numpy(np.int64) for name in ("color", "category")},
+    }
+
+
+def _noted_already(markers: pd.DataFrame, noted: pd.DataFrame) -> pd.Series[bool]:
+    """Which markers are the NVTX side of an `annotate`: of its thread and text, just inside it, the first such."""
+    left = markers[["start", "end", "thread", "text"]].astype({"text": "str"}).reset_index().sort_values("start")
+    right = noted[["start", "end", "thread", "text"]].astype({"text": "str"}).rename(columns={"end": "own_end"})
+    right = right.assign(own=np.arange(len(right))).sort_values("start")
+    pairs = pd.merge_asof(left, right, on="start", by=["thread", "text"], tolerance=_SAME)
+    inside = pairs["own"].notna() & (pairs["end"] <= pairs["own_end"])
+    first = ~pairs[inside].duplicated("own")
+    same = pd.Series(False, index=markers.index)
+    same.loc[pairs.loc[first[first].index, "index"]] = True
+    return same

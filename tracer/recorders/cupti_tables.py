@@ -1,0 +1,238 @@
+"""CUPTI's records -> the tables of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.recorders import cupti_layout as layout
+from tracer.recorders.cupti_names import categorical, demangled, renamed, short_name
+from tracer.recorders.cupti_records import Records
+from tracer.schema import MEMCPY_KINDS, MEMORY_KINDS, MISSING, NO_ID, SYNC_TYPES
+
+_MEMORY_WORDS: Final = (
+    "unknown", "pageable", "pinned", "device", "array", "managed", "device static", "managed static",
+)  # fmt: skip
+"""CUpti_ActivityMemoryKind in its order, which is not nsys's."""
+
+_OVERHEADS: Final = {
+    1: "driver compiler", 1 << 16: "buffer flush", 2 << 16: "instrumentation", 3 << 16: "resource",
+    4 << 16: "module loading", 5 << 16: "lazy function loading", 6 << 16: "command buffer full",
+    7 << 16: "activity buffer request", 8 << 16: "UVM initialisation",
+}  # fmt: skip
+"""CUpti_ActivityOverheadKind."""
+
+_DRIVER_DOMAIN, _RUNTIME_DOMAIN = 1, 2
+
+Frame = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What turning records into tables needs to know beside them.
+
+    Attributes:
+        origin: what becomes time 0, in CUPTI's clock (ns of CLOCK_REALTIME).
+        process: this process's id, which device records lack.
+        text: address of a C string -> the string.
+        call_name: (callback domain, callback id) -> name of the API call.
+    """
+
+    origin: int
+    process: int
+    text: Callable[[int], str]
+    call_name: Callable[[int, int], str]
+
+
+def tables(records: Records, sources: Sources, notes: list[str]) -> dict[str, pd.DataFrame]:
+    """All tables but nvtx, threads and processes.
+
+    Args:
+        records: kind -> records.
+        sources: origin, process and names.
+        notes: gets a line where device activities have no times.
+    """
+    frames = {
+        "kernels": _kernels(records, sources),
+        "memcpys": _memcpys(records, sources),
+        "memsets": _memsets(records, sources),
+        "graph_launches": _graph_launches(records, sources),
+    }
+    untimed = {name: int((frame["start"] == 0).sum()) for name, frame in frames.items() if len(frame.get("start", ()))}
+    for name, count in untimed.items():
+        if count:
+            keep = frames[name]["start"] != 0
+            frames[name] = {column: values[keep] for column, values in frames[name].items()}
+            notes.append(f"{count} of the {name} have no times (CUPTI could not collect them) and are left out")
+    frames |= {
+        "api": _api(records, sources),
+        "syncs": _syncs(records),
+        "cuda_events": _from(records, layout.CUDA_EVENT),
+        "devices": _devices(records, sources),
+    }
+    device_of = _device_of(records, frames)
+    for name in ("syncs", "cuda_events"):
+        if frames[name]:
+            frames[name]["device"] = device_of.reindex(frames[name]["context"], fill_value=MISSING).to_numpy()
+    frames["streams"] = _streams(records, frames)
+    for frame in frames.values():
+        for column in ("start", "end"):
+            if column in frame:
+                frame[column] = frame[column] - sources.origin
+    return {name: _framed(name, frame, sources.process) for name, frame in frames.items() if frame}
+
+
+def overheads(records: Records) -> dict[str, dict[str, int]]:
+    """CUPTI's own cost by its kinds: how often and how many ns."""
+    rows = records.get(layout.OVERHEAD)
+    if rows is None:
+        return {}
+    spent = (rows["end"] - rows["start"]).astype(np.int64)
+    found: dict[str, dict[str, int]] = {}
+    for kind in np.unique(rows["overhead_kind"]).tolist():
+        of_kind = spent[rows["overhead_kind"] == kind]
+        found[_OVERHEADS.get(kind, f"kind {kind}")] = {"count": len(of_kind), "ns": int(of_kind.sum())}
+    return found
+
+
+def ints(values: NDArray[Any]) -> NDArray[np.int64]:
+    """Any integers as int64; ids that CUPTI calls invalid (all 32 bits set) are MISSING."""
+    wide = values.astype(np.int64)
+    return np.where(wide == NO_ID, MISSING, wide) if values.dtype == np.uint32 else wide
+
+
+def _from(records: Records, kind: int) -> Frame:
+    """The columns of one kind's records, by start; empty if there are none."""
+    rows = records.get(kind)
+    if rows is None or not len(rows):
+        return {}
+    if rows.dtype.names and "start" in rows.dtype.names:
+        start = rows["start"].astype(np.int64)
+        if (np.diff(start) < 0).any():
+            rows = rows[np.argsort(start, kind="stable")]
+    return {name: ints(rows[name]) for name in rows.dtype.names or ()}
+
+
+def _joined(*parts: Frame) -> Frame:
+    """Rows of several frames in one; a column that one lacks is MISSING there."""
+    filled = [part for part in parts if part]
+    if len(filled) <= 1:
+        return filled[0] if filled else {}
+    names = dict.fromkeys(name for part in filled for name in part)
+    length = [len(next(iter(part.values()))) for part in filled]
+    return {
+        name: np.concatenate([p.get(name, np.full(n, MISSING)) for p, n in zip(filled, length, strict=True)])
+        for name in names
+    }
+
+
+def _in_graph(frame: Frame) -> Frame:
+    for column in ("graph_node", "graph"):
+        if column in frame:
+            frame[column] = np.where(frame[column] == 0, MISSING, frame[column])
+    return frame
+
+
+def _kernels(records: Records, sources: Sources) -> Frame:
+    frame = _in_graph(_from(records, layout.KERNEL))
+    if frame:
+        frame["name"] = renamed(categorical(frame["name"], sources.text), demangled)
+        frame["short_name"] = renamed(frame["name"], short_name)
+    return frame
+
+
+def _memcpys(records: Records, sources: Sources) -> Frame:
+    frame = _in_graph(_joined(_from(records, layout.MEMCPY), _from(records, layout.MEMCPY_PEER)))
+    if frame:
+        frame["kind"] = _words(frame["kind"], tuple(MEMCPY_KINDS), MEMCPY_KINDS)
+        for column in ("src_kind", "dst_kind"):
+            frame[column] = _words(frame[column], _MEMORY_WORDS, MEMORY_KINDS)
+    return frame
+
+
+def _memsets(records: Records, sources: Sources) -> Frame:
+    frame = _in_graph(_from(records, layout.MEMSET))
+    if frame:
+        frame["mem_kind"] = _words(frame["mem_kind"], _MEMORY_WORDS, MEMORY_KINDS)
+    return frame
+
+
+def _graph_launches(records: Records, sources: Sources) -> Frame:
+    return _from(records, layout.GRAPH_TRACE)
+
+
+def _api(records: Records, sources: Sources) -> Frame:
+    parts = []
+    for kind, domain in ((layout.RUNTIME, _RUNTIME_DOMAIN), (layout.DRIVER, _DRIVER_DOMAIN)):
+        frame = _from(records, kind)
+        if frame:
+            frame["call"] = frame.pop("cbid") << 2 | domain
+            parts.append(frame)
+    frame = _joined(*parts)
+    if frame:
+        call = frame.pop("call")
+        frame["name"] = categorical(call, lambda key: sources.call_name(key & 3, key >> 2))
+        codes = np.asarray(call & 3 == _DRIVER_DOMAIN, np.int8)
+        frame["layer"] = pd.Categorical.from_codes(codes, categories=pd.Index(["runtime", "driver"]))
+    return frame
+
+
+def _syncs(records: Records) -> Frame:
+    frame = _from(records, layout.SYNCHRONIZATION)
+    if frame:
+        frame["type"] = _words(frame["type"], tuple(SYNC_TYPES), SYNC_TYPES)
+    return frame
+
+
+def _devices(records: Records, sources: Sources) -> Frame:
+    frame = _from(records, layout.DEVICE)
+    if frame:
+        first = np.unique(frame["device"], return_index=True)[1]
+        frame = {name: values[first] for name, values in frame.items()}
+        frame["name"] = categorical(frame["name"], sources.text)
+        frame["memory_bandwidth"] = frame["memory_bandwidth"] * 1000  # CUPTI: kBytes/s
+        frame["clock_rate"] = frame["clock_rate"] * 1000  # CUPTI: kHz
+    return frame
+
+
+def _device_of(records: Records, frames: Mapping[str, Frame]) -> pd.Series[Any]:
+    """Context -> device, from contexts' descriptions and from what ran in them."""
+    known = [_from(records, layout.CONTEXT), *(frames[name] for name in ("kernels", "memcpys", "graph_launches"))]
+    pairs = [pd.DataFrame({"context": f["context"], "device": f["device"]}).drop_duplicates() for f in known if f]
+    if not pairs:
+        return pd.Series([], index=pd.Index([], dtype="int64"), dtype="int64")
+    return pd.concat(pairs).drop_duplicates("context").set_index("context")["device"]
+
+
+def _streams(records: Records, frames: Mapping[str, Frame]) -> Frame:
+    """Streams as described, and those only seen at work, which were made before the recording."""
+    described = _from(records, layout.STREAM)
+    used = [
+        pd.DataFrame({"context": f["context"], "stream": f["stream"]}).drop_duplicates()
+        for name in ("kernels", "memcpys", "memsets", "graph_launches", "syncs")
+        if (f := frames[name])
+    ]
+    parts = ([pd.DataFrame(described)] if described else []) + used
+    if not parts:
+        return {}
+    streams = pd.concat(parts, ignore_index=True).drop_duplicates(["context", "stream"])
+    streams = streams[streams["stream"] != MISSING].sort_values(["context", "stream"])
+    return {str(name): streams[name].fillna(MISSING).to_numpy(np.int64) for name in streams}
+
+
+def _words(values: NDArray[np.int64], words: tuple[str, ...], enum: Mapping[str, int]) -> pd.Categorical[str]:
+    """CUPTI's enum values as the categorical of a schema's enum; values beyond it are "unknown"."""
+    order = list(enum)
+    codes = np.array([order.index(word) for word in words] + [order.index("unknown")], np.int8)
+    return pd.Categorical.from_codes(codes[np.minimum(values, len(words))], categories=pd.Index(order))
+
+
+def _framed(name: str, frame: Frame, process: int) -> pd.DataFrame:
+    if name != "devices":
+        frame.setdefault("process", np.full(len(next(iter(frame.values()))), process))
+    return pd.DataFrame(frame, copy=False)

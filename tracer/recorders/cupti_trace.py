@@ -1,0 +1,57 @@
+"""CUPTI's raw buffers and the ranges of `annotate` -> a trace."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from tracer.recorders.cupti_nvtx import OwnRanges, nvtx_table
+from tracer.recorders.cupti_records import parse
+from tracer.recorders.cupti_tables import Sources, overheads, tables
+from tracer.trace import Trace
+
+
+def build(
+    buffers: Sequence[bytes], sizes: Mapping[int, int], sources: Sources, own: OwnRanges, last: int, dropped: int = 0
+) -> Trace:
+    """The trace of a recording.
+
+    Args:
+        buffers: the valid part of each activity buffer.
+        sizes: record kind -> bytes.
+        sources: origin, process and names.
+        own: the ranges of `annotate`.
+        last: when the recording ended, in CUPTI's clock (ns).
+        dropped: how many records CUPTI says that it dropped.
+    """
+    parsed = parse(buffers, sizes)
+    notes: list[str] = []
+    if dropped:
+        notes.append(f"{dropped} activity records were dropped: CUPTI found no free buffer")
+    for kind, count in parsed.unknown.items():
+        notes.append(f"records of kind {kind} are not known; {count} of CUPTI's buffers were read up to the first one")
+    if parsed.unread_bytes:
+        notes.append(f"{parsed.unread_bytes} bytes of CUPTI's buffers could not be read")
+    frames = tables(parsed.records, sources, notes)
+    frames["nvtx"] = nvtx_table(parsed.records, own, sources, last, notes)
+    frames |= _host(frames, sources.process)
+    metadata: dict[str, Any] = {
+        "clock": {"name": "CLOCK_REALTIME", "origin_ns": sources.origin},
+        "overhead": overheads(parsed.records),
+    }
+    return Trace(frames, metadata, notes)
+
+
+def _host(frames: dict[str, pd.DataFrame], process: int) -> dict[str, pd.DataFrame]:
+    used = [frames[name]["thread"] for name in ("api", "nvtx") if name in frames]
+    threads = pd.unique(pd.concat(used)).tolist()
+    names = {thread.native_id: thread.name for thread in threading.enumerate()}
+    return {
+        "threads": pd.DataFrame({"process": process, "thread": threads, "name": [names.get(t, "") for t in threads]}),
+        "processes": pd.DataFrame({"process": [process], "name": [Path(sys.executable).name]}),
+    }

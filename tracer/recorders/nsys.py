@@ -1,0 +1,71 @@
+"""Recording any command with Nsight Systems, and turning its reports into traces.
+
+Needs `nsys` on PATH (Nsight Systems; Nsight Compute brings one, too).
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tracer.errors import FormatError, RecordError
+from tracer.formats import nsys_sqlite
+from tracer.trace import Trace
+
+
+def available() -> bool:
+    """Whether nsys is on PATH."""
+    return shutil.which("nsys") is not None
+
+
+def profile(command: Sequence[str], graph_trace: str = "node") -> tuple[Trace, int]:
+    """Run a command under `nsys profile`, its output passed through.
+
+    Args:
+        command: program and arguments.
+        graph_trace: "node" or "graph".
+
+    Returns:
+        What was recorded, and the command's exit code.
+
+    Raises:
+        RecordError: nsys is missing, or made no report.
+    """
+    with tempfile.TemporaryDirectory(prefix="intertoken-") as directory:
+        report = Path(directory) / "recording.nsys-rep"
+        options = ("--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none", f"--cuda-graph-trace={graph_trace}")
+        try:
+            done = subprocess.run(("nsys", "profile", *options, "-o", str(report), *command), check=False)
+        except OSError as error:
+            raise RecordError(f"nsys cannot be run: {error.strerror}; install Nsight Systems") from error
+        if not report.exists():
+            raise RecordError(f"nsys made no report (exit code {done.returncode})")
+        return read_report(report), done.returncode
+
+
+def read_report(report: Path) -> Trace:
+    """Read a .nsys-rep file, by way of a temporary SQLite export.
+
+    Raises:
+        FormatError: nsys is missing (the message says what to run where it is), or cannot read the file.
+    """
+    with tempfile.TemporaryDirectory(prefix="intertoken-") as directory:
+        export = Path(directory) / "export.sqlite"
+        command = ("nsys", "export", "--type", "sqlite", "--force-overwrite", "true", "-o", str(export), str(report))
+        try:
+            done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
+        except OSError as error:
+            raise FormatError(
+                f"{report}: reading a .nsys-rep needs nsys on PATH; where it is, run "
+                f"`nsys export --type sqlite -o {report.with_suffix('.sqlite').name} {report.name}` and open the result"
+            ) from error
+        if done.returncode or not export.exists():
+            said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+            raise FormatError(f"{report}: nsys export failed (exit code {done.returncode}); it said: {said}")
+        try:
+            return nsys_sqlite.read(export)
+        except FormatError as error:
+            raise FormatError(str(error).replace(str(export), str(report))) from error
