@@ -104,7 +104,7 @@ def graph_of(backend: CudaBackend, kernels: Sequence[CudaKernel], early: bool) -
     """A graph of kernels in a row."""
     names = [Tensor(str(i), "none", (1,), "float32") for i in range(len(kernels))]
     plan = Plan(tuple(Launch(0, n) for n in names), 1, 0)
-    backend._stamps, backend._early = None, early
+    backend._light, backend._early = None, early
     return backend.instantiate(plan, dict(zip(names, kernels, strict=True)))
 
 

@@ -72,10 +72,11 @@ class GraphLaunch:
     def __init__(self, backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
         self._backend = backend
         self._graph = backend.instantiate(plan, kernels)
+        self._range = annotate("graph_launch")
 
     def launch(self) -> None:
         """One graph launch."""
-        with annotate("graph_launch"):
+        with self._range:
             self._backend.launch_graph(self._graph)
 
 
@@ -137,6 +138,7 @@ class Scheduler:
         self._tokens: HostArray = np.zeros(prepared.step.batch, np.int32)
         self._position = 0
         self._copies: list[Copy] = []
+        self._inputs_range, self._logits_range = annotate("inputs"), annotate("logits")
 
     def begin(self, tokens: HostArray) -> None:
         """Start all sequences anew from these tokens, at position 0."""
@@ -150,14 +152,14 @@ class Scheduler:
         if self._position >= self._prepared.step.context:
             raise UsageError(f"the context of {self._prepared.step.context} cells is full")
         step = self._prepared.step
-        with annotate("inputs"):
+        with self._inputs_range:
             self._strategy.send(self._backend, self._copies)
         self._launcher.launch()
         self._position += 1
         if self._strategy.advances_on_device:
             return None
         self._prepare_copies()
-        with annotate("logits"):
+        with self._logits_range:
             self._strategy.fetch(self._backend, self._logits, self._arrays[step.logits])
             self._tokens[:] = self._logits.argmax(axis=-1)
         return self._logits

@@ -12,17 +12,16 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from executor.backends.cuda_clock import GpuClock
 from executor.backends.cuda_graph import CudaGraph, instantiate
 from executor.backends.cuda_handles import CudaArray, CudaEvent, Streams
 from executor.backends.cuda_kernels import CudaKernel, bind
 from executor.backends.cuda_library import Library
+from executor.backends.cuda_light import LightPass
 from executor.backends.cuda_runtime import load_cuda
 from executor.backends.cuda_staging import CopyCount, address, pinned_array, staging_ring
 from executor.backends.cuda_stamps import Stamps
 from executor.backends.cuda_weights import encoded, random_on_device
 from executor.backends.interface import Backend, Guarantee, HostArray
-from executor.clocks import Alignment, Offset
 from executor.graph import BLOCK_FORMATS, Tensor
 from executor.plans import Plan
 from tracer.errors import ExecutionError
@@ -67,10 +66,7 @@ class CudaBackend(Backend):
         self._graphs: list[CudaGraph] = []
         self._correlations, self._event_ids, self._graph_ids = count(1), count(1), count(1)
         self._closed = False
-        self._stamps: Stamps | None = None
-        self._gpu_clock: GpuClock | None = None
-        self._started: Offset | None = None
-        self._launched: list[tuple[int, int]] = []  # correlation and graph of each stamped plan
+        self._light: LightPass | None = None
         self._at_head = False
         self.report_to(HostRecorder())
 
@@ -81,22 +77,13 @@ class CudaBackend(Backend):
         recorder.describe_device(_DEVICE, self._cuda.gpu)
         for stream in self._streams:
             recorder.describe_stream(_DEVICE, stream)
-        if self._stamps is not None and self._gpu_clock is not None:
-            self._stamps.restart()
-            self._launched.clear()
-            self._started = self._gpu_clock.offset(self._streams[0], self._clock)
+        if self._light is not None:
+            self._light.begin(self._clock)
 
     def report_late(self) -> None:
-        """Report the stamped plans as graph launches, in the host's time."""
-        if self._stamps is None or self._gpu_clock is None or self._started is None:
-            return
-        alignment = Alignment(self._started, self._gpu_clock.offset(self._streams[0], self._clock))
-        self._recorder.describe_device_clock(alignment.error_ns, alignment.drift_ppm)
-        stamps = alignment.to_host(self._stamps.read())
-        kept = min(len(stamps), len(self._launched))
-        rows = zip(stamps[len(stamps) - kept :].tolist(), self._launched[len(self._launched) - kept :], strict=True)
-        for (head, tail), (correlation, graph) in rows:
-            self._recorder.graph_launch(head, tail, device=_DEVICE, stream=0, correlation=correlation, graph=graph)
+        """Report the stamped steps."""
+        if self._light is not None:
+            self._light.report(self._recorder, _DEVICE)
 
     def close(self) -> None:
         """Wait for the GPU, then destroy graphs, events and streams, in this order."""
@@ -222,20 +209,20 @@ class CudaBackend(Backend):
         if start:
             correlation = next(self._correlations)
             self._recorder.api("launchKernel", start, self._clock(), correlation)
-            if self._at_head:
-                self._at_head = False
-                self._launched.append((correlation, MISSING))
+            if self._at_head and self._light is not None:
+                self._light.launched(correlation, MISSING)
+            self._at_head = False
 
     def head_of_step(self) -> None:
         """Stamp the head, if steps are stamped."""
-        if self._stamps is not None:
-            self._stamps.kernels[0].issue(self._cuda, self._streams[0])
+        if self._light is not None:
+            self._light.stamps.kernels[0].issue(self._cuda, self._streams[0])
             self._at_head = True
 
     def tail_of_step(self) -> None:
         """Stamp the tail, if steps are stamped."""
-        if self._stamps is not None:
-            self._stamps.kernels[1].issue(self._cuda, self._streams[0])
+        if self._light is not None:
+            self._light.stamps.kernels[1].issue(self._cuda, self._streams[0])
 
     def synchronize(self, stream: int) -> None:
         """Wait for the stream."""
@@ -283,7 +270,7 @@ class CudaBackend(Backend):
 
     def instantiate(self, plan: Plan, kernels: Mapping[Tensor, CudaKernel]) -> CudaGraph:
         """Capture the plan as a CUDA graph."""
-        around = self._stamps.kernels if self._stamps else None
+        around = self._light.stamps.kernels if self._light else None
         graph = instantiate(
             self._cuda, plan, kernels, self._streams.__getitem__, next(self._graph_ids),
             early=self._early, around=around,
@@ -292,13 +279,13 @@ class CudaBackend(Backend):
         return graph
 
     def stamp_steps(self, steps: int) -> Stamps:
-        """Let graphs instantiated from now on stamp the GPU's clock at head and tail of each launch.
+        """Let plans instantiated from now on stamp the GPU's clock at head and tail of each launch.
 
         Args:
             steps: how many launches the history keeps.
         """
-        self._stamps, self._gpu_clock = Stamps(self._library, steps), GpuClock(self._library)
-        return self._stamps
+        self._light = LightPass(self._library, steps, self._streams[0])
+        return self._light.stamps
 
     def launch_graph(self, graph: CudaGraph) -> None:
         """One call."""
@@ -307,7 +294,8 @@ class CudaBackend(Backend):
         if start:
             correlation = next(self._correlations)
             self._recorder.api("graphLaunch", start, self._clock(), correlation)
-            self._launched.append((correlation, graph.id))
+            if self._light is not None:
+                self._light.launched(correlation, graph.id)
 
     def _create_stream(self, number: int) -> int:
         if self._closed:

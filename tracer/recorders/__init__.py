@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 import nvtx
@@ -93,11 +94,11 @@ def _recording(recorder: AnyRecorder) -> Iterator[AnyRecorder]:
         deactivate(recorder)
 
 
-@contextmanager
-def annotate(
-    text: str, *, index: int | float | None = None, domain: str | None = None, color: str | int = "blue"
-) -> Iterator[None]:
+class annotate:  # a verb, used as `with annotate(...)`
     """An NVTX range around the body, seen by Nsight Systems and by every active recorder.
+
+    A class with slots rather than a generator: it stands between two tokens, where each microsecond shows. One object
+    may be used again and again, but not inside itself.
 
     Args:
         text: the range's text, such as "token".
@@ -105,13 +106,28 @@ def annotate(
         domain: its NVTX domain; None is the default one.
         color: a name that `nvtx` knows, or 0xAARRGGBB.
     """
-    recorders = tuple(_active)
-    for recorder in recorders:
-        recorder.push_range(text, index, domain or "", color if isinstance(color, int) else color_to_hex(color))
-    nvtx.push_range(text, color=color, domain=domain, payload=index)
-    try:
-        yield
-    finally:
-        nvtx.pop_range(domain)
-        for recorder in reversed(recorders):
+
+    __slots__ = ("_color", "_domain", "_index", "_recorders", "_text")
+
+    def __init__(
+        self, text: str, *, index: int | float | None = None, domain: str | None = None, color: str | int = "blue"
+    ) -> None:
+        self._text, self._index, self._domain, self._color = text, index, domain, color
+        self._recorders: tuple[Recorder, ...] = ()
+
+    def __enter__(self) -> None:
+        self._recorders = tuple(_active)
+        if self._recorders:
+            for recorder in self._recorders:
+                recorder.push_range(self._text, self._index, self._domain or "", _argb(self._color))
+        nvtx.push_range(self._text, color=self._color, domain=self._domain, payload=self._index)
+
+    def __exit__(self, *failure: object) -> None:
+        nvtx.pop_range(self._domain)
+        for recorder in reversed(self._recorders):
             recorder.pop_range()
+
+
+@cache
+def _argb(color: str | int) -> int:
+    return color if isinstance(color, int) else int(color_to_hex(color))

@@ -30,6 +30,14 @@ _OpenRange = tuple[int, str, int | float | None, str, int]
 _ON_DEVICE: Final = ("kernels", "memcpys", "syncs", "cuda_events", "graph_launches")
 
 
+class _Thread(threading.local):
+    """What the recorder keeps of each thread: its id, which costs a system call, and the ranges open on it."""
+
+    def __init__(self) -> None:
+        self.id = threading.get_native_id()
+        self.open: list[_OpenRange | None] = []
+
+
 class HostRecorder:
     """Collects what backends report, in ns of one clock.
 
@@ -41,8 +49,8 @@ class HostRecorder:
         self.clock = clock
         self.recording = False
         self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _COLUMNS}
-        self._open = threading.local()
-        self._streams: dict[tuple[int, int], str] = {}
+        self._thread = _Thread()
+        self._streams: dict[tuple[int, int], None] = {}  # in the order they were announced
         self._devices: dict[int, str] = {}
         self._clock_facts: dict[str, int | float] = {}
 
@@ -57,7 +65,7 @@ class HostRecorder:
     def api(self, name: str, start: int, end: int, correlation: int) -> None:
         """A call on the calling host thread, named as CUDA names it without the `cuda` prefix."""
         if self.recording:
-            self._rows["api"].append((start, end, threading.get_native_id(), correlation, name))
+            self._rows["api"].append((start, end, self._thread.id, correlation, name))
 
     def kernel(
         self, name: str, start: int, end: int, *, device: int, stream: int, correlation: int,
@@ -104,9 +112,9 @@ class HostRecorder:
         """Name a device."""
         self._devices[device] = name
 
-    def describe_stream(self, device: int, stream: int, flag: str = "") -> None:
+    def describe_stream(self, device: int, stream: int) -> None:
         """Announce a stream, so that it is listed even if nothing runs on it."""
-        self._streams[device, stream] = flag
+        self._streams[device, stream] = None
 
     def describe_device_clock(self, error_ns: int, drift_ppm: float) -> None:
         """How well device times were brought to this recorder's clock; of several alignments the worst is kept."""
@@ -116,21 +124,15 @@ class HostRecorder:
 
     def push_range(self, text: str, payload: int | float | None, domain: str = "", color: int = MISSING) -> None:
         """An NVTX range opens on the calling thread; colour as 0xAARRGGBB."""
-        self._stack().append((self.clock(), text, payload, domain, color) if self.recording else None)
+        self._thread.open.append((self.clock(), text, payload, domain, color) if self.recording else None)
 
     def pop_range(self) -> None:
         """The calling thread's innermost range closes; a range opened while not recording leaves no row."""
-        opened = self._stack().pop()
+        end, thread = self.clock(), self._thread
+        opened = thread.open.pop()
         if opened is not None and self.recording:
             start, text, payload, domain, color = opened
-            value = float("nan") if payload is None else float(payload)
-            self._rows["nvtx"].append((start, self.clock(), threading.get_native_id(), text, value, domain, color))
-
-    def _stack(self) -> list[_OpenRange | None]:
-        if not hasattr(self._open, "stack"):
-            self._open.stack = []
-        stack: list[_OpenRange | None] = self._open.stack
-        return stack
+            self._rows["nvtx"].append((start, end, thread.id, text, payload, domain, color))
 
     @property
     def trace(self) -> Trace:
@@ -146,6 +148,7 @@ class HostRecorder:
         frames["kernels"]["short_name"] = [name.partition("(")[0] for name in frames["kernels"]["name"]]
         frames["api"]["return_value"] = 0
         frames["nvtx"]["kind"] = "push/pop"
+        frames["nvtx"]["payload"] = frames["nvtx"]["payload"].astype("float64")  # None becomes NaN
         origin = min((int(f["start"].min()) for f in frames.values() if "start" in f and len(f)), default=0)
         for frame in frames.values():
             if "start" in frame and len(frame):

@@ -1,0 +1,50 @@
+"""What the GPU itself says in the light pass: head and tail of every step by its own clock, in the host's time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from executor.backends.cuda_clock import GpuClock
+from executor.backends.cuda_library import Library
+from executor.backends.cuda_stamps import Stamps
+from executor.clocks import Alignment, Offset
+from tracer.recorders.host import HostRecorder
+
+
+class LightPass:
+    """Stamps, the calls that launched the stamped steps, and the clocks' offsets before and after.
+
+    Args:
+        library: compiles the kernels.
+        steps: how many steps are kept; of more, the last.
+        stream: address of the stream on which the clock is asked.
+    """
+
+    def __init__(self, library: Library, steps: int, stream: int) -> None:
+        self.stamps = Stamps(library, steps)
+        self._gpu_clock, self._stream = GpuClock(library), stream
+        self._launched: list[tuple[int, int]] = []
+        self._before: Offset | None = None
+
+    def begin(self, clock: Callable[[], int]) -> None:
+        """Forget all steps and measure the clocks' offset. Call it while the device is idle."""
+        self.stamps.restart()
+        self._launched.clear()
+        self._before = self._gpu_clock.offset(self._stream, clock)
+
+    def launched(self, correlation: int, graph: int) -> None:
+        """A stamped step was launched by the call of that correlation."""
+        self._launched.append((correlation, graph))
+
+    def report(self, recorder: HostRecorder, device: int) -> None:
+        """Report the steps since `begin` as graph launches on stream 0. Call it while the device is idle."""
+        if self._before is None:
+            return
+        alignment = Alignment(self._before, self._gpu_clock.offset(self._stream, recorder.clock))
+        recorder.describe_device_clock(alignment.error_ns, alignment.drift_ppm)
+        times = alignment.to_host(self.stamps.read()).tolist()
+        kept = min(len(times), len(self._launched))
+        for (head, tail), (correlation, graph) in zip(
+            times[len(times) - kept :], self._launched[len(self._launched) - kept :], strict=True
+        ):
+            recorder.graph_launch(head, tail, device=device, stream=0, correlation=correlation, graph=graph)
