@@ -16,7 +16,7 @@ PORT ?= 8050
 
 demo: .venv/.installed
 	$(BIN)/intertoken run --backend cpu --model tiny --sync sccc,saaas,aaas,aaag,ggg --force -o $(RUNS)
-	$(BIN)/intertoken dashboard $(RUNS) sample_traces --port $(PORT)
+	$(BIN)/intertoken dashboard sample_traces $(RUNS) --port $(PORT)
 
 check: .venv/.installed
 	$(BIN)/ruff check .

@@ -1,7 +1,9 @@
-"""Make the bundled recordings from the SQLite exports: `python sample_traces/make.py EXPORTS_DIR`.
+"""Make the bundled recordings: `python sample_traces/make.py EXPORTS_DIR [RUNS_DIR]`.
 
-Writing them as run directories keeps only what a trace has (no environment, paths, host names or GPU ids) and shrinks
-them; run.json adds what was measured without a profiler.
+EXPORTS_DIR holds SQLite exports of Nsight Systems. Writing them as run directories keeps only what a trace has (no
+environment, paths, host names or GPU ids) and shrinks them; run.json adds what was measured without a profiler.
+RUNS_DIR holds our own run directories, as `benchmarks/gpu_gaps.py --runs` leaves them; of the light pass only one
+repeat is kept.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 import tracer
 
@@ -50,8 +54,31 @@ def cupy() -> dict[str, Any]:
     return {"configuration": CUPY, "ranges": ranges}
 
 
-def main(exports: Path) -> None:
+def one_repeat(trace: tracer.Trace) -> tracer.Trace:
+    """What happens inside the middle one of the ranges `repeat`."""
+    repeats = trace["nvtx"].query("text == 'repeat'")
+    middle = repeats.iloc[len(repeats) // 2]
+
+    def cut(_: str, frame: pd.DataFrame) -> pd.DataFrame:
+        if "start" not in frame:
+            return frame
+        return frame[(frame["start"] >= middle["start"]) & (frame["end"] <= middle["end"])]
+
+    return trace.map_tables(cut)
+
+
+def own(runs: Path, target: Path) -> None:
+    for run in sorted(path for path in runs.glob("llama-*") if (path / "run.json").is_file()):
+        for name in ("", "node"):  # the graph passes say no more than these two
+            if (run / name / "run.json").is_file():
+                trace = tracer.read(run / name)
+                tracer.write(trace if name else one_repeat(trace), target / run.name / name)
+
+
+def main(exports: Path, runs: Path | None = None) -> None:
     target = Path(__file__).parent
+    if runs is not None:
+        own(runs, target)
     runs = {
         f"llama1b-{s}-{level}": (f"llama1b-{s}-{level}", llama(s)) for s in LLAMA_RATES for level in ("node", "graph")
     }
@@ -69,4 +96,4 @@ def main(exports: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))

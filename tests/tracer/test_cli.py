@@ -80,6 +80,13 @@ def test_convert_keeps_the_answers_and_overwrites_nothing(tmp_path: Path) -> Non
     assert "exists already" in again.stderr
 
 
+def test_a_directory_may_have_dots_in_its_name(tmp_path: Path) -> None:
+    assert run("convert", LLAMA["sccc", "graph"], tmp_path / "llama-1.1b-sccc").exit_code == 0
+    refused = run("convert", LLAMA["sccc", "graph"], tmp_path / "out.xyz")
+    assert refused.exit_code == 2
+    assert "cannot write .xyz" in refused.stderr
+
+
 def bad_inputs(folder: Path) -> dict[str, Path]:
     empty_file, text, empty_folder, notes = (folder / n for n in ("empty.sqlite", "text.sqlite", "empty", "notes"))
     empty_file.touch()

@@ -6,9 +6,11 @@ Adding a format: write `formats/NAME.py` with `sniff(path) -> bool`, `read(path)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from tracer.errors import FormatError
 from tracer.trace import Trace
@@ -34,6 +36,8 @@ class Format:
 
 
 _formats: list[Format] = []
+_SUFFIX: Final = re.compile(r"\.[a-z]\w*(-rep)?", re.IGNORECASE)
+"""What counts as a suffix; the end of `llama-1.1b-sccc` does not."""
 
 
 def register(format: Format) -> None:
@@ -91,10 +95,11 @@ def check_writable(path: str | Path) -> Callable[[Trace, Path], None]:
     if target.exists():
         raise FormatError(f"{target}: exists already; choose another name")
     writers = {f.suffix: (f.name, f.write) for f in _formats if f.write is not None}
-    if target.suffix in writers:
-        return writers[target.suffix][1]
+    suffix = target.suffix if _SUFFIX.fullmatch(target.suffix) else ""
+    if suffix in writers:
+        return writers[suffix][1]
     known = ", ".join(f"{name} ({suffix or 'a directory'})" for suffix, (name, _) in writers.items())
-    raise FormatError(f"{target}: cannot write {target.suffix or 'this'}; known are {known}")
+    raise FormatError(f"{target}: cannot write {suffix}; known are {known}")
 
 
 from tracer.formats import nsys_parquet, nsys_rep, nsys_sqlite  # noqa: E402

@@ -116,7 +116,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
 
 
 def _opened(view: View, store: RunStore) -> View:
-    """A view as a link gives it; without one, the runs of the first model with the longest and the shortest gap."""
+    """A view as a link gives it; without one, the runs alike the first with the longest and the shortest gap."""
     if view.runs is None:
         view = replace(view, runs=tuple(extremes(store.runs())))
     return replace(view, runs=tuple(run.key for run in store.chosen(view.runs or ())))
@@ -131,8 +131,9 @@ def extremes(runs: Sequence[Run]) -> list[str]:
     return [run.key for run in chosen]
 
 
-def _kind(run: Run) -> tuple[str, str | None]:
-    return run.summary.model, run.summary.graph_trace
+def _kind(run: Run) -> tuple[str, str, str | None, bool]:
+    summary = run.summary
+    return summary.model, summary.concurrency, summary.graph_trace, summary.warning is None
 
 
 def _keys(selected: Any) -> list[str]:
