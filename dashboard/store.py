@@ -157,7 +157,7 @@ def _read(path: Path) -> list[Run]:
     """The runs of one recording."""
     name = path.stem if path.suffix in {".sqlite", ".json", ".nsys-rep"} else path.name
     if _is_pass(path):
-        name = f"{path.parent.name} · {name} pass"
+        name = f"{path.parent.name} · {name}"
     try:
         trace = formats.read(path)
     except TraceError as problem:

@@ -1,8 +1,25 @@
 // What only the browser knows: the theme it prefers, how wide the page is, and the clipboard.
+// A change of width or of the preferred theme is told to the page like a change of the view.
+(function () {
+  let waiting;
+  const tell = () => {
+    window.clearTimeout(waiting);
+    waiting = window.setTimeout(() => {
+      if (!document.getElementById("timeline")) return;
+      const { screen, latest } = window.dash_clientside.intertoken;
+      window.dash_clientside.set_props("screen", { data: screen(latest.view) });
+    }, 150);
+  };
+  window.addEventListener("resize", tell);
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", tell);
+})();
 window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.intertoken = {
+  latest: { view: null },
+
   // Settle the theme, and say it with the width of the timeline.
   screen: function (view) {
+    window.dash_clientside.intertoken.latest.view = view;
     const prefersDark = window.matchMedia("(prefers-color-scheme: dark)").matches;
     const theme = (view && view.theme) || "auto";
     const scheme = theme === "auto" ? (prefersDark ? "dark" : "light") : theme;

@@ -244,3 +244,30 @@ def test_a_broken_recording_says_so_and_cannot_be_chosen(page, address):
     assert "broken.sqlite" in row.text
     assert not row.find_elements(By.CSS_SELECTOR, ".ag-checkbox-input:enabled")
     page.until(lambda: "Select one to six" in page.browser.find_element(By.ID, "nothing").text, "what to do")
+
+
+def test_the_drawing_follows_the_window(page, address):
+    page.open(f"{address}?run=short-gap")
+    page.shows(lambda d: len(d.headings) == 1, "a timeline")
+    screen = "return window.dash_clientside.intertoken.screen(window.dash_clientside.intertoken.latest.view).width"
+    wide = page.browser.execute_script(screen)
+    asked = "return performance.getEntriesByType('resource').filter(e => e.name.includes('_dash-update')).length"
+    before = page.browser.execute_script(asked)
+    page.browser.set_window_size(800, 1100)
+    try:
+        page.until(lambda: page.browser.execute_script(asked) > before, "a new drawing")
+        assert page.browser.execute_script(screen) < wide - 400
+        page.shows(lambda d: len(d.headings) == 1, "a timeline still")
+    finally:
+        page.browser.set_window_size(1440, 1100)
+
+
+def test_on_paper_a_dark_page_is_light(page, address):
+    page.open(f"{address}?run=short-gap&theme=dark")
+    page.shows(lambda d: len(d.headings) == 1, "a timeline")
+    page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        colour = "return getComputedStyle(document.querySelector('#runs .ag-root-wrapper')).backgroundColor"
+        page.until(lambda: page.browser.execute_script(colour) == "rgb(255, 255, 255)", "white paper")
+    finally:
+        page.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

@@ -175,8 +175,8 @@ def test_traced_passes_follow_the_run_they_belong_to(tmp_path):
     formats.write(decode(), tmp_path / "run")
     formats.write(decode(), tmp_path / "run" / "node")
     formats.write(decode(), tmp_path / "zrun")
-    assert [run.name for run in RunStore([tmp_path]).runs()] == ["run", "run · node pass", "zrun"]
-    assert [run.name for run in RunStore([tmp_path / "run"]).runs()] == ["run", "run · node pass"]
+    assert [run.name for run in RunStore([tmp_path]).runs()] == ["run", "run · node", "zrun"]
+    assert [run.name for run in RunStore([tmp_path / "run"]).runs()] == ["run", "run · node"]
 
 
 def test_no_recording_takes_the_page_down(tmp_path):

@@ -31,8 +31,8 @@ def _words(field: str, header: str, width: int, hint: str = "") -> dict[str, Any
 
 
 COLUMNS: list[dict[str, Any]] = [
-    _words("name", "Run", 236) | {"minWidth": 236, "flex": 3, "tooltipField": "note"},
-    _words("model", "Model", 118) | {"tooltipField": "model"},
+    _words("name", "Run", 268) | {"minWidth": 268, "flex": 3, "tooltipField": "note"},
+    _words("model", "Model", 104) | {"tooltipField": "model"},
     _words("strategy", "Class", 70, "The strategy that the calls in the recording follow"),
     _words("configured", "Asked for", 96, "The strategy the run was started with"),
     _words("mode", "Mode", 92, "Streams: sequential or concurrent branches"),
