@@ -1,13 +1,14 @@
 # make demo   record every strategy on the CPU backend and open the dashboard on the runs and the sample recordings
 # make test   lint, types and all tests
-# Both create .venv on first use. PYTHON=python3.12 chooses another interpreter (3.11 or later).
+# make bench  the benchmarks that need no GPU; `make bench-gpu` those that do
+# All create .venv on first use. PYTHON=python3.12 chooses another interpreter (3.11 or later).
 
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3.14,$(if $(shell command -v $(name)),$(name))) python3)
 BIN := .venv/bin
 RUNS ?= runs
 PORT ?= 8050
 
-.PHONY: demo test check bench clean
+.PHONY: demo test check bench bench-gpu clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -27,7 +28,10 @@ test: check
 	$(BIN)/python -m pytest -n auto
 
 bench: .venv/.installed
-	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+	for name in read_nsys_sqlite cupti_parse; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+
+bench-gpu: .venv/.installed
+	for name in gpu_decode gpu_gaps cupti_truth cupti_overhead; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis $(RUNS)
