@@ -94,7 +94,8 @@ class Row:
     @cached_property
     def codes(self) -> tuple[Ints, Ints]:
         """Per event its position in `texts` and in `titles`."""
-        return tuple(self.events[c].cat.codes.to_numpy().astype(np.int64) for c in ("name", "full"))  # type: ignore[return-value]
+        name, full = (self.events[c].cat.codes.to_numpy().astype(np.int64) for c in ("name", "full"))
+        return name, full
 
 
 def rows_of(trace: Trace, low: int | None = None, high: int | None = None) -> list[Row]:

@@ -57,6 +57,8 @@ def address(tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     formats.write(decode(tokens=40, kernel=HOSTILE), runs / "short-gap")
     formats.write(decode(tokens=30, gap=2 * GAP), runs / "wide-gap")
+    for number in range(20):
+        formats.write(decode(tokens=3), runs / f"zrun-{number:02}")
     (runs / "broken.sqlite").write_bytes(b"SQLite format 3\x00 but not really")
     server = waitress.create_server(create_app([runs]).server, host="127.0.0.1", port=0, threads=12)
     thread = threading.Thread(target=server.run, daemon=True)
@@ -244,6 +246,15 @@ def test_a_broken_recording_says_so_and_cannot_be_chosen(page, address):
     assert "broken.sqlite" in row.text
     assert not row.find_elements(By.CSS_SELECTOR, ".ag-checkbox-input:enabled")
     page.until(lambda: "Select one to six" in page.browser.find_element(By.ID, "nothing").text, "what to do")
+
+
+def test_a_link_brings_its_run_into_view_in_the_table(page, address):
+    page.open(f"{address}?run=zrun-19")
+    page.shows(lambda d: d.headings and "zrun-19" in d.headings[0], "its timeline")
+    page.until(
+        lambda: page.browser.find_elements(By.CSS_SELECTOR, '#runs .ag-row[row-id="zrun-19"] .ag-checkbox-input'),
+        "its row",
+    )
 
 
 def test_the_drawing_follows_the_window(page, address):

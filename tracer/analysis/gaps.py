@@ -226,7 +226,7 @@ def _launch_latency(trace: Trace, launching: NDArray[np.int64], compute_start: N
 
 def _device_copies(trace: Trace, device: int) -> Spans:
     parts = [t[t["device"] == device] for t in (trace["memcpys"], trace["memsets"])]
-    return tuple(np.concatenate([p[c].to_numpy() for p in parts]) for c in ("start", "end"))  # type: ignore[return-value]
+    return _spans(parts)
 
 
 def _others(trace: Trace, device: int, process: int, elsewhere: NDArray[np.bool_]) -> Spans:
@@ -235,7 +235,12 @@ def _others(trace: Trace, device: int, process: int, elsewhere: NDArray[np.bool_
     parts = [api] + [
         t[(t["device"] == device) & (t["process"] != process)] for t in (trace[name] for name in COMPUTE_TABLES)
     ]
-    return tuple(np.concatenate([p[c].to_numpy() for p in parts]) for c in ("start", "end"))  # type: ignore[return-value]
+    return _spans(parts)
+
+
+def _spans(parts: list[pd.DataFrame]) -> Spans:
+    starts, ends = (np.concatenate([part[column].to_numpy() for part in parts]) for column in ("start", "end"))
+    return starts, ends
 
 
 def graph_trace_level(compute: pd.DataFrame, trace: Trace) -> str:

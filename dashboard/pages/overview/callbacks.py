@@ -65,6 +65,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
         Output("token", "max"),
         Output("token-label", "children"),
         Output("align", "value"),
+        Output("runs", "scrollTo"),
         Input("runs", "rowData"),
         Input("url", "search"),
         Input("runs", "selectedRows"),
@@ -91,7 +92,8 @@ def _reduce(app: Dash, store: RunStore) -> None:
             raise PreventUpdate
         triggered = {t["prop_id"].split(".")[0]: t["prop_id"] for t in ctx.triggered}
         source = next(iter(triggered), "")
-        if before is None or source == "url" or triggered.get("runs") == "runs.rowData":
+        opens = before is None or source == "url" or triggered.get("runs") == "runs.rowData"
+        if opens:
             view = _opened(View.parse(search), store)
         else:
             view = View.from_data(before)
@@ -112,6 +114,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
             max(most, 1),
             f"of token {token_of(runs, view)} (0–{most})",
             view.align,
+            {"rowId": view.runs[0], "rowPosition": "top"} if opens and view.runs else no_update,
         )
 
 
