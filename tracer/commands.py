@@ -93,7 +93,10 @@ def emit(as_json: bool, facts: dict[str, Any], show: Callable[[dict[str, Any]], 
 @click.command()
 @trace_options
 def info(path: Path, within: str | None, bounds: tuple[int | None, int | None], as_json: bool) -> None:
-    """What a recording holds: source, devices, events, token steps, and the main figures."""
+    """What a recording holds: source, devices, events, token steps, and the main figures.
+
+    Also for a recording without kernels or token steps, which the other commands refuse.
+    """
     from tracer.analysis.summary import summarise
     from tracer.formats import read
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -30,25 +31,27 @@ class OwnRanges:
 
     def __init__(self) -> None:
         self.rows: list[tuple[Any, ...]] = []
-        self._open = threading.local()
+        self._threads = _Threads()
 
     def push(self, text: str, payload: float | None, domain: str, color: int, recording: bool) -> None:
         """A range opens on the calling thread; it leaves a row if it opens and closes while recording."""
-        now = time.time_ns() if recording else None
-        self._stack().append((now, text, domain, color, payload))
+        self._threads.open.append((time.time_ns() if recording else None, text, domain, color, payload))
 
     def pop(self, recording: bool) -> None:
         """The calling thread's innermost range closes."""
-        start, text, domain, color, payload = self._stack().pop()
+        end = time.time_ns()
+        start, text, domain, color, payload = self._threads.open.pop()
         if start is not None and recording:
-            number = float("nan") if payload is None else float(payload)
-            self.rows.append((start, time.time_ns(), threading.get_native_id(), text, domain, color, number))
+            number = math.nan if payload is None else float(payload)
+            self.rows.append((start, end, self._threads.id, text, domain, color, number))
 
-    def _stack(self) -> list[tuple[Any, ...]]:
-        if not hasattr(self._open, "stack"):
-            self._open.stack = []
-        stack: list[tuple[Any, ...]] = self._open.stack
-        return stack
+
+class _Threads(threading.local):
+    """Each thread's own: its open ranges and its id."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[Any, ...]] = []
+        self.id = threading.get_native_id()
 
 
 def nvtx_table(records: Records, own: OwnRanges, sources: Sources, last: int, notes: list[str]) -> pd.DataFrame:
