@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 import nvtx

@@ -42,6 +42,7 @@ class _Process:
         self.sizes = layout.sizes(self.cupti.version)
         self.cupti.system_thread_ids()
         self.buffers = Buffers(self.cupti, _LIMIT)
+        self.used = False  # whether anything was recorded before
         self.recorder: CuptiRecorder | None = None
         self.graph_level = False  # whether graph-level tracing was enabled before CUDA was used
 
@@ -91,17 +92,19 @@ class CuptiRecorder:
             RecordError: another recorder or profiler records, or graph-level tracing comes too late.
         """
         process = self._process
+        process.cupti.refuse_other_profilers()
         if process.recorder is not None:
             raise RecordError("another CUPTI recorder is recording in this process; stop it first")
-        if self.graph_trace == "graph" and not process.graph_level:
-            if process.driver.has_context():
-                raise RecordError(
-                    "graph-level tracing must start before the first CUDA call of the process (CUPTI crashes on graphs "
-                    "that exist already): start the recorder first, or record with graph_trace='node'"
-                )
-            process.graph_level = True
-        process.cupti.refuse_other_profilers()
-        process.buffers.limit = self._limit
+        if self.graph_trace == "graph" and not process.graph_level and process.driver.has_context():
+            raise RecordError(
+                "graph-level tracing must start before the first CUDA call of the process (CUPTI crashes on graphs "
+                "that exist already): start the recorder first, or record with graph_trace='node'"
+            )
+        if process.used:
+            process.cupti.flush()  # of what CUPTI still holds from before
+            process.cupti.dropped()
+        process.used = True
+        process.buffers.keeping, process.buffers.limit = True, self._limit
         process.buffers.drain()
         self._origin = self._origin or time.time_ns()
         enabled = []
@@ -115,14 +118,19 @@ class CuptiRecorder:
         except RecordError:
             for kind in enabled:
                 process.cupti.disable(kind)
+            process.buffers.keeping = False
             raise
+        process.graph_level |= self.graph_trace == "graph"
         process.recorder = self
         self.recording = True
         self._trace = None
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Wait for the device, take all records and disable CUPTI's activities; from here on nothing costs."""
+        """Wait for the device, take all records and disable CUPTI's activities; from here on nothing costs.
+
+        Except after graph-level tracing: CUPTI goes on timing the graphs that it saw, and we throw that away.
+        """
         if not self.recording:
             return
         atexit.unregister(self.stop)
@@ -135,6 +143,7 @@ class CuptiRecorder:
         for kind in set(self._activities()) - set(self._activities(only=_HOST_SIDE)):
             cupti.disable(kind)
         self._take()
+        self._process.buffers.keeping = False
         self._process.recorder = None
 
     def push_range(self, text: str, payload: int | float | None, domain: str = "", color: int = -1) -> None:

@@ -26,10 +26,16 @@ class Buffers:
     Args:
         cupti: the library to register with; None registers with none (tests).
         limit: bytes of records to keep at most; beyond it CUPTI gets no buffer, drops records and counts them.
+
+    Attributes:
+        limit: the same; may be changed.
+        keeping: whether what comes back is kept. It is not while nothing is recorded: CUPTI goes on tracing graphs
+            that were launched under graph-level tracing once, even when that is disabled.
     """
 
     def __init__(self, cupti: Cupti | None, limit: int) -> None:
         self.limit = limit
+        self.keeping = True
         self._kept = 0
         self._free: list[int] = []
         self._filled: list[tuple[int, int]] = []
@@ -70,7 +76,8 @@ class Buffers:
     def _take(self, context: int | None, stream: int, buffer: int | None, size: int, valid: int) -> None:
         if buffer is None:
             return
-        if not valid:
+        if not (valid and self.keeping):
+            ctypes.memset(buffer, 0, valid)
             self._free.append(buffer)
             return
         self._filled.append((buffer, valid))
