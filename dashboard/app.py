@@ -20,7 +20,7 @@ def create_app(paths: Iterable[Path | str]) -> Dash:
         "intertoken",
         assets_folder=str(Path(__file__).parent / "assets"),
         title="intertoken",
-        update_title=None,  # type: ignore[arg-type]
+        update_title=None,  # type: ignore[arg-type]  # Dash takes None for "never", its annotation says str
         serve_locally=True,
         add_log_handler=False,
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"},
