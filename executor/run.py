@@ -39,6 +39,7 @@ class Configuration:
         weights: format of the weight matrices, a name of `models.WEIGHTS`; None for the model's own.
         context: cells of KV cache per sequence; None for the model's own.
         fusion: whether to fuse chains of nodes; None for what the backend wants.
+        allow_hazards: run plans in which streams race.
     """
 
     backend: str = "cpu"
@@ -55,6 +56,7 @@ class Configuration:
     weights: str | None = None
     context: int | None = None
     fusion: bool | None = None
+    allow_hazards: bool = False
 
     @property
     def name(self) -> str:
@@ -67,6 +69,7 @@ class Configuration:
         parts += [self.weights] if self.weights else []
         parts += [f"c{self.context}"] if self.context else []
         parts += [] if self.fusion is None else ["fused" if self.fusion else "unfused"]
+        parts += ["hazards"] if self.allow_hazards else []
         return "-".join(parts)
 
 
@@ -180,7 +183,7 @@ class _Run:
             raise UsageError(f"model {c.model!r} has a context of {step.context}, too small for {longest} tokens")
         if c.fusion or (c.fusion is None and backend_class(c.backend).fuses):
             step = fuse(step)
-        self.prepared = prepare(step, c.backend, c.concurrency, c.allocator)
+        self.prepared = prepare(step, c.backend, c.concurrency, c.allocator, allow_hazards=c.allow_hazards)
         self._first = first_tokens(step, c.seed)
         self._recorder = recorder
         self._kept = _Kept()

@@ -22,6 +22,7 @@ from executor.backends.cuda_staging import CopyCount, address, pinned_array, sta
 from executor.backends.cuda_stamps import Stamps
 from executor.backends.cuda_weights import encoded, random_on_device
 from executor.backends.interface import Backend, Guarantee, HostArray
+from executor.concurrency import MAIN_STREAM
 from executor.graph import BLOCK_FORMATS, Tensor
 from executor.plans import Plan
 from tracer.errors import ExecutionError
@@ -270,7 +271,7 @@ class CudaBackend(Backend):
 
     def instantiate(self, plan: Plan, kernels: Mapping[Tensor, CudaKernel]) -> CudaGraph:
         """Capture the plan as a CUDA graph."""
-        around = self._light.stamps.kernels if self._light else None
+        around = self._light.stamps.kernels if self._light and plan.whole else None
         graph = instantiate(
             self._cuda, plan, kernels, self._streams.__getitem__, next(self._graph_ids),
             early=self._early, around=around,
@@ -287,15 +288,16 @@ class CudaBackend(Backend):
         self._light = LightPass(self._library, steps, self._streams[0])
         return self._light.stamps
 
-    def launch_graph(self, graph: CudaGraph) -> None:
+    def launch_graph(self, graph: CudaGraph, stream: int = MAIN_STREAM) -> None:
         """One call."""
         start = self._clock() if self._recorder.recording else 0
-        self._launch(graph.handle, self._streams[0])
+        self._launch(graph.handle, self._streams[stream])
         if start:
             correlation = next(self._correlations)
             self._recorder.api("graphLaunch", start, self._clock(), correlation)
-            if self._light is not None:
+            if self._light is not None and (graph.whole or self._at_head):
                 self._light.launched(correlation, graph.id)
+        self._at_head = False
 
     def _create_stream(self, number: int) -> int:
         if self._closed:

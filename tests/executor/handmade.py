@@ -9,9 +9,13 @@ import numpy as np
 from executor import ops
 from executor.backends.cpu import CpuBackend
 from executor.backends.cpu_kernels import KERNELS
+from executor.concurrency import find_regions, map_streams
+from executor.dependencies import find_dependencies
 from executor.graph import Flag, Graph
 from executor.models.advance import advance_on_device
 from executor.models.step import DecodeStep
+from executor.plans import make_plan
+from executor.splits import assign_backends, split_graph
 
 PATIENCE_S = 10
 """How long a held kernel waits before it fails: far longer than any test takes."""
@@ -53,6 +57,32 @@ def fan_out_graph(branches=3, length=2, op="copy"):
         ends.append(node)
     join = graph.node("join", "sum", (4,), "float32", ends)
     graph.node("end", "copy", (4,), "float32", (join,), flags=Flag.OUTPUT)
+    return graph
+
+
+def split_of(graph):
+    (split,) = split_graph(graph, assign_backends(graph, "cpu"))
+    return split
+
+
+def regions_of(nodes):
+    """All regions, those of one small kernel per branch as well; so the first branch stays on the main stream."""
+    return find_regions(nodes, find_dependencies(nodes), worth=lambda kernels: True)
+
+
+def plan_of(nodes, regions=(), cut=False):
+    return make_plan(nodes, find_dependencies(nodes), map_streams(nodes, regions), cut=cut)
+
+
+def graph_of(edges, size=4, op="copy"):
+    """A graph from {node: [sources]}, where "x" is the input; what nobody reads is an output."""
+    graph = Graph()
+    tensors = {"x": graph.leaf("x", (size,), flags=Flag.INPUT)}
+    read = {source for sources in edges.values() for source in sources}
+    for name, sources in edges.items():
+        flags = Flag.NONE if name in read else Flag.OUTPUT
+        src = [tensors[source] for source in sources]
+        tensors[name] = graph.node(name, op if len(src) == 1 else "sum", (size,), "float32", src, flags=flags)
     return graph
 
 
