@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -142,7 +140,7 @@ def main() -> None:
     if options.json:
         about = {
             "benchmark": "plan_passes", "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "machine": machine() | {"cores": os.cpu_count(), "python": platform.python_version()},
+            "machine": machine(),
             "versions": {"networkx": version("networkx")},
         }  # fmt: skip
         options.json.write_text(json.dumps(about | found, indent=2) + "\n", encoding="utf-8")

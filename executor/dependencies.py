@@ -44,8 +44,8 @@ def find_dependencies(nodes: Sequence[Tensor], tie: bool = True) -> Dependencies
         nodes: of a split, in graph order.
         tie: also tie in what would float beside the whole rest of the graph: a kernel whose result no later one reads
             (an update of state) comes before the first later one that shares a predecessor with it, and after what all
-            others pass by then; one that reads only leaves comes after the last earlier one that shares a successor.
-            So regions are closed by their joins.
+            others pass by then; one that reads only leaves comes after the last earlier one that shares a successor
+            with it, or before the first later one. So regions are closed by their forks and joins.
     """
     kernels = sum(1 << i for i, node in enumerate(nodes) if node.has_kernel)
     direct: list[int] = []
@@ -87,8 +87,11 @@ def _tied(direct: Sequence[int], found: Dependencies) -> list[int]:
             if (reader := _next_relative(i, found)) is not None:
                 tied[reader] |= 1 << i
         elif not found.before[i]:
-            reader = next(bits(found.after[i]))
-            tied[i] |= _highest(found.before[reader] & ((1 << i) - 1))
+            relatives = found.before[next(bits(found.after[i]))]
+            if earlier := relatives & ((1 << i) - 1):
+                tied[i] |= 1 << (earlier.bit_length() - 1)
+            elif later := relatives >> (i + 1):
+                tied[i + 1 + next(bits(later))] |= 1 << i
     return tied
 
 
@@ -110,7 +113,3 @@ def _closing(i: int, found: Dependencies, unread: int) -> int:
         if not read & ~(found.before[q] | found.after[q] | 1 << q):
             return 1 << q
     return 0
-
-
-def _highest(mask: int) -> int:
-    return 1 << (mask.bit_length() - 1) if mask else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 from executor.concurrency import MAIN_STREAM
@@ -80,22 +81,17 @@ class Plan:
         """The graphs to launch, with the records and waits between them, in issue order."""
         if not self.cut:
             return [Part(MAIN_STREAM, self)]
-        parts: list[Part | Record | Wait] = []
-        begun: dict[int, list[Launch]] = {}
-
-        def end(stream: int) -> None:
-            if launches := begun.pop(stream, None):
-                parts.append(Part(stream, Plan(tuple(launches), streams=1, events=0, whole=False)))
-
-        for instruction in self.instructions:
-            if isinstance(instruction, Launch):
-                begun.setdefault(instruction.stream, []).append(Launch(MAIN_STREAM, instruction.node))
-            else:
-                end(instruction.stream)
-                parts.append(instruction)
-        for stream in list(begun):
-            end(stream)
-        return parts
+        parts: list[tuple[int, Part | Record | Wait]] = []  # each at the place of its last instruction
+        for stream in range(self.streams):
+            own = ((place, i) for place, i in enumerate(self.instructions) if i.stream == stream)
+            for launches, group in groupby(own, key=lambda placed: isinstance(placed[1], Launch)):
+                placed = list(group)
+                if launches:
+                    nodes = tuple(Launch(MAIN_STREAM, i.node) for _, i in placed if isinstance(i, Launch))
+                    parts.append((placed[-1][0], Part(stream, Plan(nodes, streams=1, events=0, whole=False))))
+                else:
+                    parts += [(place, i) for place, i in placed if not isinstance(i, Launch)]
+        return [part for _, part in sorted(parts, key=lambda placed: placed[0])]
 
 
 def make_plan(nodes: Sequence[Tensor], order: Dependencies, streams: Sequence[int], *, cut: bool = False) -> Plan:

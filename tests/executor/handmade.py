@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
+from functools import partial
 
 import numpy as np
 
 from executor import ops
-from executor.backends.cpu import CpuBackend
+from executor.backends.cpu import CpuBackend, CpuKernel
 from executor.backends.cpu_kernels import KERNELS
 from executor.concurrency import find_regions, map_streams
 from executor.dependencies import find_dependencies
@@ -105,6 +107,22 @@ class Gate:
 
     def open(self):
         self._opened.set()
+
+
+class SlowBackend(CpuBackend):
+    """The kernels of some nodes take their time."""
+
+    def __init__(self, slow, seconds=0.02):
+        super().__init__()
+        self._slow, self._seconds = slow, seconds
+
+    def kernel(self, node, out, src):
+        kernel = super().kernel(node, out, src)
+        return CpuKernel(kernel.label, partial(self._late, kernel.run)) if node.name in self._slow else kernel
+
+    def _late(self, run):
+        time.sleep(self._seconds)
+        run()
 
 
 def backend_with(**kernels):

@@ -184,6 +184,14 @@ def test_what_is_no_series_of_branches_stays_on_one_stream():
     assert outline(graph) == []
 
 
+def test_a_source_that_floats_from_the_start_into_a_region_does_not_hide_it():
+    """Like the mask that a step opens for itself before its first layer, and that attention reads much later."""
+    edges = {"mask": ["x"], "e": ["x"], "f": ["e"], "q": ["f"], "k": ["f"], "at": ["q", "k", "mask"], "gate": ["f"]}
+    graph = graph_of({**edges, "j": ["at", "gate"]})
+    inner = [("f", "at", [("q", []), ("k", [])])]
+    assert outline(graph) == [("f", "j", [("q k at", inner), ("gate", [])])]
+
+
 def test_without_a_fork_or_a_join_there_is_no_region():
     no_fork = {"a": ["x"], "b": ["x"], "j": ["a", "b"], "end": ["j"]}
     assert outline(graph_of(no_fork)) == []

@@ -1,8 +1,6 @@
 """The hazard checker: against a search through all interleavings, and against what delays really do to the numbers."""
 
-import time
 from dataclasses import replace
-from functools import partial
 from itertools import combinations, product
 
 import numpy as np
@@ -11,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.allocator import ALLOCATORS, Schedule, allocate
-from executor.backends.cpu import CpuBackend, CpuKernel
 from executor.concurrency import MODES, Region, map_streams
 from executor.dependencies import find_dependencies
 from executor.fusion import fuse
@@ -21,7 +18,7 @@ from executor.models import MODELS
 from executor.plans import Launch, Record, Wait, make_plan
 from executor.run import Configuration, execute
 from executor.scheduler import prepare
-from tests.executor.handmade import fan_out_graph, graph_of, plan_of, regions_of, split_of
+from tests.executor.handmade import SlowBackend, fan_out_graph, graph_of, plan_of, regions_of, split_of
 from tests.executor.random_graphs import graphs, stream_maps
 from tracer.errors import UnsafePlanError
 
@@ -205,22 +202,6 @@ def test_the_plan_of_a_fork_is_safe_in_memory_of_its_own():
 
 
 # What really happens
-
-
-class SlowBackend(CpuBackend):
-    """The kernels of some nodes take their time."""
-
-    def __init__(self, slow, seconds=0.02):
-        super().__init__()
-        self._slow, self._seconds = slow, seconds
-
-    def kernel(self, node, out, src):
-        kernel = super().kernel(node, out, src)
-        return CpuKernel(kernel.label, partial(self._late, kernel.run)) if node.name in self._slow else kernel
-
-    def _late(self, run):
-        time.sleep(self._seconds)
-        run()
 
 
 def logits(slow=(), **options):

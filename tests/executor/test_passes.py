@@ -79,8 +79,8 @@ def test_subgraphs_launch_every_branch_by_itself():
     prepared = prepare(MODELS["tiny"](), "cpu", "subgraphs")
     whole = prepare(MODELS["tiny"](), "cpu", "branches").plan
     parts = [part for part in prepared.plan.parts if isinstance(part, Part)]
-    assert [len(part.plan.launches) for part in parts[:4]] == [3, 3, 2, 2]  # embedding and norm; K, V, then Q
-    assert [part.stream for part in parts[:4]] == [0, 1, 2, 0]
+    assert [len(part.plan.launches) for part in parts[:4]] == [3, 2, 3, 2]  # embedding and norm; Q, K, V
+    assert [part.stream for part in parts[:4]] == [0, 0, 1, 2]
     assert len(parts) == 4 * 7 + 1
     assert sum(len(part.plan.launches) for part in parts) == len(whole.launches)
     assert [part.plan for part in whole.parts] == [whole]

@@ -34,9 +34,8 @@ def test_the_parts_of_a_fork():
         for part in plan.parts
     ]
     assert shown == [
-        (0, ["fork"]), Record(0, 0), Wait(1, 0), (1, ["b1.0", "b1.1"]), Record(1, 1),
-        Wait(2, 0), (2, ["b2.0", "b2.1"]), Record(2, 2), (0, ["b0.0", "b0.1"]), Wait(0, 2), Wait(0, 1),
-        (0, ["join", "end"]),
+        (0, ["fork"]), Record(0, 0), (0, ["b0.0", "b0.1"]), Wait(1, 0), (1, ["b1.0", "b1.1"]), Record(1, 1),
+        Wait(2, 0), (2, ["b2.0", "b2.1"]), Record(2, 2), Wait(0, 2), Wait(0, 1), (0, ["join", "end"]),
     ]  # fmt: skip
     assert all(part.plan.streams == 1 and not part.plan.whole for part in plan.parts if isinstance(part, Part))
 

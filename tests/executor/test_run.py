@@ -8,6 +8,7 @@ from executor.backends.cpu import CpuBackend
 from executor.backends.cpu_kernels import KERNELS
 from executor.describe import SCHEMA, run_json
 from executor.run import Configuration, combinations, execute
+from tests.executor.handmade import SlowBackend
 from tracer.errors import ExecutionError, UnsafePlanError, UsageError
 
 
@@ -60,6 +61,24 @@ def test_branches_are_recorded_on_streams_of_their_own():
     per_stream = kernels.groupby("stream").size() / 2
     assert per_stream.to_dict() == {0: 82 - 4 * 6, 1: 4 * (3 + 1), 2: 4 * 2}
     assert set(kernels.loc[kernels["name"].str.contains("attn_k"), "stream"]) == {1}
+
+
+@pytest.mark.parametrize("mode", ["branches", "subgraphs"])
+def test_fused_branches_start_after_their_fork_and_none_waits_for_another(mode):
+    """Seen in a recording in which Q, K and V take long: each begins before any ends, Q on the main stream as well."""
+    slow = ["attn_q_rope", "cache_k (set)", "cache_v (set)"]
+    (result,) = execute(
+        [Configuration(concurrency=mode, fusion=True, tokens=1, repeats=1, warmup=0)],
+        open_backend=lambda _: SlowBackend([f"blk.0.{name}" for name in slow]),
+    )
+    kernels = result.trace["kernels"].astype({"name": "str"})
+    first = kernels[kernels["name"].map(lambda name: any(f"(blk.0.{part})" in name for part in slow))]
+    fork = kernels[kernels["name"].str.endswith("(blk.0.attn_norm)")].iloc[0]
+    join = kernels[kernels["name"].str.endswith("(blk.0.attn)")].iloc[0]
+    assert sorted(first["stream"]) == [0, 1, 2]
+    assert fork["end"] <= first["start"].min()
+    assert first["start"].max() < first["end"].min()
+    assert first["end"].max() <= join["start"]
 
 
 def test_a_sequential_run_lists_one_stream_beside_one_with_branches():
