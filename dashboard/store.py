@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from dashboard.executions import Executions, executions_of
 from dashboard.timeline.align import Tokens, tokens_of
 from dashboard.timeline.marks import WAIT_COLUMNS, waits_of
 from dashboard.timeline.rows import Row, rows_of
@@ -20,7 +21,8 @@ from tracer.analysis.gaps import GapReport, gap_report
 from tracer.analysis.summary import Summary, summarise
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import Steps, find_steps, step_spans
-from tracer.errors import TraceError
+from tracer.errors import FormatError, TraceError
+from tracer.graph_json import GRAPH_FILE, RunGraph, read_graph
 from tracer.trace import Trace
 
 _DEEPEST = 2  # levels below a given directory that are searched
@@ -37,6 +39,7 @@ class Run:
         summary: its figures; `problem` says what could not be had.
         trace: the recording, None if it could not be read.
         steps: its token steps, None if none were found.
+        graph_file: the graph that was run, None if the run directory has none.
     """
 
     key: str
@@ -44,6 +47,29 @@ class Run:
     summary: Summary
     trace: Trace | None = field(default=None, repr=False)
     steps: Steps | None = field(default=None, repr=False)
+    graph_file: Path | None = None
+
+    @cached_property
+    def graph(self) -> RunGraph:
+        """The graph that was run.
+
+        Raises:
+            FormatError: the run directory has none, or a damaged one.
+        """
+        if self.graph_file is None:
+            raise FormatError(f"{self.name} has no {GRAPH_FILE}: only runs of `intertoken run` do")
+        return read_graph(self.graph_file)
+
+    @cached_property
+    def executions(self) -> Executions:
+        """The kernels of the graph's nodes.
+
+        Raises:
+            FormatError: there is no graph.
+        """
+        if self.trace is None or self.steps is None:
+            return executions_of(None, None, self.graph)
+        return executions_of(self.trace, self.steps.table, self.graph)
 
     @cached_property
     def gaps(self) -> GapReport | None:
@@ -162,18 +188,24 @@ def _read(path: Path) -> list[Run]:
         trace = formats.read(path)
     except TraceError as problem:
         return [Run(name, name, Summary(name, problem=str(problem)))]
-    parts = _parts(trace)
+    parts, graph = _parts(trace), _graph_file(path)
     if not parts:
-        return [_run(name, name, trace, None)]
-    return [_run(f"{name}~{text}", f"{name} · {text}", trace, text) for text in parts]
+        return [_run(name, name, trace, None, graph)]
+    return [_run(f"{name}~{text}", f"{name} · {text}", trace, text, graph) for text in parts]
 
 
-def _run(key: str, name: str, trace: Trace, within: str | None) -> Run:
+def _run(key: str, name: str, trace: Trace, within: str | None, graph: Path | None) -> Run:
     summary = summarise(trace, name, within=within)
     try:
-        return Run(key, name, summary, trace, find_steps(trace, within=within))
+        return Run(key, name, summary, trace, find_steps(trace, within=within), graph)
     except TraceError:
-        return Run(key, name, summary, trace)
+        return Run(key, name, summary, trace, graph_file=graph)
+
+
+def _graph_file(path: Path) -> Path | None:
+    """The graph in a run directory, which its traced passes share."""
+    file = (path.parent if _is_pass(path) else path) / GRAPH_FILE
+    return file if file.is_file() else None
 
 
 def _parts(trace: Trace) -> list[str]:

@@ -1,4 +1,4 @@
-"""Run directories: a recording in nsys's parquetdir layout, and run.json."""
+"""Run directories: a recording in nsys's parquetdir layout, run.json, and graph.json."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from executor.describe import run_json
+from executor.describe_graph import run_graph
 from executor.run import Configuration, Result
 from tracer.errors import UsageError
 from tracer.formats import nsys_parquet
+from tracer.graph_json import GRAPH_FILE, write_graph
 
 
 def refuse_existing(runs: Path, configurations: Iterable[Configuration]) -> None:
@@ -32,6 +34,7 @@ def write_run(result: Result, runs: Path) -> Path:
     try:
         runs.mkdir(parents=True, exist_ok=True)
         nsys_parquet.write(result.trace, new)
+        write_graph(run_graph(result.prepared), new / GRAPH_FILE)
         _replace(target, new)
     except OSError as error:
         raise UsageError(f"{target}: cannot be written: {error.strerror}") from error
