@@ -1,5 +1,7 @@
 """The one palette: the same colour means the same thing in timeline, causes of the gap and legend.
 
+On the graph page colours are streams instead.
+
 Hues are Okabe and Ito's (2008), which readers with any common colour blindness tell apart.
 """
 
@@ -43,6 +45,18 @@ KINDS: Final = tuple(COLOURS)
 
 DARK_TEXT_ON: Final = frozenset({"graph", "launch", "host", "nvtx", "gap", "api"})
 """Kinds whose colour is so light that text on it is dark."""
+
+STREAM_COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#F0E442")
+"""Streams of a graph, in order; a seventh begins anew, so its number stands beside the colour."""
+
+STREAM_INKS: Final = ("#FFFFFF", "#1B2430", "#1B2430", "#1B2430", "#1B2430", "#1B2430")
+"""What is written on them."""
+
+
+def stream_colours(stream: int) -> tuple[str, str]:
+    """Colour of a stream, and the ink on it."""
+    at = stream % len(STREAM_COLOURS)
+    return STREAM_COLOURS[at], STREAM_INKS[at]
 
 
 @dataclass(frozen=True, slots=True)

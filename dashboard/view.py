@@ -51,17 +51,14 @@ class View:
     @classmethod
     def parse(cls, search: str | None) -> View:
         """The view that a link describes; what is missing or senseless in it takes its default."""
-        try:
-            query = parse_qs((search or "").lstrip("?"), keep_blank_values=True, max_num_fields=50)
-        except ValueError:
-            return cls()
+        query = query_of(search)
         runs = tuple(dict.fromkeys(key for key in query["run"] if key))[:MOST_RUNS] if "run" in query else None
-        align, theme = _last(query, "align"), _last(query, "theme")
+        align, theme = last_of(query, "align"), last_of(query, "theme")
         return cls(
             runs=runs,
-            token=_integer(_last(query, "token"), low=0),
+            token=integer_of(last_of(query, "token"), low=0),
             align=align if align in ALIGNMENTS else "end",
-            range=_range(_last(query, "range")),
+            range=_range(last_of(query, "range")),
             theme=theme if theme in THEME_NAMES else "auto",
         )
 
@@ -99,12 +96,22 @@ def zoom(limits: tuple[int, int], factor: float, shift: float = 0.0) -> tuple[in
     return span(middle - half * factor, middle + half * factor)
 
 
-def _last(query: dict[str, list[str]], name: str) -> str:
+def query_of(search: str | None) -> dict[str, list[str]]:
+    """The fields of a link's query, none where it is senseless."""
+    try:
+        return parse_qs((search or "").lstrip("?"), keep_blank_values=True, max_num_fields=50)
+    except ValueError:
+        return {}
+
+
+def last_of(query: dict[str, list[str]], name: str) -> str:
+    """The last value of a field, empty if there is none."""
     values: Iterable[str] = query.get(name, [])
     return next(reversed(list(values)), "")
 
 
-def _integer(text: str, low: int) -> int | None:
+def integer_of(text: str, low: int) -> int | None:
+    """A whole number, at least `low` and not beyond what can be added to times; None if it is none."""
     try:
         return min(max(int(text), low), _FURTHEST)
     except ValueError:

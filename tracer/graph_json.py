@@ -17,8 +17,8 @@ from tracer.errors import FormatError
 
 GRAPH_FILE: Final = "graph.json"
 SCHEMA: Final = "intertoken.graph/1"
-_MOST_BYTES: Final = 32 * 2**20  # of a file; the graph of an 8B model has 0.2 MB
-_MOST_STREAMS: Final = 4096
+_MOST_BYTES: Final = 8 * 2**20  # of a file; the graph of an 8B model has 0.2 MB
+_MOST_STREAMS: Final = 128
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@
   const tell = () => {
     window.clearTimeout(waiting);
     waiting = window.setTimeout(() => {
-      if (!document.getElementById("timeline")) return;
+      if (!document.getElementById("page")) return;
       const { screen, latest } = window.dash_clientside.intertoken;
       window.dash_clientside.set_props("screen", { data: screen(latest.view) });
     }, 150);
@@ -29,6 +29,16 @@ window.dash_clientside.intertoken = {
     if (button) button.textContent = scheme === "dark" ? "Light" : "Dark";
     const main = document.querySelector("main section");
     return { scheme: scheme, width: main ? main.clientWidth - 32 : window.innerWidth - 96 };
+  },
+
+  // Bring the selected node of a graph into view.
+  focus: function (place) {
+    const holder = document.getElementById("canvas-holder");
+    if (place && holder) {
+      const { clientWidth: width, clientHeight: height, scrollLeft: x, scrollTop: y } = holder;
+      if (place.y < y + 30 || place.y > y + height - 30) holder.scrollTop = place.y - height / 2;
+      if (place.x < x + 90 || place.x > x + width - 90) holder.scrollLeft = place.x - width / 2;
+    }
   },
 
   copyLink: async function () {

@@ -21,7 +21,7 @@ from dashboard.units import duration, size
 from tracer.intervals import Ints
 from tracer.schema import MISSING
 
-COLUMNS: Final = ["x", "dx", "y", "height", "what", "share", "wide", "hover", "text", "text_x"]
+COLUMNS: Final = ["x", "dx", "y", "height", "what", "share", "wide", "hover", "text", "text_x", "event"]
 WAIT_COLUMNS: Final = ["start", "end", "process", "thread", "stream", "waited_for", "waited_until"]
 _MOST_WHOLE = 150  # events of a row in view; with more, hovers hold shortened names
 _CHARACTER = 6.4  # px of one character inside a bar
@@ -51,7 +51,8 @@ class Window:
 
 def marks_of(placed: Placed, window: Window, waits: pd.DataFrame) -> pd.DataFrame:
     """The marks of one row: x dx (s), y height (px), what (position in KINDS), share (busy share, 1 for an
-    event), wide (whether it can bear an outline), hover, text and text_x (what stands inside it, and where).
+    event), wide (whether it can bear an outline), hover, text and text_x (what stands inside it, and where), event
+    (its position in the row's events, MISSING for a bin).
     """
     row = placed.row
     margin = (window.high - window.low) // 10
@@ -79,6 +80,7 @@ def _exact(placed: Placed, index: Ints, window: Window, waits: pd.DataFrame, low
             "hover": _hovers(row, index, window, waits),
             "text": _texts(row, index, room),
             "text_x": window.seconds((seen_start + seen_end) // 2),
+            "event": index,
         },
         columns=COLUMNS,
     )
@@ -106,6 +108,7 @@ def _merged(placed: Placed, drawn: Detail, window: Window) -> pd.DataFrame:
             "hover": hover,
             "text": "",
             "text_x": 0.0,
+            "event": MISSING,
         },
         columns=COLUMNS,
     )

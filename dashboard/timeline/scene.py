@@ -51,6 +51,15 @@ def draw(runs: Sequence[Run], view: View, width: int) -> list[Drawing]:
     return drawings
 
 
+def picked(runs: Sequence[Run], y: float, event: int) -> tuple[Run, pd.Series] | None:
+    """The run and the event of a mark, by its height in the figure and its position in its row; None for a bin."""
+    for run, panel in zip(runs, panels([run.rows for run in runs]), strict=True):
+        for placed in panel.rows:
+            if placed.middle == y and 0 <= event < len(placed.row.events):
+                return run, placed.row.events.iloc[event]
+    return None
+
+
 def _drawing(run: Run, panel: Panel, window: Window, token: int) -> Drawing:
     waits = run.waits
     marks = pd.concat([marks_of(placed, window, waits) for placed in panel.rows], ignore_index=True)

@@ -10,17 +10,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.causes import Causes, causes_figure, causes_height
 from dashboard.figures.timeline import MARGIN, height_of, timeline_figure
+from dashboard.pages.graph.view import GraphView
 from dashboard.pages.overview.events import Event, after
 from dashboard.pages.overview.table import columns, height, row
 from dashboard.store import Run, RunStore
-from dashboard.timeline.scene import draw, limits_of, token_of
+from dashboard.text import plain
+from dashboard.timeline.scene import draw, limits_of, picked, token_of
 from dashboard.units import duration, microseconds
 from dashboard.view import View
+from tracer.errors import FormatError
 
 _BUTTONS = (
     *("token-back", "token-on", "show-gap", "show-token", "show-all"),
@@ -34,6 +37,7 @@ def register(app: Dash, store: RunStore) -> None:
     _table(app, store)
     _reduce(app, store)
     _render(app, store)
+    _pick(app, store)
     _in_browser(app, "screen", Output("screen", "data"), Input("view", "data"))
     _in_browser(app, "copyLink", Output("said", "children"), Input("copy-link", "n_clicks"))
 
@@ -180,6 +184,40 @@ def _render(app: Dash, store: RunStore) -> None:
             _HIDDEN if runs else _SHOWN,
             f"Causes of the gap. {said}",
         )
+
+
+def _pick(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("picked", "children"),
+        Input("timeline", "clickData"),
+        State("view", "data"),
+        prevent_initial_call=True,
+    )
+    def pick(click: dict[str, Any] | None, data: dict[str, Any]) -> list[Any]:
+        view = View.from_data(data)
+        return node_of_click(click, view, store.chosen(view.runs or ()))
+
+
+def node_of_click(click: dict[str, Any] | None, view: View, runs: Sequence[Run]) -> list[Any]:
+    """Which node of the graph the clicked kernel is, with a link to it; nothing where that is not known."""
+    match click:
+        case {"points": [{"y": int() | float() as y, "customdata": int(event)}, *_]}:
+            found = picked(runs, y, event)
+        case _:
+            return []
+    if found is None:
+        return []
+    run, kernel = found
+    try:
+        node = run.executions.node_of(int(kernel["stream"]), int(kernel["start"]))
+    except FormatError:
+        return []
+    if node is None:
+        return []
+    tensor = run.graph.nodes[node]
+    link = GraphView(run.key, tensor.name, token=token_of(runs, view), theme=view.theme).link()
+    words = f" {plain(tensor.op, 60)} · stream {kernel['stream']} · {duration(kernel['end'] - kernel['start'])} "
+    return [html.B(plain(tensor.name, 80)), words, html.A("Show in graph", href=link, id="to-graph")]
 
 
 def causes_of(runs: Sequence[Run]) -> list[Causes]:

@@ -109,6 +109,7 @@ def _timeline() -> html.Section:
             ),
             html.P("Drag to zoom, shift-drag to move, double-click for one token. Hover for names and times.",
                    className="hint foot"),
+            html.P(id="picked", role="status", className="picked"),
         ],
         **_named("Timeline"),
     )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 
 import dash_ag_grid as dag
 
+from dashboard.pages.graph.view import GraphView
 from dashboard.store import Run
 from dashboard.text import plain
 
@@ -32,6 +33,8 @@ def _words(field: str, header: str, width: int, hint: str = "") -> dict[str, Any
 
 COLUMNS: list[dict[str, Any]] = [
     _words("name", "Run", 268) | {"minWidth": 268, "flex": 3, "tooltipField": "note"},
+    _words("graph", "Graph", 68, "The graph of a token, with its streams")
+    | {"cellRenderer": "markdown", "filter": False, "sortable": False},
     _words("model", "Model", 104) | {"tooltipField": "model"},
     _words("strategy", "Class", 70, "The strategy that the calls in the recording follow"),
     _words("configured", "Asked for", 96, "The strategy the run was started with"),
@@ -54,7 +57,7 @@ COLUMNS: list[dict[str, Any]] = [
     _words("level", "Trace", 74, "How CUDA graphs were traced: node, graph or none"),
 ]
 
-_OPTIONAL = {"model", "mode", "distortion", "untraced_gap"}
+_OPTIONAL = {"model", "mode", "distortion", "untraced_gap", "graph"}
 
 
 def columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -113,6 +116,7 @@ def row(run: Run) -> dict[str, Any]:
         "device": plain(summary.gpu or summary.backend, 40),
         "distortion": summary.distortion,
         "level": summary.graph_trace or "",
+        "graph": f"[show]({GraphView(run=run.key).link()})" if run.graph_file is not None else "",
         "readable": run.steps is not None,
         "note": plain(summary.problem or summary.warning or ""),
     }

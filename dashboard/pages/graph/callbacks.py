@@ -1,0 +1,181 @@
+"""Which event feeds what on the graph page; as on the overview: an event makes a view, and the view is drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, html, no_update
+from dash.exceptions import PreventUpdate
+
+from dashboard.figures.graph import draw, stylesheet
+from dashboard.figures.memory import memory_figure, memory_height
+from dashboard.pages.graph.panel import panel
+from dashboard.pages.graph.parts import first_part, part_of, parts_of
+from dashboard.pages.graph.view import GraphView, after
+from dashboard.palette import stream_colours
+from dashboard.store import Run, RunStore
+from dashboard.text import plain
+from dashboard.units import size
+from dashboard.view import View
+from tracer.errors import FormatError
+from tracer.graph_json import Memory, RunGraph
+
+_HIDDEN: dict[str, str] = {"display": "none"}
+_SHOWN: dict[str, str] = {}
+
+
+def register(app: Dash, store: RunStore) -> None:
+    """Attach the page's callbacks to an app that shows the graphs of the runs of `store`."""
+    _reduce(app, store)
+    _render(app, store)
+    _in_browser(app, "screen", Output("screen", "data"), Input("view", "data"))
+    _in_browser(app, "copyLink", Output("said", "children"), Input("copy-link", "n_clicks"))
+    _in_browser(app, "focus", Input("focus", "data"))
+
+
+def _in_browser(app: Any, function: str, *dependencies: Output | Input) -> None:
+    app.clientside_callback(ClientsideFunction("intertoken", function), *dependencies, prevent_initial_call=True)
+
+
+def _reduce(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("view", "data"),
+        Output("url", "search"),
+        Input("url", "search"),
+        Input("run", "value"),
+        Input("node", "value"),
+        Input("canvas", "tapNodeData"),
+        *(Input(button, "n_clicks") for button in ("part-back", "part-on", "theme")),
+        State("view", "data"),
+        State("screen", "data"),
+    )
+    def reduce(search: str, run: str, node: str, tapped: Any, *rest: Any) -> tuple[Any, Any]:
+        *_, before, screen = rest
+        source = str(ctx.triggered_id or "url")
+        if before is None or source == "url":
+            view = GraphView.parse(search)
+        else:
+            view = GraphView(**before)
+            value = {"run": run, "node": node, "canvas": tapped}.get(source)
+            view = after(view, source, value, shown_part(find_run(store, view), view), (screen or {}).get("scheme", ""))
+        if before is not None and view == GraphView(**before):
+            raise PreventUpdate
+        link = view.query()
+        return view.data(), no_update if link == (search or "") else link
+
+
+def _render(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("canvas", "elements"),
+        Output("canvas", "style"),
+        Output("canvas", "stylesheet"),
+        Output("canvas-holder", "aria-label"),
+        Output("focus", "data"),
+        Output("panel", "children"),
+        Output("part-label", "children"),
+        Output("parts", "style"),
+        Output("streams", "children"),
+        Output("memory", "figure"),
+        Output("memory", "style"),
+        Output("memory-holder", "aria-label"),
+        Output("picture", "style"),
+        Output("memory-section", "style"),
+        Output("nothing", "children"),
+        Output("nothing", "style"),
+        Output("run", "options"),
+        Output("run", "value"),
+        Output("node", "options"),
+        Output("node", "value"),
+        Output("timeline-link", "href"),
+        Input("screen", "data"),
+        State("view", "data"),
+        prevent_initial_call=True,
+    )
+    def render(screen: dict[str, Any], data: dict[str, Any]) -> tuple[Any, ...]:
+        view, theme = GraphView(**data), str(screen["scheme"])
+        run = find_run(store, view)
+        runs = [{"value": r.key, "label": plain(r.name, 90)} for r in store.runs() if r.graph_file is not None]
+        home = "/" + View(runs=(run.key,) if run else None, token=view.token, theme=view.theme).query()
+        problem = problem_of(run, view)
+        if problem or run is None:
+            return (
+                *([], _HIDDEN, no_update, no_update, no_update, [], "", _HIDDEN, [], no_update, no_update, no_update),
+                *(_HIDDEN, _HIDDEN, problem, _SHOWN, runs, run.key if run else None, [], None, home),
+            )
+        graph, parts, number = run.graph, parts_of(run.graph), shown_part(run, view)
+        selected = graph.index.get(view.node) if view.node else None
+        picture = draw(graph, parts[number])
+        place = picture.places.get(selected) if selected is not None else None
+        return (
+            picture.elements,
+            {"width": f"{picture.width}px", "height": f"{picture.height}px"},
+            stylesheet(theme, selected),
+            _words(graph, parts[number]),
+            place and {"x": place[0], "y": place[1]},
+            panel(run, view, selected),
+            f"part {number + 1} of {len(parts)}",
+            _HIDDEN if len(parts) == 1 else _SHOWN,
+            _legend(graph),
+            memory_figure(graph.memory, graph.allocator, theme),
+            {"height": f"{memory_height(graph.memory)}px"},
+            "Peak memory. " + "; ".join(_said(memory, graph.allocator) for memory in graph.memory),
+            _SHOWN,
+            _SHOWN,
+            "",
+            _HIDDEN,
+            runs,
+            run.key,
+            [{"value": node.name, "label": plain(node.name, 90)} for node in graph.nodes],
+            None if selected is None else view.node,
+            home,
+        )
+
+
+def find_run(store: RunStore, view: GraphView) -> Run | None:
+    """The run of a view: the first with a graph where it names none."""
+    return next((r for r in store.runs() if (r.key == view.run if view.run else r.graph_file is not None)), None)
+
+
+def problem_of(run: Run | None, view: GraphView) -> str:
+    """Why there is no graph to show; empty if there is one."""
+    if run is None:
+        return f"There is no run {plain(view.run, 90)!r} here." if view.run else "None of these runs has a graph."
+    try:
+        run.executions  # noqa: B018  # what cannot be read says so here
+    except FormatError as problem:
+        return plain(str(problem))
+    return ""
+
+
+def shown_part(run: Run | None, view: GraphView) -> int:
+    """The number of the part to show."""
+    if run is None or problem_of(run, view):
+        return 0
+    parts = parts_of(run.graph)
+    if view.part is not None:
+        return min(view.part, len(parts) - 1)
+    if view.node is not None and view.node in run.graph.index:
+        return part_of(parts, run.graph.index[view.node])
+    return first_part(run.graph, parts)
+
+
+def _words(graph: RunGraph, part: range) -> str:
+    """The picture in words."""
+    nodes = [graph.nodes[i] for i in part]
+    streams = {node.stream for node in nodes if node.stream is not None}
+    names = f"{plain(nodes[0].name, 60)} to {plain(nodes[-1].name, 60)}"
+    return f"Graph from {names}: {len(nodes)} nodes on {len(streams)} streams. The list of nodes selects one."
+
+
+def _legend(graph: RunGraph) -> list[html.Li]:
+    streams = [
+        html.Li([html.Span(style={"background": stream_colours(s)[0]}, className="swatch"), f"stream {s}"])
+        for s in range(min(graph.streams, 8))
+    ]
+    lines = (("line reads", "reads"), ("line event", "event: record → wait (fork, join)"), ("dot", "no kernel"))
+    return [*streams, *(html.Li([html.Span(className=name), text]) for name, text in lines)]
+
+
+def _said(memory: Memory, used: str) -> str:
+    hazards = f", {memory.hazards} hazards" if memory.hazards else ""
+    return f"{memory.allocator}{' (used)' if memory.allocator == used else ''}: {size(memory.peak_bytes)}{hazards}"

@@ -1,0 +1,80 @@
+"""What the graph page shows, as a value: the page's whole state and, as a query string, its link."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from dashboard.view import THEME_NAMES, integer_of, last_of, query_of
+
+ADDRESS: Final = "/graph/"
+
+
+@dataclass(frozen=True)
+class GraphView:
+    """What is shown.
+
+    Attributes:
+        run: key of the run; None for the first that has a graph.
+        node: name of the selected node.
+        part: number of the part shown; None for that of the node, or the first with branches.
+        token: the token to which the timeline links; None for the most typical one.
+        theme: one of `THEME_NAMES`.
+    """
+
+    run: str | None = None
+    node: str | None = None
+    part: int | None = None
+    token: int | None = None
+    theme: str = "auto"
+
+    def query(self) -> str:
+        """The view as the query of a link; what is as by default stays out of it."""
+        pairs = {k: v for k, v in asdict(self).items() if v is not None and (k, v) != ("theme", "auto")}
+        return "?" + urlencode(pairs) if pairs else ""
+
+    def link(self) -> str:
+        """The address of the page that shows this."""
+        return ADDRESS + self.query()
+
+    @classmethod
+    def parse(cls, search: str | None) -> GraphView:
+        """The view that a link describes; what is missing or senseless in it takes its default."""
+        query = query_of(search)
+        theme = last_of(query, "theme")
+        return cls(
+            run=last_of(query, "run") or None,
+            node=last_of(query, "node") or None,
+            part=integer_of(last_of(query, "part"), low=0),
+            token=integer_of(last_of(query, "token"), low=0),
+            theme=theme if theme in THEME_NAMES else "auto",
+        )
+
+    def data(self) -> dict[str, Any]:
+        """The view as JSON, for a dcc.Store."""
+        return asdict(self)
+
+
+def after(view: GraphView, source: str, value: Any, part: int, scheme: str) -> GraphView:
+    """The view after something that the reader did.
+
+    Args:
+        view: as it was.
+        source: the component.
+        value: its new value.
+        part: number of the part shown now.
+        scheme: "light" or "dark", what the page looks like now.
+    """
+    match source, value:
+        case "run", str(key) if key != view.run:
+            return replace(view, run=key, part=None, token=None)
+        case "node", str() | None if value != view.node:
+            return replace(view, node=value, part=part if value is None else None)
+        case "canvas", {"name": str(name)}:
+            return replace(view, node=name, part=None)
+        case "part-back" | "part-on", _:
+            return replace(view, node=None, part=max(part + (1 if source == "part-on" else -1), 0))
+        case "theme", _:
+            return replace(view, theme="light" if scheme == "dark" else "dark")
+    return view

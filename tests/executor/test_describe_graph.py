@@ -1,0 +1,104 @@
+"""graph.json: it says what the passes made of a step, and is read back as it was written."""
+
+import pytest
+
+from executor.allocator import ALLOCATORS, Schedule, allocate
+from executor.concurrency import all_regions, map_streams
+from executor.dependencies import find_dependencies
+from executor.describe_graph import run_graph, stream_waits
+from executor.fusion import fuse
+from executor.graph import Flag
+from executor.models import MODELS
+from executor.plans import Record, Wait, make_plan
+from executor.run import Configuration, execute
+from executor.run_directory import write_run
+from executor.scheduler import Prepared, prepare
+from tests.executor.handmade import as_step, graph_of, plan_of, regions_of, split_of
+from tracer import formats
+from tracer.graph_json import GRAPH_FILE, RegionOf, read_graph, write_graph
+
+
+def prepared(model="tiny", concurrency="branches", allocator=None, fused=False, on_device=False):
+    step = MODELS[model](batch=1, on_device=on_device, history=8, keep_logits=False)
+    return prepare(fuse(step) if fused else step, "cpu", concurrency, allocator)
+
+
+@pytest.mark.parametrize("concurrency", ["sequential", "branches", "subgraphs"])
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("on_device", [False, True])
+def test_it_holds_the_plan_and_survives_the_file(tmp_path, concurrency, fused, on_device):
+    passes = prepared(concurrency=concurrency, fused=fused, on_device=on_device)
+    graph = run_graph(passes)
+    write_graph(graph, tmp_path / GRAPH_FILE)
+    assert read_graph(tmp_path / GRAPH_FILE) == graph
+
+    nodes, plan = passes.split.nodes, passes.plan
+    assert {nodes[i].name: graph.nodes[i].stream for i in graph.launches} == {
+        launch.node.name: launch.stream for launch in plan.launches
+    }
+    for node, tensor in zip(graph.nodes, nodes, strict=True):
+        assert (node.name, node.op, node.shape, node.nbytes) == (tensor.name, tensor.op, tensor.shape, tensor.nbytes)
+        read = [graph.nodes[i].name for i in node.src] + [graph.leaves[i].name for i in node.leaves]
+        assert sorted(read) == sorted(s.name for s in tensor.src if not s.flags & Flag.WEIGHT)
+    assert {leaf.name for leaf in graph.leaves if leaf.kind == "input"} == {t.name for t in passes.step.graph.inputs}
+    assert len(graph.regions) == len(list(all_regions(passes.regions)))
+
+
+@pytest.mark.parametrize("concurrency", ["branches", "subgraphs"])
+def test_every_wait_of_the_plan_is_an_edge_between_its_kernels(concurrency):
+    passes = prepared(concurrency=concurrency)
+    graph, plan = run_graph(passes), passes.plan
+    assert len(graph.waits) == sum(isinstance(i, Wait) for i in plan.instructions)
+    recorded = {i.event: i.stream for i in plan.instructions if isinstance(i, Record)}
+    for wait in graph.waits:
+        assert wait.source_stream == recorded[wait.event] == graph.nodes[wait.source].stream
+        assert wait.target_stream == graph.nodes[wait.target].stream
+    joins = [wait for wait in graph.waits if graph.nodes[wait.target].name == "blk.0.attn"]
+    assert {graph.nodes[wait.source].name for wait in joins} == {"blk.0.cache_k (set)", "blk.0.cache_v (set)"}
+
+
+def test_waits_for_the_start_and_at_the_end_have_no_node():
+    nodes = graph_of({"a": "x", "b": "x"}).nodes
+    plan = make_plan(nodes, find_dependencies(nodes, tie=False), [0, 1])
+    waits = list(stream_waits(plan, nodes))
+    assert [(w.source, w.source_stream, w.target, w.target_stream) for w in waits] == [(None, 0, 1, 1), (1, 1, None, 0)]
+
+
+def test_an_inner_region_says_how_deep_it_lies():
+    graph = graph_of({"f": "x", "a": "f", "b": "f", "c": "f", "d": "ab", "e": "dc"})
+    regions = regions_of(graph.nodes)
+    plan = plan_of(graph.nodes, regions)
+    schedule = Schedule(split_of(graph), regions, map_streams(graph.nodes, regions), plan)
+    memory = allocate(schedule, ALLOCATORS["stream_aware"])
+    found = run_graph(Prepared(as_step(graph), schedule.split, regions, plan, memory, []))
+    assert found.regions == (RegionOf(0, 5, 2, 0), RegionOf(0, 4, 2, 1))
+    assert [node.region for node in found.nodes] == [None, 1, 1, 0, 0, None]
+
+
+def test_launches_of_subgraphs_are_in_the_order_of_their_graphs():
+    whole, cut = run_graph(prepared()), run_graph(prepared(concurrency="subgraphs"))
+    assert list(whole.launches) == sorted(whole.launches)
+    assert sorted(cut.launches) == list(whole.launches)
+
+
+def test_memory_is_that_of_every_allocator_with_its_hazards():
+    passes = prepared()
+    memory = {m.allocator: m for m in run_graph(passes).memory}
+    assert list(memory) == list(ALLOCATORS)
+    assert memory["stream_aware"].peak_bytes == passes.memory.peak_bytes
+    assert memory["stream_aware"].hazards == memory["no_alloc_free"].hazards == 0
+    assert memory["sequential"].hazards > memory["interleaved"].hazards > 0
+    assert memory["no_alloc_free"].peak_bytes > memory["stream_aware"].peak_bytes
+    assert all(m.peak_live_bytes <= m.peak_bytes for m in memory.values())
+
+
+def test_the_graph_of_an_8b_model_is_small(tmp_path):
+    write_graph(run_graph(prepared("llama-8b")), tmp_path / GRAPH_FILE)
+    assert (tmp_path / GRAPH_FILE).stat().st_size < 300_000
+
+
+def test_a_run_directory_has_it(tmp_path):
+    (result,) = execute([Configuration(concurrency="branches", tokens=2, repeats=1, warmup=0)])
+    path = write_run(result, tmp_path)
+    assert read_graph(path / GRAPH_FILE) == run_graph(result.prepared)
+    assert len(formats.read(path)["kernels"]) == 2 * len(result.prepared.plan.launches)
