@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from dash import Dash
-from flask import Flask
 
 from dashboard.pages.graph import callbacks as graph_callbacks
 from dashboard.pages.graph import layout as graph_layout
@@ -23,11 +22,10 @@ def create_app(paths: Iterable[Path | str]) -> Dash:
     own on the same server.
     """
     store = RunStore(paths)
-    server = Flask("intertoken")
-    app = _page(server, "/")
+    app = _page(True, "/")
     app.layout = layout.layout
     callbacks.register(app, store)
-    other = _page(server, ADDRESS)
+    other = _page(app.server, ADDRESS)
     other.layout = graph_layout.layout
     graph_callbacks.register(other, store)
     return app

@@ -90,7 +90,7 @@ def _bars(marks: pd.DataFrame, look: Theme) -> list[go.Bar]:
                     "opacity": np.round(0.2 + 0.8 * part["share"].to_numpy(), 2),
                     "line": {"width": 0.8, "color": look.surface if wide else colour},
                 },
-                customdata=part["event"].to_numpy(),
+                customdata=part["event"].tolist(),  # Dash reads no typed array here
                 hovertext=part["hover"].tolist(),
                 hoverinfo="text",
                 hoverlabel={"bordercolor": colour},

@@ -1,55 +1,20 @@
 """The page in a real Chromium: choose two runs, zoom with the mouse, follow a link, switch the theme."""
 
-import os
-import shutil
-import threading
 import time
 from types import SimpleNamespace
 
 import pytest
-import waitress
-from selenium import webdriver
-from selenium.common.exceptions import WebDriverException
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from dashboard.app import create_app
+from tests.dashboard.conftest import served
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import formats
 
 pytestmark = pytest.mark.browser
 
 HOSTILE = '<img src=x onerror="window.hacked=1"><b>k</b>(T*)'
-FLAGS = [
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update", "--window-size=1440,1100", "--lang=en",
-]  # fmt: skip
-
-
-def _missing(what):
-    if os.environ.get("INTERTOKEN_REQUIRE_BROWSER") == "1":
-        pytest.fail(what)
-    pytest.skip(what)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    driver, chromium = shutil.which("chromedriver"), shutil.which("chromium") or shutil.which("google-chrome")
-    if driver is None or chromium is None:
-        _missing("no Chromium with its driver; install them (Debian: apt-get install chromium chromium-driver)")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
-        options.add_argument(flag)
-    try:
-        page = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    except WebDriverException as problem:
-        _missing(f"Chromium does not start: {problem.msg}")
-    page.set_script_timeout(20)
-    yield page
-    page.quit()
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +25,8 @@ def address(tmp_path_factory):
     for number in range(20):
         formats.write(decode(tokens=3), runs / f"zrun-{number:02}")
     (runs / "broken.sqlite").write_bytes(b"SQLite format 3\x00 but not really")
-    server = waitress.create_server(create_app([runs]).server, host="127.0.0.1", port=0, threads=12)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.effective_port}/"
-    server.close()
-    server.task_dispatcher.shutdown()
-    thread.join(10)
+    with served(runs) as address:
+        yield address
 
 
 DRAWN = """

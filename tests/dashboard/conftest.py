@@ -1,0 +1,55 @@
+"""A real Chromium, and pages served to it. Without one the tests are skipped unless INTERTOKEN_REQUIRE_BROWSER=1."""
+
+import os
+import shutil
+import threading
+from contextlib import contextmanager
+
+import pytest
+import waitress
+from selenium import webdriver
+from selenium.common.exceptions import WebDriverException
+
+from dashboard.app import create_app
+
+FLAGS = [
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--window-size=1440,1100", "--lang=en",
+]  # fmt: skip
+
+
+def _missing(what):
+    if os.environ.get("INTERTOKEN_REQUIRE_BROWSER") == "1":
+        pytest.fail(what)
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    driver, chromium = shutil.which("chromedriver"), shutil.which("chromium") or shutil.which("google-chrome")
+    if driver is None or chromium is None:
+        _missing("no Chromium with its driver; install them (Debian: apt-get install chromium chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
+        options.add_argument(flag)
+    try:
+        page = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    except WebDriverException as problem:
+        _missing(f"Chromium does not start: {problem.msg}")
+    page.set_script_timeout(20)
+    yield page
+    page.quit()
+
+
+@contextmanager
+def served(runs):
+    """The address of a dashboard that shows these runs."""
+    server = waitress.create_server(create_app([runs]).server, host="127.0.0.1", port=0, threads=12)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.effective_port}/"
+    server.close()
+    server.task_dispatcher.shutdown()
+    thread.join(10)

@@ -1,0 +1,407 @@
+"""The graph page: parts, picture, kernel times, links to the timeline and back, and the page in a real Chromium."""
+
+import json
+import shutil
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from dashboard.app import create_app
+from dashboard.executions import executions_of
+from dashboard.figures.graph import draw, stylesheet
+from dashboard.figures.memory import memory_figure
+from dashboard.pages.graph.callbacks import problem_of, shown_part
+from dashboard.pages.graph.panel import panel, timeline_link
+from dashboard.pages.graph.parts import first_part, part_of, parts_of
+from dashboard.pages.graph.view import GraphView, after
+from dashboard.pages.overview.callbacks import node_of_click
+from dashboard.pages.overview.table import row
+from dashboard.palette import STREAM_COLOURS
+from dashboard.store import RunStore
+from dashboard.timeline.layout import panels
+from dashboard.view import View
+from executor.describe_graph import run_graph
+from executor.models import MODELS
+from executor.run import Configuration, execute
+from executor.run_directory import write_run
+from executor.scheduler import prepare
+from tests.dashboard.conftest import served
+from tests.dashboard.traces import decode
+from tracer import Trace, formats
+from tracer.graph_json import GRAPH_FILE, write_graph
+
+HOSTILE = '<img src=x onerror="window.hacked=1">'
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """A run of `tiny`, and the same with the graph of an 8B model, a damaged one, hostile names; and an import."""
+    runs = tmp_path_factory.mktemp("runs")
+    (result,) = execute([Configuration(concurrency="branches", tokens=4)])
+    branches = write_run(result, runs)
+    for name in ("broken", "eight", "hostile"):
+        shutil.copytree(branches, runs / name)
+    (runs / "broken" / GRAPH_FILE).write_text('{"schema": "intertoken.graph/1"}', encoding="utf-8")
+    write_graph(eight_b(), runs / "eight" / GRAPH_FILE)
+    text = (branches / GRAPH_FILE).read_text(encoding="utf-8")
+    renamed = text.replace('"blk.0.attn_q"', json.dumps(HOSTILE)).replace('"flash_attn_ext"', json.dumps(HOSTILE))
+    (runs / "hostile" / GRAPH_FILE).write_text(renamed, encoding="utf-8")
+    formats.write(decode(), runs / "imported")
+    return runs
+
+
+def eight_b(concurrency="branches"):
+    step = MODELS["llama-8b"](batch=1, on_device=False, history=8, keep_logits=False)
+    return run_graph(prepare(step, "cpu", concurrency))
+
+
+@pytest.fixture(scope="module")
+def runs(directory):
+    return {run.key: run for run in RunStore([directory]).runs()}
+
+
+@pytest.fixture(scope="module")
+def run(runs):
+    return runs["tiny-sccc-branches"]
+
+
+def words(component):
+    """All text in a component, its properties included."""
+    return json.dumps([c.to_plotly_json() for c in component], default=lambda c: c.to_plotly_json())
+
+
+@pytest.mark.parametrize("concurrency", ["sequential", "branches"])
+def test_a_large_graph_falls_into_parts_that_hold_every_node_once(concurrency):
+    graph = eight_b(concurrency)
+    parts = parts_of(graph)
+    assert [i for part in parts for i in part] == list(range(len(graph.nodes)))
+    assert all(sum(graph.nodes[i].stream is not None for i in part) < 150 for part in parts)
+    assert all(part_of(parts, i) == number for number, part in enumerate(parts) for i in part)
+    assert first_part(graph, parts) == 0
+    if concurrency == "branches":
+        assert len(parts) == len(graph.regions)
+        for region in graph.regions:
+            inside = parts[part_of(parts, region.fork)]
+            assert all(i in inside for i, node in enumerate(graph.nodes) if region.fork < i < region.join)
+
+
+def test_a_small_graph_is_one_part(run):
+    assert parts_of(run.graph) == [range(len(run.graph.nodes))]
+
+
+@pytest.mark.parametrize("number", [0, 1, 30, 63])
+def test_the_picture_keeps_columns_order_and_every_edge(number):
+    graph = eight_b()
+    part = parts_of(graph)[number]
+    picture = draw(graph, part)
+    edges = [e for e in picture.elements if "source" in e["data"]]
+    nodes = {e["data"]["id"]: e for e in picture.elements if "source" not in e["data"]}
+    kernels = [i for i in part if graph.nodes[i].stream is not None]
+    assert len({(nodes[f"n{i}"]["position"]["x"], nodes[f"n{i}"]["position"]["y"]) for i in part}) == len(part)
+    for stream in range(graph.streams):
+        places = [picture.places[i] for i in kernels if graph.nodes[i].stream == stream]
+        assert len({x for x, _ in places}) <= 1
+        assert [y for _, y in places] == sorted(y for _, y in places)
+    for edge in edges:
+        assert nodes[edge["data"]["source"]]["position"]["y"] < nodes[edge["data"]["target"]]["position"]["y"]
+    reads = {(e["data"]["source"], e["data"]["target"]) for e in edges if "read" in e["classes"]}
+    assert reads == {(f"n{source}", f"n{i}") for i in part for source in graph.nodes[i].src}
+    waits = [(e["data"]["source"], e["data"]["target"]) for e in edges if "event" in e["classes"]]
+    assert waits == [
+        (f"n{w.source}", f"n{w.target}") for w in graph.waits if w.source in part or w.target in part
+    ]  # fmt: skip
+    assert all(0 < x < picture.width and 0 < y < picture.height for x, y in picture.places.values())
+    outside = {key for key, node in nodes.items() if "outside" in node["classes"]}
+    assert outside == nodes.keys() - {f"n{i}" for i in part}
+    attention = nodes[f"n{kernels[3]}"]
+    assert f"stream {graph.nodes[kernels[3]].stream}" in attention["data"]["label"]
+    assert attention["data"]["colour"] == STREAM_COLOURS[graph.nodes[kernels[3]].stream]
+
+
+def test_events_are_dashed_and_the_selected_node_is_put_forward():
+    rules = {rule["selector"]: rule["style"] for rule in stylesheet("dark", 5)}
+    assert rules[".event"]["line-style"] == "dashed"
+    assert "#n5" in rules
+    assert "#n5" not in {rule["selector"] for rule in stylesheet("dark", None)}
+    assert stylesheet("dark", None) != stylesheet("light", None)
+
+
+def test_the_memory_chart_names_the_allocator_in_use_and_the_hazards(run):
+    figure = memory_figure(run.graph.memory, run.graph.allocator, "light")
+    bars = {bar.name: list(bar.x) for bar in figure.data}
+    assert bars["allocated"] == [m.peak_bytes for m in run.graph.memory]
+    assert bars["live"] == [m.peak_live_bytes for m in run.graph.memory]
+    assert "<b>stream_aware, used</b>" in figure.layout.yaxis.ticktext
+    noted = [note.text for note in figure.layout.annotations]
+    assert ["hazard" in note for note in noted] == [True, True, False, False]
+
+
+def test_every_kernel_of_a_cpu_recording_is_its_node(run):
+    found, graph = run.executions, run.graph
+    assert found.problem == ""
+    counts = found.durations["count"]
+    assert sorted(counts.index) == sorted(graph.launches)
+    assert set(counts) == {3 * 4}  # repeats, tokens; the warm-up counts for nothing
+    kernels = run.trace["kernels"]
+    some = kernels[kernels["name"] == "flash_attn_ext(blk.1.attn)"].iloc[-1]
+    assert graph.nodes[found.node_of(int(some["stream"]), int(some["start"]))].name == "blk.1.attn"
+    assert found.node_of(int(some["stream"]), -5) is None
+    index = graph.index["blk.1.attn"]
+    lengths = kernels[kernels["name"] == "flash_attn_ext(blk.1.attn)"].iloc[-12:]
+    assert found.durations["median"][index] == pytest.approx(np.median(lengths["end"] - lengths["start"]))
+
+
+def _numbered(graph, numbers):
+    count = len(numbers)
+    kernels = {
+        "start": [10 * i for i in range(count)], "end": [10 * i + i + 1 for i in range(count)], "stream": [7] * count,
+        "name": ["k"] * count, "graph_node": numbers,
+    }  # fmt: skip
+    return executions_of(
+        Trace.from_columns(kernels=kernels), pd.DataFrame({"start": [0], "end": [10 * count]}), graph
+    )  # fmt: skip
+
+
+def test_numbers_of_a_cuda_graph_are_launches_where_they_are_as_many(run):
+    launches = run.graph.launches
+    numbers = [40 + 3 * i for i in range(len(launches))]
+    found = _numbered(run.graph, numbers[::-1])  # they need not run in the order of their numbers
+    assert found.table["node"].tolist() == list(launches)[::-1]
+    assert found.durations["median"][launches[-1]] == 1
+    fewer = _numbered(run.graph, numbers[1:])
+    assert not len(fewer.table)
+    assert f"{len(launches) - 1} graph nodes" in fewer.problem
+    bare = executions_of(Trace.from_columns(), pd.DataFrame({"start": [0], "end": [9]}), run.graph)
+    assert "no kernels" in bare.problem
+    assert "no token steps" in executions_of(None, None, run.graph).problem
+
+
+def test_the_panel_says_what_a_node_is_and_waits_for(run):
+    said = words(panel(run, GraphView(run.key), run.graph.index["blk.0.attn"]))
+    for expected in (
+        "flash_attn_ext",
+        "1,024",
+        "input kq_mask",
+        "blk.0.cache_v (set)",
+        "event 2 of stream 2",
+        "median",
+    ):
+        assert expected in said
+    assert "no kernel runs" in words(panel(run, GraphView(run.key), run.graph.index["blk.0.attn_q (heads)"]))
+    assert "82 of 102 nodes" in words(panel(run, GraphView(run.key), None))
+
+
+def test_the_link_to_the_timeline_shows_the_kernel_at_the_token_and_a_click_leads_back(run):
+    index = run.graph.index["blk.2.attn_k"]
+    link = timeline_link(run, GraphView(run.key, token=3, theme="dark"), index)
+    view = View.parse(link.removeprefix("/"))
+    assert (view.runs, view.token, view.theme) == ((run.key,), 3, "dark")
+    low, high = (time + run.tokens.anchor(3, "end") for time in view.range)
+    kernels = run.trace["kernels"]
+    shown = kernels[(kernels["start"] >= low) & (kernels["end"] <= high)]
+    assert "mul_mat(blk.2.attn_k)" in list(shown["name"])
+
+    placed = panels([run.rows])[0].row(stream=1)
+    names = placed.row.events["full"].astype("str").tolist()
+    position = len(names) - 1 - names[::-1].index("mul_mat(blk.2.attn_k)")
+    clicked = node_of_click({"points": [{"y": placed.middle, "customdata": position}]}, view, [run])
+    assert GraphView(run.key, "blk.2.attn_k", token=3, theme="dark").link() in words(clicked[2:])
+    nowhere = [(placed.middle, -1), (3, 0), (placed.middle, 10**9), (placed.middle, None)]
+    for nothing in (None, {}, {"points": []}, *({"points": [{"y": y, "customdata": event}]} for y, event in nowhere)):
+        assert node_of_click(nothing, view, [run]) == []
+
+
+def test_a_link_reproduces_the_view_and_events_change_it():
+    view = GraphView("a b", "blk.0 (x)&", 3, 7, "dark")
+    assert GraphView.parse(view.query()) == view
+    assert GraphView.parse("?part=x&token=-1&theme=pink&run=") == GraphView(token=0)
+    assert after(view, "node", "q", 3, "dark").node == "q"
+    assert after(view, "node", "q", 3, "dark").part is None
+    assert after(view, "canvas", {"id": "n1", "name": "q"}, 3, "dark").node == "q"
+    assert after(view, "canvas", {"id": "n-1"}, 3, "dark") == view
+    assert after(view, "node", None, 3, "dark") == GraphView("a b", None, 3, 7, "dark")
+    assert after(view, "part-on", 1, 3, "dark").part == 4
+    assert after(view, "part-back", 1, 0, "dark").part == 0
+    assert after(view, "run", "b", 3, "dark") == GraphView("b", "blk.0 (x)&", theme="dark")
+    assert after(view, "theme", 1, 3, "dark").theme == "light"
+
+
+def test_parts_follow_the_node_and_stay_within_the_graph(runs):
+    eight = runs["eight"]
+    parts = parts_of(eight.graph)
+    assert shown_part(eight, GraphView("eight")) == 0
+    assert eight.graph.index["blk.9.ffn_up"] in parts[shown_part(eight, GraphView("eight", "blk.9.ffn_up"))]
+    assert shown_part(eight, GraphView("eight", part=10**9)) == len(parts) - 1
+    assert shown_part(eight, GraphView("eight", "no such node")) == 0
+    assert shown_part(None, GraphView("gone", part=4)) == 0
+
+
+def test_what_cannot_be_shown_says_why(runs):
+    assert "lacks allocator" in problem_of(runs["broken"], GraphView("broken"))
+    assert "has no graph.json" in problem_of(runs["imported"], GraphView("imported"))
+    assert "no run 'gone'" in problem_of(None, GraphView("gone"))
+    assert row(runs["imported"])["graph"] == ""
+    assert row(runs["eight"])["graph"] == "[show](/graph/?run=eight)"
+
+
+def test_a_traced_pass_shares_the_graph_of_its_run(tmp_path, run):
+    shutil.copytree(run.graph_file.parent, tmp_path / "run")
+    formats.write(decode(), tmp_path / "run" / "node")
+    store = RunStore([tmp_path])
+    assert [r.graph_file for r in store.runs()] == [tmp_path / "run" / GRAPH_FILE] * 2
+    assert "cannot tell" in store.runs()[1].executions.problem
+
+
+def test_callbacks_answer_fast_for_an_8b_graph(directory):
+    client = create_app([directory]).server.test_client()
+    callback = next(c for c in client.get("/graph/_dash-dependencies").get_json() if "canvas.elements" in c["output"])
+    names = [part.split(".") for part in callback["output"].strip(".").split("...")]
+    outputs = [{"id": key, "property": name} for key, name in names]
+
+    def ask(**view):
+        data = GraphView("eight", **view).data()
+        return client.post(
+            "/graph/_dash-update-component",
+            json={
+                "output": callback["output"], "outputs": outputs, "changedPropIds": ["screen.data"],
+                "inputs": [{"id": "screen", "property": "data", "value": {"scheme": "light"}}],
+                "state": [{"id": "view", "property": "data", "value": data}],
+            },
+        )  # fmt: skip
+
+    assert ask().status_code == 200
+    spent = []
+    for part in (1, 20, 40):
+        start = time.perf_counter()
+        answer = ask(part=part)
+        spent.append(time.perf_counter() - start)
+        assert answer.get_json()["response"]["part-label"]["children"] == f"part {part + 1} of 64"
+    assert min(spent) < 0.2
+
+
+@pytest.fixture(scope="module")
+def address(directory):
+    with served(directory) as address:
+        yield address
+
+
+class Page:
+    """What a reader does with the page."""
+
+    def __init__(self, browser):
+        self.browser = browser
+
+    def until(self, condition, what, seconds=20):
+        return WebDriverWait(self.browser, seconds, 0.1).until(lambda _: condition(), what)
+
+    def text(self, key):
+        return self.browser.execute_script("return (document.getElementById(arguments[0]) || {}).innerText || ''", key)
+
+    def says(self, key, expected):
+        self.until(lambda: expected in self.text(key), f"{expected!r} in {key}")
+
+    def tap(self, name):
+        """Click the node of this name in the picture."""
+        place = """
+            const cy = document.getElementById('canvas')._cyreg?.cy;
+            const found = cy && cy.nodes().filter(n => n.data('name') === arguments[0])[0];
+            return found && [found.renderedPosition('x'), found.renderedPosition('y')];
+        """
+        seen = [None]
+
+        def at_rest():
+            seen.append(self.browser.execute_script(place, name))
+            return seen[-1] == seen[-2] and seen[-1]
+
+        x, y = self.until(at_rest, f"the node {name}")
+        self.browser.execute_script("document.getElementById('canvas-holder').scrollTop = arguments[0] - 100", y)
+        self.click("canvas-holder", "#canvas", x, y)
+
+    def click(self, shown, within, x, y):
+        """Click a place inside an element, px from its corner, after scrolling to what shows it."""
+        corner = """
+            document.getElementById(arguments[0]).scrollIntoView({block: 'center'});
+            const {left, top} = document.querySelector(arguments[1]).getBoundingClientRect();
+            return [left, top];
+        """
+        left, top = self.browser.execute_script(corner, shown, within)
+        actions = ActionChains(self.browser)
+        actions.w3c_actions.pointer_action.move_to_location(int(left + x), int(top + y))
+        actions.pause(0.3).click().perform()
+
+
+@pytest.fixture
+def page(browser):
+    browser.get_log("browser")
+    yield Page(browser)
+    log = [e["message"] for e in browser.get_log("browser") if e["level"] in {"SEVERE", "WARNING"}]
+    assert [m for m in log if "custom wheel sensitivity" not in m] == []  # the component's own default
+    assert browser.execute_script("return window.hacked") is None
+
+
+CLICK = """
+const gd = document.querySelector('#timeline .js-plotly-plot');
+if (!gd || !gd._fullLayout) return null;
+const {xaxis, yaxis} = gd._fullLayout;
+for (const t of gd._fullData.filter(t => t.name === 'kernel'))
+  for (let i = 0; i < t.x.length; i++)
+    if (t.hovertext[i].includes(arguments[0])) return [xaxis.l2p(t.base[i] + t.x[i] / 2), yaxis.l2p(t.y[i])];
+"""
+
+
+@pytest.mark.browser
+def test_from_the_table_to_a_node_to_its_kernel_in_the_timeline_and_back(page, address):
+    page.browser.get(f"{address}?run=tiny-sccc-branches")
+    link = '#runs .ag-row[row-id="tiny-sccc-branches"] a'
+    page.until(lambda: page.browser.find_elements(By.CSS_SELECTOR, link), "a link to the graph")
+    page.browser.find_element(By.CSS_SELECTOR, link).click()
+    page.says("panel", "82 of 102 nodes")
+    page.tap("blk.0.attn_k")
+    page.says("panel", "event 0 of stream 0, after blk.0.attn_norm")
+    page.until(lambda: "node=blk.0.attn_k" in page.browser.current_url, "a link that holds the node")
+    page.browser.find_element(By.ID, "to-timeline").click()
+
+    kernel = "mul_mat(blk.0.attn_k)"
+    spot = page.until(lambda: page.browser.execute_script(CLICK, kernel), "the kernel in the timeline")
+    assert "range=" in page.browser.current_url
+    page.click("timeline-holder", "#timeline .nsewdrag", *spot)
+    page.says("picked", "blk.0.attn_k mul_mat · stream 1")
+    page.browser.find_element(By.ID, "to-graph").click()
+    page.says("panel", "event 0 of stream 0, after blk.0.attn_norm")
+    assert "token=" in page.browser.current_url
+
+
+@pytest.mark.browser
+def test_parts_by_keyboard_links_in_the_panel_and_the_back_button(page, address):
+    page.browser.get(f"{address}graph/?run=eight&theme=light")
+    page.says("part-label", "part 1 of 64")
+    page.browser.find_element(By.ID, "part-on").send_keys(Keys.ENTER)
+    page.says("part-label", "part 2 of 64")
+    page.tap("blk.0.ffn_up")
+    page.says("panel", "event 3 of stream 0, after")
+    reader = page.browser.find_element(By.LINK_TEXT, "blk.0.ffn_swiglu")
+    reader.send_keys(Keys.ENTER)
+    page.says("panel", "swiglu")
+    page.browser.back()
+    page.says("panel", "event 3 of stream 0, after")
+    page.browser.find_element(By.ID, "theme").click()
+    page.until(lambda: "theme=dark" in page.browser.current_url, "a dark page")
+    assert page.browser.execute_script("return document.documentElement.dataset.theme") == "dark"
+
+
+@pytest.mark.browser
+def test_damaged_graphs_and_hostile_names_do_no_harm(page, address):
+    page.browser.get(f"{address}graph/?run=broken")
+    page.says("nothing", "graph lacks allocator")
+    page.browser.get(f"{address}graph/?run=gone")
+    page.says("nothing", "no run 'gone'")
+    page.browser.get(f"{address}graph/?run=hostile")
+    page.tap(HOSTILE)
+    page.says("panel", HOSTILE)
+    page.browser.get(f"{address}graph/?run=hostile&node=blk.0.attn")
+    page.says("panel", f"op\n{HOSTILE}")
