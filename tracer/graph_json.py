@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import UnionType
-from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from tracer.errors import FormatError
 
@@ -19,8 +19,6 @@ GRAPH_FILE: Final = "graph.json"
 SCHEMA: Final = "intertoken.graph/1"
 _MOST_BYTES: Final = 8 * 2**20  # of a file; the graph of an 8B model has 0.2 MB
 _MOST_STREAMS: Final = 128
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +161,7 @@ def read_graph(path: Path) -> RunGraph:
     try:
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             raise FormatError(f"its schema is not {SCHEMA!r}")
-        graph = _object(data, RunGraph, "graph")
+        graph: RunGraph = _object(data, RunGraph, "graph")
         _check(graph)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
@@ -187,21 +185,19 @@ def _typed(value: Any, wanted: Any, where: str) -> Any:
     return value
 
 
-def _object(value: Any, wanted: type[T], where: str) -> T:
+def _object(value: Any, wanted: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise FormatError(f"{where} is no object")
     kinds = _hints(wanted)
-    needed = {f.name for f in fields(wanted) if f.default is MISSING}  # type: ignore[arg-type]
+    needed = {f.name for f in fields(wanted) if f.default is MISSING}
     if lacking := needed - value.keys():
         raise FormatError(f"{where} lacks {', '.join(sorted(lacking))}")
     return wanted(**{name: _typed(value[name], kinds[name], f"{where}.{name}") for name in kinds if name in value})
 
 
-_HINTS: Final[dict[type, dict[str, Any]]] = {}
-
-
-def _hints(wanted: type) -> dict[str, Any]:
-    return _HINTS.setdefault(wanted, get_type_hints(wanted))
+@cache
+def _hints(wanted: Any) -> dict[str, Any]:
+    return get_type_hints(wanted)
 
 
 def _check(graph: RunGraph) -> None:

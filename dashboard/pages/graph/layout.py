@@ -109,7 +109,7 @@ def _memory() -> html.Section:
                     html.H2("Memory for activations"),
                     html.P(
                         "Outer bar: the arena that each allocator takes for this plan. Inner bar: what is alive at "
-                        "once, which none can do without. ▲: streams would race.",
+                        "once, which no placement can do without. ▲: streams would race for bytes.",
                         className="hint",
                     ),
                 ],

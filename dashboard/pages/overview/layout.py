@@ -107,7 +107,8 @@ def _timeline() -> html.Section:
                 role="img",
                 **_named("Timelines of the selected runs"),
             ),
-            html.P("Drag to zoom, shift-drag to move, double-click for one token. Hover for names and times.",
+            html.P("Drag to zoom, shift-drag to move, double-click for one token. Hover for names and times, "
+                   "click a kernel to find it in the graph of its run.",
                    className="hint foot"),
             html.P(id="picked", role="status", className="picked"),
         ],
