@@ -26,13 +26,16 @@ from dashboard.store import RunStore
 from dashboard.timeline.layout import panels
 from dashboard.view import View
 from executor.describe_graph import run_graph
+from executor.fusion import fuse
 from executor.models import MODELS
 from executor.run import Configuration, execute
 from executor.run_directory import write_run
 from executor.scheduler import prepare
 from tests.dashboard.conftest import served
 from tests.dashboard.traces import decode
+from tests.recordings import SAMPLES
 from tracer import Trace, formats
+from tracer.analysis.tokens import find_steps
 from tracer.graph_json import GRAPH_FILE, write_graph
 
 HOSTILE = '<img src=x onerror="window.hacked=1">'
@@ -181,6 +184,24 @@ def test_numbers_of_a_cuda_graph_are_launches_where_they_are_as_many(run):
     assert "no token steps" in executions_of(None, None, run.graph).problem
 
 
+@pytest.mark.parametrize(("strategy", "mode"), [("sccc", "sequential"), ("sccc", "branches"), ("ggg", "branches")])
+def test_real_cuda_recordings_at_node_level_have_their_kernels_at_the_right_nodes(strategy, mode):
+    trace = formats.read(SAMPLES / f"llama-1.1b-{strategy}-{mode}-cuda" / "node")
+    used = trace.metadata["run"]["configuration"]
+    step = MODELS[used["model"]](on_device=strategy == "ggg", batch=1, history=used["tokens"], keep_logits=False)
+    graph = run_graph(prepare(fuse(step), "cuda", mode))
+    found = executions_of(trace, find_steps(trace).table, graph)
+    assert found.problem == ""
+    assert sorted(found.durations.index) == sorted(graph.launches)
+    named = found.table.merge(trace["kernels"][["start", "stream", "name"]], on=["start", "stream"])
+    pairs = {(graph.nodes[node].op, str(name)) for node, name in zip(named["node"], named["name"], strict=True)}
+    assert len(pairs) > 10
+    for op, name in pairs:  # a fused kernel is named after its ops, some left out
+        parts = [part.removesuffix("_ext") for part in op.split("+")]
+        assert name.startswith(parts[0])
+        assert parts[-1] in name or op == "rms_norm+mul"
+
+
 def test_the_panel_says_what_a_node_is_and_waits_for(run):
     said = words(panel(run, GraphView(run.key), run.graph.index["blk.0.attn"]))
     for expected in (
@@ -308,7 +329,7 @@ class Page:
     def tap(self, name):
         """Click the node of this name in the picture."""
         place = """
-            const cy = document.getElementById('canvas')._cyreg?.cy;
+            const cy = document.getElementById('canvas')?._cyreg?.cy;
             const found = cy && cy.nodes().filter(n => n.data('name') === arguments[0])[0];
             return found && [found.renderedPosition('x'), found.renderedPosition('y')];
         """
