@@ -55,7 +55,8 @@ def fuse(step: DecodeStep, patterns: Sequence[Pattern] = PATTERNS) -> DecodeStep
     history = step.history
     if history is not None:
         history = History(new[history.tokens], new[history.logits] if history.logits else None)
-    return replace(step, graph=graph, logits=new[step.logits], history=history)
+    sampled = new[step.sampled] if step.sampled else None
+    return replace(step, graph=graph, logits=new[step.logits], history=history, sampled=sampled)
 
 
 def outer_sources(parts: Sequence[Tensor]) -> list[Tensor]:

@@ -99,6 +99,6 @@ def swiglu(graph: Graph, gate: Tensor, up: Tensor, *, name: str) -> Tensor:
     return graph.node(name, "swiglu", gate.shape, gate.dtype, (gate, up))
 
 
-def argmax(graph: Graph, x: Tensor, *, name: str) -> Tensor:
+def argmax(graph: Graph, x: Tensor, *, name: str, flags: Flag = Flag.NONE) -> Tensor:
     """Column of the first greatest value of each row: (N, C) -> (N,) int32."""
-    return graph.node(name, "argmax", x.shape[:1], "int32", (x,))
+    return graph.node(name, "argmax", x.shape[:1], "int32", (x,), flags=flags)

@@ -13,12 +13,13 @@ from executor.backends import BACKENDS, backend_class, open_backend
 from executor.backends.interface import Array, Backend, HostArray
 from executor.fusion import fuse
 from executor.models import MODELS, Builder
+from executor.models.advance import sample_on_device
 from executor.models.step import first_tokens
 from executor.names import lookup
 from executor.scheduler import LAUNCHERS, Prepared, Scheduler, load_weights, prepare
 from executor.strategies import STRATEGIES, Strategy
 from tracer.errors import UsageError
-from tracer.recorders import activate, annotate, deactivate
+from tracer.recorders import annotate
 from tracer.recorders.host import HostRecorder
 from tracer.trace import Trace
 
@@ -39,6 +40,8 @@ class Configuration:
         weights: format of the weight matrices, a name of `models.WEIGHTS`; None for the model's own.
         context: cells of KV cache per sequence; None for the model's own.
         fusion: whether to fuse chains of nodes; None for what the backend wants.
+        sampling: "host" fetches the logits and takes the greatest; "device" does so on the device, and the host
+            fetches the tokens. A strategy that advances on the device always samples there.
     """
 
     backend: str = "cpu"
@@ -55,6 +58,7 @@ class Configuration:
     weights: str | None = None
     context: int | None = None
     fusion: bool | None = None
+    sampling: str = "host"
 
     @property
     def name(self) -> str:
@@ -67,6 +71,7 @@ class Configuration:
         parts += [self.weights] if self.weights else []
         parts += [f"c{self.context}"] if self.context else []
         parts += [] if self.fusion is None else ["fused" if self.fusion else "unfused"]
+        parts += [] if self.sampling == "host" else ["sampled"]
         return "-".join(parts)
 
 
@@ -144,6 +149,7 @@ def execute(
 def _check(configuration: Configuration) -> None:
     lookup("backend", configuration.backend, BACKENDS)
     lookup("launch kind", configuration.launch, LAUNCHERS)
+    lookup("sampling", configuration.sampling, dict.fromkeys(("host", "device")))
     if configuration.context is not None and configuration.context < 1:
         raise UsageError(f"context must be at least 1, not {configuration.context}")
     for option, least in (("batch", 1), ("tokens", 1), ("repeats", 1), ("warmup", 0), ("seed", 0)):
@@ -178,6 +184,8 @@ class _Run:
         longest = max(c.tokens, c.warmup)
         if longest > step.context:
             raise UsageError(f"model {c.model!r} has a context of {step.context}, too small for {longest} tokens")
+        if c.sampling == "device" and not self._strategy.advances_on_device:
+            step = sample_on_device(step)
         if c.fusion or (c.fusion is None and backend_class(c.backend).fuses):
             step = fuse(step)
         self.prepared = prepare(step, c.backend, c.concurrency, c.allocator)
@@ -197,7 +205,7 @@ class _Run:
         if key not in weights:
             weights[key] = load_weights(backend, step, c.seed)
         self._backend = backend
-        self._scheduler = Scheduler(backend, self.prepared, self._strategy, c.launch, weights[key])
+        self._scheduler = Scheduler(backend, self.prepared, self._strategy, c.launch, weights[key], self._keep_logits)
 
     def warm_up(self) -> None:
         """The steps before the first repeat; they are recorded as `warmup`."""
@@ -224,11 +232,11 @@ class _Run:
         tokens, kept = [], []
         for index in range(count):
             with annotate(text, index=index):
-                logits = self._scheduler.step()
-            if logits is not None:
+                self._scheduler.step()
+            if not self._strategy.advances_on_device:
                 tokens.append(self._scheduler.tokens)
                 if self._keep_logits:
-                    kept.append(logits.copy())
+                    kept.append(self._scheduler.logits)
         self._scheduler.finish()
         return tokens, kept
 
@@ -238,12 +246,12 @@ class _Run:
             yield
             return
         self._backend.report_to(self._recorder)
-        activate(self._recorder)
+        self._recorder.start()
         try:
             yield
             self._backend.report_late()
         finally:
-            deactivate(self._recorder)
+            self._recorder.stop()
 
     def result(self) -> Result:
         kept = self._kept

@@ -17,7 +17,6 @@ from executor.names import lookup
 from executor.plans import Plan, make_plan
 from executor.splits import Split, assign_backends, split_graph
 from executor.strategies import Copy, Strategy, check_needs
-from tracer import annotate
 from tracer.errors import ExecutionError, UsageError
 
 
@@ -72,12 +71,10 @@ class GraphLaunch:
     def __init__(self, backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
         self._backend = backend
         self._graph = backend.instantiate(plan, kernels)
-        self._range = annotate("graph_launch")
 
     def launch(self) -> None:
         """One graph launch."""
-        with self._range:
-            self._backend.launch_graph(self._graph)
+        self._backend.launch_graph(self._graph)
 
 
 class EagerLaunch:
@@ -91,10 +88,9 @@ class EagerLaunch:
 
     def launch(self) -> None:
         """All calls in issue order."""
-        with annotate("compute"):
-            self._backend.head_of_step()
-            Backend.launch_graph(self._backend, self._graph)
-            self._backend.tail_of_step()
+        self._backend.head_of_step()
+        Backend.launch_graph(self._backend, self._graph)
+        self._backend.tail_of_step()
 
 
 LAUNCHERS: Final[Mapping[str, type[Launcher]]] = {"graph": GraphLaunch, "eager": EagerLaunch}
@@ -110,6 +106,7 @@ class Scheduler:
         strategy: how to synchronise.
         launch: name of a launcher.
         weights: the weights' arrays on the device, by name, as `load_weights` returns them.
+        keep_logits: fetch the logits even where the device samples.
 
     Raises:
         UnsafePlanError: the backend does not guarantee what the strategy needs.
@@ -122,9 +119,11 @@ class Scheduler:
         strategy: Strategy,
         launch: str,
         weights: Mapping[str, Array],
+        keep_logits: bool = False,
     ) -> None:
         check_needs(strategy, backend.name, backend.guarantees)
         self._backend, self._prepared, self._strategy = backend, prepared, strategy
+        self._keep_logits = keep_logits
         if strategy.advances_on_device != (prepared.step.history is not None):
             raise ExecutionError(f"strategy {strategy.name!r} and the graph disagree on who advances the step")
         self._arrays = _bind(backend, prepared, weights)
@@ -134,46 +133,66 @@ class Scheduler:
             if n.has_kernel
         }
         self._launcher = lookup("launch kind", launch, LAUNCHERS)(backend, prepared.plan, kernels)
-        self._logits = backend.host_array(prepared.step.logits.shape, prepared.step.logits.dtype)
-        self._tokens: HostArray = np.zeros(prepared.step.batch, np.int32)
+        step = prepared.step
+        self._logits = backend.host_array(step.logits.shape, step.logits.dtype)
+        self._tokens: HostArray = np.zeros(step.batch, np.int32)
+        self._sampled = backend.host_array(step.sampled.shape, step.sampled.dtype) if step.sampled else None
         self._position = 0
         self._copies: list[Copy] = []
-        self._inputs_range, self._logits_range = annotate("inputs"), annotate("logits")
+        self._early: list[Copy] = []
 
     def begin(self, tokens: HostArray) -> None:
         """Start all sequences anew from these tokens, at position 0."""
         self._tokens, self._position = tokens.astype(np.int32), 0
         self._prepare_copies()
+        self._send_early()
         for name, values in self._prepared.step.start(tokens).items():
             self._backend.load(self._arrays[self._state(name)], values)
 
-    def step(self) -> HostArray | None:
-        """One token step; its logits (valid until the next step), or None if they stay on the device."""
+    def step(self) -> None:
+        """One token step: send, launch and (unless the step advances on the device) fetch and sample."""
         if self._position >= self._prepared.step.context:
             raise UsageError(f"the context of {self._prepared.step.context} cells is full")
-        step = self._prepared.step
-        with self._inputs_range:
-            self._strategy.send(self._backend, self._copies)
+        self._strategy.send(self._backend, self._copies)
         self._launcher.launch()
         self._position += 1
-        if self._strategy.advances_on_device:
-            return None
-        self._prepare_copies()
-        with self._logits_range:
-            self._strategy.fetch(self._backend, self._logits, self._arrays[step.logits])
-            self._tokens[:] = self._logits.argmax(axis=-1)
-        return self._logits
+        if not self._strategy.advances_on_device:
+            self._prepare_copies()
+            self._fetch()
+
+    def _fetch(self) -> None:
+        """The new tokens: the sampled ones, or the greatest of the logits."""
+        step, strategy, backend = self._prepared.step, self._strategy, self._backend
+        if step.sampled is None or self._keep_logits:
+            strategy.ask(backend, self._logits, self._arrays[step.logits])
+        if step.sampled is not None and self._sampled is not None:
+            strategy.ask(backend, self._sampled, self._arrays[step.sampled])
+        self._send_early()
+        strategy.wait(backend)
+        self._tokens[:] = self._logits.argmax(axis=-1) if self._sampled is None else self._sampled
 
     def _prepare_copies(self) -> None:
         """The next step's inputs, made while the device still computes; only the tokens are filled in later."""
         step = self._prepared.step
         values = {} if step.history else step.feed(self._position, self._tokens)
-        self._copies = [(self._arrays[i], values[i.name]) for i in self._prepared.split.inputs]
+        inputs = self._prepared.split.inputs
+        late = step.late if self._strategy.sends_early else frozenset(values)
+        self._copies = [(self._arrays[i], values[i.name]) for i in inputs if i.name in late]
+        self._early = [(self._arrays[i], values[i.name]) for i in inputs if i.name not in late]
+
+    def _send_early(self) -> None:
+        if self._early:
+            self._strategy.send_early(self._backend, self._early)
 
     @property
     def tokens(self) -> HostArray:
-        """The tokens that the last step sampled; only where the host samples."""
+        """A copy of the tokens that the last step sampled, (N,); not where the step advances on the device."""
         return self._tokens.copy()
+
+    @property
+    def logits(self) -> HostArray:
+        """A copy of the last step's logits, (N, vocabulary), where the host fetches them."""
+        return self._logits.copy()
 
     def finish(self) -> None:
         """Wait for all steps."""

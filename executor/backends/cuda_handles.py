@@ -35,12 +35,19 @@ class CudaArray:
     source_ptr: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class CudaEvent:
-    """An event without timing."""
+    """An event without timing.
+
+    Attributes:
+        stream: where it was recorded last.
+        copies: how many copies that stream had been given then.
+    """
 
     id: int
     handle: int
+    stream: int = 0
+    copies: int = 0
 
 
 class Streams(dict[int, int]):

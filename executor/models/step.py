@@ -40,6 +40,8 @@ class DecodeStep:
             only when the copies of the step before are done or staged.
         start: tokens (N,) -> the state to load before the first step; other state stays, zeros at first.
         history: set if the step advances on the device: then there are no inputs.
+        late: names of the inputs that hold sampled tokens; the others are known a step ahead.
+        sampled: the next tokens, (N,) int32, if the device samples and the host need not fetch the logits.
     """
 
     graph: Graph
@@ -48,6 +50,8 @@ class DecodeStep:
     feed: Callable[[int, np.ndarray[Any, Any]], HostArrays]
     start: Callable[[np.ndarray[Any, Any]], HostArrays]
     history: History | None = None
+    late: frozenset[str] = frozenset({"inp_tokens"})
+    sampled: Tensor | None = None
 
     @property
     def batch(self) -> int:

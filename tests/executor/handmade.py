@@ -37,7 +37,7 @@ def summing_step(inputs, *, batch=1, on_device=False, history=0, keep_logits=Fal
     def start(tokens):
         return {"one": np.ones(1, np.int32), "step": np.zeros(1, np.int64)} if on_device else {}
 
-    return DecodeStep(graph, total, 256, feed, start, kept)
+    return DecodeStep(graph, total, 256, feed, start, kept, late=frozenset({"x0"}))
 
 
 def fan_out_graph(branches=3, length=2, op="copy"):

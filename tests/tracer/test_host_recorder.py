@@ -3,7 +3,6 @@
 import threading
 
 from tracer import annotate, record
-from tracer.recorders import activate, deactivate
 from tracer.recorders.host import HostRecorder
 
 
@@ -52,13 +51,13 @@ def test_nothing_is_recorded_while_stopped() -> None:
 
 def test_annotate_reaches_every_active_recorder_and_nests() -> None:
     first, second = HostRecorder(Clock()), HostRecorder(Clock())
-    activate(first)
+    first.start()
     with annotate("token", index=3):
-        activate(second)
+        second.start()
         with annotate("inputs"):
             pass
-        deactivate(second)
-    deactivate(first)
+        second.stop()
+    first.stop()
     with annotate("token"):
         pass
     rows = first.trace["nvtx"]

@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 from tracer.errors import RecordError, UsageError
 from tracer.recorders import cupti_layout as layout
+from tracer.recorders import ranges
 from tracer.recorders.cupti_buffers import Buffers
 from tracer.recorders.cupti_library import INJECTION, Cupti, Driver, find
 from tracer.recorders.cupti_names import CallNames, c_string
@@ -25,10 +26,7 @@ from tracer.trace import Trace
 
 GraphTrace = Literal["node", "graph"]
 
-ALL_KINDS: Final = tuple(layout.KINDS)
-LEAN_KINDS: Final = ("kernels", "nvtx", "overhead", "descriptions")
-"""The kernels alone: for a program that stamps its own calls, copies and syncs. Costs least."""
-
+ALL_KINDS: Final = layout.SETS["all"]
 _HOST_SIDE: Final = ("api", "syncs", "cuda_events", "nvtx")  # disabled before stop() waits for the device
 _LIMIT: Final = 4 << 30
 
@@ -123,6 +121,7 @@ class CuptiRecorder:
         process.graph_level |= self.graph_trace == "graph"
         process.recorder = self
         self.recording = True
+        ranges.recording.append(self)
         self._trace = None
         atexit.register(self.stop)
 
@@ -136,6 +135,7 @@ class CuptiRecorder:
         atexit.unregister(self.stop)
         cupti = self._process.cupti
         self.recording = False
+        ranges.recording.remove(self)
         self._last = time.time_ns()
         for kind in self._activities(only=_HOST_SIDE):
             cupti.disable(kind)
