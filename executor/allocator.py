@@ -1,152 +1,201 @@
-"""Pass 5: a place in one arena for every tensor that is not a weight or state.
+"""Pass 6: how long the bytes of every tensor that is neither weight nor state stay its own, and so its place.
 
-A tensor's bytes are in use from the node that writes them to their last reader, in graph order (`Lifetime`).
-With branches in flight graph order is not execution order: a mode says whether its plan holds then.
+An allocator need not be right when streams run side by side: `executor.hazards` checks every plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 from typing import ClassVar, Final, Protocol
 
-from executor.concurrency import Region
+from executor.concurrency import MAIN_STREAM, Region
 from executor.graph import Flag, Tensor
+from executor.placement import BufferPlan, Lifetime, place
+from executor.plans import Launch, Plan, Record
 from executor.splits import Split
-from tracer.errors import UnsafePlanError
 
-ALIGNMENT: Final = 64
 _BEFORE: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Lifetime:
-    """The first and last node index at which a tensor's bytes are in use, both included."""
+class Use:
+    """The kernels that read or write a tensor's bytes.
+
+    Attributes:
+        nodes: their indices, rising. The copy of an input comes before the first node, at -1. Inputs and outputs are
+            in use to the end, at the number of nodes: the host reads outputs then, and the next step's copies may come
+            early.
+    """
 
     tensor: Tensor
-    first: int
-    last: int
-
-    def overlaps(self, other: Lifetime) -> bool:
-        """Whether both are in use at some node."""
-        return self.first <= other.last and other.first <= self.last
+    nodes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class BufferPlan:
-    """Where tensors lie in the arena.
+class Schedule:
+    """What an allocator knows: a split, the regions in it, the stream of every node, and the plan."""
 
-    Attributes:
-        allocator: the mode that made it.
-        offsets: tensor -> first byte, a multiple of `ALIGNMENT`.
-        peak_bytes: size of the arena.
-    """
-
-    allocator: str
-    offsets: Mapping[Tensor, int]
-    peak_bytes: int
+    split: Split
+    regions: Sequence[Region]
+    streams: Sequence[int]
+    plan: Plan
 
 
 class Allocator(Protocol):
     """Decides how long a tensor's bytes stay its own."""
 
     name: ClassVar[str]
-    holds_with_branches: ClassVar[bool]
-    """Whether no two tensors share bytes that streams running side by side may use at once."""
 
-    def extend(self, lifetimes: Sequence[Lifetime], regions: Sequence[Region]) -> list[Lifetime]:
-        """The lifetimes as this mode wants them."""
+    def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
+        """One for every use."""
 
 
 class SequentialReuse:
     """Recycle bytes after their last reader in graph order."""
 
     name: ClassVar[str] = "sequential"
-    holds_with_branches: ClassVar[bool] = False
 
-    def extend(self, lifetimes: Sequence[Lifetime], regions: Sequence[Region]) -> list[Lifetime]:
-        """As they are."""
-        return list(lifetimes)
+    def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
+        """From the first to the last kernel."""
+        return _until([use.nodes[0] for use in uses], [use.nodes[-1] for use in uses], uses, schedule)
+
+
+class Interleaved:
+    """The same, but as if the kernels of a region's branches came in turn, one of each branch.
+
+    That is how ggml first kept branches apart. Lifetimes overlap as far as branches keep step, no further.
+    """
+
+    name: ClassVar[str] = "interleaved"
+
+    def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
+        """From the first to the last kernel in that order."""
+        position = list(range(len(schedule.split.nodes)))
+        for region in schedule.regions:
+            order = _in_turn(region)
+            for slot, node in zip(sorted(order), order, strict=True):
+                position[node] = slot
+        positions = dict(enumerate(position)) | {_BEFORE: _BEFORE, len(position): len(position)}
+        moved = [[positions[i] for i in use.nodes] for use in uses]
+        return _until([min(m) for m in moved], [max(m) for m in moved], uses, schedule)
 
 
 class NoAllocFree:
-    """Recycle nothing that a concurrent region uses before its join."""
+    """Recycle nothing that is used between a region's fork and its join before the join."""
 
     name: ClassVar[str] = "no_alloc_free"
-    holds_with_branches: ClassVar[bool] = True
 
-    def extend(self, lifetimes: Sequence[Lifetime], regions: Sequence[Region]) -> list[Lifetime]:
-        """A lifetime that reaches between a fork and its join lasts to the join."""
-        return [self._to_joins(lifetime, regions) for lifetime in lifetimes]
+    def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
+        """From the first kernel to the last, or to the joins of the regions that this touches."""
+        return _until([u.nodes[0] for u in uses], [self._last(u, schedule.regions) for u in uses], uses, schedule)
 
-    def _to_joins(self, lifetime: Lifetime, regions: Sequence[Region]) -> Lifetime:
-        joins = [r.join for r in regions if lifetime.first < r.join and lifetime.last > r.fork]
-        return replace(lifetime, last=max([lifetime.last, *joins]))
+    def _last(self, use: Use, regions: Sequence[Region]) -> int:
+        first, last = use.nodes[0], use.nodes[-1]
+        for region in regions:  # by rising forks: what an extension touches comes later
+            if first < region.join and last > region.fork:
+                last = max(last, region.join)
+        return last
 
 
-ALLOCATORS: Final[Mapping[str, Allocator]] = {a.name: a for a in (SequentialReuse(), NoAllocFree())}
+class StreamAware:
+    """Recycle bytes once all kernels that use them are visible to the stream that wants the bytes."""
+
+    name: ClassVar[str] = "stream_aware"
+
+    def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
+        """Free for a stream from the first kernel that comes after all uses, through stream order and events."""
+        end, streams = len(schedule.split.nodes), range(schedule.plan.streams)
+        visible = becomes_visible_at(schedule.split.nodes, schedule.plan)
+        visible |= {_BEFORE: [_BEFORE + 1 for _ in streams], end: [end + 1 for _ in streams]}
+        return [
+            Lifetime(
+                use.tensor,
+                _stream(use.nodes[0], schedule),
+                use.nodes[0],
+                tuple(max(visible[node][stream] for node in use.nodes) for stream in streams),
+            )
+            for use in uses
+        ]
+
+
+ALLOCATORS: Final[Mapping[str, Allocator]] = {
+    a.name: a for a in (SequentialReuse(), Interleaved(), NoAllocFree(), StreamAware())
+}
 """Name -> allocator."""
 
 
-def allocate(split: Split, regions: Sequence[Region], allocator: Allocator, mode: str) -> BufferPlan:
-    """Place the split's tensors in one arena.
-
-    Args:
-        split: inputs and nodes.
-        regions: what may run at the same time.
-        allocator: how long bytes stay a tensor's own.
-        mode: the concurrency mode's name, for the message.
-
-    Raises:
-        UnsafePlanError: there are regions, and the allocator's plan would be a race with them.
-    """
-    if regions and not allocator.holds_with_branches:
-        safe = ", ".join(a.name for a in ALLOCATORS.values() if a.holds_with_branches)
-        raise UnsafePlanError(
-            f"concurrency {mode!r} with allocator {allocator.name!r} is a race: bytes are recycled in graph "
-            f"order while branches still use them. Safe there: {safe}"
-        )
-    return first_fit(allocator.extend(lifetimes(split), regions), allocator.name)
+def allocate(schedule: Schedule, allocator: Allocator) -> BufferPlan:
+    """Place the split's tensors in one arena."""
+    return place(allocator.lifetimes(find_uses(schedule.split), schedule), allocator.name)
 
 
-def lifetimes(split: Split) -> list[Lifetime]:
-    """When each tensor of the arena is in use, in the order in which they come alive.
-
-    Inputs are written before the first node and kept to the end: the next step's copies may come early.
-    Outputs are kept to the end as well.
-    """
+def find_uses(split: Split) -> list[Use]:
+    """Who uses each tensor of the arena, in the order in which they come alive."""
     end = len(split.nodes)
-    first = dict.fromkeys(split.inputs, _BEFORE)
-    last = dict.fromkeys(split.inputs, end)
+    nodes: dict[Tensor, list[int]] = {tensor: [_BEFORE] for tensor in split.inputs}
+    kept = set(split.inputs)
     for i, node in enumerate(split.nodes):
         if node.view_src is None:
-            first[node] = i
-        for root in (node.root, *(source.root for source in node.src)):
-            if root in first:
-                flags = root.flags | (node.flags if root is node.root else Flag.NONE)
-                last[root] = end if flags & (Flag.INPUT | Flag.OUTPUT) else max(i, last.get(root, i))
-    return [Lifetime(tensor, start, last[tensor]) for tensor, start in first.items()]
+            nodes[node] = []
+        if node.flags & Flag.OUTPUT:
+            kept.add(node.root)
+        for root in {node.root, *(source.root for source in node.src)} if node.has_kernel else ():
+            if root in nodes:
+                nodes[root].append(i)
+    return [Use(tensor, (*used, *([end] if tensor in kept else []))) for tensor, used in nodes.items()]
 
 
-def first_fit(lifetimes: Sequence[Lifetime], allocator: str) -> BufferPlan:
-    """Give each lifetime, largest first, the lowest offset at which no overlapping lifetime lies.
+def becomes_visible_at(nodes: Sequence[Tensor], plan: Plan) -> dict[int, list[int]]:
+    """For every kernel and stream the first kernel of that stream that comes after it, computed back to front.
 
-    In the order of coming alive, small tensors would split the room that large ones need.
+    Returns:
+        node -> for every stream a node, or the number of nodes where none comes after it.
     """
-    offsets: dict[Tensor, int] = {}
-    placed: list[tuple[int, int, Lifetime]] = []  # offset, end, lifetime; by offset
-    for lifetime in sorted(lifetimes, key=lambda lifetime: -lifetime.tensor.nbytes):
-        offset = 0
-        for other_offset, other_end, other in placed:
-            if other.overlaps(lifetime):
-                if offset + _aligned(lifetime.tensor.nbytes) <= other_offset:
-                    break
-                offset = max(offset, other_end)
-        offsets[lifetime.tensor] = offset
-        placed.append((offset, offset + _aligned(lifetime.tensor.nbytes), lifetime))
-        placed.sort(key=lambda place: place[0])
-    return BufferPlan(allocator, offsets, max((end for _, end, _ in placed), default=0))
+    index = {node: i for i, node in enumerate(nodes)}
+    streams = range(plan.streams)
+    seen = [[len(nodes) for _ in streams] for _ in streams]  # what sees the work done on a stream so far
+    awaited: dict[int, list[int]] = {}
+    visible: dict[int, list[int]] = {}
+    for instruction in reversed(plan.instructions):
+        row = seen[instruction.stream]
+        if isinstance(instruction, Launch):
+            node = index[instruction.node]
+            visible[node] = list(row)
+            row[instruction.stream] = node
+        elif isinstance(instruction, Record):
+            seen[instruction.stream] = _earlier(row, awaited.get(instruction.event, row))
+        else:
+            awaited[instruction.event] = _earlier(row, awaited.get(instruction.event, row))
+    return visible
 
 
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+def _until(first: Iterable[int], last: Iterable[int], uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
+    """Lifetimes from one position to another, both included, whatever the stream."""
+    return [
+        Lifetime(use.tensor, _stream(use.nodes[0], schedule), start, (stop + 1,) * schedule.plan.streams)
+        for use, start, stop in zip(uses, first, last, strict=True)
+    ]
+
+
+def _stream(node: int, schedule: Schedule) -> int:
+    return MAIN_STREAM if node == _BEFORE else schedule.streams[node]
+
+
+def _in_turn(region: Region) -> list[int]:
+    """The nodes of a region, one of each branch in turn; an inner region counts as part of its branch."""
+    branches = []
+    for branch in region.branches:
+        order = list(branch.nodes)
+        for inner in branch.inner:
+            turns = _in_turn(inner)
+            slots = sorted(order.index(node) for node in turns)
+            for slot, node in zip(slots, turns, strict=True):
+                order[slot] = node
+        branches.append(order)
+    return [node for turn in zip_longest(*branches) for node in turn if node is not None]
+
+
+def _earlier(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    return [min(pair) for pair in zip(one, other, strict=True)]

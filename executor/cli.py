@@ -48,9 +48,13 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 )  # fmt: skip
 @click.option(
     "--concurrency", metavar="MODE,...", callback=_names, default="sequential", show_default=True,
-    help="Streams inside a token: sequential, branches.",
+    help="Streams inside a token: sequential, branches, subgraphs.",
 )  # fmt: skip
-@click.option("--allocator", help="sequential or no_alloc_free.  [default: what the concurrency mode needs]")
+@click.option(
+    "--allocator",
+    help="sequential, interleaved, no_alloc_free, stream_aware.  [default: what the concurrency mode needs]",
+)
+@click.option("--allow-hazards", is_flag=True, help="Run plans in which streams race for bytes; others are refused.")
 @click.option("--launch", default="graph", show_default=True, help="graph: one call per step; eager: one per kernel.")
 @click.option("--fusion/--no-fusion", default=None, help="Fuse chains of nodes into kernels.  [default: on cuda]")
 @click.option(

@@ -1,37 +1,51 @@
 """Passes 3 and 4: find branches that may run at the same time, and give every node a stream.
 
-A fork is a node whose result several branches read; its join is its immediate post-dominator, the first node
-that every path from the fork passes. In a decoder layer the fork is the attention norm, the branches make Q,
-K and V, and the join is attention.
+A region lies between a fork and a join: every kernel between comes after the fork and before the join. It falls into
+branches that need nothing of each other; a branch may hold regions again. In a decoder layer the attention norm forks
+into Q, K and V, which attention joins, and the FFN norm forks into gate and up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol
 
-import networkx as nx
-
-from executor.graph import Tensor, memory_order
+from executor.dependencies import Dependencies, bits
+from executor.graph import Flag, Tensor
 
 MAIN_STREAM: Final = 0
-FAN_OUT: Final = 3
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Kernels that need nothing of the other branches: their node indices, rising, and the regions among them."""
+
+    nodes: tuple[int, ...]
+    inner: tuple[Region, ...] = ()
 
 
 @dataclass(frozen=True)
 class Region:
-    """A fork, its branches and its join, as indices into the nodes they were found in.
+    """A fork, its branches and its join.
 
     Attributes:
-        fork: the node whose result all branches read.
-        join: the first node that needs all of them.
-        branches: the nodes between, branch by branch, in the order of their first nodes.
+        fork: index of the node that all branches come after; an inner region may share it with the outer one.
+        join: index of the node that comes after all of them.
+        branches: the first stays on the stream of the region; the others follow in the order of their first nodes.
     """
 
     fork: int
     join: int
-    branches: tuple[tuple[int, ...], ...]
+    branches: tuple[Branch, ...]
+
+
+def all_regions(regions: Sequence[Region]) -> Iterator[Region]:
+    """These and the inner ones, an outer one before its inner ones."""
+    for region in regions:
+        yield region
+        for branch in region.branches:
+            yield from all_regions(branch.inner)
 
 
 class ConcurrencyMode(Protocol):
@@ -40,9 +54,11 @@ class ConcurrencyMode(Protocol):
     name: ClassVar[str]
     allocator: ClassVar[str]
     """The allocator it takes unless another is asked for."""
+    cut: ClassVar[bool]
+    """Whether each part of the plan between events is a graph of its own."""
 
-    def regions(self, nodes: Sequence[Tensor]) -> list[Region]:
-        """The regions whose branches get streams of their own; they do not overlap."""
+    def regions(self, nodes: Sequence[Tensor], order: Dependencies) -> list[Region]:
+        """The regions whose branches get streams of their own, in graph order."""
 
 
 class Sequential:
@@ -50,94 +66,145 @@ class Sequential:
 
     name: ClassVar[str] = "sequential"
     allocator: ClassVar[str] = "sequential"
+    cut: ClassVar[bool] = False
 
-    def regions(self, nodes: Sequence[Tensor]) -> list[Region]:
+    def regions(self, nodes: Sequence[Tensor], order: Dependencies) -> list[Region]:
         """None."""
         return []
 
 
 class Branches:
-    """The Q, K and V branches of attention on streams of their own."""
+    """The branches of every region on streams of their own, all in one graph."""
 
     name: ClassVar[str] = "branches"
-    allocator: ClassVar[str] = "no_alloc_free"
+    allocator: ClassVar[str] = "stream_aware"
+    cut: ClassVar[bool] = False
 
-    def regions(self, nodes: Sequence[Tensor]) -> list[Region]:
-        """Every fork into three closed branches."""
-        return find_branches(nodes)
+    def regions(self, nodes: Sequence[Tensor], order: Dependencies) -> list[Region]:
+        """All that are worth it."""
+        return find_regions(nodes, order)
 
 
-MODES: Final[Mapping[str, ConcurrencyMode]] = {mode.name: mode for mode in (Sequential(), Branches())}
+class Subgraphs(Branches):
+    """Every branch, and every part between regions, is a graph that the scheduler launches on its stream."""
+
+    name: ClassVar[str] = "subgraphs"
+    cut: ClassVar[bool] = True
+
+
+MODES: Final[Mapping[str, ConcurrencyMode]] = {mode.name: mode for mode in (Sequential(), Branches(), Subgraphs())}
 """Name -> concurrency mode."""
 
 
-def find_branches(nodes: Sequence[Tensor], fan_out: int = FAN_OUT) -> list[Region]:
-    """All forks into `fan_out` closed branches, in graph order.
+def worth_a_stream(kernels: Sequence[Tensor]) -> bool:
+    """Whether a branch gains more than its events cost: if it has a product of matrices, which is where time goes."""
+    return any(part.startswith("mul_mat") for node in kernels for part in node.op.split("+"))
 
-    A branch is closed if its nodes depend on nothing later than the fork outside the branch, and nothing
-    before the join outside the branch depends on them, through memory as little as through sources.
+
+def weight_bytes(kernels: Sequence[Tensor]) -> int:
+    """What a branch reads of the weights. In decode that is its time; the branch with most stays on the stream."""
+    return sum(source.nbytes for node in kernels for source in node.src if source.flags & Flag.WEIGHT)
+
+
+def find_regions(
+    nodes: Sequence[Tensor],
+    order: Dependencies,
+    worth: Callable[[Sequence[Tensor]], bool] = worth_a_stream,
+    weight: Callable[[Sequence[Tensor]], int] = weight_bytes,
+) -> list[Region]:
+    """All regions, in graph order, inner ones inside.
+
+    The nodes that all others of a set come before or after cut it into a series; what lies between two of them falls
+    into connected components, the branches; each of those is cut again. A set that neither cuts nor falls apart stays
+    on one stream, and so does what no node forks or no node joins.
+
+    Args:
+        order: of these nodes.
+        worth: whether these kernels should get a stream; others stay with the first branch.
+        weight: the branch with the greatest comes first.
     """
-    flow = _data_flow(nodes)
-    joins = _post_dominators(flow)
-    order = memory_order(nodes)
-    regions: list[Region] = []
-    for fork in range(len(nodes)):
-        if flow.out_degree(fork) != fan_out or (regions and fork < regions[-1].join):
-            continue
-        join = joins[fork]
-        if join is None:
-            continue
-        branches = tuple(_between(flow, start, join) for start in sorted(flow.successors(fork)))
-        if all(_is_closed(branch, fork, join, order) for branch in branches):
-            regions.append(Region(fork, join, branches))
-    return regions
+    return _Finder(nodes, order, worth, weight).series(order.kernels, None, None)
+
+
+@dataclass(frozen=True)
+class _Finder:
+    nodes: Sequence[Tensor]
+    order: Dependencies
+    worth: Callable[[Sequence[Tensor]], bool]
+    weight: Callable[[Sequence[Tensor]], int]
+
+    def series(self, inside: int, fork: int | None, join: int | None) -> list[Region]:
+        """The regions in a set of kernels, all of which lie between fork and join (None: start and end)."""
+        before, after = self.order.before, self.order.after
+        cuts = [i for i in bits(inside) if not inside & ~(before[i] | after[i] | 1 << i)]
+        if not cuts and len(self._components(inside)) < 2:
+            return []
+        found = []
+        for first, last in zip([fork, *cuts], [*cuts, join], strict=True):
+            between = inside
+            if first is not None:
+                between &= after[first]
+            if last is not None:
+                between &= before[last]
+            found += self._parallel(between, first, last)
+        return found
+
+    def _parallel(self, inside: int, fork: int | None, join: int | None) -> list[Region]:
+        components = self._components(inside)
+        if len(components) < 2:
+            return []
+        inner = {part: tuple(self.series(part, fork, join)) for part in components}
+        kernels = {part: [self.nodes[i] for i in bits(part)] for part in components}
+        able = [part for part in components if self.worth(kernels[part])]
+        if fork is None or join is None or len(able) < 2:
+            return sorted((region for part in components for region in inner[part]), key=lambda region: region.fork)
+        main = max(able, key=lambda part: self.weight(kernels[part]))
+        others = [part for part in able if part != main]
+        stay = inside & ~sum(others)
+        return [
+            Region(
+                fork,
+                join,
+                (
+                    Branch(tuple(bits(stay)), tuple(r for part in components if part & stay for r in inner[part])),
+                    *(Branch(tuple(bits(part)), inner[part]) for part in others),
+                ),
+            )
+        ]
+
+    def _components(self, inside: int) -> list[int]:
+        """What is connected, in the order of the first nodes."""
+        components: list[int] = []
+        for i in bits(inside):
+            joined = 1 << i
+            for part in [part for part in components if part & self.order.before[i]]:
+                components.remove(part)
+                joined |= part
+            components.append(joined)
+        return sorted(components, key=lambda part: part & -part)
 
 
 def map_streams(nodes: Sequence[Tensor], regions: Sequence[Region]) -> list[int]:
-    """The stream of every node: branches on streams 1, 2, ..., everything else on the main stream."""
+    """The stream of every node: the main one, unless it is in a branch that has another."""
     streams = [MAIN_STREAM] * len(nodes)
-    for region in regions:
-        for stream, branch in enumerate(region.branches, start=MAIN_STREAM + 1):
-            for node in branch:
-                streams[node] = stream
+    _map(streams, regions, MAIN_STREAM, MAIN_STREAM + 1)
     return streams
 
 
-def _data_flow(nodes: Sequence[Tensor]) -> nx.DiGraph[int]:
-    index = {node: i for i, node in enumerate(nodes)}
-    flow: nx.DiGraph[int] = nx.DiGraph()
-    flow.add_nodes_from(range(len(nodes)))
-    flow.add_edges_from((index[s], i) for i, node in enumerate(nodes) for s in node.src if s in index)
-    return flow
+def _map(streams: list[int], regions: Sequence[Region], stream: int, free: int) -> int:
+    """Map regions that follow each other on a stream, the streams from `free` on being free; the first free one after.
 
-
-def _post_dominators(flow: nx.DiGraph[int]) -> dict[int, int | None]:
-    """Immediate dominators of the reversed graph, from an end that follows every last node."""
-    end = len(flow)
-    backwards = flow.reverse()
-    backwards.add_edges_from((end, last) for last in flow if flow.out_degree(last) == 0)
-    found = nx.immediate_dominators(backwards, end)
-    return {node: None if found[node] == end else found[node] for node in flow}
-
-
-def _between(flow: nx.DiGraph[int], start: int, join: int) -> tuple[int, ...]:
-    """The nodes reachable from `start` before the join."""
-    seen, todo = {join}, [start]
-    while todo:
-        node = todo.pop()
-        if node not in seen:
-            seen.add(node)
-            todo.extend(flow.successors(node))
-    return tuple(sorted(seen - {join}))
-
-
-def _is_closed(branch: Sequence[int], fork: int, join: int, order: Sequence[set[int]]) -> bool:
-    inside = set(branch)
-    depends = {before for node in branch for before in order[node]} - inside
-    between = [i for i in range(fork + 1, join) if i not in inside]
-    return (
-        bool(inside)
-        and max(inside) < join
-        and all(before <= fork for before in depends)
-        and not any(order[i] & inside for i in between)
-    )
+    No two branches of a region share a stream, at whatever depth; regions in series do.
+    """
+    most = free
+    for region in regions:
+        next_free = free
+        for number, branch in enumerate(region.branches):
+            own = stream
+            if number:
+                own, next_free = next_free, next_free + 1
+            for node in branch.nodes:
+                streams[node] = own
+            next_free = _map(streams, branch.inner, own, next_free)
+        most = max(most, next_free)
+    return most

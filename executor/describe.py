@@ -14,6 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+from executor.concurrency import all_regions
+from executor.plans import Part
 from executor.run import Result
 from executor.scheduler import Prepared
 
@@ -58,9 +60,13 @@ def measured(result: Result) -> dict[str, Any]:
     }
 
 
-def plan_facts(prepared: Prepared) -> dict[str, int]:
-    """Sizes of the plan."""
-    graph = prepared.step.graph
+def plan_facts(prepared: Prepared) -> dict[str, int | float]:
+    """Sizes of the plan.
+
+    `reuse` is what the tensors would take without it / `peak_bytes`; `fragmentation` is the share of `peak_bytes` above
+    `peak_live_bytes`, which no placement can do without.
+    """
+    graph, memory = prepared.step.graph, prepared.memory
     return {
         "splits": 1,
         "nodes": len(prepared.split.nodes),
@@ -68,8 +74,13 @@ def plan_facts(prepared: Prepared) -> dict[str, int]:
         "inputs": len(prepared.split.inputs),
         "streams": prepared.plan.streams,
         "events": prepared.plan.events,
-        "regions": len(prepared.regions),
-        "peak_bytes": prepared.memory.peak_bytes,
+        "regions": len(list(all_regions(prepared.regions))),
+        "graphs": sum(isinstance(part, Part) for part in prepared.plan.parts),
+        "hazards": len(prepared.hazards),
+        "peak_bytes": memory.peak_bytes,
+        "peak_live_bytes": memory.peak_live_bytes,
+        "reuse": round(memory.tensor_bytes / memory.peak_bytes, 3),
+        "fragmentation": round(1 - memory.peak_live_bytes / memory.peak_bytes, 3),
         "weight_bytes": sum(weight.nbytes for weight in graph.weights),
         "state_bytes": sum(state.nbytes for state in graph.state),
     }

@@ -1,12 +1,17 @@
-"""Pass 6: the instructions of a split, in the order in which the host issues them to streams."""
+"""Pass 5: the instructions of a split, in the order in which the host issues them to streams."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
 
-from executor.concurrency import MAIN_STREAM, Region, map_streams
+from executor.concurrency import MAIN_STREAM
+from executor.dependencies import Dependencies, bits
 from executor.graph import Tensor
+
+_START: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,14 @@ class Wait:
 Instruction = Launch | Record | Wait
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A plan that one graph launch issues; its main stream is the stream it is launched on."""
+
+    stream: int
+    plan: Plan
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a split does on its backend; it starts and ends on the main stream.
@@ -44,11 +57,15 @@ class Plan:
         instructions: in issue order.
         streams: how many streams they use.
         events: how many events they use, each recorded once.
+        cut: whether `parts` are what lies between events, or the whole.
+        whole: whether this is all of a step, and not a part of it.
     """
 
     instructions: tuple[Instruction, ...]
     streams: int
     events: int
+    cut: bool = False
+    whole: bool = True
 
     @property
     def launches(self) -> list[Launch]:
@@ -59,23 +76,72 @@ class Plan:
         """One stream's instructions, in order."""
         return [i for i in self.instructions if i.stream == stream]
 
+    @property
+    def parts(self) -> list[Part | Record | Wait]:
+        """The graphs to launch, with the records and waits between them, in issue order."""
+        if not self.cut:
+            return [Part(MAIN_STREAM, self)]
+        parts: list[tuple[int, Part | Record | Wait]] = []  # each at the place of its last instruction
+        for stream in range(self.streams):
+            own = ((place, i) for place, i in enumerate(self.instructions) if i.stream == stream)
+            for launches, group in groupby(own, key=lambda placed: isinstance(placed[1], Launch)):
+                placed = list(group)
+                if launches:
+                    nodes = tuple(Launch(MAIN_STREAM, i.node) for _, i in placed if isinstance(i, Launch))
+                    parts.append((placed[-1][0], Part(stream, Plan(nodes, streams=1, events=0, whole=False))))
+                else:
+                    parts += [(place, i) for place, i in placed if not isinstance(i, Launch)]
+        return [part for _, part in sorted(parts, key=lambda placed: placed[0])]
 
-def make_plan(nodes: Sequence[Tensor], regions: Sequence[Region]) -> Plan:
-    """Launch every kernel on its stream, with an event at each fork and one per branch at each join."""
-    streams = map_streams(nodes, regions)
-    forks = {region.fork: region for region in regions}
-    joins = {region.join: region for region in regions}
+
+def make_plan(nodes: Sequence[Tensor], order: Dependencies, streams: Sequence[int], *, cut: bool = False) -> Plan:
+    """Launch every kernel on its stream, with the fewest events and waits that keep the order.
+
+    A stream waits for a kernel only if neither stream order nor a wait before implies that it has run. Everything comes
+    after the start on the main stream, and the end on the main stream after everything.
+
+    Args:
+        order: of these nodes.
+        streams: stream of every node.
+        cut: see `Plan`.
+    """
+    waits = _waits(order, streams)
+    events: dict[int, int] = {}
+    for i in sorted({awaited for awaited_by in waits.values() for awaited in awaited_by}):
+        events[i] = len(events)
     instructions: list[Instruction] = []
-    events = 0
-    for i, node in enumerate(nodes):
-        if i in joins:
-            for stream, _ in enumerate(joins[i].branches, start=MAIN_STREAM + 1):
-                instructions += [Record(stream, events), Wait(streams[i], events)]
-                events += 1
-        if node.has_kernel:
-            instructions.append(Launch(streams[i], node))
-        if i in forks:
-            instructions.append(Record(streams[i], events))
-            instructions += [Wait(s, events) for s, _ in enumerate(forks[i].branches, start=MAIN_STREAM + 1)]
-            events += 1
-    return Plan(tuple(instructions), max(streams, default=MAIN_STREAM) + 1, events)
+    if _START in events:
+        instructions.append(Record(MAIN_STREAM, events[_START]))
+    for i in bits(order.kernels):
+        instructions += [Wait(streams[i], events[awaited]) for awaited in waits[i]]
+        instructions.append(Launch(streams[i], nodes[i]))
+        if i in events:
+            instructions.append(Record(streams[i], events[i]))
+    instructions += [Wait(MAIN_STREAM, events[awaited]) for awaited in waits[len(nodes)]]
+    used = max((i.stream for i in instructions), default=MAIN_STREAM) + 1
+    return Plan(tuple(instructions), used, len(events), cut)
+
+
+def _waits(order: Dependencies, streams: Sequence[int]) -> dict[int, list[int]]:
+    """For every kernel and for the end, the kernels (or the start) to wait for.
+
+    The latest is taken first: what is issued earlier cannot imply it, and it may imply the others. So none of the waits
+    is implied by the rest.
+    """
+    end = len(streams)
+    known = dict.fromkeys({MAIN_STREAM, *streams}, 0)  # per stream, what has run; bit 0 is the start
+    known[MAIN_STREAM] = 1
+    seen = {_START: 1}  # per kernel, what has run once it has run
+    waits: dict[int, list[int]] = {}
+    for i in (*bits(order.kernels), end):
+        stream = MAIN_STREAM if i == end else streams[i]
+        missing = ((order.kernels if i == end else order.needs[i]) << 1 | 1) & ~known[stream]
+        waits[i] = []
+        while missing:
+            latest = missing.bit_length() - 2
+            waits[i].append(latest)
+            known[stream] |= seen[latest]
+            missing &= ~known[stream]
+        known[stream] |= 1 << (i + 1)
+        seen[i] = known[stream]
+    return waits

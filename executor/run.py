@@ -42,6 +42,7 @@ class Configuration:
         fusion: whether to fuse chains of nodes; None for what the backend wants.
         sampling: "host" fetches the logits and takes the greatest; "device" does so on the device, and the host
             fetches the tokens. A strategy that advances on the device always samples there.
+        allow_hazards: run plans in which streams race.
     """
 
     backend: str = "cpu"
@@ -59,6 +60,7 @@ class Configuration:
     context: int | None = None
     fusion: bool | None = None
     sampling: str = "host"
+    allow_hazards: bool = False
 
     @property
     def name(self) -> str:
@@ -72,6 +74,7 @@ class Configuration:
         parts += [f"c{self.context}"] if self.context else []
         parts += [] if self.fusion is None else ["fused" if self.fusion else "unfused"]
         parts += [] if self.sampling == "host" else ["sampled"]
+        parts += ["hazards"] if self.allow_hazards else []
         return "-".join(parts)
 
 
@@ -188,7 +191,7 @@ class _Run:
             step = sample_on_device(step)
         if c.fusion or (c.fusion is None and backend_class(c.backend).fuses):
             step = fuse(step)
-        self.prepared = prepare(step, c.backend, c.concurrency, c.allocator)
+        self.prepared = prepare(step, c.backend, c.concurrency, c.allocator, allow_hazards=c.allow_hazards)
         self._first = first_tokens(step, c.seed)
         self._recorder = recorder
         self._kept = _Kept()

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Final, Protocol
 
 import numpy as np
 
-from executor.allocator import ALLOCATORS, BufferPlan, allocate
+from executor.allocator import ALLOCATORS, Schedule, allocate
 from executor.backends.interface import Array, Backend, EagerGraph, HostArray, Kernel
-from executor.concurrency import MAIN_STREAM, MODES, Region
+from executor.concurrency import MAIN_STREAM, MODES, Region, map_streams
+from executor.dependencies import find_dependencies
 from executor.graph import Tensor
+from executor.hazards import Hazard, find_hazards
 from executor.models.step import DecodeStep, HostArrays
 from executor.names import lookup
-from executor.plans import Plan, make_plan
+from executor.placement import BufferPlan
+from executor.plans import Part, Plan, Record, make_plan
 from executor.splits import Split, assign_backends, split_graph
 from executor.strategies import Copy, Strategy, check_needs
-from tracer.errors import ExecutionError, UsageError
+from tracer.errors import ExecutionError, UnsafePlanError, UsageError
 
 
 @dataclass(frozen=True)
@@ -27,29 +31,42 @@ class Prepared:
     step: DecodeStep
     split: Split
     regions: list[Region]
-    memory: BufferPlan
     plan: Plan
+    memory: BufferPlan
+    hazards: list[Hazard]
 
 
-def prepare(step: DecodeStep, backend: str, concurrency: str, allocator: str | None = None) -> Prepared:
-    """Assign backends, split, find branches, allocate, plan.
+def prepare(
+    step: DecodeStep, backend: str, concurrency: str, allocator: str | None = None, *, allow_hazards: bool = False
+) -> Prepared:
+    """Assign backends, split, find regions, map streams and plan, allocate, check.
 
     Args:
         step: the graph.
         backend: name of the backend for all nodes.
         concurrency: name of a mode of `concurrency.MODES`.
         allocator: name of an allocator, or None for the one that the mode needs.
+        allow_hazards: take a plan that has some.
 
     Raises:
         UsageError: an unknown name.
-        UnsafePlanError: the allocator's plan would be a race in this mode.
+        UnsafePlanError: the plan has hazards.
     """
     mode = lookup("concurrency mode", concurrency, MODES)
     chosen = lookup("allocator", allocator or mode.allocator, ALLOCATORS)
     (split,) = split_graph(step.graph, assign_backends(step.graph, backend))
-    regions = mode.regions(split.nodes)
-    memory = allocate(split, regions, chosen, mode.name)
-    return Prepared(step, split, regions, memory, make_plan(split.nodes, regions))
+    order = find_dependencies(split.nodes)
+    regions = mode.regions(split.nodes, order)
+    streams = map_streams(split.nodes, regions)
+    plan = make_plan(split.nodes, order, streams, cut=mode.cut)
+    memory = allocate(Schedule(split, regions, streams, plan), chosen)
+    hazards = find_hazards(split, plan, memory.offsets)
+    if hazards and not allow_hazards:
+        raise UnsafePlanError(
+            f"concurrency {mode.name!r} with allocator {chosen.name!r} is a race, {len(hazards)} in all: {hazards[0]}. "
+            f"Allocator {mode.allocator!r} has none; --allow-hazards runs it all the same"
+        )
+    return Prepared(step, split, regions, plan, memory, hazards)
 
 
 class Launcher(Protocol):
@@ -64,17 +81,26 @@ class Launcher(Protocol):
 
 
 class GraphLaunch:
-    """One call for the whole plan."""
+    """One call for each part of the plan, with the records and waits between parts."""
 
     name: ClassVar[str] = "graph"
 
     def __init__(self, backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
-        self._backend = backend
-        self._graph = backend.instantiate(plan, kernels)
+        events = [backend.event() for _ in range(plan.events)] if plan.cut else []
+        self._calls: list[Callable[[], None]] = []
+        for part in plan.parts:
+            if isinstance(part, Part):
+                self._calls.append(partial(backend.launch_graph, backend.instantiate(part.plan, kernels), part.stream))
+            else:
+                call = backend.event_record if isinstance(part, Record) else backend.event_wait
+                self._calls.append(partial(call, events[part.event], part.stream))
+        if plan.cut:
+            self._calls = [backend.head_of_step, *self._calls, backend.tail_of_step]
 
     def launch(self) -> None:
-        """One graph launch."""
-        self._backend.launch_graph(self._graph)
+        """One graph launch, unless the plan is cut."""
+        for call in self._calls:
+            call()
 
 
 class EagerLaunch:

@@ -20,6 +20,7 @@ import numpy as np
 from executor.backends.cpu_kernels import KERNELS, NumpyKernel
 from executor.backends.interface import Backend, Guarantee, HostArray
 from executor.backends.staging import StagingRing, StagingSlot, Ticket
+from executor.concurrency import MAIN_STREAM
 from executor.fusion import PARTS, outer_sources
 from executor.graph import Tensor
 from executor.plans import Instruction, Launch, Plan, Record, Wait
@@ -33,6 +34,7 @@ _BYTE: Final = np.dtype(np.uint8)
 
 CpuArray = np.ndarray[Any, np.dtype[Any]]
 _Work = Callable[[], None]
+_Program = Sequence[tuple[Instruction, "CpuKernel | None", int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class CpuGraph:
     """An instantiated plan: each stream's instructions, kernels looked up and nodes numbered."""
 
     id: int
-    programs: Mapping[int, Sequence[tuple[Instruction, CpuKernel | None, int]]]
+    programs: Mapping[int, _Program]
     events: int
 
 
@@ -232,12 +234,13 @@ class CpuBackend(Backend):
             programs[instruction.stream].append((instruction, kernel, number))
         return CpuGraph(next(self._graph_ids), dict(programs), plan.events)
 
-    def launch_graph(self, graph: CpuGraph) -> None:
+    def launch_graph(self, graph: CpuGraph, stream: int = MAIN_STREAM) -> None:
         """Queue every stream's instructions as one piece of work each."""
         start, correlation = self._clock(), next(self._correlations)
         tickets = [Ticket() for _ in range(graph.events)]
-        for stream in graph.programs:
-            self._stream(stream).put(partial(self._run_program, graph, stream, tickets, correlation))
+        for number, program in graph.programs.items():
+            own = number or stream
+            self._stream(own).put(partial(self._run_program, program, graph.id, own, tickets, correlation))
         self._recorder.api("graphLaunch", start, self._clock(), correlation)
 
     def _stream(self, number: int) -> _Stream:
@@ -262,10 +265,12 @@ class CpuBackend(Backend):
     # What follows runs on the worker threads. After a failure kernels and copies are skipped, but events
     # still happen and slots become free, so that nobody waits for ever.
 
-    def _run_program(self, graph: CpuGraph, stream: int, tickets: Sequence[Ticket], correlation: int) -> None:
-        for instruction, kernel, number in graph.programs[stream]:
+    def _run_program(
+        self, program: _Program, graph: int, stream: int, tickets: Sequence[Ticket], correlation: int
+    ) -> None:
+        for instruction, kernel, number in program:
             if kernel is not None:
-                self._run_kernel(kernel, stream, correlation, number, graph.id)
+                self._run_kernel(kernel, stream, correlation, number, graph)
             elif isinstance(instruction, Record):
                 tickets[instruction.event].happen()
             elif isinstance(instruction, Wait):

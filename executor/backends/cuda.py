@@ -271,7 +271,7 @@ class CudaBackend(Backend):
 
     def instantiate(self, plan: Plan, kernels: Mapping[Tensor, CudaKernel]) -> CudaGraph:
         """Capture the plan as a CUDA graph."""
-        around = self._light.stamps.kernels if self._light else None
+        around = self._light.stamps.kernels if self._light and plan.whole else None
         graph = instantiate(
             self._cuda, plan, kernels, self._streams.__getitem__, next(self._graph_ids),
             early=self._early, around=around,
@@ -288,14 +288,15 @@ class CudaBackend(Backend):
         self._light = LightPass(self._library, steps, self._streams[0])
         return self._light.stamps
 
-    def launch_graph(self, graph: CudaGraph) -> None:
+    def launch_graph(self, graph: CudaGraph, stream: int = MAIN_STREAM) -> None:
         """One call."""
         start = self._clock() if self._recorder.recording else 0
-        self._launch(graph.handle, self._streams[0])
+        self._launch(graph.handle, self._streams[stream])
         if start:
-            self._called(("graphLaunch", start, self._clock(), _DEVICE, MAIN_STREAM, MISSING))
-            if self._light is not None:
+            self._called(("graphLaunch", start, self._clock(), _DEVICE, stream, MISSING))
+            if self._light is not None and (graph.whole or self._at_head):
                 self._light.launched(len(self._recorder.calls) - 1, graph.id)
+        self._at_head = False
 
     def _check(self, wait: Callable[[int], None], handle: int) -> None:
         try:

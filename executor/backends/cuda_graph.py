@@ -19,11 +19,12 @@ _NO_TIMING: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class CudaGraph:
-    """An instantiated graph: its handle, and what must outlive it."""
+    """An instantiated graph: its handle, what must outlive it, and whether it is a whole step."""
 
     id: int
     handle: int
     kernels: Mapping[Tensor, CudaKernel]
+    whole: bool
 
 
 def instantiate(
@@ -58,7 +59,7 @@ def instantiate(
             runtime.eventDestroy(event)
     handle = runtime.graphInstantiate(graph)
     runtime.graphDestroy(graph)
-    return CudaGraph(number, handle, kernels)
+    return CudaGraph(number, handle, kernels, plan.whole)
 
 
 def _issue(

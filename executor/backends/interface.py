@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
+from executor.concurrency import MAIN_STREAM
 from executor.graph import Tensor
 from executor.models.step import random_weight
 from executor.plans import Instruction, Launch, Plan, Record
@@ -159,12 +160,13 @@ class Backend(Protocol):
         """Prepare a plan for repeated launches. Default: keep it, to be issued eagerly."""
         return EagerGraph(plan.instructions, kernels, [self.event() for _ in range(plan.events)])
 
-    def launch_graph(self, graph: GraphExec) -> None:
-        """Issue a prepared plan with one call. Default: issue its instructions one by one."""
+    def launch_graph(self, graph: GraphExec, stream: int = MAIN_STREAM) -> None:
+        """Issue a prepared plan with one call, its main stream being this one. Default: one instruction by one."""
         for instruction in graph.instructions:
+            own = instruction.stream or stream
             if isinstance(instruction, Launch):
-                self.launch(graph.kernels[instruction.node], instruction.stream)
+                self.launch(graph.kernels[instruction.node], own)
             elif isinstance(instruction, Record):
-                self.event_record(graph.events[instruction.event], instruction.stream)
+                self.event_record(graph.events[instruction.event], own)
             else:
-                self.event_wait(graph.events[instruction.event], instruction.stream)
+                self.event_wait(graph.events[instruction.event], own)

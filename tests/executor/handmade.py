@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
+from functools import partial
 
 import numpy as np
 
 from executor import ops
-from executor.backends.cpu import CpuBackend
+from executor.backends.cpu import CpuBackend, CpuKernel
 from executor.backends.cpu_kernels import KERNELS
+from executor.concurrency import find_regions, map_streams
+from executor.dependencies import find_dependencies
 from executor.graph import Flag, Graph
 from executor.models.advance import advance_on_device
 from executor.models.step import DecodeStep
+from executor.plans import make_plan
+from executor.splits import assign_backends, split_graph
 
 PATIENCE_S = 10
 """How long a held kernel waits before it fails: far longer than any test takes."""
@@ -56,6 +62,32 @@ def fan_out_graph(branches=3, length=2, op="copy"):
     return graph
 
 
+def split_of(graph):
+    (split,) = split_graph(graph, assign_backends(graph, "cpu"))
+    return split
+
+
+def regions_of(nodes):
+    """All regions, those of one small kernel per branch as well; so the first branch stays on the main stream."""
+    return find_regions(nodes, find_dependencies(nodes), worth=lambda kernels: True)
+
+
+def plan_of(nodes, regions=(), cut=False):
+    return make_plan(nodes, find_dependencies(nodes), map_streams(nodes, regions), cut=cut)
+
+
+def graph_of(edges, size=4, op="copy"):
+    """A graph from {node: [sources]}, where "x" is the input; what nobody reads is an output."""
+    graph = Graph()
+    tensors = {"x": graph.leaf("x", (size,), flags=Flag.INPUT)}
+    read = {source for sources in edges.values() for source in sources}
+    for name, sources in edges.items():
+        flags = Flag.NONE if name in read else Flag.OUTPUT
+        src = [tensors[source] for source in sources]
+        tensors[name] = graph.node(name, op if len(src) == 1 else "sum", (size,), "float32", src, flags=flags)
+    return graph
+
+
 def as_step(graph):
     return DecodeStep(graph, graph.nodes[-1], 256, lambda position, tokens: {}, lambda tokens: {})
 
@@ -75,6 +107,22 @@ class Gate:
 
     def open(self):
         self._opened.set()
+
+
+class SlowBackend(CpuBackend):
+    """The kernels of some nodes take their time."""
+
+    def __init__(self, slow, seconds=0.02):
+        super().__init__()
+        self._slow, self._seconds = slow, seconds
+
+    def kernel(self, node, out, src):
+        kernel = super().kernel(node, out, src)
+        return CpuKernel(kernel.label, partial(self._late, kernel.run)) if node.name in self._slow else kernel
+
+    def _late(self, run):
+        time.sleep(self._seconds)
+        run()
 
 
 def backend_with(**kernels):

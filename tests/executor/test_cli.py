@@ -54,7 +54,7 @@ def test_combinations_launch_kind_and_batch_show_in_the_names(invoke, tmp_path):
         "tiny-aaag-sequential-eager-b2", "tiny-aaag-branches-eager-b2",
         "tiny-ggg-sequential-eager-b2", "tiny-ggg-branches-eager-b2",
     ]  # fmt: skip
-    assert [run["configuration"]["allocator"] for run in printed["runs"]] == ["sequential", "no_alloc_free"] * 2
+    assert [run["configuration"]["allocator"] for run in printed["runs"]] == ["sequential", "stream_aware"] * 2
     assert all(run["measured"]["tokens_per_s"]["median"] > 0 for run in printed["runs"])
     assert result.stderr == ""
     for run in printed["runs"]:
@@ -85,7 +85,7 @@ def test_existing_runs_are_kept_unless_forced(invoke, tmp_path):
         (["--sync", "sccc,aaaag"], UsageError, "unknown strategy 'aaaag'.*Did you mean 'aaag'"),
         (["--model", "llama"], UsageError, "unknown model"),
         (["--backend", "gpu"], UsageError, "unknown backend 'gpu'; known are cpu"),
-        (["--concurrency", "branches", "--allocator", "sequential"], UnsafePlanError, "no_alloc_free"),
+        (["--concurrency", "branches", "--allocator", "sequential"], UnsafePlanError, "race.*stream_aware"),
         (["--tokens", "1000"], UsageError, "context of 256"),
     ],
 )
@@ -95,6 +95,15 @@ def test_errors_are_one_line_and_write_nothing(invoke, tmp_path, arguments, erro
     assert "\n" not in str(result.exception)
     assert re.search(message, str(result.exception))
     assert not (tmp_path / "runs").exists()
+
+
+def test_hazards_are_allowed_by_name_and_counted(invoke):
+    racing = ("--concurrency", "branches", "--allocator", "sequential", "--allow-hazards", "--batch", "4")
+    result = invoke(*QUICK, "--sync", "aaag", *racing, "--json")
+    assert result.exit_code == 0
+    (run,) = json.loads(result.stdout)["runs"]
+    assert run["path"].endswith("tiny-aaag-branches-sequential-b4-hazards")
+    assert run["plan"]["hazards"] == 48
 
 
 @pytest.mark.parametrize("arguments", [["--batch", "0"], ["--tokens", "many"], ["--nonsense"]])

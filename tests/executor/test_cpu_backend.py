@@ -7,11 +7,10 @@ import pytest
 
 from executor import ops
 from executor.backends.cpu import CpuBackend
-from executor.concurrency import find_branches
 from executor.graph import Flag, Graph
-from executor.plans import Plan, Wait, make_plan
+from executor.plans import Plan, Wait
 from executor.scheduler import LAUNCHERS
-from tests.executor.handmade import PATIENCE_S, Gate, backend_with, fan_out_graph, place
+from tests.executor.handmade import PATIENCE_S, Gate, backend_with, fan_out_graph, place, plan_of, regions_of
 from tracer.errors import ExecutionError
 from tracer.recorders.host import HostRecorder
 
@@ -59,7 +58,7 @@ def test_calls_return_before_the_work_is_done_and_a_sync_waits(backend, gate, re
     graph, x = gated_graph()
     arrays, kernels = place(backend, graph)
     result = np.zeros(4, np.float32)
-    launcher = LAUNCHERS[launch](backend, make_plan(graph.nodes, []), kernels)
+    launcher = LAUNCHERS[launch](backend, plan_of(graph.nodes), kernels)
 
     backend.copy_to_device(arrays[x], ONES, 0)
     launcher.launch()
@@ -129,8 +128,9 @@ def test_a_staging_slot_is_reused_only_after_its_copy(gate):
     backend.close()
 
 
+@pytest.mark.parametrize("cut", [False, True])
 @pytest.mark.parametrize("launch", sorted(LAUNCHERS))
-def test_three_branches_run_at_the_same_time(launch):
+def test_three_branches_run_at_the_same_time(launch, cut):
     """Each branch waits for the two others inside its kernel: only possible if all three are in flight."""
     barrier = threading.Barrier(3, timeout=PATIENCE_S)
 
@@ -144,7 +144,7 @@ def test_three_branches_run_at_the_same_time(launch):
     arrays, kernels = place(backend, graph)
     backend.load(arrays[graph.inputs[0]], ONES)
     recorder.start()
-    launcher = LAUNCHERS[launch](backend, make_plan(graph.nodes, find_branches(graph.nodes)), kernels)
+    launcher = LAUNCHERS[launch](backend, plan_of(graph.nodes, regions_of(graph.nodes), cut), kernels)
     for _ in range(3):
         launcher.launch()
     backend.synchronize(0)
@@ -155,7 +155,7 @@ def test_three_branches_run_at_the_same_time(launch):
     for i in range(3):
         forked, joined = k.loc["copy(fork)"].iloc[i], k.loc["sum(join)"].iloc[i]
         branches = [k.loc[f"meet(b{b}.0)"].iloc[i] for b in range(3)]
-        assert [b["stream"] for b in branches] == [1, 2, 3]
+        assert [b["stream"] for b in branches] == [0, 1, 2]
         assert min(b["start"] for b in branches) >= forked["end"]
         assert max(b["start"] for b in branches) < min(b["end"] for b in branches)
         assert joined["start"] >= max(k.loc[f"copy(b{b}.1)"].iloc[i]["end"] for b in range(3))
@@ -204,7 +204,7 @@ def test_a_wait_refers_to_the_last_record_issued_before_it(backend, gate):
 def test_every_activity_names_the_call_that_caused_it(backend, recorder):
     graph = fan_out_graph()
     arrays, kernels = place(backend, graph)
-    launcher = LAUNCHERS["graph"](backend, make_plan(graph.nodes, find_branches(graph.nodes)), kernels)
+    launcher = LAUNCHERS["graph"](backend, plan_of(graph.nodes, regions_of(graph.nodes)), kernels)
     for _ in range(2):
         backend.copy_to_device(arrays[graph.inputs[0]], ONES, 0)
         launcher.launch()
@@ -238,7 +238,7 @@ def test_a_failing_kernel_surfaces_at_the_next_sync_and_nothing_hangs(launch, fa
     join = graph.node("join", "sum", (4,), "float32", ends)
     graph.node("end", "work", (4,), "float32", (join,), who="end")
     _, kernels = place(backend, graph)
-    launcher = LAUNCHERS[launch](backend, make_plan(graph.nodes, find_branches(graph.nodes)), kernels)
+    launcher = LAUNCHERS[launch](backend, plan_of(graph.nodes, regions_of(graph.nodes)), kernels)
     launcher.launch()
     launcher.launch()
     with pytest.raises(ExecutionError, match=rf"kernel work\({failing}\) on stream .*on purpose") as caught:
@@ -268,8 +268,8 @@ def test_closing_ends_the_threads_and_may_be_repeated():
     backend = backend_with()
     graph = fan_out_graph()
     _, kernels = place(backend, graph)
-    LAUNCHERS["graph"](backend, make_plan(graph.nodes, find_branches(graph.nodes)), kernels).launch()
-    assert sum(t.name.startswith("cpu stream") for t in threading.enumerate()) == 4
+    LAUNCHERS["graph"](backend, plan_of(graph.nodes, regions_of(graph.nodes)), kernels).launch()
+    assert sum(t.name.startswith("cpu stream") for t in threading.enumerate()) == 3
     backend.close()
     backend.close()
     assert not any(t.name.startswith("cpu stream") for t in threading.enumerate())

@@ -48,6 +48,12 @@ CASES = [
 ]
 
 
+COMBINED = [
+    ("sequential", "sequential"), *itertools.product(("branches", "subgraphs"), ("no_alloc_free", "stream_aware"))
+]  # fmt: skip
+"""Concurrency modes with the allocators that are safe in them."""
+
+
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(map(str, case)))
 def results(request):
     backend, model, weights, batch, fusion = request.param
@@ -55,16 +61,16 @@ def results(request):
         [
             Configuration(
                 backend=backend, model=model, weights=weights, batch=batch, fusion=fusion, strategy=s, concurrency=c,
-                launch=g, tokens=STEPS, repeats=2, warmup=1, seed=7,
+                allocator=a, launch=g, tokens=STEPS, repeats=2, warmup=1, seed=7,
             )
-            for s, c, g in itertools.product(STRATEGIES, ("sequential", "branches"), ("graph", "eager"))
+            for s, (c, a), g in itertools.product(STRATEGIES, COMBINED, ("graph", "eager"))
         ],
         keep_logits=True, models=MODELS_HERE,
     )  # fmt: skip
 
 
 def test_all_combinations_agree_bitwise(results):
-    assert len(results) == len(STRATEGIES) * 2 * 2
+    assert len(results) == len(STRATEGIES) * 5 * 2
     first, c = results[0], results[0].configuration
     for result in results:
         assert result.logits.shape == (2, STEPS, c.batch, SHAPES[c.model].vocabulary)

@@ -1,13 +1,13 @@
-"""Split, concurrency, stream mapping and plan: exact results on small graphs and on the model."""
+"""Splits, and the passes together on the models."""
 
 import pytest
 
-from executor import ops
-from executor.allocator import ALLOCATORS, allocate
-from executor.concurrency import MODES, Region, find_branches, map_streams
-from executor.graph import Flag, Graph
+from executor.allocator import ALLOCATORS
+from executor.concurrency import MODES, all_regions
+from executor.fusion import fuse
+from executor.graph import Flag
 from executor.models import MODELS
-from executor.plans import Launch, Record, Wait, make_plan
+from executor.plans import Part
 from executor.scheduler import prepare
 from executor.splits import assign_backends, split_graph
 from tests.executor.handmade import as_step, fan_out_graph
@@ -34,95 +34,69 @@ def test_an_input_that_nobody_reads_is_not_sent():
     assert [t.name for t in split.inputs] == ["x"]
 
 
+def named(prepared):
+    """fork, join and the first kernels of the branches of every region."""
+    nodes = prepared.split.nodes
+    return [
+        (nodes[r.fork].name, nodes[r.join].name, [nodes[b.nodes[0]].name for b in r.branches])
+        for r in all_regions(prepared.regions)
+    ]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("on_device", [False, True])
-def test_the_model_has_three_branches_per_layer(on_device):
-    nodes = MODELS["tiny"](batch=2, on_device=on_device, history=4, keep_logits=True).graph.nodes
-    regions = find_branches(nodes)
-    assert len(regions) == 4
-    for layer, region in enumerate(regions):
-        blk = f"blk.{layer}."
-        assert nodes[region.fork].name == blk + "attn_norm"
-        assert nodes[region.join].name == blk + "attn"
-        assert [nodes[b[0]].name for b in region.branches] == [blk + "attn_q", blk + "attn_k", blk + "attn_v"]
-        kernels = [[nodes[i].op for i in b if nodes[i].has_kernel] for b in region.branches]
-        assert kernels == [["mul_mat", "rope"], ["mul_mat", "rope", "set_rows"], ["mul_mat", "set_rows"]]
+def test_a_layer_forks_into_q_k_v_and_into_gate_and_up(on_device, batch):
+    """Neither the residual nor what advances the step makes a region."""
+    prepared = prepare(MODELS["tiny"](batch=batch, on_device=on_device, history=4, keep_logits=True), "cpu", "branches")
+    expected = []
+    for blk in (f"blk.{layer}." for layer in range(4)):
+        expected.append((f"{blk}attn_norm", f"{blk}attn", [f"{blk}attn_q", f"{blk}attn_k", f"{blk}attn_v"]))
+        expected.append((f"{blk}ffn_norm", f"{blk}ffn_swiglu", [f"{blk}ffn_gate", f"{blk}ffn_up"]))
+    assert named(prepared) == expected
+    first = prepared.regions[0]
+    ops = [[prepared.split.nodes[i].op for i in b.nodes] for b in first.branches]
+    assert ops == [["mul_mat", "rope"], ["mul_mat", "rope", "set_rows"], ["mul_mat", "set_rows"]]
+    assert (prepared.plan.streams, prepared.plan.events) == (3, 4 * (3 + 2))
 
 
-def test_only_a_fan_out_of_three_is_taken():
-    assert find_branches(fan_out_graph(branches=2).nodes) == []
-    assert find_branches(fan_out_graph(branches=4).nodes) == []
-    assert find_branches(fan_out_graph().nodes) == [Region(0, 7, ((1, 2), (3, 4), (5, 6)))]
-
-
-def test_a_branch_that_leaks_or_shares_is_no_branch():
-    """A second reader of a branch outside it, an edge between branches, or a conflict over memory."""
-    for build in (_leaking, _crossing, _conflicting):
-        assert find_branches(build().nodes) == [], build.__name__
-
-
-def _forked():
-    graph = Graph()
-    x = graph.leaf("x", (4,), flags=Flag.INPUT)
-    fork = ops.add(graph, x, x, name="fork")
-    return graph, [ops.mul(graph, fork, x, name=f"b{i}") for i in range(3)]
-
-
-def _leaking():
-    graph, (a, b, c) = _forked()
-    ops.add(graph, a, a, name="leak", flags=Flag.OUTPUT)
-    graph.node("join", "sum", (4,), "float32", (a, b, c))
-    return graph
-
-
-def _crossing():
-    graph, (a, b, c) = _forked()
-    graph.node("join", "sum", (4,), "float32", (ops.add(graph, a, b, name="cross"), b, c))
-    return graph
-
-
-def _conflicting():
-    graph = Graph()
-    x, state = graph.leaf("x", (4,), flags=Flag.INPUT), graph.leaf("state", (4,))
-    fork = ops.add(graph, x, x, name="fork")
-    reader = ops.add(graph, fork, state, name="reader")
-    writer = ops.cpy(graph, fork, state, name="writer")
-    third = ops.mul(graph, fork, x, name="third")
-    graph.node("join", "sum", (4,), "float32", (reader, writer, third))
-    return graph
-
-
-def test_streams_and_events_of_a_fork():
-    nodes = fan_out_graph().nodes
-    regions = find_branches(nodes)
-    assert map_streams(nodes, regions) == [0, 1, 1, 2, 2, 3, 3, 0, 0]
-    plan = make_plan(nodes, regions)
-    fork, q0, q1, k0, k1, v0, v1, join, end = nodes
-    assert list(plan.instructions) == [
-        Launch(0, fork), Record(0, 0), Wait(1, 0), Wait(2, 0), Wait(3, 0),
-        Launch(1, q0), Launch(1, q1), Launch(2, k0), Launch(2, k1), Launch(3, v0), Launch(3, v1),
-        Record(1, 1), Wait(0, 1), Record(2, 2), Wait(0, 2), Record(3, 3), Wait(0, 3),
-        Launch(0, join), Launch(0, end),
-    ]  # fmt: skip
-    assert (plan.streams, plan.events, len(plan.launches)) == (4, 4, 9)
-    assert plan.on_stream(2) == [Wait(2, 0), Launch(2, k0), Launch(2, k1), Record(2, 2)]
-
-
-def test_sequential_needs_one_stream_and_no_events():
-    plan = make_plan(fan_out_graph().nodes, [])
-    assert (plan.streams, plan.events, len(plan.instructions)) == (1, 0, 9)
+@pytest.mark.parametrize("on_device", [False, True])
+def test_fused_branches_fork_together(on_device):
+    """Gate and up are one kernel; Q, K and V begin with fused ones, each on a stream of its own."""
+    prepared = prepare(fuse(MODELS["tiny"](on_device=on_device, history=4)), "cpu", "branches")
+    roots = ("attn_q_rope", "cache_k (set)", "cache_v (set)")
+    assert named(prepared) == [
+        (f"blk.{i}.attn_norm", f"blk.{i}.attn", [f"blk.{i}.{root}" for root in roots]) for i in range(4)
+    ]
 
 
 def test_reshapes_are_not_launched():
     prepared = prepare(MODELS["tiny"](), "cpu", "branches")
+    assert len(prepared.plan.launches) == 82
     assert all(launch.node.has_kernel for launch in prepared.plan.launches)
-    assert prepared.plan.streams == 4
-    assert prepared.plan.events == 4 * 4
 
 
-def test_branches_with_recycling_in_graph_order_are_refused():
-    with pytest.raises(UnsafePlanError, match=r"'branches' with allocator 'sequential' is a race.*no_alloc_free"):
-        prepare(MODELS["tiny"](), "cpu", "branches", "sequential")
-    assert prepare(MODELS["tiny"](), "cpu", "sequential", "no_alloc_free").plan.streams == 1
+def test_subgraphs_launch_every_branch_by_itself():
+    prepared = prepare(MODELS["tiny"](), "cpu", "subgraphs")
+    whole = prepare(MODELS["tiny"](), "cpu", "branches").plan
+    parts = [part for part in prepared.plan.parts if isinstance(part, Part)]
+    assert [len(part.plan.launches) for part in parts[:4]] == [3, 2, 3, 2]  # embedding and norm; Q, K, V
+    assert [part.stream for part in parts[:4]] == [0, 0, 1, 2]
+    assert len(parts) == 4 * 7 + 1
+    assert sum(len(part.plan.launches) for part in parts) == len(whole.launches)
+    assert [part.plan for part in whole.parts] == [whole]
+
+
+def test_a_plan_with_hazards_is_refused_unless_allowed():
+    step = MODELS["tiny"](batch=4)
+    message = (
+        r"'branches' with allocator 'sequential' is a race, 48 in all: "
+        r"blk\.0\.attn_q \(stream 0\) writes blk\.0\.attn_q and blk\.0\.attn_k \(stream 1\) writes blk\.0\.attn_k "
+        r"in bytes \d+-\d+ of the arena: needs an edge from .* Allocator 'stream_aware' has none"
+    )
+    with pytest.raises(UnsafePlanError, match=message):
+        prepare(step, "cpu", "branches", "sequential")
+    assert len(prepare(step, "cpu", "branches", "sequential", allow_hazards=True).hazards) == 48
+    assert prepare(step, "cpu", "sequential", "no_alloc_free").hazards == []
 
 
 def test_a_mode_brings_the_allocator_that_it_needs():
@@ -130,10 +104,9 @@ def test_a_mode_brings_the_allocator_that_it_needs():
         assert prepare(as_step(fan_out_graph()), "cpu", mode.name).memory.allocator == mode.allocator
 
 
-def test_without_a_region_any_allocator_holds():
-    graph = fan_out_graph(branches=2)
-    (split,) = split_graph(graph, assign_backends(graph, "cpu"))
-    assert allocate(split, find_branches(split.nodes), ALLOCATORS["sequential"], "branches").peak_bytes > 0
+def test_without_a_region_any_allocator_is_safe():
+    for allocator in ALLOCATORS:
+        assert prepare(as_step(fan_out_graph(branches=1)), "cpu", "branches", allocator).plan.streams == 1
 
 
 @pytest.mark.parametrize(

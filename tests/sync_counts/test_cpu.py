@@ -13,9 +13,11 @@ from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 
 TOKENS, REPEATS = 5, 2
-KERNELS, REGIONS = 82, 4
+KERNELS, LAYERS = 82, 4
 """Of the tiny model; `ggg` adds the nodes that advance the step."""
 ADVANCING = 8
+EVENTS = {"eventRecord": LAYERS * ((1 + 2) + (1 + 1)), "streamWaitEvent": LAYERS * ((2 + 2) + (1 + 1))}
+"""A fork is recorded once and waited for by all branches but one; the join waits for each of these."""
 
 
 def syncs(strategy, inputs):
@@ -76,17 +78,20 @@ def test_graph_launches(backend, strategy, concurrency, batch):
     assert_counts(trace, strategy, inputs=6, graphLaunch=1)
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_subgraph_launches(strategy):
+    """A layer is Q, K, V, what follows them, gate, up, what follows these; the first norm lies before."""
+    trace = run(strategy=strategy, concurrency="subgraphs")
+    assert_counts(trace, strategy, inputs=6, graphLaunch=LAYERS * 7 + 1, **EVENTS)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("concurrency", ["sequential", "branches"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_eager_launches(backend, strategy, concurrency):
     trace = run(backend, strategy=strategy, concurrency=concurrency, launch="eager")
-    regions = REGIONS if concurrency == "branches" else 0
-    assert_counts(
-        trace, strategy, inputs=6,
-        launchKernel=KERNELS + (ADVANCING if strategy == "ggg" else 0),
-        eventRecord=regions * (1 + 3), streamWaitEvent=regions * (3 + 3),
-    )  # fmt: skip
+    launches = KERNELS + (ADVANCING if strategy == "ggg" else 0)
+    assert_counts(trace, strategy, inputs=6, launchKernel=launches, **(EVENTS if concurrency == "branches" else {}))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

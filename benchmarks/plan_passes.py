@@ -1,0 +1,150 @@
+"""What it costs to plan, allocate and check a decode step on the host, against networkx on the same plan.
+
+The rival of the dependencies is networkx's transitive closure and reduction; that of the hazard check is its transitive
+closure over stream order and events, then every pair of kernels that touch overlapping tensors. Both must agree with
+ours on the answer, also for the allocator that races. Allocation has no rival here: its arena stands beside the lower
+bound.
+Usage: python benchmarks/plan_passes.py [--model llama-8b] [--batch 1] [--fused] [--repeats 9] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import statistics
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+
+from executor.allocator import ALLOCATORS, Schedule, allocate
+from executor.concurrency import find_regions, map_streams
+from executor.dependencies import find_dependencies
+from executor.describe import machine
+from executor.fusion import fuse
+from executor.graph import Tensor, memory_order
+from executor.hazards import find_hazards
+from executor.models import MODELS
+from executor.plans import Launch, Plan, Record, make_plan
+from executor.splits import assign_backends, split_graph
+
+
+def timed(run: Callable[[], Any], repeats: int) -> tuple[Any, float]:
+    """The result and the median time, ms."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        result = run()
+        times.append(time.perf_counter() - start)
+    return result, statistics.median(times) * 1e3
+
+
+def networkx_dependencies(nodes: tuple[Tensor, ...]) -> nx.DiGraph:
+    order = nx.DiGraph()
+    order.add_nodes_from(range(len(nodes)))
+    order.add_edges_from((b, i) for i, before in enumerate(memory_order(nodes)) for b in before)
+    kernels = nx.transitive_closure_dag(order).subgraph(i for i, node in enumerate(nodes) if node.has_kernel)
+    return nx.transitive_reduction(kernels)
+
+
+def networkx_hazards(plan: Plan, offsets: dict[Tensor, int]) -> set[frozenset[str]]:
+    """Pairs of kernels; copies are left out, since they hang on the main stream's ends."""
+    order, last, recorded = nx.DiGraph(), dict[int, Any](), dict[int, Any]()
+    for number, instruction in enumerate(plan.instructions):
+        step = instruction.node if isinstance(instruction, Launch) else number
+        order.add_node(step)
+        if instruction.stream in last:
+            order.add_edge(last[instruction.stream], step)
+        if isinstance(instruction, Record):
+            recorded[instruction.event] = step
+        elif not isinstance(instruction, Launch):
+            order.add_edge(recorded[instruction.event], step)
+        last[instruction.stream] = step
+    closure = nx.transitive_closure_dag(order)
+    return {
+        frozenset((a.name, b.name))
+        for a, b in combinations((launch.node for launch in plan.launches), 2)
+        if not closure.has_edge(a, b) and (clash(a, b, offsets) or clash(b, a, offsets))
+    }
+
+
+def clash(writer: Tensor, other: Tensor, offsets: dict[Tensor, int]) -> bool:
+    start = offsets.get(writer.root)
+    for tensor in (other, *other.src):
+        if start is None or tensor.root not in offsets:
+            if tensor.root is writer.root:
+                return True
+        elif start < offsets[tensor.root] + tensor.nbytes and offsets[tensor.root] < start + writer.nbytes:
+            return True
+    return False
+
+
+def measure(model: str, batch: int, fused: bool, repeats: int) -> dict[str, Any]:
+    step = MODELS[model](batch=batch)
+    step = fuse(step) if fused else step
+    (split,) = split_graph(step.graph, assign_backends(step.graph, "cpu"))
+    order, dependencies_ms = timed(lambda: find_dependencies(split.nodes), repeats)
+    plain = find_dependencies(split.nodes, tie=False)
+    rival, rival_ms = timed(lambda: networkx_dependencies(split.nodes), 1)
+    assert sum(need.bit_count() for i, need in enumerate(plain.needs) if plain.kernels >> i & 1) == rival.size()
+    regions, regions_ms = timed(lambda: find_regions(split.nodes, order), repeats)
+    streams = map_streams(split.nodes, regions)
+    plan, plan_ms = timed(lambda: make_plan(split.nodes, order, streams), repeats)
+    passes = {"dependencies": dependencies_ms, "regions": regions_ms, "plan": plan_ms}
+    allocators = {}
+    for name, allocator in ALLOCATORS.items():
+        schedule = Schedule(split, regions, streams, plan)
+        memory, allocation_ms = timed(lambda s=schedule, a=allocator: allocate(s, a), repeats)
+        hazards, hazards_ms = timed(lambda m=memory: find_hazards(split, plan, m.offsets), repeats)
+        expected, networkx_ms = timed(lambda m=memory: networkx_hazards(plan, dict(m.offsets)), 1)
+        assert {frozenset((h.first.name, h.second.name)) for h in hazards} == expected
+        allocators[name] = {
+            "allocation_ms": allocation_ms, "hazards_ms": hazards_ms, "hazards_networkx_ms": networkx_ms,
+            "hazards": len(hazards), "peak_bytes": memory.peak_bytes, "peak_live_bytes": memory.peak_live_bytes,
+        }  # fmt: skip
+    return {
+        "model": model, "batch": batch, "fused": fused, "kernels": len(plan.launches), "streams": plan.streams,
+        "events": plan.events, "passes_ms": passes, "dependencies_networkx_ms": rival_ms, "allocators": allocators,
+    }  # fmt: skip
+
+
+def show(found: dict[str, Any]) -> None:
+    print("{model}, batch {batch}: {kernels} kernels, {streams} streams, {events} events".format(**found))
+    ours, rival = found["passes_ms"]["dependencies"], found["dependencies_networkx_ms"]
+    print(f"dependencies {ours:7.1f} ms, networkx {rival:7.0f} ms: {rival / ours:.0f}x")
+    print("regions {regions:12.1f} ms\nstreams and plan {plan:3.1f} ms".format(**found["passes_ms"]))
+    for name, row in found["allocators"].items():
+        ratio = row["hazards_networkx_ms"] / row["hazards_ms"]
+        print(
+            f"{name:14} allocation {row['allocation_ms']:5.1f} ms, arena {row['peak_bytes']:,} of at least "
+            f"{row['peak_live_bytes']:,} bytes; check {row['hazards_ms']:5.1f} ms, "
+            f"networkx {row['hazards_networkx_ms']:6.0f} ms: {ratio:.0f}x, {row['hazards']} hazards"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="llama-8b", choices=MODELS)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--fused", action="store_true")
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    found = measure(options.model, options.batch, options.fused, options.repeats)
+    show(found)
+    if options.json:
+        about = {
+            "benchmark": "plan_passes", "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "machine": machine(),
+            "versions": {"networkx": version("networkx")},
+        }  # fmt: skip
+        options.json.write_text(json.dumps(about | found, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Which kernels must have run before which, as bit sets: bit i of an int stands for node i.
+
+Nodes without a kernel are looked through. A few thousand nodes are closed and reduced in milliseconds this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from executor.graph import Tensor, memory_order
+
+
+@dataclass(frozen=True)
+class Dependencies:
+    """What orders the kernels of a split. Earlier nodes have lower indices.
+
+    Attributes:
+        kernels: the nodes that have one.
+        needs: for every node the kernels that it must come after, without those that another one of them implies (the
+            transitive reduction).
+        before: for every node all kernels that it must come after (the transitive closure).
+        after: for every node all kernels that must come after it.
+    """
+
+    kernels: int
+    needs: Sequence[int]
+    before: Sequence[int]
+    after: Sequence[int]
+
+
+def bits(mask: int) -> Iterator[int]:
+    """The numbers of the bits that are set, rising."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest
+
+
+def find_dependencies(nodes: Sequence[Tensor], tie: bool = True) -> Dependencies:
+    """Order by sources and by memory that views share.
+
+    Args:
+        nodes: of a split, in graph order.
+        tie: also tie in what would float beside the whole rest of the graph: a kernel whose result no later one reads
+            (an update of state) comes before the first later one that shares a predecessor with it, and after what all
+            others pass by then; one that reads only leaves comes after the last earlier one that shares a successor
+            with it, or before the first later one. So regions are closed by their forks and joins.
+    """
+    kernels = sum(1 << i for i, node in enumerate(nodes) if node.has_kernel)
+    direct: list[int] = []
+    for before in memory_order(nodes):
+        mask = 0
+        for i in before:
+            mask |= 1 << i if kernels >> i & 1 else direct[i]
+        direct.append(mask)
+    found = _closed(direct, kernels)
+    return _closed(_tied(direct, found), kernels) if tie else found
+
+
+def _closed(direct: Sequence[int], kernels: int) -> Dependencies:
+    needs: list[int] = []
+    before: list[int] = []
+    after = [0] * len(direct)
+    for left in direct:
+        kept, seen = 0, 0
+        while left:
+            last = left.bit_length() - 1
+            kept |= 1 << last
+            seen |= before[last] | 1 << last
+            left &= ~seen
+        needs.append(kept)
+        before.append(seen)
+    for i in reversed(range(len(direct))):
+        if kernels >> i & 1:
+            for need in bits(needs[i]):
+                after[need] |= after[i] | 1 << i
+    return Dependencies(kernels, needs, before, after)
+
+
+def _tied(direct: Sequence[int], found: Dependencies) -> list[int]:
+    tied = list(direct)
+    unread = sum(1 << i for i in bits(found.kernels) if not found.after[i])
+    for i in bits(found.kernels):
+        if unread >> i & 1:
+            tied[i] |= _closing(i, found, unread)
+            if (reader := _next_relative(i, found)) is not None:
+                tied[reader] |= 1 << i
+        elif not found.before[i]:
+            relatives = found.before[next(bits(found.after[i]))]
+            if earlier := relatives & ((1 << i) - 1):
+                tied[i] |= 1 << (earlier.bit_length() - 1)
+            elif later := relatives >> (i + 1):
+                tied[i + 1 + next(bits(later))] |= 1 << i
+    return tied
+
+
+def _next_relative(i: int, found: Dependencies) -> int | None:
+    """The first kernel after this one that comes after the latest predecessor which has such a kernel."""
+    for last in reversed(list(bits(found.before[i]))):
+        if later := found.after[last] >> (i + 1):
+            return i + 1 + next(bits(later))
+    return None
+
+
+def _closing(i: int, found: Dependencies, unread: int) -> int:
+    """The last kernel before this one (or none) that all paths from its latest predecessor pass: it post-dominates."""
+    last = found.before[i].bit_length() - 1
+    if last < 0:
+        return 0
+    read = found.after[last] & ~unread
+    for q in reversed(list(bits(found.after[last] & ((1 << i) - 1)))):
+        if not read & ~(found.before[q] | found.after[q] | 1 << q):
+            return 1 << q
+    return 0

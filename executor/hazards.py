@@ -1,0 +1,255 @@
+"""Pass 7: would any two streams touch the same bytes in an order that nothing fixes?
+
+Happens-before is what stream order and events fix (Lamport, CACM 21(7), 1978). Instead of vector clocks each piece of
+work has the bit set of all work before it: that answers for all pairs at once which of them are ordered.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Final
+
+from executor.concurrency import MAIN_STREAM
+from executor.dependencies import bits
+from executor.graph import Flag, Tensor
+from executor.plans import Instruction, Launch, Plan, Record, Wait
+from executor.splits import Split
+
+ARENA: Final = "the arena"
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The copy of an input to the device, or of an output to the host."""
+
+    stream: int
+    tensor: Tensor
+    to_device: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """The host waits for a stream: what it issues afterwards, to any stream, comes after that stream's work."""
+
+    stream: int
+
+
+Work = Launch | Copy
+Item = Instruction | Copy | Sync
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A piece of work and what it does to a tensor's bytes.
+
+    Attributes:
+        step: 0, or 1 for the step after.
+        tensor: the owner of the bytes.
+    """
+
+    name: str
+    stream: int
+    step: int
+    tensor: Tensor
+    writes: bool
+
+    @property
+    def place(self) -> str:
+        """Which work, and where."""
+        return f"{self.name} ({'next step, ' if self.step else ''}stream {self.stream})"
+
+    def __str__(self) -> str:
+        return f"{self.place} {'writes' if self.writes else 'reads'} {self.tensor.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    """Two accesses to the same bytes, one of them a write, whose order nothing fixes.
+
+    Attributes:
+        first: the access that must come first: to the tensor that is written first, of one tensor as issued.
+        second: the other one.
+        start: first byte that both touch, within `buffer`.
+        end: the byte after the last.
+        buffer: the arena, or the state that owns the bytes.
+    """
+
+    first: Access
+    second: Access
+    start: int
+    end: int
+    buffer: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.first} and {self.second} in bytes {self.start}-{self.end - 1} of {self.buffer}: "
+            f"needs an edge from {self.first.place} to {self.second.place}"
+        )
+
+
+def find_hazards(split: Split, plan: Plan, offsets: Mapping[Tensor, int]) -> list[Hazard]:
+    """All hazards of a plan in a step, and between a step and the next.
+
+    Args:
+        offsets: tensor of the arena -> its first byte.
+
+    Returns:
+        in the order in which their later access is issued. Between steps only if the plan does not start and end on the
+        main stream: if it does, all of a step comes before all of the next.
+    """
+    program = _step(split, plan)
+    ordered = happens_before(program, plan.streams)
+    if ordered.closed:
+        return unordered(program, ordered, offsets)
+    twice = [*program, *program]
+    return unordered(twice, happens_before(twice, plan.streams), offsets, step=len(ordered.before))
+
+
+def _step(split: Split, plan: Plan) -> list[Item]:
+    """The plan between the copies of its inputs and outputs, with no sync: the strategy that leaves most open."""
+    return [
+        *(Copy(MAIN_STREAM, tensor, to_device=True) for tensor in split.inputs),
+        *plan.instructions,
+        *(Copy(MAIN_STREAM, node, to_device=False) for node in split.nodes if node.flags & Flag.OUTPUT),
+    ]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is ordered in a program.
+
+    Attributes:
+        work: launches and copies, in issue order.
+        before: for each of them, the bit set of those that come before it.
+        closed: whether all of it comes after the main stream's start and before its end.
+    """
+
+    work: Sequence[Work]
+    before: Sequence[int]
+    closed: bool
+
+
+def happens_before(program: Sequence[Item], streams: int) -> Order:
+    """Follow stream order, events and syncs through a program, issued from one host thread."""
+    known = [0] * streams  # what has run before the next thing on a stream does; bit 0 is the main stream's start
+    known[MAIN_STREAM] = 1
+    host = 0
+    recorded: dict[int, int] = {}
+    work: list[Work] = []
+    before: list[int] = []
+    closed = True
+    for item in program:
+        if isinstance(item, Record):
+            recorded[item.event] = known[item.stream] | host
+        elif isinstance(item, Wait):
+            known[item.stream] |= recorded[item.event]
+        elif isinstance(item, Sync):
+            host |= known[item.stream]
+        else:
+            seen = known[item.stream] | host
+            closed = closed and bool(seen & 1)
+            before.append(seen >> 1)
+            work.append(item)
+            known[item.stream] = seen | 1 << len(work)
+    everything = (1 << (len(work) + 1)) - 1
+    return Order(work, before, closed and known[MAIN_STREAM] == everything)
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Bytes that a piece of work touches."""
+
+    owner: Tensor
+    buffer: str
+    start: int
+    end: int
+    writes: bool
+
+    def clashes_with(self, other: _Span) -> bool:
+        """Whether they share bytes, and one writes."""
+        together = self.buffer == other.buffer and self.start < other.end and other.start < self.end
+        return together and (self.writes or other.writes)
+
+
+def unordered(
+    program: Sequence[Item], order: Order, offsets: Mapping[Tensor, int], step: int | None = None
+) -> list[Hazard]:
+    """All pairs of accesses that the order leaves open.
+
+    The bytes are cut where some tensor begins or ends; for every piece two bit sets tell who wrote and who used it.
+
+    Args:
+        step: how many pieces of work are in a step; None if all are in one.
+    """
+    spans = _Spans(order.work, offsets)
+    wrote: dict[tuple[str, int], int] = {}
+    used: dict[tuple[str, int], int] = {}
+    found: list[Hazard] = []
+    touched = [spans.of(work) for work in order.work]
+    born: dict[Tensor, int] = {}
+    for i, of_work in enumerate(touched):
+        for span in of_work:
+            if span.writes:
+                born.setdefault(span.owner, i)
+    for i, before in enumerate(order.before):
+        open_pairs = 0
+        for span in touched[i]:
+            for piece in spans.pieces(span):
+                open_pairs |= (used if span.writes else wrote).get(piece, 0) & ~before
+        for j in bits(open_pairs):
+            for one, other in product(touched[j], touched[i]):
+                if one.clashes_with(other):
+                    first, second = _access(order.work, j, one, step), _access(order.work, i, other, step)
+                    if first.step == second.step and born.get(other.owner, 0) < born.get(one.owner, 0):
+                        first, second = second, first
+                    start, end = max(one.start, other.start), min(one.end, other.end)
+                    found.append(Hazard(first, second, start, end, one.buffer))
+        for span in touched[i]:
+            for piece in spans.pieces(span):
+                used[piece] = used.get(piece, 0) | 1 << i
+                if span.writes:
+                    wrote[piece] = wrote.get(piece, 0) | 1 << i
+    return found
+
+
+def _access(work: Sequence[Work], k: int, span: _Span, step: int | None) -> Access:
+    item = work[k]
+    name = item.node.name if isinstance(item, Launch) else f"copy of {item.tensor.name}"
+    return Access(name, item.stream, k // step if step else 0, span.owner, span.writes)
+
+
+class _Spans:
+    """The bytes that each piece of work touches, and the pieces that bytes are cut into."""
+
+    def __init__(self, work: Sequence[Work], offsets: Mapping[Tensor, int]) -> None:
+        self._offsets = offsets
+        ends = {edge for tensor, start in offsets.items() for edge in (start, start + tensor.nbytes)}
+        ends |= {span.end for item in work for span in self.of(item) if span.buffer == ARENA}
+        self._cuts = sorted(ends)
+        self._pieces: dict[_Span, list[tuple[str, int]]] = {}
+
+    def of(self, work: Work) -> list[_Span]:
+        """One per tensor and length; what is read and written counts as written."""
+        if isinstance(work, Copy):
+            return [self._span(work.tensor, work.to_device)]
+        written = self._span(work.node, writes=True)
+        read = (self._span(source, writes=False) for source in work.node.src if not source.root.flags & Flag.WEIGHT)
+        return [written, *(span for span in dict.fromkeys(read) if replace(span, writes=True) != written)]
+
+    def pieces(self, span: _Span) -> list[tuple[str, int]]:
+        if span.buffer != ARENA:
+            return [(span.buffer, 0)]
+        if span not in self._pieces:
+            low, high = bisect_left(self._cuts, span.start), bisect_left(self._cuts, span.end)
+            self._pieces[span] = [(ARENA, piece) for piece in range(low, high)]
+        return self._pieces[span]
+
+    def _span(self, tensor: Tensor, writes: bool) -> _Span:
+        owner = tensor.root
+        start = self._offsets.get(owner)
+        if start is None:
+            return _Span(owner, owner.name, 0, tensor.nbytes, writes)
+        return _Span(owner, ARENA, start, start + tensor.nbytes, writes)

@@ -1,0 +1,225 @@
+"""Dependencies and regions: exact on graphs made by hand, against networkx on random ones."""
+
+import threading
+from itertools import combinations
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given
+
+from executor import ops
+from executor.concurrency import Branch, Region, all_regions, find_regions, map_streams
+from executor.dependencies import bits, find_dependencies
+from executor.graph import Flag, Graph, memory_order
+from executor.scheduler import LAUNCHERS
+from tests.executor.handmade import backend_with, fan_out_graph, graph_of, place, plan_of, regions_of
+from tests.executor.random_graphs import graphs
+from tracer.recorders.host import HostRecorder
+
+
+def outline(graph, regions=None):
+    """Regions by name: (fork, join, [(nodes of a branch, its inner regions), ...])."""
+    names = [node.name for node in graph.nodes]
+    regions = regions_of(graph.nodes) if regions is None else regions
+    branches = [[(" ".join(names[i] for i in b.nodes), outline(graph, b.inner)) for b in r.branches] for r in regions]
+    return [(names[r.fork], names[r.join], inside) for r, inside in zip(regions, branches, strict=True)]
+
+
+def kernel_order(graph):
+    """Kernels and what must run before them, reshapes looked through, as networkx sees it."""
+    order = nx.DiGraph()
+    order.add_nodes_from(range(len(graph.nodes)))
+    order.add_edges_from((b, i) for i, before in enumerate(memory_order(graph.nodes)) for b in before)
+    closure = nx.transitive_closure_dag(order)
+    return closure.subgraph(i for i, node in enumerate(graph.nodes) if node.has_kernel)
+
+
+@given(graphs())
+def test_closure_and_reduction_are_those_of_networkx(graph):
+    found, expected = find_dependencies(graph.nodes, tie=False), kernel_order(graph)
+    reduced = nx.transitive_reduction(expected)
+    assert set(bits(found.kernels)) == set(expected)
+    for i in expected:
+        assert set(bits(found.before[i])) == set(expected.predecessors(i))
+        assert set(bits(found.after[i])) == set(expected.successors(i))
+        assert set(bits(found.needs[i])) == set(reduced.predecessors(i))
+
+
+@given(graphs())
+def test_ties_only_add_order(graph):
+    plain, tied = find_dependencies(graph.nodes, tie=False), find_dependencies(graph.nodes)
+    for i, (few, many) in enumerate(zip(plain.before, tied.before, strict=True)):
+        assert not few & ~many
+        assert many < 1 << i
+
+
+@given(graphs())
+def test_branches_need_nothing_of_each_other_and_are_closed(graph):
+    """Between the branches there is no path; all of them lie after the fork and before the join."""
+    order = kernel_order(graph)
+    tied = find_dependencies(graph.nodes)
+    regions = regions_of(graph.nodes)
+    streams = map_streams(graph.nodes, regions)
+    for region in all_regions(regions):
+        assert len(region.branches) > 1
+        for branch in region.branches:
+            for i in branch.nodes:
+                assert tied.before[i] >> region.fork & 1
+                assert tied.after[i] >> region.join & 1
+            for inner in branch.inner:
+                assert {i for b in inner.branches for i in b.nodes} <= set(branch.nodes)
+        for one, other in combinations(region.branches, 2):
+            assert one.nodes
+            assert not any(order.has_edge(a, b) or order.has_edge(b, a) for a in one.nodes for b in other.nodes)
+            assert not {streams[i] for i in one.nodes} & {streams[i] for i in other.nodes}
+
+
+def test_a_fork_of_three():
+    nodes = fan_out_graph().nodes
+    regions = regions_of(nodes)
+    assert regions == [Region(0, 7, (Branch((1, 2)), Branch((3, 4)), Branch((5, 6))))]
+    assert map_streams(nodes, regions) == [0, 0, 0, 1, 1, 2, 2, 0, 0]
+
+
+@pytest.mark.parametrize("branches", [2, 4, 7])
+def test_any_fan_out(branches):
+    (region,) = regions_of(fan_out_graph(branches).nodes)
+    assert len(region.branches) == branches
+
+
+def test_two_of_three_join_first():
+    graph = graph_of({"f": ["x"], "a": ["f"], "b": ["f"], "c": ["f"], "d": ["a", "b"], "e": ["d", "c"]})
+    assert outline(graph) == [("f", "e", [("a b d", [("f", "d", [("a", []), ("b", [])])]), ("c", [])])]
+    assert map_streams(graph.nodes, regions_of(graph.nodes)) == [0, 0, 1, 2, 0, 0]
+
+
+def test_a_fork_inside_a_branch():
+    graph = graph_of({"f": ["x"], "a": ["f"], "b": ["a"], "c": ["a"], "d": ["b", "c"], "e": ["f"], "j": ["d", "e"]})
+    assert outline(graph) == [("f", "j", [("a b c d", [("a", "d", [("b", []), ("c", [])])]), ("e", [])])]
+
+
+def test_regions_in_series_share_streams():
+    graph = graph_of({"f": ["x"], "a": ["f"], "b": ["f"], "j": ["a", "b"], "c": ["j"], "d": ["j"], "k": ["c", "d"]})
+    assert outline(graph) == [("f", "j", [("a", []), ("b", [])]), ("j", "k", [("c", []), ("d", [])])]
+    assert max(map_streams(graph.nodes, regions_of(graph.nodes))) == 1
+
+
+def test_a_residual_is_no_branch():
+    """An edge past the others; and one with a small kernel on it is not worth a stream."""
+    bare = graph_of({"f": ["x"], "a": ["f"], "b": ["a"], "j": ["b", "f"]})
+    assert outline(bare) == []
+    small = {"f": ["x"], "rows": ["f"], "n": ["f"], "q": ["n"], "k": ["n"], "at": ["q", "k"], "j": ["at", "rows"]}
+    graph = graph_of(small)
+    worth = {"q", "k"}
+    found = find_regions(
+        graph.nodes, find_dependencies(graph.nodes), worth=lambda kernels: any(n.name in worth for n in kernels)
+    )
+    assert outline(graph, found) == [("n", "at", [("q", []), ("k", [])])]
+
+
+def test_what_is_not_worth_a_stream_stays_with_the_heaviest_branch():
+    graph = graph_of({"f": ["x"], "a": ["f"], "small": ["f"], "b": ["f"], "j": ["a", "small", "b"]})
+    weights = {"a": 1, "b": 2, "small": 0}
+    found = find_regions(
+        graph.nodes, find_dependencies(graph.nodes),
+        worth=lambda kernels: kernels[0].name != "small", weight=lambda kernels: weights[kernels[0].name],
+    )  # fmt: skip
+    assert outline(graph, found) == [("f", "j", [("small b", []), ("a", [])])]
+    assert map_streams(graph.nodes, found) == [0, 1, 0, 0, 0]
+
+
+def test_linear_attention():
+    """As in Qwen3-Next: q, k, v and z, beta, alpha are projected side by side; conv and norms join, then z does."""
+    graph = graph_of(
+        {
+            "norm": ["x"], "qkv": ["norm"], "z": ["norm"], "beta": ["norm"], "beta_s": ["beta"],
+            "alpha": ["norm"], "softplus": ["alpha"], "gate": ["softplus"], "conv": ["qkv"],
+            "q_l2": ["conv"], "k_l2": ["conv"], "delta": ["q_l2", "k_l2", "conv", "beta_s", "gate"],
+            "out": ["delta", "z"], "resid": ["out", "x"],
+        }
+    )  # fmt: skip
+    inner = [
+        ("qkv conv q_l2 k_l2", [("conv", "delta", [("q_l2", []), ("k_l2", [])])]),
+        ("beta beta_s", []),
+        ("alpha softplus gate", []),
+    ]
+    body = "qkv beta beta_s alpha softplus gate conv q_l2 k_l2 delta"
+    assert outline(graph) == [("norm", "out", [(body, [("norm", "delta", inner)]), ("z", [])])]
+    assert max(map_streams(graph.nodes, regions_of(graph.nodes))) == 4
+
+
+def test_an_update_of_state_stays_in_its_branch():
+    """Nobody reads the new state in this step; it must neither hide the regions nor outlive the join."""
+    graph = Graph()
+    x, state = graph.leaf("x", (4,), flags=Flag.INPUT), graph.leaf("state", (4,))
+    fork = ops.add(graph, x, x, name="fork")
+    a = ops.add(graph, fork, state, name="a")
+    ops.cpy(graph, a, state, name="state (next)")
+    b = ops.mul(graph, fork, x, name="b")
+    join = ops.add(graph, a, b, name="join")
+    for layer in range(2):
+        c, d = (ops.mul(graph, join, x, name=f"{name}{layer}") for name in "cd")
+        join = ops.add(graph, c, d, name=f"join{layer}")
+    assert outline(graph) == [
+        ("fork", "join", [("a state (next)", []), ("b", [])]),
+        ("join", "join0", [("c0", []), ("d0", [])]),
+        ("join0", "join1", [("c1", []), ("d1", [])]),
+    ]
+
+
+def test_branches_that_share_memory_are_no_branches():
+    graph = Graph()
+    x, state = graph.leaf("x", (4,), flags=Flag.INPUT), graph.leaf("state", (4,))
+    fork = ops.add(graph, x, x, name="fork")
+    reader = ops.add(graph, fork, state, name="reader")
+    writer = ops.cpy(graph, fork, state, name="writer")
+    third = ops.mul(graph, fork, x, name="third")
+    graph.node("join", "sum", (4,), "float32", (reader, writer, third))
+    assert outline(graph) == [("fork", "join", [("reader writer", []), ("third", [])])]
+
+
+def test_what_is_no_series_of_branches_stays_on_one_stream():
+    graph = graph_of({"f": ["x"], "a": ["f"], "b": ["f"], "c": ["a"], "d": ["a", "b"], "j": ["c", "d"]})
+    assert outline(graph) == []
+
+
+def test_a_source_that_floats_from_the_start_into_a_region_does_not_hide_it():
+    """Like the mask that a step opens for itself before its first layer, and that attention reads much later."""
+    edges = {"mask": ["x"], "e": ["x"], "f": ["e"], "q": ["f"], "k": ["f"], "at": ["q", "k", "mask"], "gate": ["f"]}
+    graph = graph_of({**edges, "j": ["at", "gate"]})
+    inner = [("f", "at", [("q", []), ("k", [])])]
+    assert outline(graph) == [("f", "j", [("q k at", inner), ("gate", [])])]
+
+
+def test_without_a_fork_or_a_join_there_is_no_region():
+    no_fork = {"a": ["x"], "b": ["x"], "j": ["a", "b"], "end": ["j"]}
+    assert outline(graph_of(no_fork)) == []
+
+
+@pytest.mark.parametrize("branches", [2, 3, 5])
+@pytest.mark.parametrize("launch", sorted(LAUNCHERS))
+@pytest.mark.parametrize("cut", [False, True])
+def test_all_branches_start_after_the_fork_and_none_waits_for_another(branches, launch, cut):
+    """Seen in a recording: in each branch a kernel that returns only when all others have begun."""
+    barrier = threading.Barrier(branches, timeout=10)
+
+    def meet(out, x):
+        barrier.wait()
+        out[...] = x
+
+    backend, recorder = backend_with(meet=meet), HostRecorder()
+    backend.report_to(recorder)
+    graph = fan_out_graph(branches, op="meet")
+    arrays, kernels = place(backend, graph)
+    backend.load(arrays[graph.inputs[0]], np.ones(4, np.float32))
+    recorder.start()
+    LAUNCHERS[launch](backend, plan_of(graph.nodes, regions_of(graph.nodes), cut), kernels).launch()
+    backend.synchronize(0)
+    backend.close()
+    seen = recorder.trace["kernels"].set_index("name")
+    first = seen[seen.index.str.startswith("meet")]
+    assert first["start"].min() >= seen.loc["copy(fork)", "end"]
+    assert first["start"].max() < first["end"].min()
+    assert sorted(first["stream"]) == list(range(branches))
+    assert seen.loc["sum(join)", "start"] >= seen[seen.index.str.startswith("copy(b")]["end"].max()
