@@ -143,7 +143,7 @@ def happens_before(program: Sequence[Item], streams: int) -> Order:
     closed = True
     for item in program:
         if isinstance(item, Record):
-            recorded[item.event] = known[item.stream] | host
+            recorded[item.event] = known[item.stream]
         elif isinstance(item, Wait):
             known[item.stream] |= recorded[item.event]
         elif isinstance(item, Sync):
