@@ -70,8 +70,10 @@ def _rebuilt(graph: Graph, node: Tensor, parts: Sequence[Tensor], new: Mapping[T
     if len(parts) > 1:
         op = "+".join(part.op for part in parts if part.has_kernel)
         sources, params = outer_sources(parts), {PARTS: tuple(parts)}
-    src = [new[s] for s in sources]
-    return graph.node(node.name, op, node.shape, node.dtype, src, view_src=view, flags=node.flags, **params)
+    src, updates = [new[s] for s in sources], [new[s] for part in parts for s in part.updates]
+    return graph.node(
+        node.name, op, node.shape, node.dtype, src, view_src=view, updates=updates, flags=node.flags, **params
+    )
 
 
 def _find_chains(graph: Graph, patterns: Sequence[Pattern]) -> dict[Tensor, tuple[Tensor, ...]]:
@@ -113,10 +115,13 @@ def _match(pattern: Pattern, node: Tensor, found: Callable[[Tensor], None]) -> b
 def _is_closed(
     chain: Sequence[Tensor], readers: Mapping[Tensor, Sequence[Tensor]], position: Mapping[Tensor, int], graph: Graph
 ) -> bool:
-    """No inner result is read outside or is an output, and nothing that the chain reads is overwritten meanwhile."""
+    """No inner result is read outside or is an output, and meanwhile nobody touches the memory the chain works on."""
     parts, inner = set(chain), chain[:-1]
     if any(part.flags & Flag.OUTPUT or part.writes_view or not parts.issuperset(readers[part]) for part in inner):
         return False
     read = {source.root for source in outer_sources(chain)}
-    between = graph.nodes[position[chain[0]] : position[chain[-1]]]
-    return not any(node.writes_view and node.root in read for node in between if node not in parts)
+    updated = {state.root for part in inner for state in part.updates}
+    between = [node for node in graph.nodes[position[chain[0]] : position[chain[-1]]] if node not in parts]
+    return not any(
+        read.intersection(node.written) or updated.intersection(source.root for source in node.src) for node in between
+    )

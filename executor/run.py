@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -13,10 +14,10 @@ from executor.backends import BACKENDS, backend_class, open_backend
 from executor.backends.interface import Array, Backend, HostArray
 from executor.fusion import fuse
 from executor.models import MODELS, Builder
-from executor.models.step import first_tokens
+from executor.models.step import DecodeStep, first_tokens
 from executor.names import lookup
 from executor.scheduler import LAUNCHERS, Prepared, Scheduler, load_weights, prepare
-from executor.strategies import STRATEGIES, Strategy
+from executor.strategies import SCCC, STRATEGIES, Strategy
 from tracer.errors import UsageError
 from tracer.recorders import activate, annotate, deactivate
 from tracer.recorders.host import HostRecorder
@@ -39,6 +40,7 @@ class Configuration:
         weights: format of the weight matrices, a name of `models.WEIGHTS`; None for the model's own.
         context: cells of KV cache per sequence; None for the model's own.
         fusion: whether to fuse chains of nodes; None for what the backend wants.
+        prompt: tokens of each sequence that one step takes before the first token step; 0 for none.
     """
 
     backend: str = "cpu"
@@ -55,6 +57,7 @@ class Configuration:
     weights: str | None = None
     context: int | None = None
     fusion: bool | None = None
+    prompt: int = 0
 
     @property
     def name(self) -> str:
@@ -66,6 +69,7 @@ class Configuration:
         parts += [f"b{self.batch}"] if self.batch != 1 else []
         parts += [self.weights] if self.weights else []
         parts += [f"c{self.context}"] if self.context else []
+        parts += [f"p{self.prompt}"] if self.prompt else []
         parts += [] if self.fusion is None else ["fused" if self.fusion else "unfused"]
         return "-".join(parts)
 
@@ -146,7 +150,7 @@ def _check(configuration: Configuration) -> None:
     lookup("launch kind", configuration.launch, LAUNCHERS)
     if configuration.context is not None and configuration.context < 1:
         raise UsageError(f"context must be at least 1, not {configuration.context}")
-    for option, least in (("batch", 1), ("tokens", 1), ("repeats", 1), ("warmup", 0), ("seed", 0)):
+    for option, least in (("batch", 1), ("tokens", 1), ("repeats", 1), ("warmup", 0), ("seed", 0), ("prompt", 0)):
         if getattr(configuration, option) < least:
             raise UsageError(f"{option} must be at least {least}, not {getattr(configuration, option)}")
 
@@ -168,22 +172,26 @@ class _Run:
         self.configuration = c = configuration
         self._keep_logits = keep_logits
         self._strategy = lookup("strategy", c.strategy, strategies)()
-        step = lookup("model", c.model, models)(
-            batch=c.batch,
-            on_device=self._strategy.advances_on_device,
-            history=max(c.tokens, c.warmup),
-            keep_logits=keep_logits,
+        build = partial(
+            lookup("model", c.model, models), batch=c.batch,
             **{name: value for name in ("weights", "context") if (value := getattr(c, name)) is not None},
-        )
-        longest = max(c.tokens, c.warmup)
-        if longest > step.context:
-            raise UsageError(f"model {c.model!r} has a context of {step.context}, too small for {longest} tokens")
-        if c.fusion or (c.fusion is None and backend_class(c.backend).fuses):
-            step = fuse(step)
-        self.prepared = prepare(step, c.backend, c.concurrency, c.allocator)
-        self._first = first_tokens(step, c.seed)
+        )  # fmt: skip
+        most = max(c.tokens, c.warmup)
+        step = build(on_device=self._strategy.advances_on_device, history=most, keep_logits=keep_logits)
+        if c.prompt + most > step.context:
+            raise UsageError(
+                f"model {c.model!r} has a context of {step.context}, too small for {c.prompt + most} tokens"
+            )
+        self.prepared = self._prepare(step, c.concurrency, c.allocator)
+        self._prompt = self._prepare(build(prompt=c.prompt), "sequential") if c.prompt else None
+        self._first = first_tokens(self._prompt.step if self._prompt else step, c.seed)
         self._recorder = recorder
         self._kept = _Kept()
+
+    def _prepare(self, step: DecodeStep, concurrency: str, allocator: str | None = None) -> Prepared:
+        c = self.configuration
+        fused = fuse(step) if c.fusion or (c.fusion is None and backend_class(c.backend).fuses) else step
+        return prepare(fused, c.backend, concurrency, allocator)
 
     @property
     def records(self) -> bool:
@@ -197,18 +205,32 @@ class _Run:
         if key not in weights:
             weights[key] = load_weights(backend, step, c.seed)
         self._backend = backend
-        self._scheduler = Scheduler(backend, self.prepared, self._strategy, c.launch, weights[key])
+        self._prefill = None
+        if self._prompt is not None:
+            strategy = SCCC() if self._strategy.advances_on_device else self._strategy
+            self._prefill = Scheduler(backend, self._prompt, strategy, c.launch, weights[key])
+        self._scheduler = Scheduler(backend, self.prepared, self._strategy, c.launch, weights[key], self._prefill)
+
+    def _begin(self) -> None:
+        """Start all sequences: the prompts, if there are any, up to the first sampled tokens."""
+        if self._prefill is None:
+            self._scheduler.begin(self._first)
+            return
+        self._prefill.begin(self._first)
+        with annotate("prefill"):
+            self._prefill.step()
+        self._scheduler.begin(self._prefill.tokens, self.configuration.prompt)
 
     def warm_up(self) -> None:
         """The steps before the first repeat; they are recorded as `warmup`."""
         with self._recording():
-            self._scheduler.begin(self._first)
+            self._begin()
             self._steps("warmup", self.configuration.warmup)
 
     def repeat(self, number: int) -> None:
         """All tokens once more from the first."""
         with self._recording():
-            self._scheduler.begin(self._first)
+            self._begin()
             with annotate("repeat", index=number):
                 start = time.perf_counter()
                 tokens, logits = self._steps("token", self.configuration.tokens)

@@ -9,7 +9,7 @@ from typing import ClassVar, Final, Protocol
 import numpy as np
 
 from executor.allocator import ALLOCATORS, BufferPlan, allocate
-from executor.backends.interface import Array, Backend, EagerGraph, HostArray, Kernel
+from executor.backends.interface import Array, Backend, Buffer, EagerGraph, HostArray, Kernel
 from executor.concurrency import MAIN_STREAM, MODES, Region
 from executor.graph import Tensor
 from executor.models.step import DecodeStep, HostArrays
@@ -110,6 +110,7 @@ class Scheduler:
         strategy: how to synchronise.
         launch: name of a launcher.
         weights: the weights' arrays on the device, by name, as `load_weights` returns them.
+        prefill: the scheduler that takes the prompts of the same sequences; its state is shared.
 
     Raises:
         UnsafePlanError: the backend does not guarantee what the strategy needs.
@@ -122,12 +123,14 @@ class Scheduler:
         strategy: Strategy,
         launch: str,
         weights: Mapping[str, Array],
+        prefill: Scheduler | None = None,
     ) -> None:
         check_needs(strategy, backend.name, backend.guarantees)
         self._backend, self._prepared, self._strategy = backend, prepared, strategy
         if strategy.advances_on_device != (prepared.step.history is not None):
             raise ExecutionError(f"strategy {strategy.name!r} and the graph disagree on who advances the step")
-        self._arrays = _bind(backend, prepared, weights)
+        self._state: dict[str, Buffer] = {} if prefill is None else dict(prefill._state)
+        self._arrays = _bind(backend, prepared, weights, self._state)
         kernels = {
             n: backend.kernel(n, self._arrays[n], [self._arrays[s] for s in n.src])
             for n in prepared.split.nodes
@@ -135,33 +138,33 @@ class Scheduler:
         }
         self._launcher = lookup("launch kind", launch, LAUNCHERS)(backend, prepared.plan, kernels)
         self._logits = backend.host_array(prepared.step.logits.shape, prepared.step.logits.dtype)
-        self._tokens: HostArray = np.zeros(prepared.step.batch, np.int32)
-        self._position = 0
+        self._tokens: HostArray = np.zeros(prepared.step.batch * prepared.step.prompt, np.int32)
+        self._first_position = self._position = 0
         self._copies: list[Copy] = []
         self._inputs_range, self._logits_range = annotate("inputs"), annotate("logits")
 
-    def begin(self, tokens: HostArray) -> None:
-        """Start all sequences anew from these tokens, at position 0."""
-        self._tokens, self._position = tokens.astype(np.int32), 0
+    def begin(self, tokens: HostArray, position: int = 0) -> None:
+        """Start all sequences from these tokens: anew, or at the position behind a prompt whose state is there."""
+        self._tokens, self._first_position, self._position = tokens.astype(np.int32), position, position
         self._prepare_copies()
-        for name, values in self._prepared.step.start(tokens).items():
-            self._backend.load(self._arrays[self._state(name)], values)
+        for name, values in self._prepared.step.start(position, tokens).items():
+            self._backend.load(self._arrays[self._leaf(name)], values)
 
     def step(self) -> HostArray | None:
-        """One token step; its logits (valid until the next step), or None if they stay on the device."""
-        if self._position >= self._prepared.step.context:
-            raise UsageError(f"the context of {self._prepared.step.context} cells is full")
+        """One step; its logits (valid until the next step), or None if they stay on the device."""
         step = self._prepared.step
+        if self._position + step.prompt > step.context:
+            raise UsageError(f"the context of {step.context} cells is full")
         with self._inputs_range:
             self._strategy.send(self._backend, self._copies)
         self._launcher.launch()
-        self._position += 1
+        self._position += step.prompt
         if self._strategy.advances_on_device:
             return None
         self._prepare_copies()
         with self._logits_range:
             self._strategy.fetch(self._backend, self._logits, self._arrays[step.logits])
-            self._tokens[:] = self._logits.argmax(axis=-1)
+            self._newest[:] = self._logits.argmax(axis=-1)
         return self._logits
 
     def _prepare_copies(self) -> None:
@@ -171,9 +174,14 @@ class Scheduler:
         self._copies = [(self._arrays[i], values[i.name]) for i in self._prepared.split.inputs]
 
     @property
+    def _newest(self) -> HostArray:
+        """Each sequence's last token."""
+        return self._tokens.reshape(self._prepared.step.batch, -1)[:, -1]
+
+    @property
     def tokens(self) -> HostArray:
         """The tokens that the last step sampled; only where the host samples."""
-        return self._tokens.copy()
+        return self._newest.copy()
 
     def finish(self) -> None:
         """Wait for all steps."""
@@ -192,14 +200,14 @@ class Scheduler:
         if step.history.logits is not None:
             read["logits"] = self._read(step.history.logits).reshape(-1, step.batch, step.vocabulary)
         self._backend.synchronize(MAIN_STREAM)
-        return {name: values[: self._position] for name, values in read.items()}
+        return {name: values[: self._position - self._first_position] for name, values in read.items()}
 
     def _read(self, tensor: Tensor) -> HostArray:
         values = self._backend.host_array(tensor.shape, tensor.dtype)
         self._backend.copy_to_host(values, self._arrays[tensor], MAIN_STREAM)
         return values
 
-    def _state(self, name: str) -> Tensor:
+    def _leaf(self, name: str) -> Tensor:
         return next(leaf for leaf in self._prepared.step.graph.state if leaf.name == name)
 
 
@@ -221,11 +229,14 @@ def load_weights(backend: Backend, step: DecodeStep, seed: int) -> dict[str, Arr
     return arrays
 
 
-def _bind(backend: Backend, prepared: Prepared, weights: Mapping[str, Array]) -> dict[Tensor, Array]:
-    """Every tensor's array: weights as given, state in buffers of its own, the rest in the arena."""
+def _bind(
+    backend: Backend, prepared: Prepared, weights: Mapping[str, Array], state: dict[str, Buffer]
+) -> dict[Tensor, Array]:
+    """Every tensor's array: weights as given, state in own buffers (new ones join `state`), the rest in the arena."""
     graph, memory = prepared.step.graph, prepared.memory
     arrays: dict[Tensor, Array] = {weight: weights[weight.name] for weight in graph.weights}
-    buffers = {state: (backend.alloc(state.nbytes), 0) for state in graph.state}
+    state |= {leaf.name: backend.alloc(leaf.nbytes) for leaf in graph.state if leaf.name not in state}
+    buffers = {leaf: (state[leaf.name], 0) for leaf in graph.state}
     arena = backend.alloc(memory.peak_bytes)
     buffers |= {tensor: (arena, offset) for tensor, offset in memory.offsets.items()}
     for tensor in (*graph.leaves, *graph.nodes):

@@ -9,7 +9,9 @@ import pytest
 
 from executor.backends.cuda_weights import dequantised, quantised
 from executor.models import MODELS
-from executor.models.llama import TINY, LlamaConfig, build
+from executor.models.decoder import build
+from executor.models.shape import SHAPES as PRODUCT_SHAPES
+from executor.models.shape import Shape
 from executor.models.step import first_tokens, random_weights
 from executor.run import Configuration, execute
 from executor.strategies import STRATEGIES
@@ -21,8 +23,8 @@ TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "q8_0": 4e-3}
 the others the KV cache, and with several tokens the activations, are float16 (5e-4 each); the weights' own rounding is
 in the reference too."""
 
-ODD = LlamaConfig(layers=3, width=96, heads=6, kv_heads=3, head_size=16, ffn=160, vocabulary=333, context=47)
-SHAPES = {"tiny": TINY, "odd": ODD}
+ODD = Shape(layers=3, width=96, heads=6, kv_heads=3, head_size=16, ffn=160, vocabulary=333, context=47)
+SHAPES = {"tiny": PRODUCT_SHAPES["tiny"], "odd": ODD}
 
 
 def shape_of(model, weights):
