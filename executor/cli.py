@@ -38,8 +38,8 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 @click.option("--backend", default="cpu", show_default=True, help="Device: cpu, cuda.")
 @click.option(
     "--model", default="tiny", show_default=True,
-    help="Model shape, with seeded random weights: tiny, qwen3-tiny, moe-tiny, gdn-tiny, llama-1.1b, llama-3b, llama-8b, "
-    "qwen3-1.7b, qwen3-4b, moe-7b, gdn-2b, gdn-4b.",
+    help="Model shape, with seeded random weights: tiny, qwen3-tiny, moe-tiny, gdn-tiny, llama-1.1b, llama-3b, "
+    "llama-8b, qwen3-1.7b, qwen3-4b, moe-7b, gdn-2b, gdn-4b.",
 )  # fmt: skip
 @click.option("--weights", help="Weight format: f32, f16 or q8_0 (the last two on cuda).  [default: the model's]")
 @click.option("--context", type=click.IntRange(1), help="Cells of KV cache per sequence.  [default: the model's]")
