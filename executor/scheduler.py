@@ -138,14 +138,15 @@ class Scheduler:
         }
         self._launcher = lookup("launch kind", launch, LAUNCHERS)(backend, prepared.plan, kernels)
         self._logits = backend.host_array(prepared.step.logits.shape, prepared.step.logits.dtype)
-        self._tokens: HostArray = np.zeros(prepared.step.batch * prepared.step.prompt, np.int32)
+        self._set_tokens(np.zeros(prepared.step.batch * prepared.step.prompt, np.int32))
         self._first_position = self._position = 0
         self._copies: list[Copy] = []
         self._inputs_range, self._logits_range = annotate("inputs"), annotate("logits")
 
     def begin(self, tokens: HostArray, position: int = 0) -> None:
         """Start all sequences from these tokens: anew, or at the position behind a prompt whose state is there."""
-        self._tokens, self._first_position, self._position = tokens.astype(np.int32), position, position
+        self._set_tokens(tokens.astype(np.int32))
+        self._first_position = self._position = position
         self._prepare_copies()
         for name, values in self._prepared.step.start(position, tokens).items():
             self._backend.load(self._arrays[self._leaf(name)], values)
@@ -173,10 +174,10 @@ class Scheduler:
         values = {} if step.history else step.feed(self._position, self._tokens)
         self._copies = [(self._arrays[i], values[i.name]) for i in self._prepared.split.inputs]
 
-    @property
-    def _newest(self) -> HostArray:
-        """Each sequence's last token."""
-        return self._tokens.reshape(self._prepared.step.batch, -1)[:, -1]
+    def _set_tokens(self, tokens: HostArray) -> None:
+        """What the next step reads, sequence by sequence; sampled tokens overwrite each sequence's last."""
+        self._tokens = tokens
+        self._newest = tokens.reshape(self._prepared.step.batch, -1)[:, -1]
 
     @property
     def tokens(self) -> HostArray:
