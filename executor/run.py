@@ -35,12 +35,12 @@ class Configuration:
         allocator: None for the one that the concurrency mode needs.
         batch: independent sequences.
         tokens: token steps per repeat.
+        prompt: tokens of each sequence that one step takes before the first token step; 0 for none.
         warmup: token steps before the first repeat.
         seed: of weights and first tokens.
         weights: format of the weight matrices, a name of `models.WEIGHTS`; None for the model's own.
         context: cells of KV cache per sequence; None for the model's own.
         fusion: whether to fuse chains of nodes; None for what the backend wants.
-        prompt: tokens of each sequence that one step takes before the first token step; 0 for none.
     """
 
     backend: str = "cpu"
@@ -51,13 +51,13 @@ class Configuration:
     launch: str = "graph"
     batch: int = 1
     tokens: int = 32
+    prompt: int = 0
     repeats: int = 3
     warmup: int = 4
     seed: int = 0
     weights: str | None = None
     context: int | None = None
     fusion: bool | None = None
-    prompt: int = 0
 
     @property
     def name(self) -> str:
