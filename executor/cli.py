@@ -38,7 +38,8 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 @click.option("--backend", default="cpu", show_default=True, help="Device: cpu, cuda.")
 @click.option(
     "--model", default="tiny", show_default=True,
-    help="Model shape, with seeded random weights: tiny, llama-1.1b, llama-3b, llama-8b.",
+    help="Model shape, with seeded random weights: tiny, qwen3-tiny, moe-tiny, gdn-tiny, llama-1.1b, llama-3b, "
+    "llama-8b, qwen3-1.7b, qwen3-4b, moe-7b, gdn-2b, gdn-4b.",
 )  # fmt: skip
 @click.option("--weights", help="Weight format: f32, f16 or q8_0 (the last two on cuda).  [default: the model's]")
 @click.option("--context", type=click.IntRange(1), help="Cells of KV cache per sequence.  [default: the model's]")
@@ -62,6 +63,10 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
     help="host: fetch logits, take the greatest; device: sample in the graph, fetch tokens.",
 )  # fmt: skip
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Independent sequences.")
+@click.option(
+    "--prompt", type=click.IntRange(0), default=0, show_default=True,
+    help="Tokens of each sequence taken by one step before the first token step.",
+)  # fmt: skip
 @click.option("--tokens", type=click.IntRange(1), default=32, show_default=True, help="Token steps per repeat.")
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Repeats, interleaved.")
 @click.option("--warmup", type=click.IntRange(0), default=4, show_default=True, help="Steps before the first repeat.")

@@ -241,9 +241,9 @@ class _Spans:
         """One per tensor and length; what is read and written counts as written."""
         if isinstance(work, Copy):
             return [self._span(work.tensor, work.to_device)]
-        written = self._span(work.node, writes=True)
+        written = [self._span(tensor, writes=True) for tensor in (work.node, *work.node.updates)]
         read = (self._span(source, writes=False) for source in work.node.src if not source.root.flags & Flag.WEIGHT)
-        return [written, *(span for span in dict.fromkeys(read) if replace(span, writes=True) != written)]
+        return [*written, *(span for span in dict.fromkeys(read) if replace(span, writes=True) not in written)]
 
     def pieces(self, span: _Span) -> list[tuple[str, int]]:
         if span.buffer != ARENA:

@@ -10,7 +10,7 @@ from typing import ClassVar, Final, Protocol
 import numpy as np
 
 from executor.allocator import ALLOCATORS, Schedule, allocate
-from executor.backends.interface import Array, Backend, EagerGraph, HostArray, Kernel
+from executor.backends.interface import Array, Backend, Buffer, EagerGraph, HostArray, Kernel
 from executor.concurrency import MAIN_STREAM, MODES, Region, map_streams
 from executor.dependencies import find_dependencies
 from executor.graph import Tensor
@@ -132,6 +132,7 @@ class Scheduler:
         strategy: how to synchronise.
         launch: name of a launcher.
         weights: the weights' arrays on the device, by name, as `load_weights` returns them.
+        prefill: the scheduler that takes the prompts of the same sequences; its state is shared.
         keep_logits: fetch the logits even where the device samples.
 
     Raises:
@@ -145,6 +146,8 @@ class Scheduler:
         strategy: Strategy,
         launch: str,
         weights: Mapping[str, Array],
+        *,
+        prefill: Scheduler | None = None,
         keep_logits: bool = False,
     ) -> None:
         check_needs(strategy, backend.name, backend.guarantees)
@@ -152,7 +155,8 @@ class Scheduler:
         self._keep_logits = keep_logits
         if strategy.advances_on_device != (prepared.step.history is not None):
             raise ExecutionError(f"strategy {strategy.name!r} and the graph disagree on who advances the step")
-        self._arrays = _bind(backend, prepared, weights)
+        self._state: dict[str, Buffer] = {} if prefill is None else dict(prefill._state)
+        self._arrays = _bind(backend, prepared, weights, self._state)
         kernels = {
             n: backend.kernel(n, self._arrays[n], [self._arrays[s] for s in n.src])
             for n in prepared.split.nodes
@@ -161,27 +165,29 @@ class Scheduler:
         self._launcher = lookup("launch kind", launch, LAUNCHERS)(backend, prepared.plan, kernels)
         step = prepared.step
         self._logits = backend.host_array(step.logits.shape, step.logits.dtype)
-        self._tokens: HostArray = np.zeros(step.batch, np.int32)
         self._sampled = backend.host_array(step.sampled.shape, step.sampled.dtype) if step.sampled else None
-        self._position = 0
+        self._set_tokens(np.zeros(step.batch * step.prompt, np.int32))
+        self._first_position = self._position = 0
         self._copies: list[Copy] = []
         self._early: list[Copy] = []
 
-    def begin(self, tokens: HostArray) -> None:
-        """Start all sequences anew from these tokens, at position 0."""
-        self._tokens, self._position = tokens.astype(np.int32), 0
+    def begin(self, tokens: HostArray, position: int = 0) -> None:
+        """Start all sequences from these tokens: anew, or at the position behind a prompt whose state is there."""
+        self._set_tokens(tokens.astype(np.int32))
+        self._first_position = self._position = position
         self._prepare_copies()
         self._send_early()
-        for name, values in self._prepared.step.start(tokens).items():
-            self._backend.load(self._arrays[self._state(name)], values)
+        for name, values in self._prepared.step.start(position, tokens).items():
+            self._backend.load(self._arrays[self._leaf(name)], values)
 
     def step(self) -> None:
-        """One token step: send, launch and (unless the step advances on the device) fetch and sample."""
-        if self._position >= self._prepared.step.context:
-            raise UsageError(f"the context of {self._prepared.step.context} cells is full")
+        """One step: send, launch and (unless the step advances on the device) fetch and sample."""
+        step = self._prepared.step
+        if self._position + step.prompt > step.context:
+            raise UsageError(f"the context of {step.context} cells is full")
         self._strategy.send(self._backend, self._copies)
         self._launcher.launch()
-        self._position += 1
+        self._position += step.prompt
         if not self._strategy.advances_on_device:
             self._prepare_copies()
             self._fetch()
@@ -195,7 +201,7 @@ class Scheduler:
             strategy.ask(backend, self._sampled, self._arrays[step.sampled])
         self._send_early()
         strategy.wait(backend)
-        self._tokens[:] = self._logits.argmax(axis=-1) if self._sampled is None else self._sampled
+        self._newest[:] = self._logits.argmax(axis=-1) if self._sampled is None else self._sampled
 
     def _prepare_copies(self) -> None:
         """The next step's inputs, made while the device still computes; only the tokens are filled in later."""
@@ -210,10 +216,15 @@ class Scheduler:
         if self._early:
             self._strategy.send_early(self._backend, self._early)
 
+    def _set_tokens(self, tokens: HostArray) -> None:
+        """What the next step reads, sequence by sequence; sampled tokens overwrite each sequence's last."""
+        self._tokens = tokens
+        self._newest = tokens.reshape(self._prepared.step.batch, -1)[:, -1]
+
     @property
     def tokens(self) -> HostArray:
-        """A copy of the tokens that the last step sampled, (N,); not where the step advances on the device."""
-        return self._tokens.copy()
+        """A copy of the tokens that the last step sampled, (S,); not where the step advances on the device."""
+        return self._newest.copy()
 
     @property
     def logits(self) -> HostArray:
@@ -237,14 +248,14 @@ class Scheduler:
         if step.history.logits is not None:
             read["logits"] = self._read(step.history.logits).reshape(-1, step.batch, step.vocabulary)
         self._backend.synchronize(MAIN_STREAM)
-        return {name: values[: self._position] for name, values in read.items()}
+        return {name: values[: self._position - self._first_position] for name, values in read.items()}
 
     def _read(self, tensor: Tensor) -> HostArray:
         values = self._backend.host_array(tensor.shape, tensor.dtype)
         self._backend.copy_to_host(values, self._arrays[tensor], MAIN_STREAM)
         return values
 
-    def _state(self, name: str) -> Tensor:
+    def _leaf(self, name: str) -> Tensor:
         return next(leaf for leaf in self._prepared.step.graph.state if leaf.name == name)
 
 
@@ -266,11 +277,14 @@ def load_weights(backend: Backend, step: DecodeStep, seed: int) -> dict[str, Arr
     return arrays
 
 
-def _bind(backend: Backend, prepared: Prepared, weights: Mapping[str, Array]) -> dict[Tensor, Array]:
-    """Every tensor's array: weights as given, state in buffers of its own, the rest in the arena."""
+def _bind(
+    backend: Backend, prepared: Prepared, weights: Mapping[str, Array], state: dict[str, Buffer]
+) -> dict[Tensor, Array]:
+    """Every tensor's array: weights as given, state in own buffers (new ones join `state`), the rest in the arena."""
     graph, memory = prepared.step.graph, prepared.memory
     arrays: dict[Tensor, Array] = {weight: weights[weight.name] for weight in graph.weights}
-    buffers = {state: (backend.alloc(state.nbytes), 0) for state in graph.state}
+    state |= {leaf.name: backend.alloc(leaf.nbytes) for leaf in graph.state if leaf.name not in state}
+    buffers = {leaf: (state[leaf.name], 0) for leaf in graph.state}
     arena = backend.alloc(memory.peak_bytes)
     buffers |= {tensor: (arena, offset) for tensor, offset in memory.offsets.items()}
     for tensor in (*graph.leaves, *graph.nodes):
