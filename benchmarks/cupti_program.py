@@ -17,6 +17,8 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import nvtx
+
 import tracer
 from tracer.recorders.cupti_layout import KINDS
 
@@ -96,6 +98,8 @@ class Loop:
         self.fork.synchronize()
         runtime.memcpy(self.pinned.ptr, self.inputs[3].data.ptr, 1024, 2)
         cp.cuda.nvtx.Mark("mark of cupy", 3)
+        nvtx.push_range("extras of nvtx", color="red", payload=7)
+        nvtx.pop_range()
         cp.cuda.nvtx.RangePop()
         cp.cuda.Device().synchronize()
 

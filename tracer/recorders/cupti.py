@@ -22,6 +22,7 @@ from tracer.recorders.cupti_names import CallNames, c_string
 from tracer.recorders.cupti_nvtx import OwnRanges
 from tracer.recorders.cupti_tables import Sources
 from tracer.recorders.cupti_trace import build
+from tracer.recorders.nvtx_package import NamedDefault
 from tracer.trace import Trace
 
 GraphTrace = Literal["node", "graph"]
@@ -76,6 +77,7 @@ class CuptiRecorder:
         self._process = _process()
         self._filled: list[bytes] = []
         self._ranges = OwnRanges()
+        self._default_domain = NamedDefault()
         self._origin = 0
         self._last = 0
         self._dropped = 0
@@ -120,6 +122,8 @@ class CuptiRecorder:
             raise
         process.graph_level |= self.graph_trace == "graph"
         process.recorder = self
+        if "nvtx" in self.kinds:
+            self._default_domain.install()
         self.recording = True
         ranges.recording.append(self)
         self._trace = None
@@ -136,6 +140,7 @@ class CuptiRecorder:
         cupti = self._process.cupti
         self.recording = False
         ranges.recording.remove(self)
+        self._default_domain.remove()
         self._last = time.time_ns()
         for kind in self._activities(only=_HOST_SIDE):
             cupti.disable(kind)

@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 
 from tracer.recorders import cupti_layout as layout
-from tracer.recorders.cupti_names import categorical
+from tracer.recorders.cupti_names import categorical, renamed
 from tracer.recorders.cupti_records import Records
 from tracer.recorders.cupti_tables import Sources, ints
+from tracer.recorders.nvtx_package import STAND_IN
 from tracer.schema import MISSING, NVTX_KINDS
 
 _INSTANT, _START, _END = 1, 2, 4  # CUPTI_ACTIVITY_FLAG_MARKER_*
@@ -96,7 +97,9 @@ def _markers(records: Records, sources: Sources, last: int, notes: list[str]) ->
             "thread": ints(opened["thread"]),
             "process": ints(opened["process"]),
             "text": categorical(opened["name"], sources.text),
-            "domain": categorical(opened["domain"], sources.text),
+            "domain": renamed(
+                categorical(opened["domain"], sources.text), lambda name: "" if name == STAND_IN else name
+            ),
             "kind": np.where(instant, "mark", np.where(opened["object_kind"] == _PROCESS, "start/end", "push/pop")),
         }
     )
