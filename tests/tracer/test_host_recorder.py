@@ -2,7 +2,10 @@
 
 import threading
 
+import pytest
+
 from tracer import annotate, record
+from tracer.recorders import ranges
 from tracer.recorders.host import HostRecorder
 
 
@@ -90,3 +93,20 @@ def test_a_range_closes_when_its_body_fails() -> None:
         except ValueError:
             pass
     assert recording.trace["nvtx"]["text"].tolist() == ["token"]
+
+
+@pytest.mark.parametrize(("takes_nvtx", "calls"), [(False, ["push", "pop"]), (True, [])])
+def test_annotate_calls_nvtx_unless_a_recorder_takes_it(monkeypatch: pytest.MonkeyPatch, takes_nvtx, calls) -> None:
+    """Under CUPTI the range would arrive twice; it still closes as it was opened."""
+    made: list[str] = []
+    monkeypatch.setattr(ranges.nvtx, "push_range", lambda *_, **__: made.append("push"))
+    monkeypatch.setattr(ranges.nvtx, "pop_range", lambda *_: made.append("pop"))
+    recorder = HostRecorder(Clock())
+    monkeypatch.setattr(recorder, "takes_nvtx", takes_nvtx)
+    with annotate("before"):
+        recorder.start()
+        with annotate("token"):
+            pass
+        assert made == ["push", *calls]
+        recorder.stop()
+    assert made == ["push", *calls, "pop"]

@@ -65,6 +65,8 @@ class CuptiRecorder:
         RecordError: no driver, no libcupti, or one that we do not know.
     """
 
+    takes_nvtx = True
+
     def __init__(self, graph_trace: GraphTrace = "node", kinds: Iterable[str] = ALL_KINDS, limit: int = _LIMIT) -> None:
         self.graph_trace = graph_trace
         self.kinds = tuple(kinds)

@@ -61,6 +61,8 @@ class HostRecorder:
             FIRST_CALL + i.
     """
 
+    takes_nvtx = False
+
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self.clock = clock
         self.recording = False

@@ -10,7 +10,13 @@ from nvtx.colors import color_to_hex
 
 
 class RangeRecorder(Protocol):
-    """What `annotate` tells its ranges to."""
+    """What `annotate` tells its ranges to.
+
+    Attributes:
+        takes_nvtx: whether NVTX calls of this process reach it, and nobody else; `annotate` need not make them then.
+    """
+
+    takes_nvtx: bool
 
     def push_range(self, text: str, payload: int | float | None, domain: str = "", color: int = -1) -> None:
         """An NVTX range opens on the calling thread; colour as 0xAARRGGBB."""
@@ -36,23 +42,27 @@ class annotate:  # a verb, used as `with annotate(...)`
         color: a name that `nvtx` knows, or 0xAARRGGBB.
     """
 
-    __slots__ = ("_color", "_domain", "_index", "_recorders", "_text")
+    __slots__ = ("_by_nvtx", "_color", "_domain", "_index", "_recorders", "_text")
 
     def __init__(
         self, text: str, *, index: int | float | None = None, domain: str | None = None, color: str | int = "blue"
     ) -> None:
         self._text, self._index, self._domain, self._color = text, index, domain, color
         self._recorders: tuple[RangeRecorder, ...] = ()
+        self._by_nvtx = True
 
     def __enter__(self) -> None:
         self._recorders = tuple(recording)
-        if self._recorders:
-            for recorder in self._recorders:
-                recorder.push_range(self._text, self._index, self._domain or "", _argb(self._color))
-        nvtx.push_range(self._text, color=self._color, domain=self._domain, payload=self._index)
+        self._by_nvtx = True
+        for recorder in self._recorders:
+            recorder.push_range(self._text, self._index, self._domain or "", _argb(self._color))
+            self._by_nvtx = self._by_nvtx and not recorder.takes_nvtx
+        if self._by_nvtx:
+            nvtx.push_range(self._text, color=self._color, domain=self._domain, payload=self._index)
 
     def __exit__(self, *failure: object) -> None:
-        nvtx.pop_range(self._domain)
+        if self._by_nvtx:
+            nvtx.pop_range(self._domain)
         for recorder in reversed(self._recorders):
             recorder.pop_range()
 
