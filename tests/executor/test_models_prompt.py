@@ -61,15 +61,19 @@ def test_a_prompt_is_as_good_as_its_tokens_one_by_one(backend, name):
             np.testing.assert_allclose(decode.logits, expected_next, rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("name", PRODUCT_SHAPES)
-def test_a_run_after_a_prompt_has_the_references_logits_under_every_strategy(name):
+def test_a_run_after_a_prompt_has_the_references_logits_under_every_strategy(name, backend):
     results = execute(
         [
-            Configuration(model=name, strategy=s, batch=BATCH, prompt=PROMPT, tokens=5, repeats=2, warmup=2, seed=SEED)
+            Configuration(
+                backend=backend, model=name, strategy=s, batch=BATCH, prompt=PROMPT, tokens=5, repeats=2, warmup=2,
+                seed=SEED,
+            )
             for s in STRATEGIES
         ],
         keep_logits=True,
-    )
+    )  # fmt: skip
     prompt_step, shape = MODELS[name](batch=BATCH, prompt=PROMPT), TEST_SHAPES[name]
     weights, prompts = random_weights(prompt_step.graph, SEED), first_tokens(prompt_step, SEED).reshape(BATCH, PROMPT)
     for result in results:
