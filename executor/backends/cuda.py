@@ -64,6 +64,7 @@ class CudaBackend(Backend):
         self._streams = Streams(self._create_stream)
         self._copies: dict[int, CopyCount] = {}
         self._events: list[int] = []
+        self._memory: list[Any] = []
         self._graphs: list[CudaGraph] = []
         self._event_ids, self._graph_ids = count(1), count(1)
         self._closed = False
@@ -106,6 +107,8 @@ class CudaBackend(Backend):
         finally:
             self._graphs.clear()
             self._streams.clear()
+            for memory in self._memory:  # now, not when the last array over it is gone
+                memory.mem.free()
             self._pool.free_all_blocks()
 
     # Memory
@@ -120,6 +123,7 @@ class CudaBackend(Backend):
                 f"{self._cuda.gpu} cannot hold {nbytes / 2**20:.0f} MiB more: {free:.0f} of {total:.0f} MiB are free. "
                 "Choose a smaller model, context or batch"
             ) from error
+        self._memory.append(memory)
         self._cuda.runtime.memsetAsync(memory.ptr, 0, max(nbytes, 1), self._streams[0])
         self._wait(self._streams[0])
         return memory

@@ -40,7 +40,7 @@ class NormRopeArguments(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "norm", "positions", "turns", "rows", "out")),
-        *((name, ctypes.c_int) for name in ("heads", "head", "dims", "neox")),
+        *((name, ctypes.c_int) for name in ("heads", "head", "dims", "neox", "width")),
         ("eps", ctypes.c_float),
     )
 
@@ -77,7 +77,7 @@ def _binary(known: str) -> Op:
     def op(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
         """out = x op y, y repeated; or y has one value for all columns of a row."""
         x, y = src
-        column = y.shape[-1] == 1 and x.shape[-1] > 1
+        column = len(y.shape) > 1 and y.shape[-1] == 1 and x.shape[-1] > 1
         name = f"{node.op}_{'column_' if column else ''}{suffix(node, out.dtype, known)}"
         repeat = x.shape[-1] if column else y.size
         arguments = (c_void_p(out.ptr), c_void_p(x.ptr), c_void_p(y.ptr), c_int(out.size), c_int(repeat))
@@ -152,7 +152,7 @@ def _norm_rope(library: Library, node: Tensor, out: Array, src: Sequence[Array])
     turns = library.turns(rope.params["base"], dims)
     packed = NormRopeArguments(
         x.ptr, weight, positions.ptr, turns.data.ptr, rows, out.ptr, heads, head, dims,
-        rope.params["mode"] == "neox", norm.params["eps"] if norm else 0.0,
+        rope.params["mode"] == "neox", norm.shape[-1] if norm else head, norm.params["eps"] if norm else 0.0,
     )  # fmt: skip
     name = f"norm_rope_{suffix(node, out.dtype, 'f32 f16')}"
     return [library.call("norm_rope.cu", name, (heads, positions.size), 32, (packed,), kept=(out, *src, turns))]
@@ -206,8 +206,8 @@ def _fused(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> 
 
 
 OPS: Final[Mapping[str, Op]] = {
-    "add": _binary("f32 i32 i64"), **dict.fromkeys(("mul", "div", "swiglu"), _binary("f32")), "cpy": _cpy, "rope": _rope,
-    "rms_norm": _rms_norm, "rms_norm+mul": _rms_norm, "argmax": _argmax, "get_rows": _get_rows,
+    "add": _binary("f32 i32 i64"), **dict.fromkeys(("mul", "div", "swiglu"), _binary("f32")), "cpy": _cpy,
+    "rope": _rope, "rms_norm": _rms_norm, "rms_norm+mul": _rms_norm, "argmax": _argmax, "get_rows": _get_rows,
     "set_rows": _set_rows, "flash_attn_ext": _attention, "mul_mat": _mul_mat, **dict.fromkeys(FUSED, _fused),
     **dict.fromkeys(("silu", "sigmoid", "softplus"), _unary), "l2_norm": _l2_norm, "sum_rows": _sum_rows,
     "rms_norm+mul+rope": _norm_rope, "rms_norm+mul+rope+set_rows": _norm_rope, **EXPERTS, **DELTA_NET,

@@ -1,5 +1,5 @@
-// rms_norm of every head, rope in any mode, and the write into the KV cache: one warp per head and token.
-// x (N, heads, D), D at most 256; norm (D,) or null; turns (dims / 2,) half turns per position.
+// rms_norm of every head or of all heads together, rope in any mode, and the write into the KV cache: one warp per head
+// and token. x (N, heads, D), D at most 256; norm (width,) or null; turns (dims / 2,) half turns per position.
 
 #include "common.cuh"
 
@@ -13,6 +13,7 @@ struct NormRope {
     const i64* rows;  // (N,) rows of the cache (R, heads * D), or null: out is (N, heads, D)
     void* out;
     int heads, head, dims, neox;  // the first `dims` values turn, in pairs of neighbours or of halves
+    int width;  // what is normalised together: D, or heads * D
     float eps;
 };
 
@@ -22,16 +23,17 @@ __device__ __forceinline__ void norm_rope(const NormRope& a) {
     const int head = blockIdx.x, token = blockIdx.y, lane = threadIdx.x;
     let_successor_start();
     wait_for_predecessor();
-    const float* x = a.x + (i64(token) * a.heads + head) * a.head;
+    const float* row = a.x + i64(token) * a.heads * a.head;
+    const float* x = row + head * a.head;
     To* out = static_cast<To*>(a.out) + ((a.rows ? a.rows[token] : token) * a.heads + head) * a.head;
     float squares = 0.f;
-    for (int i = lane; i < a.head; i += WARP) {
-        y[i] = x[i];
-        squares += y[i] * y[i];
-    }
+    for (int i = lane; i < a.head; i += WARP) y[i] = x[i];
     if (a.norm) {
-        const float factor = rsqrtf(warp_sum(squares) / a.head + a.eps);
-        for (int i = lane; i < a.head; i += WARP) y[i] *= factor * a.norm[i];
+        const bool together = a.width != a.head;
+        const float* normed = together ? row : x;
+        for (int i = lane; i < a.width; i += WARP) squares += normed[i] * normed[i];
+        const float factor = rsqrtf(warp_sum(squares) / a.width + a.eps);
+        for (int i = lane; i < a.head; i += WARP) y[i] *= factor * a.norm[together ? head * a.head + i : i];
     }
     __syncwarp();
     const int pairs = a.dims / 2;

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from executor import ops
+from executor.backends import open_backend
 from executor.backends.cuda import MADE_ON_DEVICE, TAKEN_BY_DRIVER, CudaBackend
 from executor.backends.cuda_library import KernelCall
+from executor.backends.cuda_runtime import load_cuda
 from executor.backends.cuda_staging import SLOTS
 from executor.graph import Flag, Graph
 from executor.models import MODELS
@@ -203,3 +205,15 @@ def test_weights_of_all_formats_can_be_loaded(backend):
         step = MODELS["tiny"](weights=weights)
         arrays = load_weights(backend, step, 0)
         assert {name: a.nbytes for name, a in arrays.items()} == {w.name: w.nbytes for w in step.graph.weights}
+
+
+def test_a_closed_backend_holds_no_memory():
+    """Whatever still refers to its arrays."""
+    runtime = load_cuda().runtime
+    backend = open_backend("cuda")
+    before = runtime.memGetInfo()[0]
+    kept = [backend.alloc(256 << 20) for _ in range(2)]
+    assert before - runtime.memGetInfo()[0] >= 512 << 20
+    backend.close()
+    assert runtime.memGetInfo()[0] >= before
+    assert len(kept) == 2

@@ -77,6 +77,11 @@ def test_broadcasts(op, of_y, shape):
 
 
 @pytest.mark.gpu
+def test_a_counter_grows_by_one():
+    both(lambda g: ops.add_inplace(g, g.leaf("x", (3,), "int32"), g.leaf("one", (1,), "int32"), name="y"))
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("shape", HEADS)
 def test_norms_of_heads(shape):
     both(lambda g: ops.l2_norm(g, g.leaf("x", shape), eps=1e-6, name="y"))
