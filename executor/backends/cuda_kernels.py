@@ -1,7 +1,8 @@
 """From nodes to kernel calls: one function per op, named in `OPS`. The kernels are in `executor/kernels`.
 
-Matrix products of one token run our matrix-vector kernels; of several tokens cuBLAS, where weights are f32 or f16
-(activations are rounded to f16 beside f16 weights, sums are f32). q8_0 weights are read once per token.
+Matrix products of one token run our matrix-vector kernels; of up to eight tokens with f16 weights our tensor-core kernel;
+of more cuBLAS, where weights are f32 or f16. With several tokens activations are rounded to f16 beside f16 weights; sums
+are f32. q8_0 weights are read once per token.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from executor.backends.cuda_delta_net import OPS as DELTA_NET
 from executor.backends.cuda_experts import OPS as EXPERTS
 from executor.backends.cuda_gemm import gemm
 from executor.backends.cuda_library import KernelCall, Library
-from executor.backends.cuda_mul_mat import FUSED, mul_mat_call
+from executor.backends.cuda_mul_mat import FUSED, mul_mat_call, takes_tokens, tokens_call
 from executor.backends.cuda_runtime import Cuda
 from executor.graph import Tensor
 from tracer.errors import ExecutionError
@@ -196,6 +197,8 @@ def _attention(library: Library, node: Tensor, out: Array, src: Sequence[Array])
 
 def _mul_mat(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
     weight, x = src
+    if takes_tokens(weight, x.shape[0]):
+        return [tokens_call(library, out, src)]
     if x.shape[0] > 1 and weight.dtype in ("float32", "float16"):
         return gemm(library, out, weight, x)
     return [mul_mat_call(library, node, out, src)]

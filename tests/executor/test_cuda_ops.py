@@ -136,6 +136,19 @@ def test_mul_mat_id(dtype, shared, n, chosen, outputs, inputs):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 9])
+@pytest.mark.parametrize(("outputs", "inputs"), [(40, 64), (1024, 2048), (17, 96), (128, 14336), (16, 144)])
+def test_mul_mat_of_tokens(n, outputs, inputs):
+    w = (np.random.default_rng(0).standard_normal((outputs, inputs)) / inputs**0.5).astype(np.float16)
+    both(
+        lambda g: ops.mul_mat(
+            g, g.leaf("w", (outputs, inputs), "float16", Flag.WEIGHT), g.leaf("x", (n, inputs)), name="y"
+        ),
+        {"w": w}, tolerance=3e-3,
+    )  # fmt: skip
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize(("n", "chosen", "width"), [(1, 8, 2048), (5, 2, 70)])
 def test_moe_expert_reduce(n, chosen, width):
     both(lambda g: ops.moe_expert_reduce(g, g.leaf("x", (n, chosen, width)), g.leaf("w", (n, chosen)), name="y"))
