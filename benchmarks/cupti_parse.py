@@ -117,7 +117,7 @@ def measure(tokens: int, repeats: int) -> dict[str, Any]:
 def measure_real(repeats: int) -> dict[str, Any]:
     """Building the trace of a real recording, taking CUPTI's buffers included; the first time is left out."""
     program = [sys.executable, str(Path(__file__).with_name("cupti_program.py")), "--record", "node"]
-    command = [*program, "--times", "12", "--parse", str(repeats + 1)]
+    command = [*program, "--times", "60", "--parse", str(repeats + 1)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     facts = next(json.loads(line) for line in output.splitlines() if line.startswith("{"))
     took = facts["parse_s"][1:]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -56,7 +56,6 @@ class CudaBackend(Backend):
         self.guarantees = frozenset(Guarantee)
         self._cuda = cuda = load_cuda()
         self._library = Library(cuda)
-        self._pool = cuda.cupy.cuda.MemoryPool()
         self._copy, self._wait, self._launch = (
             cuda.runtime.memcpyAsync, cuda.runtime.streamSynchronize, cuda.runtime.graphLaunch
         )  # fmt: skip
@@ -64,7 +63,7 @@ class CudaBackend(Backend):
         self._streams = Streams(self._create_stream)
         self._copies: dict[int, CopyCount] = {}
         self._events: list[int] = []
-        self._memory: list[Any] = []
+        self._memory: list[int] = []
         self._graphs: list[CudaGraph] = []
         self._event_ids, self._graph_ids = count(1), count(1)
         self._closed = False
@@ -107,32 +106,33 @@ class CudaBackend(Backend):
         finally:
             self._graphs.clear()
             self._streams.clear()
-            for memory in self._memory:  # now, not when the last array over it is gone
-                memory.mem.free()
-            self._pool.free_all_blocks()
+            for memory in self._memory:
+                runtime.free(memory)
+            self._memory.clear()
 
     # Memory
 
-    def alloc(self, nbytes: int) -> Any:
-        """Zeroed device memory."""
+    def alloc(self, nbytes: int) -> int:
+        """Zeroed device memory, which is held until `close`: its address."""
+        runtime, size = self._cuda.runtime, max(nbytes, 1)
         try:
-            memory = self._pool.malloc(max(nbytes, 1))
-        except self._cuda.cupy.cuda.memory.OutOfMemoryError as error:
-            free, total = (n / 2**20 for n in self._cuda.runtime.memGetInfo())
+            memory: int = runtime.malloc(size)
+        except self._cuda.error as error:
+            free, total = (n / 2**20 for n in runtime.memGetInfo())
             raise ExecutionError(
                 f"{self._cuda.gpu} cannot hold {nbytes / 2**20:.0f} MiB more: {free:.0f} of {total:.0f} MiB are free. "
                 "Choose a smaller model, context or batch"
             ) from error
         self._memory.append(memory)
-        self._cuda.runtime.memsetAsync(memory.ptr, 0, max(nbytes, 1), self._streams[0])
+        runtime.memsetAsync(memory, 0, size, self._streams[0])
         self._wait(self._streams[0])
         return memory
 
-    def array(self, buffer: Any, offset: int, tensor: Tensor) -> CudaArray:
+    def array(self, buffer: int, offset: int, tensor: Tensor) -> CudaArray:
         """A part of a buffer."""
         size = int(np.prod(tensor.shape))
         host_dtype = None if tensor.dtype in BLOCK_FORMATS else np.dtype(tensor.dtype)
-        return CudaArray(buffer.ptr + offset, tensor.shape, tensor.dtype, size, tensor.nbytes, buffer, host_dtype)
+        return CudaArray(buffer + offset, tensor.shape, tensor.dtype, size, tensor.nbytes, host_dtype)
 
     def host_array(self, shape: tuple[int, ...], dtype: str) -> HostArray:
         """Pinned memory."""

@@ -17,7 +17,6 @@ class CudaArray:
     """A tensor's place in device memory.
 
     Attributes:
-        memory: keeps the buffer alive.
         host_dtype: NumPy's dtype, None for a block format.
         slot: where the next asynchronous copy to it is staged, once there was one.
         source: host memory that it was copied from before and that the driver reads directly, at `source_ptr`.
@@ -28,7 +27,6 @@ class CudaArray:
     dtype: str
     size: int
     nbytes: int
-    memory: Any
     host_dtype: np.dtype[Any] | None
     slot: Slot | None = None
     source: HostArray | None = None

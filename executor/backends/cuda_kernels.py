@@ -1,8 +1,8 @@
 """From nodes to kernel calls: one function per op, named in `OPS`. The kernels are in `executor/kernels`.
 
-Matrix products of one token run our matrix-vector kernels; of up to eight tokens with f16 weights our tensor-core kernel;
-of more cuBLAS, where weights are f32 or f16. With several tokens activations are rounded to f16 beside f16 weights; sums
-are f32. q8_0 weights are read once per token.
+Matrix products of one token run our matrix-vector kernels, of up to eight tokens with f16 weights our tensor-core
+kernel, all others cuBLAS, where weights are f32 or f16. Sums are f32, and so are activations but in cuBLAS' products
+with f16 weights, where they are rounded to f16. q8_0 weights are read once per token.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _fused(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> 
 OPS: Final[Mapping[str, Op]] = {
     "add": _binary("f32 i32 i64"), **dict.fromkeys(("mul", "div", "swiglu"), _binary("f32")), "cpy": _cpy,
     "rope": _rope, "rms_norm": _rms_norm, "rms_norm+mul": _rms_norm, "argmax": _argmax, "get_rows": _get_rows,
-    "set_rows": _set_rows, "flash_attn_ext": _attention, "mul_mat": _mul_mat, **dict.fromkeys(FUSED, _fused),
+    "set_rows": _set_rows, "flash_attn_ext": _attention, **dict.fromkeys(FUSED, _fused), "mul_mat": _mul_mat,
     **dict.fromkeys(("silu", "sigmoid", "softplus"), _unary), "l2_norm": _l2_norm, "sum_rows": _sum_rows,
     "rms_norm+mul+rope": _norm_rope, "rms_norm+mul+rope+set_rows": _norm_rope, **EXPERTS, **DELTA_NET,
 }  # fmt: skip

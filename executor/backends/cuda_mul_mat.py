@@ -23,7 +23,6 @@ MOST_TOKENS: Final = 8
 """Tokens that the tensor-core kernel takes at once; it reads the weights once for all of them."""
 _TOKENS_WARPS: Final = 8
 _TOKENS_TILE: Final = 16
-_TOKENS_STEP: Final = 32
 
 FUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "mul_mat": ("weight", "x"),
@@ -68,7 +67,8 @@ class TokensArguments(ctypes.Structure):
 
 def takes_tokens(weight: Any, tokens: int) -> bool:
     """Whether `tokens_call` has a kernel for the product."""
-    return weight.dtype == "float16" and 1 < tokens <= MOST_TOKENS and weight.shape[1] % _TOKENS_STEP == 0
+    dtype, (_outputs, inputs) = weight.dtype, weight.shape
+    return dtype == "float16" and 1 < tokens <= MOST_TOKENS and inputs % _VALUES_PER_LOAD[dtype] == 0
 
 
 def tokens_call(library: Library, out: Any, src: Sequence[Any]) -> KernelCall:
