@@ -1,8 +1,9 @@
 """Time that recording adds to a token: our CUPTI recorder against nsys, at node and graph level.
 
 Every configuration runs the same program (cupti_program.py) in a process of its own; rounds are interleaved, and what
-is added is taken against the unrecorded run of the same round. `all` records every kind, as nsys does; `lean` leaves
-to the program what it can stamp itself (its calls, copies and syncs), as our own backends do; `no copies` is between.
+is added is taken against the unrecorded run of the same round. `all` records every kind, as nsys does; `lean` is what
+the passes of `intertoken run` record: kernels, graphs and API calls; `no copies` is between, `kernels` the least there
+is.
 Usage: python benchmarks/cupti_overhead.py [--rounds 7] [--json FILE]      needs a GPU, and nsys on PATH
 """
 
@@ -20,11 +21,11 @@ from typing import Any
 from gpu_machine import commit, interval, save
 
 from executor.backends.cuda_runtime import load_cuda
-from tracer.recorders.cupti import ALL_KINDS, LEAN_KINDS
+from tracer.recorders.cupti_layout import SETS
 
 PROGRAM = [sys.executable, str(Path(__file__).with_name("cupti_program.py")), "--tokens", "8", "--times", "16"]
 WARM_UP = 4  # blocks
-KINDS = {"all": ALL_KINDS, "no copies": tuple(k for k in ALL_KINDS if k != "memcpys"), "lean": LEAN_KINDS}
+KINDS = SETS | {"no copies": tuple(k for k in SETS["all"] if k != "memcpys"), "kernels": ("kernels",)}
 
 
 def configurations(directory: str) -> dict[str, list[str]]:

@@ -2,8 +2,9 @@
 
 The buffers are synthetic (CUDA 13.0 layout): a decode loop whose calls and copies interleave on one thread and whose
 56 kernels per token follow the launch, as CUPTI was seen to write them. The loop only splits the buffers into records
-by kind, so `splitting` is what compares with it; `to a trace` also makes all tables.
-Usage: python benchmarks/cupti_parse.py [--tokens 3000] [--repeats 7] [--json FILE]
+by kind, so `splitting` is what compares with it; `to a trace` also makes all tables. With --real the recording of
+cupti_program.py, made for it on this machine's GPU, is turned into a trace again and again as well.
+Usage: python benchmarks/cupti_parse.py [--tokens 3000] [--repeats 7] [--real] [--json FILE]
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import os
 import platform
 import statistics
 import struct
+import subprocess
+import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -111,16 +114,33 @@ def measure(tokens: int, repeats: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def measure_real(repeats: int) -> dict[str, Any]:
+    """Building the trace of a real recording, taking CUPTI's buffers included; the first time is left out."""
+    program = [sys.executable, str(Path(__file__).with_name("cupti_program.py")), "--record", "node"]
+    command = [*program, "--times", "60", "--parse", str(repeats + 1)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    facts = next(json.loads(line) for line in output.splitlines() if line.startswith("{"))
+    took = facts["parse_s"][1:]
+    return {
+        "records": facts["records"], "records_per_s": round(facts["records"] / statistics.median(took)),
+        "seconds": [round(t, 4) for t in facts["parse_s"]],
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=3000)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--real", action="store_true", help="record on the GPU as well")
     parser.add_argument("--json", type=Path, help="save the result here")
     options = parser.parse_args()
     result = measure(options.tokens, options.repeats)
     for name, rate in result["records_per_s"].items():
         print(f"{name:12} {rate / 1e6:5.2f} M records/s")
     print(f"ratio        {result['ratio']:5.2f}")
+    if options.real:
+        result["real recording"] = real = measure_real(options.repeats)
+        print(f"real recording of {real['records']} records {real['records_per_s'] / 1e6:5.2f} M records/s")
     if options.json:
         date = datetime.datetime.now(datetime.UTC).date().isoformat()
         machine = {"cores": os.cpu_count(), "python": platform.python_version(), "numpy": version("numpy")}

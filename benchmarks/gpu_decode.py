@@ -3,7 +3,8 @@
 The floor of a token is the bytes of the weights it reads (of the embedding one row) over the bandwidth of a large
 device-to-device copy, measured in the same run. `gpu` is the time between the head and tail stamps of a step, `gap`
 that from one tail to the next head. Stamps are in graphs of their own: tokens/s come from graphs without them.
-Usage: python benchmarks/gpu_decode.py [--model llama-1.1b] [--weights f16] [--tokens 200] [--repeats 7] [--json FILE]
+With a batch the rates count every sequence's tokens. `cuBLAS` is its product of the same matrices and as many tokens.
+Usage: python benchmarks/gpu_decode.py [--model llama-1.1b] [--weights f16] [--batch 1] [--tokens 200] [--json FILE]
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def steps(scheduler: Scheduler, first: np.ndarray[Any, Any], count: int) -> floa
 
 def make_runs(backend: CudaBackend, options: argparse.Namespace, weights: dict[str, Any]) -> tuple[list[Run], Any]:
     prepared = []
-    for name, strategy in STRATEGIES.items():
+    for name in options.strategies.split(","):
+        strategy = STRATEGIES[name]
         for mode in MODES:
             step = fuse(build(options, on_device=strategy.advances_on_device, history=options.tokens))
             prepared.append((name, mode, strategy, prepare(step, "cuda", mode)))
@@ -72,20 +74,21 @@ def make_runs(backend: CudaBackend, options: argparse.Namespace, weights: dict[s
 
 def build(options: argparse.Namespace, **more: Any) -> Any:
     given = {k: v for k, v in (("weights", options.weights), ("context", options.context)) if v}
-    return MODELS[options.model](**given, **more)
+    return MODELS[options.model](batch=options.batch, **given, **more)
 
 
-def ladder(runs: Sequence[Run], stamps: Any, first: Any, tokens: int, repeats: int) -> list[dict[str, Any]]:
+def ladder(runs: Sequence[Run], stamps: Any, first: Any, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Repeats of all runs interleaved, plain and stamped."""
     rates: list[list[float]] = [[] for _ in runs]
     gpu: list[list[float]] = [[] for _ in runs]
     gaps: list[list[float]] = [[] for _ in runs]
+    tokens = options.tokens
     for run in runs:
         steps(run.plain, first, 20)
         steps(run.stamped, first, 20)
-    for _ in range(repeats):
+    for _ in range(options.repeats):
         for i, run in enumerate(runs):
-            rates[i].append(tokens / steps(run.plain, first, tokens))
+            rates[i].append(options.batch * tokens / steps(run.plain, first, tokens))
             stamps.restart()
             steps(run.stamped, first, tokens)
             history = stamps.read()[10:]
@@ -129,7 +132,7 @@ def per_kernel(backend: CudaBackend, options: argparse.Namespace, weights: dict[
         row["us"] = round(timed(backend, kernels, early=False), 2)
         row["us_early"] = round(timed(backend, kernels, early=True), 2)
         if len(matrices[0]) == 1 and weights[matrices[0][0].name].dtype != "q8_0":
-            row["us_cublas"] = round(cublas_us(backend, matrices, weights), 2)
+            row["us_cublas"] = round(cublas_us(backend, matrices, weights, options.batch), 2)
         rows.append(row)
     return rows
 
@@ -140,10 +143,13 @@ def timed(backend: CudaBackend, kernels: Sequence[CudaKernel], early: bool) -> f
     return float(np.median(times)) / len(kernels)
 
 
-def cublas_us(backend: CudaBackend, matrices: Sequence[Sequence[Tensor]], weights: dict[str, Any]) -> float:
-    """cuBLAS' product of the same matrices with one token (f16 activations, f32 sums), without the rounding of x."""
+def cublas_us(
+    backend: CudaBackend, matrices: Sequence[Sequence[Tensor]], weights: dict[str, Any], tokens: int
+) -> float:
+    """cuBLAS' product of the same matrices (f16 activations, f32 sums), without the rounding of x."""
     outputs, inputs = matrices[0][0].shape
-    x, y = (backend.array(backend.alloc(4 * n), 0, Tensor("x", "none", (1, n), "float32")) for n in (inputs, outputs))
+    leaves = (Tensor("x", "none", (tokens, n), "float32") for n in (inputs, outputs))
+    x, y = (backend.array(backend.alloc(leaf.nbytes), 0, leaf) for leaf in leaves)
     calls = [gemm(backend._library, y, weights[m[0].name], x)[-1] for m in matrices]
     for call in calls[:1]:
         call.issue(backend._cuda, backend._streams[0])
@@ -161,10 +167,11 @@ def measure(options: argparse.Namespace, backend: CudaBackend) -> dict[str, Any]
     kernels = per_kernel(backend, options, weights)
     backend._early = True
     runs, stamps = make_runs(backend, options, weights)
-    rows = ladder(runs, stamps, first_tokens(step, 0), options.tokens, options.repeats)
+    rows = ladder(runs, stamps, first_tokens(step, 0), options)
     best = min(row["gpu_us"]["median"] for row in rows)
     return {
         "model": options.model, "weights": next(w.dtype for w in step.graph.weights if len(w.shape) == 2),
+        "batch": options.batch,
         "context": step.context, "tokens": options.tokens, "copy_gb_per_s": round(bandwidth / 1e9, 1),
         "load_s": round(loaded, 1), "weight_bytes_read": read, "floor_us": round(floor, 1),
         "gpu_over_floor": round(best / floor, 3), "ladder": rows, "kernels": kernels,
@@ -173,7 +180,8 @@ def measure(options: argparse.Namespace, backend: CudaBackend) -> dict[str, Any]
 
 def show(result: dict[str, Any]) -> None:
     print(
-        f"{result['model']} {result['weights']}, context {result['context']}, loaded in {result['load_s']} s; "
+        f"{result['model']} {result['weights']}, batch {result['batch']}, context {result['context']}, "
+        f"loaded in {result['load_s']} s; "
         f"copy {result['copy_gb_per_s']} GB/s, floor {result['floor_us']} us/token, "
         f"best gpu/floor {result['gpu_over_floor']}"
     )
@@ -203,6 +211,8 @@ def main() -> None:
     parser.add_argument("--model", default="llama-1.1b")
     parser.add_argument("--weights")
     parser.add_argument("--context", type=int)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--strategies", default=",".join(STRATEGIES))
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--commit", default=commit(), help="[default: what git says]")

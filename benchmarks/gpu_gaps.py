@@ -12,7 +12,7 @@ import json
 import statistics
 import sys
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ def light_overhead(configuration: Configuration, rounds: int) -> dict[str, Any]:
         (with_stamps,) = execute([configuration])
         (without,) = execute([configuration], make_recorder=lambda: None)
         ratios.append(statistics.median(with_stamps.seconds) / statistics.median(without.seconds))
-    return interval(ratios)
+    return interval(ratios, digits=4)
 
 
 def under_nsys(configuration: Configuration, level: str, run: dict[str, Any], target: Path) -> dict[str, Any]:
@@ -59,13 +59,15 @@ def measure(options: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
     base = Configuration(
         backend="cuda", model=options.model, tokens=options.tokens, repeats=options.repeats, warmup=10
     )  # fmt: skip
-    results = execute(combinations(base, STRATEGIES, ["sequential", "branches"]))
+    chosen = combinations(base, STRATEGIES, ["sequential", "branches"])
+    chosen += combinations(replace(base, sampling="device"), ["aaag", "aga"], ["sequential"])
+    results = execute(chosen)
     rows = []
     for result in results:
         configuration = result.configuration
         path = write_run(result, runs)
         figures = record_traced(configuration, path)
-        if configuration.concurrency == "sequential" and nsys.available():
+        if configuration.concurrency == "sequential" and configuration.sampling == "host" and nsys.available():
             short = Configuration(**asdict(configuration) | {"tokens": 40, "repeats": 1})
             run = json.loads((path / nsys_parquet.RUN_FILE).read_text(encoding="utf-8"))
             for level in ("graph", "node"):
@@ -77,7 +79,7 @@ def measure(options: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    print(f"{'gap p50, µs':28}" + "".join(f"{name:>12}" for name in LOOKERS) + "   tokens/s   distortion graph/node")
+    print(f"{'gap p50, µs':38}" + "".join(f"{name:>12}" for name in LOOKERS) + "   tokens/s   distortion graph/node")
     for row in rows:
         passes = row["passes"]
         gaps = "".join(
@@ -85,12 +87,12 @@ def show(rows: list[dict[str, Any]]) -> None:
         )
         seen = "/".join(f"{passes[n].get('distortion') or 0:.2f}" for n in ("graph", "node"))
         rate = row["tokens_per_s"]
-        print(f"{row['run']:28}{gaps}   {rate['median']:.0f} [{rate['low']:.0f} {rate['high']:.0f}]  {seen}")
+        print(f"{row['run']:38}{gaps}   {rate['median']:.0f} [{rate['low']:.0f} {rate['high']:.0f}]  {seen}")
     for row in rows:
         light = row["passes"]["light"]
         causes = "  ".join(f"{name} {us:.1f}" for name, us in light["causes_us"].items())
         error = row["clock"].get("device_error_ns", -1)
-        print(f"{row['run']:28} mean {light['gap_us']['mean']:6.1f} = {causes}   (clocks within {error} ns)")
+        print(f"{row['run']:38} mean {light['gap_us']['mean']:6.1f} = {causes}   (clocks within {error} ns)")
 
 
 def main() -> None:
@@ -107,7 +109,7 @@ def main() -> None:
     base = Configuration(backend="cuda", model=options.model, tokens=options.tokens, repeats=3, warmup=10)
     overhead = {
         c.strategy: light_overhead(c, options.repeats)
-        for c in combinations(base, ["sccc", "aaag", "ggg"], ["sequential"])
+        for c in combinations(base, ["sccc", "aaag", "aga", "ggg"], ["sequential"])
     }
     for name, ratio in overhead.items():
         print(f"light pass / no stamps, {name}: {ratio['median']:.4f} [{ratio['low']:.4f} {ratio['high']:.4f}]")

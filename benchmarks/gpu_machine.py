@@ -40,13 +40,13 @@ def copy_bandwidth(cuda: Cuda, stream: int, nbytes: int = 4 << 30) -> float:
     return float(np.median([2 * nbytes / device_us(cuda, stream, copy, 4) * 1e6 for _ in range(7)]))
 
 
-def interval(values: Sequence[float]) -> dict[str, Any]:
+def interval(values: Sequence[float], digits: int = 2) -> dict[str, Any]:
     """Median and its 95 % bootstrap interval."""
     samples = np.random.default_rng(0).choice(np.asarray(values), (10_000, len(values)))
     low, high = np.quantile(np.median(samples, axis=1), (0.025, 0.975))
     return {
-        "median": round(float(np.median(values)), 2), "low": round(float(low), 2), "high": round(float(high), 2),
-        "repeats": [round(float(v), 2) for v in values],
+        "median": round(float(np.median(values)), digits), "low": round(float(low), digits),
+        "high": round(float(high), digits), "repeats": [round(float(v), digits) for v in values],
     }  # fmt: skip
 
 

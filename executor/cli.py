@@ -38,13 +38,14 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 @click.option("--backend", default="cpu", show_default=True, help="Device: cpu, cuda.")
 @click.option(
     "--model", default="tiny", show_default=True,
-    help="Model shape, with seeded random weights: tiny, llama-1.1b, llama-3b, llama-8b.",
+    help="Model shape, with seeded random weights: tiny, qwen3-tiny, moe-tiny, gdn-tiny, llama-1.1b, llama-3b, "
+    "llama-8b, qwen3-1.7b, qwen3-4b, moe-7b, gdn-2b, gdn-4b.",
 )  # fmt: skip
 @click.option("--weights", help="Weight format: f32, f16 or q8_0 (the last two on cuda).  [default: the model's]")
 @click.option("--context", type=click.IntRange(1), help="Cells of KV cache per sequence.  [default: the model's]")
 @click.option(
     "--sync", "strategies", metavar="NAME,...", callback=_names,
-    help="Synchronisation strategies: sccc, saaas, aaas, aaag, ggg.  [default: all]",
+    help="Synchronisation strategies: sccc, saaas, aaas, aaag, aga, ggg.  [default: all]",
 )  # fmt: skip
 @click.option(
     "--concurrency", metavar="MODE,...", callback=_names, default="sequential", show_default=True,
@@ -57,13 +58,25 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 @click.option("--allow-hazards", is_flag=True, help="Run plans in which streams race for bytes; others are refused.")
 @click.option("--launch", default="graph", show_default=True, help="graph: one call per step; eager: one per kernel.")
 @click.option("--fusion/--no-fusion", default=None, help="Fuse chains of nodes into kernels.  [default: on cuda]")
+@click.option(
+    "--sampling", default="host", show_default=True,
+    help="host: fetch logits, take the greatest; device: sample in the graph, fetch tokens.",
+)  # fmt: skip
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Independent sequences.")
+@click.option(
+    "--prompt", type=click.IntRange(0), default=0, show_default=True,
+    help="Tokens of each sequence taken by one step before the first token step.",
+)  # fmt: skip
 @click.option("--tokens", type=click.IntRange(1), default=32, show_default=True, help="Token steps per repeat.")
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Repeats, interleaved.")
 @click.option("--warmup", type=click.IntRange(0), default=4, show_default=True, help="Steps before the first repeat.")
 @click.option(
     "--passes", metavar="NAME,...", callback=_names,
     help="light, graph, node: without a profiler, then under CUPTI at either level.  [default: all the backend has]",
+)  # fmt: skip
+@click.option(
+    "--trace-kinds", default="lean", show_default=True, type=click.Choice(["lean", "all"]),
+    help="What the traced passes record: lean is kernels, graphs and API calls; all adds copies, syncs, events.",
 )  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of weights and first tokens.")
 @click.option(
@@ -76,6 +89,7 @@ def run(
     strategies: tuple[str, ...],
     concurrency: tuple[str, ...],
     passes: tuple[str, ...],
+    trace_kinds: str,
     runs: Path,
     force: bool,
     as_json: bool,
@@ -100,7 +114,7 @@ def run(
         written = [write_run(result, runs) for result in results]
         for result, path in zip(results, written, strict=True):
             if traced:
-                figures.append(record_traced(result.configuration, path, traced, progress=advance))
+                figures.append(record_traced(result.configuration, path, traced, kinds=trace_kinds, progress=advance))
             else:
                 figures.append({"light": pass_figures(result.trace)})
     if as_json:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from executor.graph import Flag, Graph, Tensor
 from executor.models.step import DecodeStep, History
@@ -20,22 +20,31 @@ PARTS: Final = "parts"
 
 @dataclass(frozen=True)
 class Pattern:
-    """An op, and the patterns that some of its sources must match; the sources may be seen through reshapes."""
+    """An op, the patterns that some of its sources must match, and parameters that it must have.
+
+    The sources may be seen through reshapes.
+    """
 
     op: str
     sources: Mapping[int, Pattern] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
 
 
 _NORM: Final = Pattern("mul", {0: Pattern("rms_norm")})
 _MUL_MAT: Final = Pattern("mul_mat")
-_ROPE: Final = Pattern("rope", {0: _MUL_MAT})
+_ROPE: Final = Pattern("rope", {0: _MUL_MAT}, {"mode": "normal"})  # neighbouring rows of the matrix make a pair
+_NORM_ROPE: Final = Pattern("rope", {0: _NORM})
 
 PATTERNS: Final[Sequence[Pattern]] = (
     Pattern("swiglu", {0: Pattern("mul_mat", {1: _NORM}), 1: Pattern("mul_mat", {1: _NORM})}),
+    Pattern("swiglu", {0: Pattern("mul_mat_id"), 1: Pattern("mul_mat_id")}),
     Pattern("set_rows", {0: _ROPE}),
+    Pattern("set_rows", {0: _NORM_ROPE}),
     Pattern("set_rows", {0: _MUL_MAT}),
     Pattern("add", {0: _MUL_MAT}),
+    Pattern("silu", {0: Pattern("ssm_conv")}),
     _ROPE,
+    _NORM_ROPE,
     Pattern("mul_mat", {1: _NORM}),
     _NORM,
 )
@@ -55,7 +64,8 @@ def fuse(step: DecodeStep, patterns: Sequence[Pattern] = PATTERNS) -> DecodeStep
     history = step.history
     if history is not None:
         history = History(new[history.tokens], new[history.logits] if history.logits else None)
-    return replace(step, graph=graph, logits=new[step.logits], history=history)
+    sampled = new[step.sampled] if step.sampled else None
+    return replace(step, graph=graph, logits=new[step.logits], history=history, sampled=sampled)
 
 
 def outer_sources(parts: Sequence[Tensor]) -> list[Tensor]:
@@ -70,8 +80,10 @@ def _rebuilt(graph: Graph, node: Tensor, parts: Sequence[Tensor], new: Mapping[T
     if len(parts) > 1:
         op = "+".join(part.op for part in parts if part.has_kernel)
         sources, params = outer_sources(parts), {PARTS: tuple(parts)}
-    src = [new[s] for s in sources]
-    return graph.node(node.name, op, node.shape, node.dtype, src, view_src=view, flags=node.flags, **params)
+    src, updates = [new[s] for s in sources], [new[s] for part in parts for s in part.updates]
+    return graph.node(
+        node.name, op, node.shape, node.dtype, src, view_src=view, updates=updates, flags=node.flags, **params
+    )
 
 
 def _find_chains(graph: Graph, patterns: Sequence[Pattern]) -> dict[Tensor, tuple[Tensor, ...]]:
@@ -97,7 +109,9 @@ def _find_chains(graph: Graph, patterns: Sequence[Pattern]) -> dict[Tensor, tupl
 
 
 def _match(pattern: Pattern, node: Tensor, found: Callable[[Tensor], None]) -> bool:
-    if node.op != pattern.op or (node.op == "mul_mat" and node.src[1].shape[0] != 1):
+    if node.op != pattern.op or (node.op in ("mul_mat", "mul_mat_id") and node.src[1].shape[0] != 1):
+        return False
+    if any(node.params.get(name) != value for name, value in pattern.params.items()):
         return False
     found(node)
     for i, wanted in pattern.sources.items():
@@ -113,10 +127,13 @@ def _match(pattern: Pattern, node: Tensor, found: Callable[[Tensor], None]) -> b
 def _is_closed(
     chain: Sequence[Tensor], readers: Mapping[Tensor, Sequence[Tensor]], position: Mapping[Tensor, int], graph: Graph
 ) -> bool:
-    """No inner result is read outside or is an output, and nothing that the chain reads is overwritten meanwhile."""
+    """No inner result is read outside or is an output, and meanwhile nobody touches the memory the chain works on."""
     parts, inner = set(chain), chain[:-1]
     if any(part.flags & Flag.OUTPUT or part.writes_view or not parts.issuperset(readers[part]) for part in inner):
         return False
     read = {source.root for source in outer_sources(chain)}
-    between = graph.nodes[position[chain[0]] : position[chain[-1]]]
-    return not any(node.writes_view and node.root in read for node in between if node not in parts)
+    updated = {state.root for part in inner for state in part.updates}
+    between = [node for node in graph.nodes[position[chain[0]] : position[chain[-1]]] if node not in parts]
+    return not any(
+        read.intersection(node.written) or updated.intersection(source.root for source in node.src) for node in between
+    )

@@ -47,6 +47,7 @@ class Tensor:
         dtype: NumPy's name of the element type, or one of `BLOCK_FORMATS`.
         src: what the op reads.
         view_src: the tensor whose memory this one is, or None if it has memory of its own.
+        updates: those of its sources that its kernel reads and then overwrites (a recurrent state).
         flags: see `Flag`.
         params: the op's parameters.
     """
@@ -57,6 +58,7 @@ class Tensor:
     dtype: str
     src: tuple[Tensor, ...] = ()
     view_src: Tensor | None = None
+    updates: tuple[Tensor, ...] = ()
     flags: Flag = Flag.NONE
     params: Mapping[str, Any] = field(default_factory=dict)
 
@@ -90,8 +92,13 @@ class Tensor:
         return self.op not in NO_KERNEL
 
     @property
+    def written(self) -> tuple[Tensor, ...]:
+        """The tensors whose memory its kernel writes: its own, or that of a state that it changes in place."""
+        return tuple(t.root for t in (self, *self.updates)) if self.has_kernel else ()
+
+    @property
     def writes_view(self) -> bool:
-        """Whether its kernel writes memory that another tensor owns (set_rows, cpy, in-place ops)."""
+        """Whether its result is memory that another tensor owns (set_rows, cpy, in-place ops)."""
         return self.has_kernel and self.view_src is not None
 
     def __repr__(self) -> str:
@@ -126,10 +133,10 @@ class Graph:
 
     def node(
         self, name: str, op: str, shape: tuple[int, ...], dtype: str, src: Sequence[Tensor],
-        *, view_src: Tensor | None = None, flags: Flag = Flag.NONE, **params: Any,
+        *, view_src: Tensor | None = None, updates: Sequence[Tensor] = (), flags: Flag = Flag.NONE, **params: Any,
     ) -> Tensor:  # fmt: skip
         """Append a node; its sources must be in the graph already."""
-        tensor = Tensor(self._new(name), op, shape, dtype, tuple(src), view_src, flags, params)
+        tensor = Tensor(self._new(name), op, shape, dtype, tuple(src), view_src, tuple(updates), flags, params)
         for source in tensor.src:
             if source not in self._tensors:
                 raise ValueError(f"{name}: source {source.name} is not in the graph")
@@ -175,10 +182,10 @@ def memory_order(nodes: Sequence[Tensor]) -> list[set[int]]:
         for root in {s.root for s in node.src}:
             before |= {last_write[root]} if root in last_write else set()
             reads_since.setdefault(root, set()).add(i)
-        if node.writes_view or node.view_src is None:
-            before |= reads_since.get(node.root, set()) - {i}
-            before |= {last_write[node.root]} if node.root in last_write else set()
-            last_write[node.root] = i
-            reads_since[node.root] = set()
+        for root in node.written:
+            before |= reads_since.get(root, set()) - {i}
+            before |= {last_write[root]} if root in last_write else set()
+            last_write[root] = i
+            reads_since[root] = set()
         order.append(before)
     return order

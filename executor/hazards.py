@@ -7,7 +7,7 @@ work has the bit set of all work before it: that answers for all pairs at once w
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
@@ -143,7 +143,7 @@ def happens_before(program: Sequence[Item], streams: int) -> Order:
     closed = True
     for item in program:
         if isinstance(item, Record):
-            recorded[item.event] = known[item.stream] | host
+            recorded[item.event] = known[item.stream]
         elif isinstance(item, Wait):
             known[item.stream] |= recorded[item.event]
         elif isinstance(item, Sync):
@@ -179,40 +179,46 @@ def unordered(
 ) -> list[Hazard]:
     """All pairs of accesses that the order leaves open.
 
-    The bytes are cut where some tensor begins or ends; for every piece two bit sets tell who wrote and who used it.
-
     Args:
         step: how many pieces of work are in a step; None if all are in one.
     """
     spans = _Spans(order.work, offsets)
-    wrote: dict[tuple[str, int], int] = {}
-    used: dict[tuple[str, int], int] = {}
-    found: list[Hazard] = []
     touched = [spans.of(work) for work in order.work]
-    born: dict[Tensor, int] = {}
+    born: dict[Tensor, int] = {}  # when a tensor is first written
     for i, of_work in enumerate(touched):
         for span in of_work:
             if span.writes:
                 born.setdefault(span.owner, i)
+    found: list[Hazard] = []
+    for j, i in _open_pairs(order, spans, touched):
+        for one, other in product(touched[j], touched[i]):
+            if one.clashes_with(other):
+                first, second = _access(order.work, j, one, step), _access(order.work, i, other, step)
+                if first.step == second.step and born.get(other.owner, 0) < born.get(one.owner, 0):
+                    first, second = second, first
+                start, end = max(one.start, other.start), min(one.end, other.end)
+                found.append(Hazard(first, second, start, end, one.buffer))
+    return found
+
+
+def _open_pairs(order: Order, spans: _Spans, touched: Sequence[Sequence[_Span]]) -> Iterator[tuple[int, int]]:
+    """Pieces of work, as issued, that are unordered and share bytes which one of them writes.
+
+    The bytes are cut where some tensor begins or ends; for every piece two bit sets tell who wrote and who used it.
+    """
+    wrote: dict[tuple[str, int], int] = {}
+    used: dict[tuple[str, int], int] = {}
     for i, before in enumerate(order.before):
         open_pairs = 0
         for span in touched[i]:
             for piece in spans.pieces(span):
                 open_pairs |= (used if span.writes else wrote).get(piece, 0) & ~before
-        for j in bits(open_pairs):
-            for one, other in product(touched[j], touched[i]):
-                if one.clashes_with(other):
-                    first, second = _access(order.work, j, one, step), _access(order.work, i, other, step)
-                    if first.step == second.step and born.get(other.owner, 0) < born.get(one.owner, 0):
-                        first, second = second, first
-                    start, end = max(one.start, other.start), min(one.end, other.end)
-                    found.append(Hazard(first, second, start, end, one.buffer))
+        yield from ((j, i) for j in bits(open_pairs))
         for span in touched[i]:
             for piece in spans.pieces(span):
                 used[piece] = used.get(piece, 0) | 1 << i
                 if span.writes:
                     wrote[piece] = wrote.get(piece, 0) | 1 << i
-    return found
 
 
 def _access(work: Sequence[Work], k: int, span: _Span, step: int | None) -> Access:
@@ -235,9 +241,9 @@ class _Spans:
         """One per tensor and length; what is read and written counts as written."""
         if isinstance(work, Copy):
             return [self._span(work.tensor, work.to_device)]
-        written = self._span(work.node, writes=True)
+        written = [self._span(tensor, writes=True) for tensor in (work.node, *work.node.updates)]
         read = (self._span(source, writes=False) for source in work.node.src if not source.root.flags & Flag.WEIGHT)
-        return [written, *(span for span in dict.fromkeys(read) if replace(span, writes=True) != written)]
+        return [*written, *(span for span in dict.fromkeys(read) if replace(span, writes=True) not in written)]
 
     def pieces(self, span: _Span) -> list[tuple[str, int]]:
         if span.buffer != ARENA:

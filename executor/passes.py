@@ -57,6 +57,7 @@ def record_traced(
     directory: Path,
     levels: Sequence[str] = TRACED,
     *,
+    kinds: str = "lean",
     spawn: Spawn = spawn,
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
@@ -66,6 +67,7 @@ def record_traced(
         configuration: of the light pass; a traced one is shorter.
         directory: the run directory; the passes go into folders of their names.
         levels: the passes.
+        kinds: what CUPTI records, a name of `cupti_layout.SETS`.
         spawn: starts the process of a pass.
         progress: called after each pass.
 
@@ -79,7 +81,7 @@ def record_traced(
     short = replace(configuration, repeats=1, tokens=min(configuration.tokens, MOST_TRACED_TOKENS))
     figures = {LIGHT: pass_figures(read(directory))}
     for level in levels:
-        order = json.dumps({"configuration": asdict(short), "run": run | {"pass": level}})
+        order = json.dumps({"configuration": asdict(short), "run": run | {"pass": level}, "kinds": kinds})
         done = spawn([level, str(directory / level)], order)
         if done.returncode:
             said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]

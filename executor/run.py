@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -13,12 +14,13 @@ from executor.backends import BACKENDS, backend_class, open_backend
 from executor.backends.interface import Array, Backend, HostArray
 from executor.fusion import fuse
 from executor.models import MODELS, Builder
-from executor.models.step import first_tokens
+from executor.models.advance import sample_on_device
+from executor.models.step import DecodeStep, first_tokens
 from executor.names import lookup
 from executor.scheduler import LAUNCHERS, Prepared, Scheduler, load_weights, prepare
-from executor.strategies import STRATEGIES, Strategy
+from executor.strategies import SCCC, STRATEGIES, Strategy
 from tracer.errors import UsageError
-from tracer.recorders import activate, annotate, deactivate
+from tracer.recorders import annotate
 from tracer.recorders.host import HostRecorder
 from tracer.trace import Trace
 
@@ -34,11 +36,14 @@ class Configuration:
         allocator: None for the one that the concurrency mode needs.
         batch: independent sequences.
         tokens: token steps per repeat.
+        prompt: tokens of each sequence that one step takes before the first token step; 0 for none.
         warmup: token steps before the first repeat.
         seed: of weights and first tokens.
         weights: format of the weight matrices, a name of `models.WEIGHTS`; None for the model's own.
         context: cells of KV cache per sequence; None for the model's own.
         fusion: whether to fuse chains of nodes; None for what the backend wants.
+        sampling: "host" fetches the logits and takes the greatest; "device" does so on the device, and the host
+            fetches the tokens. A strategy that advances on the device always samples there.
         allow_hazards: run plans in which streams race.
     """
 
@@ -50,12 +55,14 @@ class Configuration:
     launch: str = "graph"
     batch: int = 1
     tokens: int = 32
+    prompt: int = 0
     repeats: int = 3
     warmup: int = 4
     seed: int = 0
     weights: str | None = None
     context: int | None = None
     fusion: bool | None = None
+    sampling: str = "host"
     allow_hazards: bool = False
 
     @property
@@ -68,7 +75,9 @@ class Configuration:
         parts += [f"b{self.batch}"] if self.batch != 1 else []
         parts += [self.weights] if self.weights else []
         parts += [f"c{self.context}"] if self.context else []
+        parts += [f"p{self.prompt}"] if self.prompt else []
         parts += [] if self.fusion is None else ["fused" if self.fusion else "unfused"]
+        parts += [] if self.sampling == "host" else ["sampled"]
         parts += ["hazards"] if self.allow_hazards else []
         return "-".join(parts)
 
@@ -147,9 +156,10 @@ def execute(
 def _check(configuration: Configuration) -> None:
     lookup("backend", configuration.backend, BACKENDS)
     lookup("launch kind", configuration.launch, LAUNCHERS)
+    lookup("sampling", configuration.sampling, dict.fromkeys(("host", "device")))
     if configuration.context is not None and configuration.context < 1:
         raise UsageError(f"context must be at least 1, not {configuration.context}")
-    for option, least in (("batch", 1), ("tokens", 1), ("repeats", 1), ("warmup", 0), ("seed", 0)):
+    for option, least in (("batch", 1), ("tokens", 1), ("repeats", 1), ("warmup", 0), ("seed", 0), ("prompt", 0)):
         if getattr(configuration, option) < least:
             raise UsageError(f"{option} must be at least {least}, not {getattr(configuration, option)}")
 
@@ -171,22 +181,28 @@ class _Run:
         self.configuration = c = configuration
         self._keep_logits = keep_logits
         self._strategy = lookup("strategy", c.strategy, strategies)()
-        step = lookup("model", c.model, models)(
-            batch=c.batch,
-            on_device=self._strategy.advances_on_device,
-            history=max(c.tokens, c.warmup),
-            keep_logits=keep_logits,
+        build = partial(
+            lookup("model", c.model, models), batch=c.batch,
             **{name: value for name in ("weights", "context") if (value := getattr(c, name)) is not None},
-        )
-        longest = max(c.tokens, c.warmup)
-        if longest > step.context:
-            raise UsageError(f"model {c.model!r} has a context of {step.context}, too small for {longest} tokens")
-        if c.fusion or (c.fusion is None and backend_class(c.backend).fuses):
-            step = fuse(step)
-        self.prepared = prepare(step, c.backend, c.concurrency, c.allocator, allow_hazards=c.allow_hazards)
-        self._first = first_tokens(step, c.seed)
+        )  # fmt: skip
+        most = max(c.tokens, c.warmup)
+        step = build(on_device=self._strategy.advances_on_device, history=most, keep_logits=keep_logits)
+        if c.prompt + most > step.context:
+            raise UsageError(
+                f"model {c.model!r} has a context of {step.context}, too small for {c.prompt + most} tokens"
+            )
+        if c.sampling == "device" and not self._strategy.advances_on_device:
+            step = sample_on_device(step)
+        self.prepared = self._prepare(step, c.concurrency, c.allocator)
+        self._prompt = self._prepare(build(prompt=c.prompt), "sequential") if c.prompt else None
+        self._first = first_tokens(self._prompt.step if self._prompt else step, c.seed)
         self._recorder = recorder
         self._kept = _Kept()
+
+    def _prepare(self, step: DecodeStep, concurrency: str, allocator: str | None = None) -> Prepared:
+        c = self.configuration
+        fused = fuse(step) if c.fusion or (c.fusion is None and backend_class(c.backend).fuses) else step
+        return prepare(fused, c.backend, concurrency, allocator, allow_hazards=c.allow_hazards)
 
     @property
     def records(self) -> bool:
@@ -200,18 +216,35 @@ class _Run:
         if key not in weights:
             weights[key] = load_weights(backend, step, c.seed)
         self._backend = backend
-        self._scheduler = Scheduler(backend, self.prepared, self._strategy, c.launch, weights[key])
+        self._prefill = None
+        if self._prompt is not None:
+            strategy = SCCC() if self._strategy.advances_on_device else self._strategy
+            self._prefill = Scheduler(backend, self._prompt, strategy, c.launch, weights[key])
+        self._scheduler = Scheduler(
+            backend, self.prepared, self._strategy, c.launch, weights[key],
+            prefill=self._prefill, keep_logits=self._keep_logits,
+        )  # fmt: skip
+
+    def _begin(self) -> None:
+        """Start all sequences: the prompts, if there are any, up to the first sampled tokens."""
+        if self._prefill is None:
+            self._scheduler.begin(self._first)
+            return
+        self._prefill.begin(self._first)
+        with annotate("prefill"):
+            self._prefill.step()
+        self._scheduler.begin(self._prefill.tokens, self.configuration.prompt)
 
     def warm_up(self) -> None:
         """The steps before the first repeat; they are recorded as `warmup`."""
         with self._recording():
-            self._scheduler.begin(self._first)
+            self._begin()
             self._steps("warmup", self.configuration.warmup)
 
     def repeat(self, number: int) -> None:
         """All tokens once more from the first."""
         with self._recording():
-            self._scheduler.begin(self._first)
+            self._begin()
             with annotate("repeat", index=number):
                 start = time.perf_counter()
                 tokens, logits = self._steps("token", self.configuration.tokens)
@@ -227,11 +260,11 @@ class _Run:
         tokens, kept = [], []
         for index in range(count):
             with annotate(text, index=index):
-                logits = self._scheduler.step()
-            if logits is not None:
+                self._scheduler.step()
+            if not self._strategy.advances_on_device:
                 tokens.append(self._scheduler.tokens)
                 if self._keep_logits:
-                    kept.append(logits.copy())
+                    kept.append(self._scheduler.logits)
         self._scheduler.finish()
         return tokens, kept
 
@@ -241,12 +274,12 @@ class _Run:
             yield
             return
         self._backend.report_to(self._recorder)
-        activate(self._recorder)
+        self._recorder.start()
         try:
             yield
             self._backend.report_late()
         finally:
-            deactivate(self._recorder)
+            self._recorder.stop()
 
     def result(self) -> Result:
         kept = self._kept

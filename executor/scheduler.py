@@ -10,7 +10,7 @@ from typing import ClassVar, Final, Protocol
 import numpy as np
 
 from executor.allocator import ALLOCATORS, Schedule, allocate
-from executor.backends.interface import Array, Backend, EagerGraph, HostArray, Kernel
+from executor.backends.interface import Array, Backend, Buffer, EagerGraph, HostArray, Kernel
 from executor.concurrency import MAIN_STREAM, MODES, Region, map_streams
 from executor.dependencies import find_dependencies
 from executor.graph import Tensor
@@ -21,7 +21,6 @@ from executor.placement import BufferPlan
 from executor.plans import Part, Plan, Record, make_plan
 from executor.splits import Split, assign_backends, split_graph
 from executor.strategies import Copy, Strategy, check_needs
-from tracer import annotate
 from tracer.errors import ExecutionError, UnsafePlanError, UsageError
 
 
@@ -97,13 +96,11 @@ class GraphLaunch:
                 self._calls.append(partial(call, events[part.event], part.stream))
         if plan.cut:
             self._calls = [backend.head_of_step, *self._calls, backend.tail_of_step]
-        self._range = annotate("graph_launch")
 
     def launch(self) -> None:
         """One graph launch, unless the plan is cut."""
-        with self._range:
-            for call in self._calls:
-                call()
+        for call in self._calls:
+            call()
 
 
 class EagerLaunch:
@@ -117,10 +114,9 @@ class EagerLaunch:
 
     def launch(self) -> None:
         """All calls in issue order."""
-        with annotate("compute"):
-            self._backend.head_of_step()
-            Backend.launch_graph(self._backend, self._graph)
-            self._backend.tail_of_step()
+        self._backend.head_of_step()
+        Backend.launch_graph(self._backend, self._graph)
+        self._backend.tail_of_step()
 
 
 LAUNCHERS: Final[Mapping[str, type[Launcher]]] = {"graph": GraphLaunch, "eager": EagerLaunch}
@@ -136,6 +132,8 @@ class Scheduler:
         strategy: how to synchronise.
         launch: name of a launcher.
         weights: the weights' arrays on the device, by name, as `load_weights` returns them.
+        prefill: the scheduler that takes the prompts of the same sequences; its state is shared.
+        keep_logits: fetch the logits even where the device samples.
 
     Raises:
         UnsafePlanError: the backend does not guarantee what the strategy needs.
@@ -148,58 +146,90 @@ class Scheduler:
         strategy: Strategy,
         launch: str,
         weights: Mapping[str, Array],
+        *,
+        prefill: Scheduler | None = None,
+        keep_logits: bool = False,
     ) -> None:
         check_needs(strategy, backend.name, backend.guarantees)
         self._backend, self._prepared, self._strategy = backend, prepared, strategy
+        self._keep_logits = keep_logits
         if strategy.advances_on_device != (prepared.step.history is not None):
             raise ExecutionError(f"strategy {strategy.name!r} and the graph disagree on who advances the step")
-        self._arrays = _bind(backend, prepared, weights)
+        self._state: dict[str, Buffer] = {} if prefill is None else dict(prefill._state)
+        self._arrays = _bind(backend, prepared, weights, self._state)
         kernels = {
             n: backend.kernel(n, self._arrays[n], [self._arrays[s] for s in n.src])
             for n in prepared.split.nodes
             if n.has_kernel
         }
         self._launcher = lookup("launch kind", launch, LAUNCHERS)(backend, prepared.plan, kernels)
-        self._logits = backend.host_array(prepared.step.logits.shape, prepared.step.logits.dtype)
-        self._tokens: HostArray = np.zeros(prepared.step.batch, np.int32)
-        self._position = 0
+        step = prepared.step
+        self._logits = backend.host_array(step.logits.shape, step.logits.dtype)
+        self._sampled = backend.host_array(step.sampled.shape, step.sampled.dtype) if step.sampled else None
+        self._set_tokens(np.zeros(step.batch * step.prompt, np.int32))
+        self._first_position = self._position = 0
         self._copies: list[Copy] = []
-        self._inputs_range, self._logits_range = annotate("inputs"), annotate("logits")
+        self._early: list[Copy] = []
 
-    def begin(self, tokens: HostArray) -> None:
-        """Start all sequences anew from these tokens, at position 0."""
-        self._tokens, self._position = tokens.astype(np.int32), 0
+    def begin(self, tokens: HostArray, position: int = 0) -> None:
+        """Start all sequences from these tokens: anew, or at the position behind a prompt whose state is there."""
+        self._set_tokens(tokens.astype(np.int32))
+        self._first_position = self._position = position
         self._prepare_copies()
-        for name, values in self._prepared.step.start(tokens).items():
-            self._backend.load(self._arrays[self._state(name)], values)
+        self._send_early()
+        for name, values in self._prepared.step.start(position, tokens).items():
+            self._backend.load(self._arrays[self._leaf(name)], values)
 
-    def step(self) -> HostArray | None:
-        """One token step; its logits (valid until the next step), or None if they stay on the device."""
-        if self._position >= self._prepared.step.context:
-            raise UsageError(f"the context of {self._prepared.step.context} cells is full")
+    def step(self) -> None:
+        """One step: send, launch and (unless the step advances on the device) fetch and sample."""
         step = self._prepared.step
-        with self._inputs_range:
-            self._strategy.send(self._backend, self._copies)
+        if self._position + step.prompt > step.context:
+            raise UsageError(f"the context of {step.context} cells is full")
+        self._strategy.send(self._backend, self._copies)
         self._launcher.launch()
-        self._position += 1
-        if self._strategy.advances_on_device:
-            return None
-        self._prepare_copies()
-        with self._logits_range:
-            self._strategy.fetch(self._backend, self._logits, self._arrays[step.logits])
-            self._tokens[:] = self._logits.argmax(axis=-1)
-        return self._logits
+        self._position += step.prompt
+        if not self._strategy.advances_on_device:
+            self._prepare_copies()
+            self._fetch()
+
+    def _fetch(self) -> None:
+        """The new tokens: the sampled ones, or the greatest of the logits."""
+        step, strategy, backend = self._prepared.step, self._strategy, self._backend
+        if step.sampled is None or self._keep_logits:
+            strategy.ask(backend, self._logits, self._arrays[step.logits])
+        if step.sampled is not None and self._sampled is not None:
+            strategy.ask(backend, self._sampled, self._arrays[step.sampled])
+        self._send_early()
+        strategy.wait(backend)
+        self._newest[:] = self._logits.argmax(axis=-1) if self._sampled is None else self._sampled
 
     def _prepare_copies(self) -> None:
         """The next step's inputs, made while the device still computes; only the tokens are filled in later."""
         step = self._prepared.step
         values = {} if step.history else step.feed(self._position, self._tokens)
-        self._copies = [(self._arrays[i], values[i.name]) for i in self._prepared.split.inputs]
+        inputs = self._prepared.split.inputs
+        late = step.late if self._strategy.sends_early else frozenset(values)
+        self._copies = [(self._arrays[i], values[i.name]) for i in inputs if i.name in late]
+        self._early = [(self._arrays[i], values[i.name]) for i in inputs if i.name not in late]
+
+    def _send_early(self) -> None:
+        if self._early:
+            self._strategy.send_early(self._backend, self._early)
+
+    def _set_tokens(self, tokens: HostArray) -> None:
+        """What the next step reads, sequence by sequence; sampled tokens overwrite each sequence's last."""
+        self._tokens = tokens
+        self._newest = tokens.reshape(self._prepared.step.batch, -1)[:, -1]
 
     @property
     def tokens(self) -> HostArray:
-        """The tokens that the last step sampled; only where the host samples."""
-        return self._tokens.copy()
+        """A copy of the tokens that the last step sampled, (S,); not where the step advances on the device."""
+        return self._newest.copy()
+
+    @property
+    def logits(self) -> HostArray:
+        """A copy of the last step's logits, (N, vocabulary), where the host fetches them."""
+        return self._logits.copy()
 
     def finish(self) -> None:
         """Wait for all steps."""
@@ -218,14 +248,14 @@ class Scheduler:
         if step.history.logits is not None:
             read["logits"] = self._read(step.history.logits).reshape(-1, step.batch, step.vocabulary)
         self._backend.synchronize(MAIN_STREAM)
-        return {name: values[: self._position] for name, values in read.items()}
+        return {name: values[: self._position - self._first_position] for name, values in read.items()}
 
     def _read(self, tensor: Tensor) -> HostArray:
         values = self._backend.host_array(tensor.shape, tensor.dtype)
         self._backend.copy_to_host(values, self._arrays[tensor], MAIN_STREAM)
         return values
 
-    def _state(self, name: str) -> Tensor:
+    def _leaf(self, name: str) -> Tensor:
         return next(leaf for leaf in self._prepared.step.graph.state if leaf.name == name)
 
 
@@ -247,11 +277,14 @@ def load_weights(backend: Backend, step: DecodeStep, seed: int) -> dict[str, Arr
     return arrays
 
 
-def _bind(backend: Backend, prepared: Prepared, weights: Mapping[str, Array]) -> dict[Tensor, Array]:
-    """Every tensor's array: weights as given, state in buffers of its own, the rest in the arena."""
+def _bind(
+    backend: Backend, prepared: Prepared, weights: Mapping[str, Array], state: dict[str, Buffer]
+) -> dict[Tensor, Array]:
+    """Every tensor's array: weights as given, state in own buffers (new ones join `state`), the rest in the arena."""
     graph, memory = prepared.step.graph, prepared.memory
     arrays: dict[Tensor, Array] = {weight: weights[weight.name] for weight in graph.weights}
-    buffers = {state: (backend.alloc(state.nbytes), 0) for state in graph.state}
+    state |= {leaf.name: backend.alloc(leaf.nbytes) for leaf in graph.state if leaf.name not in state}
+    buffers = {leaf: (state[leaf.name], 0) for leaf in graph.state}
     arena = backend.alloc(memory.peak_bytes)
     buffers |= {tensor: (arena, offset) for tensor, offset in memory.offsets.items()}
     for tensor in (*graph.leaves, *graph.nodes):

@@ -1,7 +1,7 @@
 """How the host synchronises around the copies and the compute of a step.
 
 Notation: `s` explicit host sync, `c` blocking copy (a copy and the sync of its stream), `a` asynchronous
-copy, `g` compute; n is the number of input copies. The trailing `a s` fetches the logits.
+copy, `e` event record, `g` compute; n is the number of input copies. The `a` after `g` fetches the logits.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
-from executor.backends.interface import Array, Backend, Guarantee, HostArray
+from executor.backends.interface import Array, Backend, Event, Guarantee, HostArray
 from executor.concurrency import MAIN_STREAM
 from tracer.errors import UnsafePlanError
 
@@ -26,20 +26,30 @@ class Strategy(ABC):
         notation: the host's calls in a step.
         needs: what a backend must guarantee for this to be correct.
         advances_on_device: the graph prepares its own next step: nothing to send, nothing to fetch per step.
+        sends_early: the next step's inputs that are known before its token is sampled go out with `send_early`, behind
+            the compute that still reads them, while the host waits for that compute.
     """
 
     name: ClassVar[str]
     notation: ClassVar[str]
     needs: ClassVar[frozenset[Guarantee]] = frozenset()
     advances_on_device: ClassVar[bool] = False
+    sends_early: ClassVar[bool] = False
 
     @abstractmethod
     def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
         """Bring a split's inputs to its backend."""
 
-    def fetch(self, backend: Backend, destination: HostArray, source: Array) -> None:
-        """Bring a step's output to the host; it is there on return."""
+    def ask(self, backend: Backend, destination: HostArray, source: Array) -> None:
+        """Let a step's output come to the host."""
         backend.copy_to_host(destination, source, MAIN_STREAM)
+
+    def send_early(self, backend: Backend, copies: Sequence[Copy]) -> None:
+        """Bring those inputs of the next step that are known already; called only with `sends_early`."""
+        self._send_async(backend, copies)
+
+    def wait(self, backend: Backend) -> None:
+        """Return when all that was asked for is there."""
         backend.synchronize(MAIN_STREAM)
 
     def _send_async(self, backend: Backend, copies: Sequence[Copy]) -> None:
@@ -98,6 +108,27 @@ class AAAG(Strategy):
         self._send_async(backend, copies)
 
 
+class AGA(AAAG):
+    """As aaag, but only the token is sent between two steps; an event says when the logits are there."""
+
+    name = "aga"
+    notation = "a g a e a*(n-1) s"
+    sends_early = True
+
+    def __init__(self) -> None:
+        self._asked: Event = None
+
+    def ask(self, backend: Backend, destination: HostArray, source: Array) -> None:
+        """`a e`: what is sent early runs behind, and the host does not wait for that."""
+        super().ask(backend, destination, source)
+        self._asked = self._asked or backend.event()
+        backend.event_record(self._asked, MAIN_STREAM)
+
+    def wait(self, backend: Backend) -> None:
+        """`s` of the event."""
+        backend.event_synchronize(self._asked)
+
+
 class GGG(Strategy):
     """Graph after graph: token, positions and mask advance on the device, the host reads late."""
 
@@ -110,7 +141,7 @@ class GGG(Strategy):
         """Nothing: a step that advances on the device has no inputs."""
 
 
-STRATEGIES: Final[Mapping[str, type[Strategy]]] = {s.name: s for s in (SCCC, SAAAS, AAAS, AAAG, GGG)}
+STRATEGIES: Final[Mapping[str, type[Strategy]]] = {s.name: s for s in (SCCC, SAAAS, AAAS, AAAG, AGA, GGG)}
 """Name -> strategy."""
 
 

@@ -4,13 +4,14 @@ LEVEL is graph or node; with `none` nothing is recorded, for a profiler that wat
 
 CUPTI at graph level must be switched on before the process' first CUDA call, and a profiler must not disturb the light
 pass; so the parent (`executor.passes`) starts one process for each. The order is one JSON object: `configuration`
-(the fields of `Configuration`) and `run` (what becomes run.json).
+(the fields of `Configuration`), `run` (what becomes run.json) and `kinds` (a name of `cupti_layout.SETS`).
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,19 +19,32 @@ import tracer
 from executor.run import Configuration, execute
 from tracer.errors import IntertokenError
 from tracer.formats import nsys_parquet
+from tracer.recorders.cupti_layout import SETS
+from tracer.trace import Trace
 
 
 def record_pass(level: str, directory: Path, order: dict[str, Any]) -> None:
     """Run the configuration under CUPTI at that level and write the recording."""
-    configurations = [Configuration(**order["configuration"])]
+    configuration = Configuration(**order["configuration"])
     if level == "none":
-        execute(configurations, make_recorder=lambda: None)
+        unrecorded_pass(configuration)
         return
-    with tracer.record("cupti", graph_trace="graph" if level == "graph" else "node") as recording:
-        execute(configurations, make_recorder=lambda: None)
-    trace = recording.trace
+    trace, _ = recorded_pass(level, configuration, SETS[order["kinds"]])
     trace.metadata["run"] = order["run"]
     nsys_parquet.write(trace, directory)
+
+
+def recorded_pass(level: str, configuration: Configuration, kinds: Sequence[str]) -> tuple[Trace, list[float]]:
+    """Run it under CUPTI; returns the recording and the seconds of each repeat."""
+    with tracer.record("cupti", graph_trace="graph" if level == "graph" else "node", kinds=kinds) as recording:
+        seconds = unrecorded_pass(configuration)
+    return recording.trace, seconds
+
+
+def unrecorded_pass(configuration: Configuration) -> list[float]:
+    """Only run it; returns the seconds of each repeat."""
+    (result,) = execute([configuration], make_recorder=lambda: None)
+    return result.seconds
 
 
 def main(arguments: list[str], stdin: IO[str]) -> int:

@@ -2,7 +2,7 @@
 
 EXPORTS_DIR holds SQLite exports of Nsight Systems. Writing them as run directories keeps only what a trace has (no
 environment, paths, host names or GPU ids) and shrinks them; run.json adds what was measured without a profiler.
-RUNS_DIR holds our own run directories, as `benchmarks/gpu_gaps.py --runs` leaves them; of the light pass only one
+RUNS_DIR holds our own run directories, as `intertoken run --trace-kinds all` leaves them; of the light pass only one
 repeat is kept.
 """
 

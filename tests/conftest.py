@@ -3,10 +3,14 @@
 import os
 from functools import cache
 
+import hypothesis
 import pytest
 
 from executor.backends.cuda_runtime import load_cuda
 from tracer.errors import ExecutionError
+
+hypothesis.settings.register_profile("intertoken", deadline=None)  # properties are about results, and CI is slow
+hypothesis.settings.load_profile("intertoken")
 
 
 @cache

@@ -83,13 +83,12 @@ def python_program(command: Sequence[str]) -> tuple[str, ...] | None:
 
 def run_recorded(program: Sequence[str], recorder: CuptiRecorder, target: Path) -> None:
     """Run a Python program in this process as `python` would; the trace is written however it ends."""
-    from tracer.recorders import activate, deactivate
 
-    activate(recorder)
+    recorder.start()
     try:
         run_python(program)
     finally:
-        deactivate(recorder)
+        recorder.stop()
         _save(recorder.trace, target)
 
 

@@ -9,6 +9,7 @@ tables (id packing, helper tables, enum labels) is in `tracer.formats.nsys_schem
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import pandas as pd
@@ -77,7 +78,7 @@ class Column:
         return float("nan") if self.kind == "float64" else MISSING
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """One table: its name, the nsys table it is stored in, and its columns in order."""
 
@@ -97,7 +98,12 @@ class Table:
 
     def empty(self) -> pd.DataFrame:
         """An empty frame with every column in its dtype."""
-        return pd.DataFrame({c.name: c.empty() for c in self.columns})
+        return _empty(self).copy()
+
+
+@cache
+def _empty(table: Table) -> pd.DataFrame:
+    return pd.DataFrame({c.name: c.empty() for c in table.columns})
 
 
 _SPAN = (Column("start", nsys="start", doc="ns"), Column("end", nsys="end", doc="ns"))

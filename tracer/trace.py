@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 
 from tracer.schema import DEVICE_TABLES, MISSING, TABLES, Column, Table
 
+Columns = Mapping[str, Sequence[Any] | np.ndarray[Any, Any] | pd.Categorical]
+"""Column name -> its values, all of one length."""
+
 
 @dataclass(eq=False)
 class Trace:
@@ -43,11 +46,12 @@ class Trace:
     def from_columns(
         cls,
         metadata: dict[str, Any] | None = None,
-        **tables: Mapping[str, Sequence[Any] | np.ndarray[Any, Any]],
+        **tables: pd.DataFrame | Columns,
     ) -> Trace:
         """Build a trace from table=columns pairs; what is not given takes the schema's default."""
-        frames = {name: pd.DataFrame(dict(columns)) for name, columns in tables.items()}
-        return cls(frames, dict(metadata or {}))
+        trace = cls({}, dict(metadata or {}))
+        trace.tables |= {name: conform(columns, TABLES[name]) for name, columns in tables.items()}
+        return trace
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         return self.tables[name]
@@ -88,37 +92,38 @@ class Trace:
         return Trace({n: change(n, f) for n, f in self.tables.items()}, dict(self.metadata), list(self.notes))
 
 
-def conform(frame: pd.DataFrame | None, table: Table) -> pd.DataFrame:
-    """Bring a frame to a table's columns, dtypes and order by start; columns it lacks take their default."""
-    if frame is None or len(frame) == 0:
+def conform(frame: pd.DataFrame | Columns | None, table: Table) -> pd.DataFrame:
+    """Bring a frame, or columns by name, to a table's columns, dtypes and order by start; what lacks: its default."""
+    length = len(frame[next(iter(frame.keys()))]) if frame is not None and len(frame.keys()) else 0
+    if frame is None or length == 0:
         return table.empty()
-    unknown = set(frame.columns) - set(table.column_names)
+    unknown = set(frame.keys()) - set(table.column_names)
     if unknown:
         raise KeyError(f"table {table.name} has no column {', '.join(sorted(map(str, unknown)))}")
-    columns = {c.name: _conform_column(frame.get(c.name), c, len(frame)) for c in table.columns}
-    result = pd.DataFrame(columns, copy=False)
+    result = pd.DataFrame({c.name: _conform_column(frame.get(c.name), c, length) for c in table.columns}, copy=False)
     if "start" in result and not result["start"].is_monotonic_increasing:
         result = result.sort_values("start", kind="stable", ignore_index=True)
     return result
 
 
-def _conform_column(values: pd.Series | None, column: Column, length: int) -> Any:
+def _conform_column(given: Any, column: Column, length: int) -> Any:
+    values = given.array if isinstance(given, pd.Series) and isinstance(given.dtype, pd.CategoricalDtype) else given
     if column.enum is not None:
         words = list(column.enum)
         if values is None:
             return _constant(str(column.default), words, length)
-        if isinstance(values.dtype, pd.CategoricalDtype) and list(values.cat.categories) == words:
-            return values.array
+        if isinstance(values, pd.Categorical) and list(values.categories) == words:
+            return values
         return pd.Categorical(values, categories=words)
     if column.is_name:
         if values is None:
             return _constant("", [""], length)
-        if isinstance(values.dtype, pd.CategoricalDtype):
-            return values.array
-        return pd.Categorical(values.astype("str"))
+        return values if isinstance(values, pd.Categorical) else pd.Categorical(pd.Series(values).astype("str"))
     if values is None:
         return np.full(length, column.default, dtype=str(column.kind))
-    return values.to_numpy(dtype=str(column.kind))
+    if isinstance(values, pd.Series):
+        return values.to_numpy(dtype=str(column.kind))
+    return np.asarray(values, dtype=str(column.kind))
 
 
 def _constant(word: str, words: Sequence[str], length: int) -> pd.Categorical:

@@ -209,6 +209,18 @@ class CpuBackend(Backend):
             "stream wait", start, end, device=_DEVICE, stream=stream, correlation=correlation, event=event.id
         )
 
+    def event_synchronize(self, event: CpuEvent) -> None:
+        """Wait for the ticket of the last record."""
+        start, correlation = self._clock(), next(self._correlations)
+        if event.recorded is not None:
+            event.recorded.wait()
+        end = self._clock()
+        self._recorder.api("eventSynchronize", start, end, correlation)
+        self._recorder.sync(
+            "event", start, end, device=_DEVICE, stream=MISSING, correlation=correlation, event=event.id
+        )
+        self._raise_failure()
+
     def instantiate(self, plan: Plan, kernels: Mapping[Tensor, CpuKernel]) -> CpuGraph:
         """Sort the instructions by stream."""
         programs: defaultdict[int, list[tuple[Instruction, CpuKernel | None, int]]] = defaultdict(list)

@@ -17,8 +17,8 @@ NumpyKernel = Callable[..., None]
 
 
 def get_rows(out: Array, table: Array, rows: Array) -> None:
-    """Rows of a table. `take` would buffer; row numbers out of range raise either way."""
-    out[...] = table[rows]
+    """Rows of a table, or of a table per row of row numbers. Row numbers out of range raise."""
+    out[...] = table[rows] if rows.ndim == 1 else np.take_along_axis(table, rows[..., None], axis=1)
 
 
 def rms_norm(out: Array, x: Array, *, eps: float) -> None:
@@ -32,6 +32,11 @@ def mul(out: Array, x: Array, y: Array) -> None:
     np.multiply(x, y, out=out)
 
 
+def div(out: Array, x: Array, y: Array) -> None:
+    """Elementwise quotient."""
+    np.divide(x, y, out=out)
+
+
 def add(out: Array, x: Array, y: Array) -> None:
     """Elementwise sum."""
     np.add(x, y, out=out, casting="same_kind")
@@ -42,14 +47,15 @@ def mul_mat(out: Array, weight: Array, x: Array) -> None:
     np.vecdot(weight, x[..., None, :], out=out)
 
 
-def rope(out: Array, x: Array, positions: Array, *, base: float) -> None:
-    """Rotate neighbouring pairs by position * base ** (-pair / pairs); angles in float64."""
-    pairs = x.shape[-1] // 2
+def rope(out: Array, x: Array, positions: Array, *, base: float, mode: str, dims: int) -> None:
+    """Rotate pairs by position * base ** (-pair / pairs); angles in float64."""
+    pairs = dims // 2
     angle = positions[:, None] * base ** (-np.arange(pairs) / pairs)
     cos, sin = np.cos(angle).astype(np.float32)[:, None], np.sin(angle).astype(np.float32)[:, None]
-    even, odd = x[..., 0::2], x[..., 1::2]
-    out[..., 0::2] = even * cos - odd * sin
-    out[..., 1::2] = even * sin + odd * cos
+    first, second = (slice(0, dims, 2), slice(1, dims, 2)) if mode == "normal" else (slice(pairs), slice(pairs, dims))
+    a, b = x[..., first], x[..., second]
+    out[..., first], out[..., second] = a * cos - b * sin, a * sin + b * cos
+    out[..., dims:] = x[..., dims:]
 
 
 def set_rows(out: Array, values: Array, rows: Array, _destination: Array) -> None:
@@ -63,14 +69,15 @@ def cpy(out: Array, x: Array, _destination: Array) -> None:
 
 
 def flash_attn_ext(out: Array, q: Array, k: Array, v: Array, mask: Array, *, scale: float) -> None:
-    """Attention of one query per sequence over its cells; the head groups share a KV head."""
-    n, _, kv_heads, d = k.shape
-    grouped = q.reshape(n, kv_heads, -1, 1, d)
-    scores = np.vecdot(grouped, k.transpose(0, 2, 1, 3)[:, :, None]) * np.float32(scale) + mask[:, None, None]
-    scores -= scores.max(axis=-1, keepdims=True)
-    np.exp(scores, out=scores)
-    scores /= scores.sum(axis=-1, keepdims=True)
-    out[...] = (scores @ v.transpose(0, 2, 1, 3)).reshape(n, -1)
+    """Attention of a sequence's tokens over its cells; the head groups share a KV head."""
+    sequences, cells, kv_heads, d = k.shape
+    tokens = len(q) // sequences
+    grouped = q.reshape(sequences, tokens, kv_heads, -1, 1, d)
+    keys, values = k.transpose(0, 2, 1, 3)[:, None], v.transpose(0, 2, 1, 3)[:, None]
+    scores = np.vecdot(grouped, keys[:, :, :, None]) * np.float32(scale)
+    scores += mask.reshape(sequences, tokens, 1, 1, cells)
+    soft_max(scores, scores)
+    out[...] = (scores @ values).reshape(len(q), -1)
 
 
 def swiglu(out: Array, gate: Array, up: Array) -> None:
@@ -84,10 +91,90 @@ def argmax(out: Array, x: Array) -> None:
     out[...] = x.argmax(axis=-1)
 
 
+def silu(out: Array, x: Array) -> None:
+    """x * sigmoid(x), with the overflow of `swiglu`."""
+    with np.errstate(over="ignore"):
+        np.divide(x, np.float32(1) + np.exp(-x), out=out)
+
+
+def sigmoid(out: Array, x: Array) -> None:
+    """1 / (1 + exp(-x)), with the overflow of `swiglu`."""
+    with np.errstate(over="ignore"):
+        np.divide(np.float32(1), np.float32(1) + np.exp(-x), out=out)
+
+
+def softplus(out: Array, x: Array) -> None:
+    """log(1 + exp(x)) without overflow."""
+    np.logaddexp(np.float32(0), x, out=out)
+
+
+def soft_max(out: Array, x: Array) -> None:
+    """Over the last dimension; `out` may be `x`."""
+    np.exp(x - x.max(axis=-1, keepdims=True), out=out)
+    out /= out.sum(axis=-1, keepdims=True)
+
+
+def sum_rows(out: Array, x: Array) -> None:
+    """Sum over the last dimension."""
+    out[...] = x.sum(axis=-1, keepdims=True)
+
+
+def l2_norm(out: Array, x: Array, *, eps: float) -> None:
+    """Divide by the length, which counts as eps at least."""
+    np.divide(x, np.maximum(np.sqrt(np.vecdot(x, x)), np.float32(eps))[..., None], out=out)
+
+
+def top_k(out: Array, x: Array, *, k: int) -> None:
+    """Columns of the greatest values; a stable sort leaves equal ones in order."""
+    out[...] = np.argsort(-x, axis=-1, kind="stable")[..., :k]
+
+
+def mul_mat_id(out: Array, weights: Array, x: Array, ids: Array) -> None:
+    """A product for each token and chosen expert; they may share the token's input."""
+    for token, slot in np.ndindex(ids.shape):
+        row = x[token, slot if x.shape[1] > 1 else 0]
+        np.vecdot(weights[ids[token, slot]], row, out=out[token, slot])
+
+
+def moe_expert_reduce(out: Array, x: Array, weights: Array) -> None:
+    """Weighted sum, expert after expert."""
+    np.multiply(x[:, 0], weights[:, :1], out=out)
+    for k in range(1, x.shape[1]):
+        out += x[:, k] * weights[:, k, None]
+
+
+def ssm_conv(out: Array, x: Array, weight: Array, state: Array) -> None:
+    """Causal convolution; the state takes the last inputs."""
+    sequences, kept, channels = state.shape
+    inputs = np.concatenate([state, x.reshape(sequences, -1, channels)], axis=1)
+    tokens = inputs.shape[1] - kept
+    terms = [inputs[:, j : j + tokens] * weight[:, j] for j in range(kept + 1)]
+    out[...] = sum(terms[1:], start=terms[0]).reshape(x.shape)
+    state[...] = inputs[:, tokens:]
+
+
+def gated_delta_net(
+    out: Array, q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array, *, scale: float
+) -> None:
+    """The recurrence, token after token; the state is updated in place."""
+    sequences, heads, _, _ = state.shape
+    group = heads // q.shape[1]
+    q, k = np.repeat(q, group, axis=1), np.repeat(k, group, axis=1)
+    q, k, v, g, beta, o = (a.reshape(sequences, -1, *a.shape[1:]) for a in (q, k, v, g, beta, out))
+    for t in range(q.shape[1]):
+        state *= np.exp(g[:, t])[..., None, None]
+        key = k[:, t, ..., None]
+        change = (v[:, t] - (state * key).sum(axis=-2)) * beta[:, t, :, None]
+        state += key * change[..., None, :]
+        o[:, t] = (state * q[:, t, ..., None]).sum(axis=-2) * np.float32(scale)
+
+
 KERNELS: Final[Mapping[str, NumpyKernel]] = {
     kernel.__name__: kernel
     for kernel in (
-        get_rows, rms_norm, mul, add, mul_mat, rope, set_rows, cpy, flash_attn_ext, swiglu, argmax,
+        get_rows, rms_norm, mul, div, add, mul_mat, rope, set_rows, cpy, flash_attn_ext, swiglu, argmax,
+        silu, sigmoid, softplus, soft_max, sum_rows, l2_norm, top_k, mul_mat_id, moe_expert_reduce, ssm_conv,
+        gated_delta_net,
     )
 }  # fmt: skip
 """Op name -> kernel."""

@@ -6,9 +6,9 @@ memory are prepared beforehand, and a call is stamped for the host recorder only
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -56,7 +56,6 @@ class CudaBackend(Backend):
         self.guarantees = frozenset(Guarantee)
         self._cuda = cuda = load_cuda()
         self._library = Library(cuda)
-        self._pool = cuda.cupy.cuda.MemoryPool()
         self._copy, self._wait, self._launch = (
             cuda.runtime.memcpyAsync, cuda.runtime.streamSynchronize, cuda.runtime.graphLaunch
         )  # fmt: skip
@@ -64,8 +63,9 @@ class CudaBackend(Backend):
         self._streams = Streams(self._create_stream)
         self._copies: dict[int, CopyCount] = {}
         self._events: list[int] = []
+        self._memory: list[int] = []
         self._graphs: list[CudaGraph] = []
-        self._correlations, self._event_ids, self._graph_ids = count(1), count(1), count(1)
+        self._event_ids, self._graph_ids = count(1), count(1)
         self._closed = False
         self._light: LightPass | None = None
         self._at_head = False
@@ -74,7 +74,7 @@ class CudaBackend(Backend):
     def report_to(self, recorder: HostRecorder) -> None:
         """Report to this recorder from now on."""
         self._recorder = recorder
-        self._clock = recorder.clock
+        self._clock, self._called = recorder.clock, recorder.calls.append
         recorder.describe_device(_DEVICE, self._cuda.gpu)
         for stream in self._streams:
             recorder.describe_stream(_DEVICE, stream)
@@ -106,29 +106,33 @@ class CudaBackend(Backend):
         finally:
             self._graphs.clear()
             self._streams.clear()
-            self._pool.free_all_blocks()
+            for memory in self._memory:
+                runtime.free(memory)
+            self._memory.clear()
 
     # Memory
 
-    def alloc(self, nbytes: int) -> Any:
-        """Zeroed device memory."""
+    def alloc(self, nbytes: int) -> int:
+        """Zeroed device memory, which is held until `close`: its address."""
+        runtime, size = self._cuda.runtime, max(nbytes, 1)
         try:
-            memory = self._pool.malloc(max(nbytes, 1))
-        except self._cuda.cupy.cuda.memory.OutOfMemoryError as error:
-            free, total = (n / 2**20 for n in self._cuda.runtime.memGetInfo())
+            memory: int = runtime.malloc(size)
+        except self._cuda.error as error:
+            free, total = (n / 2**20 for n in runtime.memGetInfo())
             raise ExecutionError(
                 f"{self._cuda.gpu} cannot hold {nbytes / 2**20:.0f} MiB more: {free:.0f} of {total:.0f} MiB are free. "
                 "Choose a smaller model, context or batch"
             ) from error
-        self._cuda.runtime.memsetAsync(memory.ptr, 0, max(nbytes, 1), self._streams[0])
+        self._memory.append(memory)
+        runtime.memsetAsync(memory, 0, size, self._streams[0])
         self._wait(self._streams[0])
         return memory
 
-    def array(self, buffer: Any, offset: int, tensor: Tensor) -> CudaArray:
+    def array(self, buffer: int, offset: int, tensor: Tensor) -> CudaArray:
         """A part of a buffer."""
         size = int(np.prod(tensor.shape))
         host_dtype = None if tensor.dtype in BLOCK_FORMATS else np.dtype(tensor.dtype)
-        return CudaArray(buffer.ptr + offset, tensor.shape, tensor.dtype, size, tensor.nbytes, buffer, host_dtype)
+        return CudaArray(buffer + offset, tensor.shape, tensor.dtype, size, tensor.nbytes, host_dtype)
 
     def host_array(self, shape: tuple[int, ...], dtype: str) -> HostArray:
         """Pinned memory."""
@@ -141,7 +145,7 @@ class CudaBackend(Backend):
         if self._recorder.recording:
             start = self._clock()
             self._copy_in(destination, source, stream)
-            self._recorder.api("memcpyAsync", start, self._clock(), next(self._correlations))
+            self._called(("memcpyAsync", start, self._clock(), _DEVICE, stream, MISSING))
         else:
             self._copy_in(destination, source, stream)
 
@@ -176,7 +180,7 @@ class CudaBackend(Backend):
             raise _unlike(source, destination)
         self._copy(address(destination), source.ptr, source.nbytes, _TO_HOST, self._streams[stream])
         if start:
-            self._recorder.api("memcpyAsync", start, self._clock(), next(self._correlations))
+            self._called(("memcpyAsync", start, self._clock(), _DEVICE, stream, MISSING))
 
     def load(self, destination: CudaArray, source: HostArray) -> None:
         """One blocking call; float32 values are encoded in the weight's dtype."""
@@ -187,7 +191,7 @@ class CudaBackend(Backend):
         self._copy(destination.ptr, address(values), values.nbytes, _TO_DEVICE, self._streams[0])
         self._wait(self._streams[0])
         if start:
-            self._recorder.api("memcpy", start, self._clock(), next(self._correlations))
+            self._called(("memcpy", start, self._clock(), _DEVICE, MAIN_STREAM, MISSING))
 
     def load_random(self, destination: CudaArray, weight: Tensor, seed: int) -> None:
         """Large matrices are made on the GPU: the same for a name, a size and a seed, but not the host's values."""
@@ -208,10 +212,9 @@ class CudaBackend(Backend):
         start = self._clock() if self._recorder.recording else 0
         kernel.issue(self._cuda, self._streams[stream])
         if start:
-            correlation = next(self._correlations)
-            self._recorder.api("launchKernel", start, self._clock(), correlation)
+            self._called(("launchKernel", start, self._clock(), _DEVICE, stream, MISSING))
             if self._at_head and self._light is not None:
-                self._light.launched(correlation, MISSING)
+                self._light.launched(len(self._recorder.calls) - 1, MISSING)
             self._at_head = False
 
     def head_of_step(self) -> None:
@@ -228,16 +231,12 @@ class CudaBackend(Backend):
     def synchronize(self, stream: int) -> None:
         """Wait for the stream."""
         start = self._clock() if self._recorder.recording else 0
-        try:
-            self._wait(self._streams[stream])
-        except self._cuda.error as error:
-            raise ExecutionError(f"{self._cuda.gpu} failed: {error}") from error
+        self._check(self._wait, self._streams[stream])
+        end = self._clock()
         copies = self._copies[stream]
         copies.done = copies.issued
         if start:
-            end, correlation = self._clock(), next(self._correlations)
-            self._recorder.api("streamSynchronize", start, end, correlation)
-            self._recorder.sync("stream", start, end, device=_DEVICE, stream=stream, correlation=correlation)
+            self._called(("streamSynchronize", start, end, _DEVICE, stream, MISSING))
 
     # Events
 
@@ -251,21 +250,26 @@ class CudaBackend(Backend):
         """Issue a record."""
         start = self._clock() if self._recorder.recording else 0
         self._cuda.runtime.eventRecord(event.handle, self._streams[stream])
+        event.stream, event.copies = stream, self._copies[stream].issued
         if start:
-            correlation = next(self._correlations)
-            self._recorder.api("eventRecord", start, self._clock(), correlation)
-            self._recorder.event_record(event.id, device=_DEVICE, stream=stream, correlation=correlation)
+            self._called(("eventRecord", start, self._clock(), _DEVICE, stream, event.id))
 
     def event_wait(self, event: CudaEvent, stream: int) -> None:
         """Issue a wait."""
         start = self._clock() if self._recorder.recording else 0
         self._cuda.runtime.streamWaitEvent(self._streams[stream], event.handle)
         if start:
-            end, correlation = self._clock(), next(self._correlations)
-            self._recorder.api("streamWaitEvent", start, end, correlation)
-            self._recorder.sync(
-                "stream wait", start, end, device=_DEVICE, stream=stream, correlation=correlation, event=event.id
-            )
+            self._called(("streamWaitEvent", start, self._clock(), _DEVICE, stream, event.id))
+
+    def event_synchronize(self, event: CudaEvent) -> None:
+        """Wait for the event; copies issued before it are done then."""
+        start = self._clock() if self._recorder.recording else 0
+        self._check(self._cuda.runtime.eventSynchronize, event.handle)
+        end = self._clock()
+        copies = self._copies[event.stream]
+        copies.done = max(copies.done, event.copies)
+        if start:
+            self._called(("eventSynchronize", start, end, _DEVICE, event.stream, event.id))
 
     # Graphs
 
@@ -293,11 +297,16 @@ class CudaBackend(Backend):
         start = self._clock() if self._recorder.recording else 0
         self._launch(graph.handle, self._streams[stream])
         if start:
-            correlation = next(self._correlations)
-            self._recorder.api("graphLaunch", start, self._clock(), correlation)
+            self._called(("graphLaunch", start, self._clock(), _DEVICE, stream, MISSING))
             if self._light is not None and (graph.whole or self._at_head):
-                self._light.launched(correlation, graph.id)
+                self._light.launched(len(self._recorder.calls) - 1, graph.id)
         self._at_head = False
+
+    def _check(self, wait: Callable[[int], None], handle: int) -> None:
+        try:
+            wait(handle)
+        except self._cuda.error as error:
+            raise ExecutionError(f"{self._cuda.gpu} failed: {error}") from error
 
     def _create_stream(self, number: int) -> int:
         if self._closed:

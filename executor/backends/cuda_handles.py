@@ -17,7 +17,6 @@ class CudaArray:
     """A tensor's place in device memory.
 
     Attributes:
-        memory: keeps the buffer alive.
         host_dtype: NumPy's dtype, None for a block format.
         slot: where the next asynchronous copy to it is staged, once there was one.
         source: host memory that it was copied from before and that the driver reads directly, at `source_ptr`.
@@ -28,19 +27,25 @@ class CudaArray:
     dtype: str
     size: int
     nbytes: int
-    memory: Any
     host_dtype: np.dtype[Any] | None
     slot: Slot | None = None
     source: HostArray | None = None
     source_ptr: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class CudaEvent:
-    """An event without timing."""
+    """An event without timing.
+
+    Attributes:
+        stream: where it was recorded last.
+        copies: how many copies that stream had been given then.
+    """
 
     id: int
     handle: int
+    stream: int = 0
+    copies: int = 0
 
 
 class Streams(dict[int, int]):

@@ -1,27 +1,29 @@
 """From nodes to kernel calls: one function per op, named in `OPS`. The kernels are in `executor/kernels`.
 
-Matrix products of one token run our matrix-vector kernels; of several tokens cuBLAS, where weights are f32 or f16
-(activations are rounded to f16 beside f16 weights, sums are f32). q8_0 weights are read once per token.
+Matrix products of one token run our matrix-vector kernels, of up to eight tokens with f16 weights our tensor-core
+kernel, all others cuBLAS, where weights are f32 or f16. Sums are f32, and so are activations but in cuBLAS' products
+with f16 weights, where they are rounded to f16. q8_0 weights are read once per token.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import c_float, c_int, c_int64, c_void_p
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from executor.backends.cuda_gemm import Gemm, gemm
+from executor.backends.cuda_binding import BLOCK, Array, Calls, Op, block_of_rows, grid, suffix
+from executor.backends.cuda_delta_net import OPS as DELTA_NET
+from executor.backends.cuda_experts import OPS as EXPERTS
+from executor.backends.cuda_gemm import gemm
 from executor.backends.cuda_library import KernelCall, Library
-from executor.backends.cuda_mul_mat import FUSED, mul_mat_call
+from executor.backends.cuda_mul_mat import FUSED, mul_mat_call, takes_tokens, tokens_call
 from executor.backends.cuda_runtime import Cuda
 from executor.graph import Tensor
 from tracer.errors import ExecutionError
 
-BLOCK: Final = 256
 ATTENTION_BLOCK: Final = 512
-SUFFIX: Final = {"float32": "f32", "float16": "f16", "q8_0": "q8_0", "int32": "i32", "int64": "i64"}
 
 
 class AttentionArguments(ctypes.Structure):
@@ -29,18 +31,19 @@ class AttentionArguments(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("q", "k", "v", "mask", "out")),
-        *((name, ctypes.c_int) for name in ("heads", "kv_heads", "head", "cells")),
+        *((name, ctypes.c_int) for name in ("heads", "kv_heads", "head", "cells", "tokens")),
         ("scale", ctypes.c_float),
     )
 
 
-class Array(Protocol):
-    """A tensor's place on the device."""
+class NormRopeArguments(ctypes.Structure):
+    """`struct NormRope` of norm_rope.cu."""
 
-    ptr: int
-    shape: tuple[int, ...]
-    dtype: str
-    size: int
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "norm", "positions", "turns", "rows", "out")),
+        *((name, ctypes.c_int) for name in ("heads", "head", "dims", "neox", "width")),
+        ("eps", ctypes.c_float),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,7 @@ class CudaKernel:
     """A node's kernel bound to its memory; nearly always one call."""
 
     label: str
-    calls: Sequence[KernelCall | Gemm]
+    calls: Calls
 
     def issue(self, cuda: Cuda, stream: int, early: bool = False) -> None:
         """Launch; `early`: it may begin before the stream's last kernel has ended."""
@@ -58,10 +61,6 @@ class CudaKernel:
             else:
                 call.issue(cuda, stream)
             early = isinstance(call, KernelCall) and early
-
-
-Calls = Sequence[KernelCall | Gemm]
-Op = Callable[[Library, Tensor, Array, Sequence[Array]], Calls]
 
 
 def bind(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> CudaKernel:
@@ -75,42 +74,56 @@ def bind(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Cu
     return CudaKernel(f"{node.op}({node.name})", OPS[node.op](library, node, out, src))
 
 
-def _grid(n: int, y: int = 1, most: int = 528) -> tuple[int, int]:
-    return min(-(-n // BLOCK), most), y
-
-
-def _suffix(node: Tensor, dtype: str, known: str) -> str:
-    suffix = SUFFIX.get(dtype, dtype)
-    if suffix not in known.split():
-        raise ExecutionError(f"backend 'cuda' computes {node.op} for {known}, not for {dtype} ({node.name})")
-    return suffix
-
-
 def _binary(known: str) -> Op:
     def op(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
-        """out = x op y, y repeated."""
+        """out = x op y, y repeated; or y has one value for all columns of a row."""
         x, y = src
-        name = f"{node.op}_{_suffix(node, out.dtype, known)}"
-        arguments = (c_void_p(out.ptr), c_void_p(x.ptr), c_void_p(y.ptr), c_int(out.size), c_int(y.size))
-        return [library.call("elementwise.cu", name, _grid(out.size), BLOCK, arguments, kept=(out, *src))]
+        column = len(y.shape) > 1 and y.shape[-1] == 1 and x.shape[-1] > 1
+        name = f"{node.op}_{'column_' if column else ''}{suffix(node, out.dtype, known)}"
+        repeat = x.shape[-1] if column else y.size
+        arguments = (c_void_p(out.ptr), c_void_p(x.ptr), c_void_p(y.ptr), c_int(out.size), c_int(repeat))
+        return [library.call("elementwise.cu", name, grid(out.size), BLOCK, arguments, kept=(out, *src))]
 
     return op
 
 
-def _cpy(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
-    _suffix(node, src[0].dtype, "f32 i32")
+def _unary(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
     arguments = (c_void_p(out.ptr), c_void_p(src[0].ptr), c_int(out.size))
-    return [library.call("elementwise.cu", "cpy_32", _grid(out.size), BLOCK, arguments, kept=(out, *src))]
+    return [library.call("elementwise.cu", f"{node.op}_f32", grid(out.size), BLOCK, arguments, kept=(out, *src))]
+
+
+def _l2_norm(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
+    width = node.shape[-1]
+    arguments = (c_void_p(out.ptr), c_void_p(src[0].ptr), c_int(width), c_float(node.params["eps"]))
+    rows = (out.size // width, 1)
+    return [library.call("elementwise.cu", "l2_norm_f32", rows, block_of_rows(width, 256), arguments, kept=(out, *src))]
+
+
+def _sum_rows(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
+    width = src[0].shape[-1]
+    arguments = (c_void_p(out.ptr), c_void_p(src[0].ptr), c_int(width))
+    rows = (out.size, 1)
+    return [
+        library.call("elementwise.cu", "sum_rows_f32", rows, block_of_rows(width, 256), arguments, kept=(out, *src))
+    ]
+
+
+def _cpy(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
+    suffix(node, src[0].dtype, "f32 i32")
+    arguments = (c_void_p(out.ptr), c_void_p(src[0].ptr), c_int(out.size))
+    return [library.call("elementwise.cu", "cpy_32", grid(out.size), BLOCK, arguments, kept=(out, *src))]
 
 
 def _rope(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
     _n, heads, head = node.shape
+    if node.params["mode"] != "normal" or node.params["dims"] != head:
+        return _norm_rope(library, node, out, src)
     turns = library.turns(node.params["base"], head)
     arguments = (
         c_void_p(out.ptr), c_void_p(src[0].ptr), c_void_p(src[1].ptr), c_void_p(turns.data.ptr),
         c_int(out.size // 2), c_int(heads), c_int(head // 2),
     )  # fmt: skip
-    return [library.call("elementwise.cu", "rope_f32", _grid(out.size // 2), BLOCK, arguments, kept=(out, *src, turns))]
+    return [library.call("elementwise.cu", "rope_f32", grid(out.size // 2), BLOCK, arguments, kept=(out, *src, turns))]
 
 
 def _rms_norm(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
@@ -127,6 +140,25 @@ def _rms_norm(library: Library, node: Tensor, out: Array, src: Sequence[Array]) 
     return [library.call("elementwise.cu", "rms_norm_f32", (out.size // width, 1), block, arguments, kept=(out, *src))]
 
 
+def _norm_rope(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
+    """Rope in any mode, with the norm before it and the set_rows behind it if they were fused."""
+    parts = {part.op: part for part in node.params.get("parts", (node,))}
+    rope, norm = parts["rope"], parts.get("rms_norm")
+    _n, heads, head = rope.shape
+    if head > 256:
+        raise ExecutionError(f"backend 'cuda' has rope for heads up to 256, not of {head} ({node.name})")
+    dims, named = rope.params["dims"], iter(src)
+    x, weight, positions = next(named), next(named).ptr if norm else 0, next(named)
+    rows = next(named).ptr if "set_rows" in parts else 0
+    turns = library.turns(rope.params["base"], dims)
+    packed = NormRopeArguments(
+        x.ptr, weight, positions.ptr, turns.data.ptr, rows, out.ptr, heads, head, dims,
+        rope.params["mode"] == "neox", norm.shape[-1] if norm else head, norm.params["eps"] if norm else 0.0,
+    )  # fmt: skip
+    name = f"norm_rope_{suffix(node, out.dtype, 'f32 f16')}"
+    return [library.call("norm_rope.cu", name, (heads, positions.size), 32, (packed,), kept=(out, *src, turns))]
+
+
 def _argmax(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
     arguments = (c_void_p(out.ptr), c_void_p(src[0].ptr), c_int(src[0].shape[-1]))
     return [library.call("elementwise.cu", "argmax_f32", (out.size, 1), 1024, arguments, kept=(out, *src))]
@@ -135,36 +167,38 @@ def _argmax(library: Library, node: Tensor, out: Array, src: Sequence[Array]) ->
 def _get_rows(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
     table, rows = src
     width = out.size // rows.size
-    name = f"get_rows_{_suffix(node, table.dtype, 'f32 f16 q8_0')}"
+    name = f"get_rows_{suffix(node, table.dtype, 'f32 f16 q8_0')}"
     arguments = (
-        c_void_p(out.ptr), c_void_p(table.ptr), c_void_p(rows.ptr), c_int(width), c_int64(table.size)
+        c_void_p(out.ptr), c_void_p(table.ptr), c_void_p(rows.ptr), c_int(width), c_int64(table.size),
+        c_int(rows.shape[-1]), c_int(table.shape[-2] if len(table.shape) > 2 else 0),
     )  # fmt: skip
-    grid = (-(-width // BLOCK), rows.size)
-    return [library.call("rows.cu", name, grid, BLOCK, arguments, kept=(out, *src))]
+    return [library.call("rows.cu", name, (-(-width // BLOCK), rows.size), BLOCK, arguments, kept=(out, *src))]
 
 
 def _set_rows(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
     values, rows, _destination = src
     width = values.size // rows.size
-    name = f"set_rows_{_suffix(node, out.dtype, 'f32 f16 i32')}"
+    name = f"set_rows_{suffix(node, out.dtype, 'f32 f16 i32')}"
     arguments = (c_void_p(out.ptr), c_void_p(values.ptr), c_void_p(rows.ptr), c_int(width))
-    return [library.call("rows.cu", name, _grid(width, rows.size), BLOCK, arguments, kept=(out, *src))]
+    return [library.call("rows.cu", name, grid(width, rows.size), BLOCK, arguments, kept=(out, *src))]
 
 
 def _attention(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
     q, k, v, mask = src
-    (n, heads, head), (_, cells, kv_heads, _) = q.shape, k.shape
+    (n, heads, head), (sequences, cells, kv_heads, _) = q.shape, k.shape
     if head not in (8, 16, 32, 64, 128, 256):
         raise ExecutionError(f"backend 'cuda' has attention for heads of 8, 16, ... 256, not of {head} ({node.name})")
-    name = f"flash_attn_{_suffix(node, k.dtype, 'f32 f16')}"
+    name = f"flash_attn_{suffix(node, k.dtype, 'f32 f16')}"
     packed = AttentionArguments(
-        q.ptr, k.ptr, v.ptr, mask.ptr, out.ptr, heads, kv_heads, head, cells, node.params["scale"]
+        q.ptr, k.ptr, v.ptr, mask.ptr, out.ptr, heads, kv_heads, head, cells, n // sequences, node.params["scale"],
     )  # fmt: skip
     return [library.call("attention.cu", name, (heads, n), ATTENTION_BLOCK, (packed,), kept=(out, *src))]
 
 
 def _mul_mat(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
     weight, x = src
+    if takes_tokens(weight, x.shape[0]):
+        return [tokens_call(library, out, src)]
     if x.shape[0] > 1 and weight.dtype in ("float32", "float16"):
         return gemm(library, out, weight, x)
     return [mul_mat_call(library, node, out, src)]
@@ -175,8 +209,10 @@ def _fused(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> 
 
 
 OPS: Final[Mapping[str, Op]] = {
-    "add": _binary("f32 i32 i64"), "mul": _binary("f32"), "swiglu": _binary("f32"), "cpy": _cpy, "rope": _rope,
-    "rms_norm": _rms_norm, "rms_norm+mul": _rms_norm, "argmax": _argmax, "get_rows": _get_rows,
-    "set_rows": _set_rows, "flash_attn_ext": _attention, "mul_mat": _mul_mat, **dict.fromkeys(FUSED, _fused),
+    "add": _binary("f32 i32 i64"), **dict.fromkeys(("mul", "div", "swiglu"), _binary("f32")), "cpy": _cpy,
+    "rope": _rope, "rms_norm": _rms_norm, "rms_norm+mul": _rms_norm, "argmax": _argmax, "get_rows": _get_rows,
+    "set_rows": _set_rows, "flash_attn_ext": _attention, **dict.fromkeys(FUSED, _fused), "mul_mat": _mul_mat,
+    **dict.fromkeys(("silu", "sigmoid", "softplus"), _unary), "l2_norm": _l2_norm, "sum_rows": _sum_rows,
+    "rms_norm+mul+rope": _norm_rope, "rms_norm+mul+rope+set_rows": _norm_rope, **EXPERTS, **DELTA_NET,
 }  # fmt: skip
 """Op name -> what binds its kernel."""

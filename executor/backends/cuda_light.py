@@ -8,7 +8,7 @@ from executor.backends.cuda_clock import GpuClock
 from executor.backends.cuda_library import Library
 from executor.backends.cuda_stamps import Stamps
 from executor.clocks import Alignment, Offset
-from tracer.recorders.host import HostRecorder
+from tracer.recorders.host import FIRST_CALL, HostRecorder
 
 
 class LightPass:
@@ -32,9 +32,9 @@ class LightPass:
         self._launched.clear()
         self._before = self._gpu_clock.offset(self._stream, clock)
 
-    def launched(self, correlation: int, graph: int) -> None:
-        """A stamped step was launched by the call of that correlation."""
-        self._launched.append((correlation, graph))
+    def launched(self, call: int, graph: int) -> None:
+        """A stamped step was launched by that call, as an index into the recorder's `calls`."""
+        self._launched.append((call, graph))
 
     def report(self, recorder: HostRecorder, device: int) -> None:
         """Report the steps since `begin` as graph launches on stream 0. Call it while the device is idle."""
@@ -44,7 +44,7 @@ class LightPass:
         recorder.describe_device_clock(alignment.error_ns, alignment.drift_ppm)
         times = alignment.to_host(self.stamps.read()).tolist()
         kept = min(len(times), len(self._launched))
-        for (head, tail), (correlation, graph) in zip(
+        for (head, tail), (call, graph) in zip(
             times[len(times) - kept :], self._launched[len(self._launched) - kept :], strict=True
         ):
-            recorder.graph_launch(head, tail, device=device, stream=0, correlation=correlation, graph=graph)
+            recorder.graph_launch(head, tail, device=device, stream=0, correlation=FIRST_CALL + call, graph=graph)

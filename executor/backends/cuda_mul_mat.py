@@ -19,6 +19,11 @@ LONG_ROW: Final = 4096
 BLOCKS_PER_MULTIPROCESSOR: Final = 4
 LEAST_ROWS_PER_BLOCK: Final = 4
 
+MOST_TOKENS: Final = 8
+"""Tokens that the tensor-core kernel takes at once; it reads the weights once for all of them."""
+_TOKENS_WARPS: Final = 8
+_TOKENS_TILE: Final = 16
+
 FUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "mul_mat": ("weight", "x"),
     "mul_mat+add": ("weight", "x", "residual"),
@@ -49,6 +54,31 @@ class Arguments(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("outputs", "inputs", "head", "rows_per_block")),
         ("eps", ctypes.c_float),
     )  # fmt: skip
+
+
+class TokensArguments(ctypes.Structure):
+    """`struct Arguments` of mul_mat_tokens.cu."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("weight", "x", "out")),
+        *((name, ctypes.c_int) for name in ("outputs", "inputs", "tokens")),
+    )
+
+
+def takes_tokens(weight: Any, tokens: int) -> bool:
+    """Whether `tokens_call` has a kernel for the product."""
+    dtype, (_outputs, inputs) = weight.dtype, weight.shape
+    return dtype == "float16" and 1 < tokens <= MOST_TOKENS and inputs % _VALUES_PER_LOAD[dtype] == 0
+
+
+def tokens_call(library: Library, out: Any, src: Sequence[Any]) -> KernelCall:
+    """One call for a product of a few tokens."""
+    weight, x = src
+    outputs, inputs = weight.shape
+    packed = TokensArguments(weight.ptr, x.ptr, out.ptr, outputs, inputs, x.shape[0])
+    grid = (-(-outputs // _TOKENS_TILE), 1)
+    name = "mul_mat_tokens_f16"
+    return library.call("mul_mat_tokens.cu", name, grid, 32 * _TOKENS_WARPS, (packed,), kept=(out, *src))
 
 
 def mul_mat_call(library: Library, node: Tensor, out: Any, src: Sequence[Any]) -> KernelCall:

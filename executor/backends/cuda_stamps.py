@@ -1,4 +1,8 @@
-"""The GPU's clock at head and tail of every step, written by the GPU itself into a history that is read late."""
+"""The GPU's clock at head and tail of every step, written by the GPU itself into a history that is read late.
+
+Kernels of their own resolve as finely as stamps inside the first and last kernel or event-record nodes (32 ns on an
+H200) and add least, 2.0 against 2.3 and 2.7 us per token (benchmarks/gpu_stamps.py). Events keep one time only.
+"""
 
 from __future__ import annotations
 

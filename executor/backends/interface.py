@@ -147,6 +147,13 @@ class Backend(Protocol):
     def event_wait(self, event: Event, stream: int) -> None:
         """Let later work of a stream wait for the event's last issued record; no wait if there is none."""
 
+    def event_synchronize(self, event: Event) -> None:
+        """Wait on the host until the event's last issued record has happened.
+
+        Raises:
+            ExecutionError: something issued to this device, on any stream, failed.
+        """
+
     # Graphs
 
     def instantiate(self, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> GraphExec:

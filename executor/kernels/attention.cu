@@ -1,5 +1,5 @@
 // Decode attention over the KV cache with grouped queries: one block of 512 threads per query head and token.
-// q (N, heads, D) f32; k, v (N, cells, KV heads, D), f32 or f16; mask (N, cells) f32, added to the scores; out (N, heads * D).
+// q (N, heads, D) f32; k, v (S, cells, KV heads, D), f32 or f16, N = S * tokens; mask (N, cells) f32, added to the scores; out (N, heads * D).
 // D is 8, 16, ... 256: D / 8 lanes, a slot, read a cell, 8 values each. Every slot keeps a softmax of its own over the cells
 // it reads (greatest score, sum, weighted values); they are merged at the end. UNROLL cells per slot are in flight.
 
@@ -13,7 +13,7 @@ struct Attention {
     const void* v;
     const float* mask;
     float* out;
-    int heads, kv_heads, head, cells;
+    int heads, kv_heads, head, cells, tokens;
     float scale;
 };
 
@@ -52,7 +52,7 @@ __device__ __forceinline__ void attend(const Attention& a) {
     __shared__ float tops[warps], sums[warps], parts[warps][256];
     const int head = blockIdx.x, token = blockIdx.y, kv_head = head / (a.heads / a.kv_heads), warp = threadIdx.x / WARP;
     const int lanes = a.head / 8, lane = threadIdx.x % lanes, slot = threadIdx.x / lanes, slots = THREADS / lanes;
-    const i64 stride = i64(a.kv_heads) * a.head, first = i64(token) * a.cells * stride + kv_head * a.head + lane * 8;
+    const i64 stride = i64(a.kv_heads) * a.head, first = i64(token / a.tokens) * a.cells * stride + kv_head * a.head + lane * 8;
     const float* mask = a.mask + i64(token) * a.cells;
     let_successor_start();
     for (int u = 0; u < unroll; u++) {

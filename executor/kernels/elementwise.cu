@@ -19,6 +19,25 @@ extern "C" __global__ void add_i64(i64* out, const i64* x, const int* y, int n, 
 extern "C" __global__ void mul_f32(float* out, const float* x, const float* y, int n, int period) {
     EACH(i, n) out[i] = x[i] * y[i % period];
 }
+extern "C" __global__ void div_f32(float* out, const float* x, const float* y, int n, int period) {
+    EACH(i, n) out[i] = x[i] / y[i % period];
+}
+// y has a value per row of `columns`
+extern "C" __global__ void mul_column_f32(float* out, const float* x, const float* y, int n, int columns) {
+    EACH(i, n) out[i] = x[i] * y[i / columns];
+}
+extern "C" __global__ void div_column_f32(float* out, const float* x, const float* y, int n, int columns) {
+    EACH(i, n) out[i] = x[i] / y[i / columns];
+}
+extern "C" __global__ void silu_f32(float* out, const float* x, int n) {
+    EACH(i, n) out[i] = x[i] / (1.f + expf(-x[i]));
+}
+extern "C" __global__ void sigmoid_f32(float* out, const float* x, int n) {
+    EACH(i, n) out[i] = 1.f / (1.f + expf(-x[i]));
+}
+extern "C" __global__ void softplus_f32(float* out, const float* x, int n) {
+    EACH(i, n) out[i] = fmaxf(x[i], 0.f) + log1pf(expf(-fabsf(x[i])));
+}
 extern "C" __global__ void swiglu_f32(float* out, const float* gate, const float* up, int n, int period) {
     EACH(i, n) out[i] = gate[i] / (1.f + expf(-gate[i])) * up[i];
 }
@@ -65,6 +84,28 @@ extern "C" __global__ void rms_norm_f32(float4* out, const float4* x, const floa
         const float4 u = !weight ? make_float4(1.f, 1.f, 1.f, 1.f) : round < 4 ? w[round] : weight[i];
         out[i] = make_float4(v.x * factor * u.x, v.y * factor * u.y, v.z * factor * u.z, v.w * factor * u.w);
     }
+}
+
+// x / max(sqrt(sum of squares), eps) of each row, one block per row.
+extern "C" __global__ void l2_norm_f32(float* out, const float* x, int width, float eps) {
+    __shared__ float scratch[WARP];
+    let_successor_start();
+    wait_for_predecessor();
+    x += i64(blockIdx.x) * width;
+    out += i64(blockIdx.x) * width;
+    float squares = 0.f;
+    for (int i = threadIdx.x; i < width; i += blockDim.x) squares += x[i] * x[i];
+    const float length = fmaxf(sqrtf(block_sum(squares, scratch)), eps);
+    for (int i = threadIdx.x; i < width; i += blockDim.x) out[i] = x[i] / length;
+}
+extern "C" __global__ void sum_rows_f32(float* out, const float* x, int width) {
+    __shared__ float scratch[WARP];
+    let_successor_start();
+    wait_for_predecessor();
+    float sum = 0.f;
+    for (int i = threadIdx.x; i < width; i += blockDim.x) sum += x[i64(blockIdx.x) * width + i];
+    sum = block_sum(sum, scratch);
+    if (threadIdx.x == 0) out[blockIdx.x] = sum;
 }
 
 // Column of the first greatest value of each row: one block of 1024 per row.

@@ -3,22 +3,22 @@
 #include "common.cuh"
 
 template <class Weight>
-__device__ __forceinline__ void gather(float* out, const u8* table, const int* rows, int width, i64 size) {
+__device__ __forceinline__ void gather(float* out, const u8* tables, const int* rows, int width, i64 size, int chosen, int height) {
     let_successor_start();
     wait_for_predecessor();
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < width) out[i64(blockIdx.y) * width + i] = Weight::value(table, i64(rows[blockIdx.y]) * width + i, size);
+    const int i = blockIdx.x * blockDim.x + threadIdx.x, table = blockIdx.y / chosen;
+    const i64 row = i64(table) * height + rows[blockIdx.y];
+    if (i < width) out[i64(blockIdx.y) * width + i] = Weight::value(tables, row * width + i, size);
 }
-// out (N, width) from table (R, width); size is R * width.
-extern "C" __global__ void get_rows_f32(float* out, const u8* table, const int* rows, int width, i64 size) {
-    gather<F32>(out, table, rows, width, size);
-}
-extern "C" __global__ void get_rows_f16(float* out, const u8* table, const int* rows, int width, i64 size) {
-    gather<F16>(out, table, rows, width, size);
-}
-extern "C" __global__ void get_rows_q8_0(float* out, const u8* table, const int* rows, int width, i64 size) {
-    gather<Q8_0>(out, table, rows, width, size);
-}
+// out (N, width) from tables of `height` rows; every `chosen` row numbers are for the next one. size is that of all tables.
+#define KERNEL(suffix, weight) \
+    extern "C" __global__ void get_rows_##suffix( \
+        float* out, const u8* tables, const int* rows, int width, i64 size, int chosen, int height) { \
+        gather<weight>(out, tables, rows, width, size, chosen, height); \
+    }
+KERNEL(f32, F32)
+KERNEL(f16, F16)
+KERNEL(q8_0, Q8_0)
 
 __device__ __forceinline__ void store(int* to, int x) { *to = x; }
 template <class To, class From>

@@ -1,4 +1,4 @@
-"""Model builders: from a shape, a batch and a strategy's wish to the graph of one decode step."""
+"""Model builders: from a shape, a batch and a strategy's wish to the graph of one step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from executor.models.llama import LLAMA_1_1B, LLAMA_3B, LLAMA_8B, TINY, LlamaConfig, build
+from executor.models.decoder import build
+from executor.models.shape import SHAPES, Shape
 from executor.models.step import DecodeStep
 from executor.names import lookup
 
@@ -16,21 +17,18 @@ WEIGHTS: Final[Mapping[str, str]] = {"f32": "float32", "f16": "float16", "q8_0":
 """ggml's name of a weight format -> dtype of the weight tensors."""
 
 
-def _llama(config: LlamaConfig) -> Builder:
+def builder_of(shape: Shape) -> Builder:
+    """The builder of a shape, see `MODELS`."""
+
     def builder(*, weights: str | None = None, context: int | None = None, **options: Any) -> DecodeStep:
-        dtype = lookup("weight format", weights, WEIGHTS) if weights else config.weights
-        return build(replace(config, weights=dtype, context=context or config.context), **options)
+        dtype = lookup("weight format", weights, WEIGHTS) if weights else shape.weights
+        return build(replace(shape, weights=dtype, context=context or shape.context), **options)
 
     return builder
 
 
-MODELS: Final[Mapping[str, Builder]] = {
-    "tiny": _llama(TINY),
-    "llama-1.1b": _llama(LLAMA_1_1B),
-    "llama-3b": _llama(LLAMA_3B),
-    "llama-8b": _llama(LLAMA_8B),
-}
-"""Name -> builder(weights, context, batch, on_device, history, keep_logits), see `llama.build`; weights is a name of
-`WEIGHTS`, and weights and context have the model's own as default."""
+MODELS: Final[Mapping[str, Builder]] = {name: builder_of(shape) for name, shape in SHAPES.items()}
+"""Name -> builder(weights, context, batch, prompt, on_device, history, keep_logits), see `decoder.build`; weights is a
+name of `WEIGHTS`, and weights and context have the model's own as default."""
 
-__all__ = ["MODELS", "WEIGHTS", "DecodeStep"]
+__all__ = ["MODELS", "WEIGHTS", "DecodeStep", "builder_of"]

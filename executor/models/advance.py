@@ -1,12 +1,13 @@
-"""Nodes that let a decode step prepare its own successor on the device."""
+"""Nodes that let a decode step sample on the device, and prepare its own successor there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from executor import ops
-from executor.graph import Graph, Tensor
-from executor.models.step import History
+from executor.graph import Flag, Graph, Tensor
+from executor.models.step import DecodeStep, History
 
 
 def advance_on_device(
@@ -38,3 +39,8 @@ def advance_on_device(
     for counter in (*counters, row):
         ops.add_inplace(graph, counter, one, name=f"{counter.name} (next)")
     return History(token_history, logit_history)
+
+
+def sample_on_device(step: DecodeStep) -> DecodeStep:
+    """The same step, its graph with a node that samples greedily, for a host that fetches tokens instead of logits."""
+    return replace(step, sampled=ops.argmax(step.graph, step.logits, name="sampled", flags=Flag.OUTPUT))

@@ -1,4 +1,4 @@
-"""What a model builder returns: the graph of a decode step, and how the host drives it."""
+"""What a model builder returns: the graph of a step, and how the host drives it."""
 
 from __future__ import annotations
 
@@ -29,25 +29,31 @@ class History:
 
 @dataclass(frozen=True)
 class DecodeStep:
-    """One decode step of N independent sequences.
+    """One step of N independent sequences: the next token of each, or their prompts.
 
     Attributes:
         graph: its tensors; `graph.inputs` are what the host sends before the step, in that order.
         logits: the output, (N, vocabulary).
-        context: how many steps fit.
-        feed: (position, tokens (N,) int32) -> the inputs' values by name. It hands `tokens` on without looking at
-            its values, so it may be called before they are known. It may overwrite what it returned before: call it
-            only when the copies of the step before are done or staged.
-        start: tokens (N,) -> the state to load before the first step; other state stays, zeros at first.
+        context: how many tokens of a sequence fit.
+        feed: (position, tokens (N * prompt,) int32) -> the inputs' values by name. It hands `tokens` on without
+            looking at its values, so it may be called before they are known. It may overwrite what it returned before:
+            call it only when the copies of the step before are done or staged.
+        start: (position, tokens) -> the state to load before the first step; other state stays, zeros at first.
         history: set if the step advances on the device: then there are no inputs.
+        late: names of the inputs that hold sampled tokens; the others are known a step ahead.
+        sampled: the next tokens, (N,) int32, if the device samples and the host need not fetch the logits.
+        prompt: tokens of each sequence that the step takes at once.
     """
 
     graph: Graph
     logits: Tensor
     context: int
     feed: Callable[[int, np.ndarray[Any, Any]], HostArrays]
-    start: Callable[[np.ndarray[Any, Any]], HostArrays]
+    start: Callable[[int, np.ndarray[Any, Any]], HostArrays]
     history: History | None = None
+    late: frozenset[str] = frozenset({"inp_tokens"})
+    sampled: Tensor | None = None
+    prompt: int = 1
 
     @property
     def batch(self) -> int:
@@ -68,15 +74,17 @@ def random_weights(graph: Graph, seed: int) -> HostArrays:
 def random_weight(weight: Tensor, seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Seeded values, the same for a name, a shape and a seed in every graph; float32 whatever the dtype.
 
-    Matrices are scaled by their row length, so that activations keep their size; norms lie around 1.
+    Matrices are scaled by their row length, so that activations keep their size; norms and biases lie around 1, the
+    decay rates of a delta net around -1.
     """
     values = np.random.default_rng([seed, zlib.crc32(weight.name.encode())])
     normal = values.standard_normal(weight.shape, dtype=np.float32)
     if len(weight.shape) == 1:
-        return np.float32(1) + np.float32(0.1) * normal
+        around_one = np.float32(1) + np.float32(0.1) * normal
+        return -around_one if weight.name.endswith("ssm_a") else around_one
     return normal / np.float32(weight.shape[-1] ** 0.5)
 
 
 def first_tokens(step: DecodeStep, seed: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """The token that each sequence starts from."""
-    return np.random.default_rng([seed, 0]).integers(step.vocabulary, size=step.batch, dtype=np.int32)
+    """What each sequence starts from: a token, or a prompt; sequence by sequence."""
+    return np.random.default_rng([seed, 0]).integers(step.vocabulary, size=step.batch * step.prompt, dtype=np.int32)

@@ -40,10 +40,10 @@ def summing_step(inputs, *, batch=1, on_device=False, history=0, keep_logits=Fal
     def feed(position, tokens):
         return {f"x{i}": np.full((batch, width), i + position, np.float32) for i in range(inputs)}
 
-    def start(tokens):
+    def start(position, tokens):
         return {"one": np.ones(1, np.int32), "step": np.zeros(1, np.int64)} if on_device else {}
 
-    return DecodeStep(graph, total, 256, feed, start, kept)
+    return DecodeStep(graph, total, 256, feed, start, kept, late=frozenset({"x0"}))
 
 
 def fan_out_graph(branches=3, length=2, op="copy"):
@@ -89,7 +89,7 @@ def graph_of(edges, size=4, op="copy"):
 
 
 def as_step(graph):
-    return DecodeStep(graph, graph.nodes[-1], 256, lambda position, tokens: {}, lambda tokens: {})
+    return DecodeStep(graph, graph.nodes[-1], 256, lambda position, tokens: {}, lambda position, tokens: {})
 
 
 class Gate:

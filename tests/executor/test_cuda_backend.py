@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from executor import ops
+from executor.backends import open_backend
 from executor.backends.cuda import MADE_ON_DEVICE, TAKEN_BY_DRIVER, CudaBackend
 from executor.backends.cuda_library import KernelCall
+from executor.backends.cuda_runtime import load_cuda
 from executor.backends.cuda_staging import SLOTS
 from executor.graph import Flag, Graph
 from executor.models import MODELS
@@ -118,7 +120,7 @@ def test_calls_are_reported_while_a_recorder_records(backend):
 def test_memory_is_zero_and_aligned(backend):
     for nbytes in (1, 1000, 1 << 20):
         memory = backend.alloc(nbytes)
-        assert memory.ptr % 64 == 0
+        assert memory % 64 == 0
         array = backend.array(memory, 0, leaf((nbytes,), "uint8"))
         values = backend.host_array((nbytes,), "uint8")
         backend.copy_to_host(values, array, 0)
@@ -163,7 +165,7 @@ def test_large_weights_are_made_on_the_gpu_and_are_normal(backend, weights):
     seen = []
     for seed in (0, 0, 1):
         backend.load_random(array, weight, seed)
-        raw = backend.array(array.memory, 0, leaf((weight.nbytes,), "uint8"))
+        raw = backend.array(array.ptr, 0, leaf((weight.nbytes,), "uint8"))
         values = backend.host_array((weight.nbytes,), "uint8")
         backend.copy_to_host(values, raw, 0)
         backend.synchronize(0)
@@ -203,3 +205,14 @@ def test_weights_of_all_formats_can_be_loaded(backend):
         step = MODELS["tiny"](weights=weights)
         arrays = load_weights(backend, step, 0)
         assert {name: a.nbytes for name, a in arrays.items()} == {w.name: w.nbytes for w in step.graph.weights}
+
+
+def test_a_closed_backend_holds_no_memory():
+    """Whatever still refers to its arrays."""
+    runtime = load_cuda().runtime
+    backend = open_backend("cuda")
+    before = runtime.memGetInfo()[0]
+    kept = [backend.alloc(256 << 20) for _ in range(2)]
+    assert before - runtime.memGetInfo()[0] >= 512 << 20
+    backend.close()
+    assert runtime.memGetInfo()[0] >= before, kept

@@ -30,6 +30,14 @@ def test_a_graph_refuses_equal_names_and_foreign_sources():
         other.node("z", "add", (4,), "float32", (x, x))
 
 
+def heads_of(graph, n=2):
+    return graph.leaf(f"heads of {n}", (n, 2, 4))
+
+
+def state_of(graph, n=3):
+    return graph.leaf(f"state of {n}", (n, 2, 4, 4))
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -39,6 +47,19 @@ def test_a_graph_refuses_equal_names_and_foreign_sources():
         (lambda g, a, b: ops.cpy(g, a, b, name="y"), "cpy wants equal shapes"),
         (lambda g, a, b: ops.set_rows(g, a, b, b, name="y"), "set_rows wants equal rows"),
         (lambda g, a, b: ops.get_rows(g, a, b, name="y"), "get_rows wants a vector"),
+        (lambda g, a, b: ops.rope(g, a, b, base=1.0, mode="nox", name="y"), "rope wants a known mode"),
+        (lambda g, a, b: ops.top_k(g, a, k=4, name="y"), "top_k cannot choose 4 columns"),
+        (lambda g, a, b: ops.mul_mat_id(g, heads_of(g), heads_of(g, 3), a, name="y"), "mul_mat_id wants an input"),
+        (lambda g, a, b: ops.moe_expert_reduce(g, heads_of(g), a, name="y"), "wants a weight per expert"),
+        (lambda g, a, b: ops.ssm_conv(g, a, b, heads_of(g), name="y"), "ssm_conv wants a kernel per channel"),
+        (
+            lambda g, a, b: ops.gated_delta_net(g, *[heads_of(g, i) for i in range(5)], state_of(g), scale=1, name="y"),
+            "gated_delta_net wants heads that fit",
+        ),
+        (
+            lambda g, a, b: ops.flash_attn_ext(g, heads_of(g), state_of(g), state_of(g, 5), a, scale=1, name="y"),
+            "heads do not fit",
+        ),
     ],
 )
 def test_ops_check_shapes(build, message):

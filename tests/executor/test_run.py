@@ -1,7 +1,9 @@
 """Runs: what is recorded, in which order, and what is refused."""
 
 import threading
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from executor.backends.cpu import CpuBackend
@@ -39,7 +41,7 @@ def test_token_ranges_lie_inside_their_repeat_and_are_numbered(strategy):
     for i, (_, token) in enumerate(tokens.iterrows()):
         repeat = repeats.iloc[i // 3]
         assert repeat["start"] <= token["start"] <= token["end"] <= repeat["end"]
-    assert {"inputs", "graph_launch"} <= set(nvtx["text"])
+    assert {"repeat", "token"} <= set(nvtx["text"])
 
 
 def test_with_ggg_the_host_is_ahead_of_the_device_and_reads_late():
@@ -114,7 +116,7 @@ def test_names_say_what_is_not_usual():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"strategy": "ssss"}, "unknown strategy 'ssss'; known are sccc, saaas, aaas, aaag, ggg"),
+        ({"strategy": "ssss"}, "unknown strategy 'ssss'; known are sccc, saaas, aaas, aaag, aga, ggg"),
         ({"model": "tny"}, "unknown model 'tny'; known are .*Did you mean 'tiny'"),
         ({"backend": "cup"}, "unknown backend 'cup'.*Did you mean 'cpu'"),
         ({"launch": "eagre"}, "unknown launch kind.*Did you mean 'eager'"),
@@ -159,3 +161,30 @@ def test_a_failure_on_the_device_ends_the_run_and_its_threads():
 
 def test_no_configurations_no_results():
     assert execute([]) == []
+
+
+@pytest.mark.parametrize("strategy", ["sccc", "saaas", "aaag", "aga"])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_sampling_on_the_device_gives_the_host_s_tokens_and_fetches_only_those(strategy, batch):
+    base = Configuration(strategy=strategy, batch=batch, tokens=6, repeats=1)
+    host, device = execute([base, replace(base, sampling="device")])
+    assert np.array_equal(host.tokens, device.tokens)
+    fetched = device.trace["memcpys"].query("kind == 'DtoH'")["bytes"]
+    assert (fetched == 4 * batch).all()
+    assert len(fetched) == 6 + base.warmup
+    assert device.configuration.name.endswith("-sampled")
+
+
+def test_a_device_that_samples_can_give_its_logits_too():
+    base = Configuration(strategy="aga", tokens=4, repeats=1)
+    host, device = execute([base, replace(base, sampling="device")], keep_logits=True)
+    assert np.array_equal(host.logits, device.logits)
+
+
+def test_aga_sends_only_the_token_between_the_sync_and_the_launch():
+    (result,) = execute([Configuration(strategy="aga", tokens=4, repeats=1, warmup=0)])
+    calls = result.trace["api"].sort_values("start").query("name != 'memcpy'")["name"].astype("str").tolist()
+    launches = [i for i, name in enumerate(calls) if name == "graphLaunch"]
+    assert all(calls[i - 2 : i] == ["eventSynchronize", "memcpyAsync"] for i in launches[1:])
+    step = ["graphLaunch", "memcpyAsync", "eventRecord", *["memcpyAsync"] * 5]
+    assert all(calls[i : i + 8] == step for i in launches)

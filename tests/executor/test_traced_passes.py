@@ -59,7 +59,7 @@ def test_a_pass_that_fails_says_why(light):
 
 
 def test_the_child_needs_cupti(tmp_path, capsys):
-    order = io.StringIO(json.dumps({"configuration": {"tokens": 2}, "run": {}}))
+    order = io.StringIO(json.dumps({"configuration": {"tokens": 2}, "run": {}, "kinds": "lean"}))
     assert main(["node", str(tmp_path / "node")], order) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
     assert not (tmp_path / "node").exists()

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from executor.strategies import STRATEGIES
-from tests.sync_counts.test_cpu import copies, syncs
+from tests.sync_counts.test_cpu import copies, recognised, spelled, syncs
 from tracer import read
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
@@ -16,9 +16,9 @@ TOKENS = 6
 pytestmark = pytest.mark.gpu
 
 
-def recorded(tmp_path, level, **options):
+def recorded(tmp_path, level, kinds="lean", **options):
     configuration = {"backend": "cuda", "tokens": TOKENS, "repeats": 2, "warmup": 2, **options}
-    order = json.dumps({"configuration": configuration, "run": {"configuration": configuration}})
+    order = json.dumps({"configuration": configuration, "run": {"configuration": configuration}, "kinds": kinds})
     command = [sys.executable, "-m", "executor.traced_pass", level, str(tmp_path / "pass")]
     done = subprocess.run(command, input=order, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -34,7 +34,7 @@ def test_graph_launches(tmp_path, strategy, concurrency, level):
     assert report.steps == 2 * TOKENS
     counts = report.syncs_per_token, report.copies_per_token, report.launches_per_token
     assert counts == (syncs(strategy, 6), copies(strategy, 6), 1)
-    assert (report.strategy, report.signature) == (strategy, STRATEGIES[strategy].notation.replace("*n", "×6"))
+    assert (report.strategy, report.signature) == (recognised(strategy), spelled(strategy))
     assert report.signature_share == 1.0
 
 
@@ -43,5 +43,5 @@ def test_eager_launches(tmp_path, strategy):
     trace = recorded(tmp_path, "node", strategy=strategy, launch="eager")
     report = sync_report(trace, find_steps(trace))
     assert (report.syncs_per_token, report.copies_per_token) == (syncs(strategy, 6), copies(strategy, 6))
-    assert report.strategy == strategy
+    assert report.strategy == recognised(strategy)
     assert report.launches_per_token > 20

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.gpu
 
 LOOP = '''
 import ctypes, json, tracer
-from tracer.recorders import activate, cupti as C, deactivate
+from tracer.recorders import cupti as C
 from tracer.recorders.cupti import CuptiRecorder
 from tracer.recorders.cupti_records import parse
 
@@ -91,9 +91,9 @@ def test_node_level_starts_and_stops_at_any_time() -> None:
 loop(5)
 recorder = CuptiRecorder()
 for tokens in (4, 3):
-    activate(recorder)
+    recorder.start()
     loop(tokens)
-    deactivate(recorder)
+    recorder.stop()
     loop(5)
 show(**counts(recorder.trace), notes=recorder.trace.notes, device=recorder.trace["devices"]["name"].tolist())
 """)
@@ -109,9 +109,9 @@ def test_graph_level_has_one_row_per_launch_and_may_start_again() -> None:
     found = facts("""
 recorder = CuptiRecorder("graph")
 for tokens in (4, 3):
-    activate(recorder)
+    recorder.start()
     loop(tokens)
-    deactivate(recorder)
+    recorder.stop()
     loop(5)
 show(**counts(recorder.trace))
 """)

@@ -11,8 +11,9 @@ import tracer
 from tracer.errors import RecordError, UsageError
 from tracer.recorders import cupti as recorder_module
 from tracer.recorders import cupti_layout as layout
-from tracer.recorders.cupti import ALL_KINDS, LEAN_KINDS, CuptiRecorder
+from tracer.recorders.cupti import ALL_KINDS, CuptiRecorder
 from tracer.recorders.cupti_buffers import SIZE, Buffers
+from tracer.recorders.cupti_layout import SETS
 from tracer.recorders.cupti_library import Cupti, find
 
 VERSION = 130001
@@ -153,9 +154,9 @@ def test_the_pool_grows_and_its_buffers_return_cleared(cupti: StandIn) -> None:
 
 
 def test_graph_level_adds_the_graphs_first_and_only_the_kinds_asked_for(cupti: StandIn) -> None:
-    with tracer.record("cupti", graph_trace="graph", kinds=LEAN_KINDS):
+    with tracer.record("cupti", graph_trace="graph", kinds=SETS["lean"]):
         assert cupti.enabled[0] == layout.GRAPH_TRACE
-        assert set(cupti.enabled) & {layout.MEMCPY, layout.RUNTIME, layout.SYNCHRONIZATION} == set()
+        assert set(cupti.enabled) & {layout.MEMCPY, layout.MARKER, layout.SYNCHRONIZATION} == set()
 
 
 def test_graph_level_comes_too_late_once_cuda_is_used_unless_it_was_on_before(cupti: StandIn) -> None:

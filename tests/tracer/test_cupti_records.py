@@ -1,6 +1,5 @@
 """CUPTI's raw buffers to a trace, on buffers made by hand: every field, every way in which a buffer can be odd."""
 
-import math
 import struct
 from collections.abc import Mapping
 
@@ -104,17 +103,6 @@ def test_ranges_marks_and_what_stays_open() -> None:
     ]
     assert trace["nvtx"]["payload"].tolist()[0] == 3
     assert trace.notes == ["1 NVTX ranges were still open at the end; they end with the recording"]
-
-
-def test_an_annotation_that_cupti_saw_too_is_there_once() -> None:
-    own = OwnRanges()
-    own.rows.append((ORIGIN + 9, ORIGIN + 41, 5, "token", "", 255, 7.0))
-    nvtx = trace_of(
-        marker(10, 2, 1, name=192), marker(40, 4, 1), marker(50, 2, 2, name=192), marker(60, 4, 2), own=own
-    )["nvtx"]
-    assert nvtx[["start", "end"]].to_numpy().tolist() == [[9, 41], [50, 60]]
-    assert nvtx["payload"].tolist()[0] == 7
-    assert math.isnan(nvtx["payload"].tolist()[1])
 
 
 def test_what_is_lost_is_said() -> None:

@@ -2,8 +2,10 @@
 
 import threading
 
+import pytest
+
 from tracer import annotate, record
-from tracer.recorders import activate, deactivate
+from tracer.recorders import ranges
 from tracer.recorders.host import HostRecorder
 
 
@@ -52,13 +54,13 @@ def test_nothing_is_recorded_while_stopped() -> None:
 
 def test_annotate_reaches_every_active_recorder_and_nests() -> None:
     first, second = HostRecorder(Clock()), HostRecorder(Clock())
-    activate(first)
+    first.start()
     with annotate("token", index=3):
-        activate(second)
+        second.start()
         with annotate("inputs"):
             pass
-        deactivate(second)
-    deactivate(first)
+        second.stop()
+    first.stop()
     with annotate("token"):
         pass
     rows = first.trace["nvtx"]
@@ -91,3 +93,20 @@ def test_a_range_closes_when_its_body_fails() -> None:
         except ValueError:
             pass
     assert recording.trace["nvtx"]["text"].tolist() == ["token"]
+
+
+@pytest.mark.parametrize(("takes_nvtx", "calls"), [(False, ["push", "pop"]), (True, [])])
+def test_annotate_calls_nvtx_unless_a_recorder_takes_it(monkeypatch: pytest.MonkeyPatch, takes_nvtx, calls) -> None:
+    """Under CUPTI the range would arrive twice; it still closes as it was opened."""
+    made: list[str] = []
+    monkeypatch.setattr(ranges.nvtx, "push_range", lambda *_, **__: made.append("push"))
+    monkeypatch.setattr(ranges.nvtx, "pop_range", lambda *_: made.append("pop"))
+    recorder = HostRecorder(Clock())
+    monkeypatch.setattr(recorder, "takes_nvtx", takes_nvtx)
+    with annotate("before"):
+        recorder.start()
+        with annotate("token"):
+            pass
+        assert made == ["push", *calls]
+        recorder.stop()
+    assert made == ["push", *calls, "pop"]

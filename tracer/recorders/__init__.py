@@ -4,34 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
-
-import nvtx
-from nvtx.colors import color_to_hex
 
 from tracer.errors import UsageError
 from tracer.recorders.host import HostRecorder
+from tracer.recorders.ranges import RangeRecorder, annotate
 from tracer.trace import Trace
 
 if TYPE_CHECKING:
     from tracer.recorders.cupti import CuptiRecorder
 
 
-class Recorder(Protocol):
+class Recorder(RangeRecorder, Protocol):
     """What every recorder offers. `start` and `stop` may alternate any number of times."""
 
     def start(self) -> None:
-        """Begin (or go on) recording."""
+        """Begin (or go on) recording, ranges of `annotate` included."""
 
     def stop(self) -> None:
         """Stop recording; events from here on cost nothing."""
-
-    def push_range(self, text: str, payload: int | float | None, domain: str = "", color: int = -1) -> None:
-        """An NVTX range opens on the calling thread; colour as 0xAARRGGBB."""
-
-    def pop_range(self) -> None:
-        """The calling thread's innermost range closes."""
 
     @property
     def trace(self) -> Trace:
@@ -39,20 +30,6 @@ class Recorder(Protocol):
 
 
 AnyRecorder = TypeVar("AnyRecorder", bound=Recorder)
-
-_active: list[Recorder] = []
-
-
-def activate(recorder: Recorder) -> None:
-    """Start a recorder and let `annotate` reach it."""
-    recorder.start()
-    _active.append(recorder)
-
-
-def deactivate(recorder: Recorder) -> None:
-    """Stop a recorder that `activate` started."""
-    _active.remove(recorder)
-    recorder.stop()
 
 
 @overload
@@ -87,47 +64,11 @@ def record(source: str = "host", **options: Any) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _recording(recorder: AnyRecorder) -> Iterator[AnyRecorder]:
-    activate(recorder)
+    recorder.start()
     try:
         yield recorder
     finally:
-        deactivate(recorder)
+        recorder.stop()
 
 
-class annotate:  # a verb, used as `with annotate(...)`
-    """An NVTX range around the body, seen by Nsight Systems and by every active recorder.
-
-    A class with slots rather than a generator: it stands between two tokens, where each microsecond shows. One object
-    may be used again and again, but not inside itself.
-
-    Args:
-        text: the range's text, such as "token".
-        index: its payload, such as the token's number.
-        domain: its NVTX domain; None is the default one.
-        color: a name that `nvtx` knows, or 0xAARRGGBB.
-    """
-
-    __slots__ = ("_color", "_domain", "_index", "_recorders", "_text")
-
-    def __init__(
-        self, text: str, *, index: int | float | None = None, domain: str | None = None, color: str | int = "blue"
-    ) -> None:
-        self._text, self._index, self._domain, self._color = text, index, domain, color
-        self._recorders: tuple[Recorder, ...] = ()
-
-    def __enter__(self) -> None:
-        self._recorders = tuple(_active)
-        if self._recorders:
-            for recorder in self._recorders:
-                recorder.push_range(self._text, self._index, self._domain or "", _argb(self._color))
-        nvtx.push_range(self._text, color=self._color, domain=self._domain, payload=self._index)
-
-    def __exit__(self, *failure: object) -> None:
-        nvtx.pop_range(self._domain)
-        for recorder in reversed(self._recorders):
-            recorder.pop_range()
-
-
-@cache
-def _argb(color: str | int) -> int:
-    return color if isinstance(color, int) else int(color_to_hex(color))
+__all__ = ["Recorder", "annotate", "record"]

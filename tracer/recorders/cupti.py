@@ -15,20 +15,19 @@ from typing import Final, Literal
 
 from tracer.errors import RecordError, UsageError
 from tracer.recorders import cupti_layout as layout
+from tracer.recorders import ranges
 from tracer.recorders.cupti_buffers import Buffers
 from tracer.recorders.cupti_library import INJECTION, Cupti, Driver, find
 from tracer.recorders.cupti_names import CallNames, c_string
 from tracer.recorders.cupti_nvtx import OwnRanges
 from tracer.recorders.cupti_tables import Sources
 from tracer.recorders.cupti_trace import build
+from tracer.recorders.nvtx_package import NamedDefault
 from tracer.trace import Trace
 
 GraphTrace = Literal["node", "graph"]
 
-ALL_KINDS: Final = tuple(layout.KINDS)
-LEAN_KINDS: Final = ("kernels", "nvtx", "overhead", "descriptions")
-"""The kernels alone: for a program that stamps its own calls, copies and syncs. Costs least."""
-
+ALL_KINDS: Final = layout.SETS["all"]
 _HOST_SIDE: Final = ("api", "syncs", "cuda_events", "nvtx")  # disabled before stop() waits for the device
 _LIMIT: Final = 4 << 30
 
@@ -66,6 +65,8 @@ class CuptiRecorder:
         RecordError: no driver, no libcupti, or one that we do not know.
     """
 
+    takes_nvtx = True
+
     def __init__(self, graph_trace: GraphTrace = "node", kinds: Iterable[str] = ALL_KINDS, limit: int = _LIMIT) -> None:
         self.graph_trace = graph_trace
         self.kinds = tuple(kinds)
@@ -78,6 +79,7 @@ class CuptiRecorder:
         self._process = _process()
         self._filled: list[bytes] = []
         self._ranges = OwnRanges()
+        self._default_domain = NamedDefault()
         self._origin = 0
         self._last = 0
         self._dropped = 0
@@ -122,7 +124,10 @@ class CuptiRecorder:
             raise
         process.graph_level |= self.graph_trace == "graph"
         process.recorder = self
+        if "nvtx" in self.kinds:
+            self._default_domain.install()
         self.recording = True
+        ranges.recording.append(self)
         self._trace = None
         atexit.register(self.stop)
 
@@ -136,6 +141,8 @@ class CuptiRecorder:
         atexit.unregister(self.stop)
         cupti = self._process.cupti
         self.recording = False
+        ranges.recording.remove(self)
+        self._default_domain.remove()
         self._last = time.time_ns()
         for kind in self._activities(only=_HOST_SIDE):
             cupti.disable(kind)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from contextlib import suppress
 from typing import Any, Final
 
 from tracer.errors import RecordError
 from tracer.recorders.cupti_library import COMPLETE, REQUEST, Cupti
 
-SIZE: Final = 512 * 1024  # bytes; large enough that callbacks are rare, small enough that `parse` walks many at once
-_SLAB: Final = 32 * SIZE
+SIZE: Final = 256 * 1024  # bytes; large enough that callbacks are rare, small enough that `parse` walks many at once
+_SLAB: Final = 64 * SIZE
 _PREPARED: Final = 4  # slabs
-_FEW: Final = 16  # buffers
+_FEW: Final = 32  # buffers
 _POPULATE: Final = 0x8000  # MAP_POPULATE: CUPTI shall meet no page fault on the application's thread
 _ZEROED_OUT_ACTIVITY_BUFFER: Final = 5  # CUpti_ActivityAttribute: CUPTI need not clear a buffer, it comes cleared
+_PER_THREAD_ACTIVITY_BUFFER: Final = 9  # CUpti_ActivityAttribute, CUDA 12.3: no lock between threads
 
 
 class Buffers:
@@ -47,6 +49,8 @@ class Buffers:
         self.callbacks = REQUEST(self._give), COMPLETE(self._take)  # CUPTI keeps their addresses only
         if cupti is not None:
             cupti.set_attribute(_ZEROED_OUT_ACTIVITY_BUFFER, ctypes.c_uint8(1))
+            with suppress(RecordError):  # an older CUPTI
+                cupti.set_attribute(_PER_THREAD_ACTIVITY_BUFFER, ctypes.c_uint8(1))
             cupti.register(*self.callbacks)
 
     def drain(self) -> list[bytes]:

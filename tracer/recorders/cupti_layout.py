@@ -41,6 +41,14 @@ KINDS: Final[dict[str, tuple[int, ...]]] = {
 }
 """What a recording may hold -> CUPTI activity kinds. Graph-level tracing adds GRAPH_TRACE to the kernels."""
 
+SETS: Final[dict[str, tuple[str, ...]]] = {
+    "all": tuple(KINDS),
+    "lean": ("kernels", "api", "overhead", "descriptions"),
+}
+"""Choices of kinds by name. What `lean` leaves out costs most of what recording adds beside the kernels: a copy on the
+device takes 1.4 us longer when it is recorded (H200, benchmarks/cupti_overhead.py), and a loop like ours has seven per
+token. Its copies and syncs are still seen as API calls, and the ranges of `tracer.annotate` need no CUPTI."""
+
 _API_RECORD: Final = {
     "cbid": (4, "u4"), "start": (8, "u8"), "end": (16, "u8"), "process": (24, "u4"), "thread": (28, "u4"),
     "correlation": (32, "u4"), "return_value": (36, "u4"),

@@ -168,20 +168,30 @@ class Driver:
 
     def has_context(self) -> bool:
         """Whether this process uses CUDA already."""
-        count = ctypes.c_int()
-        if self._library.cuDeviceGetCount(ctypes.byref(count)) != 0:  # not initialised
-            return False
-        flags, active = ctypes.c_uint(), ctypes.c_int()
-        for device in range(count.value):
-            self._library.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
-            if active.value:
-                return True
-        return bool(self._current())
+        return bool(self._devices_in_use()) or bool(self._current())
 
     def synchronize(self) -> None:
-        """Wait for the calling thread's current context, if it has one."""
+        """Wait for every device that this process uses, and for the calling thread's current context."""
+        library, context = self._library, ctypes.c_void_p()
+        for device in self._devices_in_use():
+            if library.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0:
+                library.cuCtxPushCurrent_v2(context)
+                library.cuCtxSynchronize()
+                library.cuCtxPopCurrent_v2(ctypes.byref(context))
+                library.cuDevicePrimaryCtxRelease_v2(device)
         if self._current():
-            self._library.cuCtxSynchronize()
+            library.cuCtxSynchronize()
+
+    def _devices_in_use(self) -> list[int]:
+        """The devices whose primary context is active."""
+        count, flags, active = ctypes.c_int(), ctypes.c_uint(), ctypes.c_int()
+        if self._library.cuDeviceGetCount(ctypes.byref(count)) != 0:  # not initialised
+            return []
+        used = []
+        for device in range(count.value):
+            self._library.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
+            used += [device] if active.value else []
+        return used
 
     def _current(self) -> int | None:
         context = ctypes.c_void_p()

@@ -12,16 +12,16 @@ import numpy as np
 import pandas as pd
 
 from tracer.recorders import cupti_layout as layout
-from tracer.recorders.cupti_names import categorical
+from tracer.recorders.cupti_names import categorical, renamed
 from tracer.recorders.cupti_records import Records
 from tracer.recorders.cupti_tables import Sources, ints
+from tracer.recorders.nvtx_package import STAND_IN
 from tracer.schema import MISSING, NVTX_KINDS
 
 _INSTANT, _START, _END = 1, 2, 4  # CUPTI_ACTIVITY_FLAG_MARKER_*
 _NO_COLOR: Final = 1  # CUPTI_ACTIVITY_FLAG_MARKER_COLOR_NONE
 _DOUBLE, _UINT64, _INT64 = 0, 1, 4  # CUpti_MetricValueKind
 _PROCESS: Final = 1  # CUPTI_ACTIVITY_OBJECT_PROCESS: what start/end ranges belong to
-_SAME: Final = 200_000  # ns: annotate() opens its NVTX range this soon after noting it, if at all
 
 _COLUMNS: Final = ("start", "end", "thread", "text", "domain", "color", "payload")
 
@@ -66,8 +66,6 @@ def nvtx_table(records: Records, own: OwnRanges, sources: Sources, last: int, no
     """
     noted = pd.DataFrame(own.rows, columns=list(_COLUMNS)).assign(kind="push/pop", process=os.getpid())
     markers = _markers(records, sources, last, notes)
-    if len(markers) and len(noted):
-        markers = markers[~_noted_already(markers, noted)]
     ranges = pd.concat([frame for frame in (noted, markers) if len(frame)] or [noted], ignore_index=True)
     ranges[["start", "end"]] -= sources.origin
     ranges["category"] = ranges["category"].fillna(MISSING).astype(np.int64) if "category" in ranges else MISSING
@@ -96,7 +94,9 @@ def _markers(records: Records, sources: Sources, last: int, notes: list[str]) ->
             "thread": ints(opened["thread"]),
             "process": ints(opened["process"]),
             "text": categorical(opened["name"], sources.text),
-            "domain": categorical(opened["domain"], sources.text),
+            "domain": renamed(
+                categorical(opened["domain"], sources.text), lambda name: "" if name == STAND_IN else name
+            ),
             "kind": np.where(instant, "mark", np.where(opened["object_kind"] == _PROCESS, "start/end", "push/pop")),
         }
     )
@@ -127,16 +127,3 @@ def _data(records: Records, ids: np.ndarray[Any, Any]) -> dict[str, Any]:
         "payload": data["payload"].to_numpy(),
         **{name: data[name].fillna(MISSING).to_numpy(np.int64) for name in ("color", "category")},
     }
-
-
-def _noted_already(markers: pd.DataFrame, noted: pd.DataFrame) -> pd.Series[bool]:
-    """Which markers are the NVTX side of an `annotate`: of its thread and text, just inside it, the first such."""
-    left = markers[["start", "end", "thread", "text"]].astype({"text": "str"}).reset_index().sort_values("start")
-    right = noted[["start", "end", "thread", "text"]].astype({"text": "str"}).rename(columns={"end": "own_end"})
-    right = right.assign(own=np.arange(len(right))).sort_values("start")
-    pairs = pd.merge_asof(left, right, on="start", by=["thread", "text"], tolerance=_SAME)
-    inside = pairs["own"].notna() & (pairs["end"] <= pairs["own_end"])
-    first = ~pairs[inside].duplicated("own")
-    same = pd.Series(False, index=markers.index)
-    same.loc[pairs.loc[first[first].index, "index"]] = True
-    return same

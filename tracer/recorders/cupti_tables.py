@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ _OVERHEADS: Final = {
 """CUpti_ActivityOverheadKind."""
 
 _DRIVER_DOMAIN, _RUNTIME_DOMAIN = 1, 2
+_LOW: Final = (1 << 32) - 1
 
 Frame = dict[str, Any]
 
@@ -49,7 +50,7 @@ class Sources:
     call_name: Callable[[int, int], str]
 
 
-def tables(records: Records, sources: Sources, notes: list[str]) -> dict[str, pd.DataFrame]:
+def tables(records: Records, sources: Sources, notes: list[str]) -> dict[str, Frame]:
     """All tables but nvtx, threads and processes.
 
     Args:
@@ -84,7 +85,11 @@ def tables(records: Records, sources: Sources, notes: list[str]) -> dict[str, pd
         for column in ("start", "end"):
             if column in frame:
                 frame[column] = frame[column] - sources.origin
-    return {name: _framed(name, frame, sources.process) for name, frame in frames.items() if frame}
+    frames = {name: frame for name, frame in frames.items() if frame}
+    for name, frame in frames.items():
+        if name != "devices" and "process" not in frame:
+            frame["process"] = np.full(len(next(iter(frame.values()))), sources.process)
+    return frames
 
 
 def overheads(records: Records) -> dict[str, dict[str, int]]:
@@ -103,7 +108,11 @@ def overheads(records: Records) -> dict[str, dict[str, int]]:
 def ints(values: NDArray[Any]) -> NDArray[np.int64]:
     """Any integers as int64; ids that CUPTI calls invalid (all 32 bits set) are MISSING."""
     wide = values.astype(np.int64)
-    return np.where(wide == NO_ID, MISSING, wide) if values.dtype == np.uint32 else wide
+    if values.dtype == np.uint32:
+        invalid = wide == NO_ID
+        if invalid.any():
+            wide[invalid] = MISSING
+    return wide
 
 
 def _from(records: Records, kind: int) -> Frame:
@@ -111,11 +120,12 @@ def _from(records: Records, kind: int) -> Frame:
     rows = records.get(kind)
     if rows is None or not len(rows):
         return {}
-    if rows.dtype.names and "start" in rows.dtype.names:
-        start = rows["start"].astype(np.int64)
-        if (np.diff(start) < 0).any():
-            rows = rows[np.argsort(start, kind="stable")]
-    return {name: ints(rows[name]) for name in rows.dtype.names or ()}
+    frame = {name: ints(rows[name]) for name in rows.dtype.names or ()}
+    start = frame.get("start")
+    if start is None or bool((start[1:] >= start[:-1]).all()):
+        return frame
+    order = np.argsort(start, kind="stable")
+    return {name: values[order] for name, values in frame.items()}
 
 
 def _joined(*parts: Frame) -> Frame:
@@ -203,20 +213,16 @@ def _devices(records: Records, sources: Sources) -> Frame:
 def _device_of(records: Records, frames: Mapping[str, Frame]) -> pd.Series[Any]:
     """Context -> device, from contexts' descriptions and from what ran in them."""
     known = [_from(records, layout.CONTEXT), *(frames[name] for name in ("kernels", "memcpys", "graph_launches"))]
-    pairs = [pd.DataFrame({"context": f["context"], "device": f["device"]}).drop_duplicates() for f in known if f]
-    if not pairs:
-        return pd.Series([], index=pd.Index([], dtype="int64"), dtype="int64")
-    return pd.concat(pairs).drop_duplicates("context").set_index("context")["device"]
+    context, device = _pairs(known, "context", "device")
+    return pd.Series(device, index=context)[~pd.Index(context).duplicated()]
 
 
 def _streams(records: Records, frames: Mapping[str, Frame]) -> Frame:
     """Streams as described, and those only seen at work, which were made before the recording."""
     described = _from(records, layout.STREAM)
-    used = [
-        pd.DataFrame({"context": f["context"], "stream": f["stream"]}).drop_duplicates()
-        for name in ("kernels", "memcpys", "memsets", "graph_launches", "syncs")
-        if (f := frames[name])
-    ]
+    worked = [frames[name] for name in ("kernels", "memcpys", "memsets", "graph_launches", "syncs")]
+    context, stream = _pairs(worked, "context", "stream")
+    used = [pd.DataFrame({"context": context, "stream": stream})] if len(context) else []
     parts = ([pd.DataFrame(described)] if described else []) + used
     if not parts:
         return {}
@@ -225,14 +231,16 @@ def _streams(records: Records, frames: Mapping[str, Frame]) -> Frame:
     return {str(name): streams[name].fillna(MISSING).to_numpy(np.int64) for name in streams}
 
 
+def _pairs(frames: Iterable[Frame], first: str, second: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The different pairs of two columns (of numbers below 2**31), the first frame's first."""
+    keys = [np.unique(frame[first] << 32 | frame[second] & _LOW) for frame in frames if frame]
+    different = list(dict.fromkeys(np.concatenate(keys).tolist())) if keys else []
+    pairs = np.array(different, np.int64)
+    return pairs >> 32, (pairs & _LOW).astype(np.uint32).astype(np.int32).astype(np.int64)
+
+
 def _words(values: NDArray[np.int64], words: tuple[str, ...], enum: Mapping[str, int]) -> pd.Categorical[str]:
     """CUPTI's enum values as the categorical of a schema's enum; values beyond it are "unknown"."""
     order = list(enum)
     codes = np.array([order.index(word) for word in words] + [order.index("unknown")], np.int8)
     return pd.Categorical.from_codes(codes[np.minimum(values, len(words))], categories=pd.Index(order))
-
-
-def _framed(name: str, frame: Frame, process: int) -> pd.DataFrame:
-    if name != "devices":
-        frame.setdefault("process", np.full(len(next(iter(frame.values()))), process))
-    return pd.DataFrame(frame, copy=False)

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from tracer.recorders.cupti_nvtx import OwnRanges, nvtx_table
 from tracer.recorders.cupti_records import parse
@@ -38,18 +40,19 @@ def build(
     if parsed.unread_bytes:
         notes.append(f"{parsed.unread_bytes} bytes of CUPTI's buffers could not be read")
     frames = tables(parsed.records, sources, notes)
-    frames["nvtx"] = nvtx_table(parsed.records, own, sources, last, notes)
-    frames |= _host(frames, sources.process)
+    nvtx = nvtx_table(parsed.records, own, sources, last, notes)
+    host = _host([frames["api"]["thread"]] if "api" in frames else [], nvtx["thread"], sources.process)
     metadata: dict[str, Any] = {
         "clock": {"name": "CLOCK_REALTIME", "origin_ns": sources.origin},
         "overhead": overheads(parsed.records),
     }
-    return Trace(frames, metadata, notes)
+    trace = Trace.from_columns(metadata, **frames, nvtx=nvtx, **host)
+    trace.notes += notes
+    return trace
 
 
-def _host(frames: dict[str, pd.DataFrame], process: int) -> dict[str, pd.DataFrame]:
-    used = [frames[name]["thread"] for name in ("api", "nvtx") if name in frames]
-    threads = pd.unique(pd.concat(used)).tolist()
+def _host(calling: Sequence[NDArray[np.int64]], annotating: pd.Series[int], process: int) -> dict[str, pd.DataFrame]:
+    threads = pd.unique(np.concatenate([*calling, annotating.to_numpy(np.int64)])).tolist()
     names = {thread.native_id: thread.name for thread in threading.enumerate()}
     return {
         "threads": pd.DataFrame({"process": process, "thread": threads, "name": [names.get(t, "") for t in threads]}),

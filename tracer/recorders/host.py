@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pandas as pd
 
+from tracer.recorders import ranges
 from tracer.schema import MISSING
 from tracer.trace import Trace
 
@@ -26,6 +27,15 @@ _COLUMNS: Final = {
     "graph_launches": ("start", "end", "device", "stream", "correlation", "graph"),
     "nvtx": ("start", "end", "thread", "text", "payload", "domain", "color"),
 }
+_WAITS: Final = {"streamSynchronize": "stream", "eventSynchronize": "event", "streamWaitEvent": "stream wait"}
+"""Calls that leave a row in `syncs`, too, and its type."""
+
+FIRST_CALL: Final = 1 << 30
+"""Correlation of the first of a recorder's `calls`; the others follow in order, far from those given to `api`."""
+
+Call = tuple[str, int, int, int, int, int]
+"""Name without `cuda`, start, end, device, stream, event (MISSING if none)."""
+
 _OpenRange = tuple[int, str, int | float | None, str, int]
 _ON_DEVICE: Final = ("kernels", "memcpys", "syncs", "cuda_events", "graph_launches")
 
@@ -43,11 +53,21 @@ class HostRecorder:
 
     Args:
         clock: returns ns; `time.perf_counter_ns` unless a test or a simulated device brings its own.
+
+    Attributes:
+        calls: where a backend whose calls cost microseconds appends them itself, while `recording`: a method's call
+            would add to what it measures. They are calls of the thread that last called `start`. Those that wait or
+            record an event leave rows in `syncs` and `cuda_events` as well. The correlation of calls[i] is
+            FIRST_CALL + i.
     """
+
+    takes_nvtx = False
 
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self.clock = clock
         self.recording = False
+        self.calls: list[Call] = []
+        self._caller = MISSING
         self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _COLUMNS}
         self._thread = _Thread()
         self._streams: dict[tuple[int, int], None] = {}  # in the order they were announced
@@ -56,11 +76,16 @@ class HostRecorder:
 
     def start(self) -> None:
         """Begin (or go on) recording."""
-        self.recording = True
+        if not self.recording:
+            self.recording = True
+            self._caller = self._thread.id
+            ranges.recording.append(self)
 
     def stop(self) -> None:
         """Stop recording; the events so far stay."""
-        self.recording = False
+        if self.recording:
+            self.recording = False
+            ranges.recording.remove(self)
 
     def api(self, name: str, start: int, end: int, correlation: int) -> None:
         """A call on the calling host thread, named as CUDA names it without the `cuda` prefix."""
@@ -138,9 +163,10 @@ class HostRecorder:
     def trace(self) -> Trace:
         """Everything recorded so far, times in ns since the first event."""
         process = os.getpid()
+        of_calls = self._rows_of_calls()
         frames = {}
         for name, columns in _COLUMNS.items():
-            frame = pd.DataFrame(list(self._rows[name]), columns=list(columns))
+            frame = pd.DataFrame(self._rows[name] + of_calls.get(name, []), columns=list(columns))
             frame["process"] = process
             if name in _ON_DEVICE:
                 frame["context"] = 1
@@ -155,6 +181,21 @@ class HostRecorder:
                 frame[["start", "end"]] -= origin
         frames |= self._descriptions(frames, process)
         return Trace(frames, {"source": "host", "clock": {"origin_ns": origin, **self._clock_facts}})
+
+    def _rows_of_calls(self) -> dict[str, list[tuple[Any, ...]]]:
+        """What `calls` adds to the tables."""
+        calls = list(enumerate(self.calls, start=FIRST_CALL))
+        return {
+            "api": [(start, end, self._caller, i, name) for i, (name, start, end, *_) in calls],
+            "syncs": [
+                (start, end, _WAITS[name], device, stream, event, i)
+                for i, (name, start, end, device, stream, event) in calls
+                if name in _WAITS
+            ],
+            "cuda_events": [
+                (device, stream, event, i) for i, (name, _, _, device, stream, event) in calls if name == "eventRecord"
+            ],
+        }
 
     def _descriptions(self, frames: dict[str, pd.DataFrame], process: int) -> dict[str, pd.DataFrame]:
         threads = pd.unique(pd.concat([frames["api"]["thread"], frames["nvtx"]["thread"]]))

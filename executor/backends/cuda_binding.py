@@ -1,0 +1,50 @@
+"""What the files that bind nodes to kernels share: types, grids, and the check of a dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from executor.backends.cuda_gemm import Gemm
+from executor.backends.cuda_library import KernelCall, Library
+from executor.graph import Tensor
+from tracer.errors import ExecutionError
+
+BLOCK: Final = 256
+_SUFFIX: Final = {"float32": "f32", "float16": "f16", "q8_0": "q8_0", "int32": "i32", "int64": "i64"}
+
+
+class Array(Protocol):
+    """A tensor's place on the device."""
+
+    ptr: int
+    shape: tuple[int, ...]
+    dtype: str
+    size: int
+
+
+Calls = Sequence[KernelCall | Gemm]
+Op = Callable[[Library, Tensor, Array, Sequence[Array]], Calls]
+"""Binds a node to its kernels."""
+
+
+def grid(n: int, y: int = 1, most: int = 528) -> tuple[int, int]:
+    """Blocks for n elements, and as many rows of them."""
+    return min(-(-n // BLOCK), most), y
+
+
+def suffix(node: Tensor, dtype: str, known: str) -> str:
+    """The kernels' name of a dtype.
+
+    Raises:
+        ExecutionError: it is none of the known.
+    """
+    name = _SUFFIX.get(dtype, dtype)
+    if name not in known.split():
+        raise ExecutionError(f"backend 'cuda' computes {node.op} for {known}, not for {dtype} ({node.name})")
+    return name
+
+
+def block_of_rows(width: int, most: int = 1024) -> int:
+    """Threads of a block that takes a row: whole warps."""
+    return min(most, -(-width // 32) * 32)

@@ -1,0 +1,221 @@
+"""Every op's CUDA kernel against the NumPy one on random values; states that a kernel updates included."""
+
+import numpy as np
+import pytest
+
+from executor import ops
+from executor.backends import open_backend
+from executor.backends.cpu_kernels import KERNELS
+from executor.backends.cuda_gemm import Gemm
+from executor.backends.cuda_kernels import OPS
+from executor.fusion import fuse
+from executor.graph import Flag, Graph
+from executor.models import MODELS
+
+ROWS = [(1, 64), (3, 96), (8, 2048), (5, 17)]
+HEADS = [(1, 4, 32), (3, 8, 128), (6, 2, 256)]
+
+
+@pytest.mark.parametrize("options", [{"batch": 1}, {"batch": 4}, {"batch": 2, "prompt": 3}], ids=str)
+@pytest.mark.parametrize("model", MODELS)
+def test_there_is_a_kernel_for_every_node_of_every_model(model, options):
+    """Needs no GPU: the table of kernels by op."""
+    for on_device in (False, True) if "prompt" not in options else (False,):
+        step = MODELS[model](**options, on_device=on_device, history=2 if on_device else 0)
+        for graph in (step.graph, fuse(step).graph):
+            assert {node.op for node in graph.nodes if node.has_kernel} <= set(OPS)
+
+
+def values(shape, dtype, rng, low=0, high=8):
+    if dtype.startswith("int"):
+        return rng.integers(low, high, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def both(build, given=None, tolerance=2e-5):
+    """Build a node of leaves, run it on both sides, compare its result and the states it updates."""
+    graph = Graph()
+    node = build(graph)
+    rng = np.random.default_rng(3)
+    host = {leaf: values(leaf.shape, leaf.dtype, rng) for leaf in graph.leaves}
+    host |= {leaf: array for leaf in graph.leaves for name, array in (given or {}).items() if leaf.name == name}
+    expected = {leaf: array.copy() for leaf, array in host.items()}
+    out = expected[node.root] if node.view_src is not None else np.empty(node.shape, node.dtype)
+    KERNELS[node.op](out, *(expected[s] for s in node.src), **node.params)
+
+    backend = open_backend("cuda")
+    try:
+        arrays = {leaf: backend.array(backend.alloc(leaf.nbytes), 0, leaf) for leaf in graph.leaves}
+        for leaf, array in host.items():
+            backend.load(arrays[leaf], array)
+        result = arrays[node.root] if node.view_src is not None else backend.array(backend.alloc(node.nbytes), 0, node)
+        backend.launch(backend.kernel(node, result, [arrays[s] for s in node.src]), 0)
+        wanted = [(result, out), *((arrays[s.root], expected[s.root]) for s in node.updates)]
+        for device, reference in wanted:
+            got = backend.host_array(reference.shape, str(reference.dtype))
+            backend.copy_to_host(got, device, 0)
+            backend.synchronize(0)
+            np.testing.assert_allclose(got, reference, rtol=tolerance, atol=tolerance)
+    finally:
+        backend.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", ["silu", "sigmoid", "softplus", "soft_max", "sum_rows"])
+@pytest.mark.parametrize("shape", ROWS)
+def test_rows(op, shape):
+    both(lambda g: getattr(ops, op)(g, g.leaf("x", shape), name="y"), tolerance=1e-4 if op == "sum_rows" else 2e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", ["mul", "div"])
+@pytest.mark.parametrize("of_y", ["row", "column", "all"])
+@pytest.mark.parametrize("shape", ROWS)
+def test_broadcasts(op, of_y, shape):
+    y = {"row": shape[-1:], "column": (shape[0], 1), "all": shape}[of_y]
+    divisor = np.random.default_rng(0).uniform(0.5, 2, y).astype(np.float32)
+    both(lambda g: getattr(ops, op)(g, g.leaf("x", shape), g.leaf("y", y), name="z"), {"y": divisor})
+
+
+@pytest.mark.gpu
+def test_a_counter_grows_by_one():
+    both(lambda g: ops.add_inplace(g, g.leaf("x", (3,), "int32"), g.leaf("one", (1,), "int32"), name="y"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", HEADS)
+def test_norms_of_heads(shape):
+    both(lambda g: ops.l2_norm(g, g.leaf("x", shape), eps=1e-6, name="y"))
+    both(lambda g: ops.rms_norm(g, g.leaf("x", shape), eps=1e-6, name="y"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("mode", "dims"), [("normal", None), ("neox", None), ("neox", 8), ("normal", 16)])
+@pytest.mark.parametrize("shape", HEADS)
+def test_rope(mode, dims, shape):
+    both(
+        lambda g: ops.rope(
+            g, g.leaf("x", shape), g.leaf("p", shape[:1], "int32"), base=1e4, mode=mode, dims=dims, name="y"
+        ),
+        {"p": np.arange(shape[0], dtype=np.int32) * 700},
+        tolerance=1e-4,
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("tokens", "tables", "width"), [(3, 8, 1), (2, 5, 70)])
+def test_get_rows_of_a_table_each(tokens, tables, width):
+    both(
+        lambda g: ops.get_rows(
+            g, g.leaf("t", (tokens, tables, width)), g.leaf("r", (tokens, 4), "int32"), name="y"
+        ),
+        {"r": np.random.default_rng(0).integers(0, tables, (tokens, 4)).astype(np.int32)},
+    )  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("shape", "k"), [((1, 64), 8), ((4, 8), 2), ((3, 1000), 5), ((2, 3), 3)])
+def test_top_k(shape, k):
+    both(lambda g: ops.top_k(g, g.leaf("x", shape), k=k, name="y"))
+    ties = np.zeros(shape, np.float32)
+    both(lambda g: ops.top_k(g, g.leaf("x", shape), k=k, name="y"), {"x": ties})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(("n", "chosen", "outputs", "inputs"), [(1, 8, 1024, 2048), (4, 2, 40, 64), (8, 8, 48, 1024)])
+def test_mul_mat_id(dtype, shared, n, chosen, outputs, inputs):
+    ids = np.stack([np.random.default_rng(i).permutation(9)[:chosen] for i in range(n)]).astype(np.int32)
+    both(
+        lambda g: ops.mul_mat_id(
+            g, g.leaf("w", (9, outputs, inputs), dtype, Flag.WEIGHT),
+            g.leaf("x", (n, 1 if shared else chosen, inputs)), g.leaf("ids", (n, chosen), "int32"), name="y",
+        ),
+        {"ids": ids}, tolerance=2e-3,
+    )  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 9])
+@pytest.mark.parametrize(("outputs", "inputs"), [(40, 64), (1024, 2048), (17, 96), (128, 14336), (16, 144), (24, 40)])
+def test_mul_mat_of_tokens(n, outputs, inputs):
+    w = (np.random.default_rng(0).standard_normal((outputs, inputs)) / inputs**0.5).astype(np.float16)
+    both(
+        lambda g: ops.mul_mat(
+            g, g.leaf("w", (outputs, inputs), "float16", Flag.WEIGHT), g.leaf("x", (n, inputs)), name="y"
+        ),
+        {"w": w}, tolerance=3e-3 if n > 8 else 5e-5,
+    )  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("n", "chosen", "width"), [(1, 8, 2048), (5, 2, 70)])
+def test_moe_expert_reduce(n, chosen, width):
+    both(lambda g: ops.moe_expert_reduce(g, g.leaf("x", (n, chosen, width)), g.leaf("w", (n, chosen)), name="y"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("sequences", "tokens"), [(1, 1), (3, 1), (2, 5), (1, 9)])
+class TestSequences:
+    def test_ssm_conv(self, sequences, tokens):
+        both(
+            lambda g: ops.ssm_conv(
+                g, g.leaf("x", (sequences * tokens, 300)), g.leaf("w", (300, 4)), g.leaf("s", (sequences, 3, 300)),
+                name="y",
+            )
+        )  # fmt: skip
+
+    @pytest.mark.parametrize(
+        ("key_heads", "heads", "key", "value"), [(2, 4, 32, 32), (16, 32, 128, 128), (1, 3, 64, 40)]
+    )
+    def test_gated_delta_net(self, sequences, tokens, key_heads, heads, key, value):
+        n, rng = sequences * tokens, np.random.default_rng(1)
+        unit = {name: values((n, key_heads, key), "float32", rng) / key**0.5 for name in "qk"}
+        decay = {
+            "g": -rng.uniform(0, 1, (n, heads)).astype(np.float32),
+            "b": rng.uniform(0, 1, (n, heads)).astype("f4"),
+        }
+        both(
+            lambda g: ops.gated_delta_net(
+                g, g.leaf("q", (n, key_heads, key)), g.leaf("k", (n, key_heads, key)), g.leaf("v", (n, heads, value)),
+                g.leaf("g", (n, heads)), g.leaf("b", (n, heads)), g.leaf("s", (sequences, heads, key, value)),
+                scale=key**-0.5, name="y",
+            ),
+            unit | decay, tolerance=1e-4,
+        )  # fmt: skip
+
+    @pytest.mark.parametrize("dtype", ["float32", "float16"])
+    def test_attention(self, sequences, tokens, dtype):
+        n, cells = sequences * tokens, 40
+        mask = np.where(np.arange(cells) <= 7 + np.arange(n)[:, None] % 5, 0, -np.inf).astype(np.float32)
+        both(
+            lambda g: ops.flash_attn_ext(
+                g, g.leaf("q", (n, 8, 64)), g.leaf("k", (sequences, cells, 2, 64), dtype),
+                g.leaf("v", (sequences, cells, 2, 64), dtype), g.leaf("m", (n, cells)), scale=0.125, name="y",
+            ),
+            {"m": mask}, tolerance=1e-4,
+        )  # fmt: skip
+
+
+@pytest.mark.gpu
+def test_products_of_several_tokens_do_not_read_the_weights_once_per_token():
+    backend = open_backend("cuda")
+    try:
+        for dtype, n, blocks_per_token in [
+            ("float16", 1, True), ("float16", 2, False), ("float16", 8, False), ("q8_0", 2, True), ("q8_0", 9, True),
+        ]:  # fmt: skip
+            (call,) = product(backend, dtype, n).calls
+            assert call.grid[1] == (n if blocks_per_token else 1), (dtype, n)
+        for dtype, n in [("float16", 9), ("float32", 2), ("float32", 9)]:
+            assert isinstance(product(backend, dtype, n).calls[-1], Gemm), (dtype, n)
+    finally:
+        backend.close()
+
+
+def product(backend, dtype, n):
+    graph = Graph()
+    w, x = graph.leaf("w", (64, 128), dtype, Flag.WEIGHT), graph.leaf("x", (n, 128))
+    node = ops.mul_mat(graph, w, x, name="y")
+    arrays = [backend.array(backend.alloc(t.nbytes), 0, t) for t in (node, w, x)]
+    return backend.kernel(node, arrays[0], arrays[1:])

@@ -1,0 +1,126 @@
+"""The graphs of the models: what is in them, before anything runs."""
+
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from executor.fusion import fuse
+from executor.graph import memory_order
+from executor.models import MODELS, builder_of
+from executor.models.step import random_weight
+from tests.executor.shapes import TEST_SHAPES
+
+PUBLISHED = {
+    "llama-3b": 3_212_749_824,
+    "llama-8b": 8_030_261_248,
+    "qwen3-1.7b": 1_720_574_976,
+    "qwen3-4b": 4_022_468_096,
+    "moe-7b": 6_919_161_856,
+}
+"""Parameters of the published models."""
+ONE_MATRIX = {"llama-3b", "qwen3-1.7b", "qwen3-4b"}
+"""Models that use the embedding as output matrix; ours have both."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_real_shapes_have_the_published_number_of_parameters(name):
+    sizes = {weight.name: math.prod(weight.shape) for weight in MODELS[name]().graph.weights}
+    shared = sizes["token_embd.weight"] if name in ONE_MATRIX else 0
+    assert sum(sizes.values()) - shared == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_all_kinds_of_steps_share_weights_and_state(name):
+    steps = [
+        MODELS[name](batch=8, **options)
+        for options in ({}, {"prompt": 3}, {"on_device": True, "history": 4, "keep_logits": True})
+    ]
+    decode, prompt, device = steps
+    for step in (prompt, device):
+        assert [(w.name, w.shape, w.dtype) for w in step.graph.weights] == [
+            (w.name, w.shape, w.dtype) for w in decode.graph.weights
+        ]
+        assert {(s.name, s.shape, s.dtype) for s in decode.graph.state} <= {
+            (s.name, s.shape, s.dtype) for s in step.graph.state
+        }
+        assert step.logits.shape == decode.logits.shape == (8, decode.vocabulary)
+    assert (prompt.prompt, decode.prompt, device.graph.inputs) == (3, 1, [])
+
+
+BRANCHES = {
+    "tiny": [["attn_q", "attn_k", "attn_v"]] * 4,
+    "qwen3-tiny": [["attn_q", "attn_k", "attn_v"]] * 3,
+    "moe-tiny": [["attn_q", "attn_k", "attn_v"]] * 3,
+    "gdn-tiny": [["ssm_q", "ssm_k", "ssm_v", "ssm_z", "ssm_beta", "ssm_alpha"]] * 3
+    + [["attn_q", "attn_gate", "attn_k", "attn_v"]],
+}
+"""What each layer's fork feeds."""
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("name", BRANCHES)
+def test_fusion_leaves_every_branch_of_a_fork_apart(name, batch):
+    """Where a branch's first product were fused with the fork, that branch alone would start on the main stream."""
+    nodes = fuse(MODELS[name](batch=batch)).graph.nodes
+    flow = nx.DiGraph((source, node) for node in nodes for source in node.src)
+    for layer, branches in enumerate(BRANCHES[name]):
+        (fork,) = [node for node in nodes if node.name == f"blk.{layer}.attn_norm"]
+        starts = sorted(flow.successors(fork), key=nodes.index)
+        products = [part for start in starts for part in start.params.get("parts", (start,)) if part.op == "mul_mat"]
+        assert sorted(product.name for product in products) == sorted(f"blk.{layer}.{name}" for name in branches)
+        assert all(start.op.startswith("mul_mat") for start in starts)
+        assert not any(start in nx.descendants(flow, other) for start in starts for other in starts)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_fused_or_not_the_recurrent_state_is_updated_once(fused):
+    step = MODELS["gdn-tiny"](batch=2)
+    nodes = (fuse(step) if fused else step).graph.nodes
+    updated = sorted(state.name for node in nodes for state in node.updates)
+    names = ("ssm_k_conv_state", "ssm_q_conv_state", "ssm_state", "ssm_v_conv_state")
+    assert updated == [f"blk.{layer}.{name}" for layer in range(3) for name in names]
+    assert any(node.op == "ssm_conv+silu" for node in nodes) == fused
+
+
+def test_memory_order_knows_what_a_kernel_updates():
+    """read(state); recurrence(state); read(state) in graph order."""
+    step = MODELS["gdn-tiny"]()
+    (net,) = [node for node in step.graph.nodes if node.name == "blk.0.ssm_delta_net"]
+    state, graph = net.updates[0], step.graph
+    assert net.written == (net, state)
+    late = graph.node("late reader", "add", state.shape, "float32", (state, state))
+    order = memory_order(graph.nodes)
+    assert graph.nodes.index(net) in order[graph.nodes.index(late)]
+
+
+def test_recurrent_state_is_empty_at_the_start_and_stays_behind_a_prompt():
+    step = MODELS["gdn-tiny"](batch=2)
+    recurrent = {state.name for node in step.graph.nodes for state in node.updates}
+    first = np.zeros(2, np.int32)
+    started = step.start(0, first)
+    assert set(started) == recurrent
+    assert not any(values.any() for values in started.values())
+    assert step.start(5, first) == {}
+    assert MODELS["tiny"]().start(0, first) == {}
+
+
+def test_a_delta_net_forgets():
+    """exp(g) lies below 1 only where ssm_a is negative."""
+    weights = [w for w in MODELS["gdn-tiny"]().graph.weights if w.name.endswith("ssm_a")]
+    assert len(weights) == 3
+    assert all((random_weight(weight, seed=3) < 0).all() for weight in weights)
+
+
+def test_the_mask_of_a_prompt_is_causal():
+    step = builder_of(TEST_SHAPES["odd"])(batch=2, prompt=3)
+    values = step.feed(4, np.arange(6, dtype=np.int32))
+    cells = step.context
+    assert list(values["inp_pos"]) == [4, 5, 6] * 2
+    assert list(values["k_idxs"]) == list(values["v_idxs"]) == [4, 5, 6, cells + 4, cells + 5, cells + 6]
+    assert list(values["inp_out_ids"]) == [2, 5]
+    visible = values["kq_mask"] == 0
+    assert list(visible.sum(axis=1)) == [5, 6, 7] * 2
+    assert all(row[:count].all() for row, count in zip(visible, visible.sum(axis=1), strict=True))
+    assert np.isneginf(values["kq_mask"][~visible]).all()
