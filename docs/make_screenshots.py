@@ -8,14 +8,17 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 import waitress
 from selenium import webdriver
 from selenium.webdriver.common.by import By
+from selenium.webdriver.support import expected_conditions as expected
 from selenium.webdriver.support.ui import WebDriverWait
 
 from dashboard.app import create_app
+from dashboard.pages.graph.view import GraphView
 from dashboard.view import View
 
 HERE = Path(__file__).parent
@@ -23,12 +26,13 @@ FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
 )  # fmt: skip
+TIMELINE = View(runs=("llama1b-sccc-graph", "llama1b-saaas-graph"), range=(-40_000, 210_000), theme="light")
+GRAPH = GraphView(run="llama-1.1b-aaag-branches-cuda · node", node="blk.1.cache_k (set)", theme="light")
 PICTURES = {
-    "timeline.png": (
-        View(runs=("llama1b-sccc-graph", "llama1b-saaas-graph"), range=(-40_000, 210_000), theme="light"),
-        (1500, 1400),
-    ),
+    "timeline.png": (f"/{TIMELINE.query()}", (1500, 1400), "#timeline .barlayer path", "#causes .barlayer path"),
+    "graph.png": (GRAPH.link(), (1500, 1250), "#to-timeline", "#memory .barlayer path"),
 }
+"""Address, size of the window, and what is there once the page is drawn."""
 
 
 def main() -> None:
@@ -42,11 +46,12 @@ def main() -> None:
             options.add_argument(flag)
         page = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
         try:
-            for name, (view, size) in PICTURES.items():
+            for name, (link, size, *drawn) in PICTURES.items():
                 page.set_window_size(*size)
-                page.get(f"http://127.0.0.1:{server.effective_port}/{view.query()}")
-                WebDriverWait(page, 30).until(lambda p: p.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"))
-                WebDriverWait(page, 30).until(lambda p: p.find_elements(By.CSS_SELECTOR, "#causes .barlayer path"))
+                page.get(f"http://127.0.0.1:{server.effective_port}{link}")
+                for part in drawn:
+                    WebDriverWait(page, 30).until(expected.presence_of_element_located((By.CSS_SELECTOR, part)))
+                time.sleep(1)  # a graph's place is settled after its elements are there
                 page.save_screenshot(str(HERE / name))
                 print(HERE / name)
         finally:

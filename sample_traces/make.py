@@ -8,6 +8,7 @@ repeat is kept.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 import tracer
+from tracer.graph_json import GRAPH_FILE
 
 MACHINE = {"gpu": "NVIDIA H200", "driver": "580.159", "cuda": "13.0", "cpu_cores": 16, "os": "Linux"}
 LLAMA = {"backend": "cuda", "engine": "llama.cpp", "model": "llama 1.1B Q8_0", "concurrency": "sequential",
@@ -73,6 +75,7 @@ def own(runs: Path, target: Path) -> None:
             if (run / name / "run.json").is_file():
                 trace = tracer.read(run / name)
                 tracer.write(trace if name else one_repeat(trace), target / run.name / name)
+        shutil.copy(run / GRAPH_FILE, target / run.name)
 
 
 def main(exports: Path, runs: Path | None = None) -> None:

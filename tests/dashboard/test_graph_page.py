@@ -26,7 +26,6 @@ from dashboard.store import RunStore
 from dashboard.timeline.layout import panels
 from dashboard.view import View
 from executor.describe_graph import run_graph
-from executor.fusion import fuse
 from executor.models import MODELS
 from executor.run import Configuration, execute
 from executor.run_directory import write_run
@@ -36,7 +35,7 @@ from tests.dashboard.traces import decode
 from tests.recordings import SAMPLES
 from tracer import Trace, formats
 from tracer.analysis.tokens import find_steps
-from tracer.graph_json import GRAPH_FILE, write_graph
+from tracer.graph_json import GRAPH_FILE, read_graph, write_graph
 
 HOSTILE = '<img src=x onerror="window.hacked=1">'
 
@@ -184,22 +183,24 @@ def test_numbers_of_a_cuda_graph_are_launches_where_they_are_as_many(run):
     assert "no token steps" in executions_of(None, None, run.graph).problem
 
 
-@pytest.mark.parametrize(("strategy", "mode"), [("sccc", "sequential"), ("sccc", "branches"), ("ggg", "branches")])
-def test_real_cuda_recordings_at_node_level_have_their_kernels_at_the_right_nodes(strategy, mode):
-    trace = formats.read(SAMPLES / f"llama-1.1b-{strategy}-{mode}-cuda" / "node")
-    used = trace.metadata["run"]["configuration"]
-    step = MODELS[used["model"]](on_device=strategy == "ggg", batch=1, history=used["tokens"], keep_logits=False)
-    graph = run_graph(prepare(fuse(step), "cuda", mode))
+@pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.glob("llama-1.1b-*-cuda")))
+def test_real_cuda_recordings_at_node_level_have_their_kernels_at_the_right_nodes_and_streams(name):
+    trace, graph = formats.read(SAMPLES / name / "node"), read_graph(SAMPLES / name / GRAPH_FILE)
     found = executions_of(trace, find_steps(trace).table, graph)
     assert found.problem == ""
     assert sorted(found.durations.index) == sorted(graph.launches)
     named = found.table.merge(trace["kernels"][["start", "stream", "name"]], on=["start", "stream"])
     pairs = {(graph.nodes[node].op, str(name)) for node, name in zip(named["node"], named["name"], strict=True)}
     assert len(pairs) > 10
-    for op, name in pairs:  # a fused kernel is named after its ops, some left out
+    for op, kernel in pairs:  # a fused kernel is named after its ops, some left out
         parts = [part.removesuffix("_ext") for part in op.split("+")]
-        assert name.startswith(parts[0])
-        assert parts[-1] in name or op == "rms_norm+mul"
+        assert kernel.startswith(parts[0])
+        assert parts[-1] in kernel or op == "rms_norm+mul"
+    named["planned"] = named["node"].map(lambda node: graph.nodes[node].stream)
+    streams = named[["stream", "planned"]].drop_duplicates()
+    assert streams["stream"].is_unique  # CUDA may have more streams than the plan, not fewer
+    assert set(streams["planned"]) == set(range(graph.streams))
+    assert graph.streams == (3 if "branches" in name else 1)
 
 
 def test_the_panel_says_what_a_node_is_and_waits_for(run):
