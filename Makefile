@@ -16,7 +16,7 @@ PORT ?= 8050
 	touch $@
 
 demo: .venv/.installed
-	$(BIN)/intertoken run --backend cpu --model tiny --sync sccc,saaas,aaas,aaag,ggg --force -o $(RUNS)
+	$(BIN)/intertoken run --backend cpu --model tiny --sync sccc,saaas,aaas,aaag,aga,ggg --concurrency sequential,branches --force -o $(RUNS)
 	$(BIN)/intertoken dashboard sample_traces $(RUNS) --port $(PORT)
 
 check: .venv/.installed
@@ -31,7 +31,7 @@ bench: .venv/.installed
 	for name in read_nsys_sqlite cupti_parse; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 bench-gpu: .venv/.installed
-	for name in gpu_decode gpu_gaps gpu_stamps cupti_truth cupti_overhead pass_overhead; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in gpu_decode gpu_gaps gpu_stamps cupti_truth cupti_overhead pass_overhead gpu_concurrency; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis $(RUNS)
