@@ -63,7 +63,7 @@ def where_the_time_goes(configuration: Configuration) -> dict[str, float]:
 
 
 def row(result: Result, base: Result, difference: float) -> dict[str, Any]:
-    c, plan, memory = result.configuration, result.prepared.plan, result.prepared.memory
+    c, plan, memory = result.configuration, result.prepared.splits[0].plan, result.prepared.splits[0].memory
     rates = [c.tokens * c.batch / s for s in result.seconds]
     ratios = [b / s for b, s in zip(base.seconds, result.seconds, strict=True)]
     found = gap_report(result.trace, find_steps(result.trace))

@@ -22,15 +22,18 @@ from gpu_machine import commit, copy_bandwidth, device_us, interval, save
 from executor.backends.cuda import CudaBackend
 from executor.backends.cuda_gemm import gemm
 from executor.backends.cuda_kernels import CudaKernel
+from executor.devices import Device
 from executor.fusion import fuse
 from executor.graph import Tensor
+from executor.memory import load_weights
 from executor.models import MODELS
 from executor.models.step import first_tokens
 from executor.plans import Launch, Plan
-from executor.scheduler import Scheduler, load_weights, prepare
+from executor.scheduler import Scheduler, prepare
 from executor.strategies import STRATEGIES
 
 MODES = ("sequential", "branches")
+DEVICE = Device("cuda")
 
 
 @dataclass
@@ -62,9 +65,9 @@ def make_runs(backend: CudaBackend, options: argparse.Namespace, weights: dict[s
         for mode in MODES:
             step = fuse(build(options, on_device=strategy.advances_on_device, history=options.tokens))
             prepared.append((name, mode, strategy, prepare(step, "cuda", mode)))
-    plain = [Scheduler(backend, p, strategy(), "graph", weights) for _, _, strategy, p in prepared]
+    plain = [Scheduler({DEVICE: backend}, p, strategy(), "graph", weights) for _, _, strategy, p in prepared]
     stamps = backend.stamp_steps(options.tokens)
-    stamped = [Scheduler(backend, p, strategy(), "graph", weights) for _, _, strategy, p in prepared]
+    stamped = [Scheduler({DEVICE: backend}, p, strategy(), "graph", weights) for _, _, strategy, p in prepared]
     runs = [
         Run(name, mode, a, b, len(p.plan.launches))
         for (name, mode, _, p), a, b in zip(prepared, plain, stamped, strict=True)
@@ -114,10 +117,10 @@ def graph_of(backend: CudaBackend, kernels: Sequence[CudaKernel], early: bool) -
 def per_kernel(backend: CudaBackend, options: argparse.Namespace, weights: dict[str, Any]) -> list[dict[str, Any]]:
     """Each kind of kernel alone: those of all layers in a row as a graph, so that no weight is still in the L2."""
     prepared = prepare(fuse(build(options)), "cuda", "sequential")
-    scheduler = Scheduler(backend, prepared, STRATEGIES["sccc"](), "eager", weights)
-    arrays = scheduler._arrays
+    scheduler = Scheduler({DEVICE: backend}, prepared, STRATEGIES["sccc"](), "eager", weights)
+    arrays = scheduler.pieces[0].arrays
     kinds: dict[tuple[Any, ...], list[Tensor]] = {}
-    for launch in prepared.plan.launches:
+    for launch in prepared.splits[0].plan.launches:
         shapes = tuple(s.shape for s in launch.node.src if len(s.shape) == 2 and s.name.endswith("weight"))
         kinds.setdefault((launch.node.op, *shapes), []).append(launch.node)
     rows = []
@@ -131,8 +134,8 @@ def per_kernel(backend: CudaBackend, options: argparse.Namespace, weights: dict[
         row: dict[str, Any] = {"op": op, "shapes": shapes, "bytes": nbytes, "per_token": len(kinds[op, *shapes])}
         row["us"] = round(timed(backend, kernels, early=False), 2)
         row["us_early"] = round(timed(backend, kernels, early=True), 2)
-        if len(matrices[0]) == 1 and weights[matrices[0][0].name].dtype != "q8_0":
-            row["us_cublas"] = round(cublas_us(backend, matrices, weights, options.batch), 2)
+        if len(matrices[0]) == 1 and weights[DEVICE][matrices[0][0].name].dtype != "q8_0":
+            row["us_cublas"] = round(cublas_us(backend, matrices, weights[DEVICE], options.batch), 2)
         rows.append(row)
     return rows
 
@@ -160,7 +163,7 @@ def measure(options: argparse.Namespace, backend: CudaBackend) -> dict[str, Any]
     bandwidth = copy_bandwidth(backend._cuda, backend._streams[0])
     step = build(options)
     start = time.perf_counter()
-    weights = load_weights(backend, step, 0)
+    weights = load_weights({DEVICE: backend}, [part.split for part in prepare(step, "cuda", "sequential").splits], 0)
     loaded = time.perf_counter() - start
     read = sum(w.nbytes for w in step.graph.weights if w.name != "token_embd.weight")
     floor = read / bandwidth * 1e6

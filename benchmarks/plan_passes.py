@@ -26,12 +26,13 @@ from executor.allocator import ALLOCATORS, Schedule, allocate
 from executor.concurrency import find_regions, map_streams
 from executor.dependencies import find_dependencies
 from executor.describe import machine
+from executor.devices import assign_devices, only
 from executor.fusion import fuse
 from executor.graph import Tensor, memory_order
 from executor.hazards import find_hazards
 from executor.models import MODELS
 from executor.plans import Launch, Plan, Record, make_plan
-from executor.splits import assign_backends, split_graph
+from executor.splits import split_graph
 
 
 def timed(run: Callable[[], Any], repeats: int) -> tuple[Any, float]:
@@ -92,7 +93,7 @@ def clash(writer: Tensor, other: Tensor, offsets: dict[Tensor, int]) -> bool:
 def measure(model: str, batch: int, fused: bool, repeats: int) -> dict[str, Any]:
     step = MODELS[model](batch=batch)
     step = fuse(step) if fused else step
-    (split,) = split_graph(step.graph, assign_backends(step.graph, "cpu"))
+    (split,) = split_graph(step.graph, assign_devices(step.graph, only("cpu")))
     order, dependencies_ms = timed(lambda: find_dependencies(split.nodes), repeats)
     plain = find_dependencies(split.nodes, tie=False)
     (closure, reduction), rival_ms = timed(lambda: networkx_dependencies(split.nodes), 3)

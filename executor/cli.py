@@ -62,6 +62,13 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
     "--sampling", default="host", show_default=True,
     help="host: fetch logits, take the greatest; device: sample in the graph, fetch tokens.",
 )  # fmt: skip
+@click.option(
+    "--gpu-layers", type=click.IntRange(0),
+    help="How many of the last layers the backend gets, the output being one; the others stay on the host.  "
+    "[default: all]",
+)  # fmt: skip
+@click.option("--experts", default="device", show_default=True, help="device, or cpu: experts stay on the host.")
+@click.option("--devices", type=click.IntRange(1), default=1, show_default=True, help="Devices that share the layers.")
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Independent sequences.")
 @click.option(
     "--prompt", type=click.IntRange(0), default=0, show_default=True,
@@ -143,7 +150,7 @@ def _as_json(results: list[Result], written: list[Path], figures: list[dict[str,
         "runs": [
             {
                 "path": str(path),
-                "configuration": asdict(r.configuration) | {"allocator": r.prepared.memory.allocator},
+                "configuration": asdict(r.configuration) | {"allocator": r.prepared.allocator},
                 "measured": measured(r),
                 "passes": passes,
                 "plan": plan_facts(r.prepared),

@@ -25,7 +25,7 @@ _CPUINFO: Final = Path("/proc/cpuinfo")
 
 def run_json(result: Result) -> dict[str, Any]:
     """The content of a run directory's run.json."""
-    configuration = asdict(result.configuration) | {"allocator": result.prepared.memory.allocator}
+    configuration = asdict(result.configuration) | {"allocator": result.prepared.allocator}
     return {
         "schema": SCHEMA,
         "configuration": configuration,
@@ -60,29 +60,32 @@ def measured(result: Result) -> dict[str, Any]:
     }
 
 
-def plan_facts(prepared: Prepared) -> dict[str, int | float]:
+def plan_facts(prepared: Prepared) -> dict[str, Any]:
     """Sizes of the plan.
 
     `reuse` is what the tensors would take without it / `peak_bytes`; `fragmentation` is the share of `peak_bytes` above
-    `peak_live_bytes`, which no placement can do without.
+    `peak_live_bytes`, which no placement can do without; `devices` are those of the splits, in order.
     """
-    graph, memory = prepared.step.graph, prepared.memory
+    splits = prepared.splits
+    memory = [part.memory for part in splits]
+    peak, live = sum(m.peak_bytes for m in memory), sum(m.peak_live_bytes for m in memory)
     return {
-        "splits": 1,
-        "nodes": len(prepared.split.nodes),
-        "kernels": len(prepared.plan.launches),
-        "inputs": len(prepared.split.inputs),
-        "streams": prepared.plan.streams,
-        "events": prepared.plan.events,
-        "regions": len(list(all_regions(prepared.regions))),
-        "graphs": sum(isinstance(part, Part) for part in prepared.plan.parts),
-        "hazards": len(prepared.hazards),
-        "peak_bytes": memory.peak_bytes,
-        "peak_live_bytes": memory.peak_live_bytes,
-        "reuse": round(memory.tensor_bytes / memory.peak_bytes, 3),
-        "fragmentation": round(1 - memory.peak_live_bytes / memory.peak_bytes, 3),
-        "weight_bytes": sum(weight.nbytes for weight in graph.weights),
-        "state_bytes": sum(state.nbytes for state in graph.state),
+        "splits": len(splits),
+        "nodes": sum(len(part.split.nodes) for part in splits),
+        "kernels": sum(len(part.plan.launches) for part in splits),
+        "inputs": sum(len(part.split.inputs) for part in splits),
+        "streams": max(part.plan.streams for part in splits),
+        "events": sum(part.plan.events for part in splits),
+        "regions": sum(len(list(all_regions(part.regions))) for part in splits),
+        "graphs": sum(isinstance(each, Part) for part in splits for each in part.plan.parts),
+        "hazards": sum(len(part.hazards) for part in splits),
+        "peak_bytes": peak,
+        "peak_live_bytes": live,
+        "reuse": round(sum(m.tensor_bytes for m in memory) / peak, 3),
+        "fragmentation": round(1 - live / peak, 3),
+        "weight_bytes": sum(weight.nbytes for part in splits for weight in part.split.weights),
+        "state_bytes": sum(state.nbytes for part in splits for state in part.split.state),
+        "devices": [str(part.split.device) for part in splits],
     }
 
 

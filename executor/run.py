@@ -11,21 +11,24 @@ from functools import partial
 import numpy as np
 
 from executor.backends import BACKENDS, backend_class, open_backend
-from executor.backends.interface import Array, Backend, HostArray
+from executor.backends.interface import Backend, HostArray
+from executor.devices import Device, Placement
 from executor.fusion import fuse
+from executor.launchers import LAUNCHERS
+from executor.memory import Backends, Weights, load_weights
 from executor.models import MODELS, Builder
 from executor.models.advance import sample_on_device
 from executor.models.step import DecodeStep, first_tokens
 from executor.names import lookup
-from executor.scheduler import LAUNCHERS, Prepared, Scheduler, load_weights, prepare
+from executor.scheduler import Prepared, Scheduler, prepare
 from executor.strategies import SCCC, STRATEGIES, Strategy
 from tracer.errors import UsageError
 from tracer.recorders import annotate
 from tracer.recorders.host import HostRecorder
 from tracer.trace import Trace
 
-WeightsKey = tuple[str, str, str | None, int]
-"""Backend, model, weight format, seed."""
+WeightsKey = tuple[str, str | None, int]
+"""Model, weight format, seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,10 @@ class Configuration:
         sampling: "host" fetches the logits and takes the greatest; "device" does so on the device, and the host
             fetches the tokens. A strategy that advances on the device always samples there.
         allow_hazards: run plans in which streams race.
+        devices: of the backend, which share the layers.
+        gpu_layers: how many of the last layers (the output is one) the backend's devices get, the rest and the
+            embedding staying on the host; None for all.
+        experts: "device", or "cpu" for experts that stay on the host.
     """
 
     backend: str = "cpu"
@@ -64,6 +71,15 @@ class Configuration:
     fusion: bool | None = None
     sampling: str = "host"
     allow_hazards: bool = False
+    devices: int = 1
+    gpu_layers: int | None = None
+    experts: str = "device"
+
+    @property
+    def placement(self) -> Placement:
+        """What goes where."""
+        devices = tuple(Device(self.backend, index) for index in range(self.devices))
+        return Placement(devices, self.gpu_layers, self.experts == "cpu")
 
     @property
     def name(self) -> str:
@@ -79,6 +95,9 @@ class Configuration:
         parts += [] if self.fusion is None else ["fused" if self.fusion else "unfused"]
         parts += [] if self.sampling == "host" else ["sampled"]
         parts += ["hazards"] if self.allow_hazards else []
+        parts += [f"x{self.devices}"] if self.devices != 1 else []
+        parts += [f"ngl{self.gpu_layers}"] if self.gpu_layers is not None else []
+        parts += ["cpu-experts"] if self.experts == "cpu" else []
         return "-".join(parts)
 
 
@@ -109,7 +128,7 @@ def execute(
     progress: Callable[[], None] = lambda: None,
     models: Mapping[str, Builder] = MODELS,
     strategies: Mapping[str, type[Strategy]] = STRATEGIES,
-    open_backend: Callable[[str], Backend] = open_backend,
+    open_backend: Callable[[str, int], Backend] = open_backend,
     make_recorder: Callable[[], HostRecorder | None] = HostRecorder,
 ) -> list[Result]:
     """Run all configurations on one instance of each backend they name.
@@ -120,7 +139,7 @@ def execute(
         progress: called after each warm-up and each repeat.
         models: name -> builder.
         strategies: name -> class.
-        open_backend: name -> started backend.
+        open_backend: name and number of a device -> started backend.
         make_recorder: gives each configuration the recorder that its backend reports to; None for no reports, in a
             pass that a profiler watches from outside. The trace is empty then.
 
@@ -133,15 +152,18 @@ def execute(
         _check(configuration)
     runs = [_Run(c, keep_logits, models, strategies, make_recorder()) for c in configurations]
     with ExitStack() as stack:
-        backends = {
-            name: stack.enter_context(closing(open_backend(name))) for name in {c.backend: None for c in configurations}
-        }
+        backends: dict[Device, Backend] = {}
+        for device in dict.fromkeys(device for run in runs for device in run.devices):
+            backends[device] = stack.enter_context(closing(open_backend(device.backend, device.index)))
         if any(run.records for run in runs):
+            launches = max(
+                len(run.prepared.splits) * max(run.configuration.tokens, run.configuration.warmup) for run in runs
+            )
             for backend in backends.values():
-                backend.stamp_steps(max(max(c.tokens, c.warmup) for c in configurations))
-        weights: dict[WeightsKey, dict[str, Array]] = {}
+                backend.stamp_steps(launches)
+        weights: dict[WeightsKey, Weights] = {}
         for run in runs:
-            run.place(backends[run.configuration.backend], weights)
+            run.place(backends, weights)
         for run in runs:
             run.warm_up()
             progress()
@@ -157,10 +179,21 @@ def _check(configuration: Configuration) -> None:
     lookup("backend", configuration.backend, BACKENDS)
     lookup("launch kind", configuration.launch, LAUNCHERS)
     lookup("sampling", configuration.sampling, dict.fromkeys(("host", "device")))
+    lookup("place of the experts", configuration.experts, dict.fromkeys(("device", "cpu")))
     if configuration.context is not None and configuration.context < 1:
         raise UsageError(f"context must be at least 1, not {configuration.context}")
-    for option, least in (("batch", 1), ("tokens", 1), ("repeats", 1), ("warmup", 0), ("seed", 0), ("prompt", 0)):
-        if getattr(configuration, option) < least:
+    least_of = {
+        "batch": 1,
+        "tokens": 1,
+        "repeats": 1,
+        "warmup": 0,
+        "seed": 0,
+        "prompt": 0,
+        "devices": 1,
+        "gpu_layers": 0,
+    }
+    for option, least in least_of.items():
+        if getattr(configuration, option) is not None and getattr(configuration, option) < least:
             raise UsageError(f"{option} must be at least {least}, not {getattr(configuration, option)}")
 
 
@@ -202,26 +235,33 @@ class _Run:
     def _prepare(self, step: DecodeStep, concurrency: str, allocator: str | None = None) -> Prepared:
         c = self.configuration
         fused = fuse(step) if c.fusion or (c.fusion is None and backend_class(c.backend).fuses) else step
-        return prepare(fused, c.backend, concurrency, allocator, allow_hazards=c.allow_hazards)
+        return prepare(fused, c.placement, concurrency, allocator, allow_hazards=c.allow_hazards)
 
     @property
     def records(self) -> bool:
         """Whether its backend reports to a recorder."""
         return self._recorder is not None
 
-    def place(self, backend: Backend, weights: dict[WeightsKey, dict[str, Array]]) -> None:
-        """Take memory; weights are shared by all runs of a model, format and seed on a backend."""
-        c, step = self.configuration, self.prepared.step
-        key = (c.backend, c.model, c.weights, c.seed)
-        if key not in weights:
-            weights[key] = load_weights(backend, step, c.seed)
-        self._backend = backend
+    @property
+    def devices(self) -> list[Device]:
+        """The devices of its splits."""
+        prepared = [p for p in (self.prepared, self._prompt) if p is not None]
+        return list(dict.fromkeys(part.split.device for p in prepared for part in p.splits))
+
+    def place(self, backends: Backends, weights: dict[WeightsKey, Weights]) -> None:
+        """Take memory; weights are shared by all runs of a model, format and seed on a device."""
+        c = self.configuration
+        mine = weights.setdefault((c.model, c.weights, c.seed), {})
+        self._backends = [backends[device] for device in self.devices]
+        for prepared in (self._prompt, self.prepared):
+            if prepared is not None:
+                load_weights(backends, [part.split for part in prepared.splits], c.seed, mine)
         self._prefill = None
         if self._prompt is not None:
             strategy = SCCC() if self._strategy.advances_on_device else self._strategy
-            self._prefill = Scheduler(backend, self._prompt, strategy, c.launch, weights[key])
+            self._prefill = Scheduler(backends, self._prompt, strategy, c.launch, mine)
         self._scheduler = Scheduler(
-            backend, self.prepared, self._strategy, c.launch, weights[key],
+            backends, self.prepared, self._strategy, c.launch, mine,
             prefill=self._prefill, keep_logits=self._keep_logits,
         )  # fmt: skip
 
@@ -273,11 +313,13 @@ class _Run:
         if self._recorder is None:
             yield
             return
-        self._backend.report_to(self._recorder)
+        for backend in self._backends:
+            backend.report_to(self._recorder)
         self._recorder.start()
         try:
             yield
-            self._backend.report_late()
+            for backend in self._backends:
+                backend.report_late()
         finally:
             self._recorder.stop()
 

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Final, Protocol
 
 import numpy as np
 
 from executor.allocator import ALLOCATORS, Schedule, allocate
-from executor.backends.interface import Array, Backend, Buffer, EagerGraph, HostArray, Kernel
+from executor.backends.interface import Array, HostArray
 from executor.concurrency import MAIN_STREAM, MODES, Region, map_streams
 from executor.dependencies import find_dependencies
+from executor.devices import Placement, assign_devices, only
 from executor.graph import Tensor
 from executor.hazards import Hazard, find_hazards
+from executor.launchers import LAUNCHERS
+from executor.memory import Backends, Place, State, Weights, bind
 from executor.models.step import DecodeStep, HostArrays
 from executor.names import lookup
 from executor.placement import BufferPlan
-from executor.plans import Part, Plan, Record, make_plan
-from executor.splits import Split, assign_backends, split_graph
+from executor.plans import Plan, make_plan
+from executor.splits import Split, split_graph
 from executor.strategies import Copy, Strategy, check_needs
 from tracer.errors import ExecutionError, UnsafePlanError, UsageError
+from tracer.recorders import annotate
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """What the passes made of a step: everything known before any memory is taken."""
+class PreparedSplit:
+    """What the passes made of a split: everything known before any memory is taken."""
 
-    step: DecodeStep
     split: Split
     regions: list[Region]
     plan: Plan
@@ -36,139 +39,170 @@ class Prepared:
     hazards: list[Hazard]
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What the passes made of a step: its splits in the order in which they run."""
+
+    step: DecodeStep
+    splits: tuple[PreparedSplit, ...]
+
+    @property
+    def hazards(self) -> list[Hazard]:
+        """Those of all splits."""
+        return [hazard for part in self.splits for hazard in part.hazards]
+
+    @property
+    def allocator(self) -> str:
+        """The allocator of all splits."""
+        return self.splits[0].memory.allocator
+
+
 def prepare(
-    step: DecodeStep, backend: str, concurrency: str, allocator: str | None = None, *, allow_hazards: bool = False
-) -> Prepared:
-    """Assign backends, split, find regions, map streams and plan, allocate, check.
+    step: DecodeStep, placement: Placement | str, concurrency: str, allocator: str | None = None,
+    *, allow_hazards: bool = False,
+) -> Prepared:  # fmt: skip
+    """Assign devices and split; of each split find regions, map streams and plan, allocate, check.
 
     Args:
         step: the graph.
-        backend: name of the backend for all nodes.
+        placement: what goes where; a backend's name for everything on its first device.
         concurrency: name of a mode of `concurrency.MODES`.
         allocator: name of an allocator, or None for the one that the mode needs.
         allow_hazards: take a plan that has some.
 
     Raises:
-        UsageError: an unknown name.
-        UnsafePlanError: the plan has hazards.
+        UsageError: an unknown name, or a placement that does not fit the model.
+        UnsafePlanError: a plan has hazards.
     """
     mode = lookup("concurrency mode", concurrency, MODES)
     chosen = lookup("allocator", allocator or mode.allocator, ALLOCATORS)
-    (split,) = split_graph(step.graph, assign_backends(step.graph, backend))
-    order = find_dependencies(split.nodes)
-    regions = mode.regions(split.nodes, order)
-    streams = map_streams(split.nodes, regions)
-    plan = make_plan(split.nodes, order, streams, cut=mode.cut)
-    memory = allocate(Schedule(split, regions, streams, plan), chosen)
-    hazards = find_hazards(split, plan, memory.offsets)
-    if hazards and not allow_hazards:
+    assigned = assign_devices(step.graph, only(placement) if isinstance(placement, str) else placement)
+    made = []
+    for split in split_graph(step.graph, assigned):
+        order = find_dependencies(split.nodes)
+        here = MODES["sequential"] if split.device.is_host else mode
+        regions = here.regions(split.nodes, order)
+        streams = map_streams(split.nodes, regions)
+        plan = make_plan(split.nodes, order, streams, cut=here.cut)
+        memory = allocate(Schedule(split, regions, streams, plan), chosen)
+        made.append(PreparedSplit(split, regions, plan, memory, find_hazards(split, plan, memory.offsets)))
+    prepared = Prepared(step, tuple(made))
+    if (hazards := prepared.hazards) and not allow_hazards:
         raise UnsafePlanError(
             f"concurrency {mode.name!r} with allocator {chosen.name!r} is a race, {len(hazards)} in all: {hazards[0]}. "
             f"Allocator {mode.allocator!r} has none; --allow-hazards runs it all the same"
         )
-    return Prepared(step, split, regions, plan, memory, hazards)
+    return prepared
 
 
-class Launcher(Protocol):
-    """Issues a plan."""
+class Piece:
+    """A split on its device: its memory, its kernels, and what is copied to it from other devices.
 
-    name: ClassVar[str]
+    Args:
+        backends: of all devices.
+        number: which of the prepared splits it is.
+        before: the pieces of the splits before it.
+        state: of all devices, see `memory.bind`.
+    """
 
-    def __init__(self, backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None: ...
+    def __init__(
+        self, backends: Backends, prepared: PreparedSplit, number: int, before: list[Piece], launch: str,
+        weights: Weights, state: State,
+    ) -> None:  # fmt: skip
+        self.split = split = prepared.split
+        self.backend = backend = backends[split.device]
+        self.name = f"split {number}: {split.device}"
+        elsewhere: dict[Tensor, Place] = {}
+        for leaf, origin in split.origins.items():
+            source = before[origin.split]
+            if leaf not in split.inputs:
+                elsewhere[leaf] = source.places[origin.node]
+            elif split.device.is_host:
+                pinned = source.backend.host_array((leaf.nbytes,), "uint8")
+                elsewhere[leaf] = (pinned, 0)
+        bound = bind(backend, split, prepared.memory, weights[split.device], state, elsewhere)
+        self.arrays: dict[Tensor, Array] = bound[0]
+        self.places: dict[Tensor, Place] = bound[1]
+        kernels = {
+            n: backend.kernel(n, self.arrays[n], [self.arrays[s] for s in n.src]) for n in split.nodes if n.has_kernel
+        }
+        self.launcher = lookup("launch kind", launch, LAUNCHERS)(backend, prepared.plan, kernels)
+        self.fetched = [
+            self._fetch(self.arrays[leaf], before[origin.split], origin.node)
+            for leaf, origin in split.origins.items()
+            if leaf in split.inputs
+        ]
+        self.sources = [source for source in dict.fromkeys(copy.backend for copy in self.fetched) if source != backend]
 
-    def launch(self) -> None:
-        """Issue the whole plan once."""
+    def _fetch(self, destination: Array, source: Piece, node: Tensor) -> Copy:
+        """The copy of another device's result. One between accelerators runs on the stream that made the result."""
+        array, backend = source.arrays[node], self.backend
+        if source.split.device.is_host:
+            return Copy(partial(backend.copy_to_device, destination, array, MAIN_STREAM), backend)
+        if self.split.device.is_host:
+            return Copy(partial(source.backend.copy_to_host, destination, array, MAIN_STREAM), source.backend)
+        return Copy(partial(source.backend.copy_to_peer, backend, destination, array, MAIN_STREAM), source.backend)
 
-
-class GraphLaunch:
-    """One call for each part of the plan, with the records and waits between parts."""
-
-    name: ClassVar[str] = "graph"
-
-    def __init__(self, backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
-        events = [backend.event() for _ in range(plan.events)] if plan.cut else []
-        self._calls: list[Callable[[], None]] = []
-        for part in plan.parts:
-            if isinstance(part, Part):
-                self._calls.append(partial(backend.launch_graph, backend.instantiate(part.plan, kernels), part.stream))
-            else:
-                call = backend.event_record if isinstance(part, Record) else backend.event_wait
-                self._calls.append(partial(call, events[part.event], part.stream))
-        if plan.cut:
-            self._calls = [backend.head_of_step, *self._calls, backend.tail_of_step]
-
-    def launch(self) -> None:
-        """One graph launch, unless the plan is cut."""
-        for call in self._calls:
-            call()
-
-
-class EagerLaunch:
-    """One call per kernel, record and wait."""
-
-    name: ClassVar[str] = "eager"
-
-    def __init__(self, backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
-        self._backend = backend
-        self._graph = EagerGraph(plan.instructions, kernels, [backend.event() for _ in range(plan.events)])
-
-    def launch(self) -> None:
-        """All calls in issue order."""
-        self._backend.head_of_step()
-        Backend.launch_graph(self._backend, self._graph)
-        self._backend.tail_of_step()
-
-
-LAUNCHERS: Final[Mapping[str, type[Launcher]]] = {"graph": GraphLaunch, "eager": EagerLaunch}
-"""Name -> way to launch a plan."""
+    def sent(self, values: HostArrays) -> Iterator[tuple[str, Copy]]:
+        """Name and copy of every input that the host sends."""
+        for leaf in self.split.inputs:
+            if leaf not in self.split.origins and leaf.name in values:
+                send = partial(self.backend.copy_to_device, self.arrays[leaf], values[leaf.name], MAIN_STREAM)
+                yield leaf.name, Copy(send, self.backend)
 
 
 class Scheduler:
-    """One configuration on a backend: its memory, its kernels, and the loop over token steps.
+    """One configuration on its devices, and the loop over token steps.
 
     Args:
-        backend: where everything runs.
+        backends: device -> backend, of all devices that the splits name.
         prepared: what the passes made.
         strategy: how to synchronise.
         launch: name of a launcher.
-        weights: the weights' arrays on the device, by name, as `load_weights` returns them.
+        weights: as `memory.load_weights` returns them.
         prefill: the scheduler that takes the prompts of the same sequences; its state is shared.
         keep_logits: fetch the logits even where the device samples.
 
     Raises:
-        UnsafePlanError: the backend does not guarantee what the strategy needs.
+        UnsafePlanError: a backend does not guarantee what the strategy needs.
+        UsageError: the strategy needs the whole step on one device.
     """
 
     def __init__(
         self,
-        backend: Backend,
+        backends: Backends,
         prepared: Prepared,
         strategy: Strategy,
         launch: str,
-        weights: Mapping[str, Array],
+        weights: Weights,
         *,
         prefill: Scheduler | None = None,
         keep_logits: bool = False,
     ) -> None:
-        check_needs(strategy, backend.name, backend.guarantees)
-        self._backend, self._prepared, self._strategy = backend, prepared, strategy
-        self._keep_logits = keep_logits
+        self._prepared, self._strategy, self._keep_logits = prepared, strategy, keep_logits
+        devices = [part.split.device for part in prepared.splits]
+        for device in devices:
+            check_needs(strategy, backends[device].name, backends[device].guarantees)
+        if len(devices) > 1 and not strategy.splits:
+            raise UsageError(
+                f"strategy {strategy.name!r} needs the whole step on one device, not {len(devices)} splits"
+            )
         if strategy.advances_on_device != (prepared.step.history is not None):
             raise ExecutionError(f"strategy {strategy.name!r} and the graph disagree on who advances the step")
-        self._state: dict[str, Buffer] = {} if prefill is None else dict(prefill._state)
-        self._arrays = _bind(backend, prepared, weights, self._state)
-        kernels = {
-            n: backend.kernel(n, self._arrays[n], [self._arrays[s] for s in n.src])
-            for n in prepared.split.nodes
-            if n.has_kernel
-        }
-        self._launcher = lookup("launch kind", launch, LAUNCHERS)(backend, prepared.plan, kernels)
+        self._state: State = {} if prefill is None else dict(prefill._state)
+        self.pieces: list[Piece] = []
+        for number, part in enumerate(prepared.splits):
+            piece = Piece(backends, part, number, self.pieces, launch, weights, self._state)
+            self.pieces.append(piece)
+        self._last = self.pieces[-1]
+        self._several = len({backends[device] for device in devices if not device.is_host}) > 1
         step = prepared.step
-        self._logits = backend.host_array(step.logits.shape, step.logits.dtype)
-        self._sampled = backend.host_array(step.sampled.shape, step.sampled.dtype) if step.sampled else None
+        self._logits_array = self._array(step.logits)
+        self._logits = self._last.backend.host_array(step.logits.shape, step.logits.dtype)
+        self._sampled = self._last.backend.host_array(step.sampled.shape, step.sampled.dtype) if step.sampled else None
         self._set_tokens(np.zeros(step.batch * step.prompt, np.int32))
         self._first_position = self._position = 0
-        self._copies: list[Copy] = []
+        self._copies: list[list[Copy]] = []
         self._early: list[Copy] = []
 
     def begin(self, tokens: HostArray, position: int = 0) -> None:
@@ -177,28 +211,45 @@ class Scheduler:
         self._first_position = self._position = position
         self._prepare_copies()
         self._send_early()
-        for name, values in self._prepared.step.start(position, tokens).items():
-            self._backend.load(self._arrays[self._leaf(name)], values)
+        values = self._prepared.step.start(position, tokens)
+        for piece in self.pieces:
+            for leaf in piece.split.state:
+                if leaf.name in values:
+                    piece.backend.activate()
+                    piece.backend.load(piece.arrays[leaf], values[leaf.name].astype(leaf.dtype, copy=False))
 
     def step(self) -> None:
         """One step: send, launch and (unless the step advances on the device) fetch and sample."""
         step = self._prepared.step
         if self._position + step.prompt > step.context:
             raise UsageError(f"the context of {step.context} cells is full")
-        self._strategy.send(self._backend, self._copies)
-        self._launcher.launch()
+        for piece, copies in zip(self.pieces, self._copies, strict=True):
+            with self._range(piece):
+                self._run(piece, copies)
         self._position += step.prompt
         if not self._strategy.advances_on_device:
             self._prepare_copies()
             self._fetch()
 
+    def _run(self, piece: Piece, copies: list[Copy]) -> None:
+        if self._several:
+            piece.backend.activate()
+        self._strategy.send(piece.backend, copies)
+        if piece.split.device.is_host and not self._strategy.waits_for_copies:
+            for source in piece.sources:  # its compute is a call, not something that can be ordered behind a copy
+                source.synchronize(MAIN_STREAM)
+        piece.launcher.launch()
+
+    def _range(self, piece: Piece) -> AbstractContextManager[object]:
+        return annotate(piece.name) if len(self.pieces) > 1 else nullcontext()
+
     def _fetch(self) -> None:
         """The new tokens: the sampled ones, or the greatest of the logits."""
-        step, strategy, backend = self._prepared.step, self._strategy, self._backend
+        step, strategy, backend = self._prepared.step, self._strategy, self._last.backend
         if step.sampled is None or self._keep_logits:
-            strategy.ask(backend, self._logits, self._arrays[step.logits])
+            strategy.ask(backend, self._logits, self._logits_array)
         if step.sampled is not None and self._sampled is not None:
-            strategy.ask(backend, self._sampled, self._arrays[step.sampled])
+            strategy.ask(backend, self._sampled, self._array(step.sampled))
         self._send_early()
         strategy.wait(backend)
         self._newest[:] = self._logits.argmax(axis=-1) if self._sampled is None else self._sampled
@@ -207,14 +258,16 @@ class Scheduler:
         """The next step's inputs, made while the device still computes; only the tokens are filled in later."""
         step = self._prepared.step
         values = {} if step.history else step.feed(self._position, self._tokens)
-        inputs = self._prepared.split.inputs
         late = step.late if self._strategy.sends_early else frozenset(values)
-        self._copies = [(self._arrays[i], values[i.name]) for i in inputs if i.name in late]
-        self._early = [(self._arrays[i], values[i.name]) for i in inputs if i.name not in late]
+        self._copies, self._early = [], []
+        for piece in self.pieces:
+            sent = list(piece.sent(values))
+            self._copies.append([*(copy for name, copy in sent if name in late), *piece.fetched])
+            self._early += [copy for name, copy in sent if name not in late]
 
     def _send_early(self) -> None:
         if self._early:
-            self._strategy.send_early(self._backend, self._early)
+            self._strategy.send_early(self._last.backend, self._early)
 
     def _set_tokens(self, tokens: HostArray) -> None:
         """What the next step reads, sequence by sequence; sampled tokens overwrite each sequence's last."""
@@ -233,7 +286,8 @@ class Scheduler:
 
     def finish(self) -> None:
         """Wait for all steps."""
-        self._backend.synchronize(MAIN_STREAM)
+        for backend in dict.fromkeys(piece.backend for piece in self.pieces):
+            backend.synchronize(MAIN_STREAM)
 
     def read_history(self) -> HostArrays:
         """Tokens (steps, N) and, if kept, logits (steps, N, vocabulary) of the steps since `begin`.
@@ -247,47 +301,14 @@ class Scheduler:
         read = {"tokens": self._read(step.history.tokens)}
         if step.history.logits is not None:
             read["logits"] = self._read(step.history.logits).reshape(-1, step.batch, step.vocabulary)
-        self._backend.synchronize(MAIN_STREAM)
+        self.finish()
         return {name: values[: self._position - self._first_position] for name, values in read.items()}
 
     def _read(self, tensor: Tensor) -> HostArray:
-        values = self._backend.host_array(tensor.shape, tensor.dtype)
-        self._backend.copy_to_host(values, self._arrays[tensor], MAIN_STREAM)
+        values = self._last.backend.host_array(tensor.shape, tensor.dtype)
+        self._last.backend.copy_to_host(values, self._array(tensor), MAIN_STREAM)
         return values
 
-    def _leaf(self, name: str) -> Tensor:
-        return next(leaf for leaf in self._prepared.step.graph.state if leaf.name == name)
-
-
-def load_weights(backend: Backend, step: DecodeStep, seed: int) -> dict[str, Array]:
-    """Put seeded random weights on the device, each in a buffer of its own.
-
-    Raises:
-        ExecutionError: the backend has no kernels for their dtype, or too little memory.
-    """
-    arrays = {}
-    for weight in step.graph.weights:
-        if weight.dtype not in backend.weight_dtypes:
-            known = ", ".join(sorted(backend.weight_dtypes))
-            raise ExecutionError(
-                f"backend {backend.name!r} has no kernels for {weight.dtype} weights, only for {known}"
-            )
-        arrays[weight.name] = backend.array(backend.alloc(weight.nbytes), 0, weight)
-        backend.load_random(arrays[weight.name], weight, seed)
-    return arrays
-
-
-def _bind(
-    backend: Backend, prepared: Prepared, weights: Mapping[str, Array], state: dict[str, Buffer]
-) -> dict[Tensor, Array]:
-    """Every tensor's array: weights as given, state in own buffers (new ones join `state`), the rest in the arena."""
-    graph, memory = prepared.step.graph, prepared.memory
-    arrays: dict[Tensor, Array] = {weight: weights[weight.name] for weight in graph.weights}
-    state |= {leaf.name: backend.alloc(leaf.nbytes) for leaf in graph.state if leaf.name not in state}
-    buffers = {leaf: (state[leaf.name], 0) for leaf in graph.state}
-    arena = backend.alloc(memory.peak_bytes)
-    buffers |= {tensor: (arena, offset) for tensor, offset in memory.offsets.items()}
-    for tensor in (*graph.leaves, *graph.nodes):
-        if tensor not in arrays and tensor.root in buffers:
-            arrays[tensor] = backend.array(*buffers[tensor.root], tensor)
-    return arrays
+    def _array(self, tensor: Tensor) -> Array:
+        """The array of a tensor of the whole graph that the last split has."""
+        return self._last.arrays[self._last.split.results[tensor]]

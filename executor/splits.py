@@ -1,43 +1,140 @@
-"""Passes 1 and 2: give every node a backend, and cut the graph where the backend changes."""
+"""Pass 2: cut the graph where the device changes, into graphs of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Final
 
+from executor.devices import Device
 from executor.graph import Flag, Graph, Tensor
+
+_HOST_DTYPES: Final = {"float16": "float32", "q8_0": "float32"}
+"""What NumPy computes with instead: it has no fast products in these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value that a split needs is computed: the index of that split, and the node in its graph."""
+
+    split: int
+    node: Tensor
 
 
 @dataclass(frozen=True)
 class Split:
-    """Successive nodes of one backend.
+    """Successive nodes of one device, as a graph of their own.
 
     Attributes:
-        backend: the backend's name.
+        device: where they run.
         nodes: in graph order.
-        inputs: what must be copied to the backend before the nodes run: the host's inputs, in graph order.
+        inputs: leaves that are copied to the device before the nodes run: the host's inputs in graph order, then
+            results of other devices.
+        leaves: all leaves.
+        origins: where the inputs come from that the host does not send, and leaves that need no copy since an earlier
+            split of the same device computes them.
+        results: tensor of the whole graph -> tensor of the split.
     """
 
-    backend: str
+    device: Device
     nodes: tuple[Tensor, ...]
     inputs: tuple[Tensor, ...]
+    leaves: tuple[Tensor, ...] = ()
+    origins: Mapping[Tensor, Origin] = field(default_factory=dict)
+    results: Mapping[Tensor, Tensor] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """What is loaded once."""
+        return [leaf for leaf in self.leaves if leaf.flags & Flag.WEIGHT]
+
+    @property
+    def state(self) -> list[Tensor]:
+        """What stays on the device from step to step."""
+        return [leaf for leaf in self.leaves if leaf.is_state and leaf not in self.origins]
 
 
-def assign_backends(graph: Graph, backend: str) -> dict[Tensor, str]:
-    """Every node to one backend: there is no offload yet."""
-    return dict.fromkeys(graph.nodes, backend)
+def split_graph(graph: Graph, assigned: Mapping[Tensor, Device]) -> list[Split]:
+    """Cut the nodes, in graph order, where their device changes.
+
+    A graph of one device is taken as it is. Nodes without kernels go where they are read.
+    """
+    kernels = [node for node in graph.nodes if node.has_kernel]
+    devices = list(dict.fromkeys(assigned[node] for node in kernels or graph.nodes))
+    if len(devices) < 2:
+        read = {source.root for node in graph.nodes for source in node.src}
+        inputs, same = [leaf for leaf in graph.inputs if leaf in read], {t: t for t in (*graph.leaves, *graph.nodes)}
+        return [Split(devices[0], tuple(graph.nodes), tuple(inputs), tuple(graph.leaves), results=same)]
+    runs = [list(run) for _, run in groupby(kernels, key=assigned.__getitem__)]
+    home = {node: number for number, run in enumerate(runs) for node in run}
+    away = {source for node in kernels for source in map(_kernel_of, node.src) if home.get(source, -1) != home[node]}
+    splits: list[Split] = []
+    for number, run in enumerate(runs):
+        splits.append(_Builder(graph, assigned[run[0]], number, home, away, splits).build(run))
+    return splits
 
 
-def split_graph(graph: Graph, assigned: Mapping[Tensor, str]) -> list[Split]:
-    """Cut the nodes, in graph order, where their backend changes."""
-    runs: list[list[Tensor]] = []
-    for node in graph.nodes:
-        if not runs or assigned[runs[-1][-1]] != assigned[node]:
-            runs.append([])
-        runs[-1].append(node)
-    return [Split(assigned[run[0]], tuple(run), _inputs(graph, run)) for run in runs]
+def _kernel_of(tensor: Tensor) -> Tensor:
+    """The kernel or leaf whose memory a tensor without a kernel names."""
+    while not tensor.is_leaf and not tensor.has_kernel:
+        tensor = tensor.src[0]
+    return tensor
 
 
-def _inputs(graph: Graph, nodes: list[Tensor]) -> tuple[Tensor, ...]:
-    read = {source.root for node in nodes for source in node.src}
-    return tuple(leaf for leaf in graph.leaves if leaf.flags & Flag.INPUT and leaf in read)
+class _Builder:
+    """Rebuilds one run of kernels as a graph."""
+
+    def __init__(
+        self, whole: Graph, device: Device, number: int, home: Mapping[Tensor, int], away: set[Tensor],
+        before: Sequence[Split],
+    ) -> None:  # fmt: skip
+        self._device, self._number, self._home, self._away, self._before = device, number, home, away, before
+        self._graph = Graph()
+        self._new: dict[Tensor, Tensor] = {}
+        self._origins: dict[Tensor, Origin] = {}
+        self._order = {leaf: i for i, leaf in enumerate(whole.leaves)}
+
+    def build(self, run: Sequence[Tensor]) -> Split:
+        for node in run:
+            for source in node.src:
+                self._tensor(source)
+            self._node(node, node.flags | (Flag.OUTPUT if node in self._away else Flag.NONE))
+        graph, old = self._graph, {new: whole for whole, new in self._new.items()}
+        sent = [leaf for leaf in graph.inputs if leaf not in self._origins]
+        copied = [leaf for leaf in graph.inputs if leaf in self._origins]
+        inputs = (*sorted(sent, key=lambda leaf: self._order[old[leaf]]), *copied)
+        return Split(self._device, tuple(graph.nodes), inputs, tuple(graph.leaves), self._origins, self._new)
+
+    def _tensor(self, tensor: Tensor) -> Tensor:
+        """The tensor in this split: made now if it is a leaf, a name of memory, or another split's result."""
+        if tensor not in self._new:
+            if tensor.is_leaf and not tensor.flags & Flag.INPUT:
+                self._new[tensor] = self._graph.leaf(tensor.name, tensor.shape, self._dtype(tensor), tensor.flags)
+            elif tensor.is_leaf or tensor.has_kernel:
+                self._new[tensor] = self._brought(tensor)
+            else:
+                for source in tensor.src:
+                    self._tensor(source)
+                self._node(tensor, tensor.flags)
+        return self._new[tensor]
+
+    def _brought(self, tensor: Tensor) -> Tensor:
+        """A leaf for an input of the step or another split's result: an input, unless it is on this device already."""
+        here = [i for i, s in enumerate(self._before) if s.device == self._device and tensor in s.results]
+        number = here[0] if here else self._home.get(tensor)
+        leaf = self._graph.leaf(tensor.name, tensor.shape, tensor.dtype, Flag.NONE if here else Flag.INPUT)
+        if number is not None:
+            self._origins[leaf] = Origin(number, self._before[number].results[tensor])
+        return leaf
+
+    def _node(self, node: Tensor, flags: Flag) -> None:
+        new = self._new
+        self._new[node] = self._graph.node(
+            node.name, node.op, node.shape, self._dtype(node), [new[s] for s in node.src],
+            view_src=None if node.view_src is None else new[node.view_src],
+            updates=[new[s] for s in node.updates], flags=flags, **node.params,
+        )  # fmt: skip
+
+    def _dtype(self, tensor: Tensor) -> str:
+        return _HOST_DTYPES.get(tensor.dtype, tensor.dtype) if self._device.is_host else tensor.dtype

@@ -7,15 +7,26 @@ copy, `e` event record, `g` compute; n is the number of input copies. The `a` af
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from executor.backends.interface import Array, Backend, Event, Guarantee, HostArray
 from executor.concurrency import MAIN_STREAM
 from tracer.errors import UnsafePlanError
 
-Copy = tuple[Array, HostArray]
-"""Destination on the device, source on the host."""
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy to a split's device, not issued yet.
+
+    Attributes:
+        issue: issues it, asynchronously.
+        backend: the one whose main stream carries it.
+    """
+
+    issue: Callable[[], None]
+    backend: Backend
 
 
 class Strategy(ABC):
@@ -28,6 +39,8 @@ class Strategy(ABC):
         advances_on_device: the graph prepares its own next step: nothing to send, nothing to fetch per step.
         sends_early: the next step's inputs that are known before its token is sampled go out with `send_early`, behind
             the compute that still reads them, while the host waits for that compute.
+        waits_for_copies: the copies of `send` are done when it returns.
+        splits: a step may be cut into splits.
     """
 
     name: ClassVar[str]
@@ -35,6 +48,8 @@ class Strategy(ABC):
     needs: ClassVar[frozenset[Guarantee]] = frozenset()
     advances_on_device: ClassVar[bool] = False
     sends_early: ClassVar[bool] = False
+    waits_for_copies: ClassVar[bool] = True
+    splits: ClassVar[bool] = True
 
     @abstractmethod
     def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
@@ -46,15 +61,22 @@ class Strategy(ABC):
 
     def send_early(self, backend: Backend, copies: Sequence[Copy]) -> None:
         """Bring those inputs of the next step that are known already; called only with `sends_early`."""
-        self._send_async(backend, copies)
+        _issue(copies)
 
     def wait(self, backend: Backend) -> None:
         """Return when all that was asked for is there."""
         backend.synchronize(MAIN_STREAM)
 
-    def _send_async(self, backend: Backend, copies: Sequence[Copy]) -> None:
-        for destination, source in copies:
-            backend.copy_to_device(destination, source, MAIN_STREAM)
+
+def _issue(copies: Sequence[Copy]) -> None:
+    for copy in copies:
+        copy.issue()
+
+
+def _wait(copies: Sequence[Copy]) -> None:
+    """Wait for the streams that carry them, one by one."""
+    for backend in dict.fromkeys(copy.backend for copy in copies):
+        backend.synchronize(MAIN_STREAM)
 
 
 class SCCC(Strategy):
@@ -66,8 +88,9 @@ class SCCC(Strategy):
     def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
         """`s c*n`."""
         backend.synchronize(MAIN_STREAM)
-        for destination, source in copies:
-            backend.copy_to_device_blocking(destination, source, MAIN_STREAM)
+        for copy in copies:
+            copy.issue()
+            copy.backend.synchronize(MAIN_STREAM)
 
 
 class SAAAS(Strategy):
@@ -79,8 +102,8 @@ class SAAAS(Strategy):
     def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
         """`s a*n s`."""
         backend.synchronize(MAIN_STREAM)
-        self._send_async(backend, copies)
-        backend.synchronize(MAIN_STREAM)
+        _issue(copies)
+        _wait(copies)
 
 
 class AAAS(Strategy):
@@ -92,8 +115,8 @@ class AAAS(Strategy):
 
     def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
         """`a*n s`."""
-        self._send_async(backend, copies)
-        backend.synchronize(MAIN_STREAM)
+        _issue(copies)
+        _wait(copies)
 
 
 class AAAG(Strategy):
@@ -102,10 +125,11 @@ class AAAG(Strategy):
     name = "aaag"
     notation = "a*n g a s"
     needs = frozenset({Guarantee.COPIES_AND_COMPUTE_IN_ORDER, Guarantee.ASYNC_SOURCES_STAGED})
+    waits_for_copies = False
 
     def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
         """`a*n`."""
-        self._send_async(backend, copies)
+        _issue(copies)
 
 
 class AGA(AAAG):
@@ -114,6 +138,7 @@ class AGA(AAAG):
     name = "aga"
     notation = "a g a e a*(n-1) s"
     sends_early = True
+    splits = False
 
     def __init__(self) -> None:
         self._asked: Event = None
@@ -136,6 +161,7 @@ class GGG(Strategy):
     notation = "g"
     needs = frozenset({Guarantee.LAUNCHES_IN_ORDER})
     advances_on_device = True
+    splits = False
 
     def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
         """Nothing: a step that advances on the device has no inputs."""

@@ -105,6 +105,7 @@ class RunGraph:
         launches: indices of the nodes with kernels, in the order in which CUDA graphs are made of them.
         memory: one entry per allocator.
         allocator: the one that the run used.
+        devices: the device of every stream, where there are several devices.
     """
 
     nodes: tuple[Node, ...]
@@ -117,12 +118,20 @@ class RunGraph:
     weight_bytes: int
     memory: tuple[Memory, ...]
     allocator: str
+    devices: tuple[str, ...] = ()
     schema: str = SCHEMA
 
     @cached_property
     def index(self) -> Mapping[str, int]:
         """Name -> index of the node."""
         return {node.name: i for i, node in enumerate(self.nodes)}
+
+    def stream_name(self, stream: int) -> str:
+        """A stream in words, with its number among its device's."""
+        if not self.devices:
+            return f"stream {stream}"
+        device = self.devices[stream]
+        return f"{device} stream {stream - self.devices.index(device)}"
 
     @cached_property
     def readers(self) -> Sequence[Sequence[int]]:
@@ -205,6 +214,8 @@ def _check(graph: RunGraph) -> None:
     nodes, leaves, regions = len(graph.nodes), len(graph.leaves), len(graph.regions)
     if not nodes:
         raise FormatError("the graph has no nodes")
+    if graph.devices and len(graph.devices) != graph.streams:
+        raise FormatError(f"it names devices of {len(graph.devices)} streams, and has {graph.streams}")
     if not 0 < graph.streams <= _MOST_STREAMS:
         raise FormatError(f"it has {graph.streams} streams; at most {_MOST_STREAMS} can be shown")
     if len(graph.index) < nodes:

@@ -101,7 +101,7 @@ def _node(graph: RunGraph, i: int, spot: Place, inside: bool) -> Element:
         label = "start of the step" if i == _START else "end of the step"
         return {"data": {"id": f"n{i}", "label": label}, "position": position, "classes": "outside"}
     node = graph.nodes[i]
-    data = {"id": f"n{i}", "name": node.name, "label": _label(node)}
+    data = {"id": f"n{i}", "name": node.name, "label": _label(graph, node)}
     if node.stream is None:
         return {"data": data, "position": position, "classes": "view" if inside else "outside"}
     colour, ink = stream_colours(node.stream)
@@ -109,10 +109,10 @@ def _node(graph: RunGraph, i: int, spot: Place, inside: bool) -> Element:
     return {"data": data, "position": position, "classes": "kernel" if inside else "kernel outside"}
 
 
-def _label(node: Node) -> str:
+def _label(graph: RunGraph, node: Node) -> str:
     if node.stream is None:
         return plain(node.name, 26)
-    return f"{plain(node.name, 26)}\n{plain(node.op, 16)} · stream {node.stream}"
+    return f"{plain(node.name, 26)}\n{plain(node.op, 16)} · {plain(graph.stream_name(node.stream), 20)}"
 
 
 def _edge(spots: Mapping[int, Place], views: set[int], a: int, b: int, event: str) -> Element:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Final
+from typing import Any, Final
 
+from executor.backends.host import HostBackend
 from executor.backends.interface import Backend
+from executor.devices import HOST
 from executor.names import lookup
 
 BACKENDS: Final[Mapping[str, str]] = {
@@ -27,11 +29,17 @@ def backend_class(name: str) -> type[Backend]:
     return found
 
 
-def open_backend(name: str) -> Backend:
+def open_backend(name: str, device: int = 0) -> Backend:
     """Import and start a backend; close it when done.
+
+    Args:
+        name: of the backend, or "host".
+        device: which of its devices.
 
     Raises:
         UsageError: no backend of that name.
         ExecutionError: this machine lacks what it needs.
     """
-    return backend_class(name)()
+    cls: Any = HostBackend if name == HOST.backend else backend_class(name)
+    backend: Backend = cls(device)
+    return backend

@@ -29,7 +29,6 @@ from tracer.recorders.host import HostRecorder
 from tracer.schema import MISSING
 
 _ALIGNMENT: Final = 64
-_DEVICE: Final = 0
 _BYTE: Final = np.dtype(np.uint8)
 
 CpuArray = np.ndarray[Any, np.dtype[Any]]
@@ -80,13 +79,15 @@ class CpuBackend(Backend):
     """See the module's docstring.
 
     Args:
+        device: its number in recordings.
         kernels: op -> NumPy kernel.
         staging_slots: how many asynchronous copies to the device may be under way before the next one waits.
     """
 
     name: ClassVar[str] = "cpu"
 
-    def __init__(self, kernels: Mapping[str, NumpyKernel] = KERNELS, staging_slots: int = 32) -> None:
+    def __init__(self, device: int = 0, kernels: Mapping[str, NumpyKernel] = KERNELS, staging_slots: int = 32) -> None:
+        self._device = device
         self.guarantees = frozenset(Guarantee)
         self._kernels = kernels
         self._staging = StagingRing(staging_slots)
@@ -101,7 +102,7 @@ class CpuBackend(Backend):
         self._recorder = recorder
         self._clock = recorder.clock
         self._announced: set[int] = set()
-        recorder.describe_device(_DEVICE, "CPU (NumPy)")
+        recorder.describe_device(self._device, "CPU (NumPy)")
 
     def close(self) -> None:
         """Finish what is queued, then end the threads."""
@@ -140,6 +141,21 @@ class CpuBackend(Backend):
         _check_copy(destination, source)
         self._stream(stream).put(partial(self._run_copy, "DtoH", destination, source, stream, correlation))
         self._recorder.api("memcpyAsync", start, self._clock(), correlation)
+
+    def copy_to_peer(self, peer: Backend, destination: CpuArray, source: CpuArray, stream: int) -> None:
+        """Read on this device's stream, while the other's waits."""
+        if not isinstance(peer, CpuBackend):
+            raise ExecutionError(f"backend 'cpu' cannot copy to backend {peer.name!r}")
+        start, correlation = self._clock(), next(self._correlations)
+        _check_copy(destination, source)
+        free, done = Ticket(), Ticket()
+        own, other = self._stream(stream), peer._stream(stream)
+        other.put(free.happen)
+        own.put(free.wait)
+        own.put(partial(self._run_copy, "PtoP", destination, source, stream, correlation))
+        own.put(done.happen)
+        other.put(done.wait)
+        self._recorder.api("memcpyPeerAsync", start, self._clock(), correlation)
 
     def load(self, destination: CpuArray, source: HostArray) -> None:
         """One blocking call that reads the caller's memory."""
@@ -183,7 +199,7 @@ class CpuBackend(Backend):
         self._wait_for(stream)
         end = self._clock()
         self._recorder.api("streamSynchronize", start, end, correlation)
-        self._recorder.sync("stream", start, end, device=_DEVICE, stream=stream, correlation=correlation)
+        self._recorder.sync("stream", start, end, device=self._device, stream=stream, correlation=correlation)
         self._raise_failure()
 
     def event(self) -> CpuEvent:
@@ -196,7 +212,7 @@ class CpuBackend(Backend):
         event.recorded = Ticket()
         self._stream(stream).put(event.recorded.happen)
         self._recorder.api("eventRecord", start, self._clock(), correlation)
-        self._recorder.event_record(event.id, device=_DEVICE, stream=stream, correlation=correlation)
+        self._recorder.event_record(event.id, device=self._device, stream=stream, correlation=correlation)
 
     def event_wait(self, event: CpuEvent, stream: int) -> None:
         """Queue a wait for the ticket of the last record."""
@@ -206,7 +222,7 @@ class CpuBackend(Backend):
         end = self._clock()
         self._recorder.api("streamWaitEvent", start, end, correlation)
         self._recorder.sync(
-            "stream wait", start, end, device=_DEVICE, stream=stream, correlation=correlation, event=event.id
+            "stream wait", start, end, device=self._device, stream=stream, correlation=correlation, event=event.id
         )
 
     def event_synchronize(self, event: CpuEvent) -> None:
@@ -217,7 +233,7 @@ class CpuBackend(Backend):
         end = self._clock()
         self._recorder.api("eventSynchronize", start, end, correlation)
         self._recorder.sync(
-            "event", start, end, device=_DEVICE, stream=MISSING, correlation=correlation, event=event.id
+            "event", start, end, device=self._device, stream=MISSING, correlation=correlation, event=event.id
         )
         self._raise_failure()
 
@@ -248,7 +264,7 @@ class CpuBackend(Backend):
             raise ExecutionError("backend 'cpu' is closed")
         if number not in self._announced:
             self._announced.add(number)
-            self._recorder.describe_stream(_DEVICE, number)
+            self._recorder.describe_stream(self._device, number)
         if number not in self._streams:
             self._streams[number] = _Stream(number)
         return self._streams[number]
@@ -283,7 +299,7 @@ class CpuBackend(Backend):
         if self._attempt(kernel.run, f"kernel {kernel.label} on stream {stream}"):
             self._recorder.kernel(
                 kernel.label, start, self._clock(),
-                device=_DEVICE, stream=stream, correlation=correlation, graph_node=node, graph=graph,
+                device=self._device, stream=stream, correlation=correlation, graph_node=node, graph=graph,
             )  # fmt: skip
 
     def _run_copy(
@@ -297,10 +313,10 @@ class CpuBackend(Backend):
             slot.free()
         if done:
             host = "pageable" if kind == "HtoD" and slot is None else "pinned"
-            kinds = (host, "device") if kind == "HtoD" else ("device", host)
+            kinds = {"HtoD": (host, "device"), "DtoH": ("device", host), "PtoP": ("device", "device")}[kind]
             self._recorder.memcpy(
                 kind, source.nbytes, start, end,
-                device=_DEVICE, stream=stream, correlation=correlation, src_kind=kinds[0], dst_kind=kinds[1],
+                device=self._device, stream=stream, correlation=correlation, src_kind=kinds[0], dst_kind=kinds[1],
             )  # fmt: skip
 
     def _attempt(self, work: _Work, what: str) -> bool:

@@ -29,7 +29,6 @@ from tracer.errors import ExecutionError
 from tracer.recorders.host import HostRecorder
 from tracer.schema import MISSING
 
-_DEVICE: Final = 0
 _TO_DEVICE, _TO_HOST = 1, 2
 _NON_BLOCKING, _NO_TIMING = 1, 2
 TAKEN_BY_DRIVER: Final = 256
@@ -44,6 +43,7 @@ class CudaBackend(Backend):
     """See the module's docstring.
 
     Args:
+        device: number of the GPU.
         early: let kernels inside a graph begin before their predecessor has ended (programmatic dependent launch).
     """
 
@@ -52,9 +52,10 @@ class CudaBackend(Backend):
     fuses: ClassVar[bool] = True
     traced_passes: ClassVar[tuple[str, ...]] = ("graph", "node")
 
-    def __init__(self, early: bool = True) -> None:
+    def __init__(self, device: int = 0, early: bool = True) -> None:
         self.guarantees = frozenset(Guarantee)
-        self._cuda = cuda = load_cuda()
+        self._device, self._cuda = device, load_cuda(device)
+        cuda = self._cuda
         self._library = Library(cuda)
         self._copy, self._wait, self._launch = (
             cuda.runtime.memcpyAsync, cuda.runtime.streamSynchronize, cuda.runtime.graphLaunch
@@ -67,6 +68,7 @@ class CudaBackend(Backend):
         self._graphs: list[CudaGraph] = []
         self._event_ids, self._graph_ids = count(1), count(1)
         self._closed = False
+        self._peer_event: int | None = None
         self._light: LightPass | None = None
         self._at_head = False
         self.report_to(HostRecorder())
@@ -75,16 +77,20 @@ class CudaBackend(Backend):
         """Report to this recorder from now on."""
         self._recorder = recorder
         self._clock, self._called = recorder.clock, recorder.calls.append
-        recorder.describe_device(_DEVICE, self._cuda.gpu)
+        recorder.describe_device(self._device, self._cuda.gpu)
         for stream in self._streams:
-            recorder.describe_stream(_DEVICE, stream)
+            recorder.describe_stream(self._device, stream)
         if self._light is not None:
             self._light.begin(self._clock)
 
     def report_late(self) -> None:
         """Report the stamped steps."""
         if self._light is not None:
-            self._light.report(self._recorder, _DEVICE)
+            self._light.report(self._recorder, self._device)
+
+    def activate(self) -> None:
+        """Make this GPU the current one."""
+        self._cuda.runtime.setDevice(self._device)
 
     def close(self) -> None:
         """Wait for the GPU, then destroy graphs, events and streams, in this order."""
@@ -92,6 +98,7 @@ class CudaBackend(Backend):
             return
         self._closed = True
         runtime = self._cuda.runtime
+        self.activate()
         try:
             runtime.deviceSynchronize()
             for graph in self._graphs:
@@ -145,7 +152,7 @@ class CudaBackend(Backend):
         if self._recorder.recording:
             start = self._clock()
             self._copy_in(destination, source, stream)
-            self._called(("memcpyAsync", start, self._clock(), _DEVICE, stream, MISSING))
+            self._called(("memcpyAsync", start, self._clock(), self._device, stream, MISSING))
         else:
             self._copy_in(destination, source, stream)
 
@@ -180,7 +187,33 @@ class CudaBackend(Backend):
             raise _unlike(source, destination)
         self._copy(address(destination), source.ptr, source.nbytes, _TO_HOST, self._streams[stream])
         if start:
-            self._called(("memcpyAsync", start, self._clock(), _DEVICE, stream, MISSING))
+            self._called(("memcpyAsync", start, self._clock(), self._device, stream, MISSING))
+
+    def copy_to_peer(self, peer: Backend, destination: CudaArray, source: CudaArray, stream: int) -> None:
+        """On this GPU's stream, once the other's has come so far; the other's then waits for it."""
+        if not isinstance(peer, CudaBackend):
+            raise ExecutionError(f"backend 'cuda' cannot copy to backend {peer.name!r}")
+        if destination.dtype != source.dtype or destination.shape != source.shape:
+            raise _unlike(source, destination)
+        runtime, start = self._cuda.runtime, self._clock() if self._recorder.recording else 0
+        own, other = self._streams[stream], peer._streams[stream]
+        free, done = peer._own_event(), self._own_event()
+        peer.activate()
+        runtime.eventRecord(free, other)
+        self.activate()
+        runtime.streamWaitEvent(own, free)
+        runtime.memcpyPeerAsync(destination.ptr, peer._device, source.ptr, self._device, source.nbytes, own)
+        runtime.eventRecord(done, own)
+        peer.activate()
+        runtime.streamWaitEvent(other, done)
+        if start:
+            self._called(("memcpyPeerAsync", start, self._clock(), self._device, stream, MISSING))
+
+    def _own_event(self) -> int:
+        """The event that orders its copies with other GPUs; it may be recorded again once waits for it are issued."""
+        if self._peer_event is None:
+            self._peer_event = self.event().handle
+        return self._peer_event
 
     def load(self, destination: CudaArray, source: HostArray) -> None:
         """One blocking call; float32 values are encoded in the weight's dtype."""
@@ -191,7 +224,7 @@ class CudaBackend(Backend):
         self._copy(destination.ptr, address(values), values.nbytes, _TO_DEVICE, self._streams[0])
         self._wait(self._streams[0])
         if start:
-            self._called(("memcpy", start, self._clock(), _DEVICE, MAIN_STREAM, MISSING))
+            self._called(("memcpy", start, self._clock(), self._device, MAIN_STREAM, MISSING))
 
     def load_random(self, destination: CudaArray, weight: Tensor, seed: int) -> None:
         """Large matrices are made on the GPU: the same for a name, a size and a seed, but not the host's values."""
@@ -212,7 +245,7 @@ class CudaBackend(Backend):
         start = self._clock() if self._recorder.recording else 0
         kernel.issue(self._cuda, self._streams[stream])
         if start:
-            self._called(("launchKernel", start, self._clock(), _DEVICE, stream, MISSING))
+            self._called(("launchKernel", start, self._clock(), self._device, stream, MISSING))
             if self._at_head and self._light is not None:
                 self._light.launched(len(self._recorder.calls) - 1, MISSING)
             self._at_head = False
@@ -236,7 +269,7 @@ class CudaBackend(Backend):
         copies = self._copies[stream]
         copies.done = copies.issued
         if start:
-            self._called(("streamSynchronize", start, end, _DEVICE, stream, MISSING))
+            self._called(("streamSynchronize", start, end, self._device, stream, MISSING))
 
     # Events
 
@@ -252,14 +285,14 @@ class CudaBackend(Backend):
         self._cuda.runtime.eventRecord(event.handle, self._streams[stream])
         event.stream, event.copies = stream, self._copies[stream].issued
         if start:
-            self._called(("eventRecord", start, self._clock(), _DEVICE, stream, event.id))
+            self._called(("eventRecord", start, self._clock(), self._device, stream, event.id))
 
     def event_wait(self, event: CudaEvent, stream: int) -> None:
         """Issue a wait."""
         start = self._clock() if self._recorder.recording else 0
         self._cuda.runtime.streamWaitEvent(self._streams[stream], event.handle)
         if start:
-            self._called(("streamWaitEvent", start, self._clock(), _DEVICE, stream, event.id))
+            self._called(("streamWaitEvent", start, self._clock(), self._device, stream, event.id))
 
     def event_synchronize(self, event: CudaEvent) -> None:
         """Wait for the event; copies issued before it are done then."""
@@ -269,7 +302,7 @@ class CudaBackend(Backend):
         copies = self._copies[event.stream]
         copies.done = max(copies.done, event.copies)
         if start:
-            self._called(("eventSynchronize", start, end, _DEVICE, event.stream, event.id))
+            self._called(("eventSynchronize", start, end, self._device, event.stream, event.id))
 
     # Graphs
 
@@ -297,7 +330,7 @@ class CudaBackend(Backend):
         start = self._clock() if self._recorder.recording else 0
         self._launch(graph.handle, self._streams[stream])
         if start:
-            self._called(("graphLaunch", start, self._clock(), _DEVICE, stream, MISSING))
+            self._called(("graphLaunch", start, self._clock(), self._device, stream, MISSING))
             if self._light is not None and (graph.whole or self._at_head):
                 self._light.launched(len(self._recorder.calls) - 1, graph.id)
         self._at_head = False
@@ -312,7 +345,7 @@ class CudaBackend(Backend):
         if self._closed:
             raise ExecutionError("backend 'cuda' is closed")
         self._copies[number] = CopyCount()
-        self._recorder.describe_stream(_DEVICE, number)
+        self._recorder.describe_stream(self._device, number)
         stream: int = self._cuda.runtime.streamCreateWithFlags(_NON_BLOCKING)
         return stream
 

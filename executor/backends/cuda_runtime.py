@@ -36,8 +36,8 @@ class Cuda:
         return self.runtime.CUDARuntimeError
 
 
-def load_cuda() -> Cuda:
-    """Import what is needed and look at the GPU.
+def load_cuda(device: int = 0) -> Cuda:
+    """Import what is needed, look at a GPU and make it the current one.
 
     Raises:
         ExecutionError: a package, the driver or the GPU is missing.
@@ -50,7 +50,11 @@ def load_cuda() -> Cuda:
         raise ExecutionError(f"backend 'cuda' needs CuPy and cuda-bindings ({error}): {INSTALL}") from error
     runtime = cupy.cuda.runtime
     try:
-        properties = runtime.getDeviceProperties(runtime.getDevice())
+        count = runtime.getDeviceCount()
+        if device >= count:
+            raise ExecutionError(f"there are {count} GPUs, too few for one numbered {device}")
+        runtime.setDevice(device)
+        properties = runtime.getDeviceProperties(device)
     except runtime.CUDARuntimeError as error:
         raise ExecutionError(f"backend 'cuda' needs an NVIDIA GPU and its driver: {error}") from error
     return Cuda(cupy, runtime, driver, bindings, properties["name"].decode(), properties["multiProcessorCount"])

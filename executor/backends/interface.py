@@ -17,6 +17,7 @@ from executor.concurrency import MAIN_STREAM
 from executor.graph import Tensor
 from executor.models.step import random_weight
 from executor.plans import Instruction, Launch, Plan, Record
+from tracer.errors import ExecutionError
 from tracer.recorders.host import HostRecorder
 
 HostArray = np.ndarray[Any, np.dtype[Any]]
@@ -75,6 +76,9 @@ class Backend(Protocol):
         every kernel anyway.
         """
 
+    def activate(self) -> None:
+        """Make this the device that calls refer to, where a process may use several. Default: nothing."""
+
     def close(self) -> None:
         """End all work and threads; nothing may be called afterwards. Closing twice does no harm."""
 
@@ -98,14 +102,18 @@ class Backend(Protocol):
     def copy_to_host(self, destination: HostArray, source: Array, stream: int) -> None:
         """Issue an asynchronous copy; `destination` holds the values after the next `synchronize`."""
 
-    def copy_to_device_blocking(self, destination: Array, source: HostArray, stream: int) -> None:
-        """A copy that is done on return. Default, as in ggml: an asynchronous copy and its stream's sync."""
-        self.copy_to_device(destination, source, stream)
-        self.synchronize(stream)
+    def copy_to_peer(self, peer: Backend, destination: Array, source: Array, stream: int) -> None:
+        """Issue an asynchronous copy to another device of the same kind, on the streams of this number of both.
+
+        It comes after everything issued to either and before everything issued later, without the host waiting.
+        Default: not possible.
+        """
+        raise ExecutionError(f"backend {self.name!r} cannot copy to another device")
 
     def load(self, destination: Array, source: HostArray) -> None:
-        """Set weights or state while the device is idle. Default: a blocking copy."""
-        self.copy_to_device_blocking(destination, source, 0)
+        """Set weights or state while the device is idle. Default: a copy and a sync."""
+        self.copy_to_device(destination, source, MAIN_STREAM)
+        self.synchronize(MAIN_STREAM)
 
     def load_random(self, destination: Array, weight: Tensor, seed: int) -> None:
         """Set a weight to seeded random values while the device is idle. Default: those of `random_weight`."""

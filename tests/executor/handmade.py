@@ -13,11 +13,14 @@ from executor.backends.cpu import CpuBackend, CpuKernel
 from executor.backends.cpu_kernels import KERNELS
 from executor.concurrency import find_regions, map_streams
 from executor.dependencies import find_dependencies
+from executor.devices import Device, assign_devices, only
 from executor.graph import Flag, Graph
+from executor.memory import load_weights
 from executor.models.advance import advance_on_device
 from executor.models.step import DecodeStep
 from executor.plans import make_plan
-from executor.splits import assign_backends, split_graph
+from executor.scheduler import Scheduler, prepare
+from executor.splits import split_graph
 
 PATIENCE_S = 10
 """How long a held kernel waits before it fails: far longer than any test takes."""
@@ -63,7 +66,7 @@ def fan_out_graph(branches=3, length=2, op="copy"):
 
 
 def split_of(graph):
-    (split,) = split_graph(graph, assign_backends(graph, "cpu"))
+    (split,) = split_graph(graph, assign_devices(graph, only("cpu")))
     return split
 
 
@@ -134,7 +137,7 @@ def backend_with(**kernels):
     def total(out, *terms):
         out[...] = sum(terms)
 
-    return CpuBackend({**KERNELS, "copy": copy, "sum": total, **kernels})
+    return CpuBackend(kernels={**KERNELS, "copy": copy, "sum": total, **kernels})
 
 
 def place(backend, graph):
@@ -148,3 +151,11 @@ def place(backend, graph):
             arrays[tensor] = arrays[root].reshape(tensor.shape)
     kernels = {n: backend.kernel(n, arrays[n], [arrays[s] for s in n.src]) for n in graph.nodes if n.has_kernel}
     return arrays, kernels
+
+
+def scheduler_on(backend, step, strategy, *, seed=0, mode="sequential", **options):
+    """A scheduler of everything on one backend, with weights of its own."""
+    prepared = prepare(step, backend.name, mode)
+    backends = {Device(backend.name): backend}
+    weights = load_weights(backends, [part.split for part in prepared.splits], seed)
+    return Scheduler(backends, prepared, strategy, "graph", weights, **options)

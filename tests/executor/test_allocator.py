@@ -205,7 +205,7 @@ def test_order_of_the_arenas_on_the_models(model, mode, fused, batch):
     step = MODELS[model](batch=batch)
     step = fuse(step) if fused else step
     plans = [
-        prepare(step, "cpu", mode, allocator, allow_hazards=True).memory
+        prepare(step, "cpu", mode, allocator, allow_hazards=True).splits[0].memory
         for allocator in ("sequential", "stream_aware", "no_alloc_free")
     ]
     assert all(one.peak_bytes <= other.peak_bytes for one, other in pairwise(plans))
@@ -217,10 +217,12 @@ def test_order_of_the_arenas_on_the_models(model, mode, fused, batch):
 def test_no_two_tensors_of_a_region_share_bytes_with_no_alloc_free(batch):
     """What branches may use at once: everything that is read or written between fork and join."""
     prepared = prepare(MODELS["tiny"](batch=batch), "cpu", "branches", "no_alloc_free")
-    for region in prepared.regions:
-        inside = [prepared.split.nodes[i] for branch in region.branches for i in branch.nodes]
-        used = {t.root for n in inside for t in (n, *n.src)} & set(prepared.memory.offsets)
-        spans = sorted((prepared.memory.offsets[t], prepared.memory.offsets[t] + t.nbytes) for t in used)
+    for region in prepared.splits[0].regions:
+        inside = [prepared.splits[0].split.nodes[i] for branch in region.branches for i in branch.nodes]
+        used = {t.root for n in inside for t in (n, *n.src)} & set(prepared.splits[0].memory.offsets)
+        spans = sorted(
+            (prepared.splits[0].memory.offsets[t], prepared.splits[0].memory.offsets[t] + t.nbytes) for t in used
+        )
         assert len(spans) >= 3
         assert all(end <= start for (_, end), (start, _) in pairwise(spans))
 
@@ -229,7 +231,7 @@ def test_stream_aware_takes_no_more_than_one_stream_does_where_it_can():
     """In the tiny model it needs what sequential reuse needs; no_alloc_free needs an eighth more."""
     step = MODELS["tiny"](batch=4)
     sequential, aware, pinned = (
-        prepare(step, "cpu", "branches", name, allow_hazards=True).memory.peak_bytes
+        prepare(step, "cpu", "branches", name, allow_hazards=True).splits[0].memory.peak_bytes
         for name in ("sequential", "stream_aware", "no_alloc_free")
     )
     assert [sequential, aware, pinned] == [33088, 33088, 37184]

@@ -11,11 +11,14 @@ from executor.backends.cuda import MADE_ON_DEVICE, TAKEN_BY_DRIVER, CudaBackend
 from executor.backends.cuda_library import KernelCall
 from executor.backends.cuda_runtime import load_cuda
 from executor.backends.cuda_staging import SLOTS
+from executor.devices import Device
 from executor.graph import Flag, Graph
+from executor.memory import load_weights
 from executor.models import MODELS
 from executor.plans import Plan, Wait
-from executor.scheduler import Scheduler, load_weights, prepare
+from executor.scheduler import prepare
 from executor.strategies import STRATEGIES
+from tests.executor.handmade import scheduler_on
 from tracer.errors import ExecutionError
 from tracer.recorders.host import HostRecorder
 
@@ -109,12 +112,12 @@ def test_calls_are_reported_while_a_recorder_records(backend):
     array = backend.array(backend.alloc(16), 0, leaf((4,)))
     backend.synchronize(0)
     recorder.start()
-    backend.copy_to_device_blocking(array, np.ones(4, np.float32), 0)
+    backend.load(array, np.ones(4, np.float32))
     backend.copy_to_device(array, np.ones(4, np.float32), 0)
     backend.event_record(backend.event(), 0)
     recorder.stop()
     backend.synchronize(0)
-    assert [*recorder.trace["api"]["name"]] == ["memcpyAsync", "streamSynchronize", "memcpyAsync", "eventRecord"]
+    assert [*recorder.trace["api"]["name"]] == ["memcpy", "memcpyAsync", "eventRecord"]
 
 
 def test_memory_is_zero_and_aligned(backend):
@@ -187,8 +190,8 @@ def test_large_weights_are_made_on_the_gpu_and_are_normal(backend, weights):
 def test_stamps_bound_the_steps(backend):
     """Head and tail of every launch in order; the history keeps the last ones."""
     step = MODELS["tiny"]()
-    weights, stamps = load_weights(backend, step, 0), backend.stamp_steps(16)
-    scheduler = Scheduler(backend, prepare(step, "cuda", "sequential"), STRATEGIES["aaag"](), "graph", weights)
+    stamps = backend.stamp_steps(16)
+    scheduler = scheduler_on(backend, step, STRATEGIES["aaag"]())
     for steps in (5, 20):
         scheduler.begin(np.zeros(1, np.int32))
         stamps.restart()
@@ -203,7 +206,8 @@ def test_stamps_bound_the_steps(backend):
 def test_weights_of_all_formats_can_be_loaded(backend):
     for weights in ("f32", "f16", "q8_0"):
         step = MODELS["tiny"](weights=weights)
-        arrays = load_weights(backend, step, 0)
+        splits = [part.split for part in prepare(step, "cuda", "sequential").splits]
+        (arrays,) = load_weights({Device("cuda"): backend}, splits, 0).values()
         assert {name: a.nbytes for name, a in arrays.items()} == {w.name: w.nbytes for w in step.graph.weights}
 
 

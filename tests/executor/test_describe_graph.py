@@ -6,13 +6,14 @@ from executor.allocator import ALLOCATORS, Schedule, allocate
 from executor.concurrency import all_regions, map_streams
 from executor.dependencies import find_dependencies
 from executor.describe_graph import run_graph, stream_waits
+from executor.devices import Device, Placement
 from executor.fusion import fuse
 from executor.graph import Flag
 from executor.models import MODELS
 from executor.plans import Record, Wait, make_plan
 from executor.run import Configuration, execute
 from executor.run_directory import write_run
-from executor.scheduler import Prepared, prepare
+from executor.scheduler import Prepared, PreparedSplit, prepare
 from tests.executor.handmade import as_step, graph_of, plan_of, regions_of, split_of
 from tracer import formats
 from tracer.graph_json import GRAPH_FILE, RegionOf, read_graph, write_graph
@@ -32,7 +33,7 @@ def test_it_holds_the_plan_and_survives_the_file(tmp_path, concurrency, fused, o
     write_graph(graph, tmp_path / GRAPH_FILE)
     assert read_graph(tmp_path / GRAPH_FILE) == graph
 
-    nodes, plan = passes.split.nodes, passes.plan
+    nodes, plan = passes.splits[0].split.nodes, passes.splits[0].plan
     assert {nodes[i].name: graph.nodes[i].stream for i in graph.launches} == {
         launch.node.name: launch.stream for launch in plan.launches
     }
@@ -41,13 +42,13 @@ def test_it_holds_the_plan_and_survives_the_file(tmp_path, concurrency, fused, o
         read = [graph.nodes[i].name for i in node.src] + [graph.leaves[i].name for i in node.leaves]
         assert sorted(read) == sorted(s.name for s in tensor.src if not s.flags & Flag.WEIGHT)
     assert {leaf.name for leaf in graph.leaves if leaf.kind == "input"} == {t.name for t in passes.step.graph.inputs}
-    assert len(graph.regions) == len(list(all_regions(passes.regions)))
+    assert len(graph.regions) == len(list(all_regions(passes.splits[0].regions)))
 
 
 @pytest.mark.parametrize("concurrency", ["branches", "subgraphs"])
 def test_every_wait_of_the_plan_is_an_edge_between_its_kernels(concurrency):
     passes = prepared(concurrency=concurrency)
-    graph, plan = run_graph(passes), passes.plan
+    graph, plan = run_graph(passes), passes.splits[0].plan
     assert len(graph.waits) == sum(isinstance(i, Wait) for i in plan.instructions)
     recorded = {i.event: i.stream for i in plan.instructions if isinstance(i, Record)}
     for wait in graph.waits:
@@ -70,7 +71,7 @@ def test_an_inner_region_says_how_deep_it_lies():
     plan = plan_of(graph.nodes, regions)
     schedule = Schedule(split_of(graph), regions, map_streams(graph.nodes, regions), plan)
     memory = allocate(schedule, ALLOCATORS["stream_aware"])
-    found = run_graph(Prepared(as_step(graph), schedule.split, regions, plan, memory, []))
+    found = run_graph(Prepared(as_step(graph), (PreparedSplit(schedule.split, regions, plan, memory, []),)))
     assert found.regions == (RegionOf(0, 5, 2, 0), RegionOf(0, 4, 2, 1))
     assert [node.region for node in found.nodes] == [None, 1, 1, 0, 0, None]
 
@@ -85,7 +86,7 @@ def test_memory_is_that_of_every_allocator_with_its_hazards():
     passes = prepared()
     memory = {m.allocator: m for m in run_graph(passes).memory}
     assert list(memory) == list(ALLOCATORS)
-    assert memory["stream_aware"].peak_bytes == passes.memory.peak_bytes
+    assert memory["stream_aware"].peak_bytes == passes.splits[0].memory.peak_bytes
     assert memory["stream_aware"].hazards == memory["no_alloc_free"].hazards == 0
     assert memory["sequential"].hazards > memory["interleaved"].hazards > 0
     assert memory["no_alloc_free"].peak_bytes > memory["stream_aware"].peak_bytes
@@ -101,4 +102,25 @@ def test_a_run_directory_has_it(tmp_path):
     (result,) = execute([Configuration(concurrency="branches", tokens=2, repeats=1, warmup=0)])
     path = write_run(result, tmp_path)
     assert read_graph(path / GRAPH_FILE) == run_graph(result.prepared)
-    assert len(formats.read(path)["kernels"]) == 2 * len(result.prepared.plan.launches)
+    assert len(formats.read(path)["kernels"]) == 2 * len(result.prepared.splits[0].plan.launches)
+
+
+def test_splits_are_one_graph_whose_streams_belong_to_devices(tmp_path):
+    placement = Placement((Device("cpu"), Device("cpu", 1)), gpu_layers=4)
+    passes = prepare(MODELS["tiny"](), placement, "branches")
+    graph = run_graph(passes)
+    write_graph(graph, tmp_path / GRAPH_FILE)
+    assert read_graph(tmp_path / GRAPH_FILE) == graph
+    assert graph.devices == ("host", *("cpu",) * 3, *("cpu:1",) * 3)
+    assert len(graph.launches) == len(set(graph.launches)) == 82
+    assert [graph.stream_name(stream) for stream in (0, 1, 5)] == ["host stream 0", "cpu stream 0", "cpu:1 stream 1"]
+    devices = {n.name: graph.devices[n.stream] for n in graph.nodes if n.stream is not None}
+    assert [devices[n] for n in ("inp_embd", "blk.0.attn", "blk.1.attn_q", "blk.3.attn_k", "output")] == [
+        "host", "host", "cpu", "cpu:1", "cpu:1",
+    ]  # fmt: skip
+    for wait in graph.waits:
+        assert wait.target_stream == graph.nodes[wait.target].stream
+        assert wait.source_stream == graph.nodes[wait.source].stream
+    assert len({wait.event for wait in graph.waits}) == sum(part.plan.events for part in passes.splits)
+    forks = {graph.nodes[region.fork].name for region in graph.regions}
+    assert forks == {f"blk.{layer}.{norm}" for layer in (1, 2, 3) for norm in ("attn_norm", "ffn_norm")}

@@ -206,7 +206,7 @@ def test_the_plan_of_a_fork_is_safe_in_memory_of_its_own():
 
 def logits(slow=(), **options):
     configuration = Configuration(batch=4, tokens=2, repeats=1, warmup=0, strategy="aaag", **options)
-    (result,) = execute([configuration], keep_logits=True, open_backend=lambda _: SlowBackend(slow))
+    (result,) = execute([configuration], keep_logits=True, open_backend=lambda *_: SlowBackend(slow))
     return result.logits
 
 

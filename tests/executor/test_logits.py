@@ -116,7 +116,9 @@ def test_fusion_changes_no_bit_on_the_cpu(model, batch, prompt):
         ],
         keep_logits=True, models=MODELS_HERE,
     )  # fmt: skip
-    assert len(fused.prepared.plan.launches) < (0.75 if batch == 1 else 0.9) * len(plain.prepared.plan.launches)
+    assert len(fused.prepared.splits[0].plan.launches) < (0.75 if batch == 1 else 0.9) * len(
+        plain.prepared.splits[0].plan.launches
+    )
     assert np.array_equal(plain.logits, fused.logits)
 
 

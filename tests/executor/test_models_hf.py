@@ -8,8 +8,8 @@ import pytest
 
 from executor.backends import open_backend
 from executor.models import builder_of
-from executor.scheduler import Scheduler, load_weights, prepare
 from executor.strategies import SCCC
+from tests.executor.handmade import scheduler_on
 from tests.executor.shapes import TEST_SHAPES
 
 TOLERANCE = 1e-4
@@ -32,8 +32,7 @@ def test_logits_are_those_of_transformers(reference, name):
     assert np.abs(expected).max() > 1
     with closing(open_backend("cpu")) as backend:
         step = builder_of(TEST_SHAPES[name])()
-        weights = load_weights(backend, step, int(reference["seed"]))
-        scheduler = Scheduler(backend, prepare(step, "cpu", "sequential"), SCCC(), "graph", weights)
+        scheduler = scheduler_on(backend, step, SCCC(), seed=int(reference["seed"]))
         for position, token in enumerate(tokens):
             scheduler.begin(np.array([token]), position)
             scheduler.step()

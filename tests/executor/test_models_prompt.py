@@ -9,9 +9,9 @@ from executor.backends import open_backend
 from executor.models import MODELS, builder_of
 from executor.models.step import first_tokens, random_weights
 from executor.run import Configuration, execute
-from executor.scheduler import Scheduler, load_weights, prepare
 from executor.strategies import SCCC, STRATEGIES
 from tests.executor import reference
+from tests.executor.handmade import scheduler_on
 from tests.executor.shapes import PRODUCT_SHAPES, TEST_SHAPES
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
@@ -30,8 +30,7 @@ def backend():
 
 def scheduler_for(backend, name, prompt, prefill=None):
     step = builder_of(TEST_SHAPES[name])(batch=BATCH, prompt=prompt)
-    weights = load_weights(backend, step, SEED)
-    return Scheduler(backend, prepare(step, "cpu", "sequential"), SCCC(), "graph", weights, prefill=prefill)
+    return scheduler_on(backend, step, SCCC(), seed=SEED, prefill=prefill)
 
 
 def fed(scheduler, tokens, chunk):

@@ -4,42 +4,108 @@ import pytest
 
 from executor.allocator import ALLOCATORS
 from executor.concurrency import MODES, all_regions
+from executor.devices import HOST, Device, Placement, assign_devices, only
 from executor.fusion import fuse
-from executor.graph import Flag
+from executor.graph import Flag, Graph
 from executor.models import MODELS
 from executor.plans import Part
 from executor.scheduler import prepare
-from executor.splits import assign_backends, split_graph
+from executor.splits import split_graph
 from tests.executor.handmade import as_step, fan_out_graph
 from tracer.errors import UnsafePlanError, UsageError
 
 
 def test_one_backend_makes_one_split_that_lists_its_inputs():
     graph = MODELS["tiny"]().graph
-    (split,) = split_graph(graph, assign_backends(graph, "cpu"))
-    assert (split.backend, list(split.nodes), list(split.inputs)) == ("cpu", graph.nodes, graph.inputs)
+    (split,) = split_graph(graph, assign_devices(graph, only("cpu")))
+    assert (split.device, list(split.nodes), list(split.inputs)) == (Device("cpu"), graph.nodes, graph.inputs)
 
 
-def test_a_split_ends_where_the_backend_changes():
-    graph = fan_out_graph(branches=1)
-    names = dict(zip(graph.nodes, ["a", "a", "b", "b", "a"], strict=True))
-    splits = split_graph(graph, names)
-    assert [(s.backend, len(s.nodes), len(s.inputs)) for s in splits] == [("a", 2, 1), ("b", 2, 0), ("a", 1, 0)]
+A, B = Device("a"), Device("b")
+
+
+def test_a_split_ends_where_the_device_changes():
+    """What another device computed is an input, what the same device computed before is not copied."""
+    graph = fan_out_graph(branches=1)  # x -> fork -> b0.0 -> b0.1 -> join -> end
+    splits = split_graph(graph, dict(zip(graph.nodes, [A, A, B, B, A], strict=True)))
+    found = [(s.device, [n.name for n in s.nodes], [t.name for t in s.inputs]) for s in splits]
+    assert found == [(A, ["fork", "b0.0"], ["x"]), (B, ["b0.1", "join"], ["b0.0"]), (A, ["end"], ["join"])]
+    assert [s.nodes[-1].flags for s in splits] == [Flag.OUTPUT] * 3
+    (origin,) = splits[1].origins.values()
+    assert (origin.split, origin.node) == (0, splits[0].nodes[-1])
+
+
+def test_nothing_is_copied_within_a_device():
+    graph = fan_out_graph(branches=2, length=1)  # fork -> b0.0, b1.0 -> join
+    splits = split_graph(graph, dict(zip(graph.nodes, [A, A, B, A, A], strict=True)))
+    last = splits[2]
+    assert [t.name for t in last.inputs] == ["b1.0"]
+    assert [t.name for t in last.origins] == ["b0.0", "b1.0"]
+    assert last.state == []
+
+
+def test_what_a_device_has_got_is_not_sent_again():
+    """Neither inputs of the step nor results of other devices."""
+    graph = Graph()
+    x = graph.leaf("x", (4,), flags=Flag.INPUT)
+    a = graph.node("a", "copy", (4,), "float32", (x,))
+    b = graph.node("b", "copy", (4,), "float32", (a, x))
+    c = graph.node("c", "copy", (4,), "float32", (b, x))
+    d = graph.node("d", "copy", (4,), "float32", (c, a))
+    splits = split_graph(graph, dict(zip((a, b, c, d), [A, B, A, B], strict=True)))
+    assert [[t.name for t in s.inputs] for s in splits] == [["x"], ["x", "a"], ["b"], ["c"]]
+    assert [[(t.name, o.split) for t, o in s.origins.items()] for s in splits] == [
+        [], [("a", 0)], [("b", 1), ("x", 0)], [("c", 2), ("a", 1)],
+    ]  # fmt: skip
+
+
+def layer_of(name):
+    return int(name.split(".")[1]) if name.startswith("blk.") else None
+
+
+@pytest.mark.parametrize("model", ["tiny", "qwen3-tiny", "moe-tiny", "gdn-tiny"])
+@pytest.mark.parametrize("gpu_layers", [0, 1, 2, 100])
+def test_the_last_layers_go_to_the_device(model, gpu_layers):
+    graph = MODELS[model]().graph
+    layers = 1 + max(layer for node in graph.nodes if (layer := layer_of(node.name)) is not None)
+    assigned = assign_devices(graph, Placement((A,), gpu_layers))
+    on_device = {layer_of(node.name) for node, device in assigned.items() if device == A} - {None}
+    assert on_device == set(range(max(layers + 1 - gpu_layers, 0), layers))
+    assert assigned[graph.nodes[0]] == HOST  # the embedding
+    assert assigned[graph.nodes[-1]] == (A if gpu_layers else HOST)  # the output counts as a layer
+
+
+def test_devices_share_the_layers():
+    graph = MODELS["tiny"]().graph
+    assigned = assign_devices(graph, Placement((A, B)))
+    assert {layer_of(n.name) for n, d in assigned.items() if d == A} == {None, 0, 1, 2}
+    assert {layer_of(n.name) for n, d in assigned.items() if d == B} == {None, 3}
+    assert len(split_graph(graph, assigned)) == 2
+
+
+def test_experts_stay_on_the_host():
+    graph = MODELS["moe-tiny"]().graph
+    assigned = assign_devices(graph, Placement((A,), experts_on_host=True))
+    moved = {node.name.split(".")[-1] for node, device in assigned.items() if device == HOST}
+    assert moved == {"ffn_gate_exps", "ffn_up_exps", "ffn_moe_swiglu", "ffn_down_exps"}
+    assert [s.device for s in split_graph(graph, assigned)] == [A, HOST] * 3 + [A]
+    with pytest.raises(UsageError, match="the model has none"):
+        assign_devices(MODELS["tiny"]().graph, Placement((A,), experts_on_host=True))
 
 
 def test_an_input_that_nobody_reads_is_not_sent():
     graph = fan_out_graph()
     graph.leaf("unread", (1,), flags=Flag.INPUT)
-    (split,) = split_graph(graph, assign_backends(graph, "cpu"))
+    (split,) = split_graph(graph, assign_devices(graph, only("cpu")))
     assert [t.name for t in split.inputs] == ["x"]
 
 
 def named(prepared):
     """fork, join and the first kernels of the branches of every region."""
-    nodes = prepared.split.nodes
+    nodes = prepared.splits[0].split.nodes
     return [
         (nodes[r.fork].name, nodes[r.join].name, [nodes[b.nodes[0]].name for b in r.branches])
-        for r in all_regions(prepared.regions)
+        for r in all_regions(prepared.splits[0].regions)
     ]
 
 
@@ -53,10 +119,10 @@ def test_a_layer_forks_into_q_k_v_and_into_gate_and_up(on_device, batch):
         expected.append((f"{blk}attn_norm", f"{blk}attn", [f"{blk}attn_q", f"{blk}attn_k", f"{blk}attn_v"]))
         expected.append((f"{blk}ffn_norm", f"{blk}ffn_swiglu", [f"{blk}ffn_gate", f"{blk}ffn_up"]))
     assert named(prepared) == expected
-    first = prepared.regions[0]
-    ops = [[prepared.split.nodes[i].op for i in b.nodes] for b in first.branches]
+    first = prepared.splits[0].regions[0]
+    ops = [[prepared.splits[0].split.nodes[i].op for i in b.nodes] for b in first.branches]
     assert ops == [["mul_mat", "rope"], ["mul_mat", "rope", "set_rows"], ["mul_mat", "set_rows"]]
-    assert (prepared.plan.streams, prepared.plan.events) == (3, 4 * (3 + 2))
+    assert (prepared.splits[0].plan.streams, prepared.splits[0].plan.events) == (3, 4 * (3 + 2))
 
 
 @pytest.mark.parametrize("on_device", [False, True])
@@ -71,14 +137,14 @@ def test_fused_branches_fork_together(on_device):
 
 def test_reshapes_are_not_launched():
     prepared = prepare(MODELS["tiny"](), "cpu", "branches")
-    assert len(prepared.plan.launches) == 82
-    assert all(launch.node.has_kernel for launch in prepared.plan.launches)
+    assert len(prepared.splits[0].plan.launches) == 82
+    assert all(launch.node.has_kernel for launch in prepared.splits[0].plan.launches)
 
 
 def test_subgraphs_launch_every_branch_by_itself():
     prepared = prepare(MODELS["tiny"](), "cpu", "subgraphs")
-    whole = prepare(MODELS["tiny"](), "cpu", "branches").plan
-    parts = [part for part in prepared.plan.parts if isinstance(part, Part)]
+    whole = prepare(MODELS["tiny"](), "cpu", "branches").splits[0].plan
+    parts = [part for part in prepared.splits[0].plan.parts if isinstance(part, Part)]
     assert [len(part.plan.launches) for part in parts[:4]] == [3, 2, 3, 2]  # embedding and norm; Q, K, V
     assert [part.stream for part in parts[:4]] == [0, 0, 1, 2]
     assert len(parts) == 4 * 7 + 1
@@ -101,12 +167,12 @@ def test_a_plan_with_hazards_is_refused_unless_allowed():
 
 def test_a_mode_brings_the_allocator_that_it_needs():
     for mode in MODES.values():
-        assert prepare(as_step(fan_out_graph()), "cpu", mode.name).memory.allocator == mode.allocator
+        assert prepare(as_step(fan_out_graph()), "cpu", mode.name).allocator == mode.allocator
 
 
 def test_without_a_region_any_allocator_is_safe():
     for allocator in ALLOCATORS:
-        assert prepare(as_step(fan_out_graph(branches=1)), "cpu", "branches", allocator).plan.streams == 1
+        assert prepare(as_step(fan_out_graph(branches=1)), "cpu", "branches", allocator).splits[0].plan.streams == 1
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def test_fused_branches_start_after_their_fork_and_none_waits_for_another(mode):
     slow = ["attn_q_rope", "cache_k (set)", "cache_v (set)"]
     (result,) = execute(
         [Configuration(concurrency=mode, fusion=True, tokens=1, repeats=1, warmup=0)],
-        open_backend=lambda _: SlowBackend([f"blk.0.{name}" for name in slow]),
+        open_backend=lambda *_: SlowBackend([f"blk.0.{name}" for name in slow]),
     )
     kernels = result.trace["kernels"].astype({"name": "str"})
     first = kernels[kernels["name"].map(lambda name: any(f"(blk.0.{part})" in name for part in slow))]
@@ -102,7 +102,7 @@ def test_run_json_says_what_where_and_how_fast():
     assert run["plan"] == {
         "splits": 1, "nodes": 102, "kernels": 82, "inputs": 6, "streams": 3, "events": 20, "regions": 8, "graphs": 1,
         "hazards": 0, "peak_bytes": 16704, "peak_live_bytes": 16704, "reuse": 9.95, "fragmentation": 0.0,
-        "weight_bytes": 11019264, "state_bytes": 2 * 524288,
+        "weight_bytes": 11019264, "state_bytes": 2 * 524288, "devices": ["cpu"],
     }  # fmt: skip
     assert set(run["machine"]) == {"cpu", "cores", "os", "python"}
 
@@ -137,7 +137,7 @@ def test_an_unsafe_combination_is_refused_before_the_safe_ones_run():
     with pytest.raises(UnsafePlanError):
         execute(
             combinations(Configuration(allocator="sequential"), ["sccc"], ["sequential", "branches"]),
-            open_backend=lambda name: opened.append(name) or CpuBackend(),
+            open_backend=lambda name, device: opened.append(name) or CpuBackend(device),
         )
     assert opened == []
 
@@ -154,7 +154,7 @@ def test_a_failure_on_the_device_ends_the_run_and_its_threads():
     with pytest.raises(ExecutionError, match=r"kernel argmax\(sampled\) on stream 0 failed: MemoryError: on purpose"):
         execute(
             [Configuration(strategy="ggg")],
-            open_backend=lambda name: CpuBackend({**KERNELS, "argmax": fail_late}),
+            open_backend=lambda *_: CpuBackend(kernels={**KERNELS, "argmax": fail_late}),
         )
     assert not any(t.name.startswith("cpu stream") for t in threading.enumerate())
 

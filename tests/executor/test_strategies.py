@@ -6,8 +6,8 @@ from executor.backends.cpu import CpuBackend
 from executor.backends.interface import Guarantee
 from executor.models import MODELS
 from executor.run import Configuration, execute
-from executor.scheduler import Scheduler, load_weights, prepare
 from executor.strategies import GGG, SCCC, STRATEGIES, check_needs
+from tests.executor.handmade import scheduler_on
 from tracer.errors import ExecutionError, UnsafePlanError
 
 NOTHING = frozenset()
@@ -44,15 +44,14 @@ class Unstaged(CpuBackend):
 
 def test_a_run_is_refused_before_anything_ran():
     with pytest.raises(UnsafePlanError, match="aaag"):
-        execute([Configuration(strategy="aaag", tokens=1)], open_backend=lambda name: Unstaged())
-    execute([Configuration(strategy="aaas", tokens=1, repeats=1)], open_backend=lambda name: Unstaged())
+        execute([Configuration(strategy="aaag", tokens=1)], open_backend=lambda *_: Unstaged())
+    execute([Configuration(strategy="aaas", tokens=1, repeats=1)], open_backend=lambda *_: Unstaged())
 
 
 @pytest.mark.parametrize(("strategy", "on_device"), [(SCCC, True), (GGG, False)])
 def test_strategy_and_graph_must_agree_on_who_advances(strategy, on_device):
     step = MODELS["tiny"](on_device=on_device, history=1)
     backend = CpuBackend()
-    weights = load_weights(backend, step, 0)
     with pytest.raises(ExecutionError, match="disagree"):
-        Scheduler(backend, prepare(step, "cpu", "sequential"), strategy(), "graph", weights)
+        scheduler_on(backend, step, strategy())
     backend.close()

@@ -115,13 +115,15 @@ def test_order_of_the_calls(backend, strategy):
 
 class NoFirstSync(SCCC):
     def send(self, backend, copies):
-        for destination, source in copies:
-            backend.copy_to_device_blocking(destination, source, MAIN_STREAM)
+        for copy in copies:
+            copy.issue()
+            backend.synchronize(MAIN_STREAM)
 
 
 class NoSync(AAAS):
     def send(self, backend, copies):
-        self._send_async(backend, copies)
+        for copy in copies:
+            copy.issue()
 
 
 class OneSyncMore(AAAG):
@@ -137,7 +139,8 @@ class BlockingCopies(SAAAS):
 
 class ForgottenSync(SAAAS):
     def send(self, backend, copies):
-        self._send_async(backend, copies)
+        for copy in copies:
+            copy.issue()
 
 
 class SyncedGraphs(GGG):

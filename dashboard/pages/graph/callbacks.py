@@ -169,7 +169,9 @@ def _words(graph: RunGraph, part: range) -> str:
 
 def _legend(graph: RunGraph) -> list[html.Li]:
     streams = [
-        html.Li([html.Span(style={"background": stream_colours(s)[0]}, className="swatch"), f"stream {s}"])
+        html.Li(
+            [html.Span(style={"background": stream_colours(s)[0]}, className="swatch"), plain(graph.stream_name(s), 30)]
+        )
         for s in range(min(graph.streams, 8))
     ]
     lines = (("line reads", "reads"), ("line event", "event: record → wait (fork, join)"), ("dot", "no kernel"))

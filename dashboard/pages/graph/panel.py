@@ -56,7 +56,7 @@ def _of_node(graph: RunGraph, node: Node) -> dict[str, Any]:
         "op": plain(node.op, 80),
         "shape": f"{' × '.join(map(str, node.shape))} {plain(node.dtype, 20)}",
         "bytes": f"{node.nbytes:,}",
-        "stream": _stream(node.stream),
+        "stream": _stream(graph, node.stream),
     }
     if node.region is not None:
         region = graph.regions[node.region]
@@ -69,11 +69,14 @@ def _of_node(graph: RunGraph, node: Node) -> dict[str, Any]:
     return facts
 
 
-def _stream(stream: int | None) -> Any:
+def _stream(graph: RunGraph, stream: int | None) -> Any:
     if stream is None:
         return "none: it only names memory, no kernel runs"
     colour, _ = stream_colours(stream)
-    return [html.Span(style={"background": colour}, className="swatch inline"), f" {stream}"]
+    return [
+        html.Span(style={"background": colour}, className="swatch inline"),
+        f" {plain(graph.stream_name(stream).removeprefix('stream '), 30)}",
+    ]
 
 
 def _order(graph: RunGraph, index: int, view: GraphView) -> dict[str, Any]:
@@ -87,11 +90,23 @@ def _order(graph: RunGraph, index: int, view: GraphView) -> dict[str, Any]:
     facts = {
         "reads": reads,
         "waits for": [
-            _wait(graph, f"event {w.event} of stream {w.source_stream}, after ", w.source, "the start", view)
+            _wait(
+                graph,
+                f"event {w.event} of {plain(graph.stream_name(w.source_stream), 30)}, after ",
+                w.source,
+                "the start",
+                view,
+            )
             for w in waits
         ],
         "lets go on": [
-            _wait(graph, f"stream {w.target_stream} by event {w.event}, with ", w.target, "the end", view)
+            _wait(
+                graph,
+                f"{plain(graph.stream_name(w.target_stream), 30)} by event {w.event}, with ",
+                w.target,
+                "the end",
+                view,
+            )
             for w in awaited
         ],
         "read by": [

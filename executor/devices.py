@@ -1,0 +1,120 @@
+"""Pass 1: which device computes which node.
+
+Layers are spread as llama.cpp does it: blocks and, behind them, the output count as layers, the last ones go to the
+accelerators, and where some stay on the host the embedding does, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from executor.graph import Flag, Graph, Tensor
+from tracer.errors import UsageError
+
+_BLOCK: Final = re.compile(r"blk\.(\d+)\.")
+_EXPERTS: Final = "_exps.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device: of a backend, or the host itself.
+
+    Attributes:
+        backend: name of the backend; "host" computes on the calling thread.
+        index: its number among the backend's devices.
+    """
+
+    backend: str
+    index: int = 0
+
+    @property
+    def is_host(self) -> bool:
+        """Whether its memory is the host's, and its compute a call that returns when all is done."""
+        return self.backend == HOST.backend
+
+    def __str__(self) -> str:
+        return f"{self.backend}:{self.index}" if self.index else self.backend
+
+
+HOST: Final = Device("host")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What goes where.
+
+    Attributes:
+        devices: those that share the layers, in order.
+        gpu_layers: how many of the last layers they get, the output being one; None for all and the embedding.
+        experts_on_host: whether the experts of a mixture stay on the host.
+    """
+
+    devices: Sequence[Device]
+    gpu_layers: int | None = None
+    experts_on_host: bool = False
+
+
+def only(backend: str) -> Placement:
+    """Everything on the first device of a backend."""
+    return Placement((Device(backend),))
+
+
+def assign_devices(graph: Graph, placement: Placement) -> dict[Tensor, Device]:
+    """The device of every node.
+
+    Raises:
+        UsageError: experts are to stay on the host, but there are none.
+    """
+    layers = _layers(graph.nodes)
+    last = max(layers.values(), default=0)
+    here = last + 1 if placement.gpu_layers is None else min(placement.gpu_layers, last + 1)
+    first, here = last + 1 - here, max(here, 1)
+    assigned = {}
+    for node, layer in layers.items():
+        if placement.gpu_layers is not None and layer < first:  # the embedding in any case
+            assigned[node] = HOST
+        else:
+            assigned[node] = placement.devices[max(layer - first, 0) * len(placement.devices) // here]
+    if placement.experts_on_host:
+        _move_experts([node for node in graph.nodes if node.has_kernel], assigned)
+    return assigned
+
+
+def _layers(nodes: Sequence[Tensor]) -> dict[Tensor, int]:
+    """The layer of every node: -1 before the first block, and behind the last one the number of blocks."""
+    found: dict[Tensor, int] = {}
+    blocks = 1 + max((int(m[1]) for node in nodes if (m := _BLOCK.match(node.name))), default=-1)
+    reached = -1
+    for node in nodes:
+        if match := _BLOCK.match(node.name):
+            reached = int(match[1])
+            found[node] = reached
+        else:
+            found[node] = blocks if reached >= 0 else -1
+    return found
+
+
+def _move_experts(kernels: Sequence[Tensor], assigned: dict[Tensor, Device]) -> None:
+    """Products with experts go to the host, and what is computed from nothing but their results."""
+    moved: set[Tensor] = set()
+    for node in kernels:
+        sources = _computed(node)
+        if any(s.flags & Flag.WEIGHT and s.name.endswith(_EXPERTS) for s in node.src) or (sources and sources <= moved):
+            moved.add(node)
+    if not moved:
+        raise UsageError("experts cannot stay on the host: the model has none")
+    assigned.update(dict.fromkeys(moved, HOST))
+
+
+def _computed(node: Tensor) -> set[Tensor]:
+    """The kernels whose results a node reads, seen through nodes without kernels."""
+    found = set()
+    for source in node.src:
+        while not source.is_leaf and not source.has_kernel:
+            source = source.src[0]
+        if not source.is_leaf:
+            found.add(source)
+    return found

@@ -1,0 +1,84 @@
+"""Device memory of a prepared step: weights, state, and the arenas of its splits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from executor.backends.cuda_weights import dequantised, encoded
+from executor.backends.interface import Array, Backend, Buffer
+from executor.devices import Device
+from executor.graph import BLOCK_FORMATS, Tensor
+from executor.models.step import random_weight
+from executor.placement import BufferPlan
+from executor.splits import Split
+from tracer.errors import ExecutionError
+
+Backends = Mapping[Device, Backend]
+Weights = dict[Device, dict[str, Array]]
+State = dict[tuple[Device, str], Buffer]
+Place = tuple[Buffer, int]
+"""Where a tensor begins."""
+
+
+def load_weights(backends: Backends, splits: Sequence[Split], seed: int, loaded: Weights | None = None) -> Weights:
+    """Put seeded random weights on the devices that read them, each in a buffer of its own.
+
+    Args:
+        loaded: what is there already; it is added to.
+
+    Raises:
+        ExecutionError: a backend has no kernels for their dtype, or too little memory.
+    """
+    loaded = {} if loaded is None else loaded
+    for split in splits:
+        backend, arrays = backends[split.device], loaded.setdefault(split.device, {})
+        formats = {new: whole.dtype for whole, new in split.results.items()}
+        for weight in split.weights:
+            if weight.name not in arrays:
+                arrays[weight.name] = _loaded(backend, weight, formats[weight], seed)
+    return loaded
+
+
+def _loaded(backend: Backend, weight: Tensor, format: str, seed: int) -> Array:
+    """A weight on a device; where that computes in float32 it still has the values of the model's format."""
+    if weight.dtype not in backend.weight_dtypes:
+        known = ", ".join(sorted(backend.weight_dtypes))
+        raise ExecutionError(f"backend {backend.name!r} has no kernels for {weight.dtype} weights, only for {known}")
+    array = backend.array(backend.alloc(weight.nbytes), 0, weight)
+    if format == weight.dtype:
+        backend.load_random(array, weight, seed)
+    else:
+        values = encoded(random_weight(weight, seed), format)
+        rounded = dequantised(values, weight.shape) if format in BLOCK_FORMATS else values.astype(np.float32)
+        backend.load(array, rounded)
+    return array
+
+
+def bind(
+    backend: Backend, split: Split, memory: BufferPlan, weights: Mapping[str, Array], state: State,
+    elsewhere: Mapping[Tensor, Place],
+) -> tuple[dict[Tensor, Array], dict[Tensor, Place]]:  # fmt: skip
+    """Every tensor's array, and where those without a weight's memory lie.
+
+    Weights are as given, state is in own buffers (new ones join `state`), the rest in the arena.
+
+    Args:
+        elsewhere: leaves that lie in other memory.
+    """
+    places: dict[Tensor, Place] = {}
+    for leaf in split.state:
+        key = (split.device, leaf.name)
+        if key not in state:
+            state[key] = backend.alloc(leaf.nbytes)
+        places[leaf] = (state[key], 0)
+    arena = backend.alloc(memory.peak_bytes)
+    places |= {tensor: (arena, offset) for tensor, offset in memory.offsets.items()}
+    places |= elsewhere
+    arrays: dict[Tensor, Array] = {leaf: weights[leaf.name] for leaf in split.weights}
+    for tensor in (*split.leaves, *split.nodes):
+        if tensor not in arrays and tensor.root in places:
+            places[tensor] = places[tensor.root]
+            arrays[tensor] = backend.array(*places[tensor], tensor)
+    return arrays, places

@@ -1,0 +1,84 @@
+"""Steps cut into splits: every placement computes what one device computes, with the calls that its strategy says."""
+
+import numpy as np
+import pytest
+
+from executor.models import builder_of
+from executor.models.step import first_tokens, random_weights
+from executor.run import Configuration, execute
+from executor.strategies import STRATEGIES
+from tests.executor import reference
+from tests.executor.shapes import TEST_SHAPES
+from tracer.analysis.syncs import sync_report
+from tracer.analysis.tokens import find_steps
+from tracer.errors import UsageError
+
+SPLITTING = [name for name, cls in STRATEGIES.items() if cls.splits]
+MODELS_HERE = {name: builder_of(shape) for name, shape in TEST_SHAPES.items()}
+PLACEMENTS = [
+    {"gpu_layers": 0}, {"gpu_layers": 2}, {"gpu_layers": 100}, {"devices": 2}, {"devices": 3, "gpu_layers": 3},
+    {"experts": "cpu"},
+]  # fmt: skip
+
+
+def configurations(model, placement, **options):
+    return [
+        Configuration(
+            model=model, strategy=s, concurrency=mode, launch=launch, tokens=5, repeats=2, warmup=1, seed=7,
+            **placement, **options,
+        )
+        for s in SPLITTING
+        for mode in ("sequential", "branches", "subgraphs")
+        for launch in ("graph", "eager")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS, ids=str)
+@pytest.mark.parametrize("model", ["tiny", "moe-tiny", "gdn-tiny"])
+def test_logits_are_those_of_one_device_and_the_references(model, placement):
+    if "experts" in placement and "moe" not in model:
+        pytest.skip("no experts")
+    (alone,) = execute(
+        [Configuration(model=model, tokens=5, repeats=2, warmup=1, seed=7, batch=2)],
+        keep_logits=True,
+        models=MODELS_HERE,
+    )
+    for result in execute(configurations(model, placement, batch=2), keep_logits=True, models=MODELS_HERE):
+        assert np.array_equal(result.logits, alone.logits), result.configuration.name
+    step = MODELS_HERE[model](batch=2)
+    first = first_tokens(step, 7)
+    for sequence in range(2):
+        fed = [first[sequence], *alone.tokens[0, :-1, sequence]]
+        expected = reference.decode(random_weights(step.graph, 7), fed, TEST_SHAPES[model])
+        np.testing.assert_allclose(alone.logits[0, :, sequence], expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("placement", [{"gpu_layers": 3}, {"devices": 2}, {"experts": "cpu"}], ids=str)
+def test_prompts_are_split_like_tokens(placement):
+    model = "moe-tiny"
+    base = Configuration(model=model, tokens=4, repeats=1, warmup=0, prompt=6, batch=2)
+    (alone,) = execute([base], keep_logits=True)
+    for strategy in SPLITTING:
+        (result,) = execute([Configuration(**{**vars_of(base), **placement, "strategy": strategy})], keep_logits=True)
+        assert np.array_equal(result.logits, alone.logits), strategy
+
+
+def vars_of(configuration):
+    return {name: getattr(configuration, name) for name in configuration.__dataclass_fields__}
+
+
+@pytest.mark.parametrize("strategy", [name for name, cls in STRATEGIES.items() if not cls.splits])
+def test_what_cannot_be_split_is_refused(strategy):
+    with pytest.raises(UsageError, match=f"strategy '{strategy}' needs the whole step on one device"):
+        execute([Configuration(strategy=strategy, gpu_layers=2)])
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"), [("sccc", 1 + 6 + 1), ("saaas", 2 + 1), ("aaas", 1 + 1), ("aaag", 1)]
+)  # fmt: skip
+def test_syncs_of_a_token_with_its_first_layers_on_the_host(strategy, expected):
+    """The device's split has five inputs of the host and one of the host's split; the logits are the last sync."""
+    configuration = Configuration(strategy=strategy, gpu_layers=3, tokens=8, repeats=1)
+    (result,) = execute([configuration])
+    report = sync_report(result.trace, find_steps(result.trace))
+    assert report.syncs_per_token == expected
