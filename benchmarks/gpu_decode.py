@@ -29,7 +29,8 @@ from executor.memory import load_weights
 from executor.models import MODELS
 from executor.models.step import first_tokens
 from executor.plans import Launch, Plan
-from executor.scheduler import Scheduler, prepare
+from executor.prepare import prepare
+from executor.scheduler import Scheduler
 from executor.strategies import STRATEGIES
 
 MODES = ("sequential", "branches")

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from executor.concurrency import all_regions
 from executor.plans import Part
+from executor.prepare import Prepared
 from executor.run import Result
-from executor.scheduler import Prepared
 
 SCHEMA: Final = "intertoken.run/1"
 _CPUINFO: Final = Path("/proc/cpuinfo")

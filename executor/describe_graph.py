@@ -12,7 +12,7 @@ from executor.devices import Device
 from executor.graph import Flag, Tensor
 from executor.hazards import find_hazards
 from executor.plans import Launch, Part, Plan, Record, Wait
-from executor.scheduler import Prepared
+from executor.prepare import Prepared
 from tracer.graph_json import Leaf, Memory, Node, RegionOf, RunGraph, StreamWait
 
 

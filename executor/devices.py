@@ -25,10 +25,12 @@ class Device:
     Attributes:
         backend: name of the backend; "host" computes on the calling thread.
         index: its number among the backend's devices.
+        staged: whether it stages what asynchronous copies read (`Guarantee.ASYNC_SOURCES_STAGED`).
     """
 
     backend: str
     index: int = 0
+    staged: bool = True
 
     @property
     def is_host(self) -> bool:

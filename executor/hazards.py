@@ -1,8 +1,4 @@
-"""Pass 7: would any two streams touch the same bytes in an order that nothing fixes?
-
-Happens-before is what stream order and events fix (Lamport, CACM 21(7), 1978). Instead of vector clocks each piece of
-work has the bit set of all work before it: that answers for all pairs at once which of them are ordered.
-"""
+"""Pass 7: would any two streams touch the same bytes in an order that nothing fixes?"""
 
 from __future__ import annotations
 
@@ -15,30 +11,11 @@ from typing import Final
 from executor.concurrency import MAIN_STREAM
 from executor.dependencies import bits
 from executor.graph import Flag, Tensor
-from executor.plans import Instruction, Launch, Plan, Record, Wait
+from executor.happens_before import Copy, Item, Order, Span, Touch, Work, happens_before
+from executor.plans import Plan
 from executor.splits import Split
 
 ARENA: Final = "the arena"
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """The copy of an input to the device, or of an output to the host."""
-
-    stream: int
-    tensor: Tensor
-    to_device: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Sync:
-    """The host waits for a stream: what it issues afterwards, to any stream, comes after that stream's work."""
-
-    stream: int
-
-
-Work = Launch | Copy
-Item = Instruction | Copy | Sync
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +25,7 @@ class Access:
     Attributes:
         step: 0, or 1 for the step after.
         tensor: the owner of the bytes.
+        where: the stream in words, if its number says too little.
     """
 
     name: str
@@ -55,11 +33,13 @@ class Access:
     step: int
     tensor: Tensor
     writes: bool
+    where: str = ""
 
     @property
     def place(self) -> str:
         """Which work, and where."""
-        return f"{self.name} ({'next step, ' if self.step else ''}stream {self.stream})"
+        where = self.where or f"stream {self.stream}"
+        return f"{self.name} ({'next step, ' if self.step else ''}{where})"
 
     def __str__(self) -> str:
         return f"{self.place} {'writes' if self.writes else 'reads'} {self.tensor.name}"
@@ -103,9 +83,9 @@ def find_hazards(split: Split, plan: Plan, offsets: Mapping[Tensor, int]) -> lis
     program = _step(split, plan)
     ordered = happens_before(program, plan.streams)
     if ordered.closed:
-        return unordered(program, ordered, offsets)
+        return unordered(ordered, offsets)
     twice = [*program, *program]
-    return unordered(twice, happens_before(twice, plan.streams), offsets, step=len(ordered.before))
+    return unordered(happens_before(twice, plan.streams), offsets, step=len(ordered.before))
 
 
 def _step(split: Split, plan: Plan) -> list[Item]:
@@ -117,66 +97,7 @@ def _step(split: Split, plan: Plan) -> list[Item]:
     ]
 
 
-@dataclass(frozen=True)
-class Order:
-    """What is ordered in a program.
-
-    Attributes:
-        work: launches and copies, in issue order.
-        before: for each of them, the bit set of those that come before it.
-        closed: whether all of it comes after the main stream's start and before its end.
-    """
-
-    work: Sequence[Work]
-    before: Sequence[int]
-    closed: bool
-
-
-def happens_before(program: Sequence[Item], streams: int) -> Order:
-    """Follow stream order, events and syncs through a program, issued from one host thread."""
-    known = [0] * streams  # what has run before the next thing on a stream does; bit 0 is the main stream's start
-    known[MAIN_STREAM] = 1
-    host = 0
-    recorded: dict[int, int] = {}
-    work: list[Work] = []
-    before: list[int] = []
-    closed = True
-    for item in program:
-        if isinstance(item, Record):
-            recorded[item.event] = known[item.stream]
-        elif isinstance(item, Wait):
-            known[item.stream] |= recorded[item.event]
-        elif isinstance(item, Sync):
-            host |= known[item.stream]
-        else:
-            seen = known[item.stream] | host
-            closed = closed and bool(seen & 1)
-            before.append(seen >> 1)
-            work.append(item)
-            known[item.stream] = seen | 1 << len(work)
-    everything = (1 << (len(work) + 1)) - 1
-    return Order(work, before, closed and known[MAIN_STREAM] == everything)
-
-
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """Bytes that a piece of work touches."""
-
-    owner: Tensor
-    buffer: str
-    start: int
-    end: int
-    writes: bool
-
-    def clashes_with(self, other: _Span) -> bool:
-        """Whether they share bytes, and one writes."""
-        together = self.buffer == other.buffer and self.start < other.end and other.start < self.end
-        return together and (self.writes or other.writes)
-
-
-def unordered(
-    program: Sequence[Item], order: Order, offsets: Mapping[Tensor, int], step: int | None = None
-) -> list[Hazard]:
+def unordered(order: Order, offsets: Mapping[Tensor, int], step: int | None = None) -> list[Hazard]:
     """All pairs of accesses that the order leaves open.
 
     Args:
@@ -201,7 +122,7 @@ def unordered(
     return found
 
 
-def _open_pairs(order: Order, spans: _Spans, touched: Sequence[Sequence[_Span]]) -> Iterator[tuple[int, int]]:
+def _open_pairs(order: Order, spans: _Spans, touched: Sequence[Sequence[Span]]) -> Iterator[tuple[int, int]]:
     """Pieces of work, as issued, that are unordered and share bytes which one of them writes.
 
     The bytes are cut where some tensor begins or ends; for every piece two bit sets tell who wrote and who used it.
@@ -221,10 +142,12 @@ def _open_pairs(order: Order, spans: _Spans, touched: Sequence[Sequence[_Span]])
                     wrote[piece] = wrote.get(piece, 0) | 1 << i
 
 
-def _access(work: Sequence[Work], k: int, span: _Span, step: int | None) -> Access:
-    item = work[k]
-    name = item.node.name if isinstance(item, Launch) else f"copy of {item.tensor.name}"
-    return Access(name, item.stream, k // step if step else 0, span.owner, span.writes)
+def _access(work: Sequence[Work], k: int, span: Span, step: int | None) -> Access:
+    item, number = work[k], k // step if step else 0
+    if isinstance(item, Touch):
+        return Access(item.name, item.stream, item.step, span.owner, span.writes, item.where)
+    name = f"copy of {item.tensor.name}" if isinstance(item, Copy) else item.node.name
+    return Access(name, item.stream, number, span.owner, span.writes)
 
 
 class _Spans:
@@ -235,17 +158,19 @@ class _Spans:
         ends = {edge for tensor, start in offsets.items() for edge in (start, start + tensor.nbytes)}
         ends |= {span.end for item in work for span in self.of(item) if span.buffer == ARENA}
         self._cuts = sorted(ends)
-        self._pieces: dict[_Span, list[tuple[str, int]]] = {}
+        self._pieces: dict[Span, list[tuple[str, int]]] = {}
 
-    def of(self, work: Work) -> list[_Span]:
+    def of(self, work: Work) -> list[Span]:
         """One per tensor and length; what is read and written counts as written."""
+        if isinstance(work, Touch):
+            return list(work.spans)
         if isinstance(work, Copy):
             return [self._span(work.tensor, work.to_device)]
         written = [self._span(tensor, writes=True) for tensor in (work.node, *work.node.updates)]
         read = (self._span(source, writes=False) for source in work.node.src if not source.root.flags & Flag.WEIGHT)
         return [*written, *(span for span in dict.fromkeys(read) if replace(span, writes=True) not in written)]
 
-    def pieces(self, span: _Span) -> list[tuple[str, int]]:
+    def pieces(self, span: Span) -> list[tuple[str, int]]:
         if span.buffer != ARENA:
             return [(span.buffer, 0)]
         if span not in self._pieces:
@@ -253,9 +178,9 @@ class _Spans:
             self._pieces[span] = [(ARENA, piece) for piece in range(low, high)]
         return self._pieces[span]
 
-    def _span(self, tensor: Tensor, writes: bool) -> _Span:
+    def _span(self, tensor: Tensor, writes: bool) -> Span:
         owner = tensor.root
         start = self._offsets.get(owner)
         if start is None:
-            return _Span(owner, owner.name, 0, tensor.nbytes, writes)
-        return _Span(owner, ARENA, start, start + tensor.nbytes, writes)
+            return Span(owner, owner.name, 0, tensor.nbytes, writes)
+        return Span(owner, ARENA, start, start + tensor.nbytes, writes)

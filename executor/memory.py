@@ -58,13 +58,14 @@ def _loaded(backend: Backend, weight: Tensor, format: str, seed: int) -> Array:
 
 def bind(
     backend: Backend, split: Split, memory: BufferPlan, weights: Mapping[str, Array], state: State,
-    elsewhere: Mapping[Tensor, Place],
+    arena: Buffer, elsewhere: Mapping[Tensor, Place],
 ) -> tuple[dict[Tensor, Array], dict[Tensor, Place]]:  # fmt: skip
     """Every tensor's array, and where those without a weight's memory lie.
 
     Weights are as given, state is in own buffers (new ones join `state`), the rest in the arena.
 
     Args:
+        arena: `memory.peak_bytes` of the split's own.
         elsewhere: leaves that lie in other memory.
     """
     places: dict[Tensor, Place] = {}
@@ -73,7 +74,6 @@ def bind(
         if key not in state:
             state[key] = backend.alloc(leaf.nbytes)
         places[leaf] = (state[key], 0)
-    arena = backend.alloc(memory.peak_bytes)
     places |= {tensor: (arena, offset) for tensor, offset in memory.offsets.items()}
     places |= elsewhere
     arrays: dict[Tensor, Array] = {leaf: weights[leaf.name] for leaf in split.weights}

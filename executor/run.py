@@ -20,7 +20,8 @@ from executor.models import MODELS, Builder
 from executor.models.advance import sample_on_device
 from executor.models.step import DecodeStep, first_tokens
 from executor.names import lookup
-from executor.scheduler import Prepared, Scheduler, prepare
+from executor.prepare import Prepared, prepare
+from executor.scheduler import Scheduler
 from executor.strategies import SCCC, STRATEGIES, Strategy
 from tracer.errors import UsageError
 from tracer.recorders import annotate

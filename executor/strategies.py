@@ -39,7 +39,9 @@ class Strategy(ABC):
         advances_on_device: the graph prepares its own next step: nothing to send, nothing to fetch per step.
         sends_early: the next step's inputs that are known before its token is sampled go out with `send_early`, behind
             the compute that still reads them, while the host waits for that compute.
+        needs_between: what it needs besides where a step is spread over several devices.
         waits_for_copies: the copies of `send` are done when it returns.
+        host_copies: how many steps' inputs the host keeps, so that it need not wait before it overwrites the oldest.
         splits: a step may be cut into splits.
     """
 
@@ -48,12 +50,18 @@ class Strategy(ABC):
     needs: ClassVar[frozenset[Guarantee]] = frozenset()
     advances_on_device: ClassVar[bool] = False
     sends_early: ClassVar[bool] = False
+    needs_between: ClassVar[frozenset[Guarantee]] = frozenset()
     waits_for_copies: ClassVar[bool] = True
+    host_copies: ClassVar[int] = 1
     splits: ClassVar[bool] = True
 
     @abstractmethod
     def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
         """Bring a split's inputs to its backend."""
+
+    def reclaim(self, number: int) -> None:
+        """Return when the host may overwrite its copy of the inputs of this number; called only if it has several."""
+        raise NotImplementedError
 
     def ask(self, backend: Backend, destination: HostArray, source: Array) -> None:
         """Let a step's output come to the host."""
@@ -112,6 +120,7 @@ class AAAS(Strategy):
     name = "aaas"
     notation = "a*n s g a s"
     needs = frozenset({Guarantee.COPIES_AND_COMPUTE_IN_ORDER})
+    needs_between = frozenset({Guarantee.PEER_COPIES_IN_ORDER})
 
     def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
         """`a*n s`."""
@@ -125,11 +134,51 @@ class AAAG(Strategy):
     name = "aaag"
     notation = "a*n g a s"
     needs = frozenset({Guarantee.COPIES_AND_COMPUTE_IN_ORDER, Guarantee.ASYNC_SOURCES_STAGED})
+    needs_between = frozenset({Guarantee.PEER_COPIES_IN_ORDER})
     waits_for_copies = False
 
     def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
         """`a*n`."""
         _issue(copies)
+
+
+class AAEG(AAAG):
+    """As aaag where nothing is staged: an event behind the copies says when the host may overwrite their sources.
+
+    The host keeps several steps' inputs, so that it has to wait only for copies that many steps ago.
+    """
+
+    name = "aaeg"
+    notation = "a*n e g a s"
+    needs = frozenset({Guarantee.COPIES_AND_COMPUTE_IN_ORDER})
+    host_copies = 4
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._free: dict[tuple[int, Backend], Event] = {}
+        self._open: set[tuple[int, Backend]] = set()
+
+    def reclaim(self, number: int) -> None:
+        """`s` of the events behind the copies from there, unless a later sync has told."""
+        self._number = number
+        for key in [key for key in self._open if key[0] == number]:
+            key[1].event_synchronize(self._free[key])
+            self._open.remove(key)
+
+    def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
+        """`a*n e`."""
+        _issue(copies)
+        for carrier in dict.fromkeys(copy.backend for copy in copies):
+            key = (self._number, carrier)
+            if key not in self._free:
+                self._free[key] = carrier.event()
+            carrier.event_record(self._free[key], MAIN_STREAM)
+            self._open.add(key)
+
+    def wait(self, backend: Backend) -> None:
+        """`s`: the logits need all copies before them."""
+        super().wait(backend)
+        self._open.clear()
 
 
 class AGA(AAAG):
@@ -167,19 +216,23 @@ class GGG(Strategy):
         """Nothing: a step that advances on the device has no inputs."""
 
 
-STRATEGIES: Final[Mapping[str, type[Strategy]]] = {s.name: s for s in (SCCC, SAAAS, AAAS, AAAG, AGA, GGG)}
+STRATEGIES: Final[Mapping[str, type[Strategy]]] = {s.name: s for s in (SCCC, SAAAS, AAAS, AAAG, AAEG, AGA, GGG)}
 """Name -> strategy."""
 
 
-def check_needs(strategy: Strategy, backend: str, guarantees: frozenset[Guarantee]) -> None:
-    """Refuse a strategy on a backend that does not guarantee what it needs.
+def check_needs(strategy: Strategy, backend: str, guarantees: frozenset[Guarantee], several: bool = False) -> None:
+    """Refuse a strategy on a backend that does not guarantee what it needs, on several of its devices if so.
 
     Raises:
         UnsafePlanError: names both and what is missing.
     """
-    missing = sorted(need.value for need in strategy.needs - guarantees)
+
+    def needs(of: Strategy | type[Strategy]) -> frozenset[Guarantee]:
+        return of.needs | (of.needs_between if several else frozenset())
+
+    missing = sorted(need.value for need in needs(strategy) - guarantees)
     if missing:
-        safe = ", ".join(s.name for s in STRATEGIES.values() if s.needs <= guarantees)
+        safe = ", ".join(s.name for s in STRATEGIES.values() if needs(s) <= guarantees)
         raise UnsafePlanError(
             f"strategy {strategy.name!r} needs a guarantee that backend {backend!r} does not give: "
             f"{'; '.join(missing)}. Safe there: {safe}"

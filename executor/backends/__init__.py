@@ -29,17 +29,18 @@ def backend_class(name: str) -> type[Backend]:
     return found
 
 
-def open_backend(name: str, device: int = 0) -> Backend:
+def open_backend(name: str, device: int = 0, staged: bool = True) -> Backend:
     """Import and start a backend; close it when done.
 
     Args:
         name: of the backend, or "host".
         device: which of its devices.
+        staged: see `Backend`.
 
     Raises:
         UsageError: no backend of that name.
         ExecutionError: this machine lacks what it needs.
     """
     cls: Any = HostBackend if name == HOST.backend else backend_class(name)
-    backend: Backend = cls(device)
+    backend: Backend = cls(device, staged)
     return backend

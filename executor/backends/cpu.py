@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from executor.backends.cpu_kernels import KERNELS, NumpyKernel
-from executor.backends.interface import Backend, Guarantee, HostArray
+from executor.backends.interface import Backend, HostArray
 from executor.backends.staging import StagingRing, StagingSlot, Ticket
 from executor.concurrency import MAIN_STREAM
 from executor.fusion import PARTS, outer_sources
@@ -80,15 +80,21 @@ class CpuBackend(Backend):
 
     Args:
         device: its number in recordings.
+        staged: whether asynchronous copies to the device read a staging slot, not the caller's memory.
         kernels: op -> NumPy kernel.
         staging_slots: how many asynchronous copies to the device may be under way before the next one waits.
     """
 
     name: ClassVar[str] = "cpu"
 
-    def __init__(self, device: int = 0, kernels: Mapping[str, NumpyKernel] = KERNELS, staging_slots: int = 32) -> None:
-        self._device = device
-        self.guarantees = frozenset(Guarantee)
+    def __init__(
+        self,
+        device: int = 0,
+        staged: bool = True,
+        kernels: Mapping[str, NumpyKernel] = KERNELS,
+        staging_slots: int = 32,
+    ) -> None:
+        self._device, self.staged = device, staged
         self._kernels = kernels
         self._staging = StagingRing(staging_slots)
         self._streams: dict[int, _Stream] = {}
@@ -127,10 +133,10 @@ class CpuBackend(Backend):
         return buffer[offset : offset + tensor.nbytes].view(tensor.dtype).reshape(tensor.shape)
 
     def copy_to_device(self, destination: CpuArray, source: HostArray, stream: int) -> None:
-        """Take the values into a staging slot now; copy from there later."""
+        """Take the values into a staging slot now; copy from there later. Without staging, read them later."""
         start, correlation = self._clock(), next(self._correlations)
         _check_copy(destination, source)
-        staged, slot = self._staging.stage(source)
+        staged, slot = self._staging.stage(source) if self.staged else (source, None)
         copy = partial(self._run_copy, "HtoD", destination, staged, stream, correlation, slot)
         self._stream(stream).put(copy)
         self._recorder.api("memcpyAsync", start, self._clock(), correlation)
@@ -142,16 +148,17 @@ class CpuBackend(Backend):
         self._stream(stream).put(partial(self._run_copy, "DtoH", destination, source, stream, correlation))
         self._recorder.api("memcpyAsync", start, self._clock(), correlation)
 
-    def copy_to_peer(self, peer: Backend, destination: CpuArray, source: CpuArray, stream: int) -> None:
+    def copy_to_peer(
+        self, peer: Backend, destination: CpuArray, source: CpuArray, stream: int, after: CpuEvent
+    ) -> None:
         """Read on this device's stream, while the other's waits."""
         if not isinstance(peer, CpuBackend):
             raise ExecutionError(f"backend 'cpu' cannot copy to backend {peer.name!r}")
         start, correlation = self._clock(), next(self._correlations)
         _check_copy(destination, source)
-        free, done = Ticket(), Ticket()
-        own, other = self._stream(stream), peer._stream(stream)
-        other.put(free.happen)
-        own.put(free.wait)
+        own, other, done = self._stream(stream), peer._stream(stream), Ticket()
+        if after.recorded is not None:
+            own.put(after.recorded.wait)
         own.put(partial(self._run_copy, "PtoP", destination, source, stream, correlation))
         own.put(done.happen)
         other.put(done.wait)

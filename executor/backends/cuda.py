@@ -21,7 +21,7 @@ from executor.backends.cuda_runtime import load_cuda
 from executor.backends.cuda_staging import CopyCount, address, pinned_array, staging_ring
 from executor.backends.cuda_stamps import Stamps
 from executor.backends.cuda_weights import encoded, random_on_device
-from executor.backends.interface import Backend, Guarantee, HostArray
+from executor.backends.interface import Backend, HostArray
 from executor.concurrency import MAIN_STREAM
 from executor.graph import BLOCK_FORMATS, Tensor
 from executor.plans import Plan
@@ -44,6 +44,7 @@ class CudaBackend(Backend):
 
     Args:
         device: number of the GPU.
+        staged: whether asynchronous copies to the GPU read pinned staging memory, not the caller's.
         early: let kernels inside a graph begin before their predecessor has ended (programmatic dependent launch).
     """
 
@@ -52,8 +53,8 @@ class CudaBackend(Backend):
     fuses: ClassVar[bool] = True
     traced_passes: ClassVar[tuple[str, ...]] = ("graph", "node")
 
-    def __init__(self, device: int = 0, early: bool = True) -> None:
-        self.guarantees = frozenset(Guarantee)
+    def __init__(self, device: int = 0, staged: bool = True, early: bool = True) -> None:
+        self.staged = staged
         self._device, self._cuda = device, load_cuda(device)
         cuda = self._cuda
         self._library = Library(cuda)
@@ -68,7 +69,7 @@ class CudaBackend(Backend):
         self._graphs: list[CudaGraph] = []
         self._event_ids, self._graph_ids = count(1), count(1)
         self._closed = False
-        self._peer_event: int | None = None
+        self._copied: int | None = None  # recorded behind copies to other GPUs; what waits for it has been issued
         self._light: LightPass | None = None
         self._at_head = False
         self.report_to(HostRecorder())
@@ -162,7 +163,7 @@ class CudaBackend(Backend):
             return
         if destination.host_dtype != source.dtype or destination.shape != source.shape:
             raise _unlike(source, destination)
-        if destination.nbytes <= TAKEN_BY_DRIVER and source.flags.c_contiguous:
+        if (destination.nbytes <= TAKEN_BY_DRIVER or not self.staged) and source.flags.c_contiguous:
             destination.source, destination.source_ptr = source, address(source)
             self._copy_in(destination, source, stream)
         else:
@@ -189,31 +190,25 @@ class CudaBackend(Backend):
         if start:
             self._called(("memcpyAsync", start, self._clock(), self._device, stream, MISSING))
 
-    def copy_to_peer(self, peer: Backend, destination: CudaArray, source: CudaArray, stream: int) -> None:
-        """On this GPU's stream, once the other's has come so far; the other's then waits for it."""
+    def copy_to_peer(
+        self, peer: Backend, destination: CudaArray, source: CudaArray, stream: int, after: CudaEvent
+    ) -> None:
+        """On this GPU's stream; the other's waits for it."""
         if not isinstance(peer, CudaBackend):
             raise ExecutionError(f"backend 'cuda' cannot copy to backend {peer.name!r}")
         if destination.dtype != source.dtype or destination.shape != source.shape:
             raise _unlike(source, destination)
         runtime, start = self._cuda.runtime, self._clock() if self._recorder.recording else 0
         own, other = self._streams[stream], peer._streams[stream]
-        free, done = peer._own_event(), self._own_event()
-        peer.activate()
-        runtime.eventRecord(free, other)
-        self.activate()
-        runtime.streamWaitEvent(own, free)
+        if self._copied is None:
+            self.activate()
+            self._copied = self.event().handle
+        runtime.streamWaitEvent(own, after.handle)
         runtime.memcpyPeerAsync(destination.ptr, peer._device, source.ptr, self._device, source.nbytes, own)
-        runtime.eventRecord(done, own)
-        peer.activate()
-        runtime.streamWaitEvent(other, done)
+        runtime.eventRecord(self._copied, own)
+        runtime.streamWaitEvent(other, self._copied)
         if start:
             self._called(("memcpyPeerAsync", start, self._clock(), self._device, stream, MISSING))
-
-    def _own_event(self) -> int:
-        """The event that orders its copies with other GPUs; it may be recorded again once waits for it are issued."""
-        if self._peer_event is None:
-            self._peer_event = self.event().handle
-        return self._peer_event
 
     def load(self, destination: CudaArray, source: HostArray) -> None:
         """One blocking call; float32 values are encoded in the weight's dtype."""

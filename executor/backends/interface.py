@@ -35,6 +35,9 @@ class Guarantee(enum.Enum):
     COPIES_AND_COMPUTE_IN_ORDER = "copies and compute issued to one stream run in the order of issue"
     ASYNC_SOURCES_STAGED = "the source of an asynchronous copy may be overwritten as soon as the call returns"
     LAUNCHES_IN_ORDER = "a graph launch runs after all launches issued before it to the same streams"
+    PEER_COPIES_IN_ORDER = (
+        "a copy to another device runs after what was issued to its stream, and before what is issued later to either"
+    )
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Backend(Protocol):
 
     Attributes:
         name: as in the command line.
-        guarantees: see `Guarantee`.
+        staged: whether it stages what asynchronous copies read; without, the caller must keep the sources.
         weight_dtypes: the dtypes of weight matrices it has kernels for.
         traced_passes: levels at which a profiler can watch it, besides the light pass; see `executor.passes`.
         fuses: whether it wants chains of nodes fused (see `fusion`) unless the user says otherwise.
@@ -61,7 +64,12 @@ class Backend(Protocol):
     weight_dtypes: ClassVar[frozenset[str]] = frozenset({"float32"})
     fuses: ClassVar[bool] = False
     traced_passes: ClassVar[tuple[str, ...]] = ()
-    guarantees: frozenset[Guarantee]
+    staged: bool = True
+
+    @property
+    def guarantees(self) -> frozenset[Guarantee]:
+        """What it promises. Default: everything."""
+        return frozenset(Guarantee) - (frozenset() if self.staged else {Guarantee.ASYNC_SOURCES_STAGED})
 
     def report_to(self, recorder: HostRecorder) -> None:
         """Report calls and activities to this recorder from now on. Call it while the device is idle."""
@@ -102,10 +110,11 @@ class Backend(Protocol):
     def copy_to_host(self, destination: HostArray, source: Array, stream: int) -> None:
         """Issue an asynchronous copy; `destination` holds the values after the next `synchronize`."""
 
-    def copy_to_peer(self, peer: Backend, destination: Array, source: Array, stream: int) -> None:
-        """Issue an asynchronous copy to another device of the same kind, on the streams of this number of both.
+    def copy_to_peer(self, peer: Backend, destination: Array, source: Array, stream: int, after: Event) -> None:
+        """Issue an asynchronous copy to another device of the same kind; the host does not wait.
 
-        It comes after everything issued to either and before everything issued later, without the host waiting.
+        It runs on the stream of this number of this device, after `after`, an event of the peer that says when the
+        destination may be overwritten. What is issued later to that stream of either device comes after it.
         Default: not possible.
         """
         raise ExecutionError(f"backend {self.name!r} cannot copy to another device")

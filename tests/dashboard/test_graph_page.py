@@ -27,9 +27,9 @@ from dashboard.timeline.layout import panels
 from dashboard.view import View
 from executor.describe_graph import run_graph
 from executor.models import MODELS
+from executor.prepare import prepare
 from executor.run import Configuration, execute
 from executor.run_directory import write_run
-from executor.scheduler import prepare
 from tests.dashboard.conftest import served
 from tests.dashboard.traces import decode
 from tests.recordings import SAMPLES

@@ -19,7 +19,8 @@ from executor.memory import load_weights
 from executor.models.advance import advance_on_device
 from executor.models.step import DecodeStep
 from executor.plans import make_plan
-from executor.scheduler import Scheduler, prepare
+from executor.prepare import prepare
+from executor.scheduler import Scheduler
 from executor.splits import split_graph
 
 PATIENCE_S = 10

@@ -11,11 +11,11 @@ from executor.concurrency import MODES, Region, map_streams
 from executor.dependencies import find_dependencies
 from executor.fusion import fuse
 from executor.graph import Flag, Graph
-from executor.hazards import happens_before
+from executor.happens_before import happens_before
 from executor.models import MODELS
 from executor.placement import ALIGNMENT, Lifetime, find_conflicts, place
 from executor.plans import make_plan
-from executor.scheduler import prepare
+from executor.prepare import prepare
 from tests.executor.handmade import fan_out_graph, graph_of, regions_of, split_of
 from tests.executor.random_graphs import graphs, stream_maps
 

@@ -11,8 +11,8 @@ from executor.allocator import ALLOCATORS
 from executor.backends import BACKENDS
 from executor.cli import register
 from executor.concurrency import MODES
+from executor.launchers import LAUNCHERS
 from executor.models import MODELS
-from executor.scheduler import LAUNCHERS
 from executor.strategies import STRATEGIES
 from tracer import read
 from tracer.errors import UnsafePlanError, UsageError

@@ -12,7 +12,7 @@ from executor import ops
 from executor.concurrency import Branch, Region, all_regions, find_regions, map_streams
 from executor.dependencies import bits, find_dependencies
 from executor.graph import Flag, Graph, memory_order
-from executor.scheduler import LAUNCHERS
+from executor.launchers import LAUNCHERS
 from tests.executor.handmade import backend_with, fan_out_graph, graph_of, place, plan_of, regions_of
 from tests.executor.random_graphs import graphs
 from tracer.recorders.host import HostRecorder

@@ -8,8 +8,8 @@ import pytest
 from executor import ops
 from executor.backends.cpu import CpuBackend
 from executor.graph import Flag, Graph
+from executor.launchers import LAUNCHERS
 from executor.plans import Plan, Wait
-from executor.scheduler import LAUNCHERS
 from tests.executor.handmade import PATIENCE_S, Gate, backend_with, fan_out_graph, place, plan_of, regions_of
 from tracer.errors import ExecutionError
 from tracer.recorders.host import HostRecorder

@@ -16,7 +16,7 @@ from executor.graph import Flag, Graph
 from executor.memory import load_weights
 from executor.models import MODELS
 from executor.plans import Plan, Wait
-from executor.scheduler import prepare
+from executor.prepare import prepare
 from executor.strategies import STRATEGIES
 from tests.executor.handmade import scheduler_on
 from tracer.errors import ExecutionError

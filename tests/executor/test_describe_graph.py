@@ -11,9 +11,9 @@ from executor.fusion import fuse
 from executor.graph import Flag
 from executor.models import MODELS
 from executor.plans import Record, Wait, make_plan
+from executor.prepare import Prepared, PreparedSplit, prepare
 from executor.run import Configuration, execute
 from executor.run_directory import write_run
-from executor.scheduler import Prepared, PreparedSplit, prepare
 from tests.executor.handmade import as_step, graph_of, plan_of, regions_of, split_of
 from tracer import formats
 from tracer.graph_json import GRAPH_FILE, RegionOf, read_graph, write_graph

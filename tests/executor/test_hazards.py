@@ -13,11 +13,12 @@ from executor.concurrency import MODES, Region, map_streams
 from executor.dependencies import find_dependencies
 from executor.fusion import fuse
 from executor.graph import Flag
-from executor.hazards import Copy, Sync, find_hazards, happens_before, unordered
+from executor.happens_before import Copy, Sync, happens_before
+from executor.hazards import find_hazards, unordered
 from executor.models import MODELS
 from executor.plans import Launch, Record, Wait, make_plan
+from executor.prepare import prepare
 from executor.run import Configuration, execute
-from executor.scheduler import prepare
 from tests.executor.handmade import SlowBackend, fan_out_graph, graph_of, plan_of, regions_of, split_of
 from tests.executor.random_graphs import graphs, stream_maps
 from tracer.errors import UnsafePlanError
@@ -115,7 +116,7 @@ def test_the_checker_finds_exactly_what_the_search_finds(data):
             program.append(instruction)
         if data.draw(st.integers(0, 9)) == 0:
             program.append(Sync(data.draw(st.integers(0, plan.streams - 1))))
-    found = unordered(program, happens_before(program, plan.streams), offsets)
+    found = unordered(happens_before(program, plan.streams), offsets)
     assert names(found) == searched(program, offsets)
 
 
@@ -191,8 +192,8 @@ def test_a_host_sync_orders_streams():
     offsets = {graph.inputs[0]: 0, a: 64, b: 128}
     racing = [Launch(1, a), Launch(2, b)]
     synced = [Launch(1, a), Sync(1), Launch(2, b)]
-    assert names(unordered(racing, happens_before(racing, 3), offsets)) == {frozenset("ab")}
-    assert unordered(synced, happens_before(synced, 3), offsets) == []
+    assert names(unordered(happens_before(racing, 3), offsets)) == {frozenset("ab")}
+    assert unordered(happens_before(synced, 3), offsets) == []
 
 
 def test_the_plan_of_a_fork_is_safe_in_memory_of_its_own():

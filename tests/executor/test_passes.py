@@ -9,7 +9,7 @@ from executor.fusion import fuse
 from executor.graph import Flag, Graph
 from executor.models import MODELS
 from executor.plans import Part
-from executor.scheduler import prepare
+from executor.prepare import prepare
 from executor.splits import split_graph
 from tests.executor.handmade import as_step, fan_out_graph
 from tracer.errors import UnsafePlanError, UsageError

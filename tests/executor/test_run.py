@@ -116,7 +116,7 @@ def test_names_say_what_is_not_usual():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"strategy": "ssss"}, "unknown strategy 'ssss'; known are sccc, saaas, aaas, aaag, aga, ggg"),
+        ({"strategy": "ssss"}, "unknown strategy 'ssss'; known are sccc, saaas, aaas, aaag, aaeg, aga, ggg"),
         ({"model": "tny"}, "unknown model 'tny'; known are .*Did you mean 'tiny'"),
         ({"backend": "cup"}, "unknown backend 'cup'.*Did you mean 'cpu'"),
         ({"launch": "eagre"}, "unknown launch kind.*Did you mean 'eager'"),

@@ -22,7 +22,7 @@ EVENTS = {"eventRecord": LAYERS * ((1 + 2) + (1 + 1)), "streamWaitEvent": LAYERS
 
 def syncs(strategy, inputs):
     """Explicit host syncs per token with that many input copies."""
-    return {"sccc": inputs + 2, "saaas": 3, "aaas": 2, "aaag": 1, "aga": 1, "ggg": 0}[strategy]
+    return {"sccc": inputs + 2, "saaas": 3, "aaas": 2, "aaag": 1, "aaeg": 1, "aga": 1, "ggg": 0}[strategy]
 
 
 def copies(strategy, inputs):
@@ -37,7 +37,7 @@ def spelled(strategy, inputs=6):
 
 def recognised(strategy):
     """The class that the analysis gives it: that of the copies before the launch."""
-    return "aaag" if strategy == "aga" else strategy
+    return "aaag" if strategy in ("aaeg", "aga") else strategy
 
 
 def assert_counts(trace, strategy, inputs, **launches):
@@ -48,6 +48,8 @@ def assert_counts(trace, strategy, inputs, **launches):
     if strategy == "aga":
         launches["eventRecord"] = launches.get("eventRecord", 0) + 1
         waits = {"eventSynchronize": 1}
+    if strategy == "aaeg":
+        launches["eventRecord"] = launches.get("eventRecord", 0) + 1
     expected = waits | {"memcpyAsync": copies(strategy, inputs)} | launches
     expected = {name: count for name, count in expected.items() if count}
     for _, token in report.calls.groupby("step"):

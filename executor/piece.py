@@ -1,0 +1,94 @@
+"""A split on its device, ready to be sent to and launched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from executor.backends.interface import Array
+from executor.concurrency import MAIN_STREAM
+from executor.graph import Tensor
+from executor.launchers import LAUNCHERS, Launcher
+from executor.memory import Backends, Place, State, Weights, bind
+from executor.models.step import HostArrays
+from executor.names import lookup
+from executor.prepare import PreparedSplit
+from executor.strategies import Copy
+
+
+class Piece:
+    """A split on its device: its memory, its kernels, and what is copied to it from other devices.
+
+    What comes from another accelerator has several places that take turns, so that it can be copied while that of the
+    step before is still read; each turn has its kernels. An event says when those of a turn have run.
+
+    Args:
+        backends: of all devices.
+        number: which of the prepared splits it is.
+        before: the pieces of the splits before it.
+        state: of all devices, see `memory.bind`.
+        turns: how many places.
+    """
+
+    def __init__(
+        self, backends: Backends, prepared: PreparedSplit, number: int, before: list[Piece], launch: str,
+        weights: Weights, state: State, turns: int,
+    ) -> None:  # fmt: skip
+        self.split = split = prepared.split
+        self.backend = backend = backends[split.device]
+        self.name = f"split {number}: {split.device}"
+        fetched = {leaf: o for leaf, o in split.origins.items() if leaf in split.inputs}
+        peers = {
+            leaf: o for leaf, o in fetched.items() if not (split.device.is_host or before[o.split].split.device.is_host)
+        }
+        self.read = [backend.event() for _ in range(turns)] if peers else []
+        self.fetched: list[list[Copy]] = []
+        self.launchers: list[Launcher] = []
+        arena = backend.alloc(prepared.memory.peak_bytes)
+        elsewhere = dict(self._elsewhere(before))
+        for turn in range(max(len(self.read), 1)):
+            if turn:
+                elsewhere |= {leaf: (backend.alloc(leaf.nbytes), 0) for leaf in peers}
+            bound = bind(backend, split, prepared.memory, weights[split.device], state, arena, elsewhere)
+            arrays: dict[Tensor, Array] = bound[0]
+            if turn == 0:
+                self.arrays, self.places = arrays, bound[1]
+            kernels = {n: backend.kernel(n, arrays[n], [arrays[s] for s in n.src]) for n in split.nodes if n.has_kernel}
+            self.launchers.append(lookup("launch kind", launch, LAUNCHERS)(backend, prepared.plan, kernels))
+            self.fetched.append(
+                [self._fetch(arrays[leaf], before[o.split], o.node, turn) for leaf, o in fetched.items()]
+            )
+        self.sources = [source for source in dict.fromkeys(c.backend for c in self.fetched[0]) if source != backend]
+
+    def _elsewhere(self, before: list[Piece]) -> Iterator[tuple[Tensor, Place]]:
+        """Leaves outside the arena: of earlier splits of the device; on the host, what accelerators copy to."""
+        for leaf, origin in self.split.origins.items():
+            source = before[origin.split]
+            if leaf not in self.split.inputs:
+                yield leaf, source.places[origin.node]
+            elif self.split.device.is_host:
+                yield leaf, (source.backend.host_array((leaf.nbytes,), "uint8"), 0)
+
+    def _fetch(self, destination: Array, source: Piece, node: Tensor, turn: int) -> Copy:
+        """The copy of another device's result. One between accelerators runs on the stream that made the result."""
+        array, backend = source.arrays[node], self.backend
+        if source.split.device.is_host:
+            return Copy(partial(backend.copy_to_device, destination, array, MAIN_STREAM), backend)
+        if self.split.device.is_host:
+            return Copy(partial(source.backend.copy_to_host, destination, array, MAIN_STREAM), source.backend)
+        copy = partial(source.backend.copy_to_peer, backend, destination, array, MAIN_STREAM, self.read[turn])
+        return Copy(copy, source.backend)
+
+    def launch(self, turn: int) -> None:
+        """Issue the split's kernels."""
+        turn %= len(self.launchers)
+        self.launchers[turn].launch()
+        if self.read:
+            self.backend.event_record(self.read[turn], MAIN_STREAM)
+
+    def sent(self, values: HostArrays) -> Iterator[tuple[str, Copy]]:
+        """Name and copy of every input that the host sends."""
+        for leaf in self.split.inputs:
+            if leaf not in self.split.origins and leaf.name in values:
+                send = partial(self.backend.copy_to_device, self.arrays[leaf], values[leaf.name], MAIN_STREAM)
+                yield leaf.name, Copy(send, self.backend)

@@ -1,0 +1,84 @@
+"""The passes, one after the other: from a step's graph to all that is known before any memory is taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from executor.allocator import ALLOCATORS, Schedule, allocate
+from executor.concurrency import MODES, Region, map_streams
+from executor.dependencies import find_dependencies
+from executor.devices import Placement, assign_devices, only
+from executor.hazards import Hazard, find_hazards
+from executor.models.step import DecodeStep
+from executor.names import lookup
+from executor.placement import BufferPlan
+from executor.plans import Plan, make_plan
+from executor.splits import Split, split_graph
+from tracer.errors import UnsafePlanError
+
+
+@dataclass(frozen=True)
+class PreparedSplit:
+    """What the passes made of a split: everything known before any memory is taken."""
+
+    split: Split
+    regions: list[Region]
+    plan: Plan
+    memory: BufferPlan
+    hazards: list[Hazard]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the passes made of a step: its splits in the order in which they run."""
+
+    step: DecodeStep
+    splits: tuple[PreparedSplit, ...]
+
+    @property
+    def hazards(self) -> list[Hazard]:
+        """Those of all splits."""
+        return [hazard for part in self.splits for hazard in part.hazards]
+
+    @property
+    def allocator(self) -> str:
+        """The allocator of all splits."""
+        return self.splits[0].memory.allocator
+
+
+def prepare(
+    step: DecodeStep, placement: Placement | str, concurrency: str, allocator: str | None = None,
+    *, allow_hazards: bool = False,
+) -> Prepared:  # fmt: skip
+    """Assign devices and split; of each split find regions, map streams and plan, allocate, check.
+
+    Args:
+        step: the graph.
+        placement: what goes where; a backend's name for everything on its first device.
+        concurrency: name of a mode of `concurrency.MODES`.
+        allocator: name of an allocator, or None for the one that the mode needs.
+        allow_hazards: take a plan that has some.
+
+    Raises:
+        UsageError: an unknown name, or a placement that does not fit the model.
+        UnsafePlanError: a plan has hazards.
+    """
+    mode = lookup("concurrency mode", concurrency, MODES)
+    chosen = lookup("allocator", allocator or mode.allocator, ALLOCATORS)
+    assigned = assign_devices(step.graph, only(placement) if isinstance(placement, str) else placement)
+    made = []
+    for split in split_graph(step.graph, assigned):
+        order = find_dependencies(split.nodes)
+        here = MODES["sequential"] if split.device.is_host else mode
+        regions = here.regions(split.nodes, order)
+        streams = map_streams(split.nodes, regions)
+        plan = make_plan(split.nodes, order, streams, cut=here.cut)
+        memory = allocate(Schedule(split, regions, streams, plan), chosen)
+        made.append(PreparedSplit(split, regions, plan, memory, find_hazards(split, plan, memory.offsets)))
+    prepared = Prepared(step, tuple(made))
+    if (hazards := prepared.hazards) and not allow_hazards:
+        raise UnsafePlanError(
+            f"concurrency {mode.name!r} with allocator {chosen.name!r} is a race, {len(hazards)} in all: {hazards[0]}. "
+            f"Allocator {mode.allocator!r} has none; --allow-hazards runs it all the same"
+        )
+    return prepared
