@@ -68,6 +68,10 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
     "[default: all]",
 )  # fmt: skip
 @click.option("--experts", default="device", show_default=True, help="device, or cpu: experts stay on the host.")
+@click.option(
+    "--staging/--no-staging", default=True, show_default=True,
+    help="Whether asynchronous copies read staging memory, or the host's own, which it must not overwrite meanwhile.",
+)  # fmt: skip
 @click.option("--devices", type=click.IntRange(1), default=1, show_default=True, help="Devices that share the layers.")
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Independent sequences.")
 @click.option(

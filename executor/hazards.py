@@ -23,7 +23,7 @@ class Access:
     """A piece of work and what it does to a tensor's bytes.
 
     Attributes:
-        step: 0, or 1 for the step after.
+        step: 0, 1 for the step after, and so on.
         tensor: the owner of the bytes.
         where: the stream in words, if its number says too little.
     """
@@ -39,7 +39,8 @@ class Access:
     def place(self) -> str:
         """Which work, and where."""
         where = self.where or f"stream {self.stream}"
-        return f"{self.name} ({'next step, ' if self.step else ''}{where})"
+        step = {0: "", 1: "next step, "}.get(self.step, f"{self.step} steps later, ")
+        return f"{self.name} ({step}{where})"
 
     def __str__(self) -> str:
         return f"{self.place} {'writes' if self.writes else 'reads'} {self.tensor.name}"

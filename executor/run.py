@@ -23,6 +23,7 @@ from executor.names import lookup
 from executor.prepare import Prepared, prepare
 from executor.scheduler import Scheduler
 from executor.strategies import SCCC, STRATEGIES, Strategy
+from executor.tape import refuse_hazards
 from tracer.errors import UsageError
 from tracer.recorders import annotate
 from tracer.recorders.host import HostRecorder
@@ -52,6 +53,7 @@ class Configuration:
         devices: of the backend, which share the layers.
         gpu_layers: how many of the last layers (the output is one) the backend's devices get, the rest and the
             embedding staying on the host; None for all.
+        staging: whether backends stage what asynchronous copies read, as ours do and engines often do not.
         experts: "device", or "cpu" for experts that stay on the host.
     """
 
@@ -75,11 +77,12 @@ class Configuration:
     devices: int = 1
     gpu_layers: int | None = None
     experts: str = "device"
+    staging: bool = True
 
     @property
     def placement(self) -> Placement:
         """What goes where."""
-        devices = tuple(Device(self.backend, index) for index in range(self.devices))
+        devices = tuple(Device(self.backend, index, self.staging) for index in range(self.devices))
         return Placement(devices, self.gpu_layers, self.experts == "cpu")
 
     @property
@@ -99,6 +102,7 @@ class Configuration:
         parts += [f"x{self.devices}"] if self.devices != 1 else []
         parts += [f"ngl{self.gpu_layers}"] if self.gpu_layers is not None else []
         parts += ["cpu-experts"] if self.experts == "cpu" else []
+        parts += [] if self.staging else ["unstaged"]
         return "-".join(parts)
 
 
@@ -129,7 +133,7 @@ def execute(
     progress: Callable[[], None] = lambda: None,
     models: Mapping[str, Builder] = MODELS,
     strategies: Mapping[str, type[Strategy]] = STRATEGIES,
-    open_backend: Callable[[str, int], Backend] = open_backend,
+    open_backend: Callable[[str, int, bool], Backend] = open_backend,
     make_recorder: Callable[[], HostRecorder | None] = HostRecorder,
 ) -> list[Result]:
     """Run all configurations on one instance of each backend they name.
@@ -140,7 +144,7 @@ def execute(
         progress: called after each warm-up and each repeat.
         models: name -> builder.
         strategies: name -> class.
-        open_backend: name and number of a device -> started backend.
+        open_backend: name and number of a device, and whether it stages -> started backend.
         make_recorder: gives each configuration the recorder that its backend reports to; None for no reports, in a
             pass that a profiler watches from outside. The trace is empty then.
 
@@ -155,7 +159,7 @@ def execute(
     with ExitStack() as stack:
         backends: dict[Device, Backend] = {}
         for device in dict.fromkeys(device for run in runs for device in run.devices):
-            backends[device] = stack.enter_context(closing(open_backend(device.backend, device.index)))
+            backends[device] = stack.enter_context(closing(open_backend(device.backend, device.index, device.staged)))
         if any(run.records for run in runs):
             launches = max(
                 len(run.prepared.splits) * max(run.configuration.tokens, run.configuration.warmup) for run in runs
@@ -236,7 +240,10 @@ class _Run:
     def _prepare(self, step: DecodeStep, concurrency: str, allocator: str | None = None) -> Prepared:
         c = self.configuration
         fused = fuse(step) if c.fusion or (c.fusion is None and backend_class(c.backend).fuses) else step
-        return prepare(fused, c.placement, concurrency, allocator, allow_hazards=c.allow_hazards)
+        prepared = prepare(fused, c.placement, concurrency, allocator, allow_hazards=c.allow_hazards)
+        if not c.allow_hazards:
+            refuse_hazards(prepared, self._strategy)
+        return prepared
 
     @property
     def records(self) -> bool:
@@ -260,10 +267,12 @@ class _Run:
         self._prefill = None
         if self._prompt is not None:
             strategy = SCCC() if self._strategy.advances_on_device else self._strategy
-            self._prefill = Scheduler(backends, self._prompt, strategy, c.launch, mine)
+            self._prefill = Scheduler(
+                backends, self._prompt, strategy, c.launch, mine, allow_hazards=c.allow_hazards
+            )  # fmt: skip
         self._scheduler = Scheduler(
             backends, self.prepared, self._strategy, c.launch, mine,
-            prefill=self._prefill, keep_logits=self._keep_logits,
+            prefill=self._prefill, keep_logits=self._keep_logits, allow_hazards=c.allow_hazards,
         )  # fmt: skip
 
     def _begin(self) -> None:

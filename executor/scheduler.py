@@ -30,6 +30,7 @@ class Scheduler:
         turns: how many places what is copied between accelerators has.
         prefill: the scheduler that takes the prompts of the same sequences; its state is shared.
         keep_logits: fetch the logits even where the device samples.
+        allow_hazards: whether backends may lack what the strategy needs.
 
     Raises:
         UnsafePlanError: a backend does not guarantee what the strategy needs.
@@ -47,11 +48,12 @@ class Scheduler:
         turns: int = 4,
         prefill: Scheduler | None = None,
         keep_logits: bool = False,
+        allow_hazards: bool = False,
     ) -> None:
         self._prepared, self._strategy, self._keep_logits = prepared, strategy, keep_logits
         devices = [part.split.device for part in prepared.splits]
         self._several = len({device for device in devices if not device.is_host}) > 1
-        for device in devices:
+        for device in devices if not allow_hazards else ():
             check_needs(strategy, backends[device].name, backends[device].guarantees, self._several)
         if len(devices) > 1 and not strategy.splits:
             raise UsageError(
@@ -75,12 +77,13 @@ class Scheduler:
         self._copies: list[list[Copy]] = []
         self._early: list[Copy] = []
         self._steps = 0
+        self._staged = all(piece.backend.staged for piece in self.pieces)
         self._kept = self._keep_inputs()
 
     def _keep_inputs(self) -> list[HostArrays]:
         """The host's copies of the inputs, where the strategy has several or copies read the host's memory later."""
         backend, count = self._last.backend, self._strategy.host_copies
-        if count == 1 and all(piece.backend.staged for piece in self.pieces):
+        if count == 1 and self._staged:
             return []
         inputs = self._prepared.step.graph.inputs
         return [{leaf.name: backend.host_array(leaf.shape, leaf.dtype) for leaf in inputs} for _ in range(count)]
@@ -103,7 +106,7 @@ class Scheduler:
         self.submit()
         if not self._strategy.advances_on_device:
             self._prepare_copies()
-            self._fetch()
+            self.fetch()
 
     def follow(self, tokens: HostArray) -> None:
         """Let the next step take these tokens, behind those submitted before."""
@@ -138,12 +141,14 @@ class Scheduler:
         if piece.split.device.is_host and not self._strategy.waits_for_copies:
             for source in piece.sources:  # its compute is a call, not something that can be ordered behind a copy
                 source.synchronize(MAIN_STREAM)
+            if not self._staged:
+                self._strategy.settle()
         piece.launch(self._steps)
 
     def _range(self, piece: Piece) -> AbstractContextManager[object]:
         return annotate(piece.name) if len(self.pieces) > 1 else nullcontext()
 
-    def _fetch(self) -> None:
+    def fetch(self) -> None:
         """The new tokens: the sampled ones, or the greatest of the logits."""
         step, strategy, backend = self._prepared.step, self._strategy, self._last.backend
         if step.sampled is None or self._keep_logits:

@@ -63,6 +63,10 @@ class Strategy(ABC):
         """Return when the host may overwrite its copy of the inputs of this number; called only if it has several."""
         raise NotImplementedError
 
+    def settle(self) -> None:
+        """Return when no copy reads what the host computed before; called only where copies are not staged."""
+        return
+
     def ask(self, backend: Backend, destination: HostArray, source: Array) -> None:
         """Let a step's output come to the host."""
         backend.copy_to_host(destination, source, MAIN_STREAM)
@@ -161,9 +165,16 @@ class AAEG(AAAG):
     def reclaim(self, number: int) -> None:
         """`s` of the events behind the copies from there, unless a later sync has told."""
         self._number = number
-        for key in [key for key in self._open if key[0] == number]:
-            key[1].event_synchronize(self._free[key])
-            self._open.remove(key)
+        self._await([key for key in self._open if key[0] == number])
+
+    def settle(self) -> None:
+        """`s` of all events that no later sync has told of."""
+        self._await(list(self._open))
+
+    def _await(self, keys: Sequence[tuple[int, Backend]]) -> None:
+        for number, backend in keys:
+            backend.event_synchronize(self._free[number, backend])
+            self._open.remove((number, backend))
 
     def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
         """`a*n e`."""

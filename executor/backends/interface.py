@@ -76,6 +76,7 @@ class Backend(Protocol):
 
     def report_late(self) -> None:
         """Report what the device itself measured since `report_to`, while it is idle. Default: nothing."""
+        return
 
     def stamp_steps(self, steps: int) -> Any:
         """Let the device stamp its clock at head and tail of every plan that is instantiated from now on.
@@ -83,9 +84,11 @@ class Backend(Protocol):
         `report_late` reports the last `steps` of them as graph launches. Default: nothing, for devices that report
         every kernel anyway.
         """
+        return None
 
     def activate(self) -> None:
         """Make this the device that calls refer to, where a process may use several. Default: nothing."""
+        return
 
     def close(self) -> None:
         """End all work and threads; nothing may be called afterwards. Closing twice does no harm."""
@@ -142,9 +145,11 @@ class Backend(Protocol):
 
     def head_of_step(self) -> None:
         """A plan issued eagerly begins; the place for a stamp. Default: nothing."""
+        return
 
     def tail_of_step(self) -> None:
         """A plan issued eagerly ends. Default: nothing."""
+        return
 
     def synchronize(self, stream: int) -> None:
         """Wait until everything issued to the stream is done.
