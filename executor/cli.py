@@ -56,7 +56,12 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
     help="sequential, interleaved, no_alloc_free, stream_aware.  [default: what the concurrency mode needs]",
 )
 @click.option("--allow-hazards", is_flag=True, help="Run plans in which streams race for bytes; others are refused.")
-@click.option("--launch", default="graph", show_default=True, help="graph: one call per step; eager: one per kernel.")
+@click.option(
+    "--launch",
+    default="graph",
+    show_default=True,
+    help="graph: one call per step; rebuild: the same, built anew for every step; eager: one call per kernel.",
+)
 @click.option("--fusion/--no-fusion", default=None, help="Fuse chains of nodes into kernels.  [default: on cuda]")
 @click.option(
     "--sampling", default="host", show_default=True,

@@ -40,7 +40,7 @@ def run_json(result: Result) -> dict[str, Any]:
             **result.trace.metadata.get("clock", {}),
         },
         "measured": measured(result),
-        "plan": plan_facts(result.prepared),
+        "plan": plan_facts(result.prepared) | {"graph_plans": result.graphs},
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -64,7 +64,8 @@ def plan_facts(prepared: Prepared) -> dict[str, Any]:
     """Sizes of the plan.
 
     `reuse` is what the tensors would take without it / `peak_bytes`; `fragmentation` is the share of `peak_bytes` above
-    `peak_live_bytes`, which no placement can do without; `devices` are those of the splits, in order.
+    `peak_live_bytes`, which no placement can do without; `devices` are those of the splits, in order. run.json has
+    beside them what became of the graphs of each split.
     """
     splits = prepared.splits
     memory = [part.memory for part in splits]

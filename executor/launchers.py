@@ -1,14 +1,23 @@
-"""Ways to issue a plan: one call for a graph of it, or one call per kernel."""
+"""Ways to issue a plan, and what becomes of the graphs that are made of it: kept, updated in place, or made anew.
+
+Engines build a split anew for every step and compare it with that of the step before, node by node. Here a split is
+bound to its memory once, so its key is made once: two are equal if they issue the same kernels with the same arguments
+in the same order to the same streams.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import ClassVar, Final, Protocol
 
-from executor.backends.interface import Backend, EagerGraph, Kernel
+from executor.backends.interface import Backend, EagerGraph, Event, GraphExec, Kernel
 from executor.graph import Tensor
-from executor.plans import Part, Plan, Record
+from executor.plans import Launch, Part, Plan, Record, Wait
+
+OUTCOMES: Final = ("created", "reused", "updated", "reinstantiated", "freed")
+"""What can become of a graph when it is launched."""
 
 
 class Launcher(Protocol):
@@ -18,31 +27,117 @@ class Launcher(Protocol):
 
     def __init__(self, backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None: ...
 
+    def take(self, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
+        """Issue this from now on."""
+
     def launch(self) -> None:
         """Issue the whole plan once."""
 
+    @property
+    def outcomes(self) -> Counter[str]:
+        """How often each of `OUTCOMES` came about."""
+
+
+class GraphPlan:
+    """A graph that becomes another when it has to."""
+
+    def __init__(self, backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
+        self._backend, self._key = backend, key_of(backend, plan, kernels)
+        self.graph: GraphExec = backend.instantiate(plan, kernels)
+        self.outcomes = Counter(created=1)
+
+    def become(self, plan: Plan, kernels: Mapping[Tensor, Kernel], *, rebuild: bool = False) -> None:
+        """Be a graph of this plan.
+
+        Args:
+            rebuild: build it even if it would be the same.
+        """
+        if not rebuild:
+            key = key_of(self._backend, plan, kernels)
+            if key == self._key:
+                return
+            self._key = key
+        if self._backend.update_graph(self.graph, plan, kernels):
+            self.outcomes["updated"] += 1
+            return
+        self._backend.free_graph(self.graph)
+        self.graph = self._backend.instantiate(plan, kernels)
+        self.outcomes += Counter(freed=1, reinstantiated=1)
+
+
+def key_of(backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> Hashable:
+    """Equal for plans of which one may be launched in place of the other."""
+    return tuple(
+        (i.stream, backend.kernel_key(kernels[i.node]))
+        if isinstance(i, Launch)
+        else (i.stream, type(i).__name__, i.event)
+        for i in plan.instructions
+    )
+
 
 class GraphLaunch:
-    """One call for each part of the plan, with the records and waits between parts."""
+    """One call for each part of the plan, with the records and waits between parts; graphs change as the plan does."""
 
     name: ClassVar[str] = "graph"
 
     def __init__(self, backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
-        events = [backend.event() for _ in range(plan.events)] if plan.cut else []
+        self._backend, self._launches = backend, 0
+        self._events: list[Event] = []
+        self._graphs: list[GraphPlan] = []
+        self.take(plan, kernels)
+
+    def take(self, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
+        """Issue this from now on."""
+        backend, parts = self._backend, plan.parts
+        self._plan, self._kernels = plan, kernels
+        while plan.cut and len(self._events) < plan.events:
+            self._events.append(backend.event())
+        wanted = [part for part in parts if isinstance(part, Part)]
+        for graph, part in zip(self._graphs, wanted, strict=False):
+            graph.become(part.plan, kernels)
+        self._graphs += [GraphPlan(backend, part.plan, kernels) for part in wanted[len(self._graphs) :]]
+        self._prepare(parts)
+
+    def _prepare(self, parts: list[Part | Record | Wait]) -> None:
+        """The calls of a launch."""
+        backend, graphs = self._backend, iter(self._graphs)
         self._calls: list[Callable[[], None]] = []
-        for part in plan.parts:
+        for part in parts:
             if isinstance(part, Part):
-                self._calls.append(partial(backend.launch_graph, backend.instantiate(part.plan, kernels), part.stream))
+                self._calls.append(partial(backend.launch_graph, next(graphs).graph, part.stream))
             else:
                 call = backend.event_record if isinstance(part, Record) else backend.event_wait
-                self._calls.append(partial(call, events[part.event], part.stream))
-        if plan.cut:
+                self._calls.append(partial(call, self._events[part.event], part.stream))
+        if self._plan.cut:
             self._calls = [backend.head_of_step, *self._calls, backend.tail_of_step]
 
     def launch(self) -> None:
         """One graph launch, unless the plan is cut."""
+        self._launches += 1
         for call in self._calls:
             call()
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """Every launch that did not change a graph used it again."""
+        total = sum((graph.outcomes for graph in self._graphs), Counter())
+        changed = total["created"] + total["updated"] + total["reinstantiated"]
+        total["reused"] = max(self._launches * len(self._graphs) - changed, 0)
+        return total
+
+
+class RebuildLaunch(GraphLaunch):
+    """The same, but every graph is built anew before each launch and updated with what was built."""
+
+    name: ClassVar[str] = "rebuild"
+
+    def launch(self) -> None:
+        """Build, update, launch."""
+        parts = self._plan.parts
+        for graph, part in zip(self._graphs, (p for p in parts if isinstance(p, Part)), strict=True):
+            graph.become(part.plan, self._kernels, rebuild=True)
+        self._prepare(parts)
+        super().launch()
 
 
 class EagerLaunch:
@@ -52,7 +147,14 @@ class EagerLaunch:
 
     def __init__(self, backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
         self._backend = backend
-        self._graph = EagerGraph(plan.instructions, kernels, [backend.event() for _ in range(plan.events)])
+        self._events: list[Event] = []
+        self.take(plan, kernels)
+
+    def take(self, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
+        """Issue this from now on."""
+        while len(self._events) < plan.events:
+            self._events.append(self._backend.event())
+        self._graph = EagerGraph(plan.instructions, kernels, self._events)
 
     def launch(self) -> None:
         """All calls in issue order."""
@@ -60,6 +162,13 @@ class EagerLaunch:
         Backend.launch_graph(self._backend, self._graph)
         self._backend.tail_of_step()
 
+    @property
+    def outcomes(self) -> Counter[str]:
+        """There is no graph."""
+        return Counter()
 
-LAUNCHERS: Final[Mapping[str, type[Launcher]]] = {"graph": GraphLaunch, "eager": EagerLaunch}
+
+LAUNCHERS: Final[Mapping[str, type[Launcher]]] = {
+    "graph": GraphLaunch, "eager": EagerLaunch, "rebuild": RebuildLaunch
+}  # fmt: skip
 """Name -> way to launch a plan."""

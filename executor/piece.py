@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
@@ -54,7 +55,8 @@ class Piece:
             if turn == 0:
                 self.arrays, self.places = arrays, bound[1]
             kernels = {n: backend.kernel(n, arrays[n], [arrays[s] for s in n.src]) for n in split.nodes if n.has_kernel}
-            self.launchers.append(lookup("launch kind", launch, LAUNCHERS)(backend, prepared.plan, kernels))
+            way = lookup("launch kind", "eager" if split.device.is_host else launch, LAUNCHERS)
+            self.launchers.append(way(backend, prepared.plan, kernels))
             self.fetched.append(
                 [self._fetch(arrays[leaf], before[o.split], o.node, turn) for leaf, o in fetched.items()]
             )
@@ -85,6 +87,11 @@ class Piece:
         self.launchers[turn].launch()
         if self.read:
             self.backend.event_record(self.read[turn], MAIN_STREAM)
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """What became of its graphs, see `launchers.OUTCOMES`."""
+        return sum((launcher.outcomes for launcher in self.launchers), Counter())
 
     def sent(self, values: HostArrays) -> Iterator[tuple[str, Copy]]:
         """Name and copy of every input that the host sends."""

@@ -14,7 +14,7 @@ from executor.backends import BACKENDS, backend_class, open_backend
 from executor.backends.interface import Backend, HostArray
 from executor.devices import Device, Placement
 from executor.fusion import fuse
-from executor.launchers import LAUNCHERS
+from executor.launchers import LAUNCHERS, OUTCOMES
 from executor.memory import Backends, Weights, load_weights
 from executor.models import MODELS, Builder
 from executor.models.advance import sample_on_device
@@ -116,6 +116,7 @@ class Result:
         tokens: (repeats, tokens, batch), as sampled.
         logits: (repeats, tokens, batch, vocabulary) if they were asked for.
         trace: what the host recorder saw, warm-up included.
+        graphs: of each split, what became of its graphs (`launchers.OUTCOMES`) over all token steps.
     """
 
     configuration: Configuration
@@ -124,6 +125,7 @@ class Result:
     tokens: HostArray
     logits: HostArray | None
     trace: Trace
+    graphs: list[dict[str, int]]
 
 
 def execute(
@@ -343,6 +345,7 @@ class _Run:
             np.stack(kept.tokens),
             logits,
             self._recorder.trace if self._recorder is not None else Trace({}),
+            [{name: piece.outcomes[name] for name in OUTCOMES} for piece in self._scheduler.pieces],
         )
 
 

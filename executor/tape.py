@@ -162,8 +162,11 @@ class TapeBackend(Backend):
         return [*written, *(span for span in read if replace(span, writes=True) not in written)]
 
     def launch(self, kernel: Sequence[Span], stream: int) -> None:
-        """Work on a stream."""
-        self._work("a kernel", stream, *kernel)
+        """Work on a stream, or of the host."""
+        if self._device.is_host:
+            self._host("compute", *kernel)
+        else:
+            self._work("a kernel", stream, *kernel)
 
     def synchronize(self, stream: int) -> None:
         """The host waits for the stream."""
@@ -192,10 +195,7 @@ class TapeBackend(Backend):
 
     def launch_graph(self, graph: list[Span], stream: int = 0) -> None:
         """One piece of work: its insides are ordered, and all of it comes between what the main stream does."""
-        if self._device.is_host:
-            self._host("compute", *graph)
-        else:
-            self._work("compute", stream, *graph)
+        self._work("compute", stream, *graph)
 
     def _work(self, name: str, stream: int, *spans: Span) -> None:
         where = f"{self._device} stream {stream}"

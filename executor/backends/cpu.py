@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -38,10 +38,15 @@ _Program = Sequence[tuple[Instruction, "CpuKernel | None", int]]
 
 @dataclass(frozen=True, slots=True)
 class CpuKernel:
-    """A kernel bound to its arrays; the label is shown like a demangled name, `op(node)`."""
+    """A kernel bound to its arrays; the label is shown like a demangled name, `op(node)`.
+
+    Attributes:
+        key: what it does, and to what memory.
+    """
 
     label: str
     run: _Work
+    key: Hashable = None
 
 
 @dataclass(slots=True)
@@ -52,7 +57,7 @@ class CpuEvent:
     recorded: Ticket | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CpuGraph:
     """An instantiated plan: each stream's instructions, kernels looked up and nodes numbered."""
 
@@ -175,7 +180,13 @@ class CpuBackend(Backend):
 
     def kernel(self, node: Tensor, out: CpuArray, src: Sequence[CpuArray]) -> CpuKernel:
         """Bind the op's NumPy kernel."""
-        return CpuKernel(f"{node.op}({node.name})", self._run_of(node, out, src))
+        memory = tuple((a.__array_interface__["data"][0], a.shape, a.dtype.str) for a in (out, *src))
+        key = (node.op, memory, repr(sorted(node.params.items())))
+        return CpuKernel(f"{node.op}({node.name})", self._run_of(node, out, src), key)
+
+    def kernel_key(self, kernel: CpuKernel) -> Hashable:
+        """Op, addresses, shapes, parameters."""
+        return kernel.key
 
     def _run_of(self, node: Tensor, out: CpuArray, src: Sequence[CpuArray]) -> _Work:
         """The bound kernel of a node; a fused one computes its parts one after the other."""
@@ -256,6 +267,14 @@ class CpuBackend(Backend):
                 recorded.add(instruction.event)
             programs[instruction.stream].append((instruction, kernel, number))
         return CpuGraph(next(self._graph_ids), dict(programs), plan.events)
+
+    def update_graph(self, graph: CpuGraph, plan: Plan, kernels: Mapping[Tensor, CpuKernel]) -> bool:
+        """As CUDA allows it: only if kernels, records and waits stand where they stood."""
+        new = self.instantiate(plan, kernels)
+        if _topology(graph) != _topology(new):
+            return False
+        graph.programs = new.programs
+        return True
 
     def launch_graph(self, graph: CpuGraph, stream: int = MAIN_STREAM) -> None:
         """Queue every stream's instructions as one piece of work each."""
@@ -338,6 +357,14 @@ class CpuBackend(Backend):
             self._failure = failure
             return False
         return True
+
+
+def _topology(graph: CpuGraph) -> Any:
+    """Which instructions stand where."""
+    return {
+        stream: [(type(i), getattr(i, "event", None), number) for i, _, number in program]
+        for stream, program in graph.programs.items()
+    }
 
 
 def _run_all(work: Sequence[_Work]) -> None:

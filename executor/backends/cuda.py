@@ -6,13 +6,13 @@ memory are prepared beforehand, and a call is stamped for the host recorder only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import count
 from typing import ClassVar, Final
 
 import numpy as np
 
-from executor.backends.cuda_graph import CudaGraph, instantiate
+from executor.backends.cuda_graph import CudaGraph, instantiate, update
 from executor.backends.cuda_handles import CudaArray, CudaEvent, Streams
 from executor.backends.cuda_kernels import CudaKernel, bind
 from executor.backends.cuda_library import Library
@@ -310,6 +310,25 @@ class CudaBackend(Backend):
         )  # fmt: skip
         self._graphs.append(graph)
         return graph
+
+    def update_graph(self, graph: CudaGraph, plan: Plan, kernels: Mapping[Tensor, CudaKernel]) -> bool:
+        """Capture the plan, and try `cuGraphExecUpdate` with it."""
+        start = self._clock() if self._recorder.recording else 0
+        around = self._light.stamps.kernels if self._light and plan.whole else None
+        updated = update(self._cuda, graph, plan, kernels, self._streams.__getitem__, early=self._early, around=around)
+        if start:
+            self._called(("graphExecUpdate", start, self._clock(), self._device, MAIN_STREAM, MISSING))
+        return updated
+
+    def free_graph(self, graph: CudaGraph) -> None:
+        """Once the GPU is done with it."""
+        self._graphs.remove(graph)
+        self._wait(self._streams[MAIN_STREAM])
+        self._cuda.runtime.graphExecDestroy(graph.handle)
+
+    def kernel_key(self, kernel: CudaKernel) -> Hashable:
+        """Functions, grids and arguments."""
+        return kernel.key
 
     def stamp_steps(self, steps: int) -> Stamps:
         """Let plans instantiated from now on stamp the GPU's clock at head and tail of each launch.

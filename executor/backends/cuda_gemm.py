@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from ctypes import byref, c_float, c_int, c_void_p
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,6 +32,11 @@ class Gemm:
     x: int
     kind: int
     kept: tuple[Any, ...]
+
+    @property
+    def key(self) -> Hashable:
+        """What it does, and to what memory."""
+        return "gemm", self.weight.ptr, self.x, self.out.ptr, self.weight.shape, self.out.shape, self.kind
 
     def issue(self, cuda: Cuda, stream: int) -> None:
         """Issue to a stream."""

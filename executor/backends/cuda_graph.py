@@ -17,7 +17,7 @@ _RELAXED: Final = 2
 _NO_TIMING: Final = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class CudaGraph:
     """An instantiated graph: its handle, what must outlive it, and whether it is a whole step."""
 
@@ -31,11 +31,47 @@ def instantiate(
     cuda: Cuda, plan: Plan, kernels: Mapping[Tensor, CudaKernel], stream_of: Callable[[int], int], number: int,
     *, early: bool, around: tuple[CudaKernel, CudaKernel] | None,
 ) -> CudaGraph:  # fmt: skip
-    """Capture a plan.
+    """Capture a plan and instantiate it.
+
+    Args:
+        number: the graph's id.
+
+    Raises:
+        ExecutionError: a wait that comes before its record.
+    """
+    graph = _captured(cuda, plan, kernels, stream_of, early, around)
+    handle = cuda.runtime.graphInstantiate(graph)
+    cuda.runtime.graphDestroy(graph)
+    return CudaGraph(number, handle, kernels, plan.whole)
+
+
+def update(
+    cuda: Cuda, old: CudaGraph, plan: Plan, kernels: Mapping[Tensor, CudaKernel], stream_of: Callable[[int], int],
+    *, early: bool, around: tuple[CudaKernel, CudaKernel] | None,
+) -> bool:  # fmt: skip
+    """Capture a plan and put its kernels and arguments into an instantiated graph; False if they differ too much.
+
+    The CUDA programming guide ("Updating Instantiated Graphs") says what may differ: the topology may not.
+    """
+    graph, b = _captured(cuda, plan, kernels, stream_of, early, around), cuda.bindings
+    status, _ = b.cuGraphExecUpdate(b.CUgraphExec(old.handle), b.CUgraph(graph))
+    cuda.runtime.graphDestroy(graph)
+    if status == b.CUresult.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE:
+        return False
+    if status != b.CUresult.CUDA_SUCCESS:
+        raise ExecutionError(f"the update of a graph failed: {status.name}")
+    old.kernels = kernels
+    return True
+
+
+def _captured(
+    cuda: Cuda, plan: Plan, kernels: Mapping[Tensor, CudaKernel], stream_of: Callable[[int], int],
+    early: bool, around: tuple[CudaKernel, CudaKernel] | None,
+) -> int:  # fmt: skip
+    """A plan as a graph.
 
     Args:
         stream_of: stream number -> its address.
-        number: the graph's id.
         early: let a kernel that directly follows another on its stream begin before that one has ended.
         around: kernels to put before the first and after the last one.
 
@@ -57,9 +93,7 @@ def instantiate(
         graph = runtime.streamEndCapture(main)
         for event in events:
             runtime.eventDestroy(event)
-    handle = runtime.graphInstantiate(graph)
-    runtime.graphDestroy(graph)
-    return CudaGraph(number, handle, kernels, plan.whole)
+    return int(graph)
 
 
 def _issue(

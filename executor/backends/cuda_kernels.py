@@ -8,7 +8,7 @@ with f16 weights, where they are rounded to f16. q8_0 weights are read once per 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from ctypes import c_float, c_int, c_int64, c_void_p
 from dataclasses import dataclass
 from typing import Final
@@ -52,6 +52,11 @@ class CudaKernel:
 
     label: str
     calls: Calls
+
+    @property
+    def key(self) -> Hashable:
+        """What it does, and to what memory."""
+        return tuple(call.key for call in self.calls)
 
     def issue(self, cuda: Cuda, stream: int, early: bool = False) -> None:
         """Launch; `early`: it may begin before the stream's last kernel has ended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -33,6 +33,7 @@ class KernelCall:
         block: threads.
         shared_bytes: dynamic shared memory.
         arguments: address of the array of addresses of the arguments.
+        key: equal for calls that do the same to the same memory.
         kept: what must live as long as the call: the arguments and the memory they point to.
     """
 
@@ -41,6 +42,7 @@ class KernelCall:
     block: int
     shared_bytes: int
     arguments: int
+    key: Hashable
     kept: tuple[Any, ...]
 
     def issue(self, cuda: Cuda, stream: int) -> None:
@@ -84,7 +86,8 @@ class Library:
         self._allow_shared(function, shared_bytes, name)
         addresses = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
         packed = ctypes.addressof(addresses)
-        return KernelCall(function, grid, block, shared_bytes, packed, (addresses, *arguments, *kept))
+        key = (function, grid, block, shared_bytes, *(bytes(argument) for argument in arguments))
+        return KernelCall(function, grid, block, shared_bytes, packed, key, (addresses, *arguments, *kept))
 
     def function(self, file: str, name: str, macros: Mapping[str, int] | None = None) -> int:
         """Handle of an `extern "C"` kernel."""

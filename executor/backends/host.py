@@ -9,10 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from executor.backends.cpu import CpuArray, CpuBackend, CpuEvent, CpuGraph, CpuKernel
+from executor.backends.cpu import CpuArray, CpuBackend, CpuEvent, CpuKernel
 from executor.backends.interface import HostArray
-from executor.concurrency import MAIN_STREAM
-from executor.plans import Launch
 from tracer.recorders.host import HostRecorder
 
 
@@ -40,12 +38,6 @@ class HostBackend(CpuBackend):
         """Run it."""
         self._attempt(kernel.run, f"kernel {kernel.label} on the host")
         self._raise_failure()
-
-    def launch_graph(self, graph: CpuGraph, stream: int = MAIN_STREAM) -> None:
-        """Run its kernels; they are on one stream."""
-        for instruction, kernel, _ in graph.programs.get(MAIN_STREAM, ()):
-            if isinstance(instruction, Launch) and kernel is not None:
-                self.launch(kernel, MAIN_STREAM)
 
     def synchronize(self, stream: int) -> None:
         """Nothing is under way."""

@@ -7,7 +7,7 @@ issued to one stream runs in the order of issue; work on different streams is or
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -140,6 +140,10 @@ class Backend(Protocol):
             ExecutionError: the backend has no kernel for the op.
         """
 
+    def kernel_key(self, kernel: Kernel) -> Hashable:
+        """Equal for kernels that do the same to the same memory: op, shapes, addresses, parameters. Default: itself."""
+        return id(kernel)
+
     def launch(self, kernel: Kernel, stream: int) -> None:
         """Issue a kernel."""
 
@@ -181,6 +185,14 @@ class Backend(Protocol):
     def instantiate(self, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> GraphExec:
         """Prepare a plan for repeated launches. Default: keep it, to be issued eagerly."""
         return EagerGraph(plan.instructions, kernels, [self.event() for _ in range(plan.events)])
+
+    def update_graph(self, graph: GraphExec, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> bool:
+        """Make a graph into that of another plan, in place; False if it cannot be. Default: it cannot."""
+        return False
+
+    def free_graph(self, graph: GraphExec) -> None:
+        """Give a graph back before the backend is closed. Default: nothing."""
+        return
 
     def launch_graph(self, graph: GraphExec, stream: int = MAIN_STREAM) -> None:
         """Issue a prepared plan with one call, its main stream being this one. Default: one instruction by one."""

@@ -1,6 +1,7 @@
 """The graph page: parts, picture, kernel times, links to the timeline and back, and the page in a real Chromium."""
 
 import json
+import re
 import shutil
 import time
 
@@ -215,7 +216,9 @@ def test_the_panel_says_what_a_node_is_and_waits_for(run):
     ):
         assert expected in said
     assert "no kernel runs" in words(panel(run, GraphView(run.key), run.graph.index["blk.0.attn_q (heads)"]))
-    assert "82 of 102 nodes" in words(panel(run, GraphView(run.key), None))
+    shown = words(panel(run, GraphView(run.key), None))
+    assert "82 of 102 nodes" in shown
+    assert re.search(r"1 created, \d+ reused", shown)
 
 
 def test_the_link_to_the_timeline_shows_the_kernel_at_the_token_and_a_click_leads_back(run):

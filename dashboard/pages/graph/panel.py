@@ -25,7 +25,7 @@ def panel(run: Run, view: GraphView, index: int | None) -> list[Any]:
     """The panel's content for a node of the run's graph, or a hint where none is selected."""
     graph = run.graph
     if index is None:
-        return [html.P(_HINT, className="hint"), html.Dl(_facts(_of_graph(graph)))]
+        return [html.P(_HINT, className="hint"), html.Dl(_facts({**_of_graph(graph), **_plans(run)}))]
     node = graph.nodes[index]
     return [
         html.H3(plain(node.name, 80)),
@@ -49,6 +49,21 @@ def _of_graph(graph: RunGraph) -> dict[str, Any]:
         "state": f"{len(state)}, {size(sum(state))}",
         "inputs": ", ".join(plain(leaf.name, 30) for leaf in graph.leaves if leaf.kind == "input") or "none",
     }
+
+
+def _plans(run: Run) -> dict[str, Any]:
+    """What became of the CUDA graphs over all token steps, as run.json says it for each split."""
+    facts = (run.trace.metadata.get("run") or {}).get("plan") if run.trace else None
+    splits = facts.get("graph_plans") if isinstance(facts, dict) else None
+    if not isinstance(splits, list):
+        return {}
+    total: dict[str, int] = {}
+    for split in splits:
+        for name, count in split.items() if isinstance(split, dict) else ():
+            if isinstance(count, int) and count:
+                total[name] = total.get(name, 0) + count
+    said = ", ".join(f"{count:,} {plain(name, 20)}" for name, count in total.items()) or "none"
+    return {"graphs": f"{said}, of {len(splits)} splits" if len(splits) > 1 else said}
 
 
 def _of_node(graph: RunGraph, node: Node) -> dict[str, Any]:

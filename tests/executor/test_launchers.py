@@ -1,0 +1,131 @@
+"""What becomes of graphs: kept while nothing changes, updated in place where that is possible, else made anew."""
+
+import numpy as np
+import pytest
+
+from executor.backends import open_backend
+from executor.graph import Graph, Tensor
+from executor.launchers import LAUNCHERS, GraphLaunch, key_of
+from executor.plans import Launch, Part, Plan, Record, Wait
+from executor.run import Configuration, execute
+
+BACKENDS = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request):
+    backend = open_backend(request.param)
+    yield backend
+    backend.close()
+
+
+class Adder:
+    """Adds b to x on a backend."""
+
+    def __init__(self, backend, b):
+        graph = Graph()
+        self.x, y = graph.leaf("x", (8,)), graph.leaf("y", (8,))
+        self.node = graph.node("z", "add", (8,), "float32", (self.x, y))
+        self.arrays = {t: backend.array(backend.alloc(t.nbytes), 0, t) for t in (self.x, y, self.node)}
+        self.backend = backend
+        backend.load(self.arrays[self.x], np.arange(8, dtype=np.float32))
+        backend.load(self.arrays[y], np.full(8, b, np.float32))
+        self.kernels = {
+            self.node: backend.kernel(self.node, self.arrays[self.node], [self.arrays[s] for s in self.node.src])
+        }
+
+    def plan(self, times=1, stream=0):
+        """The addition several times; on another stream between two events."""
+        launches = [Launch(stream, self.node)] * times
+        if not stream:
+            return Plan(tuple(launches), 1, 0)
+        return Plan((Record(0, 0), Wait(stream, 0), *launches, Record(stream, 1), Wait(0, 1)), stream + 1, 2)
+
+    @property
+    def result(self):
+        values = self.backend.host_array((8,), "float32")
+        self.backend.copy_to_host(values, self.arrays[self.node], 0)
+        self.backend.synchronize(0)
+        return values
+
+
+def counts(launcher):
+    return {name: count for name, count in launcher.outcomes.items() if count}
+
+
+def test_a_graph_is_kept_updated_or_made_anew(backend):
+    one, other = Adder(backend, 1), Adder(backend, 2)
+    launcher = GraphLaunch(backend, one.plan(), one.kernels)
+    for _ in range(3):
+        launcher.launch()
+    assert counts(launcher) == {"created": 1, "reused": 2}
+    assert np.array_equal(one.result, np.arange(8) + 1)
+
+    launcher.take(one.plan(), dict(one.kernels))  # equal, though not the same
+    launcher.launch()
+    assert counts(launcher) == {"created": 1, "reused": 3}
+
+    launcher.take(other.plan(), other.kernels)  # other memory
+    launcher.launch()
+    assert counts(launcher) == {"created": 1, "reused": 3, "updated": 1}
+    assert np.array_equal(other.result, np.arange(8) + 2)
+
+    launcher.take(one.plan(times=2, stream=1), one.kernels)  # other topology
+    launcher.launch()
+    assert counts(launcher) == {"created": 1, "reused": 3, "updated": 1, "freed": 1, "reinstantiated": 1}
+    assert np.array_equal(one.result, np.arange(8) + 1)
+
+
+def test_equality_is_of_kernels_arguments_order_and_streams(backend):
+    one, other = Adder(backend, 1), Adder(backend, 1)
+    key = key_of(backend, one.plan(), one.kernels)
+    again = backend.kernel(one.node, one.arrays[one.node], [one.arrays[s] for s in one.node.src])
+    assert key_of(backend, one.plan(), {one.node: again}) == key
+    assert key_of(backend, other.plan(), other.kernels) != key
+    assert key_of(backend, one.plan(times=2), one.kernels) != key
+    assert key_of(backend, one.plan(stream=1), one.kernels) != key
+    mul = Tensor("z", "mul", (8,), "float32", one.node.src)
+    changed = backend.kernel(mul, one.arrays[one.node], [one.arrays[s] for s in mul.src])
+    assert key_of(backend, one.plan(), {one.node: changed}) != key
+    norm = Tensor("z", "rms_norm", (8,), "float32", (one.x,), params={"eps": 1e-5})
+    keys = set()
+    for eps in (1e-5, 1e-6):
+        node = Tensor("z", "rms_norm", (8,), "float32", (one.x,), params={"eps": eps})
+        keys.add(
+            key_of(
+                backend, one.plan(), {one.node: backend.kernel(node, one.arrays[one.node], [one.arrays[norm.src[0]]])}
+            )
+        )
+    assert len(keys) == 2
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("mode", ["sequential", "branches", "subgraphs"])
+def test_every_policy_computes_the_same_and_counts(name, mode):
+    results = execute(
+        [
+            Configuration(backend=name, concurrency=mode, launch=launch, strategy="aaag", tokens=4, repeats=2, warmup=1)
+            for launch in LAUNCHERS
+        ],
+        keep_logits=True,
+    )  # fmt: skip
+    by_launch = {result.configuration.launch: result for result in results}
+    for result in results:
+        assert np.array_equal(result.logits, results[0].logits)
+    (kept,), (rebuilt,), (eager,) = (by_launch[n].graphs for n in ("graph", "rebuild", "eager"))
+    steps = 1 + 2 * 4
+    graphs = kept["created"]
+    assert graphs == sum(isinstance(p, Part) for p in by_launch["graph"].prepared.splits[0].plan.parts)
+    assert (graphs > 1) == (mode == "subgraphs")
+    assert kept == {"created": graphs, "reused": (steps - 1) * graphs, "updated": 0, "reinstantiated": 0, "freed": 0}
+    assert rebuilt == {"created": graphs, "reused": 0, "updated": steps * graphs, "reinstantiated": 0, "freed": 0}
+    assert set(eager.values()) == {0}
+
+
+def test_splits_have_graphs_of_their_own():
+    (result,) = execute(
+        [Configuration(model="moe-tiny", experts="cpu", tokens=3, repeats=1, warmup=0, strategy="aaag")]
+    )
+    assert len(result.graphs) == 7
+    assert [split["created"] for split in result.graphs] == [1, 0] * 3 + [1]  # the host makes none
+    assert [split["reused"] for split in result.graphs] == [2, 0] * 3 + [2]
