@@ -20,6 +20,7 @@ EXAMPLES = """
 Examples:
   intertoken run -o runs                                       every strategy, one stream
   intertoken run --sync sccc,ggg --concurrency sequential,branches -o runs
+  intertoken run --backend sim --profile wddm --model llama-1.1b -o runs
   intertoken run --sync aaag --launch eager --batch 4 --json -o runs
 """
 
@@ -35,12 +36,22 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 
 
 @click.command(epilog=EXAMPLES)
-@click.option("--backend", default="cpu", show_default=True, help="Device: cpu, cuda.")
+@click.option(
+    "--backend",
+    default="cpu",
+    show_default=True,
+    help="Device: cpu, cuda, sim. sim computes nothing: it predicts times from a cost profile, in virtual time.",
+)
 @click.option(
     "--model", default="tiny", show_default=True,
     help="Model shape, with seeded random weights: tiny, qwen3-tiny, moe-tiny, gdn-tiny, llama-1.1b, llama-3b, "
     "llama-8b, qwen3-1.7b, qwen3-4b, moe-7b, gdn-2b, gdn-4b.",
 )  # fmt: skip
+@click.option(
+    "--profile",
+    metavar="NAME|FILE",
+    help="Cost profile of sim: h200-linux, wddm, hip, or what `calibrate` wrote.  [default: h200-linux]",
+)
 @click.option("--weights", help="Weight format: f32, f16 or q8_0 (the last two on cuda).  [default: the model's]")
 @click.option("--context", type=click.IntRange(1), help="Cells of KV cache per sequence.  [default: the model's]")
 @click.option(

@@ -14,18 +14,21 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+from executor.backends import backend_class
 from executor.concurrency import all_regions
 from executor.plans import Part
 from executor.run import Result
 from executor.scheduler import Prepared
 
 SCHEMA: Final = "intertoken.run/1"
+NO_NUMBERS: Final = "times are predicted from a cost profile; nothing was computed: logits and tokens are zeros"
 _CPUINFO: Final = Path("/proc/cpuinfo")
 
 
 def run_json(result: Result) -> dict[str, Any]:
     """The content of a run directory's run.json."""
     configuration = asdict(result.configuration) | {"allocator": result.prepared.memory.allocator}
+    backend = backend_class(result.configuration.backend)
     return {
         "schema": SCHEMA,
         "configuration": configuration,
@@ -33,13 +36,14 @@ def run_json(result: Result) -> dict[str, Any]:
         "versions": {"intertoken": version("intertoken"), "numpy": version("numpy")},
         "clocks": {
             "host": {
-                "name": "perf_counter_ns",
-                "resolution_ns": time.get_clock_info("perf_counter").resolution * 1e9,
+                "name": backend.clock_name,
+                "resolution_ns": time.get_clock_info("perf_counter").resolution * 1e9 if backend.computes else 1.0,
             },
             "device": "host",
             **result.trace.metadata.get("clock", {}),
         },
         "measured": measured(result),
+        **({} if backend.computes else {"simulated": NO_NUMBERS}),
         "plan": plan_facts(result.prepared),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -24,8 +24,8 @@ from tracer.recorders import annotate
 from tracer.recorders.host import HostRecorder
 from tracer.trace import Trace
 
-WeightsKey = tuple[str, str, str | None, int]
-"""Backend, model, weight format, seed."""
+WeightsKey = tuple[str, str | None, str, str | None, int]
+"""Backend, cost profile, model, weight format, seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,7 @@ class Configuration:
         sampling: "host" fetches the logits and takes the greatest; "device" does so on the device, and the host
             fetches the tokens. A strategy that advances on the device always samples there.
         allow_hazards: run plans in which streams race.
+        profile: name or file of the cost profile of a simulated device; None for the backend's own.
     """
 
     backend: str = "cpu"
@@ -64,6 +65,7 @@ class Configuration:
     fusion: bool | None = None
     sampling: str = "host"
     allow_hazards: bool = False
+    profile: str | None = None
 
     @property
     def name(self) -> str:
@@ -79,6 +81,7 @@ class Configuration:
         parts += [] if self.fusion is None else ["fused" if self.fusion else "unfused"]
         parts += [] if self.sampling == "host" else ["sampled"]
         parts += ["hazards"] if self.allow_hazards else []
+        parts += [Path(self.profile).stem] if self.profile else []
         return "-".join(parts)
 
 
@@ -109,7 +112,7 @@ def execute(
     progress: Callable[[], None] = lambda: None,
     models: Mapping[str, Builder] = MODELS,
     strategies: Mapping[str, type[Strategy]] = STRATEGIES,
-    open_backend: Callable[[str], Backend] = open_backend,
+    open_backend: Callable[..., Backend] = open_backend,
     make_recorder: Callable[[], HostRecorder | None] = HostRecorder,
 ) -> list[Result]:
     """Run all configurations on one instance of each backend they name.
@@ -120,7 +123,7 @@ def execute(
         progress: called after each warm-up and each repeat.
         models: name -> builder.
         strategies: name -> class.
-        open_backend: name -> started backend.
+        open_backend: name, and profile if the configuration has one -> started backend.
         make_recorder: gives each configuration the recorder that its backend reports to; None for no reports, in a
             pass that a profiler watches from outside. The trace is empty then.
 
@@ -134,14 +137,15 @@ def execute(
     runs = [_Run(c, keep_logits, models, strategies, make_recorder()) for c in configurations]
     with ExitStack() as stack:
         backends = {
-            name: stack.enter_context(closing(open_backend(name))) for name in {c.backend: None for c in configurations}
+            device: stack.enter_context(closing(open_backend(*filter(None, device))))
+            for device in dict.fromkeys((c.backend, c.profile) for c in configurations)
         }
         if any(run.records for run in runs):
             for backend in backends.values():
                 backend.stamp_steps(max(max(c.tokens, c.warmup) for c in configurations))
         weights: dict[WeightsKey, dict[str, Array]] = {}
         for run in runs:
-            run.place(backends[run.configuration.backend], weights)
+            run.place(backends[run.configuration.backend, run.configuration.profile], weights)
         for run in runs:
             run.warm_up()
             progress()
@@ -212,7 +216,7 @@ class _Run:
     def place(self, backend: Backend, weights: dict[WeightsKey, dict[str, Array]]) -> None:
         """Take memory; weights are shared by all runs of a model, format and seed on a backend."""
         c, step = self.configuration, self.prepared.step
-        key = (c.backend, c.model, c.weights, c.seed)
+        key = (c.backend, c.profile, c.model, c.weights, c.seed)
         if key not in weights:
             weights[key] = load_weights(backend, step, c.seed)
         self._backend = backend
@@ -246,9 +250,9 @@ class _Run:
         with self._recording():
             self._begin()
             with annotate("repeat", index=number):
-                start = time.perf_counter()
+                start = self._backend.clock()
                 tokens, logits = self._steps("token", self.configuration.tokens)
-                self._kept.seconds.append(time.perf_counter() - start)
+                self._kept.seconds.append((self._backend.clock() - start) / 1e9)
             if self.prepared.step.history is not None:
                 history = self._scheduler.read_history()
                 tokens, logits = list(history["tokens"]), list(history.get("logits", ()))

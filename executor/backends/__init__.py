@@ -12,6 +12,7 @@ from executor.names import lookup
 BACKENDS: Final[Mapping[str, str]] = {
     "cpu": "executor.backends.cpu:CpuBackend",
     "cuda": "executor.backends.cuda:CudaBackend",
+    "sim": "executor.backends.sim:SimBackend",
 }
 """Name -> module:class."""
 
@@ -27,11 +28,12 @@ def backend_class(name: str) -> type[Backend]:
     return found
 
 
-def open_backend(name: str) -> Backend:
+def open_backend(name: str, profile: str | None = None) -> Backend:
     """Import and start a backend; close it when done.
 
     Raises:
-        UsageError: no backend of that name.
+        UsageError: no backend of that name, or it takes no cost profile.
         ExecutionError: this machine lacks what it needs.
     """
-    return backend_class(name)()
+    found = backend_class(name)
+    return found() if profile is None else found.with_profile(profile)

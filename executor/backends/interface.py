@@ -7,6 +7,7 @@ issued to one stream runs in the order of issue; work on different streams is or
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -17,6 +18,7 @@ from executor.concurrency import MAIN_STREAM
 from executor.graph import Tensor
 from executor.models.step import random_weight
 from executor.plans import Instruction, Launch, Plan, Record
+from tracer.errors import UsageError
 from tracer.recorders.host import HostRecorder
 
 HostArray = np.ndarray[Any, np.dtype[Any]]
@@ -54,13 +56,30 @@ class Backend(Protocol):
         weight_dtypes: the dtypes of weight matrices it has kernels for.
         traced_passes: levels at which a profiler can watch it, besides the light pass; see `executor.passes`.
         fuses: whether it wants chains of nodes fused (see `fusion`) unless the user says otherwise.
+        computes: whether there are numbers; else logits and tokens are zeros.
+        clock_name: what `clock` reads.
     """
 
     name: ClassVar[str]
     weight_dtypes: ClassVar[frozenset[str]] = frozenset({"float32"})
     fuses: ClassVar[bool] = False
+    computes: ClassVar[bool] = True
+    clock_name: ClassVar[str] = "perf_counter_ns"
     traced_passes: ClassVar[tuple[str, ...]] = ()
     guarantees: frozenset[Guarantee]
+
+    @classmethod
+    def with_profile(cls, profile: str) -> Backend:
+        """Start it with the costs of a profile, by name or file. Default: it has costs of its own.
+
+        Raises:
+            UsageError: it takes no profile, or there is no such profile.
+        """
+        raise UsageError(f"backend {cls.name!r} takes no cost profile; backend 'sim' does")
+
+    def clock(self) -> int:
+        """The host's time in ns, from any origin. Default: the real one."""
+        return time.perf_counter_ns()
 
     def report_to(self, recorder: HostRecorder) -> None:
         """Report calls and activities to this recorder from now on. Call it while the device is idle."""
