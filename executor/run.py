@@ -157,6 +157,16 @@ def execute(
     return [run.result() for run in runs]
 
 
+def prepare_configuration(configuration: Configuration, models: Mapping[str, Builder] = MODELS) -> Prepared:
+    """The plan of a configuration, without running it or starting its backend.
+
+    Raises:
+        UsageError: an unknown name or a number that makes no sense.
+    """
+    _check(configuration)
+    return _Run(configuration, False, models, STRATEGIES, None).prepared
+
+
 def _check(configuration: Configuration) -> None:
     lookup("backend", configuration.backend, BACKENDS)
     lookup("launch kind", configuration.launch, LAUNCHERS)

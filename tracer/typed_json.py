@@ -68,7 +68,7 @@ def _typed(value: Any, wanted: Any, where: str) -> Any:
         if type(value) not in (int, float) or not math.isfinite(value):
             raise FormatError(f"{where} is no finite number")
         return float(value)
-    if wanted not in (int, str):
+    if wanted not in (int, str, bool):
         return typed_object(value, wanted, where)
     if type(value) is not wanted:
         raise FormatError(f"{where} is no {wanted.__name__}")

@@ -26,6 +26,9 @@ CALLS: Final = ("copy_in", "copy_out", "launch", "graph_launch", "sync", "event_
 FETCH: Final = "fetch"
 """In `between_ns`, a sync that a copy to the host was waited for with: what follows it samples a token."""
 
+OTHER: Final = "other"
+"""In `kernels`, every op that is not named."""
+
 
 @dataclass(frozen=True)
 class CopyCost:
@@ -54,10 +57,10 @@ class GraphCost:
 
 @dataclass(frozen=True)
 class KernelCost:
-    """A kernel that has the device for itself takes fixed_ns + bytes * ns_per_byte."""
+    """A kernel that has the device for itself takes fixed_ns + bytes * ns_per_byte, or longer by the bandwidth."""
 
     fixed_ns: int
-    ns_per_byte: float
+    ns_per_byte: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class Profile:
         graph: what graphs add.
         edge_ns: device time from an event on one stream to the start of what waits for it on another.
         bytes_per_ns: memory bandwidth of the device, shared by the kernels that run at the same time.
-        kernels: op -> cost; "" for every op that is not named.
+        kernels: op -> cost; `OTHER` for every op that is not named.
         streams: queues of the device; more streams than that share them.
         batch: how work reaches the device; None for at once.
         sources: figure, or the beginning of a group's -> where it is from.
@@ -116,10 +119,9 @@ class Profile:
         known = {f"{a}>{b}" for a in (*CALLS, FETCH, "") for b in (*CALLS, "")}
         if unknown := [*(self.calls_ns.keys() - set(CALLS)), *(self.between_ns.keys() - known)]:
             raise FormatError(f"unknown host call {unknown[0]!r}; known are {', '.join((*CALLS, FETCH))}")
-        for entry, costs in ((">", self.between_ns), ("", self.kernels)):
+        for group, costs, entry in (("between_ns", self.between_ns, ">"), ("kernels", self.kernels, OTHER)):
             if entry not in costs:
-                where = "between_ns" if entry else "kernels"
-                raise FormatError(f"{where} lacks the entry {entry!r}, for all that is not named")
+                raise FormatError(f"{group} lacks the entry {entry!r}, for all that is not named")
         for name, value in self.figures.items():
             if value < 0 or (value == 0 and name.endswith(("bytes_per_ns", "streams", "size"))):
                 raise FormatError(f"{name} must be {'at least' if value < 0 else 'more than'} 0, not {value}")
@@ -143,7 +145,7 @@ class Profile:
         """The cost of an op; a fused one that is not named costs what the longest of its beginnings costs."""
         parts = op.split("+")
         names = ("+".join(parts[:n]) for n in range(len(parts), 0, -1))
-        return next((self.kernels[name] for name in names if name in self.kernels), self.kernels[""])
+        return next((self.kernels[name] for name in names if name in self.kernels), self.kernels[OTHER])
 
 
 def load_profile(name: str) -> Profile:

@@ -141,7 +141,7 @@ def test_pauses_depend_on_the_calls_around_them():
 def test_runs_are_the_same_to_the_ns(strategy, concurrency, launch):
     options = {"strategy": strategy, "concurrency": concurrency, "launch": launch}
     a, b = (
-        simulate(handmade(kernels={"": KernelCost(900, 0.01)}, bytes_per_ns=123.4, edge_ns=300), **options)
+        simulate(handmade(kernels={"other": KernelCost(900, 0.01)}, bytes_per_ns=123.4, edge_ns=300), **options)
         for _ in range(2)
     )
     assert a.seconds == b.seconds
@@ -168,7 +168,7 @@ def test_whole_graphs_and_their_kernels_are_two_views_of_one_run():
 def test_a_sync_never_returns_before_its_work(strategy, concurrency, wake_up, latency, copy, batch, streams):
     profile = handmade(
         wake_up_ns=wake_up, launch_latency_ns=latency, copy_in=CopyCost(copy, 1e18), streams=streams,
-        kernels={"": KernelCost(500, 0.001)}, batch=batch and Batch(batch, 300),
+        kernels={"other": KernelCost(500, 0.001)}, batch=batch and Batch(batch, 300),
     )  # fmt: skip
     trace = simulate(profile, strategy=strategy, concurrency=concurrency).trace
     syncs = trace["syncs"][trace["syncs"]["type"].astype(str) == "stream"]
