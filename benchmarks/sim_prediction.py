@@ -2,8 +2,9 @@
 
 `python benchmarks/sim_prediction.py [-o benchmarks/results/sim_prediction.json]`; no GPU is needed.
 
-1. Calibrated on the recording of sccc-sequential alone, the tokens/s of the other strategies, beside their own recordings.
-2. The same for branches, as ratios to sccc-sequential, beside gpu_decode (the recordings of branches are of older kernels).
+1. Calibrated on the recording of sccc-sequential alone, the tokens/s of all strategies, beside their own recordings.
+2. The same and branches, as ratios to sccc-sequential, beside gpu_decode (the recordings of branches are of older
+   kernels).
 3. What saaas gains over sccc with the Linux and the WDDM profile, beside the published 1-2 % and 5-8 %.
 4. How long 10,000 tokens of an 8B model take to simulate and to record.
 """
