@@ -18,7 +18,8 @@ from tracer.analysis.tokens import find_steps
 from tracer.trace import Trace
 
 _ASSUMED_COPY_NS: Final = 4000
-_ASSUMED_COPY_RATE: Final = 25.0  # bytes per ns: PCIe 4.0 with 16 lanes carries 31.5 less what packets cost
+_PCIE_4: Final = 25.0  # bytes per ns: 16 lanes carry 31.5 less what packets cost
+_NO_BYTES: Final = 1e9
 _LARGE: Final = 1 << 16  # bytes from which a copy tells the rate
 
 
@@ -61,12 +62,10 @@ def _copy_costs(
     The sync behind n copies to the device returns n copies and a wake-up after the first one's call; that behind the
     copy of the logits a copy and a wake-up after the step's last kernel.
     """
-    rates, sizes = {}, {}
+    rates, byte_ns = {}, {}
     for place, kind in (("copy_in", "HtoD"), ("copy_out", "DtoH")):
-        rates[place], sizes[place] = _rate(node, kind)
-        sources[f"{place}.bytes_per_ns"] = (
-            f"measured: the largest {kind} copies of the node pass" if sizes[place] else "assumed: PCIe 4.0, 16 lanes"
-        )
+        rates[place], nbytes, sources[f"{place}.bytes_per_ns"] = _rate(node, kind)
+        byte_ns[place] = nbytes / rates[place]
     sent, fetched = _waits_for_copies(host, wake_up_ns)
     sources["copy_in.fixed_ns"] = (
         f"measured: from the return of the first of n copies' calls to their sync's / n, of {len(sent)}"
@@ -78,9 +77,12 @@ def _copy_costs(
         if fetched
         else "assumed: no copy in the recording is fetched by a sync"
     )
-    in_ns = typical(sent) if sent else _ASSUMED_COPY_NS
-    out_ns = typical(fetched) - sizes["copy_out"] / rates["copy_out"] if fetched else _ASSUMED_COPY_NS
-    return CopyCost(max(round(in_ns), 0), rates["copy_in"]), CopyCost(max(round(out_ns), 0), rates["copy_out"])
+    fixed_ns = {
+        place: round(max(typical(times) - byte_ns[place], 0)) if times else _ASSUMED_COPY_NS
+        for place, times in (("copy_in", sent), ("copy_out", fetched))
+    }
+    copy_in, copy_out = (CopyCost(fixed_ns[place], rates[place]) for place in rates)
+    return copy_in, copy_out
 
 
 def _waits_for_copies(host: HostCalls, wake_up_ns: int) -> tuple[list[float], list[float]]:
@@ -106,13 +108,15 @@ def _waits_for_copies(host: HostCalls, wake_up_ns: int) -> tuple[list[float], li
     return sent, fetched
 
 
-def _rate(node: Trace | None, kind: str) -> tuple[float, int]:
-    """Bytes per ns of the largest copies in one direction, and the usual size of those in steps."""
-    if node is not None:
-        copies = node["memcpys"]
-        copies = copies[copies["kind"].astype(str) == kind]
-        largest = copies[copies["bytes"] == copies["bytes"].max()]
-        if len(largest) and largest["bytes"].iloc[0] >= _LARGE:
-            rate = float((largest["bytes"] / (largest["end"] - largest["start"])).median())
-            return rate, int(copies["bytes"].mode().iloc[-1])
-    return _ASSUMED_COPY_RATE, 0
+def _rate(node: Trace | None, kind: str) -> tuple[float, int, str]:
+    """Bytes per ns of the largest copies in one direction, the usual copy's bytes, and where that is from."""
+    copies = node["memcpys"] if node is not None else Trace({})["memcpys"]
+    copies = copies[copies["kind"].astype(str) == kind]
+    if not len(copies):
+        return _NO_BYTES, 0, "assumed: so high that bytes cost nothing, for the fixed time holds them"
+    usual = int(copies["bytes"].mode().iloc[-1])
+    largest = copies[copies["bytes"] == copies["bytes"].max()]
+    if largest["bytes"].iloc[0] < _LARGE:
+        return _PCIE_4, usual, "assumed: PCIe 4.0, 16 lanes; the recording has no large copies"
+    rate = float((largest["bytes"] / (largest["end"] - largest["start"])).median())
+    return rate, usual, f"measured: the largest {kind} copies, {largest['bytes'].iloc[0]} bytes"

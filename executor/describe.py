@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from executor.backends import backend_class
+from executor.backends.interface import Backend
 from executor.concurrency import all_regions
 from executor.plans import Part
 from executor.run import Result
@@ -29,6 +30,7 @@ def run_json(result: Result) -> dict[str, Any]:
     """The content of a run directory's run.json."""
     configuration = asdict(result.configuration) | {"allocator": result.prepared.memory.allocator}
     backend = backend_class(result.configuration.backend)
+    resolution = 1e-9 if backend.default_profile else time.get_clock_info("perf_counter").resolution
     return {
         "schema": SCHEMA,
         "configuration": configuration,
@@ -37,16 +39,23 @@ def run_json(result: Result) -> dict[str, Any]:
         "clocks": {
             "host": {
                 "name": backend.clock_name,
-                "resolution_ns": time.get_clock_info("perf_counter").resolution * 1e9 if backend.computes else 1.0,
+                "resolution_ns": resolution * 1e9,
             },
             "device": "host",
             **result.trace.metadata.get("clock", {}),
         },
         "measured": measured(result),
-        **({} if backend.computes else {"simulated": NO_NUMBERS}),
+        **_simulated(result, backend),
         "plan": plan_facts(result.prepared),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _simulated(result: Result, backend: type[Backend]) -> dict[str, Any]:
+    """Of a simulated run by which costs, and that there are no numbers."""
+    if backend.default_profile is None:
+        return {}
+    return {"simulated": {"profile": result.configuration.profile or backend.default_profile, "note": NO_NUMBERS}}
 
 
 def measured(result: Result) -> dict[str, Any]:

@@ -56,14 +56,15 @@ class Backend(Protocol):
         weight_dtypes: the dtypes of weight matrices it has kernels for.
         traced_passes: levels at which a profiler can watch it, besides the light pass; see `executor.passes`.
         fuses: whether it wants chains of nodes fused (see `fusion`) unless the user says otherwise.
-        computes: whether there are numbers; else logits and tokens are zeros.
+        default_profile: the cost profile of a device that only simulates, where logits and tokens are zeros; None for
+            one that computes.
         clock_name: what `clock` reads.
     """
 
     name: ClassVar[str]
     weight_dtypes: ClassVar[frozenset[str]] = frozenset({"float32"})
     fuses: ClassVar[bool] = False
-    computes: ClassVar[bool] = True
+    default_profile: ClassVar[str | None] = None
     clock_name: ClassVar[str] = "perf_counter_ns"
     traced_passes: ClassVar[tuple[str, ...]] = ()
     guarantees: frozenset[Guarantee]

@@ -32,7 +32,6 @@ from tracer.recorders.host import FIRST_CALL, HostRecorder
 from tracer.schema import MISSING
 
 _DEVICE: Final = 0
-DEFAULT_PROFILE: Final = "h200-linux"
 MOST_KERNELS: Final = 20_000
 """Kernels of a recording up to which graph launches are reported kernel by kernel, and as a whole beyond."""
 
@@ -59,24 +58,22 @@ class SimBackend(Backend):
     """See the module's docstring.
 
     Args:
-        profile: the costs; those of `DEFAULT_PROFILE` if there are none.
+        profile: the costs; those of `default_profile` if there are none.
         most_kernels: see `MOST_KERNELS`.
     """
 
     name: ClassVar[str] = "sim"
     weight_dtypes: ClassVar[frozenset[str]] = frozenset({"float32", "float16", *BLOCK_FORMATS})
     fuses: ClassVar[bool] = True
-    computes: ClassVar[bool] = False
+    default_profile: ClassVar[str] = "h200-linux"
     clock_name: ClassVar[str] = "virtual"
 
     def __init__(self, profile: Profile | None = None, most_kernels: int = MOST_KERNELS) -> None:
         self.guarantees = frozenset(Guarantee)
-        self.profile = profile or load_profile(DEFAULT_PROFILE)
+        self.profile = profile or load_profile(self.default_profile)
         self._most_kernels, self._steps = most_kernels, 1
         self._device = Device(self.profile.bytes_per_ns, self.profile.edge_ns)
         self._now = 0
-        self._last_call: str | None = None
-        self._fetching: defaultdict[int, bool] = defaultdict(bool)  # per stream, a copy to the host since its last sync
         self._unsent: list[tuple[int, Item, int]] = []
         self._event_ids, self._graph_ids = count(1), count(1)
         self.report_to(HostRecorder())
@@ -91,10 +88,12 @@ class SimBackend(Backend):
         return self._now
 
     def report_to(self, recorder: HostRecorder) -> None:
-        """Report to this recorder from now on; it takes virtual time."""
+        """Report to this recorder from now on, in virtual time; what ran before has no part in it."""
         recorder.clock = self.clock
         self._recorder = recorder
         self._announced: set[int] = set()
+        self._last_call: str | None = None
+        self._fetching: defaultdict[int, bool] = defaultdict(bool)  # per stream, a copy to the host since its last sync
         recorder.describe_device(_DEVICE, f"{self.profile.device} (simulated)")
 
     def report_late(self) -> None:
