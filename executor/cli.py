@@ -52,7 +52,9 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
     metavar="NAME|FILE",
     help="Cost profile of sim: h200-linux, wddm, hip, or what `calibrate` wrote.  [default: h200-linux]",
 )
-@click.option("--weights", help="Weight format: f32, f16 or q8_0 (the last two on cuda).  [default: the model's]")
+@click.option(
+    "--weights", help="Weight format: f32, f16 or q8_0 (the last two on cuda and sim).  [default: the model's]"
+)
 @click.option("--context", type=click.IntRange(1), help="Cells of KV cache per sequence.  [default: the model's]")
 @click.option(
     "--sync", "strategies", metavar="NAME,...", callback=_names,
@@ -68,7 +70,9 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 )
 @click.option("--allow-hazards", is_flag=True, help="Run plans in which streams race for bytes; others are refused.")
 @click.option("--launch", default="graph", show_default=True, help="graph: one call per step; eager: one per kernel.")
-@click.option("--fusion/--no-fusion", default=None, help="Fuse chains of nodes into kernels.  [default: on cuda]")
+@click.option(
+    "--fusion/--no-fusion", default=None, help="Fuse chains of nodes into kernels.  [default: on cuda and sim]"
+)
 @click.option(
     "--sampling", default="host", show_default=True,
     help="host: fetch logits, take the greatest; device: sample in the graph, fetch tokens.",

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from executor.backends import backend_class
-from executor.backends.interface import Backend
 from executor.concurrency import all_regions
 from executor.plans import Part
 from executor.run import Result
@@ -28,12 +27,13 @@ _CPUINFO: Final = Path("/proc/cpuinfo")
 
 def run_json(result: Result) -> dict[str, Any]:
     """The content of a run directory's run.json."""
-    configuration = asdict(result.configuration) | {"allocator": result.prepared.memory.allocator}
     backend = backend_class(result.configuration.backend)
+    profile = Path(result.configuration.profile).stem if result.configuration.profile else backend.default_profile
+    chosen = {"allocator": result.prepared.memory.allocator, "profile": profile}
     resolution = 1e-9 if backend.default_profile else time.get_clock_info("perf_counter").resolution
     return {
         "schema": SCHEMA,
-        "configuration": configuration,
+        "configuration": asdict(result.configuration) | chosen,
         "machine": machine(),
         "versions": {"intertoken": version("intertoken"), "numpy": version("numpy")},
         "clocks": {
@@ -45,17 +45,10 @@ def run_json(result: Result) -> dict[str, Any]:
             **result.trace.metadata.get("clock", {}),
         },
         "measured": measured(result),
-        **_simulated(result, backend),
+        **({"simulated": NO_NUMBERS} if backend.default_profile else {}),
         "plan": plan_facts(result.prepared),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def _simulated(result: Result, backend: type[Backend]) -> dict[str, Any]:
-    """Of a simulated run by which costs, and that there are no numbers."""
-    if backend.default_profile is None:
-        return {}
-    return {"simulated": {"profile": result.configuration.profile or backend.default_profile, "note": NO_NUMBERS}}
 
 
 def measured(result: Result) -> dict[str, Any]:

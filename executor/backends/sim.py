@@ -8,6 +8,9 @@ program as the profile knows it, so how fast Python runs plays no part, and a ru
   stream run one after the other.
 - A sync returns `wake_up_ns` after the work that it waits for has ended, and never before.
 - Where the profile has batches, all that is issued waits on the host until a sync, or until the batch is full.
+
+Not modelled: arithmetic (a kernel costs its fixed time and its bytes, so prompts come out too fast), a bus that copies
+of several streams share, a queue that is full, and that sampling takes longer from a larger vocabulary.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from executor.backends.sim_graph import moved_bytes
 from executor.describe import run_json
 from executor.fusion import fuse
 from executor.models import MODELS
-from executor.profiles import Batch, CopyCost, GraphCost, KernelCost
+from executor.profiles import Batch, CopyCost, GraphCost, KernelCost, write_profile
 from executor.run import Configuration, execute
 from executor.strategies import STRATEGIES
 from tests.executor.handmade import summing_step
@@ -63,7 +63,7 @@ def test_a_token_of_known_cost():
 
 
 def test_tokens_per_second_are_of_virtual_time():
-    """Gap 14.9 us and kernels of 10 us; the last token is fetched, too, but nobody paused before the first call (0.1 us),
+    """Gap 14.9 us, kernels of 10 us; the last token is fetched, too, but nobody paused before the first call (0.1 us),
     and a sync at the end costs 1.1 us more.
     """
     result = simulate(inputs=2, strategy="sccc")
@@ -219,10 +219,34 @@ def test_there_are_no_numbers_and_run_json_says_so():
     result = simulate()
     assert not result.tokens.any()
     run = run_json(result)
-    assert run["simulated"]["profile"] == "h200-linux"
-    assert "nothing was computed" in run["simulated"]["note"]
+    assert "nothing was computed" in run["simulated"]
+    assert run["configuration"]["profile"] == "h200-linux"
     assert run["clocks"]["host"] == {"name": "virtual", "resolution_ns": 1.0}
     assert "simulated" not in run_json(execute([Configuration(tokens=1, repeats=1, warmup=0)])[0])
+
+
+def test_run_json_names_a_profile_without_its_path(tmp_path):
+    write_profile(handmade(), tmp_path / "mine.json")
+    (result,) = execute([Configuration("sim", tokens=1, repeats=1, profile=str(tmp_path / "mine.json"))])
+    assert run_json(result)["configuration"]["profile"] == "mine"
+    assert str(tmp_path) not in str(run_json(result))
+    assert result.configuration.name == "tiny-sccc-sequential-sim-mine"
+
+
+def test_a_long_run_is_reported_graph_by_graph():
+    (result,) = execute([Configuration("sim", "llama-8b", tokens=400, repeats=1, warmup=0)])
+    assert len(result.trace["graph_launches"]) == 400
+    assert len(result.trace["kernels"]) == 0
+    assert gap_report(result.trace, find_steps(result.trace)).graph_trace == "graph"
+
+
+@pytest.mark.parametrize("model", ["moe-tiny", "gdn-tiny", "qwen3-tiny"])
+@pytest.mark.parametrize("options", [{"prompt": 8}, {"sampling": "device"}, {"batch": 4, "fusion": False}])
+def test_every_kind_of_model_and_step(model, options):
+    for strategy in STRATEGIES:
+        result = simulate(model=model, strategy=strategy, **options)
+        assert result.tokens.shape == (2, TOKENS, options.get("batch", 1))
+        assert len(set(result.seconds)) == 1
 
 
 def test_copies_that_do_not_fit():

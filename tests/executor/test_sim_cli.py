@@ -19,7 +19,7 @@ def test_profiles_side_by_side(tmp_path):
     names = sorted(path.name for path in (tmp_path / "runs").iterdir())
     assert names == [f"tiny-{s}-sequential-sim-{p}" for s in ("ggg", "sccc") for p in ("h200-linux", "wddm")]
     described = json.loads((tmp_path / "runs" / names[3] / "run.json").read_text())
-    assert described["simulated"]["profile"] == "wddm"
+    assert described["configuration"]["profile"] == "wddm"
     assert described["measured"]["tokens_per_s"]["low"] == described["measured"]["tokens_per_s"]["high"]
     gaps = CliRunner().invoke(main, ["gaps", str(tmp_path / "runs" / names[3]), "--json"])
     facts = json.loads(gaps.stdout)
