@@ -15,6 +15,7 @@ import argparse
 import json
 import time
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,11 +23,14 @@ from typing import Any
 import executor.backends as backends
 from executor.backends.sim import SimBackend
 from executor.calibrate import calibrate
+from executor.describe import machine
 from executor.profiles import Profile, load_profile
-from executor.run import Configuration, execute
+from executor.run import Configuration, Result, execute
 from executor.run_directory import write_run
 from executor.strategies import STRATEGIES
 from tracer import read
+from tracer.analysis.gaps import gap_report
+from tracer.analysis.tokens import find_steps
 
 ROOT = Path(__file__).parent
 SAMPLES = ROOT.parent / "sample_traces"
@@ -36,9 +40,14 @@ PUBLISHED = {"h200-linux": (1, 2), "wddm": (5, 8)}
 LONG = Configuration("sim", "llama-8b", tokens=10_000, repeats=1, context=10_240)
 
 
+def simulate(profile: Profile, **changes: Any) -> Result:
+    (result,) = execute([replace(SIMULATED, **changes)], open_backend=lambda _: SimBackend(profile))
+    return result
+
+
 def rate(profile: Profile, **changes: Any) -> float:
     """Predicted tokens/s."""
-    (result,) = execute([replace(SIMULATED, **changes)], open_backend=lambda _: SimBackend(profile))
+    result = simulate(profile, **changes)
     return result.configuration.tokens / result.seconds[0]
 
 
@@ -46,8 +55,29 @@ def against_samples(profile: Profile) -> list[dict[str, Any]]:
     rows = []
     for strategy in STRATEGIES:
         run = json.loads((SAMPLES / f"llama-1.1b-{strategy}-sequential-cuda" / "run.json").read_text())
-        rows.append(row(strategy, rate(profile, strategy=strategy), run["measured"]["tokens_per_s"]["median"]))
+        result = simulate(profile, strategy=strategy)
+        gap = gap_report(result.trace, find_steps(result.trace)).gap_us["p50"]
+        rows.append(
+            row(
+                strategy,
+                result.configuration.tokens / result.seconds[0],
+                run["measured"]["tokens_per_s"]["median"],
+            )
+            | {"gap_us": round(gap, 1), "measured_gap_us": round(run["passes"]["light"]["gap_us"]["p50"], 1)}
+        )
     return rows
+
+
+def edge_matters(profile: Profile) -> list[dict[str, Any]]:
+    """How the prediction for branches depends on what a recording of one stream knows least."""
+    base = rate(profile, strategy="sccc")
+    return [
+        {
+            "edge_ns": edge,
+            "sccc_branches": round(rate(replace(profile, edge_ns=edge), concurrency="branches") / base, 4),
+        }
+        for edge in (0, profile.edge_ns, 2 * profile.edge_ns)
+    ]
 
 
 def against_ladder(profile: Profile) -> list[dict[str, Any]]:
@@ -113,14 +143,18 @@ def main() -> None:
     profile = calibrate(read(SAMPLES / BASE), read(SAMPLES / BASE / "node"), "h200")
     result = {
         "benchmark": "sim_prediction",
+        "date": date.today().isoformat(),
+        "machine": machine(),
         "calibrated_on": BASE,
         "tokens_per_s": against_samples(profile),
         "ratio_to_sccc_sequential": against_ladder(profile),
+        "edge": edge_matters(profile),
         "saaas_over_sccc": saaas_gains(),
         "long_run": long_run(),
     }
     show("tokens/s, sequential", result["tokens_per_s"])
     show("tokens/s, ratio to sccc sequential", result["ratio_to_sccc_sequential"])
+    show("branches by the latency of an edge, ratio to sccc sequential", result["edge"])
     show("saaas over sccc, %", result["saaas_over_sccc"])
     show("simulating", [result["long_run"]])
     output.write_text(json.dumps(result, indent=2) + "\n")

@@ -3,7 +3,7 @@
 Host costs, latencies and copies come from the light pass (or whatever the recording is), kernels from the node pass
 beside it. Times under a profiler are too long: kernels are scaled so that a step takes as long as in the light pass;
 the host costs of a recording that is not a light pass so that its gap becomes the untraced one, where run.json gives
-the untraced tokens/s. What one recording cannot tell is assumed, and `sources` says so.
+the untraced tokens/s or the caller does. What one recording cannot tell is assumed, and `sources` says so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ _NO_BYTES: Final = 1e9
 _LARGE: Final = 1 << 16  # bytes from which a copy tells the rate
 
 
-def calibrate(trace: Trace, node: Trace | None, name: str, within: str | None = None) -> Profile:
+def calibrate(
+    trace: Trace,
+    node: Trace | None,
+    name: str,
+    *,
+    within: str | None = None,
+    untraced_tokens_per_s: float | None = None,
+) -> Profile:
     """The profile of the machine and engine that made a recording.
 
     Args:
@@ -31,11 +38,13 @@ def calibrate(trace: Trace, node: Trace | None, name: str, within: str | None = 
         node: its node pass, or None.
         name: of the profile.
         within: only steps inside the NVTX ranges of this text.
+        untraced_tokens_per_s: token steps per second without a profiler; None for what run.json says.
 
     Raises:
         EmptyTraceError: no token steps, or none that follows another.
     """
-    host = HostCalls.of(trace, find_steps(trace, within=within), run_json.steps_per_s(trace, within))
+    untraced = untraced_tokens_per_s or run_json.steps_per_s(trace, within)
+    host = HostCalls.of(trace, find_steps(trace, within=within), untraced)
     sources = dict[str, str]()
     calls_ns, between_ns = call_costs(host, sources), pauses(host, sources)
     wake_up_ns = calls_ns["sync"]

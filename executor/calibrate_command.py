@@ -6,9 +6,11 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from tracer.commands import untraced_option
 
 if TYPE_CHECKING:
     from executor.profiles import Profile
@@ -33,9 +35,10 @@ def register(group: click.Group) -> None:
     help="JSON file; its name without suffix becomes the profile's.",
 )  # fmt: skip
 @click.option("--range", "within", metavar="TEXT", help="Only inside the NVTX ranges of that text (or regex).")
+@untraced_option
 @click.option("--force", is_flag=True, help="Replace PROFILE if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print the profile as one JSON object.")
-def calibrate(path: Path, output: Path, within: str | None, force: bool, as_json: bool) -> None:
+def calibrate(path: Path, output: Path, force: bool, as_json: bool, **options: Any) -> None:
     """Make a cost profile for `run --backend sim` from one recording.
 
     TRACE is best a run directory of one stream with its node pass. Of other recordings, such as an nsys export of
@@ -58,7 +61,7 @@ def calibrate(path: Path, output: Path, within: str | None, force: bool, as_json
             trace = read(path)
             beside = path / "node"
             node = read(beside) if beside.is_dir() else trace
-            profile = profile_of(trace, node, output.stem, within)
+            profile = profile_of(trace, node, output.stem, **options)
         except TraceError as problem:
             text = str(problem)
             raise type(problem)(text if text.startswith(str(path)) else f"{path}: {text}") from None

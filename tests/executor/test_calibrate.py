@@ -132,6 +132,13 @@ def test_recordings_of_another_engine(name):
     assert simulate(profile).seconds[0] > 0
 
 
+def test_the_untraced_rate_scales_the_host():
+    """Recorded with a gap of 149 us; 1258 us of compute leave 242 us of a token at 666.7 tokens/s."""
+    trace = read(SAMPLES / "llama1b-sccc-graph")
+    usual, slower = (calibrate(trace, trace, "p", untraced_tokens_per_s=x) for x in (None, 666.7))
+    assert slower.calls_ns["graph_launch"] / usual.calls_ns["graph_launch"] == pytest.approx(242 / 78, rel=0.05)
+
+
 def test_one_range_of_several():
     trace = read(SAMPLES / "six-strategies")
     sccc = calibrate(trace, trace, "sccc", within="run sccc sequential")
