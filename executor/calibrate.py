@@ -2,8 +2,9 @@
 
 Host costs, latencies and copies come from the light pass (or whatever the recording is), kernels from the node pass
 beside it. Times under a profiler are too long: kernels are scaled so that a step takes as long as in the light pass;
-the host costs of a recording that is not a light pass so that its gap becomes the untraced one, where run.json gives
-the untraced tokens/s or the caller does. What one recording cannot tell is assumed, and `sources` says so.
+the host's times of a recording that is no light pass so that its gap becomes the untraced one, if the untraced rate is
+known. What one recording cannot tell is assumed, and `sources` says so: of copies that they follow one another as
+slowly as one does alone, of kernels on several streams that they lose nothing but the latency of an edge.
 """
 
 from __future__ import annotations
