@@ -20,6 +20,7 @@ EXAMPLES = """
 Examples:
   intertoken run -o runs                                       every strategy, one stream
   intertoken run --sync sccc,ggg --concurrency sequential,branches -o runs
+  intertoken run --backend sim --profile wddm --model llama-1.1b -o runs
   intertoken run --sync aaag --launch eager --batch 4 --json -o runs
 """
 
@@ -35,13 +36,25 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 
 
 @click.command(epilog=EXAMPLES)
-@click.option("--backend", default="cpu", show_default=True, help="Device: cpu, cuda.")
+@click.option(
+    "--backend",
+    default="cpu",
+    show_default=True,
+    help="Device: cpu, cuda, sim. sim computes nothing: it predicts times from a cost profile, in virtual time.",
+)
 @click.option(
     "--model", default="tiny", show_default=True,
     help="Model shape, with seeded random weights: tiny, qwen3-tiny, moe-tiny, gdn-tiny, llama-1.1b, llama-3b, "
     "llama-8b, qwen3-1.7b, qwen3-4b, moe-7b, gdn-2b, gdn-4b.",
 )  # fmt: skip
-@click.option("--weights", help="Weight format: f32, f16 or q8_0 (the last two on cuda).  [default: the model's]")
+@click.option(
+    "--profile",
+    metavar="NAME|FILE",
+    help="Cost profile of sim: h200-linux, wddm, hip, or what `calibrate` wrote.  [default: h200-linux]",
+)
+@click.option(
+    "--weights", help="Weight format: f32, f16 or q8_0 (the last two on cuda and sim).  [default: the model's]"
+)
 @click.option("--context", type=click.IntRange(1), help="Cells of KV cache per sequence.  [default: the model's]")
 @click.option(
     "--sync", "strategies", metavar="NAME,...", callback=_names,
@@ -57,12 +70,12 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 )
 @click.option("--allow-hazards", is_flag=True, help="Run plans in which streams race for bytes; others are refused.")
 @click.option(
-    "--launch",
-    default="graph",
-    show_default=True,
+    "--launch", default="graph", show_default=True,
     help="graph: one call per step; rebuild: the same, built anew for every step; eager: one call per kernel.",
+)  # fmt: skip
+@click.option(
+    "--fusion/--no-fusion", default=None, help="Fuse chains of nodes into kernels.  [default: on cuda and sim]"
 )
-@click.option("--fusion/--no-fusion", default=None, help="Fuse chains of nodes into kernels.  [default: on cuda]")
 @click.option(
     "--sampling", default="host", show_default=True,
     help="host: fetch logits, take the greatest; device: sample in the graph, fetch tokens.",

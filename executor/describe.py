@@ -14,32 +14,38 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+from executor.backends import backend_class
 from executor.concurrency import all_regions
 from executor.plans import Part
 from executor.prepare import Prepared
 from executor.run import Result
 
 SCHEMA: Final = "intertoken.run/1"
+NO_NUMBERS: Final = "times are predicted from a cost profile; nothing was computed: logits and tokens are zeros"
 _CPUINFO: Final = Path("/proc/cpuinfo")
 
 
 def run_json(result: Result) -> dict[str, Any]:
     """The content of a run directory's run.json."""
-    configuration = asdict(result.configuration) | {"allocator": result.prepared.allocator}
+    backend = backend_class(result.configuration.backend)
+    profile = Path(result.configuration.profile).stem if result.configuration.profile else backend.default_profile
+    chosen = {"allocator": result.prepared.allocator, "profile": profile}
+    resolution = 1e-9 if backend.default_profile else time.get_clock_info("perf_counter").resolution
     return {
         "schema": SCHEMA,
-        "configuration": configuration,
+        "configuration": asdict(result.configuration) | chosen,
         "machine": machine(),
         "versions": {"intertoken": version("intertoken"), "numpy": version("numpy")},
         "clocks": {
             "host": {
-                "name": "perf_counter_ns",
-                "resolution_ns": time.get_clock_info("perf_counter").resolution * 1e9,
+                "name": backend.clock_name,
+                "resolution_ns": resolution * 1e9,
             },
             "device": "host",
             **result.trace.metadata.get("clock", {}),
         },
         "measured": measured(result),
+        **({"simulated": NO_NUMBERS} if backend.default_profile else {}),
         "plan": plan_facts(result.prepared) | {"graph_plans": result.graphs},
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -25,12 +25,14 @@ class Device:
     Attributes:
         backend: name of the backend; "host" computes on the calling thread.
         index: its number among the backend's devices.
+        profile: name or file of the cost profile of a simulated one.
         staged: whether it stages what asynchronous copies read (`Guarantee.ASYNC_SOURCES_STAGED`).
     """
 
     backend: str
     index: int = 0
     staged: bool = True
+    profile: str | None = None
 
     @property
     def is_host(self) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
@@ -55,6 +55,7 @@ class Configuration:
             embedding staying on the host; None for all.
         staging: whether backends stage what asynchronous copies read, as ours do and engines often do not.
         experts: "device", or "cpu" for experts that stay on the host.
+        profile: name or file of the cost profile of a simulated device; None for the backend's own.
     """
 
     backend: str = "cpu"
@@ -78,11 +79,12 @@ class Configuration:
     gpu_layers: int | None = None
     experts: str = "device"
     staging: bool = True
+    profile: str | None = None
 
     @property
     def placement(self) -> Placement:
         """What goes where."""
-        devices = tuple(Device(self.backend, index, self.staging) for index in range(self.devices))
+        devices = tuple(Device(self.backend, index, self.staging, self.profile) for index in range(self.devices))
         return Placement(devices, self.gpu_layers, self.experts == "cpu")
 
     @property
@@ -103,6 +105,7 @@ class Configuration:
         parts += [f"ngl{self.gpu_layers}"] if self.gpu_layers is not None else []
         parts += ["cpu-experts"] if self.experts == "cpu" else []
         parts += [] if self.staging else ["unstaged"]
+        parts += [Path(self.profile).stem] if self.profile else []
         return "-".join(parts)
 
 
@@ -135,7 +138,7 @@ def execute(
     progress: Callable[[], None] = lambda: None,
     models: Mapping[str, Builder] = MODELS,
     strategies: Mapping[str, type[Strategy]] = STRATEGIES,
-    open_backend: Callable[[str, int, bool], Backend] = open_backend,
+    open_backend: Callable[[Device], Backend] = open_backend,
     make_recorder: Callable[[], HostRecorder | None] = HostRecorder,
 ) -> list[Result]:
     """Run all configurations on one instance of each backend they name.
@@ -146,7 +149,7 @@ def execute(
         progress: called after each warm-up and each repeat.
         models: name -> builder.
         strategies: name -> class.
-        open_backend: name and number of a device, and whether it stages -> started backend.
+        open_backend: device -> started backend.
         make_recorder: gives each configuration the recorder that its backend reports to; None for no reports, in a
             pass that a profiler watches from outside. The trace is empty then.
 
@@ -161,7 +164,7 @@ def execute(
     with ExitStack() as stack:
         backends: dict[Device, Backend] = {}
         for device in dict.fromkeys(device for run in runs for device in run.devices):
-            backends[device] = stack.enter_context(closing(open_backend(device.backend, device.index, device.staged)))
+            backends[device] = stack.enter_context(closing(open_backend(device)))
         if any(run.records for run in runs):
             launches = max(
                 len(run.prepared.splits) * max(run.configuration.tokens, run.configuration.warmup) for run in runs
@@ -182,11 +185,24 @@ def execute(
     return [run.result() for run in runs]
 
 
+def prepare_configuration(configuration: Configuration, models: Mapping[str, Builder] = MODELS) -> Prepared:
+    """The plan of a configuration, without running it or starting its backend.
+
+    Raises:
+        UsageError: an unknown name or a number that makes no sense.
+    """
+    _check(configuration)
+    return _Run(configuration, False, models, STRATEGIES, None).prepared
+
+
 def _check(configuration: Configuration) -> None:
     lookup("backend", configuration.backend, BACKENDS)
     lookup("launch kind", configuration.launch, LAUNCHERS)
     lookup("sampling", configuration.sampling, dict.fromkeys(("host", "device")))
     lookup("place of the experts", configuration.experts, dict.fromkeys(("device", "cpu")))
+    one_device = configuration.devices == 1 and configuration.gpu_layers is None and configuration.experts == "device"
+    if backend_class(configuration.backend).default_profile and not one_device:
+        raise UsageError(f"backend {configuration.backend!r} simulates one device that holds the whole model")
     if configuration.context is not None and configuration.context < 1:
         raise UsageError(f"context must be at least 1, not {configuration.context}")
     least_of = {
@@ -298,9 +314,9 @@ class _Run:
         with self._recording():
             self._begin()
             with annotate("repeat", index=number):
-                start = time.perf_counter()
+                start = self._backends[0].clock()
                 tokens, logits = self._steps("token", self.configuration.tokens)
-                self._kept.seconds.append(time.perf_counter() - start)
+                self._kept.seconds.append((self._backends[0].clock() - start) / 1e9)
             if self.prepared.step.history is not None:
                 history = self._scheduler.read_history()
                 tokens, logits = list(history["tokens"]), list(history.get("logits", ()))

@@ -56,6 +56,12 @@ def _no_nan(ctx: click.Context, parameter: click.Parameter, value: float | None)
     return value
 
 
+untraced_option = click.option(
+    "--untraced-tokens-per-s", type=click.FloatRange(1e-3, 1e9), callback=_no_nan, metavar="X",
+    help="Token steps per second by the engine's own benchmark, without a profiler: corrects the gap.",
+)  # fmt: skip
+
+
 def _naming_the_file(command: Command) -> Command:
     """Let every error that a recording causes begin with its path."""
 
@@ -165,10 +171,7 @@ def syncs(path: Path, within: str | None, bounds: tuple[int | None, int | None],
 
 @click.command()
 @trace_options
-@click.option(
-    "--untraced-tokens-per-s", type=click.FloatRange(1e-3, 1e9), callback=_no_nan, metavar="X",
-    help="Token steps per second by the engine's own benchmark, without a profiler: corrects the gap.",
-)  # fmt: skip
+@untraced_option
 def gaps(
     path: Path, within: str | None, bounds: tuple[int | None, int | None], as_json: bool,
     untraced_tokens_per_s: float | None,

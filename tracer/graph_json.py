@@ -8,16 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from types import UnionType
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Final
 
 from tracer.errors import FormatError
+from tracer.typed_json import read_object, typed_object
 
 GRAPH_FILE: Final = "graph.json"
 SCHEMA: Final = "intertoken.graph/1"
-_MOST_BYTES: Final = 8 * 2**20  # of a file; the graph of an 8B model has 0.2 MB
 _MOST_STREAMS: Final = 128
 
 
@@ -162,51 +161,11 @@ def read_graph(path: Path) -> RunGraph:
         FormatError: it cannot be read, has another form, or its indices lead nowhere.
     """
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise FormatError(f"{path}: has more than {_MOST_BYTES >> 20} MiB; that is no graph of ours")
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise FormatError(f"{path}: is no JSON: {error}") from error
-    try:
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            raise FormatError(f"its schema is not {SCHEMA!r}")
-        graph: RunGraph = _object(data, RunGraph, "graph")
+        graph: RunGraph = typed_object(read_object(path, SCHEMA), RunGraph, "graph")
         _check(graph)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
     return graph
-
-
-def _typed(value: Any, wanted: Any, where: str) -> Any:
-    """The value as the annotated type: a dataclass from an object, a tuple from an array, an int, a str or None."""
-    if get_origin(wanted) in (Union, UnionType):
-        wanted = next(kind for kind in get_args(wanted) if kind is not type(None))
-        return None if value is None else _typed(value, wanted, where)
-    if get_origin(wanted) is tuple:
-        if not isinstance(value, list):
-            raise FormatError(f"{where} is no array")
-        inner = get_args(wanted)[0]
-        return tuple(_typed(v, inner, f"{where}[{i}]") for i, v in enumerate(value))
-    if isinstance(wanted, type) and wanted not in (int, str):
-        return _object(value, wanted, where)
-    if type(value) is not wanted:
-        raise FormatError(f"{where} is no {wanted.__name__}")
-    return value
-
-
-def _object(value: Any, wanted: Any, where: str) -> Any:
-    if not isinstance(value, dict):
-        raise FormatError(f"{where} is no object")
-    kinds = _hints(wanted)
-    needed = {f.name for f in fields(wanted) if f.default is MISSING}
-    if lacking := needed - value.keys():
-        raise FormatError(f"{where} lacks {', '.join(sorted(lacking))}")
-    return wanted(**{name: _typed(value[name], kinds[name], f"{where}.{name}") for name in kinds if name in value})
-
-
-@cache
-def _hints(wanted: Any) -> dict[str, Any]:
-    return get_type_hints(wanted)
 
 
 def _check(graph: RunGraph) -> None:

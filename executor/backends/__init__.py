@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, Final
+from typing import Final
 
 from executor.backends.host import HostBackend
 from executor.backends.interface import Backend
-from executor.devices import HOST
+from executor.devices import Device
 from executor.names import lookup
 
 BACKENDS: Final[Mapping[str, str]] = {
     "cpu": "executor.backends.cpu:CpuBackend",
     "cuda": "executor.backends.cuda:CudaBackend",
+    "sim": "executor.backends.sim:SimBackend",
 }
 """Name -> module:class."""
 
@@ -29,18 +30,15 @@ def backend_class(name: str) -> type[Backend]:
     return found
 
 
-def open_backend(name: str, device: int = 0, staged: bool = True) -> Backend:
+def open_backend(device: Device | str) -> Backend:
     """Import and start a backend; close it when done.
 
     Args:
-        name: of the backend, or "host".
-        device: which of its devices.
-        staged: see `Backend`.
+        device: which, or a backend's name for its first device.
 
     Raises:
-        UsageError: no backend of that name.
+        UsageError: no backend of that name, or it takes no cost profile.
         ExecutionError: this machine lacks what it needs.
     """
-    cls: Any = HostBackend if name == HOST.backend else backend_class(name)
-    backend: Backend = cls(device, staged)
-    return backend
+    device = Device(device) if isinstance(device, str) else device
+    return (HostBackend if device.is_host else backend_class(device.backend)).start(device)

@@ -270,11 +270,13 @@ class CpuBackend(Backend):
 
     def update_graph(self, graph: CpuGraph, plan: Plan, kernels: Mapping[Tensor, CpuKernel]) -> bool:
         """As CUDA allows it: only if kernels, records and waits stand where they stood."""
+        start, correlation = self._clock(), next(self._correlations)
         new = self.instantiate(plan, kernels)
-        if _topology(graph) != _topology(new):
-            return False
-        graph.programs = new.programs
-        return True
+        same = _topology(graph) == _topology(new)
+        if same:
+            graph.programs = new.programs
+        self._recorder.api("graphExecUpdate", start, self._clock(), correlation)
+        return bool(same)
 
     def launch_graph(self, graph: CpuGraph, stream: int = MAIN_STREAM) -> None:
         """Queue every stream's instructions as one piece of work each."""

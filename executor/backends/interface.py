@@ -7,6 +7,7 @@ issued to one stream runs in the order of issue; work on different streams is or
 from __future__ import annotations
 
 import enum
+import time
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -14,10 +15,11 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from executor.concurrency import MAIN_STREAM
+from executor.devices import Device
 from executor.graph import Tensor
 from executor.models.step import random_weight
 from executor.plans import Instruction, Launch, Plan, Record
-from tracer.errors import ExecutionError
+from tracer.errors import ExecutionError, UsageError
 from tracer.recorders.host import HostRecorder
 
 HostArray = np.ndarray[Any, np.dtype[Any]]
@@ -58,11 +60,16 @@ class Backend(Protocol):
         weight_dtypes: the dtypes of weight matrices it has kernels for.
         traced_passes: levels at which a profiler can watch it, besides the light pass; see `executor.passes`.
         fuses: whether it wants chains of nodes fused (see `fusion`) unless the user says otherwise.
+        default_profile: the cost profile of a device that only simulates, where logits and tokens are zeros; None for
+            one that computes.
+        clock_name: what `clock` reads.
     """
 
     name: ClassVar[str]
     weight_dtypes: ClassVar[frozenset[str]] = frozenset({"float32"})
     fuses: ClassVar[bool] = False
+    default_profile: ClassVar[str | None] = None
+    clock_name: ClassVar[str] = "perf_counter_ns"
     traced_passes: ClassVar[tuple[str, ...]] = ()
     staged: bool = True
 
@@ -70,6 +77,23 @@ class Backend(Protocol):
     def guarantees(self) -> frozenset[Guarantee]:
         """What it promises. Default: everything."""
         return frozenset(Guarantee) - (frozenset() if self.staged else {Guarantee.ASYNC_SOURCES_STAGED})
+
+    @classmethod
+    def start(cls, device: Device) -> Backend:
+        """Start it. Default: with the device's number and whether it stages, and with costs of its own.
+
+        Raises:
+            UsageError: it takes no cost profile.
+        """
+        if device.profile is not None:
+            raise UsageError(f"backend {cls.name!r} takes no cost profile; backend 'sim' does")
+        make: Any = cls
+        backend: Backend = make(device.index, device.staged)
+        return backend
+
+    def clock(self) -> int:
+        """The host's time in ns, from any origin. Default: the real one."""
+        return time.perf_counter_ns()
 
     def report_to(self, recorder: HostRecorder) -> None:
         """Report calls and activities to this recorder from now on. Call it while the device is idle."""

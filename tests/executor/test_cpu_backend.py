@@ -76,7 +76,8 @@ def test_calls_return_before_the_work_is_done_and_a_sync_waits(backend, gate, re
 
     trace = recorder.trace
     api, kernels_seen = trace["api"], trace["kernels"]
-    calls = {"graph": ["graphLaunch"], "eager": ["launchKernel"] * 2}[launch]
+    eager, graph = ["launchKernel"] * 2, ["graphLaunch"]
+    calls = {"graph": graph, "rebuild": ["graphExecUpdate", *graph], "eager": eager}[launch]
     assert [*api["name"]] == ["memcpyAsync", *calls, "memcpyAsync", "streamSynchronize"]
     gated = kernels_seen[kernels_seen["name"] == "gate(a)"].iloc[0]
     assert gated["short_name"] == "gate"

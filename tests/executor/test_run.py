@@ -138,7 +138,7 @@ def test_an_unsafe_combination_is_refused_before_the_safe_ones_run():
     with pytest.raises(UnsafePlanError):
         execute(
             combinations(Configuration(allocator="sequential"), ["sccc"], ["sequential", "branches"]),
-            open_backend=lambda name, device: opened.append(name) or CpuBackend(device),
+            open_backend=lambda device: opened.append(device.backend) or CpuBackend(device.index),
         )
     assert opened == []
 

@@ -59,7 +59,7 @@ def assert_counts(trace, strategy, inputs, **launches):
         assert (report.strategy, report.share) == (recognised(strategy), 1.0)
 
 
-BACKENDS = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+BACKENDS = ["cpu", "sim", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 def run(backend="cpu", **options):
@@ -80,10 +80,11 @@ def test_graph_launches(backend, strategy, concurrency, batch):
     assert_counts(trace, strategy, inputs=6, graphLaunch=1)
 
 
+@pytest.mark.parametrize("backend", ["cpu", "sim"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_subgraph_launches(strategy):
+def test_subgraph_launches(backend, strategy):
     """A layer is Q, K, V, what follows them, gate, up, what follows these; the first norm lies before."""
-    trace = run(strategy=strategy, concurrency="subgraphs")
+    trace = run(backend, strategy=strategy, concurrency="subgraphs")
     assert_counts(trace, strategy, inputs=6, graphLaunch=LAYERS * 7 + 1, **EVENTS)
 
 

@@ -1,0 +1,132 @@
+"""A cost profile from one recording.
+
+Host costs, latencies and copies come from the light pass (or whatever the recording is), kernels from the node pass
+beside it. Times under a profiler are too long: kernels are scaled so that a step takes as long as in the light pass;
+the host's times of a recording that is no light pass so that its gap becomes the untraced one, if the untraced rate is
+known. What one recording cannot tell is assumed, and `sources` says so: of copies that they follow one another as
+slowly as one does alone, of kernels on several streams that they lose nothing but the latency of an edge.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from executor.calibrate_host import HostCalls, call_costs, launch_latency, pauses, typical
+from executor.calibrate_kernels import kernel_costs, kernel_times, nodes_of
+from executor.profiles import CopyCost, GraphCost, Profile
+from tracer import run_json
+from tracer.analysis.tokens import find_steps
+from tracer.trace import Trace
+
+_ASSUMED_COPY_NS: Final = 4000
+_PCIE_4: Final = 25.0  # bytes per ns: 16 lanes carry 31.5 less what packets cost
+_NO_BYTES: Final = 1e9
+_LARGE: Final = 1 << 16  # bytes from which a copy tells the rate
+
+
+def calibrate(
+    trace: Trace,
+    node: Trace | None,
+    name: str,
+    *,
+    within: str | None = None,
+    untraced_tokens_per_s: float | None = None,
+) -> Profile:
+    """The profile of the machine and engine that made a recording.
+
+    Args:
+        trace: the light pass, or any recording with token steps.
+        node: its node pass, or None.
+        name: of the profile.
+        within: only steps inside the NVTX ranges of this text.
+        untraced_tokens_per_s: token steps per second without a profiler; None for what run.json says.
+
+    Raises:
+        EmptyTraceError: no token steps, or none that follows another.
+    """
+    untraced = untraced_tokens_per_s or run_json.steps_per_s(trace, within)
+    host = HostCalls.of(trace, find_steps(trace, within=within), untraced)
+    sources = dict[str, str]()
+    calls_ns, between_ns = call_costs(host, sources), pauses(host, sources)
+    wake_up_ns = calls_ns["sync"]
+    sources["wake_up_ns"] = "assumed: a sync that polls returns as soon after the end as one that finds it past"
+    latency_ns = launch_latency(host, sources)
+    copy_in, copy_out = _copy_costs(host, node, wake_up_ns, sources)
+    edge_ns, bytes_per_ns, kernels = kernel_costs(host, kernel_times(node, within), nodes_of(trace), sources)
+    sources["graph"] = "assumed: a graph in a queue starts as long after the work before it as one on an idle device"
+    sources["graph.host_node_ns"] = sources["graph.host_stream_ns"] = "assumed: part of calls_ns.graph_launch"
+    sources["graph.node_ns"] = "assumed: part of the kernels' times"
+    sources["streams"] = "assumed: hardware queues of NVIDIA GPUs (CUDA_DEVICE_MAX_CONNECTIONS goes to 32)"
+    devices = trace["devices"]["name"].astype(str).tolist()
+    return Profile(
+        name, devices[0] if devices else "GPU", calls_ns, between_ns, wake_up_ns, latency_ns, copy_in, copy_out,
+        edge_ns, bytes_per_ns, kernels, GraphCost(start_ns=latency_ns), sources=sources,
+    )  # fmt: skip
+
+
+def _copy_costs(
+    host: HostCalls, node: Trace | None, wake_up_ns: int, sources: dict[str, str]
+) -> tuple[CopyCost, CopyCost]:
+    """Fixed time and rate of copies in both directions.
+
+    The sync behind n copies to the device returns n copies and a wake-up after the first one's call; that behind the
+    copy of the logits a copy and a wake-up after the step's last kernel.
+    """
+    rates, byte_ns = {}, {}
+    for place, kind in (("copy_in", "HtoD"), ("copy_out", "DtoH")):
+        rates[place], nbytes, sources[f"{place}.bytes_per_ns"] = _rate(node, kind)
+        byte_ns[place] = nbytes / rates[place]
+    sent, fetched = _waits_for_copies(host, wake_up_ns)
+    sources["copy_in.fixed_ns"] = (
+        f"measured: from the return of the first of n copies' calls to their sync's / n, of {len(sent)}"
+        if sent
+        else "assumed: no copies in the recording that a sync follows"
+    )
+    sources["copy_out.fixed_ns"] = (
+        f"measured: from the last kernel's end to the sync's return, of {len(fetched)}"
+        if fetched
+        else "assumed: no copy in the recording is fetched by a sync"
+    )
+    fixed_ns = {
+        place: round(max(typical(times) - byte_ns[place], 0)) if times else _ASSUMED_COPY_NS
+        for place, times in (("copy_in", sent), ("copy_out", fetched))
+    }
+    copy_in, copy_out = (CopyCost(fixed_ns[place], rates[place]) for place in rates)
+    return copy_in, copy_out
+
+
+def _waits_for_copies(host: HostCalls, wake_up_ns: int) -> tuple[list[float], list[float]]:
+    """Of syncs that wait for copies to the device alone, the time per copy; of those that fetch, since the kernels."""
+    sent, fetched = list[float](), list[float]()
+    last_kernel = host.spans.groupby("step")["end"].max().to_dict()
+    run, first_end, copied_end = 0, 0, 0  # copies since a sync, -1 if other work is among them
+    for kind, in_flight, step, end in zip(
+        *(host.calls[c].tolist() for c in ("kind", "in_flight", "step", "end")), strict=True
+    ):
+        if kind == "copy_in":
+            run, first_end = (run + (run > 0), first_end) if in_flight else (1, end)
+        elif kind == "copy_out":
+            run, copied_end = -1, end
+        elif kind != "sync":
+            run = -1
+        else:
+            if run > 0:
+                sent.append((end - first_end - wake_up_ns) / run)
+            elif copied_end and step in last_kernel:
+                fetched.append(end - wake_up_ns - max(last_kernel[step], copied_end))
+            run, copied_end = 0, 0
+    return sent, fetched
+
+
+def _rate(node: Trace | None, kind: str) -> tuple[float, int, str]:
+    """Bytes per ns of the largest copies in one direction, the usual copy's bytes, and where that is from."""
+    copies = node["memcpys"] if node is not None else Trace({})["memcpys"]
+    copies = copies[copies["kind"].astype(str) == kind]
+    if not len(copies):
+        return _NO_BYTES, 0, "assumed: so high that bytes cost nothing, for the fixed time holds them"
+    usual = int(copies["bytes"].mode().iloc[-1])
+    largest = copies[copies["bytes"] == copies["bytes"].max()]
+    if largest["bytes"].iloc[0] < _LARGE:
+        return _PCIE_4, usual, "assumed: PCIe 4.0, 16 lanes; the recording has no large copies"
+    rate = float((largest["bytes"] / (largest["end"] - largest["start"])).median())
+    return rate, usual, f"measured: the largest {kind} copies, {largest['bytes'].iloc[0]} bytes"

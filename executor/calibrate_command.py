@@ -1,0 +1,87 @@
+"""The `calibrate` command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tracer.commands import untraced_option
+
+if TYPE_CHECKING:
+    from executor.profiles import Profile
+
+EXAMPLES = """
+\b
+Examples:
+  intertoken calibrate runs/llama-1.1b-sccc-sequential-cuda -o h200.json
+  intertoken run --backend sim --profile h200.json --model llama-1.1b -o predicted
+"""
+
+
+def register(group: click.Group) -> None:
+    """Add `calibrate` to the group."""
+    group.add_command(calibrate)
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("path", metavar="TRACE", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", metavar="PROFILE", required=True, type=click.Path(dir_okay=False, path_type=Path),
+    help="JSON file; its name without suffix becomes the profile's.",
+)  # fmt: skip
+@click.option("--range", "within", metavar="TEXT", help="Only inside the NVTX ranges of that text (or regex).")
+@untraced_option
+@click.option("--force", is_flag=True, help="Replace PROFILE if it exists.")
+@click.option("--json", "as_json", is_flag=True, help="Print the profile as one JSON object.")
+def calibrate(path: Path, output: Path, force: bool, as_json: bool, **options: Any) -> None:
+    """Make a cost profile for `run --backend sim` from one recording.
+
+    TRACE is best a run directory of one stream with its node pass. Of other recordings, such as an nsys export of
+    another engine, host calls, latencies and copies are known, and of the kernels only how long a step takes.
+    """
+    from rich.console import Console
+
+    from executor.calibrate import calibrate as profile_of
+    from executor.profiles import SCHEMA, write_profile
+    from tracer import read
+    from tracer.errors import TraceError, UsageError
+
+    if output.suffix != ".json":
+        raise UsageError(f"{output}: a profile is a .json file")
+    if output.exists() and not force:
+        raise UsageError(f"{output} exists; choose another name or give --force")
+    console = Console(stderr=True, quiet=as_json or not sys.stderr.isatty())
+    with console.status(f"reading {path}"):
+        try:
+            trace = read(path)
+            beside = path / "node"
+            node = read(beside) if beside.is_dir() else trace
+            profile = profile_of(trace, node, output.stem, **options)
+        except TraceError as problem:
+            text = str(problem)
+            raise type(problem)(text if text.startswith(str(path)) else f"{path}: {text}") from None
+    write_profile(profile, output)
+    if as_json:
+        click.echo(json.dumps({"schema": SCHEMA} | asdict(profile)))
+    else:
+        _show(profile, output)
+
+
+def _show(profile: Profile, output: Path) -> None:
+    """Every figure and where it is from."""
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("figure", "value", "from", box=SIMPLE, padding=(0, 0, 0, 1))
+    table.columns[1].justify = "right"
+    for name, value in profile.figures.items():
+        table.add_row(name, f"{value:g}" if isinstance(value, float) else str(value), profile.source(name) or "")
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.print(table)
+    console.print(f"profile {profile.name!r} in {output}", highlight=False, markup=False)
