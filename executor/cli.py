@@ -85,7 +85,12 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
     help="How many of the last layers the backend gets, the output being one; the others stay on the host.  "
     "[default: all]",
 )  # fmt: skip
-@click.option("--experts", default="device", show_default=True, help="device, or cpu: experts stay on the host.")
+@click.option(
+    "--experts",
+    default="device",
+    show_default=True,
+    help="device; cpu: they stay on the host; copy: only their weights do.",
+)
 @click.option(
     "--staging/--no-staging", default=True, show_default=True,
     help="Whether asynchronous copies read staging memory, or the host's own, which it must not overwrite meanwhile.",

@@ -14,8 +14,10 @@ from typing import Final
 from executor.graph import Flag, Graph, Tensor
 from tracer.errors import UsageError
 
-_BLOCK: Final = re.compile(r"blk\.(\d+)\.")
-_EXPERTS: Final = "_exps.weight"
+BLOCK_NAME: Final = re.compile(r"blk\.(\d+)\.")
+"""How names of nodes say which block they are in."""
+EXPERTS: Final = "_exps.weight"
+"""How names of experts' weights end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +55,13 @@ class Placement:
     Attributes:
         devices: those that share the layers, in order.
         gpu_layers: how many of the last layers they get, the output being one; None for all and the embedding.
-        experts_on_host: whether the experts of a mixture stay on the host.
+        experts: where the experts of a mixture are: "device"; "cpu" if they stay on the host; "copy" if only their
+            weights do, and the rows of those that a step uses are copied to the device.
     """
 
     devices: Sequence[Device]
     gpu_layers: int | None = None
-    experts_on_host: bool = False
+    experts: str = "device"
 
 
 def only(backend: str) -> Placement:
@@ -82,7 +85,9 @@ def assign_devices(graph: Graph, placement: Placement) -> dict[Tensor, Device]:
             assigned[node] = HOST
         else:
             assigned[node] = placement.devices[max(layer - first, 0) * len(placement.devices) // here]
-    if placement.experts_on_host:
+    if placement.experts == "copy" and not any(reads_experts(node) for node in graph.nodes):
+        raise UsageError("experts cannot be copied: the model has none")
+    if placement.experts == "cpu":
         _move_experts([node for node in graph.nodes if node.has_kernel], assigned)
     return assigned
 
@@ -90,10 +95,10 @@ def assign_devices(graph: Graph, placement: Placement) -> dict[Tensor, Device]:
 def _layers(nodes: Sequence[Tensor]) -> dict[Tensor, int]:
     """The layer of every node: -1 before the first block, and behind the last one the number of blocks."""
     found: dict[Tensor, int] = {}
-    blocks = 1 + max((int(m[1]) for node in nodes if (m := _BLOCK.match(node.name))), default=-1)
+    blocks = 1 + max((int(m[1]) for node in nodes if (m := BLOCK_NAME.match(node.name))), default=-1)
     reached = -1
     for node in nodes:
-        if match := _BLOCK.match(node.name):
+        if match := BLOCK_NAME.match(node.name):
             reached = int(match[1])
             found[node] = reached
         else:
@@ -106,11 +111,16 @@ def _move_experts(kernels: Sequence[Tensor], assigned: dict[Tensor, Device]) -> 
     moved: set[Tensor] = set()
     for node in kernels:
         sources = _computed(node)
-        if any(s.flags & Flag.WEIGHT and s.name.endswith(_EXPERTS) for s in node.src) or (sources and sources <= moved):
+        if reads_experts(node) or (sources and sources <= moved):
             moved.add(node)
     if not moved:
         raise UsageError("experts cannot stay on the host: the model has none")
     assigned.update(dict.fromkeys(moved, HOST))
+
+
+def reads_experts(node: Tensor) -> bool:
+    """Whether it is a product with experts."""
+    return any(s.flags & Flag.WEIGHT and s.name.endswith(EXPERTS) for s in node.src)
 
 
 def _computed(node: Tensor) -> set[Tensor]:

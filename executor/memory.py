@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from executor.backends.cuda_weights import dequantised, encoded
-from executor.backends.interface import Array, Backend, Buffer
-from executor.devices import Device
+from executor.backends.interface import Array, Backend, Buffer, HostArray
+from executor.devices import HOST, Device
 from executor.graph import BLOCK_FORMATS, Tensor
 from executor.models.step import random_weight
 from executor.placement import BufferPlan
@@ -34,11 +34,24 @@ def load_weights(backends: Backends, splits: Sequence[Split], seed: int, loaded:
     loaded = {} if loaded is None else loaded
     for split in splits:
         backend, arrays = backends[split.device], loaded.setdefault(split.device, {})
+        host = loaded.setdefault(HOST, {}) if split.copied else {}
+        for weight in split.copied:
+            if weight.name not in host:
+                host[weight.name] = _kept_on_host(backend, weight, seed)
         formats = {new: whole.dtype for whole, new in split.results.items()}
         for weight in split.weights:
             if weight.name not in arrays:
                 arrays[weight.name] = _loaded(backend, weight, formats[weight], seed)
     return loaded
+
+
+def _kept_on_host(backend: Backend, weight: Tensor, seed: int) -> HostArray:
+    """A weight in the device's dtype, in memory that copies to the device reach quickly."""
+    if weight.dtype in BLOCK_FORMATS:
+        raise ExecutionError(f"experts of {weight.dtype} cannot be copied: their rows are not in one piece")
+    values = backend.host_array(weight.shape, weight.dtype)
+    values[...] = random_weight(weight, seed)
+    return values
 
 
 def _loaded(backend: Backend, weight: Tensor, format: str, seed: int) -> Array:

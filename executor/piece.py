@@ -8,6 +8,8 @@ from functools import partial
 
 from executor.backends.interface import Array
 from executor.concurrency import MAIN_STREAM
+from executor.devices import HOST
+from executor.experts import CopiedWeights, ExpertCopies
 from executor.graph import Tensor
 from executor.launchers import LAUNCHERS, Launcher
 from executor.memory import Backends, Place, State, Weights, bind
@@ -46,7 +48,7 @@ class Piece:
         self.fetched: list[list[Copy]] = []
         self.launchers: list[Launcher] = []
         arena = backend.alloc(prepared.memory.peak_bytes)
-        elsewhere = dict(self._elsewhere(before))
+        elsewhere = dict(self._elsewhere(before, state))
         for turn in range(max(len(self.read), 1)):
             if turn:
                 elsewhere |= {leaf: (backend.alloc(leaf.nbytes), 0) for leaf in peers}
@@ -60,16 +62,37 @@ class Piece:
             self.fetched.append(
                 [self._fetch(arrays[leaf], before[o.split], o.node, turn) for leaf, o in fetched.items()]
             )
+        self.experts = self._expert_copies(before, weights)
         self.sources = [source for source in dict.fromkeys(c.backend for c in self.fetched[0]) if source != backend]
 
-    def _elsewhere(self, before: list[Piece]) -> Iterator[tuple[Tensor, Place]]:
-        """Leaves outside the arena: of earlier splits of the device; on the host, what accelerators copy to."""
+    def _elsewhere(self, before: list[Piece], state: State) -> Iterator[tuple[Tensor, Place]]:
+        """Leaves outside the arena: of earlier splits of the device; on the host, what accelerators copy to.
+
+        And copied weights: those of all splits of a device share memory, since they are used one split after the other.
+        """
+        for number, weight in enumerate(self.split.copied):
+            key = (self.split.device, f"copied weight {number} of {weight.nbytes} bytes")
+            if key not in state:
+                state[key] = self.backend.alloc(weight.nbytes)
+            yield weight, (state[key], 0)
         for leaf, origin in self.split.origins.items():
             source = before[origin.split]
             if leaf not in self.split.inputs:
                 yield leaf, source.places[origin.node]
             elif self.split.device.is_host:
                 yield leaf, (source.backend.host_array((leaf.nbytes,), "uint8"), 0)
+
+    def _expert_copies(self, before: list[Piece], weights: Weights) -> list[ExpertCopies]:
+        found: dict[Tensor, list[CopiedWeights]] = {}
+        home: dict[Tensor, Piece] = {}
+        for weight, origin in self.split.copied.items():
+            found.setdefault(origin.node, []).append(
+                CopiedWeights(weight, self.places[weight], weights[HOST][weight.name])
+            )
+            home[origin.node] = before[origin.split]
+        return [
+            ExpertCopies(self.backend, home[ids].arrays[ids], ids.shape, copied) for ids, copied in found.items()
+        ]  # fmt: skip
 
     def _fetch(self, destination: Array, source: Piece, node: Tensor, turn: int) -> Copy:
         """The copy of another device's result. One between accelerators runs on the stream that made the result."""

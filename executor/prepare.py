@@ -65,9 +65,10 @@ def prepare(
     """
     mode = lookup("concurrency mode", concurrency, MODES)
     chosen = lookup("allocator", allocator or mode.allocator, ALLOCATORS)
-    assigned = assign_devices(step.graph, only(placement) if isinstance(placement, str) else placement)
+    placement = only(placement) if isinstance(placement, str) else placement
+    assigned = assign_devices(step.graph, placement)
     made = []
-    for split in split_graph(step.graph, assigned):
+    for split in split_graph(step.graph, assigned, copy_experts=placement.experts == "copy"):
         order = find_dependencies(split.nodes)
         here = MODES["sequential"] if split.device.is_host else mode
         regions = here.regions(split.nodes, order)

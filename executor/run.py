@@ -54,7 +54,8 @@ class Configuration:
         gpu_layers: how many of the last layers (the output is one) the backend's devices get, the rest and the
             embedding staying on the host; None for all.
         staging: whether backends stage what asynchronous copies read, as ours do and engines often do not.
-        experts: "device", or "cpu" for experts that stay on the host.
+        experts: "device"; "cpu" for experts that stay on the host; "copy" for weights of experts that stay there, the
+            rows that a step uses being copied.
         profile: name or file of the cost profile of a simulated device; None for the backend's own.
     """
 
@@ -85,7 +86,7 @@ class Configuration:
     def placement(self) -> Placement:
         """What goes where."""
         devices = tuple(Device(self.backend, index, self.staging, self.profile) for index in range(self.devices))
-        return Placement(devices, self.gpu_layers, self.experts == "cpu")
+        return Placement(devices, self.gpu_layers, self.experts)
 
     @property
     def name(self) -> str:
@@ -103,7 +104,7 @@ class Configuration:
         parts += ["hazards"] if self.allow_hazards else []
         parts += [f"x{self.devices}"] if self.devices != 1 else []
         parts += [f"ngl{self.gpu_layers}"] if self.gpu_layers is not None else []
-        parts += ["cpu-experts"] if self.experts == "cpu" else []
+        parts += [f"{self.experts}-experts"] if self.experts != "device" else []
         parts += [] if self.staging else ["unstaged"]
         parts += [Path(self.profile).stem] if self.profile else []
         return "-".join(parts)
@@ -199,7 +200,7 @@ def _check(configuration: Configuration) -> None:
     lookup("backend", configuration.backend, BACKENDS)
     lookup("launch kind", configuration.launch, LAUNCHERS)
     lookup("sampling", configuration.sampling, dict.fromkeys(("host", "device")))
-    lookup("place of the experts", configuration.experts, dict.fromkeys(("device", "cpu")))
+    lookup("place of the experts", configuration.experts, dict.fromkeys(("device", "cpu", "copy")))
     one_device = configuration.devices == 1 and configuration.gpu_layers is None and configuration.experts == "device"
     if backend_class(configuration.backend).default_profile and not one_device:
         raise UsageError(f"backend {configuration.backend!r} simulates one device that holds the whole model")

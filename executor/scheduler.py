@@ -137,6 +137,8 @@ class Scheduler:
     def _run(self, piece: Piece, copies: list[Copy]) -> None:
         if self._several:
             piece.backend.activate()
+        if piece.experts:
+            copies = [*copies, *(copy for experts in piece.experts for copy in experts.copies())]
         self._strategy.send(piece.backend, copies)
         if piece.split.device.is_host and not self._strategy.waits_for_copies:
             for source in piece.sources:  # its compute is a call, not something that can be ordered behind a copy

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
 
-from executor.devices import Device
+from executor.devices import EXPERTS, Device, reads_experts
 from executor.graph import Flag, Graph, Tensor
 
 _HOST_DTYPES: Final = {"float16": "float32", "q8_0": "float32"}
@@ -35,6 +35,7 @@ class Split:
         origins: where the inputs come from that the host does not send, and leaves that need no copy since an earlier
             split of the same device computes them.
         results: tensor of the whole graph -> tensor of the split.
+        copied: experts' weights that stay on the host, and where the numbers of the experts that a step uses come from.
     """
 
     device: Device
@@ -43,6 +44,7 @@ class Split:
     leaves: tuple[Tensor, ...] = ()
     origins: Mapping[Tensor, Origin] = field(default_factory=dict)
     results: Mapping[Tensor, Tensor] = field(default_factory=dict)
+    copied: Mapping[Tensor, Origin] = field(default_factory=dict)
 
     @property
     def weights(self) -> list[Tensor]:
@@ -52,27 +54,50 @@ class Split:
     @property
     def state(self) -> list[Tensor]:
         """What stays on the device from step to step."""
-        return [leaf for leaf in self.leaves if leaf.is_state and leaf not in self.origins]
+        return [leaf for leaf in self.leaves if leaf.is_state and leaf not in self.origins and leaf not in self.copied]
 
 
-def split_graph(graph: Graph, assigned: Mapping[Tensor, Device]) -> list[Split]:
+def split_graph(graph: Graph, assigned: Mapping[Tensor, Device], *, copy_experts: bool = False) -> list[Split]:
     """Cut the nodes, in graph order, where their device changes.
 
     A graph of one device is taken as it is. Nodes without kernels go where they are read.
+
+    Args:
+        copy_experts: experts' weights stay on the host. So cut before products with experts, too: which of them a step
+            uses must be known before it.
     """
     kernels = [node for node in graph.nodes if node.has_kernel]
     devices = list(dict.fromkeys(assigned[node] for node in kernels or graph.nodes))
-    if len(devices) < 2:
+    if len(devices) < 2 and not copy_experts:
         read = {source.root for node in graph.nodes for source in node.src}
         inputs, same = [leaf for leaf in graph.inputs if leaf in read], {t: t for t in (*graph.leaves, *graph.nodes)}
         return [Split(devices[0], tuple(graph.nodes), tuple(inputs), tuple(graph.leaves), results=same)]
     runs = [list(run) for _, run in groupby(kernels, key=assigned.__getitem__)]
+    if copy_experts:
+        runs = [part for run in runs for part in _before_experts(run)]
     home = {node: number for number, run in enumerate(runs) for node in run}
     away = {source for node in kernels for source in map(_kernel_of, node.src) if home.get(source, -1) != home[node]}
     splits: list[Split] = []
     for number, run in enumerate(runs):
-        splits.append(_Builder(graph, assigned[run[0]], number, home, away, splits).build(run))
+        builder = _Builder(graph, assigned[run[0]], number, home, away, splits, copy_experts)
+        splits.append(builder.build(run))
     return splits
+
+
+def _before_experts(run: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """A run in parts, none of which computes the numbers of the experts that it uses."""
+    part: list[Tensor] = []
+    for node in run:
+        if reads_experts(node) and _ids_of(node) in part:
+            yield part
+            part = []
+        part.append(node)
+    yield part
+
+
+def _ids_of(node: Tensor) -> Tensor:
+    """What computes the numbers of the experts of a product."""
+    return _kernel_of(next(s for s in node.src if s.dtype == "int32"))
 
 
 def _kernel_of(tensor: Tensor) -> Tensor:
@@ -87,8 +112,9 @@ class _Builder:
 
     def __init__(
         self, whole: Graph, device: Device, number: int, home: Mapping[Tensor, int], away: set[Tensor],
-        before: Sequence[Split],
+        before: Sequence[Split], copy_experts: bool,
     ) -> None:  # fmt: skip
+        self._copy_experts, self._copied = copy_experts, dict[Tensor, Origin]()
         self._device, self._number, self._home, self._away, self._before = device, number, home, away, before
         self._graph = Graph()
         self._new: dict[Tensor, Tensor] = {}
@@ -99,18 +125,32 @@ class _Builder:
         for node in run:
             for source in node.src:
                 self._tensor(source)
+            if self._copy_experts and reads_experts(node) and not self._device.is_host:
+                self._copied |= dict.fromkeys(
+                    (self._new[s] for s in node.src if s.name.endswith(EXPERTS)), self._ids(node)
+                )
             self._node(node, node.flags | (Flag.OUTPUT if node in self._away else Flag.NONE))
         graph, old = self._graph, {new: whole for whole, new in self._new.items()}
         sent = [leaf for leaf in graph.inputs if leaf not in self._origins]
         copied = [leaf for leaf in graph.inputs if leaf in self._origins]
         inputs = (*sorted(sent, key=lambda leaf: self._order[old[leaf]]), *copied)
-        return Split(self._device, tuple(graph.nodes), inputs, tuple(graph.leaves), self._origins, self._new)
+        return Split(
+            self._device, tuple(graph.nodes), inputs, tuple(graph.leaves), self._origins, self._new, self._copied
+        )
+
+    def _ids(self, node: Tensor) -> Origin:
+        """Where the numbers of a product's experts are computed."""
+        ids = _ids_of(node)
+        number = self._home[ids]
+        return Origin(number, self._before[number].results[ids])
 
     def _tensor(self, tensor: Tensor) -> Tensor:
         """The tensor in this split: made now if it is a leaf, a name of memory, or another split's result."""
         if tensor not in self._new:
             if tensor.is_leaf and not tensor.flags & Flag.INPUT:
-                self._new[tensor] = self._graph.leaf(tensor.name, tensor.shape, self._dtype(tensor), tensor.flags)
+                copied = self._copy_experts and tensor.name.endswith(EXPERTS) and not self._device.is_host
+                flags = Flag.NONE if copied else tensor.flags
+                self._new[tensor] = self._graph.leaf(tensor.name, tensor.shape, self._dtype(tensor), flags)
             elif tensor.is_leaf or tensor.has_kernel:
                 self._new[tensor] = self._brought(tensor)
             else:

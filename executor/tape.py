@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from executor.backends.interface import Backend, HostArray
-from executor.devices import Device
+from executor.devices import HOST, Device
 from executor.graph import Flag, Tensor
 from executor.happens_before import (
     HOST_STREAM,
@@ -27,6 +27,7 @@ from executor.happens_before import (
     happens_before,
 )  # fmt: skip
 from executor.hazards import Hazard, unordered
+from executor.memory import Weights
 from executor.plans import Plan, Record, Wait
 from executor.prepare import Prepared
 from executor.scheduler import Scheduler
@@ -133,6 +134,10 @@ class TapeBackend(Backend):
             self._work(f"copy of {name}", stream, destination.span(writes=True))
         else:
             self._work(f"copy of {name}", stream, read, destination.span(writes=True))
+
+    def copy_constant_to_device(self, destination: TapeArray, source: HostArray, stream: int) -> None:
+        """What is read never changes."""
+        self._work(f"copy of {destination.tensor.name}", stream, destination.span(writes=True))
 
     def copy_to_host(self, destination: HostArray | TapeArray, source: TapeArray, stream: int) -> None:
         """Later."""
@@ -257,7 +262,7 @@ def find_run_hazards(prepared: Prepared, strategy: Strategy, *, together: bool =
     tape = Tape()
     devices = dict.fromkeys(part.split.device for part in prepared.splits)
     backends = {device: TapeBackend(tape, device) for device in devices}
-    weights = {
+    weights: Weights = {
         device: {
             weight.name: backend.array(backend.alloc(weight.nbytes), 0, weight)
             for part in prepared.splits
@@ -266,6 +271,8 @@ def find_run_hazards(prepared: Prepared, strategy: Strategy, *, together: bool =
         }
         for device, backend in backends.items()
     }
+    copied = [weight for part in prepared.splits for weight in part.split.copied]
+    weights.setdefault(HOST, {}).update({weight.name: np.empty((weight.shape[0], 0)) for weight in copied})
     _TapedScheduler.tape = tape
     scheduler = _TapedScheduler(backends, prepared, strategy, "graph", weights, allow_hazards=True)
     tokens = np.zeros(prepared.step.batch * prepared.step.prompt, np.int32)

@@ -139,10 +139,17 @@ class CpuBackend(Backend):
 
     def copy_to_device(self, destination: CpuArray, source: HostArray, stream: int) -> None:
         """Take the values into a staging slot now; copy from there later. Without staging, read them later."""
+        self._copy_in(destination, source, stream, self.staged)
+
+    def copy_constant_to_device(self, destination: CpuArray, source: HostArray, stream: int) -> None:
+        """Read them later."""
+        self._copy_in(destination, source, stream, staged=False)
+
+    def _copy_in(self, destination: CpuArray, source: HostArray, stream: int, staged: bool) -> None:
         start, correlation = self._clock(), next(self._correlations)
         _check_copy(destination, source)
-        staged, slot = self._staging.stage(source) if self.staged else (source, None)
-        copy = partial(self._run_copy, "HtoD", destination, staged, stream, correlation, slot)
+        values, slot = self._staging.stage(source) if staged else (source, None)
+        copy = partial(self._run_copy, "HtoD", destination, values, stream, correlation, slot)
         self._stream(stream).put(copy)
         self._recorder.api("memcpyAsync", start, self._clock(), correlation)
 

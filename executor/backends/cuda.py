@@ -181,6 +181,15 @@ class CudaBackend(Backend):
         copies.issued = slot.number = copies.issued + 1
         slot.copies, slot.stream = copies, handle
 
+    def copy_constant_to_device(self, destination: CudaArray, source: HostArray, stream: int) -> None:
+        """The GPU reads the caller's memory; asynchronous only if that is pinned (`host_array`)."""
+        start = self._clock() if self._recorder.recording else 0
+        if destination.host_dtype != source.dtype or destination.shape != source.shape:
+            raise _unlike(source, destination)
+        self._copy(destination.ptr, address(source), destination.nbytes, _TO_DEVICE, self._streams[stream])
+        if start:
+            self._called(("memcpyAsync", start, self._clock(), self._device, stream, MISSING))
+
     def copy_to_host(self, destination: HostArray, source: CudaArray, stream: int) -> None:
         """Write into the caller's memory later; asynchronous only if that is pinned (`host_array`)."""
         start = self._clock() if self._recorder.recording else 0

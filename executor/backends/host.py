@@ -26,6 +26,10 @@ class HostBackend(CpuBackend):
         """Now."""
         np.copyto(destination, source)
 
+    def copy_constant_to_device(self, destination: CpuArray, source: HostArray, stream: int) -> None:
+        """Now."""
+        np.copyto(destination, source)
+
     def copy_to_host(self, destination: HostArray, source: CpuArray, stream: int) -> None:
         """Now."""
         np.copyto(destination, source)

@@ -134,6 +134,9 @@ class Backend(Protocol):
     def copy_to_device(self, destination: Array, source: HostArray, stream: int) -> None:
         """Issue an asynchronous copy. Whether `source` may change at once is a `Guarantee`."""
 
+    def copy_constant_to_device(self, destination: Array, source: HostArray, stream: int) -> None:
+        """Issue an asynchronous copy from memory that stays as it is, so that nothing need be staged."""
+
     def copy_to_host(self, destination: HostArray, source: Array, stream: int) -> None:
         """Issue an asynchronous copy; `destination` holds the values after the next `synchronize`."""
 

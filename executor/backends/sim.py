@@ -127,6 +127,10 @@ class SimBackend(Backend):
         """An asynchronous copy."""
         self._copy("copy_in", self.profile.copy_in, destination, source, stream)
 
+    def copy_constant_to_device(self, destination: SimArray, source: HostArray, stream: int) -> None:
+        """The same: staging costs nothing that a profile knows of."""
+        self.copy_to_device(destination, source, stream)
+
     def copy_to_host(self, destination: HostArray, source: SimArray, stream: int) -> None:
         """An asynchronous copy; the destination keeps its values."""
         self._copy("copy_out", self.profile.copy_out, source, destination, stream)

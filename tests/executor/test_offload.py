@@ -17,7 +17,7 @@ SPLITTING = [name for name, cls in STRATEGIES.items() if cls.splits]
 MODELS_HERE = {name: builder_of(shape) for name, shape in TEST_SHAPES.items()}
 PLACEMENTS = [
     {"gpu_layers": 0}, {"gpu_layers": 2}, {"gpu_layers": 100}, {"devices": 2}, {"devices": 3, "gpu_layers": 3},
-    {"experts": "cpu"},
+    {"experts": "cpu"}, {"experts": "copy"}, {"experts": "copy", "devices": 2}, {"experts": "copy", "gpu_layers": 2},
 ]  # fmt: skip
 
 
@@ -53,7 +53,9 @@ def test_logits_are_those_of_one_device_and_the_references(model, placement):
         np.testing.assert_allclose(alone.logits[0, :, sequence], expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("placement", [{"gpu_layers": 3}, {"devices": 2}, {"experts": "cpu"}], ids=str)
+@pytest.mark.parametrize(
+    "placement", [{"gpu_layers": 3}, {"devices": 2}, {"experts": "cpu"}, {"experts": "copy"}], ids=str
+)
 def test_prompts_are_split_like_tokens(placement):
     model = "moe-tiny"
     base = Configuration(model=model, tokens=4, repeats=1, warmup=0, prompt=6, batch=2)
@@ -82,3 +84,23 @@ def test_syncs_of_a_token_with_its_first_layers_on_the_host(strategy, expected):
     (result,) = execute([configuration])
     report = sync_report(result.trace, find_steps(result.trace))
     assert report.syncs_per_token == expected
+
+
+@pytest.mark.parametrize("strategy", SPLITTING)
+def test_only_the_rows_of_used_experts_are_copied(strategy):
+    """moe-tiny: 3 layers, 2 of 8 experts per token, each of 3 matrices of 64 x 128 values."""
+    configuration = Configuration(model="moe-tiny", experts="copy", strategy=strategy, tokens=6, repeats=1, warmup=0)
+    (result,) = execute([configuration])
+    copies = result.trace["memcpys"]
+    of_weights = copies[(copies["kind"] == "HtoD") & (copies["bytes"] >= 64 * 128 * 4)]
+    assert of_weights["bytes"].sum() == 6 * 3 * 2 * 3 * 64 * 128 * 4
+    assert set(of_weights["bytes"]) <= {64 * 128 * 4, 2 * 64 * 128 * 4}  # neighbours go together
+    ids = copies[(copies["kind"] == "DtoH") & (copies["bytes"] == 2 * 4)]
+    assert len(ids) == 6 * 3
+    assert [part.split.device.backend for part in result.prepared.splits] == ["cpu"] * 4
+    assert sum(len(part.split.copied) for part in result.prepared.splits) == 3 * 3
+
+
+def test_what_has_no_experts_cannot_copy_them():
+    with pytest.raises(UsageError, match="experts cannot be copied: the model has none"):
+        execute([Configuration(experts="copy")])

@@ -85,12 +85,12 @@ def test_devices_share_the_layers():
 
 def test_experts_stay_on_the_host():
     graph = MODELS["moe-tiny"]().graph
-    assigned = assign_devices(graph, Placement((A,), experts_on_host=True))
+    assigned = assign_devices(graph, Placement((A,), experts="cpu"))
     moved = {node.name.split(".")[-1] for node, device in assigned.items() if device == HOST}
     assert moved == {"ffn_gate_exps", "ffn_up_exps", "ffn_moe_swiglu", "ffn_down_exps"}
     assert [s.device for s in split_graph(graph, assigned)] == [A, HOST] * 3 + [A]
     with pytest.raises(UsageError, match="the model has none"):
-        assign_devices(MODELS["tiny"]().graph, Placement((A,), experts_on_host=True))
+        assign_devices(MODELS["tiny"]().graph, Placement((A,), experts="cpu"))
 
 
 def test_an_input_that_nobody_reads_is_not_sent():

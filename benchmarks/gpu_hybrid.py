@@ -1,0 +1,116 @@
+"""What strategies and graph plans buy where a step is cut into splits: layers or experts on the host, or several GPUs.
+
+All configurations of a placement run interleaved in this process; every repeat is one rate, a speed-up is a repeat over
+that of the first configuration (`sccc`, without graph plans unless --policies says otherwise) beside it. Everyone's
+logits are compared with its.
+Usage: python benchmarks/gpu_hybrid.py [--model llama-1.1b] [--placements 0,25,50,75,100] [--json FILE]
+       python benchmarks/gpu_hybrid.py --model moe-7b --placements experts-cpu,experts-copy
+       python benchmarks/gpu_hybrid.py --devices 2 --placements all      (on a machine with two GPUs)
+       python benchmarks/gpu_hybrid.py --backend cpu --model tiny        (a dry run)
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gpu_machine import commit, interval, machine
+
+from executor.backends.cuda_runtime import load_cuda
+from executor.devices import BLOCK_NAME
+from executor.launchers import OUTCOMES
+from executor.models import MODELS
+from executor.run import Configuration, Result, execute
+
+STRATEGIES = ("sccc", "saaas", "aaas", "aaag")
+POLICIES = ("eager", "graph", "rebuild")
+
+
+def placement(model: str, name: str) -> dict[str, Any]:
+    """Options of a placement: a share of the layers in percent, "experts-cpu", "experts-copy", or "all"."""
+    if name == "all":
+        return {}
+    if name.startswith("experts-"):
+        return {"experts": name.removeprefix("experts-")}
+    blocks = {match[1] for node in MODELS[model]().graph.nodes if (match := BLOCK_NAME.match(node.name))}
+    return {"gpu_layers": round((len(blocks) + 1) * int(name) / 100)}
+
+
+def configurations(options: argparse.Namespace, name: str) -> list[Configuration]:
+    base = Configuration(
+        backend=options.backend, model=options.model, tokens=options.tokens, repeats=options.repeats, warmup=3,
+        devices=options.devices, concurrency=options.concurrency, **placement(options.model, name),
+    )  # fmt: skip
+    policies = POLICIES if options.policies is None else options.policies.split(",")
+    return [replace(base, strategy=s, launch=p) for p in policies for s in STRATEGIES]
+
+
+def row(result: Result, base: Result, difference: float) -> dict[str, Any]:
+    c = result.configuration
+    rates = [c.tokens * c.batch / s for s in result.seconds]
+    ratios = [b / s for b, s in zip(base.seconds, result.seconds, strict=True)]
+    return {
+        "strategy": c.strategy, "policy": c.launch, "splits": len(result.prepared.splits),
+        "tokens_per_s": interval(rates), "speedup": interval(ratios, digits=4), "logits_differ": difference,
+        "graphs": {name: sum(split[name] for split in result.graphs) for name in OUTCOMES},
+    }  # fmt: skip
+
+
+def measure(options: argparse.Namespace, name: str) -> list[dict[str, Any]]:
+    chosen = configurations(options, name)
+    results = execute(chosen)
+    few = [replace(c, tokens=4, repeats=1, warmup=0) for c in chosen]
+    logits = [result.logits for result in execute(few, keep_logits=True)]
+    return [
+        {"placement": name, **row(result, results[0], float(np.abs(each - logits[0]).max()))}
+        for result, each in zip(results, logits, strict=True)
+        if each is not None
+    ]
+
+
+def show(found: dict[str, Any]) -> None:
+    rate, speedup = found["tokens_per_s"], found["speedup"]
+    graphs = ", ".join(f"{count} {name}" for name, count in found["graphs"].items() if count) or "no graphs"
+    print(
+        f"{found['placement']:8} {found['strategy']:6} {found['policy']:8} {found['splits']:3} splits "
+        f"{rate['median']:8.1f} [{rate['low']:.1f} {rate['high']:.1f}]  {speedup['median']:.3f} "
+        f"[{speedup['low']:.3f} {speedup['high']:.3f}]  differ {found['logits_differ']:.1g}  {graphs}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backend", default="cuda")
+    parser.add_argument("--model", default="llama-1.1b")
+    parser.add_argument("--placements", default="0,25,50,75,100")
+    parser.add_argument("--policies", help="[default: eager,graph,rebuild]")
+    parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--concurrency", default="sequential")
+    parser.add_argument("--tokens", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--commit", default=commit())
+    parser.add_argument("--json", type=Path, help="save the result here")
+    options = parser.parse_args()
+    rows = []
+    for name in options.placements.split(","):
+        for found in measure(options, name):
+            rows.append(found)
+            show(found)
+    if options.json:
+        content = {
+            "benchmark": "gpu_hybrid", "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "commit": options.commit, "model": options.model, "devices": options.devices, "tokens": options.tokens,
+            "repeats": options.repeats, "rows": rows,
+            "machine": machine(load_cuda()) if options.backend == "cuda" else {"backend": options.backend},
+        }  # fmt: skip
+        options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
