@@ -6,17 +6,15 @@ Every call and every piece of work is reported to the host recorder with the tim
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from itertools import count
-from queue import SimpleQueue
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from executor.backends.cpu_handles import CpuEvent, CpuGraph, CpuKernel, CpuStream, Program, Work, topology
 from executor.backends.cpu_kernels import KERNELS, NumpyKernel
 from executor.backends.interface import Backend, HostArray
 from executor.backends.staging import StagingRing, StagingSlot, Ticket
@@ -32,52 +30,6 @@ _ALIGNMENT: Final = 64
 _BYTE: Final = np.dtype(np.uint8)
 
 CpuArray = np.ndarray[Any, np.dtype[Any]]
-_Work = Callable[[], None]
-_Program = Sequence[tuple[Instruction, "CpuKernel | None", int]]
-
-
-@dataclass(frozen=True, slots=True)
-class CpuKernel:
-    """A kernel bound to its arrays; the label is shown like a demangled name, `op(node)`.
-
-    Attributes:
-        key: what it does, and to what memory.
-    """
-
-    label: str
-    run: _Work
-    key: Hashable = None
-
-
-@dataclass(slots=True)
-class CpuEvent:
-    """An event, and the ticket of its last issued record."""
-
-    id: int
-    recorded: Ticket | None = None
-
-
-@dataclass(slots=True)
-class CpuGraph:
-    """An instantiated plan: each stream's instructions, kernels looked up and nodes numbered."""
-
-    id: int
-    programs: Mapping[int, _Program]
-    events: int
-
-
-class _Stream:
-    """A queue and the thread that works it off; None ends it."""
-
-    def __init__(self, number: int) -> None:
-        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
-        self.put = self._queue.put
-        self.thread = threading.Thread(target=self._work, name=f"cpu stream {number}", daemon=True)
-        self.thread.start()
-
-    def _work(self) -> None:
-        while (work := self._queue.get()) is not None:
-            work()
 
 
 class CpuBackend(Backend):
@@ -102,7 +54,7 @@ class CpuBackend(Backend):
         self._device, self.staged = device, staged
         self._kernels = kernels
         self._staging = StagingRing(staging_slots)
-        self._streams: dict[int, _Stream] = {}
+        self._streams: dict[int, CpuStream] = {}
         self._correlations, self._event_ids, self._graph_ids = count(1), count(1), count(1)
         self._failure: ExecutionError | None = None
         self._closed = False
@@ -195,7 +147,7 @@ class CpuBackend(Backend):
         """Op, addresses, shapes, parameters."""
         return kernel.key
 
-    def _run_of(self, node: Tensor, out: CpuArray, src: Sequence[CpuArray]) -> _Work:
+    def _run_of(self, node: Tensor, out: CpuArray, src: Sequence[CpuArray]) -> Work:
         """The bound kernel of a node; a fused one computes its parts one after the other."""
         if PARTS not in node.params:
             if node.op not in self._kernels:
@@ -279,7 +231,7 @@ class CpuBackend(Backend):
         """As CUDA allows it: only if kernels, records and waits stand where they stood."""
         start, correlation = self._clock(), next(self._correlations)
         new = self.instantiate(plan, kernels)
-        same = _topology(graph) == _topology(new)
+        same = topology(graph) == topology(new)
         if same:
             graph.programs = new.programs
         self._recorder.api("graphExecUpdate", start, self._clock(), correlation)
@@ -294,14 +246,14 @@ class CpuBackend(Backend):
             self._stream(own).put(partial(self._run_program, program, graph.id, own, tickets, correlation))
         self._recorder.api("graphLaunch", start, self._clock(), correlation)
 
-    def _stream(self, number: int) -> _Stream:
+    def _stream(self, number: int) -> CpuStream:
         if self._closed:
             raise ExecutionError("backend 'cpu' is closed")
         if number not in self._announced:
             self._announced.add(number)
             self._recorder.describe_stream(self._device, number)
         if number not in self._streams:
-            self._streams[number] = _Stream(number)
+            self._streams[number] = CpuStream(number)
         return self._streams[number]
 
     def _wait_for(self, stream: int) -> None:
@@ -317,7 +269,7 @@ class CpuBackend(Backend):
     # still happen and slots become free, so that nobody waits for ever.
 
     def _run_program(
-        self, program: _Program, graph: int, stream: int, tickets: Sequence[Ticket], correlation: int
+        self, program: Program, graph: int, stream: int, tickets: Sequence[Ticket], correlation: int
     ) -> None:
         for instruction, kernel, number in program:
             if kernel is not None:
@@ -354,7 +306,7 @@ class CpuBackend(Backend):
                 device=self._device, stream=stream, correlation=correlation, src_kind=kinds[0], dst_kind=kinds[1],
             )  # fmt: skip
 
-    def _attempt(self, work: _Work, what: str) -> bool:
+    def _attempt(self, work: Work, what: str) -> bool:
         """Run work unless something failed before; keep the first failure for the host."""
         if self._failure is not None:
             return False
@@ -368,15 +320,7 @@ class CpuBackend(Backend):
         return True
 
 
-def _topology(graph: CpuGraph) -> Any:
-    """Which instructions stand where."""
-    return {
-        stream: [(type(i), getattr(i, "event", None), number) for i, _, number in program]
-        for stream, program in graph.programs.items()
-    }
-
-
-def _run_all(work: Sequence[_Work]) -> None:
+def _run_all(work: Sequence[Work]) -> None:
     for part in work:
         part()
 

@@ -9,7 +9,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from executor.backends.cpu import CpuArray, CpuBackend, CpuEvent, CpuKernel
+from executor.backends.cpu import CpuArray, CpuBackend
+from executor.backends.cpu_handles import CpuEvent, CpuKernel
 from executor.backends.interface import HostArray
 from tracer.recorders.host import HostRecorder
 

@@ -9,7 +9,8 @@ from functools import partial
 import numpy as np
 
 from executor import ops
-from executor.backends.cpu import CpuBackend, CpuKernel
+from executor.backends.cpu import CpuBackend
+from executor.backends.cpu_handles import CpuKernel
 from executor.backends.cpu_kernels import KERNELS
 from executor.concurrency import find_regions, map_streams
 from executor.dependencies import find_dependencies

@@ -7,7 +7,8 @@ import pytest
 
 from executor import ops
 from executor.backends import open_backend
-from executor.backends.cuda import MADE_ON_DEVICE, TAKEN_BY_DRIVER, CudaBackend
+from executor.backends.cuda import MADE_ON_DEVICE, CudaBackend
+from executor.backends.cuda_copies import TAKEN_BY_DRIVER
 from executor.backends.cuda_library import KernelCall
 from executor.backends.cuda_runtime import load_cuda
 from executor.backends.cuda_staging import SLOTS
