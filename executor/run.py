@@ -6,17 +6,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from itertools import cycle, islice
 
 import numpy as np
 
 from executor.backends import BACKENDS, backend_class, open_backend
 from executor.backends.interface import Array, Backend, HostArray
 from executor.fusion import fuse
+from executor.kv_cache import KvCache, plan_cache
 from executor.models import MODELS, Builder
 from executor.models.advance import sample_on_device
 from executor.models.step import DecodeStep, first_tokens
 from executor.names import lookup
+from executor.prompts import Prefill, Prompts
 from executor.scheduler import LAUNCHERS, Prepared, Scheduler, load_weights, prepare
 from executor.strategies import SCCC, STRATEGIES, Strategy
 from tracer.errors import UsageError
@@ -36,11 +39,14 @@ class Configuration:
         allocator: None for the one that the concurrency mode needs.
         batch: independent sequences.
         tokens: token steps per repeat.
-        prompt: tokens of each sequence that one step takes before the first token step; 0 for none.
+        prompt: tokens that sequences hold before the first token step, 0 for none; of several lengths the sequences
+            take one after the other, and again from the first.
+        shared_prompt: one prompt for all sequences, computed once; each goes on with a token of its own.
+        kv: the kind of KV cache, see `kv_cache`.
         warmup: token steps before the first repeat.
         seed: of weights and first tokens.
         weights: format of the weight matrices, a name of `models.WEIGHTS`; None for the model's own.
-        context: cells of KV cache per sequence; None for the model's own.
+        context: the most tokens of a sequence; None for the model's own.
         fusion: whether to fuse chains of nodes; None for what the backend wants.
         sampling: "host" fetches the logits and takes the greatest; "device" does so on the device, and the host
             fetches the tokens. A strategy that advances on the device always samples there.
@@ -55,7 +61,9 @@ class Configuration:
     launch: str = "graph"
     batch: int = 1
     tokens: int = 32
-    prompt: int = 0
+    prompt: int | Sequence[int] = 0
+    shared_prompt: bool = False
+    kv: str = "streams"
     repeats: int = 3
     warmup: int = 4
     seed: int = 0
@@ -75,11 +83,22 @@ class Configuration:
         parts += [f"b{self.batch}"] if self.batch != 1 else []
         parts += [self.weights] if self.weights else []
         parts += [f"c{self.context}"] if self.context else []
-        parts += [f"p{self.prompt}"] if self.prompt else []
+        parts += [self.kv] if self.kv != "streams" else []
+        parts += [f"p{'+'.join(map(str, self._lengths))}"] if any(self._lengths) else []
+        parts += ["shared"] if self.shared_prompt else []
         parts += [] if self.fusion is None else ["fused" if self.fusion else "unfused"]
         parts += [] if self.sampling == "host" else ["sampled"]
         parts += ["hazards"] if self.allow_hazards else []
         return "-".join(parts)
+
+    @property
+    def _lengths(self) -> Sequence[int]:
+        return (self.prompt,) if isinstance(self.prompt, int) else self.prompt
+
+    @property
+    def prompts(self) -> Prompts:
+        """The prompt of each sequence."""
+        return Prompts(tuple(islice(cycle(self._lengths), self.batch)), self.shared_prompt)
 
 
 @dataclass(frozen=True)
@@ -159,9 +178,14 @@ def _check(configuration: Configuration) -> None:
     lookup("sampling", configuration.sampling, dict.fromkeys(("host", "device")))
     if configuration.context is not None and configuration.context < 1:
         raise UsageError(f"context must be at least 1, not {configuration.context}")
-    for option, least in (("batch", 1), ("tokens", 1), ("repeats", 1), ("warmup", 0), ("seed", 0), ("prompt", 0)):
+    for option, least in (("batch", 1), ("tokens", 1), ("repeats", 1), ("warmup", 0), ("seed", 0)):
         if getattr(configuration, option) < least:
             raise UsageError(f"{option} must be at least {least}, not {getattr(configuration, option)}")
+    lengths = configuration.prompts.lengths
+    if len(lengths) != configuration.batch or min(lengths) < 0:
+        raise UsageError(f"prompt must be at least 0, not {configuration.prompt}")
+    if configuration.shared_prompt and (len(set(lengths)) > 1 or not lengths[0]):
+        raise UsageError(f"a shared prompt has one length, at least 1, not {configuration.prompt}")
 
 
 @dataclass
@@ -181,25 +205,29 @@ class _Run:
         self.configuration = c = configuration
         self._keep_logits = keep_logits
         self._strategy = lookup("strategy", c.strategy, strategies)()
+        most, prompts = max(c.tokens, c.warmup), c.prompts
+
+        @cache
+        def planned(context: int) -> KvCache:
+            return plan_cache(c.kv, prompts.lengths, most, context, shared=c.shared_prompt)
+
         build = partial(
-            lookup("model", c.model, models), batch=c.batch,
+            lookup("model", c.model, models), cache=planned,
             **{name: value for name in ("weights", "context") if (value := getattr(c, name)) is not None},
         )  # fmt: skip
-        most = max(c.tokens, c.warmup)
-        step = build(on_device=self._strategy.advances_on_device, history=most, keep_logits=keep_logits)
-        if c.prompt + most > step.context:
-            raise UsageError(
-                f"model {c.model!r} has a context of {step.context}, too small for {c.prompt + most} tokens"
-            )
-        if c.sampling == "device" and not self._strategy.advances_on_device:
+        on_device = self._strategy.advances_on_device
+        step = build(batch=c.batch, on_device=on_device, history=most, keep_logits=keep_logits)
+        if not prompts.together and any(node.updates for node in step.graph.nodes):
+            raise UsageError(f"model {c.model!r} has recurrent state: prompts must be of one length, and not shared")
+        if c.sampling == "device" and not on_device:
             step = sample_on_device(step)
         self.prepared = self._prepare(step, c.concurrency, c.allocator)
-        self._prompt = self._prepare(build(prompt=c.prompt), "sequential") if c.prompt else None
-        self._first = first_tokens(self._prompt.step if self._prompt else step, c.seed)
+        self._prefill = Prefill(prompts, build, self._prepare, c.seed) if any(prompts.lengths) else None
+        self._first = first_tokens(step, c.seed)
         self._recorder = recorder
         self._kept = _Kept()
 
-    def _prepare(self, step: DecodeStep, concurrency: str, allocator: str | None = None) -> Prepared:
+    def _prepare(self, step: DecodeStep, concurrency: str = "sequential", allocator: str | None = None) -> Prepared:
         c = self.configuration
         fused = fuse(step) if c.fusion or (c.fusion is None and backend_class(c.backend).fuses) else step
         return prepare(fused, c.backend, concurrency, allocator, allow_hazards=c.allow_hazards)
@@ -216,13 +244,11 @@ class _Run:
         if key not in weights:
             weights[key] = load_weights(backend, step, c.seed)
         self._backend = backend
-        self._prefill = None
-        if self._prompt is not None:
-            strategy = SCCC() if self._strategy.advances_on_device else self._strategy
-            self._prefill = Scheduler(backend, self._prompt, strategy, c.launch, weights[key])
+        strategy = SCCC() if self._strategy.advances_on_device else self._strategy
+        prefill = self._prefill.place(backend, strategy, c.launch, weights[key]) if self._prefill else None
         self._scheduler = Scheduler(
             backend, self.prepared, self._strategy, c.launch, weights[key],
-            prefill=self._prefill, keep_logits=self._keep_logits,
+            prefill=prefill, keep_logits=self._keep_logits,
         )  # fmt: skip
 
     def _begin(self) -> None:
@@ -230,10 +256,9 @@ class _Run:
         if self._prefill is None:
             self._scheduler.begin(self._first)
             return
-        self._prefill.begin(self._first)
         with annotate("prefill"):
-            self._prefill.step()
-        self._scheduler.begin(self._prefill.tokens, self.configuration.prompt)
+            first = self._prefill.run()
+        self._scheduler.begin(first, np.array(self.configuration.prompts.lengths))
 
     def warm_up(self) -> None:
         """The steps before the first repeat; they are recorded as `warmup`."""

@@ -15,6 +15,7 @@ from executor.concurrency import MAIN_STREAM, MODES, Region, map_streams
 from executor.dependencies import find_dependencies
 from executor.graph import Tensor
 from executor.hazards import Hazard, find_hazards
+from executor.kv_cache import Position
 from executor.models.step import DecodeStep, HostArrays
 from executor.names import lookup
 from executor.placement import BufferPlan
@@ -167,29 +168,40 @@ class Scheduler:
         self._logits = backend.host_array(step.logits.shape, step.logits.dtype)
         self._sampled = backend.host_array(step.sampled.shape, step.sampled.dtype) if step.sampled else None
         self._set_tokens(np.zeros(step.batch * step.prompt, np.int32))
-        self._first_position = self._position = 0
+        self._position: Position = 0
+        self._steps = 0
         self._copies: list[Copy] = []
         self._early: list[Copy] = []
 
-    def begin(self, tokens: HostArray, position: int = 0) -> None:
-        """Start all sequences from these tokens: anew, or at the position behind a prompt whose state is there."""
+    def begin(self, tokens: HostArray, position: Position = 0) -> None:
+        """Start all sequences from these tokens: anew, or at the position behind a prompt whose state is there.
+
+        Sequences with prompts of different lengths have a position each, (S,).
+        """
         self._set_tokens(tokens.astype(np.int32))
-        self._first_position = self._position = position
+        self._position, self._steps = position, 0
         self._prepare_copies()
         self._send_early()
         for name, values in self._prepared.step.start(position, tokens).items():
             self._backend.load(self._arrays[self._leaf(name)], values)
 
-    def step(self) -> None:
-        """One step: send, launch and (unless the step advances on the device) fetch and sample."""
+    def step(self, last: bool = False) -> None:
+        """One step: send, launch and (unless the step advances on the device) fetch and sample.
+
+        Args:
+            last: nothing follows this step before the next `begin`, so the inputs of no further one are prepared.
+        """
         step = self._prepared.step
-        if self._position + step.prompt > step.context:
+        if not self._fits:
             raise UsageError(f"the context of {step.context} cells is full")
         self._strategy.send(self._backend, self._copies)
         self._launcher.launch()
-        self._position += step.prompt
+        self._position, self._steps = self._position + step.prompt, self._steps + 1
         if not self._strategy.advances_on_device:
-            self._prepare_copies()
+            if last:
+                self._copies, self._early = [], []
+            else:
+                self._prepare_copies()
             self._fetch()
 
     def _fetch(self) -> None:
@@ -206,11 +218,16 @@ class Scheduler:
     def _prepare_copies(self) -> None:
         """The next step's inputs, made while the device still computes; only the tokens are filled in later."""
         step = self._prepared.step
-        values = {} if step.history else step.feed(self._position, self._tokens)
-        inputs = self._prepared.split.inputs
+        values = step.feed(self._position, self._tokens) if self._fits and not step.history else {}
+        inputs = self._prepared.split.inputs if values else ()
         late = step.late if self._strategy.sends_early else frozenset(values)
         self._copies = [(self._arrays[i], values[i.name]) for i in inputs if i.name in late]
         self._early = [(self._arrays[i], values[i.name]) for i in inputs if i.name not in late]
+
+    @property
+    def _fits(self) -> bool:
+        """Whether there are cells for one more step."""
+        return int(np.max(self._position)) + self._prepared.step.prompt <= self._prepared.step.context
 
     def _send_early(self) -> None:
         if self._early:
@@ -225,6 +242,11 @@ class Scheduler:
     def tokens(self) -> HostArray:
         """A copy of the tokens that the last step sampled, (S,); not where the step advances on the device."""
         return self._newest.copy()
+
+    @property
+    def state(self) -> Mapping[str, Buffer]:
+        """The memory of the state tensors, by name."""
+        return self._state
 
     @property
     def logits(self) -> HostArray:
@@ -248,7 +270,7 @@ class Scheduler:
         if step.history.logits is not None:
             read["logits"] = self._read(step.history.logits).reshape(-1, step.batch, step.vocabulary)
         self._backend.synchronize(MAIN_STREAM)
-        return {name: values[: self._position - self._first_position] for name, values in read.items()}
+        return {name: values[: self._steps] for name, values in read.items()}
 
     def _read(self, tensor: Tensor) -> HostArray:
         values = self._backend.host_array(tensor.shape, tensor.dtype)

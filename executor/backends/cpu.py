@@ -141,6 +141,12 @@ class CpuBackend(Backend):
         self._stream(stream).put(partial(self._run_copy, "DtoH", destination, source, stream, correlation))
         self._recorder.api("memcpyAsync", start, self._clock(), correlation)
 
+    def copy_on_device(self, tensor: Tensor, destination: CpuArray, source: CpuArray, stream: int) -> None:
+        """Copy later."""
+        start, correlation = self._clock(), next(self._correlations)
+        self._stream(stream).put(partial(self._run_copy, "DtoD", destination, source, stream, correlation))
+        self._recorder.api("memcpyAsync", start, self._clock(), correlation)
+
     def load(self, destination: CpuArray, source: HostArray) -> None:
         """One blocking call that reads the caller's memory."""
         start, correlation = self._clock(), next(self._correlations)
@@ -297,7 +303,7 @@ class CpuBackend(Backend):
             slot.free()
         if done:
             host = "pageable" if kind == "HtoD" and slot is None else "pinned"
-            kinds = (host, "device") if kind == "HtoD" else ("device", host)
+            kinds = [host if end == "H" else "device" for end in (kind[0], kind[-1])]
             self._recorder.memcpy(
                 kind, source.nbytes, start, end,
                 device=_DEVICE, stream=stream, correlation=correlation, src_kind=kinds[0], dst_kind=kinds[1],

@@ -30,7 +30,7 @@ from tracer.recorders.host import HostRecorder
 from tracer.schema import MISSING
 
 _DEVICE: Final = 0
-_TO_DEVICE, _TO_HOST = 1, 2
+_TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
 _NON_BLOCKING, _NO_TIMING = 1, 2
 TAKEN_BY_DRIVER: Final = 256
 """Bytes up to which a copy reads the caller's pageable memory: the driver puts them into its command buffer before the
@@ -179,6 +179,13 @@ class CudaBackend(Backend):
         if source.host_dtype != destination.dtype or destination.shape != source.shape:
             raise _unlike(source, destination)
         self._copy(address(destination), source.ptr, source.nbytes, _TO_HOST, self._streams[stream])
+        if start:
+            self._called(("memcpyAsync", start, self._clock(), _DEVICE, stream, MISSING))
+
+    def copy_on_device(self, tensor: Tensor, destination: CudaArray, source: CudaArray, stream: int) -> None:
+        """Copy later."""
+        start = self._clock() if self._recorder.recording else 0
+        self._copy(destination.ptr, source.ptr, tensor.nbytes, _ON_DEVICE, self._streams[stream])
         if start:
             self._called(("memcpyAsync", start, self._clock(), _DEVICE, stream, MISSING))
 

@@ -103,6 +103,13 @@ class Backend(Protocol):
         self.copy_to_device(destination, source, stream)
         self.synchronize(stream)
 
+    def copy_on_device(self, tensor: Tensor, destination: Array, source: Array, stream: int) -> None:
+        """Issue an asynchronous copy between arrays of a tensor's shape. Default: blocking, through the host."""
+        values = self.host_array(tensor.shape, tensor.dtype)
+        self.copy_to_host(values, source, stream)
+        self.synchronize(stream)
+        self.copy_to_device_blocking(destination, values, stream)
+
     def load(self, destination: Array, source: HostArray) -> None:
         """Set weights or state while the device is idle. Default: a blocking copy."""
         self.copy_to_device_blocking(destination, source, 0)
