@@ -6,7 +6,7 @@ Two kinds, as in llama.cpp: `unified` is one stream of cells for all sequences, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -85,7 +85,7 @@ class KvCache:
         """Cells of a sequence's first tokens (of all, if None), the oldest first."""
         return self._table[sequence, : self.lengths[sequence] if count is None else count]
 
-    def place(self, sequences: Iterable[int], positions: Iterable[int], count: int) -> Ints:
+    def place(self, sequences: Sequence[int], positions: Sequence[int], count: int) -> Ints:
         """Cells for `count` new tokens of each sequence, behind the tokens before its position; (sequences, count).
 
         What a sequence held from there on is removed first. Tokens that it lacks before get cells too.
@@ -93,12 +93,12 @@ class KvCache:
         Raises:
             UsageError: no cell is free.
         """
-        wanted = list(zip(sequences, positions, strict=True))
-        for sequence, position in wanted:
+        for sequence, position in zip(sequences, positions, strict=True):
             self.remove(sequence, position)
-        for sequence, position in wanted:
+        for sequence, position in zip(sequences, positions, strict=True):
             self._extend(sequence, position + count)
-        return np.stack([self._table[sequence, position : position + count] for sequence, position in wanted])
+        cells: Ints = self._table[np.array(sequences)[:, None], np.array(positions)[:, None] + np.arange(count)]
+        return cells
 
     def remove(self, sequence: int, first: int = 0) -> None:
         """Take a sequence's tokens from position `first` on away; cells that nobody uses then are free."""
@@ -139,17 +139,18 @@ class KvCache:
         if (missing := length - have) <= 0:
             return
         lowest, users = self._lowest[stream], self.users[stream]
-        window = users[lowest : lowest + missing]
-        if len(window) == missing and not window.any():
-            cells = np.arange(lowest, lowest + missing)
+        if missing == 1 and lowest < self.cells and not users[lowest]:  # nearly always in a token step
+            users[lowest] = 1
+            self._table[sequence, have] = lowest
         else:
             cells = lowest + np.flatnonzero(users[lowest:] == 0)[:missing]
-        if len(cells) < missing:
-            raise UsageError(f"the {self.kind} KV cache of {self.cells} cells is full: choose a larger context")
-        users[cells] = 1
-        self._table[sequence, have:length] = cells
+            if len(cells) < missing:
+                raise UsageError(f"the {self.kind} KV cache of {self.cells} cells is full: choose a larger context")
+            users[cells] = 1
+            self._table[sequence, have:length] = cells
+            lowest = int(cells[-1])
         self.lengths[sequence] = length
-        self._lowest[stream] = int(cells[-1]) + 1
+        self._lowest[stream] = lowest + 1
 
 
 def plan_cache(kind: str, prompts: Sequence[int], tokens: int, context: int, *, shared: bool = False) -> KvCache:

@@ -44,6 +44,7 @@ class Configuration:
         shared_prompt: one prompt for all sequences, computed once; each goes on with a token of its own.
         kv: the kind of KV cache, see `kv_cache`.
         warmup: token steps before the first repeat.
+        reserve: token steps for which memory is planned, where that is more than are run.
         seed: of weights and first tokens.
         weights: format of the weight matrices, a name of `models.WEIGHTS`; None for the model's own.
         context: the most tokens of a sequence; None for the model's own.
@@ -66,6 +67,7 @@ class Configuration:
     kv: str = "streams"
     repeats: int = 3
     warmup: int = 4
+    reserve: int = 0
     seed: int = 0
     weights: str | None = None
     context: int | None = None
@@ -182,8 +184,10 @@ def _check(configuration: Configuration) -> None:
         if getattr(configuration, option) < least:
             raise UsageError(f"{option} must be at least {least}, not {getattr(configuration, option)}")
     lengths = configuration.prompts.lengths
-    if len(lengths) != configuration.batch or min(lengths) < 0:
+    if not lengths or min(lengths) < 0:
         raise UsageError(f"prompt must be at least 0, not {configuration.prompt}")
+    if isinstance(configuration.prompt, Sequence) and len(configuration.prompt) > configuration.batch:
+        raise UsageError(f"{len(configuration.prompt)} prompts are too many for a batch of {configuration.batch}")
     if configuration.shared_prompt and (len(set(lengths)) > 1 or not lengths[0]):
         raise UsageError(f"a shared prompt has one length, at least 1, not {configuration.prompt}")
 
@@ -205,7 +209,7 @@ class _Run:
         self.configuration = c = configuration
         self._keep_logits = keep_logits
         self._strategy = lookup("strategy", c.strategy, strategies)()
-        most, prompts = max(c.tokens, c.warmup), c.prompts
+        most, prompts = max(c.tokens, c.warmup, c.reserve), c.prompts
 
         @cache
         def planned(context: int) -> KvCache:

@@ -65,13 +65,15 @@ class Feed:
         n = len(sequences) * tokens
         self._cache, self._sequences, self._tokens = cache, sequences, tokens
         self._offsets = np.arange(tokens)
+        self._order = np.arange(len(sequences))
         self._shown: tuple[list[int], list[int], int] | None = None
+        self._opened: list[slice | Ints] = [slice(None)] * len(sequences)
         self._arrays: HostArrays = {
             "inp_tokens": np.zeros(n, np.int32),
             "inp_pos": np.zeros(n, np.int32),
             "k_idxs": np.zeros(n, np.int64),
             "v_idxs": np.zeros(n, np.int64),
-            "kq_mask": np.zeros((n, cache.cells), np.float32),
+            "kq_mask": np.full((n, cache.cells), -np.inf, np.float32),
             "inp_out_ids": np.arange(tokens - 1, n, tokens, dtype=np.int32),
             "inp_streams": np.zeros(len(sequences), np.int32),
         }
@@ -80,30 +82,30 @@ class Feed:
     def inputs(self, position: Position, tokens: np.ndarray[Any, Any]) -> HostArrays:
         """The step whose first tokens stand at this position; every token sees its sequence up to itself."""
         arrays, cache, sequences = self._arrays, self._cache, self._sequences
-        positions = np.broadcast_to(position, len(sequences))
+        numbers, positions = np.array(sequences), np.broadcast_to(position, len(sequences))
         cells = cache.place(sequences, positions.tolist(), self._tokens)
         arrays["inp_tokens"] = tokens
         arrays["inp_pos"][:] = (positions[:, None] + self._offsets).ravel()
-        arrays["inp_streams"][:] = streams = [cache.stream(sequence) for sequence in sequences]
-        arrays["k_idxs"][:] = (cells + np.multiply(streams, cache.cells)[:, None]).ravel()
-        arrays["v_idxs"][:] = arrays["k_idxs"]
-        self._show(positions.tolist(), cells)
+        arrays["inp_streams"][:] = streams = numbers if cache.streams > 1 else 0 * numbers
+        arrays["k_idxs"][:] = arrays["v_idxs"][:] = (cells + streams[:, None] * cache.cells).ravel()
+        self._show([*sequences], positions.tolist(), cells)
         return arrays
 
-    def _show(self, positions: list[int], cells: Ints) -> None:
+    def _show(self, sequences: list[int], positions: list[int], cells: Ints) -> None:
         """Set the mask. Where all sequences have only grown by the new token, one cell of each opens."""
-        sequences, removals = list(self._sequences), self._cache.removals
-        if self._tokens > 1 or self._shown != (sequences, positions, removals):
-            self._mask[...] = -np.inf
-            for mask, sequence, position in zip(self._mask, sequences, positions, strict=True):
-                mask[:, self._cache.seen(sequence, position)] = 0
-        for mask, own in zip(self._mask, cells, strict=True):
-            for last, row in enumerate(mask, start=1):
-                row[own[:last]] = 0
-        self._shown = (sequences, [position + 1 for position in positions], removals)
+        cache, tokens = self._cache, self._tokens
+        if tokens > 1 or self._shown != (sequences, positions, cache.removals):
+            for i, (sequence, position) in enumerate(zip(sequences, positions, strict=True)):
+                self._mask[i, :, self._opened[i]] = -np.inf
+                self._mask[i, :, cache.seen(sequence, position)] = 0
+                if tokens > 1:
+                    self._opened[i] = cache.seen(sequence, position + tokens).copy()
+        for t in range(tokens):
+            self._mask[self._order, t:, cells[:, t]] = 0
+        self._shown = (sequences, [position + 1 for position in positions], cache.removals)
 
     def start(self, position: Position, tokens: np.ndarray[Any, Any], steps: int) -> HostArrays:
-        """What a step that advances on the device has to find; it opens the mask's next cell by itself.
+        """What a step that advances on the device has to find; it opens each next cell of the mask by itself.
 
         Raises:
             ExecutionError: the cells of the following steps do not follow each other evenly.
@@ -111,7 +113,6 @@ class Feed:
         arrays, cache = self.inputs(position, tokens), self._cache
         started = {name: values.copy() for name, values in arrays.items()}
         own = arrays["k_idxs"] % cache.cells
-        started["kq_mask"][np.arange(len(own)), own] = -np.inf
         positions = np.broadcast_to(position, len(own))
         for further in range(1, min(steps, cache.context - int(positions.max()))):
             cells = cache.place(self._sequences, (positions + further).tolist(), 1)[:, 0]

@@ -15,7 +15,8 @@ from executor.scheduler import LAUNCHERS
 from executor.strategies import STRATEGIES
 from tests.executor import reference
 from tests.executor.shapes import TEST_SHAPES
-from tests.executor.test_logits import DELTA_NET_TOLERANCE, TOLERANCE
+from tests.executor.test_logits import DELTA_NET_TOLERANCE
+from tests.executor.test_models_prompt import TOLERANCE
 from tracer.errors import UsageError
 
 SEED, TOKENS = 7, 4
@@ -41,7 +42,7 @@ def agreed(results):
     return results[0]
 
 
-def compare_with_reference(result, tolerance):
+def compare_with_reference(result, tolerance=TOLERANCE):
     """Every sequence alone: its prompt, the token it goes on with, and those that were sampled."""
     c, shape = result.configuration, TEST_SHAPES[result.configuration.model]
     weights = random_weights(MODELS_HERE[c.model]().graph, SEED)
@@ -71,7 +72,7 @@ def test_logits_are_the_references_under_every_strategy(kv, batch, prompt, backe
         STRATEGIES, ("sequential", "branches"), LAUNCHERS if batch == 3 else ("graph",), backend=backend,
         model="odd", kv=kv, batch=batch, prompt=prompt, repeats=2,
     )  # fmt: skip
-    compare_with_reference(agreed(results), TOLERANCE["float32"])
+    compare_with_reference(agreed(results))
 
 
 @pytest.mark.parametrize("kv", KINDS)
@@ -79,7 +80,7 @@ def test_logits_are_the_references_under_every_strategy(kv, batch, prompt, backe
 def test_other_models_with_mixed_prompts(model, kv):
     for fusion in (False, True):
         results = run(("aaag", "ggg"), model=model, kv=kv, batch=3, prompt=(7, 0, 2), fusion=fusion)
-        compare_with_reference(agreed(results), TOLERANCE["float32"])
+        compare_with_reference(agreed(results))
 
 
 def test_recurrent_state_allows_prompts_of_one_length():
@@ -96,7 +97,7 @@ def test_recurrent_state_allows_prompts_of_one_length():
 def test_a_shared_prompt_is_computed_once_and_then_shared_or_copied(kv, backend):
     results = run(STRATEGIES, backend=backend, model="odd", kv=kv, batch=4, prompt=9, shared_prompt=True)
     result = agreed(results)
-    compare_with_reference(result, TOLERANCE["float32"])
+    compare_with_reference(result)
     assert len({tuple(tokens) for tokens in result.tokens[0].T}) > 1  # each goes on by itself
     if backend == "cpu":
         copies = result.trace["memcpys"].query("kind == 'DtoD'")
@@ -112,7 +113,7 @@ def test_a_shared_prompt_is_computed_once_and_then_shared_or_copied(kv, backend)
 def test_prompts_longer_than_a_micro_batch_are_taken_in_parts(kv, monkeypatch):
     monkeypatch.setattr(prompts_module, "MICRO_BATCH", 4)
     for prompt in (9, (3, 10, 4)):  # together one token of each a step, and alone up to four of one
-        compare_with_reference(run(model="odd", kv=kv, batch=3, prompt=prompt)[0], TOLERANCE["float32"])
+        compare_with_reference(run(model="odd", kv=kv, batch=3, prompt=prompt)[0])
     assert Prompts((3, 10, 4)).steps([1]) == [(0, 4), (4, 4), (8, 2)]
     assert Prompts((9, 9, 9)).steps([0, 1, 2]) == [(n, 1) for n in range(9)]
 
@@ -120,7 +121,7 @@ def test_prompts_longer_than_a_micro_batch_are_taken_in_parts(kv, monkeypatch):
 @pytest.mark.parametrize("kv", KINDS)
 def test_thirty_two_sequences(kv):
     result = agreed(run(("aaag", "ggg"), model="odd", kv=kv, batch=32, prompt=(0, 3, 5), tokens=3))
-    compare_with_reference(result, TOLERANCE["float32"])
+    compare_with_reference(result)
 
 
 @pytest.mark.parametrize("kv", KINDS)
@@ -128,7 +129,7 @@ def test_the_whole_context_can_be_filled(kv):
     """Also where the last step prepares no further one; on the device as on the host."""
     context = TEST_SHAPES["odd"].context
     results = run(("sccc", "aga", "ggg"), model="odd", kv=kv, batch=2, prompt=(7, 0), tokens=context - 7)
-    compare_with_reference(agreed(results), TOLERANCE["float32"])
+    compare_with_reference(agreed(results))
     with pytest.raises(UsageError, match=rf"context of {context}, too small for {context + 1} tokens"):
         run(model="odd", kv=kv, batch=2, prompt=(7, 0), tokens=context - 6)
 
@@ -136,7 +137,12 @@ def test_the_whole_context_can_be_filled(kv):
 def test_attention_spans_the_cells_of_the_run_not_the_context():
     def attended(kv, prompt, batch):
         (result,) = execute(
-            [Configuration(kv=kv, batch=batch, prompt=prompt, context=4096, tokens=1, repeats=1, warmup=0)]
+            [
+                Configuration(
+                    model="odd", kv=kv, batch=batch, prompt=prompt, context=4096, tokens=1, repeats=1, warmup=0
+                )
+            ],
+            models=MODELS_HERE,
         )
         (k,) = {n.src[1].shape[:2] for n in result.prepared.step.graph.nodes if n.op == "flash_attn_ext"}
         (mask,) = [leaf for leaf in result.prepared.step.graph.inputs if leaf.name == "kq_mask"]
