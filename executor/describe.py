@@ -63,10 +63,11 @@ def measured(result: Result) -> dict[str, Any]:
 def plan_facts(prepared: Prepared) -> dict[str, int | float]:
     """Sizes of the plan.
 
-    `reuse` is what the tensors would take without it / `peak_bytes`; `fragmentation` is the share of `peak_bytes` above
-    `peak_live_bytes`, which no placement can do without.
+    `kv_cells` are those that attention goes over for every token. `reuse` is what the tensors would take without it /
+    `peak_bytes`; `fragmentation` is the share of `peak_bytes` above `peak_live_bytes`, which no placement can do
+    without.
     """
-    graph, memory = prepared.step.graph, prepared.memory
+    graph, memory, cache = prepared.step.graph, prepared.memory, prepared.step.cache
     return {
         "splits": 1,
         "nodes": len(prepared.split.nodes),
@@ -82,6 +83,7 @@ def plan_facts(prepared: Prepared) -> dict[str, int | float]:
         "reuse": round(memory.tensor_bytes / memory.peak_bytes, 3),
         "fragmentation": round(1 - memory.peak_live_bytes / memory.peak_bytes, 3),
         "weight_bytes": sum(weight.nbytes for weight in graph.weights),
+        "kv_cells": cache.cells if cache is not None else 0,
         "state_bytes": sum(state.nbytes for state in graph.state),
     }
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from executor.kv_cache import KINDS, KvCache, RowCopy, plan_cache
 from executor.models.inputs import Feed
-from tracer.errors import UsageError
+from tracer.errors import ExecutionError, UsageError
 
 SEQUENCES, CELLS = 3, 12
 
@@ -66,6 +66,23 @@ def test_a_feed_that_only_opens_cells_gives_what_a_new_one_gives():
         cache.place([1, 0], [0, 0], 5)
         mask = feed.inputs(np.array([5, 5]), tokens)["kq_mask"].copy()
         assert visible(mask) == [[*cache.seen(0)], [*cache.seen(1)]]
+
+
+def test_the_device_goes_on_by_itself_only_where_the_free_cells_follow_each_other():
+    tokens = np.zeros(2, np.int32)
+    for kind, stride in (("unified", 2), ("streams", 1)):
+        cache = KvCache(kind, 2, 16)
+        cache.place([0, 1], [0, 0], 3)
+        started = Feed(cache, [0, 1], 1).start(3, tokens, steps=4)
+        assert started["stride"].tolist() == [stride]
+        first = started["kq_mask_idxs"]
+        assert first.tolist() == ([6, 16 + 7] if kind == "unified" else [3, 16 + 3])
+        assert (first % 16 + 3 * stride).tolist() == [cache.seen(s)[-1] for s in range(2)]  # the last step's
+    cache = KvCache("unified", 2, 16)
+    cache.place([0, 1], [0, 0], 3)
+    cache.remove(0)
+    with pytest.raises(ExecutionError, match="cannot find the KV cache's next free cells by itself"):
+        Feed(cache, [0, 1], 1).start(np.array([0, 3]), tokens, steps=3)
 
 
 def test_a_unified_copy_shares_cells_until_a_sequence_leaves_them():
