@@ -40,7 +40,6 @@ class StepTensors:
 def step_tensors(graph: Graph, cache: KvCache, sequences: int, tokens: int, flags: Flag) -> StepTensors:
     """Leaves for `tokens` tokens of each of so many of the cache's sequences."""
     n = sequences * tokens
-    some = cache.streams not in (1, sequences)
     return StepTensors(
         tokens=graph.leaf("inp_tokens", (n,), "int32", flags),
         positions=graph.leaf("inp_pos", (n,), "int32", flags),
@@ -48,8 +47,13 @@ def step_tensors(graph: Graph, cache: KvCache, sequences: int, tokens: int, flag
         v_rows=graph.leaf("v_idxs", (n,), "int64", flags),
         mask=graph.leaf("kq_mask", (n, cache.cells), "float32", flags),
         outputs=graph.leaf("inp_out_ids", (sequences,), "int32", flags),
-        streams=graph.leaf("inp_streams", (sequences,), "int32", flags) if some else None,
+        streams=graph.leaf("inp_streams", (sequences,), "int32", flags) if _chooses_streams(cache, sequences) else None,
     )
+
+
+def _chooses_streams(cache: KvCache, sequences: int) -> bool:
+    """Whether a step takes some of several streams, and must say which."""
+    return cache.streams not in (1, sequences)
 
 
 class Feed:
@@ -75,8 +79,9 @@ class Feed:
             "v_idxs": np.zeros(n, np.int64),
             "kq_mask": np.full((n, cache.cells), -np.inf, np.float32),
             "inp_out_ids": np.arange(tokens - 1, n, tokens, dtype=np.int32),
-            "inp_streams": np.zeros(len(sequences), np.int32),
         }
+        if _chooses_streams(cache, len(sequences)):
+            self._arrays["inp_streams"] = np.zeros(len(sequences), np.int32)
         self._mask = self._arrays["kq_mask"].reshape(len(sequences), tokens, cache.cells)
 
     def inputs(self, position: Position, tokens: np.ndarray[Any, Any]) -> HostArrays:
@@ -86,7 +91,9 @@ class Feed:
         cells = cache.place(sequences, positions.tolist(), self._tokens)
         arrays["inp_tokens"] = tokens
         arrays["inp_pos"][:] = (positions[:, None] + self._offsets).ravel()
-        arrays["inp_streams"][:] = streams = numbers if cache.streams > 1 else 0 * numbers
+        streams = numbers if cache.streams > 1 else 0 * numbers
+        if "inp_streams" in arrays:
+            arrays["inp_streams"][:] = streams
         arrays["k_idxs"][:] = arrays["v_idxs"][:] = (cells + streams[:, None] * cache.cells).ravel()
         self._show([*sequences], positions.tolist(), cells)
         return arrays
