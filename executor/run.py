@@ -62,7 +62,7 @@ class Configuration:
     launch: str = "graph"
     batch: int = 1
     tokens: int = 32
-    prompt: int | Sequence[int] = 0
+    prompt: int | tuple[int, ...] = 0
     shared_prompt: bool = False
     kv: str = "streams"
     repeats: int = 3
@@ -186,7 +186,7 @@ def _check(configuration: Configuration) -> None:
     lengths = configuration.prompts.lengths
     if not lengths or min(lengths) < 0:
         raise UsageError(f"prompt must be at least 0, not {configuration.prompt}")
-    if isinstance(configuration.prompt, Sequence) and len(configuration.prompt) > configuration.batch:
+    if not isinstance(configuration.prompt, int) and len(configuration.prompt) > configuration.batch:
         raise UsageError(f"{len(configuration.prompt)} prompts are too many for a batch of {configuration.batch}")
     if configuration.shared_prompt and (len(set(lengths)) > 1 or not lengths[0]):
         raise UsageError(f"a shared prompt has one length, at least 1, not {configuration.prompt}")
