@@ -22,6 +22,7 @@ Examples:
   intertoken run --sync sccc,ggg --concurrency sequential,branches -o runs
   intertoken run --backend sim --profile wddm --model llama-1.1b -o runs
   intertoken run --sync aaag --launch eager --batch 4 --json -o runs
+  intertoken run --sync aaag --batch 32 --prompt 0,64,200 --kv unified -o runs
 """
 
 
@@ -33,6 +34,15 @@ def register(group: click.Group) -> None:
 def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
     """Comma-separated names, each once."""
     return tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
+
+
+def _lengths(_ctx: click.Context, _parameter: click.Parameter, value: str) -> int | tuple[int, ...]:
+    """One number, or several with commas between them."""
+    try:
+        lengths = tuple(int(length) for length in value.split(","))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of numbers") from None
+    return lengths if len(lengths) > 1 else lengths[0]
 
 
 @click.command(epilog=EXAMPLES)
@@ -55,7 +65,7 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 @click.option(
     "--weights", help="Weight format: f32, f16 or q8_0 (the last two on cuda and sim).  [default: the model's]"
 )
-@click.option("--context", type=click.IntRange(1), help="Cells of KV cache per sequence.  [default: the model's]")
+@click.option("--context", type=click.IntRange(1), help="The most tokens of a sequence.  [default: the model's]")
 @click.option(
     "--sync", "strategies", metavar="NAME,...", callback=_names,
     help="Synchronisation strategies: sccc, saaas, aaas, aaag, aaeg, aga, ggg.  [default: all]",
@@ -98,8 +108,16 @@ def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) 
 @click.option("--devices", type=click.IntRange(1), default=1, show_default=True, help="Devices that share the layers.")
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Independent sequences.")
 @click.option(
-    "--prompt", type=click.IntRange(0), default=0, show_default=True,
-    help="Tokens of each sequence taken by one step before the first token step.",
+    "--prompt", metavar="N,...", callback=_lengths, default="0", show_default=True,
+    help="Tokens of each sequence before the first token step; of several lengths each sequence takes the next.",
+)  # fmt: skip
+@click.option(
+    "--micro-batch", type=click.IntRange(1), default=512, show_default=True, help="The most prompt tokens of a step."
+)
+@click.option("--shared-prompt", is_flag=True, help="All sequences have the same prompt, which is computed once.")
+@click.option(
+    "--kv", default="streams", show_default=True,
+    help="KV cache: streams (one per sequence) or unified (one for all, masked).",
 )  # fmt: skip
 @click.option("--tokens", type=click.IntRange(1), default=32, show_default=True, help="Token steps per repeat.")
 @click.option("--repeats", type=click.IntRange(1), default=3, show_default=True, help="Repeats, interleaved.")

@@ -69,12 +69,12 @@ def measured(result: Result) -> dict[str, Any]:
 def plan_facts(prepared: Prepared) -> dict[str, Any]:
     """Sizes of the plan.
 
-    `reuse` is what the tensors would take without it / `peak_bytes`; `fragmentation` is the share of `peak_bytes` above
-    `peak_live_bytes`, which no placement can do without; `devices` are those of the splits, in order. run.json has
-    beside them what became of the graphs of each split.
+    `kv_cells` are those that attention goes over for every token. `reuse` is what the tensors would take without it /
+    `peak_bytes`; `fragmentation` is the share of `peak_bytes` above `peak_live_bytes`, which no placement can do
+    without; `devices` are those of the splits, in order. run.json has beside them what became of the graphs of each.
     """
     splits = prepared.splits
-    memory = [part.memory for part in splits]
+    memory, cache = [part.memory for part in splits], prepared.step.cache
     peak, live = sum(m.peak_bytes for m in memory), sum(m.peak_live_bytes for m in memory)
     return {
         "splits": len(splits),
@@ -91,6 +91,7 @@ def plan_facts(prepared: Prepared) -> dict[str, Any]:
         "reuse": round(sum(m.tensor_bytes for m in memory) / peak, 3),
         "fragmentation": round(1 - live / peak, 3),
         "weight_bytes": sum(weight.nbytes for part in splits for weight in part.split.weights),
+        "kv_cells": cache.cells if cache is not None else 0,
         "state_bytes": sum(state.nbytes for part in splits for state in part.split.state),
         "devices": [str(part.split.device) for part in splits],
     }

@@ -97,18 +97,32 @@ def cpy(graph: Graph, x: Tensor, destination: Tensor, *, name: str) -> Tensor:
     return graph.node(name, "cpy", destination.shape, destination.dtype, (x, destination), view_src=destination)
 
 
-def flash_attn_ext(graph: Graph, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, *, scale: float, name: str) -> Tensor:
-    """Attention of every token over its sequence's cache, several query heads per KV head.
+def flash_attn_ext(
+    graph: Graph,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+    streams: Tensor | None = None,
+    *,
+    scale: float,
+    name: str,
+) -> Tensor:
+    """Attention of every token over all cells of one stream of the cache, several query heads per KV head.
 
-    q (N, heads, D), k and v (S, cells, KV heads, D), mask (N, cells) added to the scaled scores -> (N, heads * D).
+    q (N, heads, D), k and v (count, cells, KV heads, D), mask (N, cells) added to the scaled scores -> (N, heads * D).
+    The tokens are G groups of N / G; group g sees stream streams[g], with streams (G,) int32. Without `streams` there
+    are `count` groups, and group g sees stream g.
     """
-    (n, heads, d), (sequences, cells, kv_heads, _) = q.shape, k.shape
+    (n, heads, d), (count, cells, kv_heads, _) = q.shape, k.shape
+    groups = count if streams is None else streams.shape[0]
     _need(
-        heads % kv_heads == 0 and n % sequences == 0 and k.shape == v.shape and k.shape[-1] == d, name,
+        heads % kv_heads == 0 and n % groups == 0 and k.shape == v.shape and k.shape[-1] == d, name,
         "heads do not fit", q, k, v,
     )  # fmt: skip
     _need(mask.shape == (n, cells), name, "mask wants a row per token and a column per cell", k, mask)
-    return graph.node(name, "flash_attn_ext", (n, heads * d), q.dtype, (q, k, v, mask), scale=scale)
+    src = (q, k, v, mask) if streams is None else (q, k, v, mask, streams)
+    return graph.node(name, "flash_attn_ext", (n, heads * d), q.dtype, src, scale=scale)
 
 
 def swiglu(graph: Graph, gate: Tensor, up: Tensor, *, name: str) -> Tensor:

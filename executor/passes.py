@@ -64,7 +64,7 @@ def record_traced(
     """Record the traced passes of a run whose light pass lies in `directory`, and note all figures in its run.json.
 
     Args:
-        configuration: of the light pass; a traced one is shorter.
+        configuration: of the light pass; a traced one is shorter, with the same graph and cells of KV cache.
         directory: the run directory; the passes go into folders of their names.
         levels: the passes.
         kinds: what CUPTI records, a name of `cupti_layout.SETS`.
@@ -78,7 +78,8 @@ def record_traced(
         ExecutionError: a pass failed; its own message is passed on.
     """
     run = json.loads((directory / RUN_FILE).read_text(encoding="utf-8"))
-    short = replace(configuration, repeats=1, tokens=min(configuration.tokens, MOST_TRACED_TOKENS))
+    tokens = configuration.tokens
+    short = replace(configuration, repeats=1, tokens=min(tokens, MOST_TRACED_TOKENS), reserve=tokens)
     figures = {LIGHT: pass_figures(read(directory))}
     for level in levels:
         order = json.dumps({"configuration": asdict(short), "run": run | {"pass": level}, "kinds": kinds})

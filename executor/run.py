@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from executor.backends import BACKENDS, backend_class, open_backend
 from executor.backends.interface import Backend, HostArray
 from executor.devices import Device, Placement
 from executor.fusion import fuse
+from executor.kv_cache import KvCache, plan_cache
 from executor.launchers import LAUNCHERS, OUTCOMES
 from executor.memory import Backends, Weights, load_weights
 from executor.models import MODELS, Builder
@@ -21,6 +23,7 @@ from executor.models.advance import sample_on_device
 from executor.models.step import DecodeStep, first_tokens
 from executor.names import lookup
 from executor.prepare import Prepared, prepare
+from executor.prompts import MICRO_BATCH, Prefill, Prompts
 from executor.scheduler import Scheduler
 from executor.strategies import SCCC, STRATEGIES, Strategy
 from executor.tape import refuse_hazards
@@ -41,11 +44,16 @@ class Configuration:
         allocator: None for the one that the concurrency mode needs.
         batch: independent sequences.
         tokens: token steps per repeat.
-        prompt: tokens of each sequence that one step takes before the first token step; 0 for none.
+        prompt: tokens that sequences hold before the first token step, 0 for none; of several lengths the sequences
+            take one after the other, and again from the first.
+        shared_prompt: one prompt for all sequences, computed once; each goes on with a token of its own.
+        micro_batch: the most prompt tokens of a step; steps follow each other without a fetch.
+        kv: the kind of KV cache, see `kv_cache`.
         warmup: token steps before the first repeat.
+        reserve: token steps for which memory is planned, where that is more than are run.
         seed: of weights and first tokens.
         weights: format of the weight matrices, a name of `models.WEIGHTS`; None for the model's own.
-        context: cells of KV cache per sequence; None for the model's own.
+        context: the most tokens of a sequence; None for the model's own.
         fusion: whether to fuse chains of nodes; None for what the backend wants.
         sampling: "host" fetches the logits and takes the greatest; "device" does so on the device, and the host
             fetches the tokens. A strategy that advances on the device always samples there.
@@ -67,9 +75,13 @@ class Configuration:
     launch: str = "graph"
     batch: int = 1
     tokens: int = 32
-    prompt: int = 0
+    prompt: int | tuple[int, ...] = 0
+    shared_prompt: bool = False
+    micro_batch: int = MICRO_BATCH
+    kv: str = "streams"
     repeats: int = 3
     warmup: int = 4
+    reserve: int = 0
     seed: int = 0
     weights: str | None = None
     context: int | None = None
@@ -98,7 +110,10 @@ class Configuration:
         parts += [f"b{self.batch}"] if self.batch != 1 else []
         parts += [self.weights] if self.weights else []
         parts += [f"c{self.context}"] if self.context else []
-        parts += [f"p{self.prompt}"] if self.prompt else []
+        parts += [self.kv] if self.kv != "streams" else []
+        parts += [f"p{'+'.join(map(str, self._lengths))}"] if any(self._lengths) else []
+        parts += ["shared"] if self.shared_prompt else []
+        parts += [f"ub{self.micro_batch}"] if self.micro_batch != MICRO_BATCH else []
         parts += [] if self.fusion is None else ["fused" if self.fusion else "unfused"]
         parts += [] if self.sampling == "host" else ["sampled"]
         parts += ["hazards"] if self.allow_hazards else []
@@ -108,6 +123,15 @@ class Configuration:
         parts += [] if self.staging else ["unstaged"]
         parts += [Path(self.profile).stem] if self.profile else []
         return "-".join(parts)
+
+    @property
+    def _lengths(self) -> Sequence[int]:
+        return (self.prompt,) if isinstance(self.prompt, int) else self.prompt
+
+    @property
+    def prompts(self) -> Prompts:
+        """The prompt of each sequence."""
+        return Prompts(tuple(islice(cycle(self._lengths), self.batch)), self.shared_prompt, self.micro_batch)
 
 
 @dataclass(frozen=True)
@@ -212,13 +236,20 @@ def _check(configuration: Configuration) -> None:
         "repeats": 1,
         "warmup": 0,
         "seed": 0,
-        "prompt": 0,
+        "micro_batch": 1,
         "devices": 1,
         "gpu_layers": 0,
     }
     for option, least in least_of.items():
         if getattr(configuration, option) is not None and getattr(configuration, option) < least:
             raise UsageError(f"{option} must be at least {least}, not {getattr(configuration, option)}")
+    lengths = configuration.prompts.lengths
+    if not lengths or min(lengths) < 0:
+        raise UsageError(f"prompt must be at least 0, not {configuration.prompt}")
+    if not isinstance(configuration.prompt, int) and len(configuration.prompt) > configuration.batch:
+        raise UsageError(f"{len(configuration.prompt)} prompts are too many for a batch of {configuration.batch}")
+    if configuration.shared_prompt and (len(set(lengths)) > 1 or not lengths[0]):
+        raise UsageError(f"a shared prompt has one length, at least 1, not {configuration.prompt}")
 
 
 @dataclass
@@ -238,30 +269,38 @@ class _Run:
         self.configuration = c = configuration
         self._keep_logits = keep_logits
         self._strategy = lookup("strategy", c.strategy, strategies)()
+        most, prompts = max(c.tokens, c.warmup, c.reserve), c.prompts
+
+        @cache
+        def planned(context: int) -> KvCache:
+            return plan_cache(c.kv, prompts.lengths, most, context, shared=c.shared_prompt)
+
         build = partial(
-            lookup("model", c.model, models), batch=c.batch,
+            lookup("model", c.model, models), cache=planned,
             **{name: value for name in ("weights", "context") if (value := getattr(c, name)) is not None},
         )  # fmt: skip
-        most = max(c.tokens, c.warmup)
-        step = build(on_device=self._strategy.advances_on_device, history=most, keep_logits=keep_logits)
-        if c.prompt + most > step.context:
-            raise UsageError(
-                f"model {c.model!r} has a context of {step.context}, too small for {c.prompt + most} tokens"
-            )
-        if c.sampling == "device" and not self._strategy.advances_on_device:
+        on_device = self._strategy.advances_on_device
+        step = build(batch=c.batch, on_device=on_device, history=most, keep_logits=keep_logits)
+        if not prompts.together and any(node.updates for node in step.graph.nodes):
+            raise UsageError(f"model {c.model!r} has recurrent state: prompts must be of one length, and not shared")
+        if c.sampling == "device" and not on_device:
             step = sample_on_device(step)
         self.prepared = self._prepare(step, c.concurrency, c.allocator)
-        self._prompt = self._prepare(build(prompt=c.prompt), "sequential") if c.prompt else None
-        self._first = first_tokens(self._prompt.step if self._prompt else step, c.seed)
+        self._prefill = (
+            Prefill(prompts, build, partial(self._prepare, together=True), c.seed) if any(prompts.lengths) else None
+        )
+        self._first = first_tokens(step, c.seed)
         self._recorder = recorder
         self._kept = _Kept()
 
-    def _prepare(self, step: DecodeStep, concurrency: str, allocator: str | None = None) -> Prepared:
+    def _prepare(
+        self, step: DecodeStep, concurrency: str = "sequential", allocator: str | None = None, together: bool = False
+    ) -> Prepared:
         c = self.configuration
         fused = fuse(step) if c.fusion or (c.fusion is None and backend_class(c.backend).fuses) else step
         prepared = prepare(fused, c.placement, concurrency, allocator, allow_hazards=c.allow_hazards)
         if not c.allow_hazards:
-            refuse_hazards(prepared, self._strategy)
+            refuse_hazards(prepared, self._strategy, together=together)
         return prepared
 
     @property
@@ -272,26 +311,24 @@ class _Run:
     @property
     def devices(self) -> list[Device]:
         """The devices of its splits."""
-        prepared = [p for p in (self.prepared, self._prompt) if p is not None]
-        return list(dict.fromkeys(part.split.device for p in prepared for part in p.splits))
+        return list(dict.fromkeys(part.split.device for prepared in self._all for part in prepared.splits))
+
+    @property
+    def _all(self) -> list[Prepared]:
+        return [*(self._prefill.prepared if self._prefill else ()), self.prepared]
 
     def place(self, backends: Backends, weights: dict[WeightsKey, Weights]) -> None:
         """Take memory; weights are shared by all runs of a model, format and seed on a device."""
         c = self.configuration
         mine = weights.setdefault((c.model, c.weights, c.seed), {})
         self._backends = [backends[device] for device in self.devices]
-        for prepared in (self._prompt, self.prepared):
-            if prepared is not None:
-                load_weights(backends, [part.split for part in prepared.splits], c.seed, mine)
-        self._prefill = None
-        if self._prompt is not None:
-            strategy = SCCC() if self._strategy.advances_on_device else self._strategy
-            self._prefill = Scheduler(
-                backends, self._prompt, strategy, c.launch, mine, allow_hazards=c.allow_hazards
-            )  # fmt: skip
-        self._scheduler = Scheduler(
-            backends, self.prepared, self._strategy, c.launch, mine,
-            prefill=self._prefill, keep_logits=self._keep_logits, allow_hazards=c.allow_hazards,
+        for prepared in self._all:
+            load_weights(backends, [part.split for part in prepared.splits], c.seed, mine)
+        make = partial(Scheduler, backends, launch=c.launch, weights=mine, allow_hazards=c.allow_hazards)
+        strategy = SCCC() if self._strategy.advances_on_device else self._strategy
+        prefill = self._prefill.place(partial(make, strategy=strategy)) if self._prefill else None
+        self._scheduler = make(
+            prepared=self.prepared, strategy=self._strategy, prefill=prefill, keep_logits=self._keep_logits
         )  # fmt: skip
 
     def _begin(self) -> None:
@@ -299,10 +336,9 @@ class _Run:
         if self._prefill is None:
             self._scheduler.begin(self._first)
             return
-        self._prefill.begin(self._first)
         with annotate("prefill"):
-            self._prefill.step()
-        self._scheduler.begin(self._prefill.tokens, self.configuration.prompt)
+            first = self._prefill.run()
+        self._scheduler.begin(first, np.array(self.configuration.prompts.lengths))
 
     def warm_up(self) -> None:
         """The steps before the first repeat; they are recorded as `warmup`."""

@@ -9,6 +9,7 @@ import numpy as np
 from executor.backends.interface import Array, HostArray
 from executor.concurrency import MAIN_STREAM
 from executor.graph import Tensor
+from executor.kv_cache import Position
 from executor.memory import Backends, State, Weights
 from executor.models.step import HostArrays
 from executor.piece import Piece
@@ -72,7 +73,8 @@ class Scheduler:
         self._logits = self._last.backend.host_array(step.logits.shape, step.logits.dtype)
         self._sampled = self._last.backend.host_array(step.sampled.shape, step.sampled.dtype) if step.sampled else None
         self._set_tokens(np.zeros(step.batch * step.prompt, np.int32))
-        self._first_position = self._position = 0
+        self._position: Position = 0
+        self._begun = 0
         self._values: HostArrays = {}
         self._copies: list[list[Copy]] = []
         self._early: list[Copy] = []
@@ -88,10 +90,13 @@ class Scheduler:
         inputs = self._prepared.step.graph.inputs
         return [{leaf.name: backend.host_array(leaf.shape, leaf.dtype) for leaf in inputs} for _ in range(count)]
 
-    def begin(self, tokens: HostArray, position: int = 0) -> None:
-        """Start all sequences from these tokens: anew, or at the position behind a prompt whose state is there."""
+    def begin(self, tokens: HostArray, position: Position = 0) -> None:
+        """Start all sequences from these tokens: anew, or at the position behind a prompt whose state is there.
+
+        Sequences with prompts of different lengths have a position each, (S,).
+        """
         self._set_tokens(tokens.astype(np.int32))
-        self._first_position = self._position = position
+        self._position, self._begun = position, self._steps
         self._prepare_copies()
         self._send_early()
         values = self._prepared.step.start(position, tokens)
@@ -116,13 +121,13 @@ class Scheduler:
     def submit(self) -> None:
         """Send and launch a step, and wait for nothing that the strategy does not wait for."""
         step = self._prepared.step
-        if self._position + step.prompt > step.context:
+        if not self._fits:
             raise UsageError(f"the context of {step.context} cells is full")
         self._keep()
         for piece, copies in zip(self.pieces, self._copies, strict=True):
             with self._range(piece):
                 self._run(piece, copies)
-        self._position += step.prompt
+        self._position = self._position + step.prompt
         self._steps += 1
 
     def _keep(self) -> None:
@@ -164,7 +169,7 @@ class Scheduler:
     def _prepare_copies(self) -> None:
         """The next step's inputs, made while the device still computes; only the tokens are filled in later."""
         step = self._prepared.step
-        values = self._values = {} if step.history else step.feed(self._position, self._tokens)
+        values = self._values = step.feed(self._position, self._tokens) if self._fits and not step.history else {}
         late = step.late if self._strategy.sends_early else frozenset(values)
         sources = self._kept[self._steps % len(self._kept)] if self._kept and values else values
         self._copies, self._early = [], []
@@ -173,9 +178,15 @@ class Scheduler:
             self._copies.append([*(copy for name, copy in sent if name in late), *fetched])
             self._early += [copy for name, copy in sent if name not in late]
 
+    @property
+    def _fits(self) -> bool:
+        """Whether there are cells for one more step."""
+        return int(np.max(self._position)) + self._prepared.step.prompt <= self._prepared.step.context
+
     def _send_early(self) -> None:
         if self._early:
             self._strategy.send_early(self._last.backend, self._early)
+            self._early = []
 
     def _set_tokens(self, tokens: HostArray) -> None:
         """What the next step reads, sequence by sequence; sampled tokens overwrite each sequence's last."""
@@ -210,7 +221,7 @@ class Scheduler:
         if step.history.logits is not None:
             read["logits"] = self._read(step.history.logits).reshape(-1, step.batch, step.vocabulary)
         self.finish()
-        return {name: values[: self._position - self._first_position] for name, values in read.items()}
+        return {name: values[: self._steps - self._begun] for name, values in read.items()}
 
     def _read(self, tensor: Tensor) -> HostArray:
         values = self._last.backend.host_array(tensor.shape, tensor.dtype)

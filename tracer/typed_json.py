@@ -52,8 +52,13 @@ def _typed(value: Any, wanted: Any, where: str) -> Any:
     """The value as the annotated type: a dataclass or a mapping from an object, a tuple from an array, or a scalar."""
     origin = get_origin(wanted)
     if origin in (Union, UnionType):
-        wanted = next(kind for kind in get_args(wanted) if kind is not type(None))
-        return None if value is None else _typed(value, wanted, where)
+        kinds = [kind for kind in get_args(wanted) if kind is not type(None)]
+        arrays = [kind for kind in kinds if get_origin(kind) is tuple]
+        return (
+            None
+            if value is None
+            else _typed(value, (arrays if arrays and isinstance(value, list) else kinds)[0], where)
+        )
     if origin is tuple:
         if not isinstance(value, list):
             raise FormatError(f"{where} is no array")

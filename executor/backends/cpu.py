@@ -128,6 +128,12 @@ class CpuBackend(Backend):
         other.put(done.wait)
         self._recorder.api("memcpyPeerAsync", start, self._clock(), correlation)
 
+    def copy_on_device(self, tensor: Tensor, destination: CpuArray, source: CpuArray, stream: int) -> None:
+        """Copy later."""
+        start, correlation = self._clock(), next(self._correlations)
+        self._stream(stream).put(partial(self._run_copy, "DtoD", destination, source, stream, correlation))
+        self._recorder.api("memcpyAsync", start, self._clock(), correlation)
+
     def load(self, destination: CpuArray, source: HostArray) -> None:
         """One blocking call that reads the caller's memory."""
         start, correlation = self._clock(), next(self._correlations)
@@ -300,7 +306,7 @@ class CpuBackend(Backend):
             slot.free()
         if done:
             host = "pageable" if kind == "HtoD" and slot is None else "pinned"
-            kinds = {"HtoD": (host, "device"), "DtoH": ("device", host), "PtoP": ("device", "device")}[kind]
+            kinds = [host if end == "H" else "device" for end in (kind[0], kind[-1])]
             self._recorder.memcpy(
                 kind, source.nbytes, start, end,
                 device=self._device, stream=stream, correlation=correlation, src_kind=kinds[0], dst_kind=kinds[1],

@@ -68,14 +68,18 @@ def cpy(out: Array, x: Array, _destination: Array) -> None:
     out[...] = x
 
 
-def flash_attn_ext(out: Array, q: Array, k: Array, v: Array, mask: Array, *, scale: float) -> None:
-    """Attention of a sequence's tokens over its cells; the head groups share a KV head."""
-    sequences, cells, kv_heads, d = k.shape
-    tokens = len(q) // sequences
-    grouped = q.reshape(sequences, tokens, kv_heads, -1, 1, d)
+def flash_attn_ext(
+    out: Array, q: Array, k: Array, v: Array, mask: Array, streams: Array | None = None, *, scale: float
+) -> None:
+    """Attention of each group of tokens over its stream's cells; the head groups share a KV head."""
+    if streams is not None:
+        k, v = k[streams], v[streams]
+    groups, cells, kv_heads, d = k.shape
+    tokens = len(q) // groups
+    grouped = q.reshape(groups, tokens, kv_heads, -1, 1, d)
     keys, values = k.transpose(0, 2, 1, 3)[:, None], v.transpose(0, 2, 1, 3)[:, None]
     scores = np.vecdot(grouped, keys[:, :, :, None]) * np.float32(scale)
-    scores += mask.reshape(sequences, tokens, 1, 1, cells)
+    scores += mask.reshape(groups, tokens, 1, 1, cells)
     soft_max(scores, scores)
     out[...] = (scores @ values).reshape(len(q), -1)
 

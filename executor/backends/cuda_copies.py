@@ -11,11 +11,12 @@ from executor.backends.cuda_staging import CopyCount, address, staging_ring
 from executor.backends.cuda_weights import encoded
 from executor.backends.interface import Backend, HostArray
 from executor.concurrency import MAIN_STREAM
+from executor.graph import Tensor
 from tracer.errors import ExecutionError
 from tracer.recorders.host import Call, HostRecorder
 from tracer.schema import MISSING
 
-_TO_DEVICE, _TO_HOST = 1, 2
+_TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
 TAKEN_BY_DRIVER: Final = 256
 """Bytes up to which a copy reads the caller's pageable memory: the driver puts them into its command buffer before the
 call returns. For 4 bytes that saves the GPU 1 of 2.5 us against pinned memory (H200); for 2 KiB it costs the host more.
@@ -89,6 +90,13 @@ class CudaCopies(Backend):
         if source.host_dtype != destination.dtype or destination.shape != source.shape:
             raise _unlike(source, destination)
         self._copy(address(destination), source.ptr, source.nbytes, _TO_HOST, self._streams[stream])
+        if start:
+            self._called(("memcpyAsync", start, self._clock(), self._device, stream, MISSING))
+
+    def copy_on_device(self, tensor: Tensor, destination: CudaArray, source: CudaArray, stream: int) -> None:
+        """Copy later."""
+        start = self._clock() if self._recorder.recording else 0
+        self._copy(destination.ptr, source.ptr, tensor.nbytes, _ON_DEVICE, self._streams[stream])
         if start:
             self._called(("memcpyAsync", start, self._clock(), self._device, stream, MISSING))
 

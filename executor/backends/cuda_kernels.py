@@ -13,6 +13,7 @@ from ctypes import c_float, c_int, c_int64, c_void_p
 from dataclasses import dataclass
 from typing import Final
 
+from executor.backends.cuda_attention import OPS as ATTENTION
 from executor.backends.cuda_binding import BLOCK, Array, Calls, Op, block_of_rows, grid, suffix
 from executor.backends.cuda_delta_net import OPS as DELTA_NET
 from executor.backends.cuda_experts import OPS as EXPERTS
@@ -22,18 +23,6 @@ from executor.backends.cuda_mul_mat import FUSED, mul_mat_call, takes_tokens, to
 from executor.backends.cuda_runtime import Cuda
 from executor.graph import Tensor
 from tracer.errors import ExecutionError
-
-ATTENTION_BLOCK: Final = 512
-
-
-class AttentionArguments(ctypes.Structure):
-    """`struct Attention` of attention.cu."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("q", "k", "v", "mask", "out")),
-        *((name, ctypes.c_int) for name in ("heads", "kv_heads", "head", "cells", "tokens")),
-        ("scale", ctypes.c_float),
-    )
 
 
 class NormRopeArguments(ctypes.Structure):
@@ -188,18 +177,6 @@ def _set_rows(library: Library, node: Tensor, out: Array, src: Sequence[Array]) 
     return [library.call("rows.cu", name, grid(width, rows.size), BLOCK, arguments, kept=(out, *src))]
 
 
-def _attention(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
-    q, k, v, mask = src
-    (n, heads, head), (sequences, cells, kv_heads, _) = q.shape, k.shape
-    if head not in (8, 16, 32, 64, 128, 256):
-        raise ExecutionError(f"backend 'cuda' has attention for heads of 8, 16, ... 256, not of {head} ({node.name})")
-    name = f"flash_attn_{suffix(node, k.dtype, 'f32 f16')}"
-    packed = AttentionArguments(
-        q.ptr, k.ptr, v.ptr, mask.ptr, out.ptr, heads, kv_heads, head, cells, n // sequences, node.params["scale"],
-    )  # fmt: skip
-    return [library.call("attention.cu", name, (heads, n), ATTENTION_BLOCK, (packed,), kept=(out, *src))]
-
-
 def _mul_mat(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
     weight, x = src
     if takes_tokens(weight, x.shape[0]):
@@ -216,8 +193,8 @@ def _fused(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> 
 OPS: Final[Mapping[str, Op]] = {
     "add": _binary("f32 i32 i64"), **dict.fromkeys(("mul", "div", "swiglu"), _binary("f32")), "cpy": _cpy,
     "rope": _rope, "rms_norm": _rms_norm, "rms_norm+mul": _rms_norm, "argmax": _argmax, "get_rows": _get_rows,
-    "set_rows": _set_rows, "flash_attn_ext": _attention, **dict.fromkeys(FUSED, _fused), "mul_mat": _mul_mat,
+    "set_rows": _set_rows, **dict.fromkeys(FUSED, _fused), "mul_mat": _mul_mat,
     **dict.fromkeys(("silu", "sigmoid", "softplus"), _unary), "l2_norm": _l2_norm, "sum_rows": _sum_rows,
-    "rms_norm+mul+rope": _norm_rope, "rms_norm+mul+rope+set_rows": _norm_rope, **EXPERTS, **DELTA_NET,
+    "rms_norm+mul+rope": _norm_rope, "rms_norm+mul+rope+set_rows": _norm_rope, **EXPERTS, **DELTA_NET, **ATTENTION,
 }  # fmt: skip
 """Op name -> what binds its kernel."""

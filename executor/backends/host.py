@@ -12,6 +12,7 @@ import numpy as np
 from executor.backends.cpu import CpuArray, CpuBackend
 from executor.backends.cpu_handles import CpuEvent, CpuKernel
 from executor.backends.interface import HostArray
+from executor.graph import Tensor
 from tracer.recorders.host import HostRecorder
 
 
@@ -32,6 +33,10 @@ class HostBackend(CpuBackend):
         np.copyto(destination, source)
 
     def copy_to_host(self, destination: HostArray, source: CpuArray, stream: int) -> None:
+        """Now."""
+        np.copyto(destination, source)
+
+    def copy_on_device(self, tensor: Tensor, destination: CpuArray, source: CpuArray, stream: int) -> None:
         """Now."""
         np.copyto(destination, source)
 

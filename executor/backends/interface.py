@@ -149,6 +149,14 @@ class Backend(Protocol):
         """
         raise ExecutionError(f"backend {self.name!r} cannot copy to another device")
 
+    def copy_on_device(self, tensor: Tensor, destination: Array, source: Array, stream: int) -> None:
+        """Issue an asynchronous copy between arrays of a tensor's shape. Default: blocking, through the host."""
+        values = self.host_array(tensor.shape, tensor.dtype)
+        self.copy_to_host(values, source, stream)
+        self.synchronize(stream)
+        self.copy_to_device(destination, values, stream)
+        self.synchronize(stream)
+
     def load(self, destination: Array, source: HostArray) -> None:
         """Set weights or state while the device is idle. Default: a copy and a sync."""
         self.copy_to_device(destination, source, MAIN_STREAM)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from executor.kv_cache import KvCache
 from executor.models.decoder import build
 from executor.models.shape import SHAPES, Shape
 from executor.models.step import DecodeStep
@@ -20,15 +21,20 @@ WEIGHTS: Final[Mapping[str, str]] = {"f32": "float32", "f16": "float16", "q8_0":
 def builder_of(shape: Shape) -> Builder:
     """The builder of a shape, see `MODELS`."""
 
-    def builder(*, weights: str | None = None, context: int | None = None, **options: Any) -> DecodeStep:
+    def builder(
+        *, weights: str | None = None, context: int | None = None, cache: Callable[[int], KvCache] | None = None,
+        **options: Any,
+    ) -> DecodeStep:  # fmt: skip
         dtype = lookup("weight format", weights, WEIGHTS) if weights else shape.weights
-        return build(replace(shape, weights=dtype, context=context or shape.context), **options)
+        chosen = replace(shape, weights=dtype, context=context or shape.context)
+        return build(chosen, cache=cache(chosen.context) if cache else None, **options)
 
     return builder
 
 
 MODELS: Final[Mapping[str, Builder]] = {name: builder_of(shape) for name, shape in SHAPES.items()}
-"""Name -> builder(weights, context, batch, prompt, on_device, history, keep_logits), see `decoder.build`; weights is a
-name of `WEIGHTS`, and weights and context have the model's own as default."""
+"""Name -> builder(weights, context, cache, batch, prompt, sequences, on_device, history, keep_logits), see
+`decoder.build`; weights is a name of `WEIGHTS`, cache makes the KV cache for a context, and weights and context have
+the model's own as default."""
 
 __all__ = ["MODELS", "WEIGHTS", "DecodeStep", "builder_of"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from executor import ops
@@ -11,14 +11,20 @@ from executor.models.step import DecodeStep, History
 
 
 def advance_on_device(
-    graph: Graph, tokens: Tensor, counters: Sequence[Tensor], logits: Tensor, steps: int, keep_logits: bool
+    graph: Graph,
+    tokens: Tensor,
+    counters: Iterable[tuple[Tensor, Tensor | None]],
+    logits: Tensor,
+    steps: int,
+    keep_logits: bool,
 ) -> History:
-    """Append the nodes: sample greedily, keep what the host reads late, count everything up by one.
+    """Append the nodes: sample greedily, keep what the host reads late, count everything up.
 
     Args:
         graph: ends with the logits.
         tokens: (N,) int32 state, overwritten with the sampled tokens.
-        counters: integer state tensors that grow by one with every step.
+        counters: integer state tensors that grow with every step, each with the tensor (1,) that says by how much;
+            None for one.
         logits: (N, vocabulary).
         steps: for how many steps there is room.
         keep_logits: keep the logits too, not only the tokens.
@@ -36,8 +42,8 @@ def advance_on_device(
         logit_history = graph.leaf("logit_history", (steps, n * vocabulary))
         flat = ops.reshape(graph, logits, (1, n * vocabulary), name="logits (row)")
         ops.set_rows(graph, logit_history, flat, row, name="logit_history (set)")
-    for counter in (*counters, row):
-        ops.add_inplace(graph, counter, one, name=f"{counter.name} (next)")
+    for counter, by in (*counters, (row, None)):
+        ops.add_inplace(graph, counter, by or one, name=f"{counter.name} (next)")
     return History(token_history, logit_history)
 
 

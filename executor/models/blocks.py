@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from executor import ops
 from executor.graph import Flag, Graph, Tensor
+from executor.kv_cache import KvCache
 from executor.models.inputs import StepTensors
 from executor.models.shape import Experts, Shape
 
@@ -16,14 +17,14 @@ class Blocks:
 
     Attributes:
         shape: the model's.
-        sequences: how many there are.
+        cache: where K and V of all sequences are.
         step: the step's tensors.
         mask: the mask that attention reads.
     """
 
     graph: Graph
     shape: Shape
-    sequences: int
+    cache: KvCache
     step: StepTensors
     mask: Tensor
 
@@ -57,7 +58,8 @@ class Blocks:
         k = self._cached(f"{blk}cache_k", k, self.step.k_rows)
         v = self.project(f"{blk}attn_v", x, shape.kv_heads * shape.head_size)
         v = self._cached(f"{blk}cache_v", v, self.step.v_rows)
-        attended = ops.flash_attn_ext(graph, q, k, v, self.mask, scale=shape.head_size**-0.5, name=f"{blk}attn")
+        scale = shape.head_size**-0.5
+        attended = ops.flash_attn_ext(graph, q, k, v, self.mask, self.step.streams, scale=scale, name=f"{blk}attn")
         if gate is not None:
             gate = ops.sigmoid(graph, gate, name=f"{blk}attn_gate_sigmoid")
             attended = ops.mul(graph, attended, gate, name=f"{blk}attn_gated")
@@ -76,12 +78,12 @@ class Blocks:
         )  # fmt: skip
 
     def _cached(self, name: str, values: Tensor, rows: Tensor) -> Tensor:
-        """Write this step's rows into the cache; the cache as (S, cells, KV heads, D)."""
-        shape = self.shape
+        """Write this step's rows into the cache; the cache as (streams, cells, KV heads, D)."""
+        shape, cache = self.shape, self.cache
         dtype = "float32" if shape.weights == "float32" else "float16"
-        cache = self.graph.leaf(name, (self.sequences * shape.context, values.shape[1]), dtype)
-        written = ops.set_rows(self.graph, cache, values, rows, name=f"{name} (set)")
-        view = (self.sequences, shape.context, shape.kv_heads, shape.head_size)
+        leaf = self.graph.leaf(name, (cache.rows, values.shape[1]), dtype)
+        written = ops.set_rows(self.graph, leaf, values, rows, name=f"{name} (set)")
+        view = (cache.streams, cache.cells, shape.kv_heads, shape.head_size)
         return ops.reshape(self.graph, written, view, name=f"{name} (view)")
 
     def feed_forward(self, blk: str, x: Tensor) -> Tensor:

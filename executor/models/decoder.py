@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from executor import ops
 from executor.graph import Flag, Graph, Tensor
+from executor.kv_cache import KvCache, Position
 from executor.models.advance import advance_on_device
 from executor.models.blocks import Blocks
 from executor.models.delta_net import delta_net
 from executor.models.inputs import Feed, StepTensors, step_tensors
 from executor.models.shape import Shape
-from executor.models.step import DecodeStep, HostArrays
+from executor.models.step import DecodeStep, HostArrays, StepValues
 
 
 def build(
@@ -21,6 +23,8 @@ def build(
     *,
     batch: int = 1,
     prompt: int = 1,
+    cache: KvCache | None = None,
+    sequences: Sequence[int] | None = None,
     on_device: bool = False,
     history: int = 0,
     keep_logits: bool = False,
@@ -31,37 +35,59 @@ def build(
         shape: the model's shape.
         batch: independent sequences, each with its own state.
         prompt: tokens of each sequence that the step takes at once; logits come for the last one only.
+        cache: where the sequences' K and V are; None for a stream of the shape's context for each.
+        sequences: those of the cache's that the step takes, `batch` of them; None for all. The numbers may change from
+            step to step, so that one graph serves one sequence after the other.
         on_device: token, position, KV rows and mask advance by nodes of the graph; it has no inputs then.
         history: for how many steps the device keeps tokens (and logits) if it advances by itself.
         keep_logits: keep the logits too.
     """
     if on_device and prompt != 1:
         raise ValueError(f"a step that advances on the device takes one token per sequence, not {prompt}")
+    if shape.delta_net is not None and sequences is not None:
+        raise ValueError("a model with recurrent state takes all sequences in every step")
+    cache = cache or KvCache("streams", batch, shape.context)
     graph = Graph()
-    step = step_tensors(graph, batch, prompt, shape.context, Flag.NONE if on_device else Flag.INPUT)
-    mask = _opened_mask(graph, step) if on_device else step.mask
-    logits = _decoder(Blocks(graph, shape, batch, step, mask))
-    feed = Feed(batch, prompt, shape.context)
+    step = step_tensors(graph, cache, batch, prompt, Flag.NONE if on_device else Flag.INPUT)
+    feed = Feed(cache, range(batch) if sequences is None else sequences, prompt)
+    if not on_device:
+        logits = _decoder(Blocks(graph, shape, cache, step, step.mask))
+        return DecodeStep(graph, logits, cache.context, feed.inputs, _starting(graph), prompt=prompt, cache=cache)
+
+    # a stream's cells follow each other, and so do the mask's columns; sequences that share a stream take turns
+    turns = graph.leaf("stride", (1,), "int32") if cache.stride > 1 else None
+    opened = graph.leaf("kq_mask_idxs", (batch,), "int64") if turns else step.k_rows
+    logits = _decoder(Blocks(graph, shape, cache, step, _opened_mask(graph, step, opened)))
+    counters = {step.positions: None, step.k_rows: turns, step.v_rows: turns, opened: turns}
+    kept = advance_on_device(graph, step.tokens, counters.items(), logits, history, keep_logits)
+    return DecodeStep(graph, logits, cache.context, feed.inputs, _starting(graph, feed, history), kept, cache=cache)
+
+
+def _starting(graph: Graph, feed: Feed | None = None, steps: int = 0) -> StepValues:
+    """What gives the state to load before the first step: recurrent state is empty then.
+
+    With a feed also what the following steps, which advance on the device, go on from.
+    """
     recurrent = [state for node in graph.nodes for state in node.updates]
+    states = {state.name for state in graph.state}
 
-    def start(position: int, tokens: np.ndarray[Any, Any]) -> HostArrays:
-        empty = {state.name: np.zeros(state.shape, state.dtype) for state in recurrent} if position == 0 else {}
-        return (feed.start(position, tokens) if on_device else {}) | empty
+    def start(position: Position, tokens: np.ndarray[Any, Any]) -> HostArrays:
+        anew = not np.any(position)
+        values = {state.name: np.zeros(state.shape, state.dtype) for state in recurrent} if anew else {}
+        if feed is not None:
+            values |= {n: v for n, v in feed.start(position, tokens, steps).items() if n in states}
+        return values
 
-    kept = None
-    if on_device:
-        counters = (step.positions, step.k_rows, step.v_rows)
-        kept = advance_on_device(graph, step.tokens, counters, logits, history, keep_logits)
-    return DecodeStep(graph, logits, shape.context, feed.inputs, start, kept, prompt=prompt)
+    return start
 
 
-def _opened_mask(graph: Graph, step: StepTensors) -> Tensor:
-    """The mask, with the cell that each sequence's new token takes opened."""
-    batch, context = step.mask.shape
+def _opened_mask(graph: Graph, step: StepTensors, opened: Tensor) -> Tensor:
+    """The mask, with the cell that each sequence's new token takes opened; as indices into the whole mask."""
+    batch, cells = step.mask.shape
     zero = graph.leaf("zero", (batch, 1))
-    cells = ops.reshape(graph, step.mask, (batch * context, 1), name="kq_mask (cells)")
-    opened = ops.set_rows(graph, cells, zero, step.k_rows, name="kq_mask (opened)")
-    return ops.reshape(graph, opened, step.mask.shape, name="kq_mask (rows)")
+    each = ops.reshape(graph, step.mask, (batch * cells, 1), name="kq_mask (cells)")
+    mask = ops.set_rows(graph, each, zero, opened, name="kq_mask (opened)")
+    return ops.reshape(graph, mask, step.mask.shape, name="kq_mask (rows)")
 
 
 def _decoder(blocks: Blocks) -> Tensor:

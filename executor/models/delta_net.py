@@ -26,7 +26,7 @@ def delta_net(blocks: Blocks, blk: str, x: Tensor, shape: DeltaNet) -> Tensor:
     z = blocks.heads(f"{blk}ssm_z", blocks.project(f"{blk}ssm_z", x, shape.heads * shape.value_size), shape.heads)
     beta = ops.sigmoid(graph, blocks.project(f"{blk}ssm_beta", x, shape.heads), name=f"{blk}ssm_beta_sigmoid")
     g = _log_decay(blocks, blk, x, shape)
-    state = graph.leaf(f"{blk}ssm_state", (blocks.sequences, shape.heads, shape.key_size, shape.value_size))
+    state = graph.leaf(f"{blk}ssm_state", (blocks.cache.sequences, shape.heads, shape.key_size, shape.value_size))
     scale = shape.key_size**-0.5
     out = ops.gated_delta_net(graph, q, k, v, g, beta, state, scale=scale, name=f"{blk}ssm_delta_net")
     out = ops.swiglu(graph, z, blocks.norm(f"{blk}ssm_norm", out), name=f"{blk}ssm_gated")
@@ -38,7 +38,7 @@ def _convolved(blocks: Blocks, name: str, x: Tensor, channels: int, shape: Delta
     """Projection, causal convolution and silu; (N, channels)."""
     projected = blocks.project(name, x, channels)
     weight = blocks.weight(f"{name}_conv1d.weight", (channels, shape.kernel))
-    state = blocks.graph.leaf(f"{name}_conv_state", (blocks.sequences, shape.kernel - 1, channels))
+    state = blocks.graph.leaf(f"{name}_conv_state", (blocks.cache.sequences, shape.kernel - 1, channels))
     convolved = ops.ssm_conv(blocks.graph, projected, weight, state, name=f"{name}_conv")
     return ops.silu(blocks.graph, convolved, name=f"{name}_conv_silu")
 

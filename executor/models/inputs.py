@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from executor.graph import Flag, Graph, Tensor
+from executor.kv_cache import Ints, KvCache, Position
 from executor.models.step import HostArrays
+from tracer.errors import ExecutionError
 
 
 @dataclass(frozen=True)
 class StepTensors:
-    """Six tensors, as llama.cpp has them; N = S * T, see `ops`.
+    """What llama.cpp's steps have, and the streams; N = G * T tokens, T of each of G sequences, see `ops`.
 
     Attributes:
         tokens: (N,) int32.
@@ -21,7 +24,8 @@ class StepTensors:
         k_rows: (N,) int64, the row of the K cache that each token writes.
         v_rows: the same for V.
         mask: (N, cells), 0 where a token may look, -inf elsewhere.
-        outputs: (S,) int32, the rows for which logits are wanted: each sequence's last.
+        outputs: (G,) int32, the rows for which logits are wanted: each sequence's last.
+        streams: (G,) int32, the stream of cells that each sequence's tokens see; None where it follows from the order.
     """
 
     tokens: Tensor
@@ -30,52 +34,98 @@ class StepTensors:
     v_rows: Tensor
     mask: Tensor
     outputs: Tensor
+    streams: Tensor | None
 
 
-def step_tensors(graph: Graph, sequences: int, tokens: int, context: int, flags: Flag) -> StepTensors:
-    """Leaves for `tokens` tokens of each sequence and `context` cells."""
+def step_tensors(graph: Graph, cache: KvCache, sequences: int, tokens: int, flags: Flag) -> StepTensors:
+    """Leaves for `tokens` tokens of each of so many of the cache's sequences."""
     n = sequences * tokens
     return StepTensors(
         tokens=graph.leaf("inp_tokens", (n,), "int32", flags),
         positions=graph.leaf("inp_pos", (n,), "int32", flags),
         k_rows=graph.leaf("k_idxs", (n,), "int64", flags),
         v_rows=graph.leaf("v_idxs", (n,), "int64", flags),
-        mask=graph.leaf("kq_mask", (n, context), "float32", flags),
+        mask=graph.leaf("kq_mask", (n, cache.cells), "float32", flags),
         outputs=graph.leaf("inp_out_ids", (sequences,), "int32", flags),
+        streams=graph.leaf("inp_streams", (sequences,), "int32", flags) if _chooses_streams(cache, sequences) else None,
     )
 
 
-class Feed:
-    """Values of the step tensors, in arrays that are overwritten for every step."""
+def _chooses_streams(cache: KvCache, sequences: int) -> bool:
+    """Whether a step takes some of several streams, and must say which."""
+    return cache.streams not in (1, sequences)
 
-    def __init__(self, sequences: int, tokens: int, context: int) -> None:
-        n = sequences * tokens
-        self._offsets = np.tile(np.arange(tokens, dtype=np.int32), sequences)
-        self._rows = np.repeat(np.arange(sequences, dtype=np.int64) * context, tokens) + self._offsets
+
+class Feed:
+    """Values of the step tensors, in arrays that are overwritten for every step.
+
+    Args:
+        cache: gives the tokens their cells.
+        sequences: numbers of the sequences that the step takes; they may change from step to step.
+        tokens: of each sequence.
+    """
+
+    def __init__(self, cache: KvCache, sequences: Sequence[int], tokens: int) -> None:
+        n = len(sequences) * tokens
+        self._cache, self._sequences, self._tokens = cache, sequences, tokens
+        self._offsets = np.arange(tokens)
+        self._order = np.arange(len(sequences))
+        self._shown: tuple[list[int], list[int], int] | None = None
+        self._opened: list[slice | Ints] = [slice(None)] * len(sequences)
         self._arrays: HostArrays = {
             "inp_tokens": np.zeros(n, np.int32),
             "inp_pos": np.zeros(n, np.int32),
             "k_idxs": np.zeros(n, np.int64),
             "v_idxs": np.zeros(n, np.int64),
-            "kq_mask": np.zeros((n, context), np.float32),
+            "kq_mask": np.full((n, cache.cells), -np.inf, np.float32),
             "inp_out_ids": np.arange(tokens - 1, n, tokens, dtype=np.int32),
         }
-        self._masks = self._arrays["kq_mask"].reshape(sequences, tokens, context).swapaxes(0, 1)
+        if _chooses_streams(cache, len(sequences)):
+            self._arrays["inp_streams"] = np.zeros(len(sequences), np.int32)
+        self._mask = self._arrays["kq_mask"].reshape(len(sequences), tokens, cache.cells)
 
-    def inputs(self, position: int, tokens: np.ndarray[Any, Any]) -> HostArrays:
+    def inputs(self, position: Position, tokens: np.ndarray[Any, Any]) -> HostArrays:
         """The step whose first tokens stand at this position; every token sees its sequence up to itself."""
-        arrays = self._arrays
+        arrays, cache, sequences = self._arrays, self._cache, self._sequences
+        numbers, positions = np.array(sequences), np.broadcast_to(position, len(sequences))
+        cells = cache.place(sequences, positions.tolist(), self._tokens)
         arrays["inp_tokens"] = tokens
-        np.add(self._offsets, position, out=arrays["inp_pos"])
-        for name in ("k_idxs", "v_idxs"):
-            np.add(self._rows, position, out=arrays[name])
-        for first_hidden, mask in enumerate(self._masks, start=position + 1):
-            mask[:, :first_hidden] = 0
-            mask[:, first_hidden:] = -np.inf
+        arrays["inp_pos"][:] = (positions[:, None] + self._offsets).ravel()
+        streams = numbers if cache.streams > 1 else 0 * numbers
+        if "inp_streams" in arrays:
+            arrays["inp_streams"][:] = streams
+        arrays["k_idxs"][:] = arrays["v_idxs"][:] = (cells + streams[:, None] * cache.cells).ravel()
+        self._show([*sequences], positions.tolist(), cells)
         return arrays
 
-    def start(self, position: int, tokens: np.ndarray[Any, Any]) -> HostArrays:
-        """What a step that advances on the device has to find; it opens the mask's next cell by itself."""
-        started = {name: values.copy() for name, values in self.inputs(position, tokens).items()}
-        started["kq_mask"][:, position:] = -np.inf
-        return started | {"one": np.ones(1, np.int32), "step": np.zeros(1, np.int64)}
+    def _show(self, sequences: list[int], positions: list[int], cells: Ints) -> None:
+        """Set the mask. Where all sequences have only grown by the new token, one cell of each opens."""
+        cache, tokens = self._cache, self._tokens
+        if tokens > 1 or self._shown != (sequences, positions, cache.removals):
+            for i, (sequence, position) in enumerate(zip(sequences, positions, strict=True)):
+                self._mask[i, :, self._opened[i]] = -np.inf
+                self._mask[i, :, cache.seen(sequence, position)] = 0
+                if tokens > 1:
+                    self._opened[i] = cache.seen(sequence, position + tokens).copy()
+        for t in range(tokens):
+            self._mask[self._order, t:, cells[:, t]] = 0
+        self._shown = (sequences, [position + 1 for position in positions], cache.removals)
+
+    def start(self, position: Position, tokens: np.ndarray[Any, Any], steps: int) -> HostArrays:
+        """What a step that advances on the device has to find; it opens each next cell of the mask by itself.
+
+        Raises:
+            ExecutionError: the cells of the following steps do not follow each other evenly.
+        """
+        arrays, cache = self.inputs(position, tokens), self._cache
+        started = {name: values.copy() for name, values in arrays.items()}
+        own = arrays["k_idxs"] % cache.cells
+        positions = np.broadcast_to(position, len(own))
+        for further in range(1, min(steps, cache.context - int(positions.max()))):
+            cells = cache.place(self._sequences, (positions + further).tolist(), 1)[:, 0]
+            if not np.array_equal(cells, own + further * cache.stride):
+                raise ExecutionError("the device cannot find the KV cache's next free cells by itself: clear the cache")
+        return started | {
+            "kq_mask_idxs": np.arange(len(own)) * cache.cells + own,
+            "one": np.ones(1, np.int32), "step": np.zeros(1, np.int64), "stride": np.full(1, cache.stride, np.int32),
+        }  # fmt: skip

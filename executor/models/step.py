@@ -10,8 +10,11 @@ from typing import Any
 import numpy as np
 
 from executor.graph import Graph, Tensor
+from executor.kv_cache import KvCache, Position
 
 HostArrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
+StepValues = Callable[[Position, np.ndarray[Any, Any]], HostArrays]
+"""(position, tokens) -> values by name."""
 
 
 @dataclass(frozen=True)
@@ -34,26 +37,29 @@ class DecodeStep:
     Attributes:
         graph: its tensors; `graph.inputs` are what the host sends before the step, in that order.
         logits: the output, (N, vocabulary).
-        context: how many tokens of a sequence fit.
-        feed: (position, tokens (N * prompt,) int32) -> the inputs' values by name. It hands `tokens` on without
-            looking at its values, so it may be called before they are known. It may overwrite what it returned before:
-            call it only when the copies of the step before are done or staged.
+        context: how many tokens of the longest sequence fit.
+        feed: (position, tokens (N * prompt,) int32) -> the inputs' values by name; position is how many tokens each
+            sequence holds, one number for all or one each. It hands `tokens` on without looking at its values, so it
+            may be called before they are known. It may overwrite what it returned before: call it only when the copies
+            of the step before are done or staged.
         start: (position, tokens) -> the state to load before the first step; other state stays, zeros at first.
         history: set if the step advances on the device: then there are no inputs.
         late: names of the inputs that hold sampled tokens; the others are known a step ahead.
         sampled: the next tokens, (N,) int32, if the device samples and the host need not fetch the logits.
         prompt: tokens of each sequence that the step takes at once.
+        cache: where the sequences' K and V are, if it has any.
     """
 
     graph: Graph
     logits: Tensor
     context: int
-    feed: Callable[[int, np.ndarray[Any, Any]], HostArrays]
-    start: Callable[[int, np.ndarray[Any, Any]], HostArrays]
+    feed: StepValues
+    start: StepValues
     history: History | None = None
     late: frozenset[str] = frozenset({"inp_tokens"})
     sampled: Tensor | None = None
     prompt: int = 1
+    cache: KvCache | None = None
 
     @property
     def batch(self) -> int:
@@ -87,4 +93,9 @@ def random_weight(weight: Tensor, seed: int) -> np.ndarray[Any, np.dtype[np.floa
 
 def first_tokens(step: DecodeStep, seed: int) -> np.ndarray[Any, np.dtype[np.int32]]:
     """What each sequence starts from: a token, or a prompt; sequence by sequence."""
-    return np.random.default_rng([seed, 0]).integers(step.vocabulary, size=step.batch * step.prompt, dtype=np.int32)
+    return random_tokens(step.vocabulary, seed, step.batch * step.prompt)
+
+
+def random_tokens(vocabulary: int, seed: int, count: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Seeded tokens, (count,)."""
+    return np.random.default_rng([seed, 0]).integers(vocabulary, size=count, dtype=np.int32)

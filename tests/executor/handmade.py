@@ -28,7 +28,7 @@ PATIENCE_S = 10
 """How long a held kernel waits before it fails: far longer than any test takes."""
 
 
-def summing_step(inputs, *, batch=1, on_device=False, history=0, keep_logits=False, width=8):
+def summing_step(inputs, *, batch=1, on_device=False, history=0, keep_logits=False, width=8, cache=None):
     """A "model" whose logits are the sum of `inputs` input tensors."""
     graph = Graph()
     flags = Flag.NONE if on_device else Flag.INPUT

@@ -61,6 +61,16 @@ def test_combinations_launch_kind_and_batch_show_in_the_names(invoke, tmp_path):
         assert len(read(run["path"])["kernels"]) > 0
 
 
+def test_prompts_and_cache_show_in_the_names_and_files(invoke, tmp_path):
+    sequences = ("--sync", "aaag", "--batch", "3", "--kv", "unified")
+    for prompt, name in [(("--prompt", "0,5"), "p0+5"), (("--prompt", "7", "--shared-prompt"), "p7-shared")]:
+        result = invoke(*QUICK, *sequences, *prompt)
+        assert result.exit_code == 0, result.output
+        trace = read(tmp_path / "runs" / f"tiny-aaag-sequential-b3-unified-{name}")
+        assert trace.metadata["run"]["configuration"]["kv"] == "unified"
+        assert (trace["nvtx"]["text"] == "prefill").sum() == 2
+
+
 def test_existing_runs_are_kept_unless_forced(invoke, tmp_path):
     arguments = (*QUICK, "--sync", "ggg")
     assert invoke(*arguments).exit_code == 0
@@ -87,6 +97,11 @@ def test_existing_runs_are_kept_unless_forced(invoke, tmp_path):
         (["--backend", "gpu"], UsageError, "unknown backend 'gpu'; known are cpu"),
         (["--concurrency", "branches", "--allocator", "sequential"], UnsafePlanError, "race.*stream_aware"),
         (["--tokens", "1000"], UsageError, "context of 256"),
+        (["--prompt", "0,250", "--batch", "2"], UsageError, "context of 256"),
+        (["--prompt", "0,250"], UsageError, "2 prompts are too many for a batch of 1"),
+        (["--prompt", "-1"], UsageError, "prompt must be at least 0, not -1"),
+        (["--kv", "stream"], UsageError, "unknown KV cache 'stream'.*Did you mean 'streams'"),
+        (["--shared-prompt"], UsageError, "a shared prompt has one length"),
     ],
 )
 def test_errors_are_one_line_and_write_nothing(invoke, tmp_path, arguments, error, message):
@@ -106,7 +121,9 @@ def test_hazards_are_allowed_by_name_and_counted(invoke):
     assert run["plan"]["hazards"] == 48
 
 
-@pytest.mark.parametrize("arguments", [["--batch", "0"], ["--tokens", "many"], ["--nonsense"]])
+@pytest.mark.parametrize(
+    "arguments", [["--batch", "0"], ["--tokens", "many"], ["--nonsense"], ["--prompt", "1,x"], ["--prompt", ""]]
+)
 def test_numbers_are_checked_by_click(invoke, arguments):
     assert invoke(*arguments).exit_code == 2
 

@@ -7,6 +7,7 @@ import pytest
 
 from executor import ops
 from executor.backends.cpu import CpuBackend
+from executor.backends.interface import Backend
 from executor.graph import Flag, Graph
 from executor.launchers import LAUNCHERS
 from executor.plans import Plan, Wait
@@ -51,6 +52,26 @@ def in_thread(function, *arguments):
     thread = threading.Thread(target=function, args=arguments, daemon=True)
     thread.start()
     return thread
+
+
+def test_a_copy_on_the_device_waits_its_turn_and_is_recorded(backend, gate, recorder):
+    """The default, through the host, leaves the same."""
+    graph, x = gated_graph()
+    arrays, kernels = place(backend, graph)
+    a, b = graph.nodes
+    backend.load(arrays[x], ONES)
+    backend.launch(kernels[a], 0)
+    backend.copy_on_device(b, arrays[b], arrays[a], 0)
+    assert not arrays[b].any()
+    gate.open()
+    backend.synchronize(0)
+    assert np.array_equal(arrays[b], ONES)
+    Backend.copy_on_device(backend, b, arrays[b], 3 * arrays[x], 0)
+    assert np.array_equal(arrays[b], 3 * ONES)
+    recorder.stop()
+    copies = recorder.trace["memcpys"].astype({"kind": str, "src_kind": str, "dst_kind": str})
+    (copy,) = copies.query("kind == 'DtoD'").itertuples()
+    assert (copy.bytes, copy.src_kind, copy.dst_kind) == (16, "device", "device")
 
 
 @pytest.mark.parametrize("launch", sorted(LAUNCHERS))

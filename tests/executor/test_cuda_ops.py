@@ -6,6 +6,7 @@ import pytest
 from executor import ops
 from executor.backends import open_backend
 from executor.backends.cpu_kernels import KERNELS
+from executor.backends.cuda_attention import chunk_cells, splits_of
 from executor.backends.cuda_gemm import Gemm
 from executor.backends.cuda_kernels import OPS
 from executor.fusion import fuse
@@ -16,7 +17,7 @@ ROWS = [(1, 64), (3, 96), (8, 2048), (5, 17)]
 HEADS = [(1, 4, 32), (3, 8, 128), (6, 2, 256)]
 
 
-@pytest.mark.parametrize("options", [{"batch": 1}, {"batch": 4}, {"batch": 2, "prompt": 3}], ids=str)
+@pytest.mark.parametrize("options", [{"batch": 1}, {"batch": 4}, {"batch": 32}, {"batch": 2, "prompt": 3}], ids=str)
 @pytest.mark.parametrize("model", MODELS)
 def test_there_is_a_kernel_for_every_node_of_every_model(model, options):
     """Needs no GPU: the table of kernels by op."""
@@ -196,6 +197,57 @@ class TestSequences:
             ),
             {"m": mask}, tolerance=1e-4,
         )  # fmt: skip
+
+
+@pytest.mark.gpu
+class TestAttentionOverManyCells:
+    """Caches that several blocks share, and masks that hide most of the cells."""
+
+    @staticmethod
+    def check(n, heads, head, streams, cells, dtype, mask, groups=None):
+        kv_heads = max(heads // 4, 1)
+        both(
+            lambda g: ops.flash_attn_ext(
+                g, g.leaf("q", (n, heads, head)), g.leaf("k", (streams, cells, kv_heads, head), dtype),
+                g.leaf("v", (streams, cells, kv_heads, head), dtype), g.leaf("m", (n, cells)),
+                g.leaf("s", (len(groups),), "int32") if groups else None, scale=head**-0.5, name="y",
+            ),
+            {"m": np.where(mask, 0, -np.inf).astype(np.float32), "s": np.array(groups or [], np.int32)}, tolerance=1e-4,
+        )  # fmt: skip
+
+    @pytest.mark.parametrize("dtype", ["float32", "float16"])
+    @pytest.mark.parametrize(("heads", "head"), [(8, 64), (4, 128), (2, 256), (8, 16)])
+    @pytest.mark.parametrize(("n", "cells"), [(1, 5000), (8, 2304), (32, 3000)])
+    def test_unified_every_token_sees_a_part_and_the_last_cells(self, n, cells, heads, head, dtype):
+        starts = np.arange(n)[:, None] * (cells // n)
+        columns = np.arange(cells)
+        mask = ((columns >= starts) & (columns < starts + cells // n)) | (columns == cells - 1 - np.arange(n)[:, None])
+        self.check(n, heads, head, 1, cells, dtype, mask)
+
+    @pytest.mark.parametrize("dtype", ["float32", "float16"])
+    @pytest.mark.parametrize("cells", [256, 2304])
+    def test_streams_of_different_lengths(self, cells, dtype):
+        lengths = np.random.default_rng(0).integers(1, cells, 32)
+        self.check(32, 8, 64, 32, cells, dtype, np.arange(cells) < lengths[:, None])
+
+    @pytest.mark.parametrize("groups", [[2], [3, 0]])
+    def test_a_prompt_of_some_streams(self, groups):
+        tokens = 40
+        seen = 1000 + np.tile(np.arange(tokens), len(groups))
+        self.check(tokens * len(groups), 8, 64, 5, 1280, "float16", np.arange(1280) < seen[:, None], groups)
+
+    def test_a_prompt_in_a_unified_cache_of_many_sequences(self):
+        columns, tokens = np.arange(20480), 64
+        self.check(
+            tokens, 4, 64, 1, 20480, "float16", (columns >= 9000) & (columns < 9001 + np.arange(tokens)[:, None])
+        )
+
+
+def test_long_caches_are_spread_over_blocks_that_fill_the_gpu():
+    """Chunks of a stream, blocks of tokens and heads, blocks that the GPU holds."""
+    assert [splits_of(1, 32, 132), splits_of(5, 32, 132), splits_of(200, 32, 132)] == [1, 3, 4]
+    assert [splits_of(200, 1024, 132), splits_of(2, 8, 132), splits_of(64, 1, 132)] == [1, 1, 32]
+    assert [chunk_cells(64, "float16"), chunk_cells(64, "float32"), chunk_cells(256, "float16")] == [512, 256, 128]
 
 
 @pytest.mark.gpu

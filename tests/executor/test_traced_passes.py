@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 
+import numpy as np
 import pytest
 
 from executor.passes import MOST_TRACED_TOKENS, record_traced
@@ -48,6 +49,24 @@ def test_every_pass_leaves_a_recording_and_its_figures(light):
     assert run["passes"]["node"]["distortion"] > 0
     assert {p["syncs_per_token"] for p in run["passes"].values()} == {1.0}
     assert read(light / "node").metadata["run"]["pass"] == "node"
+
+
+def test_a_shorter_pass_has_the_cache_of_the_light_one(tmp_path):
+    """Otherwise attention would go over fewer cells, and the passes could not be compared."""
+    light = Configuration(
+        strategy="ggg", batch=3, kv="unified", prompt=(2, 0), tokens=MOST_TRACED_TOKENS + 150, repeats=1
+    )
+    (result,) = execute([light])
+    orders = []
+    record_traced(light, write_run(result, tmp_path), ["node"], spawn=spawn_cpu(orders))
+    (traced,) = execute([Configuration(**orders[0][1]["configuration"])])
+    states = [
+        {leaf.name: leaf.shape for leaf in run.prepared.step.graph.state if "history" not in leaf.name}
+        for run in (result, traced)
+    ]
+    assert states[0] == states[1]
+    assert states[0]["kq_mask"] == (3, 768)
+    assert np.array_equal(traced.tokens[0], result.tokens[0, :MOST_TRACED_TOKENS])
 
 
 def test_a_pass_that_fails_says_why(light):

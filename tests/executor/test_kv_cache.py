@@ -1,0 +1,224 @@
+"""The KV cache as plain data, against lists of tokens: no sequence ever sees another's tokens, in either kind."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from executor.kv_cache import KINDS, KvCache, RowCopy, plan_cache
+from executor.models.inputs import Feed
+from tracer.errors import ExecutionError, UsageError
+
+SEQUENCES, CELLS = 3, 12
+
+
+def fed(cache, sequences, tokens, position):
+    """The inputs of a step by name, copied."""
+    feed = Feed(cache, sequences, tokens)
+    values = feed.inputs(position, np.zeros(len(sequences) * tokens, np.int32))
+    return {name: array.copy() for name, array in values.items()}
+
+
+def visible(mask):
+    return [np.flatnonzero(row == 0).tolist() for row in mask]
+
+
+def test_streams_give_every_sequence_its_own_cells():
+    values = fed(KvCache("streams", 2, 8), [0, 1], 2, 0)
+    assert values["k_idxs"].tolist() == values["v_idxs"].tolist() == [0, 1, 8, 9]
+    assert visible(values["kq_mask"]) == [[0], [0, 1]] * 2
+    assert "inp_streams" not in values  # the order says it
+    assert fed(KvCache("streams", 3, 8), [2, 0], 1, 0)["inp_streams"].tolist() == [2, 0]
+
+
+def test_unified_sequences_take_turns_and_the_mask_hides_the_others():
+    cache = KvCache("unified", 2, 8)
+    first = fed(cache, [0, 1], 2, 0)
+    assert first["k_idxs"].tolist() == [0, 1, 2, 3]
+    assert visible(first["kq_mask"]) == [[0], [0, 1], [2], [2, 3]]
+    then = fed(cache, [0, 1], 1, 2)
+    assert then["k_idxs"].tolist() == [4, 5]
+    assert visible(then["kq_mask"]) == [[0, 1, 4], [2, 3, 5]]
+    assert "inp_streams" not in first
+    assert first["kq_mask"][first["kq_mask"] != 0].tolist() == [-np.inf] * (4 * 8 - 6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sequences_of_different_lengths_have_positions_of_their_own(kind):
+    cache = KvCache(kind, 3, 16)
+    cache.place([0], [0], 4)
+    cache.place([2], [0], 2)
+    values = fed(cache, [0, 1, 2], 1, np.array([4, 0, 2]))
+    assert values["inp_pos"].tolist() == [4, 0, 2]
+    assert values["k_idxs"].tolist() == ([6, 7, 8] if kind == "unified" else [4, 16, 34])
+    assert [len(row) for row in visible(values["kq_mask"])] == [5, 1, 3]
+    assert cache.lengths == [5, 1, 3]
+
+
+def test_a_feed_that_only_opens_cells_gives_what_a_new_one_gives():
+    """Token after token, then from an earlier position, then after another feed wrote to the sequence."""
+    for kind in KINDS:
+        cache, tokens = KvCache(kind, 2, 24), np.zeros(2, np.int32)
+        feed = Feed(cache, [0, 1], 1)
+        for position in (0, 1, 2, 3, 1, 2, np.array([3, 1]), np.array([4, 2])):
+            mask = feed.inputs(position, tokens)["kq_mask"].copy()
+            assert np.array_equal(mask, fed(cache, [0, 1], 1, position)["kq_mask"])
+        cache.clear()
+        cache.place([1, 0], [0, 0], 5)
+        mask = feed.inputs(np.array([5, 5]), tokens)["kq_mask"].copy()
+        assert visible(mask) == [[*cache.seen(0)], [*cache.seen(1)]]
+
+
+def test_the_device_goes_on_by_itself_only_where_the_free_cells_follow_each_other():
+    tokens = np.zeros(2, np.int32)
+    for kind, stride in (("unified", 2), ("streams", 1)):
+        cache = KvCache(kind, 2, 16)
+        cache.place([0, 1], [0, 0], 3)
+        started = Feed(cache, [0, 1], 1).start(3, tokens, steps=4)
+        assert started["stride"].tolist() == [stride]
+        first = started["kq_mask_idxs"]
+        assert first.tolist() == ([6, 16 + 7] if kind == "unified" else [3, 16 + 3])
+        assert (first % 16 + 3 * stride).tolist() == [cache.seen(s)[-1] for s in range(2)]  # the last step's
+    cache = KvCache("unified", 2, 16)
+    cache.place([0, 1], [0, 0], 3)
+    cache.remove(0)
+    with pytest.raises(ExecutionError, match="cannot find the KV cache's next free cells by itself"):
+        Feed(cache, [0, 1], 1).start(np.array([0, 3]), tokens, steps=3)
+
+
+def test_a_unified_copy_shares_cells_until_a_sequence_leaves_them():
+    cache = KvCache("unified", 2, 8)
+    cache.place([0], [0], 3)
+    assert cache.copy(0, 1) is None
+    assert cache.users.tolist() == [[2, 2, 2, 0, 0, 0, 0, 0]]
+    assert cache.place([0, 1], [3, 3], 1).tolist() == [[3], [4]]
+    assert cache.place([1], [1], 1).tolist() == [[4]]  # not cell 1, which sequence 0 still needs
+    assert cache.users.tolist() == [[2, 1, 1, 1, 1, 0, 0, 0]]
+    cache.remove(0)
+    assert cache.users.tolist() == [[1, 0, 0, 0, 1, 0, 0, 0]]
+    assert cache.place([0], [0], 2).tolist() == [[1, 2]]
+
+
+def test_a_copy_in_streams_is_one_of_rows():
+    cache = KvCache("streams", 3, 8)
+    cache.place([0], [0], 5)
+    assert cache.copy(0, 2) == RowCopy(0, 16, 5)
+    assert cache.place([2], [5], 1).tolist() == [[5]]
+    assert cache.copy(1, 2) is None
+    assert cache.lengths == [5, 0, 0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_full_cache_is_an_error(kind):
+    cache = KvCache(kind, 1, 4)
+    cache.place([0], [0], 4)
+    with pytest.raises(UsageError, match=f"the {kind} KV cache of 4 cells is full: choose a larger context"):
+        cache.place([0], [4], 1)
+    with pytest.raises(UsageError, match=r"unknown KV cache 'stream'.*Did you mean 'streams'"):
+        KvCache("stream", 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "prompts", "tokens", "shared", "cells", "context"),
+    [
+        ("streams", [0], 36, False, 256, 256),
+        ("streams", [0, 500, 2048], 40, False, 2304, 2304),
+        ("streams", [250], 6, False, 256, 256),
+        ("streams", [4000, 0], 96, False, 4096, 4096),
+        ("unified", [0], 36, False, 256, 256),
+        ("unified", [0, 500, 2048], 40, False, 2816, 2048 + (2816 - 2548) // 3),
+        ("unified", [2048] * 32, 40, False, 66816, 2088),
+        ("unified", [2048] * 32, 40, True, 3328, 2088),
+        ("unified", [4000, 4000], 96, False, 8192, 4096),
+    ],
+)  # fmt: skip
+def test_a_planned_cache_has_the_padded_cells_of_the_run(kind, prompts, tokens, shared, cells, context):
+    cache = plan_cache(kind, prompts, tokens, 4096, shared=shared)
+    assert (cache.cells, cache.context) == (cells, context)
+    assert cache.rows == cells * (len(prompts) if kind == "streams" else 1)
+    cache.place([0], [0], prompts[0])
+    for sequence, length in enumerate(prompts[1:], start=1):
+        cache.copy(0, sequence) if shared else cache.place([sequence], [0], length)
+    for step in range(tokens):  # what it was planned for fits
+        cache.place(range(len(prompts)), [length + step for length in prompts], 1)
+
+
+def test_a_run_that_does_not_fit_the_context_is_refused():
+    with pytest.raises(UsageError, match="context of 64, too small for 65 tokens"):
+        plan_cache("unified", [5, 60], 5, 64)
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("place"), st.integers(0, SEQUENCES - 1), st.integers(1, 3), st.integers(0, 4)),
+        st.tuples(st.just("remove"), st.integers(0, SEQUENCES - 1), st.integers(0, 5)),
+        st.tuples(st.just("copy"), st.integers(0, SEQUENCES - 1), st.integers(0, SEQUENCES - 1)),
+        st.tuples(st.just("clear")),
+    ),
+    max_size=25,
+)
+
+
+class Device:
+    """A K tensor that remembers which token was written to which row, and the sequences as lists of tokens."""
+
+    def __init__(self, kind):
+        self.cache = KvCache(kind, SEQUENCES, CELLS if kind == "streams" else SEQUENCES * CELLS)
+        self.rows = np.full(self.cache.rows, -1)
+        self.taken = [0]
+        self.feeds = {n: Feed(self.cache, self.taken, n) for n in (1, 2, 3)}
+        self.expected = [[] for _ in range(SEQUENCES)]
+
+    def place(self, sequence, count, back, *, tokens):
+        """A step of `count` tokens, `back` tokens before the end."""
+        held = self.expected[sequence]
+        position = max(len(held) - back, 0)
+        if position + count > CELLS:
+            return
+        self.expected[sequence] = [*held[:position], *tokens]
+        self.taken[:] = [sequence]
+        values = self.feeds[count].inputs(position, np.zeros(count, np.int32))
+        self.rows[values["k_idxs"]] = tokens
+        stream = self.rows.reshape(self.cache.streams, -1)[values["inp_streams"][0] if self.cache.streams > 1 else 0]
+        for t, row in enumerate(values["kq_mask"]):
+            seen = stream[row == 0]
+            assert sorted(seen) == sorted(self.expected[sequence][: position + t + 1])
+            assert np.isneginf(row[row != 0]).all()
+
+    def remove(self, sequence, first):
+        self.cache.remove(sequence, first)
+        self.expected[sequence] = self.expected[sequence][:first]
+
+    def copy(self, source, target):
+        copied = self.cache.copy(source, target)
+        self.expected[target] = [*self.expected[source]]
+        if copied is not None:
+            self.rows[copied.target : copied.target + copied.count] = self.rows[
+                copied.source : copied.source + copied.count
+            ]
+
+    def clear(self):
+        self.cache.clear()
+        self.expected = [[] for _ in range(SEQUENCES)]
+
+    def sequences(self):
+        """What the cells of each sequence hold, in order."""
+        cells = self.rows.reshape(self.cache.streams, -1)
+        return [cells[self.cache.stream(s), self.cache.seen(s)].tolist() for s in range(SEQUENCES)]
+
+
+@given(OPERATIONS)
+def test_both_kinds_hold_and_show_exactly_each_sequences_own_tokens(operations):
+    devices, token = [Device(kind) for kind in KINDS], 0
+    for name, *arguments in operations:
+        more = {}
+        if name == "place":
+            more["tokens"] = range(token, token := token + arguments[1])
+        for device in devices:
+            getattr(device, name)(*arguments, **more)
+            assert device.sequences() == device.expected
+            users = np.zeros_like(device.cache.users)
+            for sequence in range(SEQUENCES):
+                users[device.cache.stream(sequence), device.cache.seen(sequence)] += 1
+            assert np.array_equal(users, device.cache.users)
+    assert devices[0].expected == devices[1].expected
