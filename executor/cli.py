@@ -68,7 +68,7 @@ def _lengths(_ctx: click.Context, _parameter: click.Parameter, value: str) -> in
 @click.option("--context", type=click.IntRange(1), help="The most tokens of a sequence.  [default: the model's]")
 @click.option(
     "--sync", "strategies", metavar="NAME,...", callback=_names,
-    help="Synchronisation strategies: sccc, saaas, aaas, aaag, aaeg, aga, ggg.  [default: all]",
+    help="Synchronisation strategies: sccc, saaas, aaas, aaag, aaeg, aga, ggg.  [default: all that fit]",
 )  # fmt: skip
 @click.option(
     "--concurrency", metavar="MODE,...", callback=_names, default="sequential", show_default=True,
@@ -152,11 +152,11 @@ def run(
     Repeats are interleaved: the first of every combination, then the second, so that drift hits all alike.
     """
     from executor.passes import chosen_passes, pass_figures, record_traced
-    from executor.run import Configuration, combinations, execute
+    from executor.run import Configuration, combinations, execute, fitting_strategies
     from executor.run_directory import refuse_existing, write_run
-    from executor.strategies import STRATEGIES
 
-    chosen = combinations(Configuration(**options), strategies or tuple(STRATEGIES), concurrency or ("sequential",))
+    base = Configuration(**options)
+    chosen = combinations(base, strategies or fitting_strategies(base), concurrency or ("sequential",))
     if not force:
         refuse_existing(runs, chosen)
     traced = chosen_passes(options["backend"], passes)

@@ -94,15 +94,13 @@ def assign_devices(graph: Graph, placement: Placement) -> dict[Tensor, Device]:
 
 def _layers(nodes: Sequence[Tensor]) -> dict[Tensor, int]:
     """The layer of every node: -1 before the first block, and behind the last one the number of blocks."""
-    found: dict[Tensor, int] = {}
-    blocks = 1 + max((int(m[1]) for node in nodes if (m := BLOCK_NAME.match(node.name))), default=-1)
-    reached = -1
-    for node in nodes:
-        if match := BLOCK_NAME.match(node.name):
-            reached = int(match[1])
-            found[node] = reached
-        else:
-            found[node] = blocks if reached >= 0 else -1
+    named = [int(match[1]) if (match := BLOCK_NAME.match(node.name)) else None for node in nodes]
+    end = max((i for i, block in enumerate(named) if block is not None), default=-1)
+    blocks = 1 + max((block for block in named if block is not None), default=-1)
+    found, reached = {}, -1
+    for i, (node, block) in enumerate(zip(nodes, named, strict=True)):
+        reached = reached if block is None else block
+        found[node] = blocks if i > end >= 0 else reached
     return found
 
 

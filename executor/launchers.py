@@ -81,7 +81,8 @@ class GraphLaunch:
     name: ClassVar[str] = "graph"
 
     def __init__(self, backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
-        self._backend, self._launches = backend, 0
+        self._backend, self._launches, self._launched = backend, 0, 0  # since `take`; graphs before
+        self._gone = Counter[str]()  # what became of graphs that are no more
         self._events: list[Event] = []
         self._graphs: list[GraphPlan] = []
         self.take(plan, kernels)
@@ -90,11 +91,16 @@ class GraphLaunch:
         """Issue this from now on."""
         backend, parts = self._backend, plan.parts
         self._plan, self._kernels = plan, kernels
+        self._launched, self._launches = self._launched + self._launches * len(self._graphs), 0
         while plan.cut and len(self._events) < plan.events:
             self._events.append(backend.event())
         wanted = [part for part in parts if isinstance(part, Part)]
         for graph, part in zip(self._graphs, wanted, strict=False):
             graph.become(part.plan, kernels)
+        for graph in self._graphs[len(wanted) :]:
+            backend.free_graph(graph.graph)
+            self._gone += graph.outcomes + Counter(freed=1)
+        self._graphs = self._graphs[: len(wanted)]
         self._graphs += [GraphPlan(backend, part.plan, kernels) for part in wanted[len(self._graphs) :]]
         self._prepare(parts)
 
@@ -119,10 +125,10 @@ class GraphLaunch:
 
     @property
     def outcomes(self) -> Counter[str]:
-        """Every launch that did not change a graph used it again."""
-        total = sum((graph.outcomes for graph in self._graphs), Counter())
-        changed = total["created"] + total["updated"] + total["reinstantiated"]
-        total["reused"] = max(self._launches * len(self._graphs) - changed, 0)
+        """A graph's launches but the first after each change use it again."""
+        total = sum((graph.outcomes for graph in self._graphs), self._gone.copy())
+        changes = total["created"] + total["updated"] + total["reinstantiated"]
+        total["reused"] = max(self._launched + self._launches * len(self._graphs) - changes, 0)
         return total
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
 from executor.backends.cuda_weights import dequantised, encoded
 from executor.backends.interface import Array, Backend, Buffer, HostArray
-from executor.devices import HOST, Device
+from executor.devices import Device
 from executor.graph import BLOCK_FORMATS, Tensor
 from executor.models.step import random_weight
 from executor.placement import BufferPlan
@@ -18,6 +19,8 @@ from tracer.errors import ExecutionError
 Backends = Mapping[Device, Backend]
 Weights = dict[Device, dict[str, Array]]
 State = dict[tuple[Device, str], Buffer]
+COPIED: Final = Device("copied")
+"""Where `load_weights` keeps experts' weights that stay on the host, in the dtype of the device they are copied to."""
 Place = tuple[Buffer, int]
 """Where a tensor begins."""
 
@@ -34,7 +37,7 @@ def load_weights(backends: Backends, splits: Sequence[Split], seed: int, loaded:
     loaded = {} if loaded is None else loaded
     for split in splits:
         backend, arrays = backends[split.device], loaded.setdefault(split.device, {})
-        host = loaded.setdefault(HOST, {}) if split.copied else {}
+        host = loaded.setdefault(COPIED, {}) if split.copied else {}
         for weight in split.copied:
             if weight.name not in host:
                 host[weight.name] = _kept_on_host(backend, weight, seed)

@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
-from executor.backends.interface import Array
+from executor.backends.interface import Array, HostArray
 from executor.concurrency import MAIN_STREAM
-from executor.devices import HOST
 from executor.experts import CopiedWeights, ExpertCopies
 from executor.graph import Tensor
 from executor.launchers import LAUNCHERS, Launcher
-from executor.memory import Backends, Place, State, Weights, bind
+from executor.memory import COPIED, Backends, Place, State, Weights, bind
 from executor.models.step import HostArrays
 from executor.names import lookup
 from executor.prepare import PreparedSplit
@@ -24,6 +23,10 @@ class Piece:
 
     What comes from another accelerator has several places that take turns, so that it can be copied while that of the
     step before is still read; each turn has its kernels. An event says when those of a turn have run.
+
+    Attributes:
+        arrays: of the first turn; only what comes from other accelerators, now or in an earlier split, has others.
+        places: of every tensor in each turn.
 
     Args:
         backends: of all devices.
@@ -41,32 +44,39 @@ class Piece:
         self.backend = backend = backends[split.device]
         self.name = f"split {number}: {split.device}"
         fetched = {leaf: o for leaf, o in split.origins.items() if leaf in split.inputs}
-        peers = {
-            leaf: o for leaf, o in fetched.items() if not (split.device.is_host or before[o.split].split.device.is_host)
-        }
-        self.read = [backend.event() for _ in range(turns)] if peers else []
+        peers = [
+            leaf for leaf, o in fetched.items() if not (split.device.is_host or before[o.split].split.device.is_host)
+        ]
+        taken = [before[o.split].places[o.node] for leaf, o in split.origins.items() if leaf not in split.inputs]
+        count = max([turns if peers else 1, *(len(places) for places in taken)])
+        self.read = [backend.event() for _ in range(count)] if peers else []
         self.fetched: list[list[Copy]] = []
         self.launchers: list[Launcher] = []
         arena = backend.alloc(prepared.memory.peak_bytes)
         elsewhere = dict(self._elsewhere(before, state))
-        for turn in range(max(len(self.read), 1)):
+        self.places: dict[Tensor, list[Place]] = {}
+        for turn in range(count):
+            of_turn = {leaf: places[turn % len(places)] for leaf, places in elsewhere.items()}
             if turn:
-                elsewhere |= {leaf: (backend.alloc(leaf.nbytes), 0) for leaf in peers}
-            bound = bind(backend, split, prepared.memory, weights[split.device], state, arena, elsewhere)
-            arrays: dict[Tensor, Array] = bound[0]
+                of_turn |= {leaf: (backend.alloc(leaf.nbytes), 0) for leaf in peers}
+            arrays, places = bind(backend, split, prepared.memory, weights[split.device], state, arena, of_turn)
             if turn == 0:
-                self.arrays, self.places = arrays, bound[1]
+                self.arrays: dict[Tensor, Array] = arrays
+            for tensor, place in places.items():
+                self.places.setdefault(tensor, []).append(place)
             kernels = {n: backend.kernel(n, arrays[n], [arrays[s] for s in n.src]) for n in split.nodes if n.has_kernel}
             way = lookup("launch kind", "eager" if split.device.is_host else launch, LAUNCHERS)
             self.launchers.append(way(backend, prepared.plan, kernels))
             self.fetched.append(
                 [self._fetch(arrays[leaf], before[o.split], o.node, turn) for leaf, o in fetched.items()]
             )
+        self._sent = [leaf for leaf in split.inputs if leaf not in split.origins]
+        self._made: dict[tuple[Tensor, int], tuple[HostArray, Copy]] = {}
         self.experts = self._expert_copies(before, weights)
         self.sources = [source for source in dict.fromkeys(c.backend for c in self.fetched[0]) if source != backend]
 
-    def _elsewhere(self, before: list[Piece], state: State) -> Iterator[tuple[Tensor, Place]]:
-        """Leaves outside the arena: of earlier splits of the device; on the host, what accelerators copy to.
+    def _elsewhere(self, before: list[Piece], state: State) -> Iterator[tuple[Tensor, list[Place]]]:
+        """Leaves outside the arena, in each turn: of earlier splits of the device; on the host, where copies arrive.
 
         And copied weights: those of all splits of a device share memory, since they are used one split after the other.
         """
@@ -74,20 +84,20 @@ class Piece:
             key = (self.split.device, f"copied weight {number} of {weight.nbytes} bytes")
             if key not in state:
                 state[key] = self.backend.alloc(weight.nbytes)
-            yield weight, (state[key], 0)
+            yield weight, [(state[key], 0)]
         for leaf, origin in self.split.origins.items():
             source = before[origin.split]
             if leaf not in self.split.inputs:
                 yield leaf, source.places[origin.node]
             elif self.split.device.is_host:
-                yield leaf, (source.backend.host_array((leaf.nbytes,), "uint8"), 0)
+                yield leaf, [(source.backend.host_array((leaf.nbytes,), "uint8"), 0)]
 
     def _expert_copies(self, before: list[Piece], weights: Weights) -> list[ExpertCopies]:
         found: dict[Tensor, list[CopiedWeights]] = {}
         home: dict[Tensor, Piece] = {}
         for weight, origin in self.split.copied.items():
             found.setdefault(origin.node, []).append(
-                CopiedWeights(weight, self.places[weight], weights[HOST][weight.name])
+                CopiedWeights(weight, self.places[weight][0], weights[COPIED][weight.name])
             )
             home[origin.node] = before[origin.split]
         return [
@@ -117,8 +127,13 @@ class Piece:
         return sum((launcher.outcomes for launcher in self.launchers), Counter())
 
     def sent(self, values: HostArrays) -> Iterator[tuple[str, Copy]]:
-        """Name and copy of every input that the host sends."""
-        for leaf in self.split.inputs:
-            if leaf not in self.split.origins and leaf.name in values:
-                send = partial(self.backend.copy_to_device, self.arrays[leaf], values[leaf.name], MAIN_STREAM)
-                yield leaf.name, Copy(send, self.backend)
+        """Name and copy of every input that the host sends; most are in the same memory at every step."""
+        for leaf in self._sent:
+            source = values.get(leaf.name)
+            if source is None:
+                continue
+            known = self._made.get((leaf, id(source)))
+            if known is None or known[0] is not source:
+                send = partial(self.backend.copy_to_device, self.arrays[leaf], source, MAIN_STREAM)
+                known = self._made[leaf, id(source)] = source, Copy(send, self.backend)
+            yield leaf.name, known[1]

@@ -145,7 +145,7 @@ class Prefill:
         for piece in scheduler.pieces:
             for tensor in (node.root for node in piece.split.nodes if node.op.endswith("set_rows")):
                 part = Tensor(tensor.name, "none", (rows.count, tensor.shape[1]), tensor.dtype)
-                buffer, row = piece.places[tensor][0], part.nbytes // rows.count
+                buffer, row = piece.places[tensor][0][0], part.nbytes // rows.count
                 source, target = (
                     piece.backend.array(buffer, first * row, part) for first in (rows.source, rows.target)
                 )

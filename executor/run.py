@@ -25,8 +25,8 @@ from executor.names import lookup
 from executor.prepare import Prepared, prepare
 from executor.prompts import MICRO_BATCH, Prefill, Prompts
 from executor.scheduler import Scheduler
-from executor.strategies import SCCC, STRATEGIES, Strategy
-from executor.tape import refuse_hazards
+from executor.strategies import SCCC, STRATEGIES, Strategy, fitting
+from executor.tape import Tape, TapeBackend, refuse_hazards
 from tracer.errors import UsageError
 from tracer.recorders import annotate
 from tracer.recorders.host import HostRecorder
@@ -400,6 +400,14 @@ class _Run:
             self._recorder.trace if self._recorder is not None else Trace({}),
             [{name: piece.outcomes[name] for name in OUTCOMES} for piece in self._scheduler.pieces],
         )
+
+
+def fitting_strategies(configuration: Configuration) -> list[str]:
+    """The strategies that are safe on the configuration's devices."""
+    c = configuration
+    backend = TapeBackend(Tape(), Device(c.backend, staged=c.staging))
+    cut = c.devices > 1 or c.gpu_layers is not None or c.experts != "device"
+    return fitting(backend.guarantees, several=c.devices > 1, cut=cut)
 
 
 def combinations(base: Configuration, strategies: Iterable[str], concurrency: Iterable[str]) -> list[Configuration]:

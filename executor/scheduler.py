@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
-from executor.backends.interface import Array, HostArray
+from executor.backends.interface import Array, Guarantee, HostArray
 from executor.concurrency import MAIN_STREAM
 from executor.graph import Tensor
 from executor.kv_cache import Position
@@ -54,12 +54,10 @@ class Scheduler:
         self._prepared, self._strategy, self._keep_logits = prepared, strategy, keep_logits
         devices = [part.split.device for part in prepared.splits]
         self._several = len({device for device in devices if not device.is_host}) > 1
-        for device in devices if not allow_hazards else ():
-            check_needs(strategy, backends[device].name, backends[device].guarantees, self._several)
-        if len(devices) > 1 and not strategy.splits:
-            raise UsageError(
-                f"strategy {strategy.name!r} needs the whole step on one device, not {len(devices)} splits"
-            )
+        for device in devices:
+            backend, cut = backends[device], len(devices) > 1
+            guarantees = frozenset(Guarantee) if allow_hazards else backend.guarantees
+            check_needs(strategy, backend.name, guarantees, several=self._several, cut=cut)
         if strategy.advances_on_device != (prepared.step.history is not None):
             raise ExecutionError(f"strategy {strategy.name!r} and the graph disagree on who advances the step")
         self._state: State = {} if prefill is None else dict(prefill._state)
@@ -80,15 +78,19 @@ class Scheduler:
         self._early: list[Copy] = []
         self._steps = 0
         self._staged = all(piece.backend.staged for piece in self.pieces)
+        self._simple = len(self.pieces) == 1 and len(self._last.launchers) == 1 and not self._last.experts
+        self._launch = self._last.launchers[0].launch
+        self._room = 0
         self._kept = self._keep_inputs()
 
     def _keep_inputs(self) -> list[HostArrays]:
         """The host's copies of the inputs, where the strategy has several or copies read the host's memory later."""
-        backend, count = self._last.backend, self._strategy.host_copies
-        if count == 1 and self._staged:
+        count = self._strategy.host_copies
+        if (count == 1 and self._staged) or self._strategy.sends_early:
             return []
         inputs = self._prepared.step.graph.inputs
-        return [{leaf.name: backend.host_array(leaf.shape, leaf.dtype) for leaf in inputs} for _ in range(count)]
+        make = np.zeros if self._staged else self._last.backend.host_array  # what is read later is read fast
+        return [{leaf.name: make(leaf.shape, leaf.dtype) for leaf in inputs} for _ in range(count)]
 
     def begin(self, tokens: HostArray, position: Position = 0) -> None:
         """Start all sequences from these tokens: anew, or at the position behind a prompt whose state is there.
@@ -97,6 +99,9 @@ class Scheduler:
         """
         self._set_tokens(tokens.astype(np.int32))
         self._position, self._begun = position, self._steps
+        step = self._prepared.step
+        self._room = max(step.context - int(np.max(position)), 0) // step.prompt  # steps
+        self._last.backend.activate()
         self._prepare_copies()
         self._send_early()
         values = self._prepared.step.start(position, tokens)
@@ -120,36 +125,41 @@ class Scheduler:
 
     def submit(self) -> None:
         """Send and launch a step, and wait for nothing that the strategy does not wait for."""
-        step = self._prepared.step
-        if not self._fits:
-            raise UsageError(f"the context of {step.context} cells is full")
-        self._keep()
-        for piece, copies in zip(self.pieces, self._copies, strict=True):
-            with self._range(piece):
-                self._run(piece, copies)
-        self._position = self._position + step.prompt
+        if not self._room:
+            raise UsageError(f"the context of {self._prepared.step.context} cells is full")
+        if self._kept:
+            self._keep()
+        if self._simple:
+            self._strategy.send(self._last.backend, self._copies[0])
+            self._launch()
+        else:
+            for piece, copies in zip(self.pieces, self._copies, strict=True):
+                with self._range(piece):
+                    self._run(piece, copies)
+        self._position = self._position + self._prepared.step.prompt
+        self._room -= 1
         self._steps += 1
 
     def _keep(self) -> None:
         """Take the inputs into the host's copy of them whose turn it is."""
-        if self._kept:
-            number = self._steps % len(self._kept)
-            if len(self._kept) > 1:
-                self._strategy.reclaim(number)
-            for name, values in self._values.items():
-                self._kept[number][name][...] = values
+        number = self._steps % len(self._kept)
+        if len(self._kept) > 1:
+            self._strategy.reclaim(number)
+        for name, values in self._values.items():
+            self._kept[number][name][...] = values
 
     def _run(self, piece: Piece, copies: list[Copy]) -> None:
         if self._several:
             piece.backend.activate()
         if piece.experts:
             copies = [*copies, *(copy for experts in piece.experts for copy in experts.copies())]
+        waits = piece.split.device.is_host and not self._strategy.waits_for_copies
+        if waits and not self._staged:
+            self._strategy.settle()
         self._strategy.send(piece.backend, copies)
-        if piece.split.device.is_host and not self._strategy.waits_for_copies:
+        if waits:
             for source in piece.sources:  # its compute is a call, not something that can be ordered behind a copy
                 source.synchronize(MAIN_STREAM)
-            if not self._staged:
-                self._strategy.settle()
         piece.launch(self._steps)
 
     def _range(self, piece: Piece) -> AbstractContextManager[object]:
@@ -169,7 +179,7 @@ class Scheduler:
     def _prepare_copies(self) -> None:
         """The next step's inputs, made while the device still computes; only the tokens are filled in later."""
         step = self._prepared.step
-        values = self._values = step.feed(self._position, self._tokens) if self._fits and not step.history else {}
+        values = self._values = step.feed(self._position, self._tokens) if self._room and not step.history else {}
         late = step.late if self._strategy.sends_early else frozenset(values)
         sources = self._kept[self._steps % len(self._kept)] if self._kept and values else values
         self._copies, self._early = [], []
@@ -177,11 +187,6 @@ class Scheduler:
             sent, fetched = list(piece.sent(sources)), piece.fetched[self._steps % len(piece.fetched)]
             self._copies.append([*(copy for name, copy in sent if name in late), *fetched])
             self._early += [copy for name, copy in sent if name not in late]
-
-    @property
-    def _fits(self) -> bool:
-        """Whether there are cells for one more step."""
-        return int(np.max(self._position)) + self._prepared.step.prompt <= self._prepared.step.context
 
     def _send_early(self) -> None:
         if self._early:

@@ -60,7 +60,7 @@ class Split:
 def split_graph(graph: Graph, assigned: Mapping[Tensor, Device], *, copy_experts: bool = False) -> list[Split]:
     """Cut the nodes, in graph order, where their device changes.
 
-    A graph of one device is taken as it is. Nodes without kernels go where they are read.
+    A graph of one accelerator is taken as it is. Nodes without kernels go where they are read.
 
     Args:
         copy_experts: experts' weights stay on the host. So cut before products with experts, too: which of them a step
@@ -68,7 +68,7 @@ def split_graph(graph: Graph, assigned: Mapping[Tensor, Device], *, copy_experts
     """
     kernels = [node for node in graph.nodes if node.has_kernel]
     devices = list(dict.fromkeys(assigned[node] for node in kernels or graph.nodes))
-    if len(devices) < 2 and not copy_experts:
+    if len(devices) < 2 and not copy_experts and not devices[0].is_host:
         read = {source.root for node in graph.nodes for source in node.src}
         inputs, same = [leaf for leaf in graph.inputs if leaf in read], {t: t for t in (*graph.leaves, *graph.nodes)}
         return [Split(devices[0], tuple(graph.nodes), tuple(inputs), tuple(graph.leaves), results=same)]

@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 from executor.backends.interface import Array, Backend, Event, Guarantee, HostArray
 from executor.concurrency import MAIN_STREAM
-from tracer.errors import UnsafePlanError
+from tracer.errors import UnsafePlanError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,20 +231,35 @@ STRATEGIES: Final[Mapping[str, type[Strategy]]] = {s.name: s for s in (SCCC, SAA
 """Name -> strategy."""
 
 
-def check_needs(strategy: Strategy, backend: str, guarantees: frozenset[Guarantee], several: bool = False) -> None:
-    """Refuse a strategy on a backend that does not guarantee what it needs, on several of its devices if so.
+def check_needs(
+    strategy: Strategy, backend: str, guarantees: frozenset[Guarantee], *, several: bool = False, cut: bool = False
+) -> None:
+    """Refuse a strategy on a backend that does not guarantee what it needs.
+
+    Args:
+        several: whether the step is spread over several of its devices.
+        cut: whether it is cut into splits.
 
     Raises:
         UnsafePlanError: names both and what is missing.
+        UsageError: the strategy takes no splits.
     """
-
-    def needs(of: Strategy | type[Strategy]) -> frozenset[Guarantee]:
-        return of.needs | (of.needs_between if several else frozenset())
-
-    missing = sorted(need.value for need in needs(strategy) - guarantees)
+    missing = sorted(need.value for need in _needs(type(strategy), several) - guarantees)
     if missing:
-        safe = ", ".join(s.name for s in STRATEGIES.values() if needs(s) <= guarantees)
+        safe = ", ".join(fitting(guarantees, several=several, cut=cut))
         raise UnsafePlanError(
             f"strategy {strategy.name!r} needs a guarantee that backend {backend!r} does not give: "
             f"{'; '.join(missing)}. Safe there: {safe}"
         )
+    if cut and not strategy.splits:
+        safe = ", ".join(fitting(guarantees, several=several, cut=cut))
+        raise UsageError(f"strategy {strategy.name!r} needs the whole step on one device. These take splits: {safe}")
+
+
+def fitting(guarantees: frozenset[Guarantee], *, several: bool = False, cut: bool = False) -> list[str]:
+    """The strategies that are safe there, see `check_needs`."""
+    return [s.name for s in STRATEGIES.values() if _needs(s, several) <= guarantees and (s.splits or not cut)]
+
+
+def _needs(strategy: type[Strategy], several: bool) -> frozenset[Guarantee]:
+    return strategy.needs | (strategy.needs_between if several else frozenset())

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from executor.backends.interface import Backend, HostArray
-from executor.devices import HOST, Device
+from executor.devices import Device
 from executor.graph import Flag, Tensor
 from executor.happens_before import (
     HOST_STREAM,
@@ -27,11 +27,11 @@ from executor.happens_before import (
     happens_before,
 )  # fmt: skip
 from executor.hazards import Hazard, unordered
-from executor.memory import Weights
+from executor.memory import COPIED, Weights
 from executor.plans import Plan, Record, Wait
 from executor.prepare import Prepared
 from executor.scheduler import Scheduler
-from executor.strategies import SCCC, Strategy
+from executor.strategies import SCCC, Strategy, check_needs
 from tracer.errors import UnsafePlanError
 from tracer.recorders.host import HostRecorder
 
@@ -233,7 +233,8 @@ class _TapedScheduler(Scheduler):
 
     def fetch(self) -> None:
         super().fetch()
-        self.note("sampling", {"logits": self._logits}, writes=False)
+        read = {"logits": self._logits} if self._sampled is None else {"sampled": self._sampled}
+        self.note("sampling", read, writes=False)
         self.note("sampling", {"inp_tokens": self._tokens}, writes=True)
 
 
@@ -245,6 +246,11 @@ def refuse_hazards(prepared: Prepared, strategy: Strategy, *, together: bool = F
     """
     if strategy.advances_on_device != (prepared.step.history is not None):
         strategy = SCCC()  # as the prompts of a strategy that advances on the device
+    devices = dict.fromkeys(part.split.device for part in prepared.splits)
+    several = sum(not device.is_host for device in devices) > 1
+    for device in devices:
+        guarantees = TapeBackend(Tape(), device).guarantees
+        check_needs(strategy, device.backend, guarantees, several=several, cut=len(prepared.splits) > 1)
     if hazards := find_run_hazards(prepared, type(strategy)(), together=together):
         raise UnsafePlanError(
             f"strategy {strategy.name!r} is a race between steps, {len(hazards)} in all: {hazards[0]}. "
@@ -272,7 +278,7 @@ def find_run_hazards(prepared: Prepared, strategy: Strategy, *, together: bool =
         for device, backend in backends.items()
     }
     copied = [weight for part in prepared.splits for weight in part.split.copied]
-    weights.setdefault(HOST, {}).update({weight.name: np.empty((weight.shape[0], 0)) for weight in copied})
+    weights.setdefault(COPIED, {}).update({weight.name: np.empty((weight.shape[0], 0)) for weight in copied})
     _TapedScheduler.tape = tape
     scheduler = _TapedScheduler(backends, prepared, strategy, "graph", weights, allow_hazards=True)
     tokens = np.zeros(prepared.step.batch * prepared.step.prompt, np.int32)

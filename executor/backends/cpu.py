@@ -118,15 +118,18 @@ class CpuBackend(Backend):
         """Read on this device's stream, while the other's waits."""
         if not isinstance(peer, CpuBackend):
             raise ExecutionError(f"backend 'cpu' cannot copy to backend {peer.name!r}")
-        start, correlation = self._clock(), next(self._correlations)
         _check_copy(destination, source)
-        own, other, done = self._stream(stream), peer._stream(stream), Ticket()
-        if after.recorded is not None:
-            own.put(after.recorded.wait)
-        own.put(partial(self._run_copy, "PtoP", destination, source, stream, correlation))
-        own.put(done.happen)
-        other.put(done.wait)
+        self.event_wait(after, stream)
+        start, correlation = self._clock(), next(self._correlations)
+        self._stream(stream).put(partial(self._run_copy, "PtoP", destination, source, stream, correlation))
+        self._stream(stream).put(partial(self._pass_failure, peer))
         self._recorder.api("memcpyPeerAsync", start, self._clock(), correlation)
+        done = self.event()
+        self.event_record(done, stream)
+        peer.event_wait(done, stream)
+
+    def _pass_failure(self, peer: CpuBackend) -> None:
+        peer._failure = peer._failure or self._failure
 
     def copy_on_device(self, tensor: Tensor, destination: CpuArray, source: CpuArray, stream: int) -> None:
         """Copy later."""

@@ -6,7 +6,8 @@ memory are prepared beforehand, and a call is stamped for the host recorder only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import count
 from typing import ClassVar, Final
 
@@ -65,13 +66,15 @@ class CudaBackend(CudaCopies):
         self._graphs: list[CudaGraph] = []
         self._event_ids, self._graph_ids = count(1), count(1)
         self._closed = False
-        self._copied: int | None = None  # recorded behind copies to other GPUs; what waits for it has been issued
+        self._copied: CudaEvent | None = None
+        self._reached: set[int] = set()
         self._light: LightPass | None = None
         self._at_head = False
         self.report_to(HostRecorder())
 
     def report_to(self, recorder: HostRecorder) -> None:
         """Report to this recorder from now on."""
+        self.activate()
         self._recorder = recorder
         self._clock, self._called = recorder.clock, recorder.calls.append
         recorder.describe_device(self._device, self._cuda.gpu)
@@ -82,12 +85,24 @@ class CudaBackend(CudaCopies):
 
     def report_late(self) -> None:
         """Report the stamped steps."""
+        self.activate()
         if self._light is not None:
             self._light.report(self._recorder, self._device)
 
     def activate(self) -> None:
         """Make this GPU the current one."""
         self._cuda.runtime.setDevice(self._device)
+
+    @contextmanager
+    def _here(self) -> Iterator[None]:
+        """Make this GPU the current one inside: a strategy may want an event of one GPU between calls to another."""
+        runtime = self._cuda.runtime
+        before = runtime.getDevice()
+        runtime.setDevice(self._device)
+        try:
+            yield
+        finally:
+            runtime.setDevice(before)
 
     def close(self) -> None:
         """Wait for the GPU, then destroy graphs, events and streams, in this order."""
@@ -118,6 +133,7 @@ class CudaBackend(CudaCopies):
 
     def alloc(self, nbytes: int) -> int:
         """Zeroed device memory, which is held until `close`: its address."""
+        self.activate()
         runtime, size = self._cuda.runtime, max(nbytes, 1)
         try:
             memory: int = runtime.malloc(size)
@@ -140,10 +156,12 @@ class CudaBackend(CudaCopies):
 
     def host_array(self, shape: tuple[int, ...], dtype: str) -> HostArray:
         """Pinned memory."""
+        self.activate()
         return pinned_array(self._cuda, shape, dtype)
 
     def load_random(self, destination: CudaArray, weight: Tensor, seed: int) -> None:
         """Large matrices are made on the GPU: the same for a name, a size and a seed, but not the host's values."""
+        self.activate()
         if destination.size <= MADE_ON_DEVICE:
             super().load_random(destination, weight, seed)
             return
@@ -154,6 +172,7 @@ class CudaBackend(CudaCopies):
 
     def kernel(self, node: Tensor, out: CudaArray, src: Sequence[CudaArray]) -> CudaKernel:
         """A call of a kernel with its arguments packed."""
+        self.activate()
         return bind(self._library, node, out, src)
 
     def launch(self, kernel: CudaKernel, stream: int) -> None:
@@ -191,7 +210,8 @@ class CudaBackend(CudaCopies):
 
     def event(self) -> CudaEvent:
         """A new event."""
-        handle = self._cuda.runtime.eventCreateWithFlags(_NO_TIMING)
+        with self._here():
+            handle = self._cuda.runtime.eventCreateWithFlags(_NO_TIMING)
         self._events.append(handle)
         return CudaEvent(next(self._event_ids), handle)
 
@@ -224,6 +244,7 @@ class CudaBackend(CudaCopies):
 
     def instantiate(self, plan: Plan, kernels: Mapping[Tensor, CudaKernel]) -> CudaGraph:
         """Capture the plan as a CUDA graph."""
+        self.activate()
         around = self._light.stamps.kernels if self._light and plan.whole else None
         graph = instantiate(
             self._cuda, plan, kernels, self._streams.__getitem__, next(self._graph_ids),
@@ -234,6 +255,7 @@ class CudaBackend(CudaCopies):
 
     def update_graph(self, graph: CudaGraph, plan: Plan, kernels: Mapping[Tensor, CudaKernel]) -> bool:
         """Capture the plan, and try `cuGraphExecUpdate` with it."""
+        self.activate()
         start = self._clock() if self._recorder.recording else 0
         around = self._light.stamps.kernels if self._light and plan.whole else None
         updated = update(self._cuda, graph, plan, kernels, self._streams.__getitem__, early=self._early, around=around)
@@ -243,6 +265,7 @@ class CudaBackend(CudaCopies):
 
     def free_graph(self, graph: CudaGraph) -> None:
         """Once the GPU is done with it."""
+        self.activate()
         self._graphs.remove(graph)
         self._wait(self._streams[MAIN_STREAM])
         self._cuda.runtime.graphExecDestroy(graph.handle)
@@ -257,6 +280,7 @@ class CudaBackend(CudaCopies):
         Args:
             steps: how many launches the history keeps.
         """
+        self.activate()
         self._light = LightPass(self._library, steps, self._streams[0])
         return self._light.stamps
 
@@ -281,5 +305,6 @@ class CudaBackend(CudaCopies):
             raise ExecutionError("backend 'cuda' is closed")
         self._copies[number] = CopyCount()
         self._recorder.describe_stream(self._device, number)
-        stream: int = self._cuda.runtime.streamCreateWithFlags(_NON_BLOCKING)
+        with self._here():
+            stream: int = self._cuda.runtime.streamCreateWithFlags(_NON_BLOCKING)
         return stream

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Final
 
 from executor.backends.cuda_handles import CudaArray, CudaEvent, Streams
@@ -29,18 +30,24 @@ class CudaCopies(Backend):
     Attributes:
         _copies: per stream, how many copies it was given and how many are done.
         _copied: event recorded behind copies to other GPUs; made when first needed.
+        _reached: GPUs whose memory it may write to, or would if it could.
     """
 
     _cuda: Cuda
     _device: int
     _streams: Streams
     _copies: dict[int, CopyCount]
-    _copied: int | None
+    _copied: CudaEvent | None
+    _reached: set[int]
     _copy: Callable[[int, int, int, int, int], None]
     _wait: Callable[[int], None]
     _recorder: HostRecorder
     _clock: Callable[[], int]
     _called: Callable[[Call], None]
+
+    def _here(self) -> AbstractContextManager[None]:
+        """Make this GPU the current one inside."""
+        raise NotImplementedError
 
     def copy_to_device(self, destination: CudaArray, source: HostArray, stream: int) -> None:
         """Take the values now, the driver a few and a pinned slot many; the GPU copies from there."""
@@ -108,21 +115,31 @@ class CudaCopies(Backend):
             raise ExecutionError(f"backend 'cuda' cannot copy to backend {peer.name!r}")
         if destination.dtype != source.dtype or destination.shape != source.shape:
             raise _unlike(source, destination)
-        runtime, start = self._cuda.runtime, self._clock() if self._recorder.recording else 0
-        own, other = self._streams[stream], peer._streams[stream]
         if self._copied is None:
-            self.activate()
-            self._copied = self.event().handle
-        runtime.streamWaitEvent(own, after.handle)
+            self._copied = self.event()
+        self._reach(peer._device)
+        self.event_wait(after, stream)
+        start = self._clock() if self._recorder.recording else 0
+        own, runtime = self._streams[stream], self._cuda.runtime
         runtime.memcpyPeerAsync(destination.ptr, peer._device, source.ptr, self._device, source.nbytes, own)
-        runtime.eventRecord(self._copied, own)
-        runtime.streamWaitEvent(other, self._copied)
         if start:
             self._called(("memcpyPeerAsync", start, self._clock(), self._device, stream, MISSING))
+        self.event_record(self._copied, stream)
+        peer.event_wait(self._copied, stream)
+
+    def _reach(self, device: int) -> None:
+        """Let this GPU write to another's memory directly, where the machine can; else copies go through the host."""
+        runtime = self._cuda.runtime
+        if device not in self._reached:
+            self._reached.add(device)
+            if runtime.deviceCanAccessPeer(self._device, device):
+                with self._here():
+                    runtime.deviceEnablePeerAccess(device)
 
     def load(self, destination: CudaArray, source: HostArray) -> None:
         """One blocking call; float32 values are encoded in the weight's dtype."""
         start = self._clock() if self._recorder.recording else 0
+        self.activate()
         values = encoded(source, destination.dtype)
         if destination.shape != source.shape or destination.nbytes != values.nbytes:
             raise _unlike(source, destination)

@@ -75,8 +75,11 @@ class Backend(Protocol):
 
     @property
     def guarantees(self) -> frozenset[Guarantee]:
-        """What it promises. Default: everything."""
-        return frozenset(Guarantee) - (frozenset() if self.staged else {Guarantee.ASYNC_SOURCES_STAGED})
+        """What it promises. Default: everything, as far as it stages and copies to other devices."""
+        lacks = set() if self.staged else {Guarantee.ASYNC_SOURCES_STAGED}
+        if type(self).copy_to_peer is Backend.copy_to_peer:
+            lacks.add(Guarantee.PEER_COPIES_IN_ORDER)
+        return frozenset(Guarantee) - lacks
 
     @classmethod
     def start(cls, device: Device) -> Backend:

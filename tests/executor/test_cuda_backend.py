@@ -45,7 +45,9 @@ def hold_up(backend, stream, ms):
     function = backend._cuda.cupy.RawKernel(SPIN, "spin").kernel.ptr
     ns = ctypes.c_uint64(ms * 1_000_000)
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(ns))
-    KernelCall(function, (1, 1), 1, 0, ctypes.addressof(arguments), ()).issue(backend._cuda, backend._streams[stream])
+    KernelCall(function, (1, 1), 1, 0, ctypes.addressof(arguments), None, ()).issue(
+        backend._cuda, backend._streams[stream]
+    )
 
 
 def leaf(shape, dtype="float32", flags=Flag.INPUT):

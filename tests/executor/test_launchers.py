@@ -76,6 +76,21 @@ def test_a_graph_is_kept_updated_or_made_anew(backend):
     assert np.array_equal(one.result, np.arange(8) + 1)
 
 
+@pytest.mark.parametrize("name", ["graph", "rebuild"])
+def test_graphs_that_are_no_longer_needed_are_freed(backend, name):
+    one = Adder(backend, 1)
+    cut = Plan((*one.plan(times=1, stream=1).instructions, Launch(0, one.node)), 2, 2, cut=True)
+    launcher = LAUNCHERS[name](backend, cut, one.kernels)
+    launcher.launch()
+    launcher.take(one.plan(), one.kernels)
+    launcher.launch()
+    launcher.launch()
+    assert np.array_equal(one.result, np.arange(8) + 1)
+    found = launcher.outcomes
+    assert (found["created"], found["freed"]) == (2, 1)
+    assert found["reused"] == (2 if name == "graph" else 0)
+
+
 def test_equality_is_of_kernels_arguments_order_and_streams(backend):
     one, other = Adder(backend, 1), Adder(backend, 1)
     key = key_of(backend, one.plan(), one.kernels)

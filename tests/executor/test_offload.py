@@ -1,11 +1,15 @@
 """Steps cut into splits: every placement computes what one device computes, with the calls that its strategy says."""
 
+import random
+
 import numpy as np
 import pytest
 
+from executor import prepare as prepare_module
+from executor.devices import HOST, Device
 from executor.models import builder_of
 from executor.models.step import first_tokens, random_weights
-from executor.run import Configuration, execute
+from executor.run import Configuration, execute, fitting_strategies
 from executor.strategies import STRATEGIES
 from tests.executor import reference
 from tests.executor.shapes import TEST_SHAPES
@@ -104,3 +108,51 @@ def test_only_the_rows_of_used_experts_are_copied(strategy):
 def test_what_has_no_experts_cannot_copy_them():
     with pytest.raises(UsageError, match="experts cannot be copied: the model has none"):
         execute([Configuration(experts="copy")])
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_any_assignment_of_nodes_to_devices_computes_the_same(number, monkeypatch):
+    """Also values that several splits of a device read from another one, which take turns."""
+    choose = random.Random(number)
+    devices = [*(Device("cpu", index) for index in range(choose.choice([1, 2, 3]))), *([HOST] * choose.randint(0, 1))]
+    model, strategy = choose.choice(["tiny", "moe-tiny", "gdn-tiny"]), choose.choice(SPLITTING)
+    (alone,) = execute([Configuration(model=model, tokens=6, repeats=1, warmup=0)], keep_logits=True)
+    homes = {}  # of state, which stays on one device
+
+    def scattered(graph, placement):
+        if (key := id(graph)) not in homes:
+            homes[key], state, assigned = graph, {}, {}
+            here = choose.choice(devices)
+            for node in graph.nodes:
+                here = choose.choice(devices) if choose.random() < 0.3 else here
+                owned = [s.root for s in (*node.src, node) if s.root.is_state]
+                assigned[node] = state.setdefault(owned[0], here) if owned else here
+        return assigned
+
+    monkeypatch.setattr(prepare_module, "assign_devices", scattered)
+    configuration = Configuration(model=model, strategy=strategy, tokens=6, repeats=1, warmup=0)
+    (result,) = execute([configuration], keep_logits=True)
+    assert np.array_equal(result.logits, alone.logits), (model, strategy, devices)
+
+
+@pytest.mark.parametrize("weights", ["f16", "q8_0"])
+@pytest.mark.parametrize("gpu_layers", [0])
+def test_the_host_computes_the_models_own_format(weights, gpu_layers):
+    (result,) = execute([Configuration(weights=weights, gpu_layers=gpu_layers, tokens=3, repeats=1)], keep_logits=True)
+    assert np.abs(result.logits).max() > 1
+
+
+def test_weights_on_the_host_and_copies_for_the_device_are_kept_apart():
+    placed = [
+        Configuration(model="moe-tiny", experts=e, tokens=3, repeats=1) for e in ("copy", "cpu", "device", "copy")
+    ]
+    first, *others = execute(placed, keep_logits=True)
+    for other in others:
+        assert np.array_equal(other.logits, first.logits)
+
+
+def test_without_a_choice_the_strategies_that_fit_are_run():
+    assert fitting_strategies(Configuration()) == list(STRATEGIES)
+    assert fitting_strategies(Configuration(devices=2)) == SPLITTING
+    assert fitting_strategies(Configuration(staging=False)) == ["sccc", "saaas", "aaas", "aaeg", "ggg"]
+    assert fitting_strategies(Configuration(staging=False, gpu_layers=2)) == ["sccc", "saaas", "aaas", "aaeg"]

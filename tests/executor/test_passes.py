@@ -75,6 +75,15 @@ def test_the_last_layers_go_to_the_device(model, gpu_layers):
     assert assigned[graph.nodes[-1]] == (A if gpu_layers else HOST)  # the output counts as a layer
 
 
+@pytest.mark.parametrize("model", ["tiny", "moe-tiny", "gdn-tiny"])
+@pytest.mark.parametrize(("devices", "gpu_layers"), [(1, 1), (1, 2), (3, None), (4, None), (2, 3)])
+def test_every_device_has_its_layers_in_one_piece(model, devices, gpu_layers):
+    graph = MODELS[model]().graph
+    assigned = assign_devices(graph, Placement(tuple(Device("a", i) for i in range(devices)), gpu_layers))
+    splits = [split.device for split in split_graph(graph, assigned)]
+    assert len(splits) == len(set(splits)) == devices + (gpu_layers is not None)
+
+
 def test_devices_share_the_layers():
     graph = MODELS["tiny"]().graph
     assigned = assign_devices(graph, Placement((A, B)))

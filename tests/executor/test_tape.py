@@ -1,5 +1,6 @@
 """Hazards between steps, copies and the host: what the checker finds is what delays really do to the numbers."""
 
+import re
 import time
 from functools import partial
 from itertools import product
@@ -54,12 +55,19 @@ def test_why_asynchronous_input_copies_were_taken_back(name):
     """Micro-batches follow each other without a sync; the inputs of the next overwrite what copies still read."""
     aaag = STRATEGIES["aaag"]
     plan = prepared("tiny", name, False, aaag, True)
-    said = (
-        r"strategy 'aaag' is a race between steps, \d+ in all: copy of \w+ \(cpu stream 0\) reads the host's (\w+) "
-        r"and keeping the inputs \(next step, host\) writes the host's \1 .*needs an edge from copy of \1"
+    first = str(find_run_hazards(plan, aaag(), together=True)[0])
+    assert re.match(
+        r"copy of \w+ \(cpu stream 0\) reads the host's (\w+) and keeping the inputs \(next step, host\) writes the "
+        r"host's \1 .*needs an edge from copy of \1",
+        first,
     )
-    with pytest.raises(UnsafePlanError, match=said):
+    with pytest.raises(UnsafePlanError, match="'aaag' needs a guarantee that backend 'cpu' does not give"):
         refuse_hazards(plan, aaag(), together=True)
+
+
+def test_a_race_that_no_guarantee_names_is_refused():
+    with pytest.raises(UnsafePlanError, match=r"strategy 'none' is a race between steps, \d+ in all"):
+        refuse_hazards(prepared("tiny", "one", True, NoSync, False), NoSync())
 
 
 class NoSync(Strategy):
