@@ -20,7 +20,8 @@ from gpu_machine import commit, interval, save
 
 import tracer
 from executor.backends.cuda_runtime import load_cuda
-from executor.run import Configuration, Result, execute
+from executor.configuration import Configuration
+from executor.run import Result, execute
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.intervals import total

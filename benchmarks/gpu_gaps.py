@@ -19,8 +19,9 @@ from typing import Any
 from gpu_machine import commit, interval, save
 
 from executor.backends.cuda_runtime import load_cuda
+from executor.configuration import Configuration, combinations
 from executor.passes import pass_figures, record_traced
-from executor.run import Configuration, combinations, execute
+from executor.run import execute
 from executor.run_directory import write_run
 from executor.strategies import STRATEGIES
 from tracer.errors import RecordError

@@ -22,10 +22,11 @@ import numpy as np
 from gpu_machine import commit, interval, machine
 
 from executor.backends.cuda_runtime import load_cuda
+from executor.configuration import Configuration
 from executor.devices import BLOCK_NAME
 from executor.launchers import OUTCOMES
 from executor.models import MODELS
-from executor.run import Configuration, Result, execute
+from executor.run import Result, execute
 
 STRATEGIES = ("sccc", "saaas", "aaas", "aaag")
 POLICIES = ("eager", "graph", "rebuild")

@@ -24,9 +24,10 @@ from typing import Any
 import executor.backends as backends
 from executor.backends.sim import SimBackend
 from executor.calibrate import calibrate
+from executor.configuration import Configuration
 from executor.describe import machine
 from executor.profiles import Profile, load_profile
-from executor.run import Configuration, Result, execute
+from executor.run import Result, execute
 from executor.run_directory import write_run
 from executor.strategies import STRATEGIES
 from tracer import read

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from executor.backends.sim_graph import moved_bytes
 from executor.calibrate_host import HostCalls
+from executor.configuration import Configuration
 from executor.graph import Tensor
 from executor.profiles import OTHER, KernelCost
-from executor.run import Configuration, prepare_configuration
+from executor.run import prepare_configuration
 from tracer import run_json
 from tracer.analysis.tokens import find_steps, step_compute
 from tracer.errors import ExecutionError, FormatError, UsageError

@@ -151,8 +151,9 @@ def run(
 
     Repeats are interleaved: the first of every combination, then the second, so that drift hits all alike.
     """
+    from executor.configuration import Configuration, combinations, fitting_strategies
     from executor.passes import chosen_passes, pass_figures, record_traced
-    from executor.run import Configuration, combinations, execute, fitting_strategies
+    from executor.run import execute
     from executor.run_directory import refuse_existing, write_run
 
     base = Configuration(**options)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from executor.backends import backend_class
+from executor.configuration import Configuration
 from executor.names import lookup
-from executor.run import Configuration
 from tracer import Trace, read, run_json
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.syncs import sync_report

@@ -7,9 +7,10 @@ import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
+from executor.configuration import Configuration
 from executor.describe import run_json
 from executor.describe_graph import run_graph
-from executor.run import Configuration, Result
+from executor.run import Result
 from tracer.errors import UsageError
 from tracer.formats import nsys_parquet
 from tracer.graph_json import GRAPH_FILE, write_graph

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import tracer
-from executor.run import Configuration, execute
+from executor.configuration import Configuration
+from executor.run import execute
 from tracer.errors import IntertokenError
 from tracer.formats import nsys_parquet
 from tracer.recorders.cupti_layout import SETS

@@ -26,10 +26,11 @@ from dashboard.palette import STREAM_COLOURS
 from dashboard.store import RunStore
 from dashboard.timeline.layout import panels
 from dashboard.view import View
+from executor.configuration import Configuration
 from executor.describe_graph import run_graph
 from executor.models import MODELS
 from executor.prepare import prepare
-from executor.run import Configuration, execute
+from executor.run import execute
 from executor.run_directory import write_run
 from tests.dashboard.conftest import served
 from tests.dashboard.traces import decode

@@ -11,8 +11,9 @@ from click.testing import CliRunner
 from executor.backends.sim import SimBackend
 from executor.calibrate import calibrate
 from executor.calibrate_command import register
+from executor.configuration import Configuration
 from executor.profiles import load_profile, read_profile
-from executor.run import Configuration, execute
+from executor.run import execute
 from executor.strategies import STRATEGIES
 from tests.executor.profiles import handmade
 from tracer import Trace, read

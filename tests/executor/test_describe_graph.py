@@ -4,6 +4,7 @@ import pytest
 
 from executor.allocator import ALLOCATORS, Schedule, allocate
 from executor.concurrency import all_regions, map_streams
+from executor.configuration import Configuration
 from executor.dependencies import find_dependencies
 from executor.describe_graph import run_graph, stream_waits
 from executor.devices import Device, Placement
@@ -12,7 +13,7 @@ from executor.graph import Flag
 from executor.models import MODELS
 from executor.plans import Record, Wait, make_plan
 from executor.prepare import Prepared, PreparedSplit, prepare
-from executor.run import Configuration, execute
+from executor.run import execute
 from executor.run_directory import write_run
 from tests.executor.handmade import as_step, graph_of, plan_of, regions_of, split_of
 from tracer import formats

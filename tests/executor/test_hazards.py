@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from executor.allocator import ALLOCATORS, Schedule, allocate
 from executor.concurrency import MODES, Region, map_streams
+from executor.configuration import Configuration
 from executor.dependencies import find_dependencies
 from executor.fusion import fuse
 from executor.graph import Flag
@@ -18,7 +19,7 @@ from executor.hazards import find_hazards, unordered
 from executor.models import MODELS
 from executor.plans import Launch, Record, Wait, make_plan
 from executor.prepare import prepare
-from executor.run import Configuration, execute
+from executor.run import execute
 from tests.executor.handmade import SlowBackend, fan_out_graph, graph_of, plan_of, regions_of, split_of
 from tests.executor.random_graphs import graphs, stream_maps
 from tracer.errors import UnsafePlanError

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from executor.backends.cuda_weights import dequantised, quantised
+from executor.configuration import Configuration
 from executor.models import WEIGHTS, builder_of
 from executor.models.step import first_tokens, random_weights
-from executor.run import Configuration, execute
+from executor.run import execute
 from executor.strategies import STRATEGIES
 from tests.executor import reference
 from tests.executor.shapes import PRODUCT_SHAPES, TEST_SHAPES

@@ -7,12 +7,13 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from executor.configuration import Configuration
 from executor.kv_cache import KINDS
 from executor.launchers import LAUNCHERS
 from executor.models import MODELS, builder_of
 from executor.models.step import random_weights
 from executor.prompts import Prompts
-from executor.run import Configuration, execute
+from executor.run import execute
 from executor.strategies import STRATEGIES
 from tests.executor import reference
 from tests.executor.shapes import TEST_SHAPES

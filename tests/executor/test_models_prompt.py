@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from executor.backends import open_backend
+from executor.configuration import Configuration
 from executor.models import MODELS, builder_of
 from executor.models.step import first_tokens, random_weights
-from executor.run import Configuration, execute
+from executor.run import execute
 from executor.strategies import SCCC, STRATEGIES
 from tests.executor import reference
 from tests.executor.handmade import scheduler_on

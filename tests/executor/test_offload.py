@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from executor import prepare as prepare_module
+from executor.configuration import Configuration, fitting_strategies
 from executor.devices import HOST, Device
 from executor.models import builder_of
 from executor.models.step import first_tokens, random_weights
-from executor.run import Configuration, execute, fitting_strategies
+from executor.run import execute
 from executor.strategies import STRATEGIES
 from tests.executor import reference
 from tests.executor.shapes import TEST_SHAPES

@@ -8,8 +8,9 @@ import pytest
 
 from executor.backends.cpu import CpuBackend
 from executor.backends.cpu_kernels import KERNELS
+from executor.configuration import Configuration, combinations
 from executor.describe import SCHEMA, run_json
-from executor.run import Configuration, combinations, execute
+from executor.run import execute
 from tests.executor.handmade import SlowBackend
 from tracer.errors import ExecutionError, UnsafePlanError, UsageError
 

@@ -11,11 +11,12 @@ from pandas.testing import assert_frame_equal
 
 from executor.backends.sim import SimBackend
 from executor.backends.sim_graph import moved_bytes
+from executor.configuration import Configuration
 from executor.describe import run_json
 from executor.fusion import fuse
 from executor.models import MODELS
 from executor.profiles import Batch, CopyCost, GraphCost, KernelCost, write_profile
-from executor.run import Configuration, execute
+from executor.run import execute
 from executor.strategies import STRATEGIES
 from tests.executor.handmade import summing_step
 from tests.executor.profiles import handmade

@@ -10,11 +10,12 @@ import pytest
 
 from executor.backends.cpu import CpuBackend
 from executor.backends.host import HostBackend
+from executor.configuration import Configuration
 from executor.devices import HOST, Device, Placement
 from executor.memory import load_weights
 from executor.models import MODELS
 from executor.prepare import prepare
-from executor.run import Configuration, execute
+from executor.run import execute
 from executor.scheduler import Scheduler
 from executor.strategies import STRATEGIES, Strategy
 from executor.tape import find_run_hazards, refuse_hazards

@@ -7,8 +7,9 @@ import subprocess
 import numpy as np
 import pytest
 
+from executor.configuration import Configuration
 from executor.passes import MOST_TRACED_TOKENS, record_traced
-from executor.run import Configuration, execute
+from executor.run import execute
 from executor.run_directory import write_run
 from executor.traced_pass import main
 from tracer import formats, read

@@ -6,7 +6,8 @@ from functools import partial
 import pytest
 
 from executor.concurrency import MAIN_STREAM
-from executor.run import Configuration, execute
+from executor.configuration import Configuration
+from executor.run import execute
 from executor.strategies import AAAG, AAAS, GGG, SAAAS, SCCC, STRATEGIES
 from tests.executor.handmade import summing_step
 from tracer.analysis.syncs import sync_report
