@@ -1,8 +1,8 @@
 """The ops in NumPy. A kernel is called as `kernel(out, *sources, **params)` and writes `out`.
 
 Each result row depends on its own token only, by the same instructions for every batch size: the logits of a
-sequence are bitwise the same alone and beside others. Hence vecdot (one BLAS dot per element,
-single-threaded) and not matmul.
+sequence are bitwise the same alone and beside others. Hence a BLAS product of matrix and vector per token (with threads
+where the matrix is large), and not one for all tokens.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def add(out: Array, x: Array, y: Array) -> None:
 
 def mul_mat(out: Array, weight: Array, x: Array) -> None:
     """x times the transposed weight."""
-    np.vecdot(weight, x[..., None, :], out=out)
+    for token in range(len(x)):
+        np.matmul(weight, x[token], out=out[token])
 
 
 def rope(out: Array, x: Array, positions: Array, *, base: float, mode: str, dims: int) -> None:
@@ -137,7 +138,7 @@ def mul_mat_id(out: Array, weights: Array, x: Array, ids: Array) -> None:
     """A product for each token and chosen expert; they may share the token's input."""
     for token, slot in np.ndindex(ids.shape):
         row = x[token, slot if x.shape[1] > 1 else 0]
-        np.vecdot(weights[ids[token, slot]], row, out=out[token, slot])
+        np.matmul(weights[ids[token, slot]], row, out=out[token, slot])
 
 
 def moe_expert_reduce(out: Array, x: Array, weights: Array) -> None:
