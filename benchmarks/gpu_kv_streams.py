@@ -25,6 +25,7 @@ from executor.backends.cuda_runtime import load_cuda
 from executor.backends.interface import Backend, HostArray
 from executor.devices import Device
 from executor.fusion import fuse
+from executor.growing import GrowingScheduler
 from executor.kv_cache import KINDS, KvCache, plan_cache
 from executor.memory import Weights, load_weights
 from executor.models import MODELS
@@ -49,7 +50,7 @@ class Run:
     """
 
     cache: KvCache
-    scheduler: Scheduler
+    scheduler: GrowingScheduler
     first: HostArray
     lengths: HostArray
     prefill_s: float
@@ -57,11 +58,11 @@ class Run:
     def seconds(self, tokens: int) -> float:
         """Of so many token steps behind the prompts."""
         self.scheduler.begin(self.first, self.lengths)
-        self.scheduler.finish()
+        self.scheduler.now.finish()
         start = time.perf_counter()
         for _ in range(tokens):
             self.scheduler.step()
-        self.scheduler.finish()
+        self.scheduler.now.finish()
         return time.perf_counter() - start
 
 
@@ -77,7 +78,6 @@ def make_run(backend: Backend, weights: Weights, kind: str, prompts: Prompts, op
 
     backends = {Device(backend.name): backend}
     step = build(batch=len(prompts.lengths), on_device=strategy.advances_on_device, history=most)
-    step = step if strategy.advances_on_device else sample_on_device(step)
     _, first = prompts.tokens(step.vocabulary, 0)
     start, prefill, scheduler = time.perf_counter(), None, None
     if any(prompts.lengths):
@@ -87,13 +87,18 @@ def make_run(backend: Backend, weights: Weights, kind: str, prompts: Prompts, op
         start = time.perf_counter()
         first = prefill.run()
     seconds = time.perf_counter() - start
-    decode = Scheduler(backends, prepared(step), strategy(), "graph", weights, prefill=scheduler)
-    return Run(cache, decode, first, np.array(prompts.lengths), seconds)
+    sizes: list[Scheduler] = []
+    for size in step.sizes:
+        each = step if size == step.sizes[-1] else build(batch=len(prompts.lengths), attended=size)
+        each = each if strategy.advances_on_device else sample_on_device(each)
+        before = {"smaller": sizes[-1]} if sizes else {"prefill": scheduler}
+        sizes.append(Scheduler(backends, prepared(each), strategy(), "graph", weights, **before))
+    return Run(cache, GrowingScheduler(sizes), first, np.array(prompts.lengths), seconds)
 
 
 def first_sampled(run: Run, on_device: bool) -> HostArray:
     run.seconds(1)
-    return run.scheduler.read_history()["tokens"][0] if on_device else run.scheduler.tokens
+    return run.scheduler.now.read_history()["tokens"][0] if on_device else run.scheduler.now.tokens
 
 
 def measure(options: argparse.Namespace, sequences: int, prompt: int, shared: bool) -> dict[str, Any]:

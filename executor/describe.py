@@ -69,7 +69,8 @@ def measured(result: Result) -> dict[str, Any]:
 def plan_facts(prepared: Prepared) -> dict[str, Any]:
     """Sizes of the plan.
 
-    `kv_cells` are those that attention goes over for every token. `reuse` is what the tensors would take without it /
+    `kv_cells` are those of a stream of the KV cache, `attended_cells` those that attention goes over as it fills; the
+    rest is of the last of these sizes. `reuse` is what the tensors would take without it /
     `peak_bytes`; `fragmentation` is the share of `peak_bytes` above `peak_live_bytes`, which no placement can do
     without; `devices` are those of the splits, in order. run.json has beside them what became of the graphs of each.
     """
@@ -92,6 +93,7 @@ def plan_facts(prepared: Prepared) -> dict[str, Any]:
         "fragmentation": round(1 - live / peak, 3),
         "weight_bytes": sum(weight.nbytes for part in splits for weight in part.split.weights),
         "kv_cells": cache.cells if cache is not None else 0,
+        "attended_cells": [*prepared.step.sizes],
         "state_bytes": sum(state.nbytes for part in splits for state in part.split.state),
         "devices": [str(part.split.device) for part in splits],
     }

@@ -41,6 +41,7 @@ class KvCache:
         sequences: how many there are.
         cells: per stream.
         context: how many tokens the longest sequence may have.
+        sizes: over how many cells attention may go, the least first; the last is `cells`.
         lengths: tokens that each sequence holds.
 
     Example:
@@ -54,10 +55,13 @@ class KvCache:
                [3]]), [[2, 2, 1, 1, 0, 0, 0, 0]])
     """
 
-    def __init__(self, kind: str, sequences: int, cells: int, context: int | None = None) -> None:
+    def __init__(
+        self, kind: str, sequences: int, cells: int, context: int | None = None, sizes: Sequence[int] = ()
+    ) -> None:  # fmt: skip
         lookup("KV cache", kind, dict.fromkeys(KINDS))
         self.kind, self.sequences, self.cells = kind, sequences, cells
         self.context = cells if context is None else context
+        self.sizes = (*(size for size in sizes if size < cells), cells)
         self.streams = 1 if kind == "unified" else sequences
         self.users = np.zeros((self.streams, cells), np.int32)
         """(streams, cells): how many sequences a cell belongs to."""
@@ -71,6 +75,12 @@ class KvCache:
     def stride(self) -> int:
         """By how many cells a sequence moves on when all take one token after the other."""
         return self.sequences if self.kind == "unified" else 1
+
+    @property
+    def held(self) -> int:
+        """Cells of the fullest stream up to the last that is used."""
+        used = np.flatnonzero(self.users.any(axis=0))
+        return int(used[-1]) + 1 if used.size else 0
 
     @property
     def rows(self) -> int:
@@ -112,8 +122,12 @@ class KvCache:
 
     def clear(self) -> None:
         """Free all sequences."""
-        for sequence in range(self.sequences):
-            self.remove(sequence)
+        self.truncate(0)
+
+    def truncate(self, position: Position) -> None:
+        """Let sequences hold no more than so many tokens, one number for all or one each."""
+        for sequence, first in enumerate(np.broadcast_to(position, self.sequences).tolist()):
+            self.remove(sequence, first)
 
     def copy(self, source: int, target: int) -> RowCopy | None:
         """Make `target` hold what `source` holds: in `unified` by sharing its cells, in `streams` by copying rows.
@@ -156,9 +170,8 @@ class KvCache:
 def plan_cache(kind: str, prompts: Sequence[int], tokens: int, context: int, *, shared: bool = False) -> KvCache:
     """The cache of a run in which every sequence takes `tokens` tokens behind its prompt.
 
-    Attention goes over all cells of a stream, so a stream has as many as the run uses, padded: the longest sequence's,
-    or in `unified` the sum of all. llama.cpp pads what is used so far, and builds a new graph when that grows; here one
-    graph serves a whole run.
+    A stream has as many cells as the run uses, padded: the longest sequence's, or in `unified` the sum of all.
+    Attention goes over those that are used so far, padded as well (`sizes`), so that the graph changes as they grow.
 
     Args:
         kind: a name of `KINDS`.
@@ -175,10 +188,12 @@ def plan_cache(kind: str, prompts: Sequence[int], tokens: int, context: int, *, 
     if longest + tokens > context:
         raise UsageError(f"the model has a context of {context}, too small for {longest + tokens} tokens")
     if kind == "streams":
-        return KvCache(kind, sequences, min(context, _padded(longest + tokens)))
+        cells = min(context, _padded(longest + tokens))
+        return KvCache(kind, sequences, cells, sizes=range(_padded(longest + 1), cells, PADDING))
     held = longest if shared else sum(prompts)
     cells = min(sequences * context, _padded(held + sequences * tokens))
-    return KvCache(kind, sequences, cells, min(context, longest + (cells - held) // sequences))
+    sizes = range(_padded(held + sequences), cells, PADDING)
+    return KvCache(kind, sequences, cells, min(context, longest + (cells - held) // sequences), sizes)
 
 
 def _padded(cells: int) -> int:

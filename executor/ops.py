@@ -108,9 +108,10 @@ def flash_attn_ext(
     scale: float,
     name: str,
 ) -> Tensor:
-    """Attention of every token over all cells of one stream of the cache, several query heads per KV head.
+    """Attention of every token over one stream of the cache, several query heads per KV head.
 
-    q (N, heads, D), k and v (count, cells, KV heads, D), mask (N, cells) added to the scaled scores -> (N, heads * D).
+    q (N, heads, D), k and v (count, cells, KV heads, D), mask (N, attended) -> (N, heads * D). The mask is added to the
+    scaled scores, and goes over all cells of a stream or over its first ones.
     The tokens are G groups of N / G; group g sees stream streams[g], with streams (G,) int32. Without `streams` there
     are `count` groups, and group g sees stream g.
     """
@@ -120,7 +121,8 @@ def flash_attn_ext(
         heads % kv_heads == 0 and n % groups == 0 and k.shape == v.shape and k.shape[-1] == d, name,
         "heads do not fit", q, k, v,
     )  # fmt: skip
-    _need(mask.shape == (n, cells), name, "mask wants a row per token and a column per cell", k, mask)
+    fits = len(mask.shape) == 2 and mask.shape[0] == n and 0 < mask.shape[1] <= cells
+    _need(fits, name, "mask wants a row per token and at most a column per cell", k, mask)
     src = (q, k, v, mask) if streams is None else (q, k, v, mask, streams)
     return graph.node(name, "flash_attn_ext", (n, heads * d), q.dtype, src, scale=scale)
 

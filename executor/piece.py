@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
-from executor.backends.interface import Array, HostArray
+from executor.backends.interface import Array, HostArray, Kernel
 from executor.concurrency import MAIN_STREAM
 from executor.experts import CopiedWeights, ExpertCopies
 from executor.graph import Tensor
@@ -34,11 +34,12 @@ class Piece:
         before: the pieces of the splits before it.
         state: of all devices, see `memory.bind`.
         turns: how many places.
+        smaller: the piece of the same split of a smaller step, whose graphs this one takes over, see `take_over`.
     """
 
     def __init__(
         self, backends: Backends, prepared: PreparedSplit, number: int, before: list[Piece], launch: str,
-        weights: Weights, state: State, turns: int,
+        weights: Weights, state: State, turns: int, smaller: Piece | None = None,
     ) -> None:  # fmt: skip
         self.split = split = prepared.split
         self.backend = backend = backends[split.device]
@@ -51,7 +52,8 @@ class Piece:
         count = max([turns if peers else 1, *(len(places) for places in taken)])
         self.read = [backend.event() for _ in range(count)] if peers else []
         self.fetched: list[list[Copy]] = []
-        self.launchers: list[Launcher] = []
+        self.launchers: list[Launcher] = [] if smaller is None else smaller.launchers
+        self._plan, self._kernels = prepared.plan, list[dict[Tensor, Kernel]]()
         arena = backend.alloc(prepared.memory.peak_bytes)
         elsewhere = dict(self._elsewhere(before, state))
         self.places: dict[Tensor, list[Place]] = {}
@@ -65,8 +67,10 @@ class Piece:
             for tensor, place in places.items():
                 self.places.setdefault(tensor, []).append(place)
             kernels = {n: backend.kernel(n, arrays[n], [arrays[s] for s in n.src]) for n in split.nodes if n.has_kernel}
-            way = lookup("launch kind", "eager" if split.device.is_host else launch, LAUNCHERS)
-            self.launchers.append(way(backend, prepared.plan, kernels))
+            self._kernels.append(kernels)
+            if smaller is None:
+                way = lookup("launch kind", "eager" if split.device.is_host else launch, LAUNCHERS)
+                self.launchers.append(way(backend, prepared.plan, kernels))
             self.fetched.append(
                 [self._fetch(arrays[leaf], before[o.split], o.node, turn) for leaf, o in fetched.items()]
             )
@@ -113,6 +117,12 @@ class Piece:
             return Copy(partial(source.backend.copy_to_host, destination, array, MAIN_STREAM), source.backend)
         copy = partial(source.backend.copy_to_peer, backend, destination, array, MAIN_STREAM, self.read[turn])
         return Copy(copy, source.backend)
+
+    def take_over(self) -> None:
+        """Let the graphs become those of this piece."""
+        self.backend.activate()
+        for launcher, kernels in zip(self.launchers, self._kernels, strict=True):
+            launcher.take(self._plan, kernels)
 
     def launch(self, turn: int) -> None:
         """Issue the split's kernels."""

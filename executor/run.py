@@ -14,6 +14,7 @@ from executor.backends.interface import Backend, HostArray
 from executor.configuration import Configuration, check
 from executor.devices import Device
 from executor.fusion import fuse
+from executor.growing import GrowingScheduler
 from executor.kv_cache import KvCache, plan_cache
 from executor.launchers import OUTCOMES
 from executor.memory import Backends, Weights, load_weights
@@ -144,7 +145,7 @@ class _Run:
         def planned(context: int) -> KvCache:
             return plan_cache(c.kv, prompts.lengths, most, context, shared=c.shared_prompt)
 
-        build = partial(
+        build: Builder = partial(
             lookup("model", c.model, models), cache=planned,
             **{name: value for name in ("weights", "context") if (value := getattr(c, name)) is not None},
         )  # fmt: skip
@@ -152,9 +153,14 @@ class _Run:
         step = build(batch=c.batch, on_device=on_device, history=most, keep_logits=keep_logits)
         if not prompts.together and any(node.updates for node in step.graph.nodes):
             raise UsageError(f"model {c.model!r} has recurrent state: prompts must be of one length, and not shared")
-        if c.sampling == "device" and not on_device:
-            step = sample_on_device(step)
-        self.prepared = self._prepare(step, c.concurrency, c.allocator)
+        smaller = [build(batch=c.batch, attended=size) for size in step.sizes[:-1]]
+        self._sizes = [
+            self._prepare(
+                sample_on_device(each) if c.sampling == "device" and not on_device else each, c.concurrency, c.allocator
+            )
+            for each in (*smaller, step)
+        ]
+        self.prepared = self._sizes[-1]
         self._prefill = (
             Prefill(prompts, build, partial(self._prepare, together=True), c.seed) if any(prompts.lengths) else None
         )
@@ -184,7 +190,7 @@ class _Run:
 
     @property
     def _all(self) -> list[Prepared]:
-        return [*(self._prefill.prepared if self._prefill else ()), self.prepared]
+        return [*(self._prefill.prepared if self._prefill else ()), *self._sizes]
 
     def place(self, backends: Backends, weights: dict[WeightsKey, Weights]) -> None:
         """Take memory; weights are shared by all runs of a model, format and seed on a device."""
@@ -196,9 +202,11 @@ class _Run:
         make = partial(Scheduler, backends, launch=c.launch, weights=mine, allow_hazards=c.allow_hazards)
         strategy = SCCC() if self._strategy.advances_on_device else self._strategy
         prefill = self._prefill.place(partial(make, strategy=strategy)) if self._prefill else None
-        self._scheduler = make(
-            prepared=self.prepared, strategy=self._strategy, prefill=prefill, keep_logits=self._keep_logits
-        )  # fmt: skip
+        make = partial(make, strategy=self._strategy, keep_logits=self._keep_logits)
+        sizes = [make(prepared=self._sizes[0], prefill=prefill)]
+        for prepared in self._sizes[1:]:
+            sizes.append(make(prepared=prepared, smaller=sizes[-1]))
+        self._scheduler = GrowingScheduler(sizes)
 
     def _begin(self) -> None:
         """Start all sequences: the prompts, if there are any, up to the first sampled tokens."""
@@ -224,7 +232,7 @@ class _Run:
                 tokens, logits = self._steps("token", self.configuration.tokens)
                 self._kept.seconds.append((self._backends[0].clock() - start) / 1e9)
             if self.prepared.step.history is not None:
-                history = self._scheduler.read_history()
+                history = self._scheduler.now.read_history()
                 tokens, logits = list(history["tokens"]), list(history.get("logits", ()))
         self._kept.tokens.append(np.stack(tokens))
         if self._keep_logits:
@@ -236,10 +244,10 @@ class _Run:
             with annotate(text, index=index):
                 self._scheduler.step()
             if not self._strategy.advances_on_device:
-                tokens.append(self._scheduler.tokens)
+                tokens.append(self._scheduler.now.tokens)
                 if self._keep_logits:
-                    kept.append(self._scheduler.logits)
-        self._scheduler.finish()
+                    kept.append(self._scheduler.now.logits)
+        self._scheduler.now.finish()
         return tokens, kept
 
     @contextmanager
@@ -267,5 +275,5 @@ class _Run:
             np.stack(kept.tokens),
             logits,
             self._recorder.trace if self._recorder is not None else Trace({}),
-            [{name: piece.outcomes[name] for name in OUTCOMES} for piece in self._scheduler.pieces],
+            [{name: piece.outcomes[name] for name in OUTCOMES} for piece in self._scheduler.now.pieces],
         )

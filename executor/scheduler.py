@@ -11,7 +11,7 @@ from executor.concurrency import MAIN_STREAM
 from executor.graph import Tensor
 from executor.kv_cache import Position
 from executor.memory import Backends, State, Weights
-from executor.models.step import HostArrays
+from executor.models.step import DecodeStep, HostArrays
 from executor.piece import Piece
 from executor.prepare import Prepared
 from executor.strategies import Copy, Strategy, check_needs
@@ -30,6 +30,7 @@ class Scheduler:
         weights: as `memory.load_weights` returns them.
         turns: how many places what is copied between accelerators has.
         prefill: the scheduler that takes the prompts of the same sequences; its state is shared.
+        smaller: the scheduler of the same steps over fewer cells, whose state and graphs are shared, see `take_over`.
         keep_logits: fetch the logits even where the device samples.
         allow_hazards: whether backends may lack what the strategy needs.
 
@@ -48,6 +49,7 @@ class Scheduler:
         *,
         turns: int = 4,
         prefill: Scheduler | None = None,
+        smaller: Scheduler | None = None,
         keep_logits: bool = False,
         allow_hazards: bool = False,
     ) -> None:
@@ -60,10 +62,12 @@ class Scheduler:
             check_needs(strategy, backend.name, guarantees, several=self._several, cut=cut)
         if strategy.advances_on_device != (prepared.step.history is not None):
             raise ExecutionError(f"strategy {strategy.name!r} and the graph disagree on who advances the step")
-        self._state: State = {} if prefill is None else dict(prefill._state)
+        shared = smaller or prefill
+        self._state: State = {} if shared is None else dict(shared._state)
         self.pieces: list[Piece] = []
         for number, part in enumerate(prepared.splits):
-            piece = Piece(backends, part, number, self.pieces, launch, weights, self._state, turns)
+            of_smaller = smaller.pieces[number] if smaller else None
+            piece = Piece(backends, part, number, self.pieces, launch, weights, self._state, turns, of_smaller)
             self.pieces.append(piece)
         self._last = self.pieces[-1]
         step = prepared.step
@@ -71,7 +75,8 @@ class Scheduler:
         self._logits = self._last.backend.host_array(step.logits.shape, step.logits.dtype)
         self._sampled = self._last.backend.host_array(step.sampled.shape, step.sampled.dtype) if step.sampled else None
         self._set_tokens(np.zeros(step.batch * step.prompt, np.int32))
-        self._position: Position = 0
+        self.position: Position = 0
+        """Tokens that the sequences hold."""
         self._begun = 0
         self._values: HostArrays = {}
         self._copies: list[list[Copy]] = []
@@ -80,7 +85,8 @@ class Scheduler:
         self._staged = all(piece.backend.staged for piece in self.pieces)
         self._simple = len(self.pieces) == 1 and len(self._last.launchers) == 1 and not self._last.experts
         self._launch = self._last.launchers[0].launch
-        self._room = 0
+        self.room = 0
+        """How many more steps fit."""
         self._kept = self._keep_inputs()
 
     def _keep_inputs(self) -> list[HostArrays]:
@@ -98,9 +104,9 @@ class Scheduler:
         Sequences with prompts of different lengths have a position each, (S,).
         """
         self._set_tokens(tokens.astype(np.int32))
-        self._position, self._begun = position, self._steps
+        self.position, self._begun = position, self._steps
         step = self._prepared.step
-        self._room = max(step.context - int(np.max(position)), 0) // step.prompt  # steps
+        self.room = step.room(position)
         self._last.backend.activate()
         self._prepare_copies()
         self._send_early()
@@ -125,7 +131,7 @@ class Scheduler:
 
     def submit(self) -> None:
         """Send and launch a step, and wait for nothing that the strategy does not wait for."""
-        if not self._room:
+        if not self.room:
             raise UsageError(f"the context of {self._prepared.step.context} cells is full")
         if self._kept:
             self._keep()
@@ -136,8 +142,8 @@ class Scheduler:
             for piece, copies in zip(self.pieces, self._copies, strict=True):
                 with self._range(piece):
                     self._run(piece, copies)
-        self._position = self._position + self._prepared.step.prompt
-        self._room -= 1
+        self.position = self.position + self._prepared.step.prompt
+        self.room -= 1
         self._steps += 1
 
     def _keep(self) -> None:
@@ -179,7 +185,7 @@ class Scheduler:
     def _prepare_copies(self) -> None:
         """The next step's inputs, made while the device still computes; only the tokens are filled in later."""
         step = self._prepared.step
-        values = self._values = step.feed(self._position, self._tokens) if self._room and not step.history else {}
+        values = self._values = step.feed(self.position, self._tokens) if self.room and not step.history else {}
         late = step.late if self._strategy.sends_early else frozenset(values)
         sources = self._kept[self._steps % len(self._kept)] if self._kept and values else values
         self._copies, self._early = [], []
@@ -199,6 +205,11 @@ class Scheduler:
         self._newest = tokens.reshape(self._prepared.step.batch, -1)[:, -1]
 
     @property
+    def step_taken(self) -> DecodeStep:
+        """The step that it runs."""
+        return self._prepared.step
+
+    @property
     def tokens(self) -> HostArray:
         """A copy of the tokens that the last step sampled, (S,); not where the step advances on the device."""
         return self._newest.copy()
@@ -207,6 +218,11 @@ class Scheduler:
     def logits(self) -> HostArray:
         """A copy of the last step's logits, (N, vocabulary), where the host fetches them."""
         return self._logits.copy()
+
+    def take_over(self) -> None:
+        """Let the graphs that it shares become its own."""
+        for piece in self.pieces:
+            piece.take_over()
 
     def finish(self) -> None:
         """Wait for all steps."""

@@ -282,9 +282,10 @@ def find_run_hazards(prepared: Prepared, strategy: Strategy, *, together: bool =
     _TapedScheduler.tape = tape
     scheduler = _TapedScheduler(backends, prepared, strategy, "graph", weights, allow_hazards=True)
     tokens = np.zeros(prepared.step.batch * prepared.step.prompt, np.int32)
+    if prepared.step.cache is not None:
+        prepared.step.cache.clear()
     scheduler.begin(tokens)
-    steps = min(steps, prepared.step.context // prepared.step.prompt)
-    for number in range(steps):
+    for number in range(min(steps, scheduler.room)):
         tape.step = number
         if number and together:
             scheduler.follow(tokens)

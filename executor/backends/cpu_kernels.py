@@ -72,9 +72,10 @@ def cpy(out: Array, x: Array, _destination: Array) -> None:
 def flash_attn_ext(
     out: Array, q: Array, k: Array, v: Array, mask: Array, streams: Array | None = None, *, scale: float
 ) -> None:
-    """Attention of each group of tokens over its stream's cells; the head groups share a KV head."""
+    """Attention of each group of tokens over its stream's first cells; the head groups share a KV head."""
     if streams is not None:
         k, v = k[streams], v[streams]
+    k, v = k[:, : mask.shape[1]], v[:, : mask.shape[1]]
     groups, cells, kv_heads, d = k.shape
     tokens = len(q) // groups
     grouped = q.reshape(groups, tokens, kv_heads, -1, 1, d)

@@ -53,7 +53,7 @@ class SimGraph:
 
 def moved_bytes(node: Tensor) -> int:
     """Bytes a node's kernel reads and writes, by the shapes: what passes inside a fused kernel stays there, rows are
-    read and written one by one, and of experts only the chosen ones are read.
+    read and written one by one, of experts only the chosen ones are read, and of the KV cache what is attended.
     """
     parts: Sequence[Tensor] = node.params.get(PARTS, (node,))
     outside = set(outer_sources(parts))
@@ -73,6 +73,8 @@ def _read_bytes(part: Tensor, place: int, source: Tensor) -> int:
     if (part.op, place) == ("mul_mat_id", 0):
         chosen = part.src[2].shape[0] * part.src[2].shape[1]
         return source.nbytes * min(chosen, source.shape[0]) // source.shape[0]
+    if part.op == "flash_attn_ext" and place in (1, 2):
+        return source.nbytes * part.src[3].shape[1] // source.shape[1]
     return source.nbytes
 
 

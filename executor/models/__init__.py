@@ -33,7 +33,7 @@ def builder_of(shape: Shape) -> Builder:
 
 
 MODELS: Final[Mapping[str, Builder]] = {name: builder_of(shape) for name, shape in SHAPES.items()}
-"""Name -> builder(weights, context, cache, batch, prompt, sequences, on_device, history, keep_logits), see
+"""Name -> builder(weights, context, cache, batch, prompt, sequences, attended, on_device, history, keep_logits), see
 `decoder.build`; weights is a name of `WEIGHTS`, cache makes the KV cache for a context, and weights and context have
 the model's own as default."""
 

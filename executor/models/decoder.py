@@ -25,6 +25,7 @@ def build(
     prompt: int = 1,
     cache: KvCache | None = None,
     sequences: Sequence[int] | None = None,
+    attended: int | None = None,
     on_device: bool = False,
     history: int = 0,
     keep_logits: bool = False,
@@ -38,6 +39,7 @@ def build(
         cache: where the sequences' K and V are; None for a stream of the shape's context for each.
         sequences: those of the cache's that the step takes, `batch` of them; None for all. The numbers may change from
             step to step, so that one graph serves one sequence after the other.
+        attended: over how many cells of each stream attention goes; None for all.
         on_device: token, position, KV rows and mask advance by nodes of the graph; it has no inputs then.
         history: for how many steps the device keeps tokens (and logits) if it advances by itself.
         keep_logits: keep the logits too.
@@ -48,11 +50,14 @@ def build(
         raise ValueError("a model with recurrent state takes all sequences in every step")
     cache = cache or KvCache("streams", batch, shape.context)
     graph = Graph()
-    step = step_tensors(graph, cache, batch, prompt, Flag.NONE if on_device else Flag.INPUT)
-    feed = Feed(cache, range(batch) if sequences is None else sequences, prompt)
+    attended = attended or cache.cells
+    step = step_tensors(graph, cache, batch, prompt, attended, Flag.NONE if on_device else Flag.INPUT)
+    feed = Feed(cache, range(batch) if sequences is None else sequences, prompt, attended)
     if not on_device:
         logits = _decoder(Blocks(graph, shape, cache, step, step.mask))
-        return DecodeStep(graph, logits, cache.context, feed.inputs, _starting(graph), prompt=prompt, cache=cache)
+        return DecodeStep(
+            graph, logits, cache.context, feed.inputs, _starting(graph), prompt=prompt, cache=cache, attended=attended
+        )
 
     # a stream's cells follow each other, and so do the mask's columns; sequences that share a stream take turns
     turns = graph.leaf("stride", (1,), "int32") if cache.stride > 1 else None

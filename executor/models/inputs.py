@@ -23,7 +23,7 @@ class StepTensors:
         positions: (N,) int32.
         k_rows: (N,) int64, the row of the K cache that each token writes.
         v_rows: the same for V.
-        mask: (N, cells), 0 where a token may look, -inf elsewhere.
+        mask: (N, attended), 0 where a token may look, -inf elsewhere.
         outputs: (G,) int32, the rows for which logits are wanted: each sequence's last.
         streams: (G,) int32, the stream of cells that each sequence's tokens see; None where it follows from the order.
     """
@@ -37,15 +37,17 @@ class StepTensors:
     streams: Tensor | None
 
 
-def step_tensors(graph: Graph, cache: KvCache, sequences: int, tokens: int, flags: Flag) -> StepTensors:
-    """Leaves for `tokens` tokens of each of so many of the cache's sequences."""
+def step_tensors(
+    graph: Graph, cache: KvCache, sequences: int, tokens: int, attended: int, flags: Flag
+) -> StepTensors:  # fmt: skip
+    """Leaves for `tokens` tokens of each of so many of the cache's sequences, over so many cells of each stream."""
     n = sequences * tokens
     return StepTensors(
         tokens=graph.leaf("inp_tokens", (n,), "int32", flags),
         positions=graph.leaf("inp_pos", (n,), "int32", flags),
         k_rows=graph.leaf("k_idxs", (n,), "int64", flags),
         v_rows=graph.leaf("v_idxs", (n,), "int64", flags),
-        mask=graph.leaf("kq_mask", (n, cache.cells), "float32", flags),
+        mask=graph.leaf("kq_mask", (n, attended), "float32", flags),
         outputs=graph.leaf("inp_out_ids", (sequences,), "int32", flags),
         streams=graph.leaf("inp_streams", (sequences,), "int32", flags) if _chooses_streams(cache, sequences) else None,
     )
@@ -63,9 +65,10 @@ class Feed:
         cache: gives the tokens their cells.
         sequences: numbers of the sequences that the step takes; they may change from step to step.
         tokens: of each sequence.
+        attended: cells of each stream over which the mask goes; None for all.
     """
 
-    def __init__(self, cache: KvCache, sequences: Sequence[int], tokens: int) -> None:
+    def __init__(self, cache: KvCache, sequences: Sequence[int], tokens: int, attended: int | None = None) -> None:
         n = len(sequences) * tokens
         self._cache, self._sequences, self._tokens = cache, sequences, tokens
         self._offsets = np.arange(tokens)
@@ -77,12 +80,12 @@ class Feed:
             "inp_pos": np.zeros(n, np.int32),
             "k_idxs": np.zeros(n, np.int64),
             "v_idxs": np.zeros(n, np.int64),
-            "kq_mask": np.full((n, cache.cells), -np.inf, np.float32),
+            "kq_mask": np.full((n, attended or cache.cells), -np.inf, np.float32),
             "inp_out_ids": np.arange(tokens - 1, n, tokens, dtype=np.int32),
         }
         if _chooses_streams(cache, len(sequences)):
             self._arrays["inp_streams"] = np.zeros(len(sequences), np.int32)
-        self._mask = self._arrays["kq_mask"].reshape(len(sequences), tokens, cache.cells)
+        self._mask = self._arrays["kq_mask"].reshape(len(sequences), tokens, -1)
 
     def inputs(self, position: Position, tokens: np.ndarray[Any, Any]) -> HostArrays:
         """The step whose first tokens stand at this position; every token sees its sequence up to itself."""

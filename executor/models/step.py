@@ -48,6 +48,7 @@ class DecodeStep:
         sampled: the next tokens, (N,) int32, if the device samples and the host need not fetch the logits.
         prompt: tokens of each sequence that the step takes at once.
         cache: where the sequences' K and V are, if it has any.
+        attended: over how many cells of each stream attention goes; None for all.
     """
 
     graph: Graph
@@ -60,6 +61,22 @@ class DecodeStep:
     sampled: Tensor | None = None
     prompt: int = 1
     cache: KvCache | None = None
+    attended: int | None = None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Over how many cells attention goes as the sequences grow; over all at once if the step advances by itself."""
+        if self.cache is None:
+            return ()
+        return self.cache.sizes if self.history is None else (self.cache.cells,)
+
+    def room(self, position: Position) -> int:
+        """How many more steps fit: into the context, and into the cells over which attention goes."""
+        steps = max(self.context - int(np.max(position)), 0) // self.prompt
+        if self.cache is None or self.attended is None or self.attended == self.cache.cells:
+            return steps
+        cells = max(self.attended - self.cache.held, 0)
+        return min(steps, cells // (self.cache.stride * self.prompt))
 
     @property
     def batch(self) -> int:

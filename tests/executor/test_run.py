@@ -103,7 +103,8 @@ def test_run_json_says_what_where_and_how_fast():
     assert run["plan"] == {
         "splits": 1, "nodes": 102, "kernels": 82, "inputs": 6, "streams": 3, "events": 20, "regions": 8, "graphs": 1,
         "hazards": 0, "peak_bytes": 16704, "peak_live_bytes": 16704, "reuse": 9.95, "fragmentation": 0.0,
-        "weight_bytes": 11019264, "kv_cells": 256, "state_bytes": 2 * 524288, "devices": ["cpu"],
+        "weight_bytes": 11019264, "kv_cells": 256, "attended_cells": [256], "state_bytes": 2 * 524288,
+        "devices": ["cpu"],
         "graph_plans": [{"created": 1, "reused": 4 + 3 * 4 - 1, "updated": 0, "reinstantiated": 0, "freed": 0}],
     }  # fmt: skip
     assert set(run["machine"]) == {"cpu", "cores", "os", "python"}

@@ -1,0 +1,56 @@
+"""Token steps whose attention grows with what the KV cache holds, as llama.cpp's n_kv does: a step for each size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from executor.backends.interface import HostArray
+from executor.kv_cache import Position
+from executor.scheduler import Scheduler
+from tracer.recorders import annotate
+
+
+class GrowingScheduler:
+    """Goes on with the scheduler of the next size when the cells of one are full.
+
+    All sizes are planned before the first step. Their graphs are one and the same, which changes with the size: updated
+    in place, or made anew where that is not possible. All devices have finished by then, for inputs and results move.
+
+    Args:
+        schedulers: of the same steps, the fewest cells first; each but the first was made from the one before.
+
+    Attributes:
+        now: the one at work.
+    """
+
+    def __init__(self, schedulers: Sequence[Scheduler]) -> None:
+        self._schedulers, self.now = schedulers, schedulers[0]
+
+    def begin(self, tokens: HostArray, position: Position = 0) -> None:
+        """Start all sequences, see `Scheduler.begin`; the cache forgets what lay behind the position."""
+        cache = self.now.step_taken.cache
+        if cache is not None:
+            cache.truncate(position)
+        fitting = self._fitting(position)
+        if fitting is not self.now:
+            self._become(fitting)
+        self.now.begin(tokens, position)
+
+    def step(self) -> None:
+        """One step, of the size that it needs."""
+        if not self.now.room and (larger := self._fitting(self.now.position)) is not self.now:
+            tokens, position = self.now.tokens, self.now.position
+            self._become(larger)
+            self.now.begin(tokens, position)
+        self.now.step()
+
+    def _fitting(self, position: Position) -> Scheduler:
+        """The first with room; the last if there is none."""
+        having = (s for s in self._schedulers if s.step_taken.room(position))
+        return next(having, self._schedulers[-1])
+
+    def _become(self, other: Scheduler) -> None:
+        with annotate(f"n_kv {other.step_taken.attended}"):
+            self.now.finish()
+            other.take_over()
+            self.now = other
