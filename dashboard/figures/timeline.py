@@ -27,7 +27,7 @@ class Drawing:
         panel: where it stands.
         marks: as `timeline.marks.marks_of` makes them.
         lines: as `timeline.marks.connectors` makes them.
-        gaps: the gaps in view: x dx (s), gap (ns), text (a hover, escaped).
+        gaps: the gaps in view: x dx (s), gap (ns), text (a hover, escaped), top bottom (px).
     """
 
     title: str
@@ -101,7 +101,7 @@ def _bars(marks: pd.DataFrame, look: Theme) -> list[go.Bar]:
 
 
 def _gap_bars(drawings: Sequence[Drawing], look: Theme) -> list[go.Bar]:
-    parts = [d.gaps.assign(top=d.panel.devices[0], bottom=d.panel.devices[1]) for d in drawings if len(d.gaps)]
+    parts = [d.gaps for d in drawings if len(d.gaps)]
     if not parts:
         return []
     gaps = pd.concat(parts, ignore_index=True)
@@ -243,14 +243,14 @@ def _gap_labels(drawing: Drawing, limits: tuple[int, int], look: Theme, width: i
     """ "gap 150 µs" over each gap that is wide enough for it."""
     labels: list[dict[str, object]] = []
     per_pixel = (limits[1] - limits[0]) / width
-    for x, dx, gap, text in drawing.gaps[["x", "dx", "gap", "text"]].itertuples(index=False):
+    for x, dx, gap, text, _, bottom in drawing.gaps.itertuples(index=False):
         low, high = max(x * 1e9, limits[0]), min((x + dx) * 1e9, limits[1])
         if (high - low) / per_pixel < _LABELLED:
             continue
         words = f"gap {duration(gap)}" if (high - low) / per_pixel >= 2.2 * _LABELLED else duration(gap)
         labels.append(
             {
-                "x": (low + high) / 2e9, "y": drawing.panel.devices[1] - GAP_STRIP / 2, "yanchor": "middle",
+                "x": (low + high) / 2e9, "y": bottom - GAP_STRIP / 2, "yanchor": "middle",
                 "text": words, "showarrow": False, "font": {"size": 11.5, "color": look.ink},
                 "hovertext": text, "name": "gap",
             }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from dashboard.timeline.rows import Row
 
@@ -27,13 +28,22 @@ class Placed:
         return (self.top + self.bottom) / 2
 
 
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Where the gaps of a device are drawn, px: `top` to `bottom`, over its rows and a strip for their labels."""
+
+    device: int
+    top: int
+    bottom: int
+
+
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One run's place, px: `top` (its heading) to `bottom`; `devices` spans device rows and gap strip."""
+    """One run's place, px: `top` (its heading) to `bottom`."""
 
     top: int
     bottom: int
-    devices: tuple[int, int]
+    bands: list[Band]
     rows: list[Placed]
 
     def row(self, **wanted: object) -> Placed | None:
@@ -42,7 +52,7 @@ class Panel:
 
 
 def panels(runs: Sequence[Sequence[Row]]) -> list[Panel]:
-    """Stack the runs: each a heading, its host rows, its device rows, a strip for the gap's label."""
+    """Stack the runs: each a heading, its host rows, and of each device its rows and a strip for the gaps' labels."""
     total = sum(row.height for rows in runs for row in rows)
     scale = min(max(_ROOMY / max(total, 1), 1.0), 1.4)
     placed: list[Panel] = []
@@ -50,14 +60,16 @@ def panels(runs: Sequence[Sequence[Row]]) -> list[Panel]:
     for rows in runs:
         y = top + HEADING
         places: list[Placed] = []
-        strip = None
-        for row in rows:
-            if row.role == "stream" and strip is None:
-                strip = y - 2
-            tall = round(row.height * scale)
-            places.append(Placed(row, y, y + tall - 4))
-            y += tall
-        y += GAP_STRIP
-        placed.append(Panel(top, y + _BELOW, (y if strip is None else strip, y), places))
+        bands: list[Band] = []
+        for (device, on_device), group in groupby(rows, key=lambda row: (row.device, row.role == "stream")):
+            first = y - 2
+            for row in group:
+                tall = round(row.height * scale)
+                places.append(Placed(row, y, y + tall - 4))
+                y += tall
+            if on_device:
+                y += GAP_STRIP
+                bands.append(Band(device, first, y))
+        placed.append(Panel(top, y + _BELOW, bands, places))
         top = y + _BELOW
     return placed

@@ -63,7 +63,8 @@ def picked(runs: Sequence[Run], y: float, event: int) -> tuple[Run, pd.Series] |
 def _drawing(run: Run, panel: Panel, window: Window, token: int) -> Drawing:
     waits = run.waits
     marks = pd.concat([marks_of(placed, window, waits) for placed in panel.rows], ignore_index=True)
-    return Drawing(run.name, _note(run, token), panel, marks, connectors(panel, waits, window), _gaps(run, window))
+    gaps = _gaps(run, panel, window)
+    return Drawing(run.name, _note(run, token), panel, marks, connectors(panel, waits, window), gaps)
 
 
 def _note(run: Run, token: int) -> str:
@@ -78,10 +79,16 @@ def _note(run: Run, token: int) -> str:
     return "  ·  ".join(p for p in parts if p)
 
 
-def _gaps(run: Run, window: Window) -> pd.DataFrame:
-    """The gaps in view, with what they are made of: x dx gap text."""
-    table = run.gaps.table if run.gaps is not None else pd.DataFrame(columns=["start", "end", "gap", "step"])
-    seen = table[(table["end"] > window.low) & (table["start"] < window.high) & (table["gap"] > 0)]
+def _gaps(run: Run, panel: Panel, window: Window) -> pd.DataFrame:
+    """The gaps in view, each over its device's rows, with what they are made of: x dx gap text top bottom."""
+    bands = {band.device: band for band in reversed(panel.bands)}
+    table = run.gaps.table if run.gaps is not None else pd.DataFrame(columns=["start", "end", "gap", "step", "device"])
+    seen = table[
+        (table["end"] > window.low)
+        & (table["start"] < window.high)
+        & (table["gap"] > 0)
+        & table["device"].isin(list(bands))
+    ]
     seen = seen.nlargest(_MOST_GAPS, "gap").sort_values("start") if len(seen) > _MOST_GAPS else seen
     rows = [
         (
@@ -90,7 +97,9 @@ def _gaps(run: Run, window: Window) -> pd.DataFrame:
             int(row["gap"]),
             f"<b>gap after token {row['step']}: {duration(row['gap'])}</b><br>"
             + "<br>".join(f"{name} {duration(row[column])}" for column, name in CAUSES.items() if row[column]),
+            bands[row["device"]].top,
+            bands[row["device"]].bottom,
         )
         for row in seen.to_dict("records")
     ]
-    return pd.DataFrame(rows, columns=["x", "dx", "gap", "text"])
+    return pd.DataFrame(rows, columns=["x", "dx", "gap", "text", "top", "bottom"])

@@ -43,6 +43,7 @@ class CpuBackend(Backend):
     """
 
     name: ClassVar[str] = "cpu"
+    _correlations, _event_ids, _graph_ids = count(1), count(1), count(1)  # of all devices that a recording may hold
 
     def __init__(
         self,
@@ -55,7 +56,6 @@ class CpuBackend(Backend):
         self._kernels = kernels
         self._staging = StagingRing(staging_slots)
         self._streams: dict[int, CpuStream] = {}
-        self._correlations, self._event_ids, self._graph_ids = count(1), count(1), count(1)
         self._failure: ExecutionError | None = None
         self._closed = False
         self.report_to(HostRecorder())

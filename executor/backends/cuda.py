@@ -49,6 +49,7 @@ class CudaBackend(CudaCopies):
     weight_dtypes: ClassVar[frozenset[str]] = frozenset({"float32", "float16", "q8_0"})
     fuses: ClassVar[bool] = True
     traced_passes: ClassVar[tuple[str, ...]] = ("graph", "node")
+    _event_ids, _graph_ids = count(1), count(1)  # of all devices that a recording may hold
 
     def __init__(self, device: int = 0, staged: bool = True, early: bool = True) -> None:
         self.staged = staged
@@ -64,7 +65,6 @@ class CudaBackend(CudaCopies):
         self._events: list[int] = []
         self._memory: list[int] = []
         self._graphs: list[CudaGraph] = []
-        self._event_ids, self._graph_ids = count(1), count(1)
         self._closed = False
         self._copied: CudaEvent | None = None
         self._reached: set[int] = set()

@@ -11,6 +11,9 @@ from dashboard.text import markup, plain
 from dashboard.timeline.scene import draw, limits_of, token_of
 from dashboard.units import duration, microseconds, size, ticks
 from dashboard.view import View
+from executor.configuration import Configuration
+from executor.run import execute
+from executor.run_directory import write_run
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import formats
 from tracer.analysis.gaps import CAUSES
@@ -25,6 +28,18 @@ def run(tmp_path_factory):
 
 def _figure(run, view, theme="light"):
     return timeline_figure(draw([run], view, 1000), limits_of([run], view), "end", theme, 1000)
+
+
+def test_gaps_are_drawn_over_the_rows_of_their_device(tmp_path):
+    (result,) = execute([Configuration(devices=2, tokens=6, repeats=1, warmup=1)])
+    run = RunStore([write_run(result, tmp_path)]).chosen([result.configuration.name])[0]
+    view = View(token=3, range=(-(10**8), 10**8))
+    (drawing,) = draw([run], view, 1000)
+    middles = {band.device: (band.top, band.bottom) for band in drawing.panel.bands}
+    assert [*middles] == [0, 1]
+    expected = run.gaps.table["device"].map(middles).tolist()
+    assert sorted(zip(drawing.gaps["top"], drawing.gaps["bottom"], strict=True)) == sorted(expected)
+    assert len(set(expected)) == 2
 
 
 def test_the_timeline_shows_one_token_around_its_gap(run):

@@ -8,7 +8,7 @@ from dashboard.palette import KINDS
 from dashboard.timeline.align import Tokens, default_range, gap_range, tokens_of, typical_token, whole_range
 from dashboard.timeline.layout import GAP_STRIP, HEADING, panels
 from dashboard.timeline.marks import Window, connectors, marks_of, waits_of
-from dashboard.timeline.rows import rows_of
+from dashboard.timeline.rows import Row, rows_of
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import Trace
 from tracer.analysis.gaps import gap_report
@@ -93,8 +93,20 @@ def test_runs_are_stacked_without_overlap(trace):
     for panel in (first, second):
         edges = [panel.top + HEADING, *(e for p in panel.rows for e in (p.top, p.bottom)), panel.bottom]
         assert edges == sorted(edges)
-        assert panel.devices[0] <= panel.row(stream=13).top
-        assert panel.devices[1] == panel.row(stream=14).bottom + 4 + GAP_STRIP
+        (band,) = panel.bands
+        assert band.top <= panel.row(stream=13).top
+        assert band.bottom == panel.row(stream=14).bottom + 4 + GAP_STRIP
+
+
+def test_each_device_has_a_band_for_its_gaps():
+    (panel,) = panels([[
+        Row(str(device), "stream", pd.DataFrame(), device=device, stream=stream) for device, stream in [(0, 7), (0, 8), (3, 7)]
+    ]])  # fmt: skip
+    first, second = panel.bands
+    assert (first.device, second.device) == (0, 3)
+    assert first.bottom == panel.row(stream=8).bottom + 4 + GAP_STRIP
+    assert first.bottom <= panel.row(device=3).top <= second.bottom - GAP_STRIP
+    assert panel.bottom > second.bottom
 
 
 def test_tokens_and_ranges(trace):

@@ -8,9 +8,11 @@ import pytest
 from executor import ops
 from executor.backends.cpu import CpuBackend
 from executor.backends.interface import Backend
+from executor.configuration import Configuration
 from executor.graph import Flag, Graph
 from executor.launchers import LAUNCHERS
 from executor.plans import Plan, Wait
+from executor.run import execute
 from tests.executor.handmade import PATIENCE_S, Gate, backend_with, fan_out_graph, place, plan_of, regions_of
 from tracer.errors import ExecutionError
 from tracer.recorders.host import HostRecorder
@@ -319,3 +321,17 @@ def test_memory_is_aligned_and_zero(backend):
         assert buffer.ctypes.data % 64 == 0
         assert buffer.nbytes == nbytes
         assert not buffer.any()
+
+
+def test_ids_are_told_apart_between_the_devices_of_a_recording():
+    (result,) = execute([Configuration(strategy="aaag", devices=2, tokens=3, repeats=1, warmup=0)])
+    trace = result.trace
+    calls = trace["api"]["correlation"]
+    assert calls.is_unique
+    launches = trace["api"].set_index("correlation")["name"].astype(str)
+    for device, kernels in trace["kernels"].groupby("device"):
+        assert set(launches[kernels["correlation"]]) == {"graphLaunch"}, device
+    graphs = trace["kernels"].groupby("device")["graph"].unique()
+    assert not set(graphs[0]) & set(graphs[1])
+    events = trace["cuda_events"].groupby("device")["event"].unique()
+    assert not set(events[0]) & set(events[1])
