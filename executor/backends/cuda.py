@@ -6,8 +6,7 @@ memory are prepared beforehand, and a call is stamped for the host recorder only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import count
 from typing import ClassVar, Final
 
@@ -88,21 +87,6 @@ class CudaBackend(CudaCopies):
         self.activate()
         if self._light is not None:
             self._light.report(self._recorder, self._device)
-
-    def activate(self) -> None:
-        """Make this GPU the current one."""
-        self._cuda.runtime.setDevice(self._device)
-
-    @contextmanager
-    def _here(self) -> Iterator[None]:
-        """Make this GPU the current one inside: a strategy may want an event of one GPU between calls to another."""
-        runtime = self._cuda.runtime
-        before = runtime.getDevice()
-        runtime.setDevice(self._device)
-        try:
-            yield
-        finally:
-            runtime.setDevice(before)
 
     def close(self) -> None:
         """Wait for the GPU, then destroy graphs, events and streams, in this order."""
