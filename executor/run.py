@@ -10,6 +10,7 @@ from functools import cache, partial
 import numpy as np
 
 from executor.backends import backend_class, open_backend
+from executor.backends.failures import device_errors
 from executor.backends.interface import Backend, HostArray
 from executor.configuration import Configuration, check
 from executor.devices import Device
@@ -89,6 +90,7 @@ def execute(
     runs = [_Run(c, keep_logits, models, strategies, make_recorder()) for c in configurations]
     with ExitStack() as stack:
         backends: dict[Device, Backend] = {}
+        stack.enter_context(device_errors(backends))
         for device in dict.fromkeys(device for run in runs for device in run.devices):
             backends[device] = stack.enter_context(closing(open_backend(device)))
         if any(run.records for run in runs):

@@ -7,6 +7,7 @@ memory are prepared beforehand, and a call is stamped for the host recorder only
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import ClassVar, Final
 
@@ -71,6 +72,11 @@ class CudaBackend(CudaCopies):
         self._at_head = False
         self.report_to(HostRecorder())
 
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """CuPy's."""
+        return self._cuda.errors
+
     def report_to(self, recorder: HostRecorder) -> None:
         """Report to this recorder from now on."""
         self.activate()
@@ -109,8 +115,9 @@ class CudaBackend(CudaCopies):
         finally:
             self._graphs.clear()
             self._streams.clear()
-            for memory in self._memory:
-                runtime.free(memory)
+            with suppress(*self.errors):  # a GPU that failed frees nothing, and what failed first is raised already
+                for memory in self._memory:
+                    runtime.free(memory)
             self._memory.clear()
 
     # Memory
