@@ -12,14 +12,12 @@ Usage: python benchmarks/gpu_hybrid.py [--model llama-1.1b] [--placements 0,25,5
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu_machine import commit, interval, machine
+from gpu_machine import commit, interval, save
 
 from executor.backends.cuda_runtime import load_cuda
 from executor.configuration import Configuration
@@ -64,13 +62,12 @@ def row(result: Result, base: Result, difference: float) -> dict[str, Any]:
 
 def measure(options: argparse.Namespace, name: str) -> list[dict[str, Any]]:
     chosen = configurations(options, name)
-    results = execute(chosen)
     few = [replace(c, tokens=4, repeats=1, warmup=0) for c in chosen]
-    logits = [result.logits for result in execute(few, keep_logits=True)]
+    both = execute([*chosen, *few], keep_logits=few)
+    results, logits = both[: len(chosen)], [result.logits for result in both[len(chosen) :]]
     return [
         {"placement": name, **row(result, results[0], float(np.abs(each - logits[0]).max()))}
         for result, each in zip(results, logits, strict=True)
-        if each is not None
     ]
 
 
@@ -96,21 +93,21 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--commit", default=commit())
-    parser.add_argument("--json", type=Path, help="save the result here")
+    parser.add_argument("--json", type=Path, help="save the result here (with a GPU)")
     options = parser.parse_args()
+    if options.json and options.backend != "cuda":
+        parser.error("--json notes the GPU: it needs --backend cuda")
     rows = []
     for name in options.placements.split(","):
         for found in measure(options, name):
             rows.append(found)
             show(found)
     if options.json:
-        content = {
-            "benchmark": "gpu_hybrid", "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "commit": options.commit, "model": options.model, "devices": options.devices, "tokens": options.tokens,
-            "repeats": options.repeats, "rows": rows,
-            "machine": machine(load_cuda()) if options.backend == "cuda" else {"backend": options.backend},
+        result = {
+            "model": options.model, "devices": options.devices, "tokens": options.tokens, "repeats": options.repeats,
+            "rows": rows,
         }  # fmt: skip
-        options.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        save(options.json, "gpu_hybrid", load_cuda(), options.commit, result)
 
 
 if __name__ == "__main__":

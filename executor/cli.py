@@ -23,6 +23,9 @@ Examples:
   intertoken run --backend sim --profile wddm --model llama-1.1b -o runs
   intertoken run --sync aaag --launch eager --batch 4 --json -o runs
   intertoken run --sync aaag --batch 32 --prompt 0,64,200 --kv unified -o runs
+  intertoken run --gpu-layers 3 -o runs                        the first layers stay on the host
+  intertoken run --model moe-tiny --experts copy -o runs
+  intertoken run --devices 2 --prompt 200 --micro-batch 32 -o runs
 """
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -11,7 +13,7 @@ from executor.backends.cuda_weights import dequantised, encoded
 from executor.backends.interface import Array, Backend, Buffer, HostArray
 from executor.devices import Device
 from executor.graph import BLOCK_FORMATS, Tensor
-from executor.models.step import random_weight
+from executor.models.step import Floats, write_random
 from executor.placement import BufferPlan
 from executor.splits import Split
 from tracer.errors import ExecutionError
@@ -28,6 +30,8 @@ Place = tuple[Buffer, int]
 def load_weights(backends: Backends, splits: Sequence[Split], seed: int, loaded: Weights | None = None) -> Weights:
     """Put seeded random weights on the devices that read them, each in a buffer of its own.
 
+    Those that stay on the host are made by several threads, straight in their places.
+
     Args:
         loaded: what is there already; it is added to.
 
@@ -35,41 +39,49 @@ def load_weights(backends: Backends, splits: Sequence[Split], seed: int, loaded:
         ExecutionError: a backend has no kernels for their dtype, or too little memory.
     """
     loaded = {} if loaded is None else loaded
+    on_host: list[Callable[[], None]] = []
     for split in splits:
         backend, arrays = backends[split.device], loaded.setdefault(split.device, {})
         host = loaded.setdefault(COPIED, {}) if split.copied else {}
         for weight in split.copied:
             if weight.name not in host:
-                host[weight.name] = _kept_on_host(backend, weight, seed)
+                host[weight.name] = _kept_on_host(backend, weight)
+                on_host.append(partial(write_random, host[weight.name], weight, seed))
         formats = {new: whole.dtype for whole, new in split.results.items()}
         for weight in split.weights:
             if weight.name not in arrays:
-                arrays[weight.name] = _loaded(backend, weight, formats[weight], seed)
+                array = arrays[weight.name] = _place(backend, weight)
+                if split.device.is_host:
+                    rounded = partial(_rounded, format=formats[weight])
+                    on_host.append(partial(write_random, array, weight, seed, rounded))
+                else:
+                    backend.load_random(array, weight, seed)
+    with ThreadPoolExecutor() as pool:
+        for written in [pool.submit(write) for write in on_host]:
+            written.result()
     return loaded
 
 
-def _kept_on_host(backend: Backend, weight: Tensor, seed: int) -> HostArray:
-    """A weight in the device's dtype, in memory that copies to the device reach quickly."""
+def _kept_on_host(backend: Backend, weight: Tensor) -> HostArray:
+    """Memory for a weight in the device's dtype, which copies to the device reach quickly."""
     if weight.dtype in BLOCK_FORMATS:
         raise ExecutionError(f"experts of {weight.dtype} cannot be copied: their rows are not in one piece")
-    values = backend.host_array(weight.shape, weight.dtype)
-    values[...] = random_weight(weight, seed)
-    return values
+    return backend.host_array(weight.shape, weight.dtype)
 
 
-def _loaded(backend: Backend, weight: Tensor, format: str, seed: int) -> Array:
-    """A weight on a device; where that computes in float32 it still has the values of the model's format."""
+def _place(backend: Backend, weight: Tensor) -> Array:
+    """Memory for a weight on a device."""
     if weight.dtype not in backend.weight_dtypes:
         known = ", ".join(sorted(backend.weight_dtypes))
         raise ExecutionError(f"backend {backend.name!r} has no kernels for {weight.dtype} weights, only for {known}")
-    array = backend.array(backend.alloc(weight.nbytes), 0, weight)
-    if format == weight.dtype:
-        backend.load_random(array, weight, seed)
-    else:
-        values = encoded(random_weight(weight, seed), format)
-        rounded = dequantised(values, weight.shape) if format in BLOCK_FORMATS else values.astype(np.float32)
-        backend.load(array, rounded)
-    return array
+    return backend.array(backend.alloc(weight.nbytes), 0, weight)
+
+
+def _rounded(values: Floats, format: str) -> Floats:
+    """What a model's format keeps of values: the host computes with those, in float32."""
+    if format in BLOCK_FORMATS:
+        return dequantised(encoded(values, format), values.shape)
+    return values.astype(format, copy=False).astype(np.float32, copy=False)
 
 
 def bind(

@@ -72,10 +72,6 @@ class Plan:
         """The kernels, in issue order."""
         return [i for i in self.instructions if isinstance(i, Launch)]
 
-    def on_stream(self, stream: int) -> list[Instruction]:
-        """One stream's instructions, in order."""
-        return [i for i in self.instructions if i.stream == stream]
-
     @property
     def parts(self) -> list[Part | Record | Wait]:
         """The graphs to launch, with the records and waits between them, in issue order."""

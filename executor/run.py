@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -10,6 +10,7 @@ from functools import cache, partial
 import numpy as np
 
 from executor.backends import backend_class, open_backend
+from executor.backends.failures import device_errors
 from executor.backends.interface import Backend, HostArray
 from executor.configuration import Configuration, check
 from executor.devices import Device
@@ -61,7 +62,7 @@ class Result:
 def execute(
     configurations: Sequence[Configuration],
     *,
-    keep_logits: bool = False,
+    keep_logits: bool | Container[Configuration] = False,
     progress: Callable[[], None] = lambda: None,
     models: Mapping[str, Builder] = MODELS,
     strategies: Mapping[str, type[Strategy]] = STRATEGIES,
@@ -72,7 +73,7 @@ def execute(
 
     Args:
         configurations: what to run.
-        keep_logits: return the logits of every step.
+        keep_logits: the configurations whose logits are returned, of every step; True for all.
         progress: called after each warm-up and each repeat.
         models: name -> builder.
         strategies: name -> class.
@@ -87,9 +88,11 @@ def execute(
     """
     for configuration in configurations:
         check(configuration)
-    runs = [_Run(c, keep_logits, models, strategies, make_recorder()) for c in configurations]
+    kept = configurations if keep_logits is True else keep_logits or ()
+    runs = [_Run(c, c in kept, models, strategies, make_recorder()) for c in configurations]
     with ExitStack() as stack:
         backends: dict[Device, Backend] = {}
+        stack.enter_context(device_errors(backends))
         for device in dict.fromkeys(device for run in runs for device in run.devices):
             backends[device] = stack.enter_context(closing(open_backend(device)))
         if any(run.records for run in runs):

@@ -6,8 +6,8 @@ memory are prepared beforehand, and a call is stamped for the host recorder only
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import ClassVar, Final
 
@@ -72,6 +72,11 @@ class CudaBackend(CudaCopies):
         self._at_head = False
         self.report_to(HostRecorder())
 
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """CuPy's."""
+        return self._cuda.errors
+
     def report_to(self, recorder: HostRecorder) -> None:
         """Report to this recorder from now on."""
         self.activate()
@@ -88,21 +93,6 @@ class CudaBackend(CudaCopies):
         self.activate()
         if self._light is not None:
             self._light.report(self._recorder, self._device)
-
-    def activate(self) -> None:
-        """Make this GPU the current one."""
-        self._cuda.runtime.setDevice(self._device)
-
-    @contextmanager
-    def _here(self) -> Iterator[None]:
-        """Make this GPU the current one inside: a strategy may want an event of one GPU between calls to another."""
-        runtime = self._cuda.runtime
-        before = runtime.getDevice()
-        runtime.setDevice(self._device)
-        try:
-            yield
-        finally:
-            runtime.setDevice(before)
 
     def close(self) -> None:
         """Wait for the GPU, then destroy graphs, events and streams, in this order."""
@@ -125,8 +115,9 @@ class CudaBackend(CudaCopies):
         finally:
             self._graphs.clear()
             self._streams.clear()
-            for memory in self._memory:
-                runtime.free(memory)
+            with suppress(*self.errors):  # a GPU that failed frees nothing, and what failed first is raised already
+                for memory in self._memory:
+                    runtime.free(memory)
             self._memory.clear()
 
     # Memory

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from executor.backends.cuda_handles import CudaArray, CudaEvent, Streams
@@ -45,9 +45,20 @@ class CudaCopies(Backend):
     _clock: Callable[[], int]
     _called: Callable[[Call], None]
 
-    def _here(self) -> AbstractContextManager[None]:
-        """Make this GPU the current one inside."""
-        raise NotImplementedError
+    def activate(self) -> None:
+        """Make this GPU the current one."""
+        self._cuda.runtime.setDevice(self._device)
+
+    @contextmanager
+    def _here(self) -> Iterator[None]:
+        """Make this GPU the current one inside: a strategy may want an event of one GPU between calls to another."""
+        runtime = self._cuda.runtime
+        before = runtime.getDevice()
+        runtime.setDevice(self._device)
+        try:
+            yield
+        finally:
+            runtime.setDevice(before)
 
     def copy_to_device(self, destination: CudaArray, source: HostArray, stream: int) -> None:
         """Take the values now, the driver a few and a pinned slot many; the GPU copies from there."""

@@ -35,6 +35,12 @@ class Cuda:
         """The class of runtime errors."""
         return self.runtime.CUDARuntimeError
 
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """All that CuPy raises where CUDA fails: the runtime, the driver, an allocation, the compiler."""
+        cuda = self.cupy.cuda
+        return self.error, self.driver.CUDADriverError, cuda.memory.OutOfMemoryError, cuda.compiler.CompileException
+
 
 def load_cuda(device: int = 0) -> Cuda:
     """Import what is needed, look at a GPU and make it the current one.

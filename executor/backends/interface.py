@@ -81,6 +81,11 @@ class Backend(Protocol):
             lacks.add(Guarantee.PEER_COPIES_IN_ORDER)
         return frozenset(Guarantee) - lacks
 
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What its device's library raises; `failures.device_errors` turns it into ExecutionError. Default: nothing."""
+        return ()
+
     @classmethod
     def start(cls, device: Device) -> Backend:
         """Start it. Default: with the device's number and whether it stages, and with costs of its own.

@@ -5,13 +5,17 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from executor.graph import Graph, Tensor
 from executor.kv_cache import KvCache, Position
 
+_PART: Final = 1 << 18
+"""Numbers that are made at a time: few enough for a core's cache."""
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
 HostArrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 StepValues = Callable[[Position, np.ndarray[Any, Any]], HostArrays]
 """(position, tokens) -> values by name."""
@@ -94,18 +98,40 @@ def random_weights(graph: Graph, seed: int) -> HostArrays:
     return {w.name: random_weight(w, seed) for w in graph.weights}
 
 
-def random_weight(weight: Tensor, seed: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+def random_weight(weight: Tensor, seed: int) -> Floats:
     """Seeded values, the same for a name, a shape and a seed in every graph; float32 whatever the dtype.
 
     Matrices are scaled by their row length, so that activations keep their size; norms and biases lie around 1, the
     decay rates of a delta net around -1.
     """
-    values = np.random.default_rng([seed, zlib.crc32(weight.name.encode())])
-    normal = values.standard_normal(weight.shape, dtype=np.float32)
-    if len(weight.shape) == 1:
-        around_one = np.float32(1) + np.float32(0.1) * normal
-        return -around_one if weight.name.endswith("ssm_a") else around_one
-    return normal / np.float32(weight.shape[-1] ** 0.5)
+    values = np.empty(weight.shape, np.float32)
+    write_random(values, weight, seed)
+    return values
+
+
+def write_random(
+    destination: np.ndarray[Any, Any], weight: Tensor, seed: int, rounded: Callable[[Floats], Floats] | None = None
+) -> None:
+    """Write the values of `random_weight` into contiguous memory of any float dtype, with little memory besides.
+
+    NumPy makes them without the interpreter's lock, so threads can write several weights at a time.
+
+    Args:
+        rounded: (n,) values -> what is written of them; n is a multiple of 32, or what is left.
+    """
+    numbers, flat = np.random.default_rng([seed, zlib.crc32(weight.name.encode())]), destination.reshape(-1)
+    memory = np.empty(min(_PART, flat.size), np.float32)
+    for begin in range(0, flat.size, _PART):
+        values = memory[: flat.size - begin]
+        numbers.standard_normal(dtype=np.float32, out=values)
+        if len(weight.shape) == 1:
+            values *= np.float32(0.1)
+            values += np.float32(1)
+            if weight.name.endswith("ssm_a"):
+                np.negative(values, out=values)
+        else:
+            values /= np.float32(weight.shape[-1] ** 0.5)
+        flat[begin : begin + _PART] = values if rounded is None else rounded(values)
 
 
 def first_tokens(step: DecodeStep, seed: int) -> np.ndarray[Any, np.dtype[np.int32]]:

@@ -1,4 +1,4 @@
-"""The graph page: parts, picture, kernel times, links to the timeline and back, and the page in a real Chromium."""
+"""The graph page: parts, picture, kernel times, links to the timeline and back."""
 
 import json
 import re
@@ -8,9 +8,6 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
-from selenium.webdriver import ActionChains, Keys
-from selenium.webdriver.common.by import By
-from selenium.webdriver.support.ui import WebDriverWait
 
 from dashboard.app import create_app
 from dashboard.executions import executions_of
@@ -26,42 +23,17 @@ from dashboard.palette import STREAM_COLOURS
 from dashboard.store import RunStore
 from dashboard.timeline.layout import panels
 from dashboard.view import View
-from executor.configuration import Configuration
-from executor.describe_graph import run_graph
-from executor.models import MODELS
-from executor.prepare import prepare
-from executor.run import execute
-from executor.run_directory import write_run
-from tests.dashboard.conftest import served
+from tests.dashboard.graph_runs import eight_b, write_runs
 from tests.dashboard.traces import decode
 from tests.recordings import SAMPLES
 from tracer import Trace, formats
 from tracer.analysis.tokens import find_steps
-from tracer.graph_json import GRAPH_FILE, read_graph, write_graph
-
-HOSTILE = '<img src=x onerror="window.hacked=1">'
+from tracer.graph_json import GRAPH_FILE, read_graph
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    """A run of `tiny`, and the same with the graph of an 8B model, a damaged one, hostile names; and an import."""
-    runs = tmp_path_factory.mktemp("runs")
-    (result,) = execute([Configuration(concurrency="branches", tokens=4)])
-    branches = write_run(result, runs)
-    for name in ("broken", "eight", "hostile"):
-        shutil.copytree(branches, runs / name)
-    (runs / "broken" / GRAPH_FILE).write_text('{"schema": "intertoken.graph/1"}', encoding="utf-8")
-    write_graph(eight_b(), runs / "eight" / GRAPH_FILE)
-    text = (branches / GRAPH_FILE).read_text(encoding="utf-8")
-    renamed = text.replace('"blk.0.attn_q"', json.dumps(HOSTILE)).replace('"flash_attn_ext"', json.dumps(HOSTILE))
-    (runs / "hostile" / GRAPH_FILE).write_text(renamed, encoding="utf-8")
-    formats.write(decode(), runs / "imported")
-    return runs
-
-
-def eight_b(concurrency="branches"):
-    step = MODELS["llama-8b"](batch=1, on_device=False, history=8, keep_logits=False)
-    return run_graph(prepare(step, "cpu", concurrency))
+    return write_runs(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="module")
@@ -308,126 +280,3 @@ def test_callbacks_answer_fast_for_an_8b_graph(directory):
         spent.append(time.perf_counter() - start)
         assert answer.get_json()["response"]["part-label"]["children"] == f"part {part + 1} of 64"
     assert min(spent) < 0.2
-
-
-@pytest.fixture(scope="module")
-def address(directory):
-    with served(directory) as address:
-        yield address
-
-
-class Page:
-    """What a reader does with the page."""
-
-    def __init__(self, browser):
-        self.browser = browser
-
-    def until(self, condition, what, seconds=20):
-        return WebDriverWait(self.browser, seconds, 0.1).until(lambda _: condition(), what)
-
-    def text(self, key):
-        return self.browser.execute_script("return (document.getElementById(arguments[0]) || {}).innerText || ''", key)
-
-    def says(self, key, expected):
-        self.until(lambda: expected in self.text(key), f"{expected!r} in {key}")
-
-    def tap(self, name):
-        """Click the node of this name in the picture."""
-        place = """
-            const cy = document.getElementById('canvas')?._cyreg?.cy;
-            const found = cy && cy.nodes().filter(n => n.data('name') === arguments[0])[0];
-            return found && [found.renderedPosition('x'), found.renderedPosition('y')];
-        """
-        seen = [None]
-
-        def at_rest():
-            seen.append(self.browser.execute_script(place, name))
-            return seen[-1] == seen[-2] and seen[-1]
-
-        x, y = self.until(at_rest, f"the node {name}")
-        self.browser.execute_script("document.getElementById('canvas-holder').scrollTop = arguments[0] - 100", y)
-        self.click("canvas-holder", "#canvas", x, y)
-
-    def click(self, shown, within, x, y):
-        """Click a place inside an element, px from its corner, after scrolling to what shows it."""
-        corner = """
-            document.getElementById(arguments[0]).scrollIntoView({block: 'center'});
-            const {left, top} = document.querySelector(arguments[1]).getBoundingClientRect();
-            return [left, top];
-        """
-        left, top = self.browser.execute_script(corner, shown, within)
-        actions = ActionChains(self.browser)
-        actions.w3c_actions.pointer_action.move_to_location(int(left + x), int(top + y))
-        actions.pause(0.3).click().perform()
-
-
-@pytest.fixture
-def page(browser):
-    browser.get_log("browser")
-    yield Page(browser)
-    log = [e["message"] for e in browser.get_log("browser") if e["level"] in {"SEVERE", "WARNING"}]
-    assert [m for m in log if "custom wheel sensitivity" not in m] == []  # the component's own default
-    assert browser.execute_script("return window.hacked") is None
-
-
-CLICK = """
-const gd = document.querySelector('#timeline .js-plotly-plot');
-if (!gd || !gd._fullLayout) return null;
-const {xaxis, yaxis} = gd._fullLayout;
-for (const t of gd._fullData.filter(t => t.name === 'kernel'))
-  for (let i = 0; i < t.x.length; i++)
-    if (t.hovertext[i].includes(arguments[0])) return [xaxis.l2p(t.base[i] + t.x[i] / 2), yaxis.l2p(t.y[i])];
-"""
-
-
-@pytest.mark.browser
-def test_from_the_table_to_a_node_to_its_kernel_in_the_timeline_and_back(page, address):
-    page.browser.get(f"{address}?run=tiny-sccc-branches")
-    link = '#runs .ag-row[row-id="tiny-sccc-branches"] a'
-    page.until(lambda: page.browser.find_elements(By.CSS_SELECTOR, link), "a link to the graph")
-    page.browser.find_element(By.CSS_SELECTOR, link).click()
-    page.says("panel", "82 of 102 nodes")
-    page.tap("blk.0.attn_k")
-    page.says("panel", "event 0 of stream 0, after blk.0.attn_norm")
-    page.until(lambda: "node=blk.0.attn_k" in page.browser.current_url, "a link that holds the node")
-    page.browser.find_element(By.ID, "to-timeline").click()
-
-    kernel = "mul_mat(blk.0.attn_k)"
-    spot = page.until(lambda: page.browser.execute_script(CLICK, kernel), "the kernel in the timeline")
-    assert "range=" in page.browser.current_url
-    page.click("timeline-holder", "#timeline .nsewdrag", *spot)
-    page.says("picked", "blk.0.attn_k mul_mat · stream 1")
-    page.browser.find_element(By.ID, "to-graph").click()
-    page.says("panel", "event 0 of stream 0, after blk.0.attn_norm")
-    assert "token=" in page.browser.current_url
-
-
-@pytest.mark.browser
-def test_parts_by_keyboard_links_in_the_panel_and_the_back_button(page, address):
-    page.browser.get(f"{address}graph/?run=eight&theme=light")
-    page.says("part-label", "part 1 of 64")
-    page.browser.find_element(By.ID, "part-on").send_keys(Keys.ENTER)
-    page.says("part-label", "part 2 of 64")
-    page.tap("blk.0.ffn_up")
-    page.says("panel", "event 3 of stream 0, after")
-    reader = page.browser.find_element(By.LINK_TEXT, "blk.0.ffn_swiglu")
-    reader.send_keys(Keys.ENTER)
-    page.says("panel", "swiglu")
-    page.browser.back()
-    page.says("panel", "event 3 of stream 0, after")
-    page.browser.find_element(By.ID, "theme").click()
-    page.until(lambda: "theme=dark" in page.browser.current_url, "a dark page")
-    assert page.browser.execute_script("return document.documentElement.dataset.theme") == "dark"
-
-
-@pytest.mark.browser
-def test_damaged_graphs_and_hostile_names_do_no_harm(page, address):
-    page.browser.get(f"{address}graph/?run=broken")
-    page.says("nothing", "graph lacks allocator")
-    page.browser.get(f"{address}graph/?run=gone")
-    page.says("nothing", "no run 'gone'")
-    page.browser.get(f"{address}graph/?run=hostile")
-    page.tap(HOSTILE)
-    page.says("panel", HOSTILE)
-    page.browser.get(f"{address}graph/?run=hostile&node=blk.0.attn")
-    page.says("panel", f"op\n{HOSTILE}")

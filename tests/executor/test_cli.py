@@ -137,5 +137,7 @@ def test_help_names_every_choice_and_shows_examples(invoke):
     text = re.sub(r"-\n +", "-", invoke("--help").stdout)
     for table in (BACKENDS, MODELS, STRATEGIES, MODES, ALLOCATORS, LAUNCHERS):
         assert all(name in text for name in table)
-    assert "Examples:" in text
-    assert "intertoken run -o runs" in text
+    examples = text.partition("Examples:")[2]
+    assert "intertoken run -o runs" in examples
+    for option in ("gpu-layers", "experts", "devices", "kv", "micro-batch", "launch"):
+        assert f"--{option} " in examples

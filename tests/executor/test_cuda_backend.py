@@ -215,11 +215,11 @@ def test_weights_of_all_formats_can_be_loaded(backend):
 
 
 def test_a_closed_backend_holds_no_memory():
-    """Whatever still refers to its arrays."""
+    """Whatever still refers to its arrays. Other processes may take and give back some meanwhile."""
     runtime = load_cuda().runtime
     backend = open_backend("cuda")
     before = runtime.memGetInfo()[0]
-    kept = [backend.alloc(256 << 20) for _ in range(2)]
-    assert before - runtime.memGetInfo()[0] >= 512 << 20
+    kept = [backend.alloc(2 << 30) for _ in range(2)]
+    assert before - runtime.memGetInfo()[0] >= 3 << 30
     backend.close()
-    assert runtime.memGetInfo()[0] >= before, kept
+    assert runtime.memGetInfo()[0] >= before - (1 << 30), kept

@@ -23,7 +23,6 @@ def test_streams_and_events_of_a_fork():
         Wait(0, 2), Wait(0, 1), Launch(0, join), Launch(0, end),
     ]  # fmt: skip
     assert (plan.streams, plan.events, len(plan.launches)) == (3, 3, 9)
-    assert plan.on_stream(2) == [Wait(2, 0), Launch(2, v0), Launch(2, v1), Record(2, 2)]
 
 
 def test_the_parts_of_a_fork():
@@ -90,7 +89,7 @@ def test_cutting_keeps_every_streams_instructions(data):
         )
         flat += launches
     for stream in range(plan.streams):
-        assert [i for i in flat if i.stream == stream] == plan.on_stream(stream)
+        assert [i for i in flat if i.stream == stream] == [i for i in plan.instructions if i.stream == stream]
     for i, item in enumerate(flat):
         if isinstance(item, Wait):
             assert any(isinstance(other, Record) and other.event == item.event for other in flat[:i])

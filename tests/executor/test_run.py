@@ -184,6 +184,15 @@ def test_a_device_that_samples_can_give_its_logits_too():
     assert np.array_equal(host.logits, device.logits)
 
 
+def test_logits_are_kept_of_the_configurations_asked_for():
+    base = Configuration(tokens=4, repeats=1)
+    short, late = replace(base, tokens=2), replace(base, strategy="ggg")
+    plain, kept, kept_late = execute([base, short, late], keep_logits=[short, late])
+    assert plain.logits is None
+    assert kept.logits.shape == (1, 2, *kept_late.logits.shape[2:])
+    assert np.array_equal(kept.logits, kept_late.logits[:, :2])
+
+
 def test_aga_sends_only_the_token_between_the_sync_and_the_launch():
     (result,) = execute([Configuration(strategy="aga", tokens=4, repeats=1, warmup=0)])
     calls = result.trace["api"].sort_values("start").query("name != 'memcpy'")["name"].astype("str").tolist()

@@ -101,10 +101,6 @@ class Cupti:
         size = ctypes.c_size_t(ctypes.sizeof(value))
         self._check("cuptiActivitySetAttribute", ctypes.c_int(attribute), ctypes.byref(size), ctypes.byref(value))
 
-    def select_call(self, kind: str, cbid: int, on: bool) -> None:
-        """Collect (or no longer) one API call; `kind` is "Runtime" or "Driver". CUDA 12.6 and later."""
-        self._check(f"cuptiActivityEnable{kind}Api", ctypes.c_uint32(cbid), ctypes.c_uint8(on))
-
     def _check(self, function: str, *arguments: Any) -> None:
         code = getattr(self.library, function)(*arguments)
         if code:

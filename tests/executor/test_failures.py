@@ -1,0 +1,68 @@
+"""What a device's library raises reaches the user as one line."""
+
+import pytest
+from click.testing import CliRunner
+
+from executor.backends import BACKENDS
+from executor.backends.cpu import CpuBackend
+from executor.configuration import Configuration
+from executor.run import execute
+from tracer.cli import main
+from tracer.errors import ExecutionError
+
+
+class LibraryError(RuntimeError):
+    """As CuPy's errors: not in our tree."""
+
+
+class BadCopies(CpuBackend):
+    """Its copies to the device fail."""
+
+    errors = (LibraryError,)
+
+    def _copy_in(self, destination, source, stream, staged):
+        raise LibraryError("errorInvalidValue: invalid argument\nand a second line")
+
+
+class BadPeer(CpuBackend):
+    """Device 1 cannot wait for device 0."""
+
+    errors = (LibraryError,)
+
+    def event_wait(self, event, stream):
+        if self._device == 1:
+            raise LibraryError("errorInvalidResourceHandle")
+        super().event_wait(event, stream)
+
+
+def test_on_the_command_line_it_is_one_line_and_exit_code_2(monkeypatch, tmp_path):
+    monkeypatch.setitem(BACKENDS, "cpu", f"{__name__}:BadCopies")
+    result = CliRunner().invoke(main, ["run", "--sync", "aaag", "-o", str(tmp_path / "runs")])
+    assert result.exit_code == 2
+    said = "backend 'cpu', device 0: copy_to_device failed: LibraryError: errorInvalidValue: invalid argument"
+    assert result.stderr == f"intertoken: {said}\n"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_innermost_of_several_devices_is_named_and_the_cause_kept():
+    with pytest.raises(ExecutionError, match=r"^backend 'cpu', device 1: event_wait failed") as raised:
+        execute([Configuration(strategy="aaag", devices=2)], open_backend=lambda device: BadPeer(device.index))
+    assert isinstance(raised.value.__cause__, LibraryError)
+
+
+def test_a_device_that_cannot_be_opened_beside_another():
+    def opened(device):
+        if device.index:
+            raise LibraryError("errorNoDevice")
+        return BadPeer(device.index)
+
+    with pytest.raises(ExecutionError, match=r"^a device failed: LibraryError: errorNoDevice$"):
+        execute([Configuration(strategy="aaag", devices=2)], open_backend=opened)
+
+
+def test_what_a_backend_does_not_declare_passes():
+    class Undeclared(BadCopies):
+        errors = ()
+
+    with pytest.raises(LibraryError):
+        execute([Configuration(strategy="aaag")], open_backend=lambda device: Undeclared(device.index))

@@ -1,0 +1,78 @@
+"""Seeded weights: which values, and that those written on the host by several threads are the same."""
+
+import zlib
+
+import numpy as np
+import pytest
+
+from executor.backends import open_backend
+from executor.backends.cpu import CpuBackend
+from executor.backends.cuda_weights import dequantised, quantised
+from executor.devices import HOST, Device
+from executor.graph import Flag, Graph
+from executor.memory import COPIED, load_weights
+from executor.models.step import random_weight
+from executor.splits import Origin, Split
+from tracer.errors import ExecutionError
+
+SHAPES = [(768, 1024), (40, 64), (3, 700, 160)]
+"""Some longer than what is made at a time."""
+
+
+def leaf(name, shape, dtype="float32", flags=Flag.WEIGHT):
+    return Graph().leaf(name, shape, dtype, flags)
+
+
+def normal(name, shape, seed):
+    return np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape, dtype=np.float32)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_matrices_are_scaled_by_their_row_length(shape):
+    expected = normal("w", shape, 3) / np.float32(shape[-1] ** 0.5)
+    assert np.array_equal(random_weight(leaf("w", shape), 3), expected)
+
+
+def test_norms_lie_around_one_and_decay_rates_around_minus_one():
+    around_one = np.float32(1) + np.float32(0.1) * normal("blk.0.norm", 300_000, 1)
+    assert np.array_equal(random_weight(leaf("blk.0.norm", (300_000,)), 1), around_one)
+    decay = -(np.float32(1) + np.float32(0.1) * normal("blk.0.ssm_a", 8, 1))
+    assert np.array_equal(random_weight(leaf("blk.0.ssm_a", (8,)), 1), decay)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "q8_0"])
+def test_host_weights_have_the_values_of_the_model_s_format(dtype):
+    whole = [leaf(f"w{i}", shape, dtype) for i, shape in enumerate(SHAPES)]
+    here = [leaf(f"w{i}", shape) for i, shape in enumerate(SHAPES)]
+    split = Split(HOST, (), (), tuple(here), results=dict(zip(whole, here, strict=True)))
+    loaded = load_weights({HOST: open_backend(HOST)}, [split], 5)
+    for weight in here:
+        values = random_weight(weight, 5)
+        if dtype == "q8_0":
+            expected = dequantised(quantised(values), weight.shape)
+        else:
+            expected = values.astype(dtype).astype(np.float32)
+        assert np.array_equal(loaded[HOST][weight.name], expected)
+
+
+class HalfBackend(CpuBackend):
+    weight_dtypes = frozenset({"float16", "q8_0"})
+
+
+def test_copied_experts_stay_on_the_host_in_the_device_s_dtype():
+    experts = [leaf(f"blk.{i}.ffn_exps.weight", (4, 256, 320), "float16", Flag.NONE) for i in range(3)]
+    device = Device("cpu")
+    split = Split(device, (), (), tuple(experts), copied={each: Origin(0, each) for each in experts})
+    loaded = load_weights({device: HalfBackend()}, [split], 2)
+    assert set(loaded[COPIED]) == {each.name for each in experts}
+    for each in experts:
+        kept = loaded[COPIED][each.name]
+        assert kept.dtype == np.float16
+        assert np.array_equal(kept, random_weight(each, 2).astype(np.float16))
+
+
+def test_copied_experts_cannot_be_quantised():
+    weight = leaf("blk.0.ffn_exps.weight", (4, 32, 32), "q8_0", Flag.NONE)
+    split = Split(Device("cpu"), (), (), (weight,), copied={weight: Origin(0, weight)})
+    with pytest.raises(ExecutionError, match="experts of q8_0 cannot be copied"):
+        load_weights({Device("cpu"): HalfBackend()}, [split], 0)
