@@ -99,9 +99,9 @@ def test_runs_are_stacked_without_overlap(trace):
 
 
 def test_each_device_has_a_band_for_its_gaps():
-    (panel,) = panels([[
-        Row(str(device), "stream", pd.DataFrame(), device=device, stream=stream) for device, stream in [(0, 7), (0, 8), (3, 7)]
-    ]])  # fmt: skip
+    streams = [(0, 7), (0, 8), (3, 7)]
+    rows = [Row(str(device), "stream", pd.DataFrame(), device=device, stream=stream) for device, stream in streams]
+    (panel,) = panels([rows])
     first, second = panel.bands
     assert (first.device, second.device) == (0, 3)
     assert first.bottom == panel.row(stream=8).bottom + 4 + GAP_STRIP
