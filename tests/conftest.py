@@ -1,4 +1,7 @@
-"""Tests marked `gpu` run where there is a GPU, and are skipped elsewhere unless INTERTOKEN_REQUIRE_GPU=1."""
+"""Tests marked `gpu` run where there is a GPU, and are skipped elsewhere unless INTERTOKEN_REQUIRE_GPU=1.
+
+Those marked `gpu(2)` need as many, and are skipped where there are fewer.
+"""
 
 import os
 from functools import cache
@@ -22,8 +25,16 @@ def why_no_gpu():
     return None
 
 
+@cache
+def gpus():
+    return load_cuda().runtime.getDeviceCount()
+
+
 def pytest_runtest_setup(item):
-    if item.get_closest_marker("gpu") and why_no_gpu():
+    marker = item.get_closest_marker("gpu")
+    if marker and why_no_gpu():
         if os.environ.get("INTERTOKEN_REQUIRE_GPU") == "1":
             pytest.fail(why_no_gpu())
         pytest.skip(why_no_gpu())
+    if marker and marker.args and gpus() < marker.args[0]:
+        pytest.skip(f"needs {marker.args[0]} GPUs, here are {gpus()}")

@@ -59,6 +59,43 @@ def test_logits_are_those_of_one_device_and_the_references(model, placement):
 
 
 @pytest.mark.parametrize(
+    "placement",
+    [
+        pytest.param(p, marks=pytest.mark.gpu(p.get("devices", 1)))
+        for p in [*PLACEMENTS, {"devices": 2, "gpu_layers": 2}, {"experts": "copy", "devices": 2, "gpu_layers": 2}]
+        if p.get("devices", 1) < 3
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("prompt", [0, 9])
+def test_on_gpus_the_logits_are_the_references(placement, prompt):
+    """Under all strategies, modes and ways to launch, prompts in several micro-batches, and over many steps."""
+    model = "moe-tiny" if "experts" in placement else "tiny"
+    first, *others = execute(
+        [
+            Configuration(**{**vars_of(c), "backend": "cuda", "prompt": prompt, "micro_batch": 4, "tokens": 12})
+            for staging in (True, False)
+            for c in configurations(model, placement, batch=2, staging=staging)
+            if c.strategy in fitting_strategies(c)
+        ],
+        keep_logits=True,
+        models=MODELS_HERE,
+    )
+    for result in others:
+        assert np.array_equal(result.logits, first.logits), result.configuration.name
+        assert all(np.array_equal(logits, result.logits[0]) for logits in result.logits), result.configuration.name
+    step = MODELS_HERE[model](batch=2)
+    prompts, start = first.configuration.prompts.tokens(step.vocabulary, 7)
+    for sequence in range(2):
+        taken = [*prompts[sequence][:prompt]]
+        weights = random_weights(step.graph, 7)
+        token = reference.decode(weights, taken, TEST_SHAPES[model])[-1].argmax() if prompt else start[sequence]
+        fed = [*taken, token, *first.tokens[0, :-1, sequence]]
+        expected = reference.decode(weights, fed, TEST_SHAPES[model])[prompt:]
+        np.testing.assert_allclose(first.logits[0, :, sequence], expected, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize(
     "placement", [{"gpu_layers": 3}, {"devices": 2}, {"experts": "cpu"}, {"experts": "copy"}], ids=str
 )
 def test_prompts_are_split_like_tokens(placement):
