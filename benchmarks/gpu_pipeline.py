@@ -27,7 +27,7 @@ STRATEGIES = ("sccc", "saaas", "aaas", "aaag", "aaeg")
 def configurations(options: argparse.Namespace) -> list[Configuration]:
     base = Configuration(
         backend=options.backend, model=options.model, tokens=options.tokens, repeats=options.repeats, warmup=3,
-        prompt=options.prompt, micro_batch=options.micro_batch,
+        prompt=options.prompt, micro_batch=options.micro_batch, context=options.prompt + options.tokens + 16,
     )  # fmt: skip
     chosen = []
     for devices in map(int, options.devices.split(",")):

@@ -18,6 +18,7 @@ from tracer.recorders.host import Call, HostRecorder
 from tracer.schema import MISSING
 
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
+_PEER_ACCESS_ALREADY_ENABLED: Final = 704  # cudaErrorPeerAccessAlreadyEnabled
 TAKEN_BY_DRIVER: Final = 256
 """Bytes up to which a copy reads the caller's pageable memory: the driver puts them into its command buffer before the
 call returns. For 4 bytes that saves the GPU 1 of 2.5 us against pinned memory (H200); for 2 KiB it costs the host more.
@@ -145,7 +146,11 @@ class CudaCopies(Backend):
             self._reached.add(device)
             if runtime.deviceCanAccessPeer(self._device, device):
                 with self._here():
-                    runtime.deviceEnablePeerAccess(device)
+                    try:
+                        runtime.deviceEnablePeerAccess(device)
+                    except runtime.CUDARuntimeError as error:
+                        if error.status != _PEER_ACCESS_ALREADY_ENABLED:  # by another backend, or another library
+                            raise
 
     def load(self, destination: CudaArray, source: HostArray) -> None:
         """One blocking call; float32 values are encoded in the weight's dtype."""
