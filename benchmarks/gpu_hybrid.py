@@ -1,8 +1,8 @@
 """What strategies and graph plans buy where a step is cut into splits: layers or experts on the host, or several GPUs.
 
 All configurations of a placement run interleaved in this process; every repeat is one rate, a speed-up is a repeat over
-that of the first configuration (`sccc`, without graph plans unless --policies says otherwise) beside it. Everyone's
-logits are compared with its.
+the one beside it: of `sccc` with the same policy, or of the same strategy without graphs. Everyone's logits are
+compared with the first's.
 Usage: python benchmarks/gpu_hybrid.py [--model llama-1.1b] [--placements 0,25,50,75,100] [--json FILE]
        python benchmarks/gpu_hybrid.py --model moe-7b --placements experts-cpu,experts-copy
        python benchmarks/gpu_hybrid.py --devices 2 --placements all      (on a machine with two GPUs)
@@ -12,6 +12,7 @@ Usage: python benchmarks/gpu_hybrid.py [--model llama-1.1b] [--placements 0,25,5
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,17 +46,22 @@ def configurations(options: argparse.Namespace, name: str) -> list[Configuration
         backend=options.backend, model=options.model, tokens=options.tokens, repeats=options.repeats, warmup=3,
         devices=options.devices, concurrency=options.concurrency, **placement(options.model, name),
     )  # fmt: skip
-    policies = POLICIES if options.policies is None else options.policies.split(",")
+    policies = POLICIES if options.policies is None else tuple(options.policies.split(","))
     return [replace(base, strategy=s, launch=p) for p in policies for s in STRATEGIES]
 
 
-def row(result: Result, base: Result, difference: float) -> dict[str, Any]:
+def row(result: Result, seconds: Mapping[Configuration, list[float]], difference: float) -> dict[str, Any]:
     c = result.configuration
-    rates = [c.tokens * c.batch / s for s in result.seconds]
-    ratios = [b / s for b, s in zip(base.seconds, result.seconds, strict=True)]
+
+    def over(base: Configuration) -> dict[str, Any]:
+        ratios = [b / s for b, s in zip(seconds[base], seconds[c], strict=True)]
+        return interval(ratios, digits=4)
+
     return {
         "strategy": c.strategy, "policy": c.launch, "splits": len(result.prepared.splits),
-        "tokens_per_s": interval(rates), "speedup": interval(ratios, digits=4), "logits_differ": difference,
+        "tokens_per_s": interval([c.tokens * c.batch / s for s in seconds[c]]),
+        "over_sccc": over(replace(c, strategy="sccc")), "over_eager": over(replace(c, launch="eager")),
+        "logits_differ": difference,
         "graphs": {name: sum(split[name] for split in result.graphs) for name in OUTCOMES},
     }  # fmt: skip
 
@@ -65,19 +71,21 @@ def measure(options: argparse.Namespace, name: str) -> list[dict[str, Any]]:
     few = [replace(c, tokens=4, repeats=1, warmup=0) for c in chosen]
     both = execute([*chosen, *few], keep_logits=few)
     results, logits = both[: len(chosen)], [result.logits for result in both[len(chosen) :]]
+    seconds = {result.configuration: result.seconds for result in results}
     return [
-        {"placement": name, **row(result, results[0], float(np.abs(each - logits[0]).max()))}
+        {"placement": name, **row(result, seconds, float(np.abs(each - logits[0]).max()))}
         for result, each in zip(results, logits, strict=True)
     ]
 
 
 def show(found: dict[str, Any]) -> None:
-    rate, speedup = found["tokens_per_s"], found["speedup"]
+    rate, speedup = found["tokens_per_s"], found["over_sccc"]
     graphs = ", ".join(f"{count} {name}" for name, count in found["graphs"].items() if count) or "no graphs"
     print(
         f"{found['placement']:8} {found['strategy']:6} {found['policy']:8} {found['splits']:3} splits "
-        f"{rate['median']:8.1f} [{rate['low']:.1f} {rate['high']:.1f}]  {speedup['median']:.3f} "
-        f"[{speedup['low']:.3f} {speedup['high']:.3f}]  differ {found['logits_differ']:.1g}  {graphs}",
+        f"{rate['median']:8.1f} [{rate['low']:.1f} {rate['high']:.1f}]  over sccc {speedup['median']:.3f} "
+        f"[{speedup['low']:.3f} {speedup['high']:.3f}]  over eager {found['over_eager']['median']:.3f}  "
+        f"differ {found['logits_differ']:.1g}  {graphs}",
         flush=True,
     )
 
@@ -87,7 +95,7 @@ def main() -> None:
     parser.add_argument("--backend", default="cuda")
     parser.add_argument("--model", default="llama-1.1b")
     parser.add_argument("--placements", default="0,25,50,75,100")
-    parser.add_argument("--policies", help="[default: eager,graph,rebuild]")
+    parser.add_argument("--policies", help="`eager`, the base, and others [default: eager,graph,rebuild]")
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--concurrency", default="sequential")
     parser.add_argument("--tokens", type=int, default=20)

@@ -1,0 +1,177 @@
+"""Writes docs/measurements.md from benchmarks/results: every table there has a file of figures behind it.
+
+Usage: python benchmarks/report.py          write it
+       python benchmarks/report.py --check  exit code 1 if it differs from what would be written
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+RESULTS: Final = Path(__file__).parent / "results"
+TARGET: Final = Path(__file__).parents[1] / "docs" / "measurements.md"
+HEAD: Final = """# What we measured
+
+Written by `benchmarks/report.py` from `benchmarks/results/`; each section names its file, and the script of the same
+name prints it. Everything compared was run interleaved in one process; figures are medians, brackets their bootstrap
+95 % intervals. Models have random weights in f16 unless a section says otherwise.
+"""
+Rows = Sequence[dict[str, Any]]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def spread(value: dict[str, Any], digits: int = 3) -> str:
+    """Median and interval; a base that is 1 by definition has none."""
+    if value["low"] == value["high"] == 1:
+        return "1"
+    low, high = (f"{value[name]:,.{digits}f}" for name in ("low", "high"))
+    return f"{value['median']:,.{digits}f} [{low}, {high}]"
+
+
+def rate(value: dict[str, Any]) -> str:
+    """Tokens/s with as many digits as they are worth."""
+    return f"{value['median']:,.{1 if value['median'] < 200 else 0}f}"
+
+
+def logits(rows: Rows) -> str:
+    """How far the logits of configurations that should compute the same lie apart."""
+    most = max(row["logits_differ"] for row in rows)
+    return "Their logits are equal bit by bit." if most == 0 else f"Their logits differ by at most {most:.1g}."
+
+
+def gaps(found: dict[str, Any]) -> Iterator[str]:
+    yield (
+        f"`{found['model']}`, batch 1, {found['tokens']} tokens. Gap p50 in µs of the light pass (no profiler), of our "
+        "traced passes and of nsys over the same work."
+    )
+    rows = []
+    for run in found["runs"]:
+        passes = run["passes"]
+        cells = [
+            f"{passes[name]['gap_us']['p50']:.1f}" if name in passes else "–"
+            for name in ("light", "graph", "node", "nsys graph", "nsys node")
+        ]
+        rows.append([f"`{run['run']}`", spread(run["tokens_per_s"], 0), *cells])
+    yield table(["run", "tokens/s", "light", "our graph", "our node", "nsys graph", "nsys node"], rows)
+
+
+def concurrency(found: dict[str, Any]) -> Iterator[str]:
+    yield (
+        f"Under `{found['strategy']}`, allocator `stream_aware`; speed-up over `sequential` of the same batch. "
+        f"{logits(found['rows'])}"
+    )
+    rows = []
+    for (model, batch), cells in groupby(found["rows"], key=lambda row: (row["model"], row["batch"])):
+        by = {(c["mode"], c["allocator"]): c for c in cells}
+        base = by["sequential", "sequential"]
+        branches, graphs = by["branches", "stream_aware"], by["subgraphs", "stream_aware"]
+        rows.append([
+            f"`{model}`", str(batch), rate(base["tokens_per_s"]), rate(branches["tokens_per_s"]),
+            spread(branches["speedup"]), spread(graphs["speedup"]), f"{branches['peak_bytes'] / 1024:,.0f} KiB",
+            f"{branches['streams']}, {branches['events']}",
+        ])  # fmt: skip
+    yield table(
+        ["model", "batch", "sequential, tokens/s", "branches, tokens/s", "branches", "subgraphs", "arena",
+         "streams, events"], rows,
+    )  # fmt: skip
+
+
+def placements(found: dict[str, Any]) -> Iterator[str]:
+    yield (
+        f"`{found['model']}`, batch 1, {found['tokens']} tokens × {found['repeats']}. The host computes in float32 "
+        "with NumPy. *placement* is the share of the layers on the GPU in percent, or where the experts are. Each cell "
+        "is tokens/s, and the speed-up over `sccc` with the same policy; *over eager* is that of graphs that are kept. "
+        f"{logits(found['rows'])}"
+    )
+    rows = []
+    for place, cells in groupby(found["rows"], key=lambda row: row["placement"]):
+        by = {(c["strategy"], c["policy"]): c for c in cells}
+        policies = list(dict.fromkeys(policy for _, policy in by))
+        for strategy in dict.fromkeys(s for s, _ in by):
+            row = [by[strategy, policy] for policy in policies]
+            texts = [f"{rate(c['tokens_per_s'])}, {spread(c['over_sccc'])}" for c in row]
+            kept = by[strategy, "graph"]["over_eager"]
+            rows.append([place, str(row[0]["splits"]), f"`{strategy}`", *texts, spread(kept)])
+    yield table(["placement", "splits", "strategy", *(f"`{p}`" for p in policies), "over eager"], rows)
+
+
+def pipeline(found: dict[str, Any]) -> Iterator[str]:
+    yield (
+        f"`{found['model']}`, a prompt of {found['prompt']} tokens in micro-batches of {found['micro_batch']}, then "
+        f"{found['tokens']} tokens. Speed-ups over `sccc` on as many GPUs, and over one GPU under the same strategy. "
+        f"`aaeg` runs without staging. {logits(found['rows'])}"
+    )
+    yield table(
+        ["GPUs", "strategy", "prompt, tokens/s", "over `sccc`", "over one GPU", "decode, tokens/s", "over `sccc`",
+         "over one GPU"],
+        [
+            [str(row["devices"]), f"`{row['strategy']}`"] + [
+                text for kind in ("prompt", "decode")
+                for text in (
+                    rate(row[kind]["tokens_per_s"]), spread(row[kind]["speedup"]), spread(row[kind]["over_one"])
+                )
+            ]
+            for row in found["rows"]
+        ],
+    )  # fmt: skip
+
+
+def kv_streams(found: dict[str, Any]) -> Iterator[str]:
+    yield (
+        f"`{found['model']}`, {found['tokens']} tokens behind the prompts under `{found['strategy']}`, sampled on the "
+        "device. Upstream's ratios at 32 sequences: 1.05 without prompts, 1.37 at 512 and 2.29 at 2048 tokens (ggml PR 14363, "
+        "another GPU and model)."
+    )
+    rows = []
+    for row in found["rows"]:
+        prompt = f"{row['prompt']}, shared" if row["shared"] else str(row["prompt"])
+        kinds = [f"{rate(row[k]['tokens_per_s'])} ({row[k]['cells']:,})" for k in ("unified", "streams")]
+        rows.append([str(row["sequences"]), prompt, *kinds, spread(row["streams_over_unified"])])
+    yield table(["sequences", "prompt", "`unified`, tokens/s (cells)", "`streams`", "streams / unified"], rows)
+
+
+SECTIONS: Final[Sequence[tuple[str, str, Callable[[dict[str, Any]], Iterator[str]]]]] = (
+    ("The gap under each strategy", "gpu_gaps", gaps),
+    ("Branches of a token on several streams", "gpu_concurrency", concurrency),
+    ("Layers on the host", "gpu_hybrid_llama-1.1b", placements),
+    ("Experts on the host", "gpu_hybrid_moe-7b", placements),
+    ("Two GPUs", "gpu_pipeline", pipeline),
+    ("Many sequences", "gpu_kv_streams", kv_streams),
+)
+"""Title, file, and what writes the section."""
+
+
+def report() -> str:
+    """The whole page."""
+    parts = [HEAD.strip()]
+    for title, name, section in SECTIONS:
+        found = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        where = (
+            f"{found['machine']['gpu']}, driver {found['machine']['driver']}, commit {found['commit']}, {found['date']}"
+        )
+        parts += [f"## {title}", f"`{name}.json`: {where}.", *section(found)]
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    text = report()
+    if parser.parse_args().check:
+        sys.exit(text != TARGET.read_text(encoding="utf-8"))
+    TARGET.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
