@@ -130,8 +130,8 @@ def pipeline(found: dict[str, Any]) -> Iterator[str]:
 def kv_streams(found: dict[str, Any]) -> Iterator[str]:
     yield (
         f"`{found['model']}`, {found['tokens']} tokens behind the prompts under `{found['strategy']}`, sampled on the "
-        "device. Upstream's ratios at 32 sequences: 1.05 without prompts, 1.37 at 512 and 2.29 at 2048 tokens (ggml PR 14363, "
-        "another GPU and model)."
+        "device. Upstream's ratios at 32 sequences: 1.05 without prompts, 1.37 at 512 and 2.29 at 2048 tokens (ggml PR "
+        "14363, another GPU and model)."
     )
     rows = []
     for row in found["rows"]:
