@@ -31,6 +31,7 @@ _DEVICE_KINDS: Final = {
 }
 _MOST_LEVELS: Final = 6
 _AFFIXES: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])|_v\d+$")  # of API names: no room for them inside a bar
+_HOST_SPLIT: Final = re.compile(r"split \d+: host")  # as the executor calls what it computes on the host
 _ON_STREAM: Final = (*_DEVICE_KINDS, "syncs", "cuda_events")
 _HEIGHTS: Final = {"nvtx": 17, "api": 24, "stream": 26}
 
@@ -151,7 +152,9 @@ def _levels(ranges: pd.DataFrame) -> Iterator[pd.DataFrame]:
             heapq.heappush(open_until, (end, int(level[i])))
     for depth in range(int(level.max()) + 1):
         part = ranges[level == depth]
-        yield _events(part, "nvtx", part["text"], part["text"])
+        computed = [text for text in part["text"].cat.categories if _HOST_SPLIT.fullmatch(str(text))]
+        what = np.where(part["text"].isin(computed), KINDS.index("host"), KINDS.index("nvtx")).astype(np.int8)
+        yield _events(part, what, part["text"], part["text"])
 
 
 def _api_events(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:

@@ -86,6 +86,19 @@ def test_two_devices_are_told_apart():
     assert [r.label for r in rows_of(trace)] == ["GPU 0 · stream 7", "GPU 1 · stream 7"]
 
 
+def test_what_the_host_computes_has_its_colour():
+    texts = ["token", "split 0: host", "split 1: cuda", "split 2: hostile"]
+    trace = Trace.from_columns(
+        nvtx={
+            "start": [0, 1, 3, 5], "end": [9, 2, 4, 6], "text": texts, "process": [1] * 4, "thread": [1] * 4,
+            "kind": ["push/pop"] * 4,
+        }
+    )  # fmt: skip
+    outer, inner = rows_of(trace)
+    assert [KINDS[what] for what in outer.events["what"]] == ["nvtx"]
+    assert [KINDS[what] for what in inner.events["what"]] == ["host", "nvtx", "nvtx"]
+
+
 def test_runs_are_stacked_without_overlap(trace):
     rows = rows_of(trace)
     first, second = panels([rows, rows])
