@@ -108,19 +108,23 @@ def flash_attn_ext(
     scale: float,
     name: str,
 ) -> Tensor:
-    """Attention of every token over all cells of one stream of the cache, several query heads per KV head.
+    """Attention of every token over the first cells of one stream of the cache, several query heads per KV head.
 
-    q (N, heads, D), k and v (count, cells, KV heads, D), mask (N, cells) added to the scaled scores -> (N, heads * D).
+    q (N, heads, D), k and v (count, rows, KV heads, D), mask (N, cells) added to the scaled scores -> (N, heads * D).
+    The first `cells` of a stream's rows are seen.
     The tokens are G groups of N / G; group g sees stream streams[g], with streams (G,) int32. Without `streams` there
     are `count` groups, and group g sees stream g.
     """
-    (n, heads, d), (count, cells, kv_heads, _) = q.shape, k.shape
+    (n, heads, d), (count, rows, kv_heads, _) = q.shape, k.shape
     groups = count if streams is None else streams.shape[0]
     _need(
         heads % kv_heads == 0 and n % groups == 0 and k.shape == v.shape and k.shape[-1] == d, name,
         "heads do not fit", q, k, v,
     )  # fmt: skip
-    _need(mask.shape == (n, cells), name, "mask wants a row per token and a column per cell", k, mask)
+    _need(
+        mask.shape[0] == n and 0 < mask.shape[1] <= rows, name,
+        "mask wants a row per token and a column per cell that is seen", k, mask,
+    )  # fmt: skip
     src = (q, k, v, mask) if streams is None else (q, k, v, mask, streams)
     return graph.node(name, "flash_attn_ext", (n, heads * d), q.dtype, src, scale=scale)
 

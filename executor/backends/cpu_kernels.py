@@ -72,10 +72,10 @@ def cpy(out: Array, x: Array, _destination: Array) -> None:
 def flash_attn_ext(
     out: Array, q: Array, k: Array, v: Array, mask: Array, streams: Array | None = None, *, scale: float
 ) -> None:
-    """Attention of each group of tokens over its stream's cells; the head groups share a KV head."""
-    if streams is not None:
-        k, v = k[streams], v[streams]
-    groups, cells, kv_heads, d = k.shape
+    """Attention of each group of tokens over its stream's first cells; the head groups share a KV head."""
+    cells = mask.shape[-1]
+    k, v = (cache[:, :cells] if streams is None else cache[streams, :cells] for cache in (k, v))
+    groups, _, kv_heads, d = k.shape
     tokens = len(q) // groups
     grouped = q.reshape(groups, tokens, kv_heads, -1, 1, d)
     keys, values = k.transpose(0, 2, 1, 3)[:, None], v.transpose(0, 2, 1, 3)[:, None]
