@@ -13,10 +13,12 @@ from executor.backends.cuda_library import Library
 from executor.graph import Tensor
 from tracer.errors import ExecutionError
 
-_CHUNK_BYTES: Final = 64 * 1024
-_LOOKED_THROUGH: Final = 3
-"""Passes up to which a block looks at each cell's mask when its turn comes; with more, it lists the cells that its token
-sees first."""
+_CHUNK_BYTES: Final = 16 * 1024
+_LEAST: Final = 8
+"""Chunks that a split has at least."""
+_LOOKED_THROUGH: Final = 4
+"""Passes up to which a block looks at each cell's mask when its turn comes; with more, it lists the cells that its
+token sees before it reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +27,14 @@ class Variant:
 
     Attributes:
         threads: of a block.
-        passes: in which a block reads a chunk.
+        chunks: that a block reads in a pass: the cells that all its slots have on their way.
     """
 
     threads: int
-    passes: int
+    chunks: int
 
 
-VARIANTS: Final = {1: Variant(512, 1), 2: Variant(512, 2), 4: Variant(256, 2), 8: Variant(256, 4)}
+VARIANTS: Final = {1: Variant(512, 4), 2: Variant(512, 2), 4: Variant(256, 2), 8: Variant(256, 1)}
 """Query heads that a block takes, all of one KV head -> the kernel."""
 
 
@@ -55,13 +57,14 @@ class Arguments(ctypes.Structure):
 
     _fields_ = (
         *((name, c_void_p) for name in ("q", "k", "v", "mask", "streams", "parts", "done", "out")),
-        *((name, c_int) for name in ("heads", "kv_heads", "head", "cells", "stride_cells", "tokens", "splits", "listed")),
+        *((name, c_int) for name in ("heads", "kv_heads", "head", "cells", "stride_cells", "tokens")),
+        *((name, c_int) for name in ("splits", "listed")),
         ("scale", ctypes.c_float),
     )
 
 
 def chunks_of(cells: int, head: int, dtype: str) -> int:
-    """The cells of a stream in chunks of 64 KiB of a head's keys, what 512 threads can have on their way."""
+    """The cells of a stream in chunks of 16 KiB of a head's keys."""
     return -(-cells * head * {"float32": 4, "float16": 2}[dtype] // _CHUNK_BYTES)
 
 
@@ -74,7 +77,7 @@ def spread(tokens: int, heads: int, kv_heads: int, chunks: int, resident: Mappin
     """What takes the shortest: waves of blocks times the chunks of a block times the time of a chunk.
 
     That time is an estimate, not measured: a chunk is read once for all heads of a block, and each head's arithmetic
-    adds an eighth of the reading. A split has two chunks or more.
+    adds an eighth of the reading.
 
     Args:
         tokens: in the step.
@@ -86,12 +89,12 @@ def spread(tokens: int, heads: int, kv_heads: int, chunks: int, resident: Mappin
 
     def choice(together: int) -> tuple[int, int, int, int]:
         blocks, most = tokens * blocks_of(heads, kv_heads, together), resident[together]
-        splits = max(min(most // blocks, -(-chunks // 2)), 1)
+        splits = max(min(most // blocks, -(-chunks // _LEAST)), 1)
         share = -(-chunks // splits)
         return -(-blocks * splits // most) * share * (8 + together), together, splits, share
 
     _, together, splits, share = min(map(choice, resident))
-    return Spread(together, splits, share * VARIANTS[together].passes > _LOOKED_THROUGH)
+    return Spread(together, splits, share > _LOOKED_THROUGH * VARIANTS[together].chunks)
 
 
 def _attention(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:

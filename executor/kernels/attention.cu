@@ -130,7 +130,9 @@ struct Softmax {
 };
 
 // A split's cells, counted through: word after word of its turns.
-__device__ __forceinline__ int cell_of(int i, int split, int splits) { return (i / WORD * splits + split) * WORD + i % WORD; }
+__device__ __forceinline__ int cell_of(int i, int split, int splits) {
+    return (u32(i) / WORD * splits + split) * WORD + u32(i) % WORD;
+}
 
 // Lists those of a split's cells from `begin` on, WARPS * ROUND of them, that a token sees, less `begin`, in order.
 template <int WARPS>
@@ -165,6 +167,26 @@ __device__ __forceinline__ int list_seen(const Attention& a, const float* mask, 
     }
     __syncthreads();
     return all;
+}
+
+// From what the warps found (values, greatest score, sum): out (D,), or where it is null, found (D + 2,) as in `parts`.
+template <int WARPS>
+__device__ __forceinline__ void merge_warps(
+    const float (*values)[256], const float* tops, const float* sums, int head, float* out, float* found
+) {
+    for (int d = threadIdx.x; d < head; d += WARPS * WARP) {
+        float all = MINUS_INFINITY, below = 0.f, above = 0.f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) all = fmaxf(all, tops[w]);
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            const float weight = weight_of(tops[w], all);
+            below += weight * sums[w];
+            above += weight * values[w][d];
+        }
+        if (out) out[d] = above / below;
+        else found[d] = above, found[head] = all, found[head + 1] = below;
+    }
 }
 
 // Whether all other blocks of `count` have been here before this one; what they wrote is visible then.
@@ -205,8 +227,8 @@ __device__ __forceinline__ void attend(const Attention& a) {
     const int split = blockIdx.x / blocks, block = blockIdx.x % blocks, kv_head = block / per_group, token = blockIdx.y;
     const int begin = block % per_group * HEADS, count = min(HEADS, group - begin);
     const i64 row = i64(token) * a.heads + kv_head * group + begin;  // of the first head
-    const int lanes = a.head / 8, lane = threadIdx.x % lanes, warp = threadIdx.x / WARP, slots = WARP / lanes;
-    const int slot = threadIdx.x % WARP / lanes;
+    const int lanes = a.head / 8, lane = threadIdx.x % lanes, warp = threadIdx.x / WARP;
+    const int slots = WARP / lanes, slot = threadIdx.x % WARP / lanes;  // of a warp
     const int strip = slots * UNROLL, mine = warp * strip;
     const int words = (a.cells + WORD - 1) / WORD, part = (words + a.splits - 1) / a.splits * WORD;
     const int sequence = token / a.tokens, stream = a.streams ? a.streams[sequence] : sequence;  // streams are no kernel's result
@@ -236,22 +258,25 @@ __device__ __forceinline__ void attend(const Attention& a) {
         for (int i = mine; i < cells; i += warps * strip) {
             i64 at[UNROLL];
             float seen[UNROLL];
-            bool any = false;
 #pragma unroll
             for (int u = 0; u < UNROLL; u++) {
                 const int own = i + u * slots + slot, near = min(own, cells - 1);
                 const int cell = cell_of(a.listed ? base + shared.list[near] : near, split, a.splits);
                 seen[u] = own < cells && cell < a.cells ? mask[cell] : MINUS_INFINITY;
                 at[u] = first + min(cell, a.cells - 1) * stride;
-                any |= seen[u] > MINUS_INFINITY;
             }
-            // a listed cell is seen, and the first ones are read before their mask is known
-            if (!a.listed && i != mine && !__any_sync(FULL, any)) continue;
+            if (!a.listed && i != mine) {  // a listed cell is seen, and the first ones are read before their mask is known
+                bool any = false;
+#pragma unroll
+                for (int u = 0; u < UNROLL; u++) any |= seen[u] > MINUS_INFINITY;
+                if (!__any_sync(FULL, any)) continue;
+            }
             softmax.template read<Eight>(a, q, at, seen, lanes);
         }
     }
 
     const int width = a.head + 2;
+    float *out = a.out + row * a.head, *parts = a.parts + row * a.splits * width;
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
         if (h >= count) break;
@@ -263,28 +288,17 @@ __device__ __forceinline__ void attend(const Attention& a) {
         }
         if (threadIdx.x % WARP == 0) tops[warp] = softmax.top[h], sums[warp] = softmax.sum[h];
         __syncthreads();
-        float* found = a.parts + ((row + h) * a.splits + split) * width;
-        for (int d = threadIdx.x; d < a.head; d += THREADS) {
-            float all = MINUS_INFINITY, below = 0.f, above = 0.f;
-#pragma unroll
-            for (int w = 0; w < warps; w++) all = fmaxf(all, tops[w]);
-#pragma unroll
-            for (int w = 0; w < warps; w++) {
-                const float weight = weight_of(tops[w], all);
-                below += weight * sums[w];
-                above += weight * shared.values[w][d];
-            }
-            if (a.splits == 1) a.out[(row + h) * a.head + d] = above / below;
-            else found[d] = above, found[a.head] = all, found[a.head + 1] = below;
-        }
+        float* found = parts + (h * a.splits + split) * width;
+        merge_warps<warps>(shared.values, tops, sums, a.head, a.splits == 1 ? out + h * a.head : nullptr, found);
     }
     if (a.splits == 1 || !is_last(a.done + i64(token) * blocks + block, a.splits)) return;
-    for (int h = 0; h < count; h++)
-        merge_splits(a.parts + (row + h) * a.splits * width, a.out + (row + h) * a.head, a.head, a.splits);
+    for (int h = 0; h < count; h++) merge_splits(parts + h * a.splits * width, out + h * a.head, a.head, a.splits);
 }
 
-#define VARIANT(name, Eight, heads, unroll, threads) \
-    extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ Attention a) { attend<Eight, heads, unroll, threads>(a); }
+#define VARIANT(name, Eight, heads, unroll, threads)                                                            \
+    extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ Attention a) {        \
+        attend<Eight, heads, unroll, threads>(a);                                                               \
+    }
 #define VARIANTS(type, Eight) \
     VARIANT(flash_attn_##type##_1, Eight, 1, Eight::UNROLL, 512) \
     VARIANT(flash_attn_##type##_2, Eight, 2, Eight::UNROLL / 2, 512) \
