@@ -5,76 +5,125 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from ctypes import c_int, c_void_p
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from executor.backends.cuda_binding import Array, Calls, Op, suffix
-from executor.backends.cuda_library import KernelCall, Library
+from executor.backends.cuda_library import Library
 from executor.graph import Tensor
 from tracer.errors import ExecutionError
 
-THREADS: Final = 512
-_UNROLL: Final = {"float32": 4, "float16": 8}
-"""Cells that a slot of lanes has on their way."""
-_LOOKED_THROUGH: Final = 8
-"""Chunks up to which each block looks through its mask itself; with more, a kernel before says which are visible."""
-_WARPS: Final = 8
+_CHUNK_BYTES: Final = 16 * 1024
+_LEAST: Final = 8
+"""Chunks that a split has at least."""
+_LOOKED_THROUGH: Final = 4
+"""Passes up to which a block looks at each cell's mask when its turn comes; with more, it lists the cells that its
+token sees before it reads them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A kernel of attention.cu.
+
+    Attributes:
+        threads: of a block.
+        chunks: that a block reads in a pass: the cells that all its slots have on their way.
+    """
+
+    threads: int
+    chunks: int
+
+
+VARIANTS: Final = {1: Variant(512, 4), 2: Variant(512, 2), 4: Variant(256, 2), 8: Variant(256, 1)}
+"""Query heads that a block takes, all of one KV head -> the kernel."""
+
+
+class Spread(NamedTuple):
+    """How the blocks share the work.
+
+    Attributes:
+        together: query heads of a block, a key of `VARIANTS`.
+        splits: blocks that share the cells of a token and head.
+        listed: whether a block lists the cells that its token sees before it reads them.
+    """
+
+    together: int
+    splits: int
+    listed: bool
 
 
 class Arguments(ctypes.Structure):
     """`struct Attention` of attention.cu."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("q", "k", "v", "mask", "streams", "visible", "parts", "done", "out")),
-        *((name, c_int) for name in ("heads", "kv_heads", "head", "cells", "tokens", "splits")),
+        *((name, c_void_p) for name in ("q", "k", "v", "mask", "streams", "parts", "done", "out")),
+        *((name, c_int) for name in ("heads", "kv_heads", "head", "cells", "stride_cells", "tokens")),
+        *((name, c_int) for name in ("splits", "listed")),
         ("scale", ctypes.c_float),
     )
 
 
-def chunk_cells(head: int, dtype: str) -> int:
-    """Cells that a block reads at a time."""
-    return THREADS // (head // 8) * _UNROLL[dtype]
+def chunks_of(cells: int, head: int, dtype: str) -> int:
+    """The cells of a stream in chunks of 16 KiB of a head's keys."""
+    return -(-cells * head * {"float32": 4, "float16": 2}[dtype] // _CHUNK_BYTES)
 
 
-def splits_of(chunks: int, blocks: int, resident: int) -> int:
-    """Over how many blocks the chunks of each token and head are spread, to fill the GPU with two chunks or more each.
+def blocks_of(heads: int, kv_heads: int, together: int) -> int:
+    """Blocks of a token and split; where a group of heads is not a multiple of `together`, its last block has fewer."""
+    return kv_heads * -(-(heads // kv_heads) // together)
+
+
+def spread(tokens: int, heads: int, kv_heads: int, chunks: int, resident: Mapping[int, int]) -> Spread:
+    """What takes the shortest: waves of blocks times the chunks of a block times the time of a chunk.
+
+    That time is an estimate, not measured: a chunk is read once for all heads of a block, and each head's arithmetic
+    adds an eighth of the reading.
 
     Args:
+        tokens: in the step.
+        heads: query heads.
+        kv_heads: KV heads.
         chunks: of a stream.
-        blocks: tokens * heads.
-        resident: blocks that the GPU holds at a time.
+        resident: query heads of a block -> such blocks that the GPU holds at a time.
     """
-    return max(min(resident // blocks, -(-chunks // 2)), 1)
+
+    def choice(together: int) -> tuple[int, int, int, int]:
+        blocks, most = tokens * blocks_of(heads, kv_heads, together), resident[together]
+        splits = max(min(most // blocks, -(-chunks // _LEAST)), 1)
+        share = -(-chunks // splits)
+        return -(-blocks * splits // most) * share * (8 + together), together, splits, share
+
+    _, together, splits, share = min(map(choice, resident))
+    return Spread(together, splits, share > _LOOKED_THROUGH * VARIANTS[together].chunks)
 
 
 def _attention(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
     q, k, v, mask, *streams = src
-    (n, heads, head), (count, cells, kv_heads, _) = q.shape, k.shape
+    (n, heads, head), (count, stride_cells, kv_heads, _), cells = q.shape, k.shape, mask.shape[1]
     if head not in (8, 16, 32, 64, 128, 256):
         raise ExecutionError(f"backend 'cuda' has attention for heads of 8, 16, ... 256, not of {head} ({node.name})")
     name = f"flash_attn_{suffix(node, k.dtype, 'f32 f16')}"
     groups = streams[0].size if streams else count
-    chunks = -(-cells // chunk_cells(head, k.dtype))
-    resident = library.blocks_per_multiprocessor(library.function("attention.cu", name), THREADS, 0)
-    splits = splits_of(chunks, n * heads, resident * library.cuda.multiprocessors)
+    together, splits, listed = spread(n, heads, kv_heads, chunks_of(cells, head, k.dtype), _resident(library, name))
+    blocks = blocks_of(heads, kv_heads, together)
     parts = _zeros(library, n * heads * splits * (head + 2), "float32") if splits > 1 else None
-    done = _zeros(library, n * heads, "uint32") if splits > 1 else None
-    visible = _zeros(library, n * chunks, "uint8") if chunks > _LOOKED_THROUGH else None
+    done = _zeros(library, n * blocks, "uint32") if splits > 1 else None
     packed = Arguments(
-        q.ptr, k.ptr, v.ptr, mask.ptr, streams[0].ptr if streams else 0, _address(visible), _address(parts),
-        _address(done), out.ptr, heads, kv_heads, head, cells, n // groups, splits, node.params["scale"],
+        q.ptr, k.ptr, v.ptr, mask.ptr, streams[0].ptr if streams else 0, _address(parts), _address(done), out.ptr,
+        heads, kv_heads, head, cells, stride_cells, n // groups, splits, listed, node.params["scale"],
     )  # fmt: skip
-    kept = (out, *src, parts, done, visible)
-    attend = library.call("attention.cu", name, (heads * splits, n), THREADS, (packed,), kept=kept)
-    if visible is None:
-        return [attend]
-    return [_mask_chunks(library, visible, mask, chunks, chunk_cells(head, k.dtype)), attend]
+    grid, threads, kept = (blocks * splits, n), VARIANTS[together].threads, (out, *src, parts, done)
+    return [library.call("attention.cu", f"{name}_{together}", grid, threads, (packed,), kept=kept)]
 
 
-def _mask_chunks(library: Library, visible: Any, mask: Array, chunks: int, size: int) -> KernelCall:
-    n, cells = mask.shape
-    arguments = (c_void_p(visible.data.ptr), c_void_p(mask.ptr), c_int(cells), c_int(size), c_int(chunks))
-    blocks = (-(-chunks // _WARPS), n)
-    return library.call("attention.cu", "mask_chunks", blocks, _WARPS * 32, arguments, kept=(visible, mask))
+def _resident(library: Library, name: str) -> dict[int, int]:
+    """Query heads of a block -> such blocks that the GPU holds at a time."""
+    resident = {}
+    for together, variant in VARIANTS.items():
+        function = library.function("attention.cu", f"{name}_{together}")
+        held = library.blocks_per_multiprocessor(function, variant.threads, 0)
+        resident[together] = held * library.cuda.multiprocessors
+    return resident
 
 
 def _address(memory: Any) -> int:

@@ -1,13 +1,17 @@
-// Attention over the KV cache with grouped queries: one or several blocks of 512 threads per query head and token.
-// q (N, heads, D) f32; k, v (streams, cells, KV heads, D), f32 or f16; mask (N, cells) f32, added to the scores; out (N, heads * D).
-// D is 8, 16, ... 256: D / 8 lanes, a slot, read a cell, 8 values each. UNROLL cells per slot are in flight; the cells of
-// all slots together are a chunk. Every slot keeps a softmax of its own over the cells it reads (greatest score, sum,
-// weighted values). They are merged at the end: those of a warp, of a block, and where several blocks share the chunks
-// of a token and head, by the block that is done last.
+// Attention over the KV cache with grouped queries: a block takes HEADS query heads of one KV head, for one token, and
+// reads each cell once for all of them. q (N, heads, D) f32; k, v (streams, stride_cells, KV heads, D), f32 or f16, of
+// which the first `cells` of a stream are seen; mask (N, cells) f32, added to the scores; out (N, heads * D).
+// D is 8, 16, ... 256: D / 8 lanes, a slot, read a cell, 8 values each. A slot has UNROLL cells on their way; those of a
+// warp follow each other and are a strip. Every slot keeps a softmax of its own over the cells it reads. They are merged
+// at the end: those of a warp, of a block, and where several blocks split the cells of a token and head, by the block
+// that is done last. Splits, and in each the warps, take turns: splits at words of 32 cells, warps at strips.
+// Where a block has many cells to look through, it lists those that its token sees first, so that cells of other
+// sequences cost nothing but their mask, and the warps have the same to do wherever the others lie.
 
 #include "common.cuh"
 
-#define THREADS 512
+#define WORD 32                 // cells
+#define ROUND (WARP * WORD)     // cells that a warp lists at a time
 
 struct Attention {
     const float* q;
@@ -15,11 +19,10 @@ struct Attention {
     const void* v;
     const float* mask;
     const int* streams;  // (G,) stream that each group of tokens sees, or null: group g sees stream g
-    const u8* visible;   // (N, chunks) whether a token sees any cell of a chunk, see mask_chunks; null for all
     float* parts;        // (N, heads, splits, D + 2) what each block found: values, greatest score, sum
-    u32* done;           // (N, heads) blocks that are done; 0 before and after
+    u32* done;           // (N, blocks of a token and split) splits that are done; 0 before and after
     float* out;
-    int heads, kv_heads, head, cells, tokens, splits;
+    int heads, kv_heads, head, cells, stride_cells, tokens, splits, listed;
     float scale;
 };
 
@@ -52,6 +55,140 @@ struct EightF16 {
 // exp(x - top) where either may be minus infinity.
 __device__ __forceinline__ float weight_of(float x, float top) { return x == MINUS_INFINITY ? 0.f : expf(x - top); }
 
+// A slot's softmax over the cells it has read, for each head: its weighted values, greatest score, sum of weights.
+template <int HEADS>
+struct Softmax {
+    float out[HEADS][8], top[HEADS], sum[HEADS];
+
+    // Reads the cells whose K and V begin at `at`, all loads first. `seen` is their mask, `lanes` the width of a slot.
+    template <class Eight, int UNROLL>
+    __device__ __forceinline__ void read(
+        const Attention& a, const float (&q)[HEADS][8], const i64 (&at)[UNROLL], const float (&seen)[UNROLL], int lanes
+    ) {
+        Eight k[UNROLL], v[UNROLL];
+        float score[HEADS][UNROLL], x[8];
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) k[u].load(a.k, at[u]), v[u].load(a.v, at[u]);
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            k[u].get(x);
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+                score[h][u] = 0.f;
+#pragma unroll
+                for (int i = 0; i < 8; i++) score[h][u] = fmaf(q[h][i], x[i], score[h][u]);
+            }
+        }
+        for (int offset = lanes / 2; offset; offset /= 2) {
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+#pragma unroll
+                for (int u = 0; u < UNROLL; u++) score[h][u] += __shfl_xor_sync(FULL, score[h][u], offset);
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            float greatest = top[h];
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) {
+                score[h][u] = seen[u] + score[h][u] * a.scale;
+                greatest = fmaxf(greatest, score[h][u]);
+            }
+            rescale(h, greatest);
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++) sum[h] += score[h][u] = weight_of(score[h][u], greatest);
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            v[u].get(x);
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+#pragma unroll
+                for (int i = 0; i < 8; i++) out[h][i] = fmaf(score[h][u], x[i], out[h][i]);
+            }
+        }
+    }
+
+    // Merges the slots of the warp.
+    __device__ __forceinline__ void merge_slots(int h, int lanes) {
+        float greatest = top[h];
+        for (int offset = WARP / 2; offset >= lanes; offset /= 2) greatest = fmaxf(greatest, __shfl_xor_sync(FULL, greatest, offset));
+        rescale(h, greatest);
+        for (int offset = WARP / 2; offset >= lanes; offset /= 2) {
+            sum[h] += __shfl_xor_sync(FULL, sum[h], offset);
+#pragma unroll
+            for (int i = 0; i < 8; i++) out[h][i] += __shfl_xor_sync(FULL, out[h][i], offset);
+        }
+    }
+
+    __device__ __forceinline__ void rescale(int h, float greatest) {
+        const float factor = weight_of(top[h], greatest);
+        top[h] = greatest, sum[h] *= factor;
+#pragma unroll
+        for (int i = 0; i < 8; i++) out[h][i] *= factor;
+    }
+};
+
+// A split's cells, counted through: word after word of its turns.
+__device__ __forceinline__ int cell_of(int i, int split, int splits) {
+    return (u32(i) / WORD * splits + split) * WORD + u32(i) % WORD;
+}
+
+// Lists those of a split's cells from `begin` on, WARPS * ROUND of them, that a token sees, less `begin`, in order.
+template <int WARPS>
+__device__ __forceinline__ int list_seen(const Attention& a, const float* mask, int split, int begin, unsigned short* list) {
+    __shared__ int counts[WARPS];
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, first = begin + warp * ROUND;
+    u32 mine = 0;  // lane i keeps the bits of the warp's word i
+#pragma unroll
+    for (int i = 0; i < WARP; i++) {
+        const int cell = cell_of(first + i * WORD + lane, split, a.splits);
+        const u32 bits = __ballot_sync(FULL, cell < a.cells && mask[cell] > MINUS_INFINITY);
+        if (lane == i) mine = bits;
+    }
+    int upto = __popc(mine);  // of the warp's words up to and with the lane's
+    for (int offset = 1; offset < WARP; offset *= 2) {
+        const int below = __shfl_up_sync(FULL, upto, offset);
+        if (lane >= offset) upto += below;
+    }
+    if (lane == WARP - 1) counts[warp] = upto;
+    __syncthreads();  // nobody reads the last list any more, too
+    int before = 0, all = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        if (w == warp) before = all;
+        all += counts[w];
+    }
+    before += upto - __popc(mine);
+    for (int i = 0; i < WARP; i++) {
+        const u32 bits = __shfl_sync(FULL, mine, i);
+        const int to = __shfl_sync(FULL, before, i) + __popc(bits & ((1u << lane) - 1));
+        if (bits >> lane & 1) list[to] = warp * ROUND + i * WORD + lane;
+    }
+    __syncthreads();
+    return all;
+}
+
+// From what the warps found (values, greatest score, sum): out (D,), or where it is null, found (D + 2,) as in `parts`.
+template <int WARPS>
+__device__ __forceinline__ void merge_warps(
+    const float (*values)[256], const float* tops, const float* sums, int head, float* out, float* found
+) {
+    for (int d = threadIdx.x; d < head; d += WARPS * WARP) {
+        float all = MINUS_INFINITY, below = 0.f, above = 0.f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) all = fmaxf(all, tops[w]);
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            const float weight = weight_of(tops[w], all);
+            below += weight * sums[w];
+            above += weight * values[w][d];
+        }
+        if (out) out[d] = above / below;
+        else found[d] = above, found[head] = all, found[head + 1] = below;
+    }
+}
+
 // Whether all other blocks of `count` have been here before this one; what they wrote is visible then.
 __device__ __forceinline__ bool is_last(u32* done, int count) {
     __shared__ bool last;
@@ -67,9 +204,9 @@ __device__ __forceinline__ bool is_last(u32* done, int count) {
 }
 
 // out (D,) from the parts (splits, D + 2) of the blocks.
-__device__ __forceinline__ void merge(const volatile float* parts, float* out, int head, int splits) {
+__device__ __forceinline__ void merge_splits(const volatile float* parts, float* out, int head, int splits) {
     const int width = head + 2;
-    for (int d = threadIdx.x; d < head; d += THREADS) {
+    for (int d = threadIdx.x; d < head; d += blockDim.x) {
         float all = MINUS_INFINITY, below = 0.f, above = 0.f;
         for (int s = 0; s < splits; s++) all = fmaxf(all, parts[s * width + head]);
         for (int s = 0; s < splits; s++) {
@@ -81,127 +218,91 @@ __device__ __forceinline__ void merge(const volatile float* parts, float* out, i
     }
 }
 
-template <class Eight>
+template <class Eight, int HEADS, int UNROLL, int THREADS>
 __device__ __forceinline__ void attend(const Attention& a) {
-    constexpr int unroll = Eight::UNROLL, warps = THREADS / WARP;
-    __shared__ float tops[warps], sums[warps], parts[warps][256];
-    const int head = blockIdx.x % a.heads, split = blockIdx.x / a.heads, token = blockIdx.y, warp = threadIdx.x / WARP;
-    const int lanes = a.head / 8, lane = threadIdx.x % lanes, slot = threadIdx.x / lanes, slots = THREADS / lanes;
-    const int chunk_cells = slots * unroll, chunks = (a.cells + chunk_cells - 1) / chunk_cells;
-    const int share = (chunks + a.splits - 1) / a.splits, begin = split * share, end = min(begin + share, chunks);
-    const int group = token / a.tokens, stream = a.streams ? a.streams[group] : group;  // streams are no kernel's result
-    const i64 stride = i64(a.kv_heads) * a.head;
-    const i64 first = i64(stream) * a.cells * stride + head / (a.heads / a.kv_heads) * a.head + lane * 8;
+    constexpr int warps = THREADS / WARP;
+    __shared__ union { unsigned short list[warps * ROUND]; float values[warps][256]; } shared;
+    __shared__ float tops[warps], sums[warps];
+    const int group = a.heads / a.kv_heads, per_group = (group + HEADS - 1) / HEADS, blocks = a.kv_heads * per_group;
+    const int split = blockIdx.x / blocks, block = blockIdx.x % blocks, kv_head = block / per_group, token = blockIdx.y;
+    const int begin = block % per_group * HEADS, count = min(HEADS, group - begin);
+    const i64 row = i64(token) * a.heads + kv_head * group + begin;  // of the first head
+    const int lanes = a.head / 8, lane = threadIdx.x % lanes, warp = threadIdx.x / WARP;
+    const int slots = WARP / lanes, slot = threadIdx.x % WARP / lanes;  // of a warp
+    const int strip = slots * UNROLL, mine = warp * strip;
+    const int words = (a.cells + WORD - 1) / WORD, part = (words + a.splits - 1) / a.splits * WORD;
+    const int sequence = token / a.tokens, stream = a.streams ? a.streams[sequence] : sequence;  // streams are no kernel's result
+    const i64 stride = i64(a.kv_heads) * a.head, first = i64(stream) * a.stride_cells * stride + kv_head * a.head + lane * 8;
     const float* mask = a.mask + i64(token) * a.cells;
     let_successor_start();
-    for (int u = 0; u < unroll; u++) {
-        const int cell = min(begin * chunk_cells + u * slots + slot, a.cells - 1);
+    for (int u = 0; u < UNROLL; u++) {
+        const int cell = min(cell_of(mine + u * slots + slot, split, a.splits), a.cells - 1);
         Eight::prefetch_at(a.k, first + cell * stride);
         Eight::prefetch_at(a.v, first + cell * stride);
     }
     wait_for_predecessor();
 
-    float q[8], out[8] = {}, top = MINUS_INFINITY, sum = 0.f;
-    EightF32 query;
-    query.load(a.q, (i64(token) * a.heads + head) * a.head + lane * 8);
-    query.get(q);
-    u32 todo = 0;  // chunks left of the 32 from `near` on
-    for (int near = begin - WARP, chunk; ; ) {
-        while (!todo && (near += WARP) < end) {
-            const int mine = near + threadIdx.x % WARP;
-            todo = __ballot_sync(FULL, mine < end && (!a.visible || a.visible[i64(token) * chunks + mine]));
-        }
-        if (!todo) break;
-        chunk = near + __ffs(todo) - 1;
-        todo &= todo - 1;
-        const int base = chunk * chunk_cells;
-        Eight k[unroll], v[unroll];
-        float score[unroll];
-        bool any = false;
+    float q[HEADS][8];
+    Softmax<HEADS> softmax;
 #pragma unroll
-        for (int u = 0; u < unroll; u++) {
-            const int cell = base + u * slots + slot;
-            score[u] = cell < a.cells ? mask[cell] : MINUS_INFINITY;
-            if (chunk != begin) any |= score[u] > MINUS_INFINITY;
-        }
-        if (chunk != begin && !__any_sync(FULL, any)) continue;  // only the first cells are read before their mask is known
+    for (int h = 0; h < HEADS; h++) {
+        EightF32 query;
+        query.load(a.q, (row + min(h, count - 1)) * a.head + lane * 8);
+        query.get(q[h]);
+        softmax.top[h] = MINUS_INFINITY, softmax.sum[h] = 0.f;
 #pragma unroll
-        for (int u = 0; u < unroll; u++) {
-            const int cell = min(base + u * slots + slot, a.cells - 1);
-            k[u].load(a.k, first + cell * stride);
-            v[u].load(a.v, first + cell * stride);
-        }
-        float greatest = top;
+        for (int i = 0; i < 8; i++) softmax.out[h][i] = 0.f;
+    }
+    for (int base = 0; base < part; base += a.listed ? warps * ROUND : part) {
+        const int cells = a.listed ? list_seen<warps>(a, mask, split, base, shared.list) : part;
+        for (int i = mine; i < cells; i += warps * strip) {
+            i64 at[UNROLL];
+            float seen[UNROLL];
 #pragma unroll
-        for (int u = 0; u < unroll; u++) {
-            float x[8], dot = 0.f;
-            k[u].get(x);
+            for (int u = 0; u < UNROLL; u++) {
+                const int own = i + u * slots + slot, near = min(own, cells - 1);
+                const int cell = cell_of(a.listed ? base + shared.list[near] : near, split, a.splits);
+                seen[u] = own < cells && cell < a.cells ? mask[cell] : MINUS_INFINITY;
+                at[u] = first + min(cell, a.cells - 1) * stride;
+            }
+            if (!a.listed && i != mine) {  // a listed cell is seen, and the first ones are read before their mask is known
+                bool any = false;
 #pragma unroll
-            for (int i = 0; i < 8; i++) dot = fmaf(q[i], x[i], dot);
-            for (int offset = lanes / 2; offset; offset /= 2) dot += __shfl_xor_sync(FULL, dot, offset);
-            score[u] += dot * a.scale;
-            greatest = fmaxf(greatest, score[u]);
-        }
-        const float rescale = weight_of(top, greatest);
-        sum *= rescale;
-#pragma unroll
-        for (int i = 0; i < 8; i++) out[i] *= rescale;
-        top = greatest;
-#pragma unroll
-        for (int u = 0; u < unroll; u++) {
-            float x[8];
-            v[u].get(x);
-            const float weight = weight_of(score[u], top);
-            sum += weight;
-#pragma unroll
-            for (int i = 0; i < 8; i++) out[i] = fmaf(weight, x[i], out[i]);
+                for (int u = 0; u < UNROLL; u++) any |= seen[u] > MINUS_INFINITY;
+                if (!__any_sync(FULL, any)) continue;
+            }
+            softmax.template read<Eight>(a, q, at, seen, lanes);
         }
     }
 
-    // the slots of a warp, then the warps
-    float greatest = top;
-    for (int offset = WARP / 2; offset >= lanes; offset /= 2) greatest = fmaxf(greatest, __shfl_xor_sync(FULL, greatest, offset));
-    const float rescale = weight_of(top, greatest);
-    sum *= rescale;
-    for (int offset = WARP / 2; offset >= lanes; offset /= 2) sum += __shfl_xor_sync(FULL, sum, offset);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        out[i] *= rescale;
-        for (int offset = WARP / 2; offset >= lanes; offset /= 2) out[i] += __shfl_xor_sync(FULL, out[i], offset);
-        if (threadIdx.x % WARP < lanes) parts[warp][lane * 8 + i] = out[i];
-    }
-    if (threadIdx.x % WARP == 0) tops[warp] = greatest, sums[warp] = sum;
-    __syncthreads();
-    const i64 row = i64(token) * a.heads + head;
     const int width = a.head + 2;
-    float* found = a.parts + row * a.splits * width;
-    for (int d = threadIdx.x; d < a.head; d += THREADS) {
-        float all = MINUS_INFINITY, below = 0.f, above = 0.f;
+    float *out = a.out + row * a.head, *parts = a.parts + row * a.splits * width;
 #pragma unroll
-        for (int w = 0; w < warps; w++) all = fmaxf(all, tops[w]);
+    for (int h = 0; h < HEADS; h++) {
+        if (h >= count) break;
+        softmax.merge_slots(h, lanes);
+        __syncthreads();  // nobody reads the list or the head before any more
+        if (threadIdx.x % WARP < lanes) {
 #pragma unroll
-        for (int w = 0; w < warps; w++) {
-            const float weight = weight_of(tops[w], all);
-            below += weight * sums[w];
-            above += weight * parts[w][d];
+            for (int i = 0; i < 8; i++) shared.values[warp][lane * 8 + i] = softmax.out[h][i];
         }
-        if (a.splits == 1) a.out[row * a.head + d] = above / below;
-        else found[split * width + d] = above, found[split * width + a.head] = all, found[split * width + a.head + 1] = below;
+        if (threadIdx.x % WARP == 0) tops[warp] = softmax.top[h], sums[warp] = softmax.sum[h];
+        __syncthreads();
+        float* found = parts + (h * a.splits + split) * width;
+        merge_warps<warps>(shared.values, tops, sums, a.head, a.splits == 1 ? out + h * a.head : nullptr, found);
     }
-    if (a.splits > 1 && is_last(a.done + row, a.splits)) merge(found, a.out + row * a.head, a.head, a.splits);
+    if (a.splits == 1 || !is_last(a.done + i64(token) * blocks + block, a.splits)) return;
+    for (int h = 0; h < count; h++) merge_splits(parts + h * a.splits * width, out + h * a.head, a.head, a.splits);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_attn_f32(const __grid_constant__ Attention a) { attend<EightF32>(a); }
-extern "C" __global__ void __launch_bounds__(THREADS, 1) flash_attn_f16(const __grid_constant__ Attention a) { attend<EightF16>(a); }
-
-// visible (N, chunks) from the mask (N, cells): one warp per chunk, so that attention skips all chunks of other sequences.
-extern "C" __global__ void mask_chunks(u8* visible, const float* mask, int cells, int chunk_cells, int chunks) {
-    const int chunk = (blockIdx.x * blockDim.x + threadIdx.x) / WARP, token = blockIdx.y;
-    let_successor_start();
-    wait_for_predecessor();
-    const int first = chunk * chunk_cells, last = min(first + chunk_cells, cells);
-    bool any = false;
-    for (int cell = first + threadIdx.x % WARP; cell < last; cell += WARP) any |= mask[i64(token) * cells + cell] > MINUS_INFINITY;
-    any = __any_sync(FULL, any);
-    if (threadIdx.x % WARP == 0 && chunk < chunks) visible[i64(token) * chunks + chunk] = any;
-}
+#define VARIANT(name, Eight, heads, unroll, threads)                                                            \
+    extern "C" __global__ void __launch_bounds__(threads, 1) name(const __grid_constant__ Attention a) {        \
+        attend<Eight, heads, unroll, threads>(a);                                                               \
+    }
+#define VARIANTS(type, Eight) \
+    VARIANT(flash_attn_##type##_1, Eight, 1, Eight::UNROLL, 512) \
+    VARIANT(flash_attn_##type##_2, Eight, 2, Eight::UNROLL / 2, 512) \
+    VARIANT(flash_attn_##type##_4, Eight, 4, Eight::UNROLL, 256) \
+    VARIANT(flash_attn_##type##_8, Eight, 8, Eight::UNROLL / 2, 256)
+VARIANTS(f32, EightF32)
+VARIANTS(f16, EightF16)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from executor import ops
-from executor.backends import open_backend
+from executor.backends import cuda_attention, open_backend
 from executor.backends.cpu_kernels import KERNELS
-from executor.backends.cuda_attention import chunk_cells, splits_of
+from executor.backends.cuda_attention import VARIANTS, Spread, blocks_of, chunks_of, spread
 from executor.backends.cuda_gemm import Gemm
 from executor.backends.cuda_kernels import OPS
 from executor.fusion import fuse
@@ -204,12 +204,13 @@ class TestAttentionOverManyCells:
     """Caches that several blocks share, and masks that hide most of the cells."""
 
     @staticmethod
-    def check(n, heads, head, streams, cells, dtype, mask, groups=None):
-        kv_heads = max(heads // 4, 1)
+    def check(n, heads, head, streams, cells, dtype, mask, groups=None, kv_heads=None):
+        """`cells` are the rows of a stream; as many as the mask has columns are seen."""
+        kv_heads = kv_heads or max(heads // 4, 1)
         both(
             lambda g: ops.flash_attn_ext(
                 g, g.leaf("q", (n, heads, head)), g.leaf("k", (streams, cells, kv_heads, head), dtype),
-                g.leaf("v", (streams, cells, kv_heads, head), dtype), g.leaf("m", (n, cells)),
+                g.leaf("v", (streams, cells, kv_heads, head), dtype), g.leaf("m", mask.shape),
                 g.leaf("s", (len(groups),), "int32") if groups else None, scale=head**-0.5, name="y",
             ),
             {"m": np.where(mask, 0, -np.inf).astype(np.float32), "s": np.array(groups or [], np.int32)}, tolerance=1e-4,
@@ -242,12 +243,53 @@ class TestAttentionOverManyCells:
             tokens, 4, 64, 1, 20480, "float16", (columns >= 9000) & (columns < 9001 + np.arange(tokens)[:, None])
         )
 
+    @pytest.mark.parametrize("dtype", ["float32", "float16"])
+    @pytest.mark.parametrize("cells", [1, 300, 1000])
+    def test_only_the_first_cells_of_each_stream_are_seen(self, cells, dtype):
+        seen = np.arange(cells) <= np.arange(3)[:, None] * (cells // 2)
+        self.check(3, 8, 64, 3, 1100, dtype, seen)
+        self.check(3, 8, 64, 4, 1100, dtype, seen, groups=[3, 1, 2])
+        self.check(6, 8, 64, 2, 1100, dtype, np.repeat(seen, 2, axis=0), groups=[1, 0])
 
-def test_long_caches_are_spread_over_blocks_that_fill_the_gpu():
-    """Chunks of a stream, blocks of tokens and heads, blocks that the GPU holds."""
-    assert [splits_of(1, 32, 132), splits_of(5, 32, 132), splits_of(200, 32, 132)] == [1, 3, 4]
-    assert [splits_of(200, 1024, 132), splits_of(2, 8, 132), splits_of(64, 1, 132)] == [1, 1, 32]
-    assert [chunk_cells(64, "float16"), chunk_cells(64, "float32"), chunk_cells(256, "float16")] == [512, 256, 128]
+    @pytest.mark.parametrize("listed", [False, True])
+    @pytest.mark.parametrize("splits", [1, 3])
+    @pytest.mark.parametrize("together", VARIANTS)
+    @pytest.mark.parametrize(
+        ("group", "head", "dtype"),
+        [(8, 64, "float16"), (8, 64, "float32"), (3, 128, "float16"), (5, 256, "float32"), (12, 8, "float16")],
+    )
+    def test_every_kernel(self, monkeypatch, group, head, dtype, together, splits, listed):
+        """Groups of heads that a block's heads divide or not; runs of cells, single ones, none in most words, all."""
+        monkeypatch.setattr(cuda_attention, "spread", lambda *_: Spread(together, splits, listed))
+        columns, token = np.arange(1700), np.arange(4)[:, None]
+        own = (columns % 512 // 16 == token) | (columns % 32 == 7 * token) & (columns > 1000)
+        for mask in (own, columns <= 500 * token, columns == 1699 - token):
+            self.check(4, 2 * group, head, 2, 1731, dtype, mask, kv_heads=2)
+
+    @pytest.mark.parametrize("together", VARIANTS)
+    def test_more_cells_than_a_block_lists_at_a_time(self, monkeypatch, together):
+        monkeypatch.setattr(cuda_attention, "spread", lambda *_: Spread(together, 1, listed=True))
+        columns = np.arange(40000)
+        self.check(2, 8, 64, 1, 40000, "float16", np.stack([columns % 3 > 0, columns > 39000]))
+
+
+def test_blocks_take_more_heads_the_more_there_is_to_do():
+    """32 heads that share 4 KV heads, on a GPU that holds 132 blocks."""
+    resident = dict.fromkeys(VARIANTS, 132)
+
+    def chosen(tokens, chunks, heads=32, kv_heads=4):
+        return tuple(spread(tokens, heads, kv_heads, chunks, resident))
+
+    assert [chosen(1, 2), chosen(1, 8), chosen(1, 32)] == [(1, 1, False), (1, 1, False), (1, 4, False)]
+    assert [chosen(1, 64), chosen(1, 256)] == [(2, 8, False), (8, 32, True)]
+    assert [chosen(4, 2), chosen(8, 2), chosen(32, 2)] == [(1, 1, False), (2, 1, False), (8, 1, False)]
+    assert [chosen(32, 6), chosen(32, 144), chosen(512, 6)] == [(8, 1, True)] * 3
+    assert [chosen(32, 144, kv_heads=32)[0], chosen(64, 16, heads=12)[0]] == [1, 4]
+
+
+def test_chunks_and_blocks_of_attention():
+    assert [chunks_of(128, 64, "float16"), chunks_of(129, 64, "float16"), chunks_of(33, 256, "float32")] == [1, 2, 3]
+    assert [blocks_of(32, 4, 8), blocks_of(20, 4, 4), blocks_of(20, 4, 8)] == [4, 8, 4]
 
 
 @pytest.mark.gpu
