@@ -46,7 +46,7 @@ def us_per_token(command: list[str]) -> float:
     """Median over the blocks of one process."""
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     facts = next(json.loads(line) for line in output.splitlines() if line.startswith("{"))
-    return statistics.median(facts["us_per_token"][WARM_UP:])
+    return float(statistics.median(facts["us_per_token"][WARM_UP:]))
 
 
 def measure(rounds: int) -> dict[str, Any]:

@@ -127,7 +127,7 @@ class Loop:
 
 
 @contextmanager
-def recorded(level: str, kinds: str) -> Iterator[Any]:
+def recorded(level: Any, kinds: str) -> Iterator[Any]:
     """The CUPTI recorder at a level, or nothing for "none"."""
     chosen = kinds.split(",") if kinds else tuple(KINDS)
     with tracer.record("cupti", graph_trace=level, kinds=chosen) if level != "none" else nullcontext() as recording:

@@ -58,7 +58,7 @@ def in_window(trace: tracer.Trace) -> dict[str, pd.DataFrame]:
 
 
 def counts(frames: dict[str, pd.DataFrame]) -> dict[tuple[str, str], int]:
-    found = {}
+    found: dict[tuple[str, str], int] = {}
     for group, (table, column) in GROUPS.items():
         names = frames[table][column].astype("str")
         if group == "graph launches":

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from gpu_machine import commit, interval, save
+from gpu_machine import commit, interval, logits_differ, save
 
 import tracer
 from executor.backends.cuda_runtime import load_cuda
@@ -37,13 +37,6 @@ TOKENS, TRACED = 40, 12
 def configurations(model: str, batch: int, strategy: str, **options: Any) -> list[Configuration]:
     base = Configuration(backend="cuda", model=model, batch=batch, strategy=strategy, warmup=8, **options)
     return [replace(base, concurrency=mode, allocator=allocator) for mode, allocator in CELLS]
-
-
-def logits_differ(model: str, batch: int, strategy: str) -> list[float]:
-    """The greatest difference of each cell's logits from the sequential ones over a few steps."""
-    results = execute(configurations(model, batch, strategy, tokens=4, repeats=1), keep_logits=True)
-    expected = results[0].logits
-    return [float(np.abs(result.logits - expected).max()) for result in results]
 
 
 def where_the_time_goes(configuration: Configuration) -> dict[str, float]:
@@ -78,7 +71,8 @@ def row(result: Result, base: Result, difference: float) -> dict[str, Any]:
 
 def measure(model: str, batch: int, strategy: str, repeats: int) -> list[dict[str, Any]]:
     results = execute(configurations(model, batch, strategy, tokens=TOKENS, repeats=repeats))
-    differences = logits_differ(model, batch, strategy)
+    few = configurations(model, batch, strategy, tokens=4, repeats=1)
+    differences = logits_differ(execute(few, keep_logits=True))
     rows = [row(result, results[0], d) for result, d in zip(results, differences, strict=True)]
     for found, result in zip(rows, results, strict=True):
         if found["mode"] == "sequential" or found["speedup"]["median"] < 1:

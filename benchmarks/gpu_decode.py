@@ -25,7 +25,7 @@ from executor.backends.cuda_kernels import CudaKernel
 from executor.devices import Device
 from executor.fusion import fuse
 from executor.graph import Tensor
-from executor.memory import load_weights
+from executor.memory import Weights, load_weights
 from executor.models import MODELS
 from executor.models.step import first_tokens
 from executor.plans import Launch, Plan
@@ -59,7 +59,7 @@ def steps(scheduler: Scheduler, first: np.ndarray[Any, Any], count: int) -> floa
     return time.perf_counter() - start
 
 
-def make_runs(backend: CudaBackend, options: argparse.Namespace, weights: dict[str, Any]) -> tuple[list[Run], Any]:
+def make_runs(backend: CudaBackend, options: argparse.Namespace, weights: Weights) -> tuple[list[Run], Any]:
     prepared = []
     for name in options.strategies.split(","):
         strategy = STRATEGIES[name]
@@ -70,7 +70,7 @@ def make_runs(backend: CudaBackend, options: argparse.Namespace, weights: dict[s
     stamps = backend.stamp_steps(options.tokens)
     stamped = [Scheduler({DEVICE: backend}, p, strategy(), "graph", weights) for _, _, strategy, p in prepared]
     runs = [
-        Run(name, mode, a, b, len(p.plan.launches))
+        Run(name, mode, a, b, len(p.splits[0].plan.launches))
         for (name, mode, _, p), a, b in zip(prepared, plain, stamped, strict=True)
     ]
     return runs, stamps
@@ -115,24 +115,24 @@ def graph_of(backend: CudaBackend, kernels: Sequence[CudaKernel], early: bool) -
     return backend.instantiate(plan, dict(zip(names, kernels, strict=True)))
 
 
-def per_kernel(backend: CudaBackend, options: argparse.Namespace, weights: dict[str, Any]) -> list[dict[str, Any]]:
+def per_kernel(backend: CudaBackend, options: argparse.Namespace, weights: Weights) -> list[dict[str, Any]]:
     """Each kind of kernel alone: those of all layers in a row as a graph, so that no weight is still in the L2."""
     prepared = prepare(fuse(build(options)), "cuda", "sequential")
     scheduler = Scheduler({DEVICE: backend}, prepared, STRATEGIES["sccc"](), "eager", weights)
     arrays = scheduler.pieces[0].arrays
-    kinds: dict[tuple[Any, ...], list[Tensor]] = {}
+    kinds: dict[tuple[str, tuple[Any, ...]], list[Tensor]] = {}
     for launch in prepared.splits[0].plan.launches:
         shapes = tuple(s.shape for s in launch.node.src if len(s.shape) == 2 and s.name.endswith("weight"))
-        kinds.setdefault((launch.node.op, *shapes), []).append(launch.node)
+        kinds.setdefault((launch.node.op, shapes), []).append(launch.node)
     rows = []
-    for (op, *shapes), nodes in kinds.items():
+    for (op, shapes), nodes in kinds.items():
         if op == "get_rows" or (len(nodes) < 8 and "mul_mat" not in op):
             continue
         nodes = nodes if len(nodes) > 4 else nodes * 16
         matrices = [[s for s in n.src if s.name.endswith("weight") and len(s.shape) == 2] for n in nodes]
         nbytes = sum(m.nbytes for m in matrices[0])
         kernels = [backend.kernel(n, arrays[n], [arrays[s] for s in n.src]) for n in nodes]
-        row: dict[str, Any] = {"op": op, "shapes": shapes, "bytes": nbytes, "per_token": len(kinds[op, *shapes])}
+        row: dict[str, Any] = {"op": op, "shapes": shapes, "bytes": nbytes, "per_token": len(kinds[op, shapes])}
         row["us"] = round(timed(backend, kernels, early=False), 2)
         row["us_early"] = round(timed(backend, kernels, early=True), 2)
         if len(matrices[0]) == 1 and weights[DEVICE][matrices[0][0].name].dtype != "q8_0":

@@ -17,8 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from gpu_machine import commit, interval, save
+from gpu_machine import commit, interval, logits_differ, save
 
 from executor.backends.cuda_runtime import load_cuda
 from executor.configuration import Configuration
@@ -70,11 +69,11 @@ def measure(options: argparse.Namespace, name: str) -> list[dict[str, Any]]:
     chosen = configurations(options, name)
     few = [replace(c, tokens=4, repeats=1, warmup=0) for c in chosen]
     both = execute([*chosen, *few], keep_logits=few)
-    results, logits = both[: len(chosen)], [result.logits for result in both[len(chosen) :]]
+    results, differences = both[: len(chosen)], logits_differ(both[len(chosen) :])
     seconds = {result.configuration: result.seconds for result in results}
     return [
-        {"placement": name, **row(result, seconds, float(np.abs(each - logits[0]).max()))}
-        for result, each in zip(results, logits, strict=True)
+        {"placement": name, **row(result, seconds, difference)}
+        for result, difference in zip(results, differences, strict=True)
     ]
 
 

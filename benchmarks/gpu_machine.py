@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from executor.backends.cuda_runtime import Cuda
+from executor.run import Result
 
 
 def device_us(cuda: Cuda, stream: int, work: Callable[[], None], times: int) -> float:
@@ -48,6 +49,12 @@ def interval(values: Sequence[float], digits: int = 2) -> dict[str, Any]:
         "median": round(float(np.median(values)), digits), "low": round(float(low), digits),
         "high": round(float(high), digits), "repeats": [round(float(v), digits) for v in values],
     }  # fmt: skip
+
+
+def logits_differ(results: Sequence[Result]) -> list[float]:
+    """The greatest difference of each result's logits, which were kept, from those of the first."""
+    logits = [result.logits for result in results if result.logits is not None]
+    return [float(np.abs(each - logits[0]).max()) for each in logits]
 
 
 def machine(cuda: Cuda) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu_machine import commit, interval, save
+from gpu_machine import commit, interval, logits_differ, save
 
 from executor.backends.cuda_runtime import load_cuda
 from executor.configuration import Configuration, fitting_strategies
@@ -98,10 +98,8 @@ def main() -> None:
     few = [replace(c, tokens=4, repeats=1, warmup=0) for c in chosen]
     results = execute([*chosen, *few], keep_logits=few)
     rows = rows_of(results[: len(chosen)])
-    logits = [result.logits for result in results[len(chosen) :]]
-    for row, each in zip(rows, logits, strict=True):
-        if each is not None:
-            row["logits_differ"] = float(np.abs(each - logits[0]).max())
+    for row, difference in zip(rows, logits_differ(results[len(chosen) :]), strict=True):
+        row["logits_differ"] = difference
         show(row)
     if options.json:
         result = {

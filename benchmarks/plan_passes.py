@@ -15,6 +15,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from itertools import combinations
 from pathlib import Path
@@ -106,9 +107,9 @@ def measure(model: str, batch: int, fused: bool, repeats: int) -> dict[str, Any]
     allocators = {}
     for name, allocator in ALLOCATORS.items():
         schedule = Schedule(split, regions, streams, plan)
-        memory, allocation_ms = timed(lambda s=schedule, a=allocator: allocate(s, a), repeats)
-        hazards, hazards_ms = timed(lambda m=memory: find_hazards(split, plan, m.offsets), repeats)
-        expected, networkx_ms = timed(lambda m=memory: networkx_hazards(plan, dict(m.offsets)), 3)
+        memory, allocation_ms = timed(partial(allocate, schedule, allocator), repeats)
+        hazards, hazards_ms = timed(partial(find_hazards, split, plan, memory.offsets), repeats)
+        expected, networkx_ms = timed(partial(networkx_hazards, plan, dict(memory.offsets)), 3)
         assert {frozenset((h.first.name, h.second.name)) for h in hazards} == expected
         allocators[name] = {
             "allocation_ms": allocation_ms, "hazards_ms": hazards_ms, "hazards_networkx_ms": networkx_ms,

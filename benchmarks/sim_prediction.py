@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "results" / "sim_prediction.json")
     output = parser.parse_args().output
     profile = calibrate(read(SAMPLES / BASE), read(SAMPLES / BASE / "node"), "h200")
-    result = {
+    result: dict[str, Any] = {
         "benchmark": "sim_prediction",
         "date": date.today().isoformat(),
         "machine": machine(),

@@ -107,6 +107,9 @@ class SimBackend(Backend):
         self._send()
         self._device.drain()
 
+    def close(self) -> None:
+        """There is nothing to end."""
+
     def stamp_steps(self, steps: int) -> None:
         """So many steps are to be recorded."""
         self._steps = steps
