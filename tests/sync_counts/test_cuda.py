@@ -10,7 +10,7 @@ from executor.models import MODELS
 from executor.strategies import STRATEGIES
 from tests.sync_counts.calls_of_splits import token
 from tests.sync_counts.test_cpu import copies, recognised, spelled, syncs
-from tests.sync_counts.test_splits import PLACEMENTS, SPLITTING, skip_without
+from tests.sync_counts.test_splits import PLACEMENTS, SPLITTING, gpus
 from tracer import read
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
@@ -52,12 +52,16 @@ def test_eager_launches(tmp_path, strategy):
 
 @pytest.mark.parametrize("strategy", SPLITTING)
 @pytest.mark.parametrize(
-    "name", [n for n, (options, _) in PLACEMENTS.items() if options.get("model", "tiny") in MODELS]
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.gpu(gpus(name)))
+        for name, (options, _) in PLACEMENTS.items()
+        if options.get("model", "tiny") in MODELS
+    ],
 )
 def test_splits(tmp_path, name, strategy):
     """CUPTI sees the calls of every split, also those between two GPUs."""
     options, splits = PLACEMENTS[name]
-    skip_without(options.get("devices", 1))
     trace = recorded(tmp_path, "node", strategy=strategy, fusion=False, **options)
     report = sync_report(trace, find_steps(trace))
     found = ["".join(calls["letter"]) for _, calls in report.calls.groupby("step")]

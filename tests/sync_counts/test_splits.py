@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from executor.backends.cuda_runtime import load_cuda
 from executor.concurrency import MAIN_STREAM
 from executor.configuration import Configuration, fitting_strategies
 from executor.models import MODELS, builder_of
@@ -25,7 +24,6 @@ from tests.sync_counts.calls_of_splits import (
 from tracer.analysis.calls import host_calls
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
-from tracer.errors import ExecutionError
 
 REPEATS, STEPS = 1, 3
 SPLITTING = [name for name, strategy in STRATEGIES.items() if strategy.splits]
@@ -76,6 +74,11 @@ PLACEMENTS = {
 }  # fmt: skip
 
 
+def gpus(name):
+    """How many a placement needs."""
+    return PLACEMENTS[name][0].get("devices", 1)
+
+
 def configured(name, backend="cpu", **options):
     """Unfused, so that every backend launches the same kernels."""
     return Configuration(
@@ -83,18 +86,8 @@ def configured(name, backend="cpu", **options):
     )  # fmt: skip
 
 
-def skip_without(gpus):
-    """Skip a test that needs more GPUs than there are."""
-    try:
-        load_cuda(gpus - 1)
-    except ExecutionError as error:
-        pytest.skip(f"needs {gpus} GPUs: {error}")
-
-
 def run(configuration, **options):
-    """The configuration's result, if the machine has its devices."""
-    if configuration.backend == "cuda":
-        skip_without(configuration.devices)
+    """The configuration's result."""
     (result,) = execute([configuration], models=MODELS_HERE, **options)
     return result
 
@@ -135,8 +128,8 @@ def cases(launches=("graph",), names=PLACEMENTS):
     """(backend, placement, strategy, launch, staging), of all strategies that fit."""
     return [
         pytest.param(backend, name, strategy, launch, staging, marks=marks)
-        for backend, marks in (("cpu", ()), ("cuda", pytest.mark.gpu))
         for name in names
+        for backend, marks in (("cpu", ()), ("cuda", pytest.mark.gpu(gpus(name))))
         for staging in (True, False)
         for strategy in fitting_strategies(configured(name, backend, staging=staging))
         if strategy in SPLITTING
