@@ -51,11 +51,14 @@ class _TapedScheduler(Scheduler):
             piece.experts = [_TapedExperts(tape, experts) for experts in piece.experts]
 
     def start(self, *, anew: bool) -> None:
-        """Begin with any tokens, at once or behind others that the sequences hold."""
-        position = 0 if anew else 1
-        if (cache := self.step_taken.cache) is not None:
-            cache.truncate(position)
+        """Begin with any tokens, at once or behind one that each sequence holds."""
+        step, position, cache = self.step_taken, 0 if anew else 1, self.step_taken.cache
+        if cache is not None:
+            cache.clear()
+            cache.place(range(cache.sequences), [0] * cache.sequences, position)
         self.begin(self._tokens, position)
+        if cache is not None:  # a unified one has fewer cells than all contexts together
+            self.room = min(self.room, (cache.rows // step.batch - position) // step.prompt)
 
     def go_on(self) -> None:
         """Let the next step take any tokens."""

@@ -273,6 +273,13 @@ def test_a_backend_that_does_not_stage_refuses_what_needs_it():
         assert result.configuration.name.endswith("-unstaged")
 
 
+def test_a_unified_cache_has_room_for_the_tape_where_it_has_for_the_run():
+    """Few tokens of many sequences, of which one has a long prompt."""
+    run = Configuration(kv="unified", batch=120, prompt=(100, *[1] * 119), tokens=1, warmup=1, repeats=1)
+    (result,) = execute([run])
+    assert result.tokens.shape == (1, 1, 120)
+
+
 def test_it_is_fast():
     plan = prepare(MODELS["llama-8b"](), "cuda", "branches")
     start = time.perf_counter()
