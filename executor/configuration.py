@@ -8,12 +8,12 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from executor.backends import BACKENDS, backend_class
+from executor.backends.tape import Tape, TapeBackend
 from executor.devices import Device, Placement
 from executor.launchers import LAUNCHERS
 from executor.names import lookup
 from executor.prompts import MICRO_BATCH, Prompts
 from executor.strategies import fitting
-from executor.tape import Tape, TapeBackend
 from tracer.errors import UsageError
 
 

@@ -42,19 +42,30 @@ class ExpertCopies:
         ids: the numbers of the experts that a step uses, on the device.
         shape: of `ids`, all of it int32.
         weights: of the split.
+
+    Attributes:
+        used: the numbers on the host, once they are fetched.
     """
 
     def __init__(self, backend: Backend, ids: Array, shape: tuple[int, ...], weights: list[CopiedWeights]) -> None:
         self._backend, self._ids, self._weights = backend, ids, weights
-        self._used = backend.host_array(shape, "int32")
+        self.used = backend.host_array(shape, "int32")
         self._made: dict[tuple[int, int, int], Copy] = {}
 
     def copies(self) -> list[Copy]:
         """The copies for this step; waits for what chooses the experts."""
-        self._backend.copy_to_host(self._used, self._ids, MAIN_STREAM)
-        self._backend.synchronize(MAIN_STREAM)
-        runs = list(_runs(np.unique(self._used)))
+        self.fetch()
+        runs = list(_runs(self.choose()))
         return [self._copy(number, *run) for number in range(len(self._weights)) for run in runs]
+
+    def fetch(self) -> None:
+        """Bring the numbers to the host, and wait for them."""
+        self._backend.copy_to_host(self.used, self._ids, MAIN_STREAM)
+        self._backend.synchronize(MAIN_STREAM)
+
+    def choose(self) -> HostArray:
+        """The experts that are used, rising."""
+        return np.unique(self.used)
 
     def _copy(self, number: int, first: int, last: int) -> Copy:
         key = (number, first, last)

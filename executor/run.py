@@ -26,7 +26,7 @@ from executor.names import lookup
 from executor.prepare import Prepared, prepare
 from executor.prompts import Prefill
 from executor.scheduler import Scheduler
-from executor.strategies import SCCC, STRATEGIES, Strategy
+from executor.strategies import STRATEGIES, Strategy, for_prompts
 from executor.tape import refuse_hazards
 from tracer.errors import UsageError
 from tracer.recorders import annotate
@@ -164,22 +164,18 @@ class _Run:
             for each in (*smaller, step)
         ]
         self.prepared = self._sizes[-1]
-        self._prefill = (
-            Prefill(prompts, build, partial(self._prepare, together=True), c.seed) if any(prompts.lengths) else None
-        )
+        self._prefill = Prefill(prompts, build, self._prepare, c.seed) if any(prompts.lengths) else None
+        if not c.allow_hazards:
+            prefill = self._prefill.prepared if self._prefill else ()
+            refuse_hazards(self._sizes, self._strategy, prefill=prefill)
         self._first = first_tokens(step, c.seed)
         self._recorder = recorder
         self._kept = _Kept()
 
-    def _prepare(
-        self, step: DecodeStep, concurrency: str = "sequential", allocator: str | None = None, together: bool = False
-    ) -> Prepared:
+    def _prepare(self, step: DecodeStep, concurrency: str = "sequential", allocator: str | None = None) -> Prepared:
         c = self.configuration
         fused = fuse(step) if c.fusion or (c.fusion is None and backend_class(c.backend).fuses) else step
-        prepared = prepare(fused, c.placement, concurrency, allocator, allow_hazards=c.allow_hazards)
-        if not c.allow_hazards:
-            refuse_hazards(prepared, self._strategy, together=together)
-        return prepared
+        return prepare(fused, c.placement, concurrency, allocator, allow_hazards=c.allow_hazards)
 
     @property
     def records(self) -> bool:
@@ -203,8 +199,8 @@ class _Run:
         for prepared in self._all:
             load_weights(backends, [part.split for part in prepared.splits], c.seed, mine)
         make = partial(Scheduler, backends, launch=c.launch, weights=mine, allow_hazards=c.allow_hazards)
-        strategy = SCCC() if self._strategy.advances_on_device else self._strategy
-        prefill = self._prefill.place(partial(make, strategy=strategy)) if self._prefill else None
+        of_prompts = partial(make, strategy=for_prompts(self._strategy))
+        prefill = self._prefill.place(of_prompts) if self._prefill else None
         make = partial(make, strategy=self._strategy, keep_logits=self._keep_logits)
         sizes = [make(prepared=self._sizes[0], prefill=prefill)]
         for prepared in self._sizes[1:]:

@@ -231,6 +231,11 @@ STRATEGIES: Final[Mapping[str, type[Strategy]]] = {s.name: s for s in (SCCC, SAA
 """Name -> strategy."""
 
 
+def for_prompts(strategy: Strategy) -> Strategy:
+    """What takes the prompts of a run with this strategy: their steps never advance on the device."""
+    return SCCC() if strategy.advances_on_device else strategy
+
+
 def check_needs(
     strategy: Strategy, backend: str, guarantees: frozenset[Guarantee], *, several: bool = False, cut: bool = False
 ) -> None:

@@ -1,223 +1,72 @@
 """Pass 8: what the host would issue over several steps, written down instead of done, and checked for hazards.
 
 The plan of each split was checked by itself; here a split's launch is one piece of work. What remains is the order of
-launches, copies and syncs on all devices, and of the host's own reads and writes of its buffers. The scheduler itself
-issues it, to devices that only take notes, so nothing can be forgotten that a strategy does or leaves out.
+launches, copies and syncs on all devices, and of the host's own reads and writes of its buffers. The schedulers
+themselves issue it, to devices that only take notes, so nothing can be forgotten that a strategy does or leaves out:
+micro-batches of the prompts first, then token steps on the same state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from executor.backends.interface import Backend, HostArray
+from executor.backends.interface import HostArray
+from executor.backends.tape import Tape, TapeBackend
 from executor.devices import Device
-from executor.graph import Flag, Tensor
-from executor.happens_before import (
-    HOST_STREAM,
-    EventSync,
-    Item,
-    Span,
-    Sync,
-    Touch,
-    happens_before,
-)  # fmt: skip
+from executor.experts import ExpertCopies
+from executor.happens_before import HOST_STREAM, happens_before
 from executor.hazards import Hazard, unordered
 from executor.memory import COPIED, Weights
-from executor.plans import Plan, Record, Wait
 from executor.prepare import Prepared
 from executor.scheduler import Scheduler
-from executor.strategies import SCCC, Strategy, check_needs
+from executor.strategies import Strategy, check_needs, for_prompts
 from tracer.errors import UnsafePlanError
-from tracer.recorders.host import HostRecorder
 
 
-@dataclass(frozen=True)
-class TapeArray:
-    """A tensor's bytes in the memory of a device."""
+class _TapedExperts(ExpertCopies):
+    """Notes that the host reads the numbers of the experts, to choose what to copy."""
 
-    buffer: str
-    start: int
-    tensor: Tensor
+    def __init__(self, tape: Tape, experts: ExpertCopies) -> None:
+        vars(self).update(vars(experts))
+        self._tape = tape
 
-    def span(self, writes: bool) -> Span:
-        """Its bytes."""
-        return Span(self.tensor.root, self.buffer, self.start, self.start + self.tensor.nbytes, writes)
-
-
-class Tape:
-    """The notes of all devices of a run: one program, issued from one host thread."""
-
-    def __init__(self) -> None:
-        self.program: list[Item] = []
-        self.step = 0
-        self._numbers = count()
-        self._streams: dict[tuple[Device, int], int] = {}
-        self._host: dict[int, tuple[Tensor, HostArray]] = {}  # keeps the memory, so that no address comes twice
-
-    def number(self) -> int:
-        """One that nobody has."""
-        return next(self._numbers)
-
-    def stream(self, device: Device, number: int) -> int:
-        """A stream's number among those of all devices."""
-        return self._streams.setdefault((device, number), len(self._streams))
-
-    @property
-    def streams(self) -> int:
-        """How many there are, at least one."""
-        return max(len(self._streams), 1)
-
-    def note(self, name: str, stream: int, spans: Sequence[Span], where: str) -> None:
-        """Work on a stream, or of the host."""
-        self.program.append(Touch(name, stream, tuple(spans), where, self.step))
-
-    def host_span(self, array: HostArray | TapeArray, name: str, writes: bool) -> Span:
-        """Bytes of the host's memory."""
-        if isinstance(array, TapeArray):
-            return array.span(writes)
-        buffer, owner = self.host_buffer(array, name)
-        return Span(owner, buffer, 0, array.nbytes, writes)
-
-    def host_buffer(self, array: HostArray, name: str) -> tuple[str, Tensor]:
-        """A buffer of the host, told apart by its address, and its owner."""
-        start = array.__array_interface__["data"][0]
-        if start not in self._host:
-            self._host[start] = Tensor(f"the host's {name}", "none", array.shape, str(array.dtype)), array
-        return f"host buffer {list(self._host).index(start)}", self._host[start][0]
-
-
-class TapeBackend(Backend):
-    """A device that takes notes.
-
-    Args:
-        tape: where.
-        device: which it stands for; the host's takes notes of what the host does.
-    """
-
-    name: ClassVar[str] = "tape"
-
-    def __init__(self, tape: Tape, device: Device) -> None:
-        self._tape, self._device, self.staged = tape, device, device.staged or device.is_host
-
-    def report_to(self, recorder: HostRecorder) -> None:
-        """Nothing happens here that could be reported."""
-
-    def close(self) -> None:
-        """There is nothing to end."""
-
-    def alloc(self, nbytes: int) -> str:
-        """A new buffer."""
-        return f"buffer {self._tape.number()} of {self._device}"
-
-    def array(self, buffer: Any, offset: int, tensor: Tensor) -> TapeArray:
-        """A part of it; or of memory of the host that a device copies to."""
-        if isinstance(buffer, np.ndarray):
-            return TapeArray(self._tape.host_buffer(buffer, tensor.name)[0], offset, tensor)
-        return TapeArray(buffer, offset, tensor)
-
-    def load(self, destination: TapeArray, source: HostArray) -> None:
-        """Before the first step: not part of it."""
-
-    def copy_to_device(self, destination: TapeArray, source: HostArray | TapeArray, stream: int) -> None:
-        """The host reads the source if it is staged, else the device does, later."""
-        name = destination.tensor.name
-        read = self._tape.host_span(source, name, writes=False)
-        if self._device.is_host:
-            self._host(f"copy of {name}", read, destination.span(writes=True))
-        elif self.staged:
-            self._host(f"staging of {name}", read)
-            self._work(f"copy of {name}", stream, destination.span(writes=True))
-        else:
-            self._work(f"copy of {name}", stream, read, destination.span(writes=True))
-
-    def copy_constant_to_device(self, destination: TapeArray, source: HostArray, stream: int) -> None:
-        """What is read never changes."""
-        self._work(f"copy of {destination.tensor.name}", stream, destination.span(writes=True))
-
-    def copy_to_host(self, destination: HostArray | TapeArray, source: TapeArray, stream: int) -> None:
-        """Later."""
-        name = source.tensor.name
-        spans = (source.span(writes=False), self._tape.host_span(destination, name, writes=True))
-        if self._device.is_host:
-            self._host(f"copy of {name}", *spans)
-        else:
-            self._work(f"copy of {name}", stream, *spans)
-
-    def copy_to_peer(
-        self, peer: Backend, destination: TapeArray, source: TapeArray, stream: int, after: int
-    ) -> None:  # fmt: skip
-        """On this device's stream."""
-        assert isinstance(peer, TapeBackend)
-        done = self._tape.number()
-        self.event_wait(after, stream)
-        self._work(f"copy of {source.tensor.name}", stream, source.span(writes=False), destination.span(writes=True))
-        self.event_record(done, stream)
-        peer.event_wait(done, stream)
-
-    def kernel(self, node: Tensor, out: TapeArray, src: Sequence[TapeArray]) -> list[Span]:
-        """What it touches."""
-        updated = [array for array in src if array.tensor in node.updates]
-        written = [array.span(writes=True) for array in (out, *updated)]
-        read = [array.span(writes=False) for array in src if not array.tensor.root.flags & Flag.WEIGHT]
-        return [*written, *(span for span in read if replace(span, writes=True) not in written)]
-
-    def launch(self, kernel: Sequence[Span], stream: int) -> None:
-        """Work on a stream, or of the host."""
-        if self._device.is_host:
-            self._host("compute", *kernel)
-        else:
-            self._work("a kernel", stream, *kernel)
-
-    def synchronize(self, stream: int) -> None:
-        """The host waits for the stream."""
-        if not self._device.is_host:
-            self._tape.program.append(Sync(self._tape.stream(self._device, stream)))
-
-    def event(self) -> int:
-        """A number."""
-        return self._tape.number()
-
-    def event_record(self, event: int, stream: int) -> None:
-        """Noted."""
-        self._tape.program.append(Record(self._tape.stream(self._device, stream), event))
-
-    def event_wait(self, event: int, stream: int) -> None:
-        """Noted."""
-        self._tape.program.append(Wait(self._tape.stream(self._device, stream), event))
-
-    def event_synchronize(self, event: int) -> None:
-        """The host waits for the event."""
-        self._tape.program.append(EventSync(event))
-
-    def instantiate(self, plan: Plan, kernels: Mapping[Tensor, Sequence[Span]]) -> list[Span]:
-        """All that the plan touches, once each."""
-        return list(dict.fromkeys(span for launch in plan.launches for span in kernels[launch.node]))
-
-    def launch_graph(self, graph: list[Span], stream: int = 0) -> None:
-        """One piece of work: its insides are ordered, and all of it comes between what the main stream does."""
-        self._work("compute", stream, *graph)
-
-    def _work(self, name: str, stream: int, *spans: Span) -> None:
-        where = f"{self._device} stream {stream}"
-        self._tape.note(name, self._tape.stream(self._device, stream), spans, where)
-
-    def _host(self, name: str, *spans: Span) -> None:
-        self._tape.note(name, HOST_STREAM, spans, "host")
+    def choose(self) -> HostArray:
+        read = self._tape.host_span(self.used, "numbers of the experts", writes=False)
+        self._tape.note("choosing the experts", HOST_STREAM, [read], "host")
+        return super().choose()
 
 
 class _TapedScheduler(Scheduler):
     """Notes what the host itself does to its memory."""
 
-    tape: Tape
+    def __init__(self, tape: Tape, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._tape = tape
+        for piece in self.pieces:
+            piece.experts = [_TapedExperts(tape, experts) for experts in piece.experts]
+
+    def start(self, *, anew: bool) -> None:
+        """Begin with any tokens, at once or behind one that each sequence holds."""
+        step, position, cache = self.step_taken, 0 if anew else 1, self.step_taken.cache
+        if cache is not None:
+            cache.clear()
+            cache.place(range(cache.sequences), [0] * cache.sequences, position)
+        self.begin(self._tokens, position)
+        if cache is not None:  # a unified one has fewer cells than all contexts together
+            self.room = min(self.room, (cache.rows // step.batch - position) // step.prompt)
+
+    def go_on(self) -> None:
+        """Let the next step take any tokens."""
+        self.follow(self._tokens)
 
     def note(self, name: str, arrays: Mapping[str, HostArray], writes: bool) -> None:
-        spans = [self.tape.host_span(values, key, writes) for key, values in arrays.items()]
-        self.tape.note(name, HOST_STREAM, spans, "host")
+        spans = [self._tape.host_span(values, key, writes) for key, values in arrays.items()]
+        self._tape.note(name, HOST_STREAM, spans, "host")
 
     def _prepare_copies(self) -> None:
         super()._prepare_copies()
@@ -238,59 +87,82 @@ class _TapedScheduler(Scheduler):
         self.note("sampling", {"inp_tokens": self._tokens}, writes=True)
 
 
-def refuse_hazards(prepared: Prepared, strategy: Strategy, *, together: bool = False) -> None:
-    """Refuse a step that would race with itself or the next ones.
+def refuse_hazards(sizes: Sequence[Prepared], strategy: Strategy, *, prefill: Sequence[Prepared] = ()) -> None:
+    """Refuse a run whose steps would race with themselves or the next ones, see `find_run_hazards`.
 
     Raises:
         UnsafePlanError: names the first hazard.
     """
-    if strategy.advances_on_device != (prepared.step.history is not None):
-        strategy = SCCC()  # as the prompts of a strategy that advances on the device
-    devices = dict.fromkeys(part.split.device for part in prepared.splits)
-    several = sum(not device.is_host for device in devices) > 1
-    for device in devices:
-        guarantees = TapeBackend(Tape(), device).guarantees
-        check_needs(strategy, device.backend, guarantees, several=several, cut=len(prepared.splits) > 1)
-    if hazards := find_run_hazards(prepared, type(strategy)(), together=together):
+    for prepared in (*prefill, *sizes):
+        own = for_prompts(strategy) if prepared.step.history is None else strategy
+        devices = _devices([prepared])
+        several = sum(not device.is_host for device in devices) > 1
+        for device in devices:
+            guarantees = TapeBackend(Tape(), device).guarantees
+            check_needs(own, device.backend, guarantees, several=several, cut=len(prepared.splits) > 1)
+    if hazards := find_run_hazards(sizes, type(strategy)(), prefill=prefill):
         raise UnsafePlanError(
             f"strategy {strategy.name!r} is a race between steps, {len(hazards)} in all: {hazards[0]}. "
             "--allow-hazards runs it all the same"
         )
 
 
-def find_run_hazards(prepared: Prepared, strategy: Strategy, *, together: bool = False, steps: int = 6) -> list[Hazard]:
-    """All hazards between splits, devices, copies and the host over some steps.
+def find_run_hazards(
+    sizes: Sequence[Prepared], strategy: Strategy, *, prefill: Sequence[Prepared] = (), steps: int = 6
+) -> list[Hazard]:
+    """All hazards between splits, devices, copies and the host over some steps of a run.
 
     Args:
+        sizes: the token step, as the cells grow over which attention goes; see `GrowingScheduler`.
         strategy: a new one.
-        together: submit the steps one behind the other, as micro-batches of a prompt, and fetch once.
+        prefill: the micro-batches that come before, on the same state, the smallest first as `Prefill` plans them. All
+            follow each other without a fetch, and their result is fetched once.
+        steps: of each plan.
     """
-    tape = Tape()
-    devices = dict.fromkeys(part.split.device for part in prepared.splits)
-    backends = {device: TapeBackend(tape, device) for device in devices}
-    weights: Weights = {
-        device: {
-            weight.name: backend.array(backend.alloc(weight.nbytes), 0, weight)
-            for part in prepared.splits
-            if part.split.device == device
-            for weight in part.split.weights
-        }
-        for device, backend in backends.items()
-    }
-    copied = [weight for part in prepared.splits for weight in part.split.copied]
-    weights.setdefault(COPIED, {}).update({weight.name: np.empty((weight.shape[0], 0)) for weight in copied})
-    _TapedScheduler.tape = tape
-    scheduler = _TapedScheduler(backends, prepared, strategy, "graph", weights, allow_hazards=True)
-    tokens = np.zeros(prepared.step.batch * prepared.step.prompt, np.int32)
-    if prepared.step.cache is not None:
-        prepared.step.cache.clear()
-    scheduler.begin(tokens)
-    for number in range(min(steps, scheduler.room)):
-        tape.step = number
-        if number and together:
-            scheduler.follow(tokens)
-        if together or strategy.advances_on_device:
+    tape, numbers = Tape(), count()
+    every = [*prefill, *sizes]
+    backends = {device: TapeBackend(tape, device) for device in _devices(every)}
+    weights = _weights(backends, every)
+    make = partial(_TapedScheduler, tape, backends, launch="graph", weights=weights, allow_hazards=True)
+    prompts: list[_TapedScheduler] = []
+    for prepared in prefill:
+        before = prompts[-1] if prompts else None
+        prompts.append(make(prepared=prepared, strategy=for_prompts(strategy), prefill=before))
+    for scheduler in reversed(prompts):
+        scheduler.start(anew=scheduler is prompts[-1])
+        for number in range(min(steps, scheduler.room)):
+            tape.step = next(numbers)
+            if number:
+                scheduler.go_on()
             scheduler.submit()
-        else:
+    if prompts:
+        prompts[0].fetch()
+    smaller: _TapedScheduler | None = None
+    for prepared in sizes:
+        of_prompts = prompts[-1] if prompts else None
+        scheduler = make(prepared=prepared, strategy=strategy, prefill=of_prompts, smaller=smaller)
+        if smaller is not None:
+            smaller.finish()
+            scheduler.take_over()
+        scheduler.start(anew=not prompts and smaller is None)
+        for _ in range(min(steps, scheduler.room)):
+            tape.step = next(numbers)
             scheduler.step()
+        smaller = scheduler
     return unordered(happens_before(tape.program, tape.streams), {})
+
+
+def _devices(every: Sequence[Prepared]) -> list[Device]:
+    return list(dict.fromkeys(part.split.device for prepared in every for part in prepared.splits))
+
+
+def _weights(backends: Mapping[Device, TapeBackend], every: Sequence[Prepared]) -> Weights:
+    """Memory for all weights, as `memory.load_weights` returns it, with nothing in it."""
+    weights: Weights = {device: {} for device in (*backends, COPIED)}
+    for split in (part.split for prepared in every for part in prepared.splits):
+        backend, arrays = backends[split.device], weights[split.device]
+        for weight in split.weights:
+            if weight.name not in arrays:
+                arrays[weight.name] = backend.array(backend.alloc(weight.nbytes), 0, weight)
+        weights[COPIED] |= {weight.name: np.empty((weight.shape[0], 0)) for weight in split.copied}
+    return weights

@@ -2,7 +2,8 @@
 
 import re
 import time
-from functools import partial
+from dataclasses import replace
+from functools import partial, partialmethod
 from itertools import product
 
 import numpy as np
@@ -10,8 +11,11 @@ import pytest
 
 from executor.backends.cpu import CpuBackend
 from executor.backends.host import HostBackend
+from executor.backends.tape import TapeBackend
 from executor.configuration import Configuration
 from executor.devices import HOST, Device, Placement
+from executor.experts import ExpertCopies
+from executor.kv_cache import KvCache
 from executor.memory import load_weights
 from executor.models import MODELS
 from executor.prepare import prepare
@@ -23,52 +27,58 @@ from tracer.errors import UnsafePlanError
 
 PLACEMENTS = {
     "one": ((0,), None), "hybrid": ((0,), 3), "two": ((0, 1), None), "both": ((0, 1), 4), "host": ((0,), 0),
+    "copied": ((0,), None, "copy"), "both, copied": ((0, 1), 2, "copy"),
 }  # fmt: skip
 CHUNK, CHUNKS = 4, 6
 
 
 def placed(name, staged):
-    devices, gpu_layers = PLACEMENTS[name]
-    return Placement(tuple(Device("cpu", index, staged) for index in devices), gpu_layers)
+    devices, *rest = PLACEMENTS[name]
+    return Placement(tuple(Device("cpu", index, staged) for index in devices), *rest)
 
 
-def prepared(model, name, staged, strategy, together):
-    options = {"prompt": CHUNK} if together else {}
-    if strategy.advances_on_device:
-        options = {"on_device": True, "history": 8}
+def prepared(model, name, staged, strategy):
+    """The plan of a token step."""
+    options = {"on_device": True, "history": 8} if strategy.advances_on_device else {}
     return prepare(MODELS[model](**options), placed(name, staged), "branches")
 
 
-@pytest.mark.parametrize("together", [False, True])
+def prompts(model, name, staged, sizes=(CHUNK,)):
+    """The plans of micro-batches of these sizes."""
+    return [prepare(MODELS[model](prompt=size), placed(name, staged), "sequential") for size in sizes]
+
+
+@pytest.mark.parametrize("sizes", [(), (CHUNK,), (2, CHUNK)], ids=str)
 @pytest.mark.parametrize(
     ("strategy", "name"), [(s, n) for s, cls in STRATEGIES.items() for n in PLACEMENTS if cls.splits or n == "one"]
 )
-def test_what_the_guarantees_allow_has_no_hazard(strategy, name, together):
-    """With staging everything; without, what says that it does not need it."""
+def test_what_the_guarantees_allow_has_no_hazard(strategy, name, sizes):
+    """With staging everything; without, what says that it does not need it. Behind prompts of one or two sizes too."""
     cls = STRATEGIES[strategy]
-    for model, staged in product(("tiny", "moe-tiny"), (True, False)):
+    for model, staged in product(["moe-tiny"] if "copied" in name else ["tiny", "moe-tiny"], (True, False)):
         if cls.needs <= CpuBackend(staged=staged).guarantees:
-            assert find_run_hazards(prepared(model, name, staged, cls, together), cls(), together=together) == []
+            prefill = prompts(model, name, staged, sizes)
+            assert find_run_hazards([prepared(model, name, staged, cls)], cls(), prefill=prefill) == []
 
 
 @pytest.mark.parametrize("name", ["one", "hybrid", "two", "both"])
 def test_why_asynchronous_input_copies_were_taken_back(name):
     """Micro-batches follow each other without a sync; the inputs of the next overwrite what copies still read."""
     aaag = STRATEGIES["aaag"]
-    plan = prepared("tiny", name, False, aaag, True)
-    first = str(find_run_hazards(plan, aaag(), together=True)[0])
+    plan, prefill = prepared("tiny", name, False, aaag), prompts("tiny", name, False)
+    first = str(find_run_hazards([plan], aaag(), prefill=prefill)[0])
     assert re.match(
         r"copy of \w+ \(cpu stream 0\) reads the host's (\w+) and keeping the inputs \(next step, host\) writes the "
         r"host's \1 .*needs an edge from copy of \1",
         first,
     )
     with pytest.raises(UnsafePlanError, match="'aaag' needs a guarantee that backend 'cpu' does not give"):
-        refuse_hazards(plan, aaag(), together=True)
+        refuse_hazards([plan], aaag(), prefill=prefill)
 
 
 def test_a_race_that_no_guarantee_names_is_refused():
     with pytest.raises(UnsafePlanError, match=r"strategy 'none' is a race between steps, \d+ in all"):
-        refuse_hazards(prepared("tiny", "one", True, NoSync, False), NoSync())
+        refuse_hazards([prepared("tiny", "one", True, NoSync)], NoSync())
 
 
 class NoSync(Strategy):
@@ -85,9 +95,131 @@ class NoSync(Strategy):
 
 
 def test_logits_that_nobody_waits_for_are_a_hazard():
-    hazards = find_run_hazards(prepared("tiny", "one", True, NoSync, False), NoSync())
+    hazards = find_run_hazards([prepared("tiny", "one", True, NoSync)], NoSync())
     assert "copy of output (cpu stream 0) writes the host's output" in str(hazards[0])
     assert "sampling (host) reads" in str(hazards[0])
+
+
+def accessed(hazards):
+    """The names of what the hazards are about."""
+    return {access.tensor.name for hazard in hazards for access in (hazard.first, hazard.second)}
+
+
+@pytest.fixture
+def graphs_on_streams(monkeypatch):
+    """Every graph has a stream of its own, by the order of their first launches."""
+    launch, graphs = TapeBackend.launch_graph, []
+
+    def launch_apart(backend, graph, stream=0):
+        graphs.extend([graph] if graph not in graphs else [])
+        launch(backend, graph, stream=graphs.index(graph))
+
+    def apart():
+        graphs.clear()
+        monkeypatch.setattr(TapeBackend, "launch_graph", launch_apart)
+        return graphs
+
+    return apart
+
+
+def of_the_cache(hazards):
+    """The streams of the kernels that race for the first layer's K cache."""
+    ours = [hazard for hazard in hazards if hazard.first.tensor.name == "blk.0.cache_k"]
+    assert all(re.search(r"^compute .* and compute ", str(hazard)) for hazard in ours)
+    return {frozenset((hazard.first.where, hazard.second.where)) for hazard in ours}
+
+
+@pytest.mark.parametrize(("strategy", "races"), [(NoSync, True), (STRATEGIES["aaag"], False)])
+def test_tokens_on_another_stream_than_prompts_race_for_the_kv_cache(graphs_on_streams, strategy, races):
+    """Unless the host waits for the prompts' result before it issues the first token step."""
+    plan, prefill = prepared("tiny", "one", True, strategy), prompts("tiny", "one", True)
+    assert not of_the_cache(find_run_hazards([plan], strategy(), prefill=prefill))
+    graphs = graphs_on_streams()
+    found = of_the_cache(find_run_hazards([plan], strategy(), prefill=prefill))
+    assert len(graphs) == 2
+    assert found == ({frozenset(("cpu stream 0", "cpu stream 1"))} if races else set())
+
+
+def test_sizes_of_a_growing_step_race_if_none_finishes_before_the_next(graphs_on_streams, monkeypatch):
+    cache = KvCache("streams", 1, 512)
+    sizes = [
+        prepare(MODELS["tiny"](cache=lambda context: cache, context=512, attended=cells), "cpu", "sequential")
+        for cells in (256, 512)
+    ]
+    for name in ("sccc", "aaag", "aaeg", "aga"):
+        assert find_run_hazards(sizes, STRATEGIES[name]()) == []
+    graphs_on_streams()
+    assert not of_the_cache(find_run_hazards(sizes, NoSync()))
+    monkeypatch.setattr(Scheduler, "finish", lambda scheduler: None)
+    assert of_the_cache(find_run_hazards(sizes, NoSync())) == {frozenset(("cpu stream 0", "cpu stream 1"))}
+
+
+def test_prompts_race_with_recurrent_state_that_nobody_waits_for(monkeypatch):
+    """The state of a new sequence is loaded before its first step."""
+    plan, prefill = prepared("gdn-tiny", "one", True, NoSync), prompts("gdn-tiny", "one", True)
+    state = {leaf.name for node in plan.step.graph.nodes for leaf in node.updates}
+    assert state
+    assert not state & accessed(find_run_hazards([plan], NoSync(), prefill=prefill))
+    load = partialmethod(TapeBackend.copy_to_device, stream=1)
+    monkeypatch.setattr(TapeBackend, "load", load)
+    assert state <= accessed(find_run_hazards([plan], NoSync(), prefill=prefill))
+
+
+def fetch_without_sync(experts):
+    experts._backend.copy_to_host(experts.used, experts._ids, 0)
+
+
+def fetch_on_a_stream_of_its_own(experts):
+    experts._backend.copy_to_host(experts.used, experts._ids, 1)
+    experts._backend.synchronize(1)
+
+
+@pytest.mark.parametrize("sizes", [(), (CHUNK,)], ids=str)
+@pytest.mark.parametrize("strategy", ["sccc", "aaag", "aaeg"])
+@pytest.mark.parametrize(
+    ("fetch", "first", "second"),
+    [
+        (
+            fetch_without_sync,
+            "copy of blk.0.ffn_moe_topk (cpu stream 0) writes the host's blk.0.ffn_moe_topk",
+            "choosing the experts (host) reads the host's blk.0.ffn_moe_topk",
+        ),
+        (
+            fetch_on_a_stream_of_its_own,
+            "compute (cpu stream 0) writes blk.0.ffn_moe_topk",
+            "copy of blk.0.ffn_moe_topk (cpu stream 1) reads blk.0.ffn_moe_topk",
+        ),
+    ],
+)
+def test_the_host_chooses_experts_behind_a_copy_and_a_sync(monkeypatch, fetch, first, second, strategy, sizes):
+    cls = STRATEGIES[strategy]
+    plan, prefill = prepared("moe-tiny", "copied", True, cls), prompts("moe-tiny", "copied", True, sizes)
+    monkeypatch.setattr(ExpertCopies, "fetch", fetch)
+    hazards = find_run_hazards([plan], cls(), prefill=prefill)
+    assert any(str(hazard).startswith(f"{first} and {second}") for hazard in hazards)
+    with pytest.raises(UnsafePlanError, match=f"strategy '{strategy}' is a race between steps"):
+        refuse_hazards([plan], cls(), prefill=prefill)
+
+
+class SlowResults(CpuBackend):
+    """Copies to the host are late."""
+
+    def _run_copy(self, kind, *arguments):
+        if kind == "DtoH":
+            time.sleep(0.002)
+        super()._run_copy(kind, *arguments)
+
+
+def test_experts_chosen_too_early_are_the_wrong_ones(monkeypatch):
+    run = Configuration(model="moe-tiny", experts="copy", strategy="aaag", tokens=3, repeats=1, warmup=0, prompt=4)
+    slow = partial(execute, keep_logits=True, open_backend=lambda device: SlowResults(device.index))
+    (expected,), (waited,) = execute([run], keep_logits=True), slow([run])
+    assert np.array_equal(waited.logits, expected.logits)
+    monkeypatch.setattr(ExpertCopies, "fetch", fetch_without_sync)
+    with pytest.raises(UnsafePlanError, match="choosing the experts"):
+        slow([run])
+    (early,) = slow([replace(run, allow_hazards=True)])
+    assert np.abs(early.logits - expected.logits).max() > 0.1
 
 
 class SlowCopies(CpuBackend):
@@ -141,8 +273,15 @@ def test_a_backend_that_does_not_stage_refuses_what_needs_it():
         assert result.configuration.name.endswith("-unstaged")
 
 
+def test_a_unified_cache_has_room_for_the_tape_where_it_has_for_the_run():
+    """Few tokens of many sequences, of which one has a long prompt."""
+    run = Configuration(kv="unified", batch=120, prompt=(100, *[1] * 119), tokens=1, warmup=1, repeats=1)
+    (result,) = execute([run])
+    assert result.tokens.shape == (1, 1, 120)
+
+
 def test_it_is_fast():
     plan = prepare(MODELS["llama-8b"](), "cuda", "branches")
     start = time.perf_counter()
-    assert find_run_hazards(plan, STRATEGIES["aaag"]()) == []
+    assert find_run_hazards([plan], STRATEGIES["aaag"]()) == []
     assert time.perf_counter() - start < 0.2

@@ -6,8 +6,11 @@ import sys
 
 import pytest
 
+from executor.models import MODELS
 from executor.strategies import STRATEGIES
+from tests.sync_counts.calls_of_splits import token
 from tests.sync_counts.test_cpu import copies, recognised, spelled, syncs
+from tests.sync_counts.test_splits import PLACEMENTS, SPLITTING, gpus
 from tracer import read
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
@@ -45,3 +48,21 @@ def test_eager_launches(tmp_path, strategy):
     assert (report.syncs_per_token, report.copies_per_token) == (syncs(strategy, 6), copies(strategy, 6))
     assert report.strategy == recognised(strategy)
     assert report.launches_per_token > 20
+
+
+@pytest.mark.parametrize("strategy", SPLITTING)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.gpu(gpus(name)))
+        for name, (options, _) in PLACEMENTS.items()
+        if options.get("model", "tiny") in MODELS
+    ],
+)
+def test_splits(tmp_path, name, strategy):
+    """CUPTI sees the calls of every split, also those between two GPUs."""
+    options, splits = PLACEMENTS[name]
+    trace = recorded(tmp_path, "node", strategy=strategy, fusion=False, **options)
+    report = sync_report(trace, find_steps(trace))
+    found = ["".join(calls["letter"]) for _, calls in report.calls.groupby("step")]
+    assert found == [token(strategy, splits)] * 2 * TOKENS
