@@ -192,8 +192,7 @@ class CudaBackend(CudaCopies):
         start = self._clock() if self._recorder.recording else 0
         self._check(self._wait, self._streams[stream])
         end = self._clock()
-        copies = self._copies[stream]
-        copies.done = copies.issued
+        self._copies[stream].done_to(self._copies[stream].issued)
         if start:
             self._called(("streamSynchronize", start, end, self._device, stream, MISSING))
 
@@ -226,8 +225,7 @@ class CudaBackend(CudaCopies):
         start = self._clock() if self._recorder.recording else 0
         self._check(self._cuda.runtime.eventSynchronize, event.handle)
         end = self._clock()
-        copies = self._copies[event.stream]
-        copies.done = max(copies.done, event.copies)
+        self._copies[event.stream].done_to(event.copies)
         if start:
             self._called(("eventSynchronize", start, end, self._device, event.stream, event.id))
 

@@ -63,6 +63,8 @@ class CudaCopies(Backend):
 
     def copy_to_device(self, destination: CudaArray, source: HostArray, stream: int) -> None:
         """Take the values now, the driver a few and a pinned slot many; the GPU copies from there."""
+        if (slot := destination.slot) is not None and slot.number > slot.copies.done:
+            self.synchronize(slot.stream)
         if self._recorder.recording:
             start = self._clock()
             self._copy_in(destination, source, stream)
@@ -83,16 +85,14 @@ class CudaCopies(Backend):
             self._copy_staged(destination, source, stream)
 
     def _copy_staged(self, destination: CudaArray, source: HostArray, stream: int) -> None:
-        slot, handle, copies = destination.slot, self._streams[stream], self._copies[stream]
+        slot, copies = destination.slot, self._copies[stream]
         if slot is None:
             slot = staging_ring(self._cuda, destination.shape, destination.dtype)
         destination.slot = slot.next
-        if slot.number > slot.copies.done:
-            self._wait(slot.stream)
         slot.values[...] = source
-        self._copy(destination.ptr, slot.address, destination.nbytes, _TO_DEVICE, handle)
+        self._copy(destination.ptr, slot.address, destination.nbytes, _TO_DEVICE, self._streams[stream])
         copies.issued = slot.number = copies.issued + 1
-        slot.copies, slot.stream = copies, handle
+        slot.copies, slot.stream = copies, stream
 
     def copy_constant_to_device(self, destination: CudaArray, source: HostArray, stream: int) -> None:
         """The GPU reads the caller's memory; asynchronous only if that is pinned (`host_array`)."""
@@ -138,6 +138,7 @@ class CudaCopies(Backend):
             self._called(("memcpyPeerAsync", start, self._clock(), self._device, stream, MISSING))
         self.event_record(self._copied, stream)
         peer.event_wait(self._copied, stream)
+        peer._copies[stream].wait_for(self._copies[stream])
 
     def _reach(self, device: int) -> None:
         """Let this GPU write to another's memory directly, where the machine can; else copies go through the host."""

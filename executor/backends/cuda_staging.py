@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import Any, Final
 
 import numpy as np
@@ -30,12 +31,28 @@ def address(array: Array) -> int:
 
 
 class CopyCount:
-    """How many copies a stream was given, and how many of them are known to be done."""
+    """How many copies and waits a stream was given, and how many of them are known to be done.
 
-    __slots__ = ("done", "issued")
+    Whoever waits for a stream that itself waited for others knows of these, too.
+    """
+
+    __slots__ = ("_awaited", "done", "issued")
 
     def __init__(self) -> None:
         self.issued = self.done = 0
+        self._awaited: deque[tuple[int, CopyCount, int]] = deque()
+
+    def wait_for(self, other: CopyCount) -> None:
+        """The stream waits for all that another one was given."""
+        self.issued += 1
+        self._awaited.append((self.issued, other, other.issued))
+
+    def done_to(self, number: int) -> None:
+        """So many are done."""
+        self.done = max(self.done, number)
+        while self._awaited and self._awaited[0][0] <= number:
+            _, other, of_other = self._awaited.popleft()
+            other.done_to(of_other)
 
 
 class Slot:
@@ -46,7 +63,7 @@ class Slot:
         address: of its first byte.
         copies: of the stream that read it last.
         number: that copy's number on its stream; it is done if `copies.done` reaches it.
-        stream: that stream's address.
+        stream: that stream.
         next: the slot to take after this one.
     """
 
@@ -61,8 +78,8 @@ class Slot:
 def staging_ring(cuda: Cuda, shape: tuple[int, ...], dtype: str, slots: int = SLOTS) -> Slot:
     """Slots for one input, taken in turn.
 
-    A slot may be taken again only when the copy that read it is done. A sync of its stream after the copy says so,
-    and in a decode loop there always was one; only where there was none must the stream be waited for then.
+    A slot may be taken again only when the copy that read it is done. A sync after the copy says so, and in a decode
+    loop there always was one; only where there was none must the stream be waited for then.
     """
     memory, nobody = pinned_array(cuda, (slots, *shape), dtype), CopyCount()
     ring = [Slot(memory[i : i + 1].reshape(shape), nobody) for i in range(slots)]
