@@ -90,12 +90,12 @@ class Scheduler:
         self._kept = self._keep_inputs()
 
     def _keep_inputs(self) -> list[HostArrays]:
-        """The host's copies of the inputs, where the strategy has several or copies read the host's memory later."""
-        count = self._strategy.host_copies
-        if (count == 1 and self._staged) or self._strategy.sends_early:
+        """The host's copies of the inputs, as many as the strategy has, where copies read the host's memory later."""
+        if self._staged or self._strategy.sends_early:
             return []
         inputs = self._prepared.step.graph.inputs
-        make = np.zeros if self._staged else self._last.backend.host_array  # what is read later is read fast
+        make = self._last.backend.host_array  # what is read later is read fast
+        count = self._strategy.host_copies
         return [{leaf.name: make(leaf.shape, leaf.dtype) for leaf in inputs} for _ in range(count)]
 
     def begin(self, tokens: HostArray, position: Position = 0) -> None:
@@ -160,7 +160,7 @@ class Scheduler:
         if piece.experts:
             copies = [*copies, *(copy for experts in piece.experts for copy in experts.copies())]
         waits = piece.split.device.is_host and not self._strategy.waits_for_copies
-        if waits and not self._staged:
+        if waits and not self._staged and not piece.sources:  # else the sync of these says as much
             self._strategy.settle()
         self._strategy.send(piece.backend, copies)
         if waits:

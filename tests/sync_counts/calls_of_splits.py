@@ -32,8 +32,8 @@ class Split:
         peers: results of other accelerators, which their streams carry.
         fetched: results of an accelerator that a split on the host reads.
         experts: copies of experts' weights, one for each matrix and run of neighbouring experts.
-        settled: devices to which the step copied since the host last waited: where nothing is staged, the copies may
-            still read what this split on the host overwrites.
+        settled: devices to which was copied since the host last waited: where nothing is staged, the copies may still
+            read what this split on the host overwrites, unless it waits for operands that come behind them.
         kernels: that are launched one by one; None for one graph.
     """
 
@@ -60,8 +60,8 @@ def on_device(own: int = 0, *, peers: int = 0, experts: int = 0) -> Split:
     return Split(own=own, peers=peers, experts=experts)
 
 
-def on_host(fetched: int = 0, *, settled: int = 0) -> Split:
-    return Split(fetched=fetched, settled=settled, on_host=True)
+def on_host(fetched: int = 0) -> Split:
+    return Split(fetched=fetched, on_host=True)
 
 
 def sent(strategy: str, split: Split, staged: bool) -> str:
@@ -103,17 +103,16 @@ def token(strategy: str, splits: Sequence[Split], staged: bool = True) -> str:
 def prompt(strategy: str, splits: Sequence[Split], micro_batches: int, staged: bool = True, devices: int = 1) -> str:
     """The calls of a prompt: micro-batch after micro-batch with no sync between, and one fetch.
 
-    Only `aaeg` has to wait for what earlier micro-batches copied, for an event on each of the devices: before it
-    overwrites the oldest of the inputs that it keeps; or, where nothing is staged, before a split on the host
-    overwrites results of the micro-batch before.
+    Only where nothing is staged has `aaeg` to wait for what earlier micro-batches copied, for an event on each of the
+    devices: before it overwrites the oldest of the inputs that it keeps, or before a split on the host that reads
+    nothing of theirs overwrites results of the micro-batch before.
     """
     calls, hosts = "", [number for number, split in enumerate(splits) if split.on_host]
     for number in range(micro_batches):
         now = list(splits)
-        if hosts and not staged:
-            first = now[hosts[0]]
-            now[hosts[0]] = replace(first, settled=first.settled + devices * min(number, 1))
-        elif strategy == "aaeg" and number >= HOST_COPIES:
+        if hosts and not staged and not now[hosts[0]].fetched:
+            now[hosts[0]] = replace(now[hosts[0]], settled=devices * min(number, 1))
+        elif strategy == "aaeg" and not staged and number >= HOST_COPIES:
             calls += "s" * devices
         calls += submitted(strategy, now, staged)
     return calls + FETCH

@@ -63,9 +63,9 @@ PLACEMENTS = {
     "experts on the host": (
         {"model": "moe-tiny", "experts": "cpu"},
         [
-            on_device(TOKENS + ATTENTION), on_host(ROUTED, settled=1),
-            on_device(RESULT), on_host(ROUTED, settled=1),
-            on_device(OUTPUTS + RESULT), on_host(ROUTED, settled=1),
+            on_device(TOKENS + ATTENTION), on_host(ROUTED),
+            on_device(RESULT), on_host(ROUTED),
+            on_device(OUTPUTS + RESULT), on_host(ROUTED),
             on_device(RESULT),
         ],
     ),
