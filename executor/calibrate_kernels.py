@@ -60,7 +60,10 @@ def kernel_costs(
 
 
 def kernel_times(node: Trace | None, within: str | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Of each kernel of a step its time, and the gap before the next, medians over the steps, ns; none if unknown."""
+    """Of each kernel of a step its time and the gap before the next, ns; none if unknown.
+
+    Times are medians over the steps. Of gaps it is the 10th percentile: each record of a kernel lengthens them.
+    """
     nothing = np.zeros(0), np.zeros(0)
     if node is None or not len(node["kernels"]):
         return nothing
@@ -72,7 +75,7 @@ def kernel_times(node: Trace | None, within: str | None) -> tuple[NDArray[np.flo
     start, end = (compute[c].to_numpy(dtype=np.float64).reshape(len(usual), -1) for c in ("start", "end"))
     reached = np.maximum.accumulate(end, axis=1)
     times = np.diff(np.concatenate((start[:, :1], reached), axis=1), axis=1)
-    return np.median(times, axis=0), np.median(start[:, 1:] - reached[:, :-1], axis=0)
+    return np.median(times, axis=0), np.quantile(start[:, 1:] - reached[:, :-1], 0.1, axis=0)
 
 
 def nodes_of(trace: Trace) -> Sequence[Tensor] | None:

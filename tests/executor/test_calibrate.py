@@ -23,7 +23,7 @@ from tracer.errors import EmptyTraceError
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
 BASE = SAMPLES / "llama-1.1b-sccc-sequential-cuda"
 LADDER = Path(__file__).parents[2] / "benchmarks" / "results" / "gpu_decode_llama-1.1b_f16.json"
-RECORDED = [name for name in STRATEGIES if name != "aaeg"]
+RECORDED = list(STRATEGIES)
 """What there are recordings of."""
 
 
