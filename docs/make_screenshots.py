@@ -28,11 +28,22 @@ FLAGS = (
 )  # fmt: skip
 TIMELINE = View(runs=("llama1b-sccc-graph", "llama1b-saaas-graph"), range=(-40_000, 210_000), theme="light")
 GRAPH = GraphView(run="llama-1.1b-aaag-branches-cuda · node", node="blk.1.cache_k (set)", theme="light")
+ON_TWO_GPUS, ON_HOST = "cuda-c4096-p2048-x2 · node", "cuda-ngl13 · node"
+PIPELINE = View(
+    runs=tuple(f"llama-1.1b-{strategy}-sequential-{ON_TWO_GPUS}" for strategy in ("sccc", "aaag")),
+    token=0, align="start", range=(-66_000_000, 2_500_000), theme="light",
+)  # fmt: skip
+HYBRID = View(
+    runs=tuple(f"llama-1.1b-{strategy}-sequential-{ON_HOST}" for strategy in ("sccc", "aaag")), theme="light"
+)  # fmt: skip
+DRAWN = "#timeline .barlayer path"
 PICTURES = {
-    "timeline.png": (f"/{TIMELINE.query()}", (1500, 1400), "#timeline .barlayer path", "#causes .barlayer path"),
-    "graph.png": (GRAPH.link(), (1500, 1250), "#to-timeline", "#memory .barlayer path"),
+    "timeline.png": (f"/{TIMELINE.query()}", (1500, 1400), None, DRAWN, "#causes .barlayer path"),
+    "graph.png": (GRAPH.link(), (1500, 1250), None, "#to-timeline", "#memory .barlayer path"),
+    "pipeline.png": (f"/{PIPELINE.query()}", (1500, 1400), "#timeline", DRAWN),
+    "hybrid.png": (f"/{HYBRID.query()}", (1500, 1400), "#timeline", DRAWN),
 }
-"""Address, size of the window, and what is there once the page is drawn."""
+"""Address, size of the window, the part that is taken (None for all), and what is there once the page is drawn."""
 
 
 def main() -> None:
@@ -46,13 +57,16 @@ def main() -> None:
             options.add_argument(flag)
         page = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
         try:
-            for name, (link, size, *drawn) in PICTURES.items():
+            for name, (link, size, taken, *drawn) in PICTURES.items():
                 page.set_window_size(*size)
                 page.get(f"http://127.0.0.1:{server.effective_port}{link}")
                 for part in drawn:
                     WebDriverWait(page, 30).until(expected.presence_of_element_located((By.CSS_SELECTOR, part)))
                 time.sleep(1)  # a graph's place is settled after its elements are there
-                page.save_screenshot(str(HERE / name))
+                if taken is None:
+                    page.save_screenshot(str(HERE / name))
+                else:
+                    page.find_element(By.CSS_SELECTOR, taken).screenshot(str(HERE / name))
                 print(HERE / name)
         finally:
             page.quit()
