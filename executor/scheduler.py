@@ -128,6 +128,7 @@ class Scheduler:
         """Let the next step take these tokens, behind those submitted before."""
         self._set_tokens(tokens.astype(np.int32))
         self._prepare_copies()
+        self._send_early()
 
     def submit(self) -> None:
         """Send and launch a step, and wait for nothing that the strategy does not wait for."""

@@ -178,10 +178,10 @@ def _device_rows(trace: Trace) -> Iterator[Row]:
     for column in ("name", "full"):
         joined[column] = union_categoricals([p[column] for p in parts])
     joined = joined.sort_values("start", kind="stable", ignore_index=True)
-    groups: dict[Any, Any] = joined.groupby(["process", "device", "stream"], sort=True).indices
-    many_devices = len({device for _, device, _ in groups}) > 1
-    many_processes = len({process for process, _, _ in groups}) > 1
-    for (process, device, stream), index in groups.items():
+    groups: dict[Any, Any] = joined.groupby(["device", "process", "stream"], sort=True).indices
+    many_devices = len({device for device, _, _ in groups}) > 1
+    many_processes = len({process for _, process, _ in groups}) > 1
+    for (device, process, stream), index in groups.items():
         label = f"GPU {device} · stream {stream}" if many_devices else f"stream {stream}"
         label += f" · {process}" if many_processes else ""
         events = joined.iloc[index][COLUMNS].reset_index(drop=True)

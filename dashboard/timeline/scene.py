@@ -81,7 +81,7 @@ def _note(run: Run, token: int) -> str:
 
 def _gaps(run: Run, panel: Panel, window: Window) -> pd.DataFrame:
     """The gaps in view, each over its device's rows, with what they are made of: x dx gap text top bottom."""
-    bands = {band.device: band for band in reversed(panel.bands)}
+    bands = {band.device: band for band in panel.bands}
     table = run.gaps.table if run.gaps is not None else pd.DataFrame(columns=["start", "end", "gap", "step", "device"])
     seen = table[
         (table["end"] > window.low)

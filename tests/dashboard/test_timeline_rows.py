@@ -86,6 +86,21 @@ def test_two_devices_are_told_apart():
     assert [r.label for r in rows_of(trace)] == ["GPU 0 · stream 7", "GPU 1 · stream 7"]
 
 
+def test_rows_of_several_processes_stand_together_by_device():
+    """So that a device has one band for its gaps, whoever computes on it."""
+    trace = Trace.from_columns(
+        kernels={
+            "start": [0, 5, 8, 9], "end": [3, 9, 9, 12], "device": [0, 1, 0, 1], "process": [1, 1, 2, 2],
+            "stream": [7] * 4, "name": ["a"] * 4,
+        }
+    )  # fmt: skip
+    rows = rows_of(trace)
+    assert [(row.device, row.process) for row in rows] == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert [row.label for row in rows[:2]] == ["GPU 0 · stream 7 · 1", "GPU 0 · stream 7 · 2"]
+    (panel,) = panels([rows])
+    assert [band.device for band in panel.bands] == [0, 1]
+
+
 def test_what_the_host_computes_has_its_colour():
     texts = ["token", "split 0: host", "split 1: cuda", "split 2: hostile"]
     trace = Trace.from_columns(

@@ -66,3 +66,13 @@ def test_what_a_backend_does_not_declare_passes():
 
     with pytest.raises(LibraryError):
         execute([Configuration(strategy="aaag")], open_backend=lambda device: Undeclared(device.index))
+
+
+def test_too_little_memory_on_the_host(monkeypatch, tmp_path):
+    def plan_cache(*_, **__):
+        raise MemoryError("Unable to allocate 21.5 GiB")
+
+    monkeypatch.setattr("executor.run.plan_cache", plan_cache)
+    result = CliRunner().invoke(main, ["run", "-o", str(tmp_path / "runs")])
+    assert result.exit_code == 2
+    assert result.stderr == "intertoken: too little memory on the host: Unable to allocate 21.5 GiB\n"
