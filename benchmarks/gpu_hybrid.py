@@ -104,6 +104,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.json and options.backend != "cuda":
         parser.error("--json notes the GPU: it needs --backend cuda")
+    if options.policies and "eager" not in options.policies.split(","):
+        parser.error("--policies needs `eager`, the base")
     rows = []
     for name in options.placements.split(","):
         for found in measure(options, name):

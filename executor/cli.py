@@ -115,7 +115,11 @@ def _lengths(_ctx: click.Context, _parameter: click.Parameter, value: str) -> in
     help="Tokens of each sequence before the first token step; of several lengths each sequence takes the next.",
 )  # fmt: skip
 @click.option(
-    "--micro-batch", type=click.IntRange(1), default=512, show_default=True, help="The most prompt tokens of a step."
+    "--micro-batch",
+    type=click.IntRange(1),
+    default=512,
+    show_default=True,
+    help="The most prompt tokens of a step, or one of each sequence if these are more.",
 )
 @click.option("--shared-prompt", is_flag=True, help="All sequences have the same prompt, which is computed once.")
 @click.option(

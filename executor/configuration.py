@@ -28,7 +28,8 @@ class Configuration:
         prompt: tokens that sequences hold before the first token step, 0 for none; of several lengths the sequences
             take one after the other, and again from the first.
         shared_prompt: one prompt for all sequences, computed once; each goes on with a token of its own.
-        micro_batch: the most prompt tokens of a step; steps follow each other without a fetch.
+        micro_batch: the most prompt tokens of a step, or one of each sequence if these are more; steps follow each
+            other without a fetch.
         kv: the kind of KV cache, see `kv_cache`.
         warmup: token steps before the first repeat.
         reserve: token steps for which memory is planned, where that is more than are run.

@@ -56,8 +56,11 @@ def measured(result: Result) -> dict[str, Any]:
 
     The host recorder is the light pass on this backend, so the recorded times need no correction.
     """
-    steps = [result.configuration.tokens / seconds for seconds in result.seconds]
-    batch = result.configuration.batch
+    return rates([result.configuration.tokens / seconds for seconds in result.seconds], result.configuration.batch)
+
+
+def rates(steps: Sequence[float], batch: int) -> dict[str, Any]:
+    """The part of run.json with these steps per second, one of each repeat."""
     return {
         "tokens_per_s": _spread([rate * batch for rate in steps]),
         "steps_per_s": _spread(steps),
@@ -85,7 +88,9 @@ def plan_facts(prepared: Prepared) -> dict[str, Any]:
         "streams": max(part.plan.streams for part in splits),
         "events": sum(part.plan.events for part in splits),
         "regions": sum(len(list(all_regions(part.regions))) for part in splits),
-        "graphs": sum(isinstance(each, Part) for part in splits for each in part.plan.parts),
+        "graphs": sum(
+            isinstance(each, Part) for part in splits if not part.split.device.is_host for each in part.plan.parts
+        ),
         "hazards": sum(len(part.hazards) for part in splits),
         "peak_bytes": peak,
         "peak_live_bytes": live,

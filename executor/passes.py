@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from executor.backends import backend_class
 from executor.configuration import Configuration
+from executor.describe import rates
 from executor.names import lookup
 from tracer import Trace, read, run_json
 from tracer.analysis.gaps import gap_report
@@ -64,7 +65,8 @@ def record_traced(
     """Record the traced passes of a run whose light pass lies in `directory`, and note all figures in its run.json.
 
     Args:
-        configuration: of the light pass; a traced one is shorter, with the same graph and cells of KV cache.
+        configuration: of the light pass; a traced one is shorter, with the same cells of KV cache. Where attention
+            comes to go over more of them, its rates are those of the light pass' first tokens.
         directory: the run directory; the passes go into folders of their names.
         levels: the passes.
         kinds: what CUPTI records, a name of `cupti_layout.SETS`.
@@ -78,11 +80,15 @@ def record_traced(
         ExecutionError: a pass failed; its own message is passed on.
     """
     run = json.loads((directory / RUN_FILE).read_text(encoding="utf-8"))
-    tokens = configuration.tokens
+    light, tokens = read(directory), configuration.tokens
     short = replace(configuration, repeats=1, tokens=min(tokens, MOST_TRACED_TOKENS), reserve=tokens)
-    figures = {LIGHT: pass_figures(read(directory))}
+    figures = {LIGHT: pass_figures(light)}
+    measured = run["measured"]
+    if tokens > short.tokens and len(run["plan"]["attended_cells"]) > 1:
+        measured = rates_of_first(light, short.tokens, configuration.batch)
     for level in levels:
-        order = json.dumps({"configuration": asdict(short), "run": run | {"pass": level}, "kinds": kinds})
+        of_pass = run | {"pass": level, "measured": measured}
+        order = json.dumps({"configuration": asdict(short), "run": of_pass, "kinds": kinds})
         done = spawn([level, str(directory / level)], order)
         if done.returncode:
             said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
@@ -93,6 +99,14 @@ def record_traced(
     partial.write_text(json.dumps(run | {"passes": figures}, indent=2) + "\n", encoding="utf-8")
     partial.replace(directory / RUN_FILE)
     return figures
+
+
+def rates_of_first(light: Trace, tokens: int, batch: int) -> dict[str, Any]:
+    """The rates of the light pass up to this token of each repeat, as in run.json."""
+    steps = find_steps(light).table
+    numbered = steps.assign(number=steps.groupby("group").cumcount())
+    start, end = (numbered[numbered["number"] == n].set_index("group")["start"] for n in (0, tokens))
+    return rates((tokens / ((end - start.loc[end.index]) / 1e9)).tolist(), batch)
 
 
 def pass_figures(trace: Trace) -> dict[str, Any]:

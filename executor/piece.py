@@ -17,6 +17,8 @@ from executor.names import lookup
 from executor.prepare import PreparedSplit
 from executor.strategies import Copy
 
+_MOST_MADE = 256
+
 
 class Piece:
     """A split on its device: its memory, its kernels, and what is copied to it from other devices.
@@ -142,6 +144,8 @@ class Piece:
             source = values.get(leaf.name)
             if source is None:
                 continue
+            if len(self._made) > _MOST_MADE:  # a long prompt's tokens are in new memory at every step
+                self._made.clear()
             known = self._made.get((leaf, id(source)))
             if known is None or known[0] is not source:
                 send = partial(self.backend.copy_to_device, self.arrays[leaf], source, MAIN_STREAM)

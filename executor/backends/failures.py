@@ -25,9 +25,30 @@ def device_errors(backends: Mapping[Device, Backend]) -> Iterator[None]:
     """
     try:
         yield
-    except tuple(kind for backend in backends.values() for kind in backend.errors) as error:
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ExecutionError(f"{_place(error, backends)} failed: {said}") from error
+    except Exception as last:
+        kinds = tuple(kind for backend in backends.values() for kind in backend.errors)
+        error = _first(last, (*kinds, ExecutionError))
+        if isinstance(error, kinds):
+            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise ExecutionError(f"{_place(error, backends)} failed: {said}") from error
+        if error is last:
+            raise
+        raise error from error.__cause__
+
+
+def _first(last: Exception, kinds: tuple[type[Exception], ...]) -> Exception:
+    """What failed first, if `last` came on the way out of it, as when a backend that failed cannot be closed either.
+
+    What an exception was made of counts as one with it.
+    """
+    first: Exception = last
+    after: BaseException = last
+    error = last.__context__
+    while error is not None and isinstance(last, kinds):
+        if isinstance(error, kinds) and after.__cause__ is not error:
+            first = error
+        after, error = error, error.__context__
+    return first
 
 
 def _place(error: BaseException, backends: Mapping[Device, Backend]) -> str:

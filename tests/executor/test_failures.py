@@ -60,6 +60,30 @@ def test_a_device_that_cannot_be_opened_beside_another():
         execute([Configuration(strategy="aaag", devices=2)], open_backend=opened)
 
 
+@pytest.mark.parametrize("failed", [LibraryError("the first"), ExecutionError("the first")])
+def test_the_first_failure_is_told_and_not_that_of_closing(failed):
+    class Broken(CpuBackend):
+        errors = (LibraryError,)
+
+        def launch_graph(self, graph, stream=0):
+            if isinstance(failed, LibraryError):
+                raise failed
+            try:
+                raise LibraryError("what it was made of")
+            except LibraryError as error:
+                raise failed from error
+
+        def close(self):
+            super().close()
+            try:
+                raise LibraryError("sticky")
+            except LibraryError as error:
+                raise ExecutionError("close failed") from error
+
+    with pytest.raises(ExecutionError, match=r"the first$"):
+        execute([Configuration()], open_backend=lambda device: Broken(device.index))
+
+
 def test_what_a_backend_does_not_declare_passes():
     class Undeclared(BadCopies):
         errors = ()

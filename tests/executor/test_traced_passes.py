@@ -7,6 +7,7 @@ import subprocess
 import numpy as np
 import pytest
 
+from executor import describe, kv_cache
 from executor.configuration import Configuration
 from executor.passes import MOST_TRACED_TOKENS, record_traced
 from executor.run import execute
@@ -68,6 +69,20 @@ def test_a_shorter_pass_has_the_cache_of_the_light_one(tmp_path):
     assert states[0] == states[1]
     assert states[0]["kq_mask"] == (3, 768)
     assert np.array_equal(traced.tokens[0], result.tokens[0, :MOST_TRACED_TOKENS])
+
+
+def test_a_pass_is_compared_with_as_many_tokens_where_attention_grows(tmp_path, monkeypatch):
+    monkeypatch.setattr(kv_cache, "PADDING", 32)
+    grows = Configuration(tokens=MOST_TRACED_TOKENS + 60, repeats=2, warmup=1)
+    (result,) = execute([grows])
+    directory = write_run(result, tmp_path)
+    orders = []
+    record_traced(grows, directory, ["node"], spawn=spawn_cpu(orders))
+    steps = result.trace["nvtx"].query("text == 'token'")["start"].to_numpy().reshape(2, -1)
+    expected = MOST_TRACED_TOKENS / ((steps[:, MOST_TRACED_TOKENS] - steps[:, 0]) / 1e9)
+    run = orders[0][1]["run"]
+    assert run["measured"]["steps_per_s"]["repeats"] == pytest.approx(expected.tolist())
+    assert read(directory).metadata["run"]["measured"] == describe.measured(result)
 
 
 def test_a_pass_that_fails_says_why(light):
