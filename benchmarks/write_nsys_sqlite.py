@@ -27,7 +27,7 @@ from read_nsys_sqlite import machine
 
 from tracer.formats import nsys_sqlite_write
 from tracer.formats.nsys_tables import from_trace
-from tracer.trace import Columns, Trace
+from tracer.trace import Trace
 
 
 def example(rows: int) -> Trace:
@@ -41,13 +41,13 @@ def example(rows: int) -> Trace:
     names, calls = (pd.Categorical.from_codes(random.integers(0, 100, count), some) for some in words)
     ones = np.ones(count, np.int64)
     sizes = dict.fromkeys(("grid_y", "grid_z", "block_y", "block_z", "static_shared", "dynamic_shared"), ones)
-    kernels: Columns = {
+    kernels: dict[str, Any] = {
         **span, **sizes,
         "device": 0 * ones, "context": ones, "stream": random.integers(7, 31, count), "process": 4242 * ones,
         "name": names, "short_name": names, "grid_x": random.integers(1, 5_000, count), "block_x": 256 * ones,
         "registers": 32 * ones, "graph_node": node, "graph": node >> 32,
     }  # fmt: skip
-    api: Columns = {**span, "process": 4242 * ones, "thread": 4250 * ones, "name": calls, "return_value": 0 * ones}
+    api: dict[str, Any] = {**span, "process": 4242 * ones, "thread": 4250 * ones, "name": calls, "return_value": 0 * ones}
     return Trace.from_columns(kernels=kernels, api=api)
 
 
