@@ -47,7 +47,13 @@ def example(rows: int) -> Trace:
         "name": names, "short_name": names, "grid_x": random.integers(1, 5_000, count), "block_x": 256 * ones,
         "registers": 32 * ones, "graph_node": node, "graph": node >> 32,
     }  # fmt: skip
-    api: dict[str, Any] = {**span, "process": 4242 * ones, "thread": 4250 * ones, "name": calls, "return_value": 0 * ones}
+    api: dict[str, Any] = {
+        **span,
+        "process": 4242 * ones,
+        "thread": 4250 * ones,
+        "name": calls,
+        "return_value": 0 * ones,
+    }
     return Trace.from_columns(kernels=kernels, api=api)
 
 

@@ -193,6 +193,12 @@ def test_convert_replaces_only_when_told(tmp_path: Path, name: str) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"a.sqlite", Path(name).parts[0]}
 
 
+def test_a_place_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(TraceError, match=r"file/a\.sqlite: cannot be written: (File exists|Not a directory)"):
+        formats.write(Trace({}), tmp_path / "file" / "a.sqlite")
+
+
 def test_only_a_recording_is_replaced(tmp_path: Path) -> None:
     trace = formats.read(export(tmp_path / "a.sqlite"))
     formats.write(trace, tmp_path / "run")

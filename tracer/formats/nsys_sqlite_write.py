@@ -47,16 +47,19 @@ def write(trace: Trace, path: Path) -> None:
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_tables(_tables(trace), partial)
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        os.rename(partial, path)
+        partial.touch()  # the system says better than SQLite why it cannot be made
+        try:
+            _write_tables(_tables(trace), partial)
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
+            os.rename(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError as error:
         raise TraceError(f"{path}: cannot be written: {error.strerror}") from error
     except dbapi.Error as error:
-        raise TraceError(f"{path}: cannot be written: {str(error).splitlines()[0]}") from error
-    finally:
-        partial.unlink(missing_ok=True)
+        reason = str(error).splitlines()[0].rpartition(": ")[2]  # without ADBC's words around it
+        raise TraceError(f"{path}: cannot be written: {reason}") from error
 
 
 def _tables(trace: Trace) -> dict[str, pa.Table]:
