@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from tracer import report, run_json
-from tracer.errors import TraceError
+from tracer.errors import TraceError, UsageError
 
 if TYPE_CHECKING:
     from tracer.analysis.tokens import Steps
@@ -226,11 +226,21 @@ def streams(path: Path, within: str | None, bounds: tuple[int | None, int | None
 @click.command()
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
-def convert(source: Path, target: Path) -> None:
-    """Write a recording in another format, chosen by OUT's suffix (none: a parquetdir, our native form)."""
-    from tracer.formats import read, write
+@click.option("--force", is_flag=True, help="Replace OUT, once the new recording is complete.")
+def convert(source: Path, target: Path, force: bool) -> None:
+    """Write a recording in another format, chosen by OUT's suffix.
 
+    \b
+    none      a parquetdir, our native form
+    .sqlite   a SQLite export in Nsight Systems' own schema (also .sqlite3, .db)
+    """
+    from tracer.formats import check_writable, read, write
+
+    if target.exists() and not force:
+        raise UsageError(f"{target}: exists already; choose another name or --force")
+    check_writable(target, replace=force)
     with report.reading(source):
         trace = read(source)
-    write(trace, target)
+    with report.working(f"writing {target}"):
+        write(trace, target, replace=force)
     emit(False, {"events": len(trace), "target": str(target)}, report.show_converted, trace.notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,14 +28,19 @@ def _console() -> Console:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """A spinner on stderr while a recording is read."""
+def working(task: str) -> Iterator[None]:
+    """A spinner on stderr while something long is done, such as `writing a.sqlite`."""
     stderr = Console(stderr=True)
     if not stderr.is_terminal:
         yield
         return
-    with stderr.status(f"reading {escape(str(path))}"):
+    with stderr.status(escape(task)):
         yield
+
+
+def reading(path: Path) -> AbstractContextManager[None]:
+    """A spinner on stderr while a recording is read."""
+    return working(f"reading {path}")
 
 
 def number(value: float | None, digits: int = 1) -> str:

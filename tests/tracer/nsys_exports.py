@@ -6,8 +6,14 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from tracer.formats import nsys_schema
+
 DATA = Path(__file__).parent / "data"
-SCHEMAS = {version: json.loads((DATA / f"nsys-schema-{version}.json").read_text()) for version in ("3.20.3", "3.25.0")}
+SCHEMA_FILES = {
+    "3.20.3": Path(nsys_schema.__file__).with_name("nsys-schema-3.20.3.json"),
+    "3.25.0": DATA / "nsys-schema-3.25.0.json",
+}
+SCHEMAS = {version: json.loads(file.read_text()) for version, file in SCHEMA_FILES.items()}
 
 PID, TID = 4242, 4250
 GLOBAL_PID = 1 << 48 | PID << 24

@@ -9,7 +9,7 @@ import pytest
 from tests.tracer.nsys_exports import DATA, PID, RECORDING, SCHEMAS, TID, export, export_of_2021
 from tracer import formats
 from tracer.formats.nsys_schema import COLUMNS, ENUMS, REQUIRED
-from tracer.schema import TABLES
+from tracer.schema import API_LAYERS, MEMCPY_KINDS, MEMORY_KINDS, NVTX_KINDS, SYNC_TYPES, TABLES
 from tracer.trace import Trace
 
 
@@ -187,10 +187,20 @@ def test_names_without_a_string_table_stay_distinct(tmp_path: Path) -> None:
     assert trace["kernels"]["name"].tolist() == ["string 99", "string 3"]
 
 
-def test_our_enum_rows_are_those_of_nsys() -> None:
+@pytest.mark.parametrize(
+    ("enum", "words"),
+    [
+        ("ENUM_CUDA_MEMCPY_OPER", MEMCPY_KINDS), ("ENUM_CUDA_MEM_KIND", MEMORY_KINDS),
+        ("ENUM_CUPTI_SYNC_TYPE", SYNC_TYPES), ("ENUM_NSYS_EVENT_CLASS", API_LAYERS),
+        ("ENUM_NSYS_EVENT_TYPE", NVTX_KINDS),
+    ],
+)  # fmt: skip
+def test_our_words_have_the_same_ids_in_every_nsys(enum: str, words: dict[str, int]) -> None:
+    written = {id: (name, label) for id, name, label in ENUMS[enum] if id in words.values()}
+    assert written.keys() == set(words.values())
     for schema in SCHEMAS.values():
-        for name, (_, rows) in ENUMS.items():
-            assert set(rows) <= {tuple(row) for row in schema["enums"][name]["rows"]}
+        rows = {id: (name, label) for id, name, label in schema["enums"][enum]["rows"]}
+        assert written.items() <= rows.items()
 
 
 def test_a_real_export(tmp_path: Path) -> None:

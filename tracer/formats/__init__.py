@@ -6,13 +6,16 @@ Adding a format: write `formats/NAME.py` with `sniff(path) -> bool`, `read(path)
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tracer.errors import FormatError
+from tracer.errors import FormatError, TraceError
 from tracer.trace import Trace
 
 
@@ -26,6 +29,7 @@ class Format:
         sniff: whether a path holds this format, judged by its content.
         read: path -> Trace; raises FormatError with one clear line.
         write: (trace, path); None where the format can only be read.
+        aliases: other suffixes under which it is written too.
     """
 
     name: str
@@ -33,6 +37,7 @@ class Format:
     sniff: Callable[[Path], bool]
     read: Callable[[Path], Trace]
     write: Callable[[Trace, Path], None] | None = None
+    aliases: tuple[str, ...] = ()
 
 
 _formats: list[Format] = []
@@ -76,30 +81,57 @@ def read(path: str | Path) -> Trace:
     raise FormatError(f"{source}: {what}; expected one of: {', '.join(f.name for f in _formats)}")
 
 
-def write(trace: Trace, path: str | Path) -> None:
+def write(trace: Trace, path: str | Path, *, replace: bool = False) -> None:
     """Write a trace in the format that the path's suffix names (a directory for none).
 
+    What `replace` replaces stays as it was until the new recording is complete.
+
     Raises:
-        FormatError: the path exists already, or no format that can be written has that suffix.
+        FormatError: see `check_writable`.
+        TraceError: the disk is full, the place is not ours to write, ...
     """
-    check_writable(path)(trace, Path(path))
+    target = Path(path)
+    writer = check_writable(target, replace=replace)
+    if not target.exists():
+        writer(trace, target)
+        return
+    new, old = (target.with_name(f".{uuid.uuid4().hex[:8]}.{target.name}") for _ in range(2))
+    writer(trace, new)
+    try:
+        if target.is_dir():
+            os.rename(target, old)
+        os.replace(new, target)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        raise TraceError(f"{target}: cannot be replaced by {new}: {error.strerror}") from error
 
 
-def check_writable(path: str | Path) -> Callable[[Trace, Path], None]:
+def check_writable(path: str | Path, *, replace: bool = False) -> Callable[[Trace, Path], None]:
     """What would write a trace to a path; worth asking before a long recording.
 
     Raises:
-        FormatError: the path exists already, or no format that can be written has that suffix.
+        FormatError: no format that can be written has that suffix; or the path exists already, and
+            `replace` is not given or something else than a recording would be lost.
     """
     target = Path(path)
-    if target.exists():
+    if target.exists() and not replace:
         raise FormatError(f"{target}: exists already; choose another name")
-    writers = {f.suffix: (f.name, f.write) for f in _formats if f.write is not None}
-    suffix = target.suffix if _SUFFIX.fullmatch(target.suffix) else ""
-    if suffix in writers:
-        return writers[suffix][1]
-    known = ", ".join(f"{name} ({suffix or 'a directory'})" for suffix, (name, _) in writers.items())
-    raise FormatError(f"{target}: cannot write {suffix}; known are {known}")
+    suffix = target.suffix.lower() if _SUFFIX.fullmatch(target.suffix) else ""
+    writers = {s: f.write for f in _formats if f.write is not None for s in (f.suffix, *f.aliases)}
+    if suffix not in writers:
+        known = ", ".join(f"{f.name} ({f.suffix or 'a directory'})" for f in _formats if f.write is not None)
+        raise FormatError(f"{target}: cannot write {suffix}; known are {known}")
+    if target.exists():
+        _check_replaceable(target, a_directory=not suffix)
+    return writers[suffix]
+
+
+def _check_replaceable(target: Path, *, a_directory: bool) -> None:
+    if target.is_dir() != a_directory:
+        raise FormatError(f"{target}: is {'a directory' if target.is_dir() else 'a file'}; choose another name")
+    others = [p.name for p in target.iterdir() if not nsys_parquet.is_part(p)] if a_directory else []
+    if others:
+        raise FormatError(f"{target}: is not replaced, it holds more than a recording: {', '.join(sorted(others)[:3])}")
 
 
 from tracer.formats import nsys_parquet, nsys_rep, nsys_sqlite  # noqa: E402

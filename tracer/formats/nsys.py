@@ -144,8 +144,7 @@ def _columns(source: pa.Table, table: Table, strings: Strings) -> dict[str, Any]
             unpack = nsys.unpack_process if column.name == "process" else nsys.unpack_thread
             columns[column.name] = unpack(ints(packed))
     if table.name == "kernels" and "graph" not in columns and "graph_node" in columns:
-        node = columns["graph_node"]
-        columns["graph"] = np.where(node == MISSING, MISSING, node >> nsys.GRAPH_SHIFT)
+        columns["graph"] = nsys.graph_of_node(columns["graph_node"])
     return columns
 
 

@@ -60,7 +60,7 @@ def write(trace: Trace, path: Path) -> None:
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         partial.mkdir(parents=True)
-        for name, table in from_trace(trace).items():
+        for name, table in from_trace(trace, with_run=False).items():
             _write_table(table, _file(partial, name))
         if "run" in trace.metadata:
             (partial / RUN_FILE).write_text(json.dumps(trace.metadata["run"], indent=2) + "\n", encoding="utf-8")
@@ -69,6 +69,11 @@ def write(trace: Trace, path: Path) -> None:
         raise TraceError(f"{path}: cannot be written: {error.strerror}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def is_part(path: Path) -> bool:
+    """Whether a file in a directory is part of its recording, which `write` would write anew."""
+    return path.is_file() and (path.suffix == ".parquet" or path.name == RUN_FILE)
 
 
 def _file(directory: Path, table: str) -> Path:

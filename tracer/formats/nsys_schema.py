@@ -5,6 +5,9 @@ Source: SQLite exports of schema 3.20.3 and 3.25.0.
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
+from importlib.resources import files
 from typing import Final
 
 import numpy as np
@@ -21,10 +24,12 @@ STRINGS: Final = "StringIds"
 EXPORT: Final = "META_DATA_EXPORT"
 SESSION: Final = "TARGET_INFO_SESSION_START_TIME"
 CUDA_DEVICES: Final = "TARGET_INFO_CUDA_DEVICE"
+GPUS: Final = TABLES["devices"].nsys
+CUDA_CONTEXTS: Final = "TARGET_INFO_CUDA_CONTEXT_INFO"
+ANALYSIS: Final = "ANALYSIS_DETAILS"
 
 EXPORT_VERSION: Final = "EXPORT_PRODUCT_VERSION"
 EXPORT_SCHEMA: Final = "EXPORT_SCHEMA_VERSION"
-SCHEMA_WRITTEN: Final = "3.20.3"  # the schema whose columns we write, and of 3.25 the kernels' graphId
 
 GLOBAL_PID: Final = "globalPid"
 GLOBAL_TID: Final = "globalTid"
@@ -42,11 +47,11 @@ SYNC_CALLS: Final = {
 }
 """CUDA call without its cuda/cu prefix and version suffix -> what it waits for."""
 
-GRAPH_SHIFT: Final = 32  # graphNodeId >> 32 is the graph's id
+_GRAPH_SHIFT: Final = 32
 _ID_BITS: Final = 24
 _ID_MASK: Final = (1 << _ID_BITS) - 1
 LARGEST_ID: Final = _ID_MASK - 1  # of a process or thread
-_VIRTUAL_MACHINE: Final = 1 << 48  # the bit that nsys sets above the process id of its only machine
+VIRTUAL_MACHINE: Final = 1 << 48  # the bit that nsys sets above the process id of its only machine
 
 Ids = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
@@ -89,12 +94,17 @@ REQUIRED: Final = {
 NEVER_NULL: Final = frozenset({"start", "end", "eventType", "id"})  # except the end of an NVTX range
 
 
+def graph_of_node(node: Ids) -> Ids:
+    """The graph ids that graphNodeId values hold above bit 32; MISSING for MISSING."""
+    return np.where(node == MISSING, MISSING, node >> _GRAPH_SHIFT)
+
+
 def pack_ids(process: Ids, thread: Ids | None = None) -> tuple[Ids, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
     """Process and thread ids as nsys's globalTid (globalPid without threads), and where it is NULL.
 
     An unknown id of a pair is stored as all ones; ids above 24 bits lose their upper bits, as in nsys.
     """
-    packed = _VIRTUAL_MACHINE | (process & _ID_MASK) << _ID_BITS
+    packed = VIRTUAL_MACHINE | (process & _ID_MASK) << _ID_BITS
     if thread is None:
         return packed, process == MISSING
     return packed | thread & _ID_MASK, (process == MISSING) & (thread == MISSING)
@@ -115,43 +125,36 @@ def _unpack(packed: Ids, shifted: Ids) -> Ids:
     return np.where((packed == MISSING) | (ids == _ID_MASK), MISSING, ids)
 
 
-def _rows(prefix: str, *rows: tuple[int, str, str]) -> list[tuple[int, str, str]]:
-    return [(id, prefix + name, label) for id, name, label in rows]
+_WRITTEN: Final = json.loads(files("tracer.formats").joinpath("nsys-schema-3.20.3.json").read_text(encoding="utf-8"))
+SCHEMA_WRITTEN: Final[str] = _WRITTEN["schema"]
+"""The schema we write, and of 3.25 the kernels' graphId; a parquetdir leaves out the columns that we do not know."""
 
 
-ENUMS: Final[dict[str, tuple[tuple[str, ...], list[tuple[int, str, str]]]]] = {
-    "ENUM_CUDA_MEMCPY_OPER": (("memcpys",), _rows(
-        "CUDA_MEMCPY_KIND_",
-        (0, "UNKNOWN", "Unknown"), (1, "HTOD", "Host-to-Device"), (2, "DTOH", "Device-to-Host"),
-        (3, "HTOA", "Host-to-Array"), (4, "ATOH", "Array-to-Host"), (5, "ATOA", "Array-to-Array"),
-        (6, "ATOD", "Array-to-Device"), (7, "DTOA", "Device-to-Array"), (8, "DTOD", "Device-to-Device"),
-        (9, "HTOH", "Host-to-Host"), (10, "PTOP", "Peer-to-Peer"), (11, "UVM_HTOD", "Unified Host-to-Device"),
-        (12, "UVM_DTOH", "Unified Device-to-Host"), (13, "UVM_DTOD", "Unified Device-to-Device"),
-    )),
-    "ENUM_CUDA_MEM_KIND": (("memcpys", "memsets"), _rows(
-        "CUDA_MEMOPR_MEMORY_KIND_",
-        (0, "PAGEABLE", "Pageable"), (1, "PINNED", "Pinned"), (2, "DEVICE", "Device"), (3, "ARRAY", "Array"),
-        (4, "MANAGED", "Managed"), (5, "DEVICE_STATIC", "Device Static"),
-        (6, "MANAGED_STATIC", "Managed Static"), (7, "UNKNOWN", "Unknown"),
-    )),
-    "ENUM_CUPTI_SYNC_TYPE": (("syncs",), _rows(
-        "CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_",
-        (0, "UNKNOWN", "Unknown"), (1, "EVENT_SYNCHRONIZE", "Event sync"),
-        (2, "STREAM_WAIT_EVENT", "Stream wait sync"), (3, "STREAM_SYNCHRONIZE", "Stream sync"),
-        (4, "CONTEXT_SYNCHRONIZE", "Context sync"),
-    )),
-    "ENUM_NSYS_EVENT_CLASS": (("api",), _rows(
-        "TRACE_PROCESS_EVENT_CUDA_", (0, "RUNTIME", "CUDA runtime"), (1, "DRIVER", "CUDA driver"),
-    )),
-    "ENUM_NSYS_EVENT_TYPE": (("nvtx",), _rows(
-        "",
-        (34, "NvtxMark", "NvtxMark"), (59, "NvtxPushPopRange", "NvtxPushPopRange"),
-        (60, "NvtxStartEndRange", "NvtxStartEndRange"), (75, "NvtxDomainCreate", "NvtxDomainCreate"),
-    )),
-    "ENUM_CUPTI_STREAM_TYPE": (("streams",), _rows(
-        "CUPTI_ACTIVITY_STREAM_CREATE_FLAG_",
-        (0, "UNKNOWN", "Unknown stream type"), (1, "DEFAULT", "Default stream"),
-        (2, "NON_BLOCKING", "Non-blocking stream"), (3, "NULL", "Null stream"),
-    )),
-}  # fmt: skip
-"""ENUM_ table -> our tables that refer to it, and its rows (id, name, label)."""
+@dataclass(frozen=True, slots=True)
+class SqlColumn:
+    """A column as nsys declares it in SQLite."""
+
+    name: str
+    type: str
+    not_null: bool = False
+    primary_key: bool = False
+
+
+SQL_COLUMNS: Final = {table: [SqlColumn(**c) for c in columns] for table, columns in _WRITTEN["tables"].items()}
+"""nsys table -> its columns in SQLite, in nsys's order."""
+
+ENUM_COLUMNS: Final = [SqlColumn("id", "INTEGER", True, True), SqlColumn("name", "TEXT"), SqlColumn("label", "TEXT")]
+ENUMS: Final[dict[str, list[tuple[int, str, str]]]] = {
+    table: [(id, name, label) for id, name, label in content["rows"]] for table, content in _WRITTEN["enums"].items()
+}
+"""ENUM_ table -> its rows (id, name, label)."""
+
+ENUM_USERS: Final = {
+    "ENUM_CUDA_MEMCPY_OPER": ("memcpys",),
+    "ENUM_CUDA_MEM_KIND": ("memcpys", "memsets"),
+    "ENUM_CUPTI_SYNC_TYPE": ("syncs",),
+    "ENUM_NSYS_EVENT_CLASS": ("api",),
+    "ENUM_NSYS_EVENT_TYPE": ("nvtx",),
+    "ENUM_CUPTI_STREAM_TYPE": ("streams",),
+}
+"""ENUM_ table -> our tables that refer to it."""

@@ -1,4 +1,4 @@
-"""Nsight Systems SQLite exports (`nsys export --type sqlite`): read only, through Arrow.
+"""Nsight Systems SQLite exports (`nsys export --type sqlite`), read through Arrow; written by `nsys_sqlite_write`.
 
 The file is opened read-only and immutable, and only real tables are read, by name: nothing in it is executed.
 """
@@ -19,6 +19,7 @@ from adbc_driver_sqlite import dbapi as sqlite
 from tracer.errors import FormatError
 from tracer.formats import Format, nsys, register
 from tracer.formats.nsys_schema import COLUMNS
+from tracer.formats.nsys_sqlite_write import write
 from tracer.trace import Trace
 
 _MAGIC: Final = b"SQLite format 3\0"
@@ -133,4 +134,4 @@ def _reason(error: Exception) -> str:
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
-register(Format("nsys SQLite export", ".sqlite", sniff, read))
+register(Format("nsys SQLite export", _SUFFIXES[0], sniff, read, write, aliases=_SUFFIXES[1:]))

@@ -18,10 +18,10 @@ from tracer.schema import DEVICE_TABLES, MISSING, NAME, TABLES, Column, Table
 from tracer.trace import Trace
 
 
-def from_trace(trace: Trace) -> dict[str, pa.Table]:
+def from_trace(trace: Trace, *, with_run: bool) -> dict[str, pa.Table]:
     """nsys table name -> Arrow table. As in nsys, a table without rows is left out.
 
-    `metadata["run"]` is left out too: it belongs in run.json.
+    Without `with_run`, `metadata["run"]` is left out too: a directory keeps it in run.json.
     """
     strings = _StringTable()
     tables = {t.nsys: _table(trace[t.name], t, strings) for t in TABLES.values() if len(trace[t.name])}
@@ -29,10 +29,11 @@ def from_trace(trace: Trace) -> dict[str, pa.Table]:
         tables[TABLES["nvtx"].nsys] = _with_domains(tables[TABLES["nvtx"].nsys], trace["nvtx"])
     if len(trace["devices"]):
         tables[nsys.CUDA_DEVICES] = _cuda_devices(trace)
-    tables |= {name: _enum(rows) for name, (users, rows) in nsys.ENUMS.items() if any(len(trace[u]) for u in users)}
+    used = (name for name, users in nsys.ENUM_USERS.items() if any(len(trace[user]) for user in users))
+    tables |= {name: enum_table(name) for name in used}
     if len(strings.table):
         tables[nsys.STRINGS] = strings.table
-    tables[nsys.EXPORT] = _export_rows(trace)
+    tables[nsys.EXPORT] = _export_rows(trace, with_run)
     return tables
 
 
@@ -115,8 +116,9 @@ def _cuda_devices(trace: Trace) -> pa.Table:
     )
 
 
-def _enum(rows: list[tuple[int, str, str]]) -> pa.Table:
-    ids, names, labels = zip(*rows, strict=True)
+def enum_table(name: str) -> pa.Table:
+    """The nsys table of that name, with columns id, name, label."""
+    ids, names, labels = zip(*nsys.ENUMS[name], strict=True)
     return pa.table({"id": ids, "name": names, "label": labels})
 
 
@@ -127,8 +129,8 @@ def _cut_ids(trace: Trace) -> list[str]:
     return ["process or thread ids above 24 bits were cut to them, as nsys does"] if cut else []
 
 
-def _export_rows(trace: Trace) -> pa.Table:
-    metadata: dict[str, Any] = {key: value for key, value in trace.metadata.items() if key != "run"}
+def _export_rows(trace: Trace, with_run: bool) -> pa.Table:
+    metadata: dict[str, Any] = {key: value for key, value in trace.metadata.items() if with_run or key != "run"}
     major, minor, micro = nsys.SCHEMA_WRITTEN.split(".")
     rows = {
         "EXPORT_PRODUCT_NAME": "intertoken",
