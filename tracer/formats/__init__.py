@@ -102,11 +102,12 @@ def check_writable(path: str | Path) -> Callable[[Trace, Path], None]:
     raise FormatError(f"{target}: cannot write {suffix}; known are {known}")
 
 
-from tracer.formats import nsys_parquet, nsys_rep, nsys_sqlite  # noqa: E402
+from tracer.formats import chrome, nsys_parquet, nsys_rep, nsys_sqlite  # noqa: E402
 
 __all__ = [
     "Format",
     "check_writable",
+    "chrome",
     "is_trace",
     "nsys_parquet",
     "nsys_rep",
