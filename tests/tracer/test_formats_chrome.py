@@ -326,3 +326,21 @@ def test_any_kernels_survive(tmp_path_factory: pytest.TempPathFactory, rows: lis
     columns = [kernels[name].tolist() for name in ("start", "end", "name", "correlation")]
     found = sorted(zip(*columns, strict=True))
     assert found == sorted((start, start + length, name, c) for start, length, name, c in rows)
+
+
+@given(flips=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=6), gz=st.booleans())
+def test_any_damage_is_one_line_or_a_trace(
+    tmp_path_factory: pytest.TempPathFactory, flips: list[tuple[int, int]], gz: bool
+) -> None:
+    path = write(tmp_path_factory.mktemp("damaged") / ("a.json.gz" if gz else "a.json"), GPU)
+    content = bytearray(path.read_bytes())
+    for at, value in flips:
+        content[at % len(content)] = value
+    path.write_bytes(content)
+    try:
+        kernels, problem = len(formats.read(path)["kernels"]), str(path)
+    except FormatError as error:
+        kernels, problem = 0, str(error)
+    assert kernels <= 4
+    assert problem.startswith(str(path))
+    assert "\n" not in problem
