@@ -22,7 +22,7 @@ from tracer.errors import EmptyTraceError
 from tracer.schema import COMPUTE_TABLES
 from tracer.trace import Trace
 
-STEP_NAMES: Final = ("token", "decode", "step", "forward", "execute_model")
+STEP_NAMES: Final = ("token", "decode", "profilerstep", "step", "forward", "execute_model")
 """NVTX names that mean a token step, the first one present wins."""
 
 _NEVER: Final = np.iinfo(np.int64).min

@@ -1,0 +1,172 @@
+"""Chrome JSON as a stream: the events one by one, and what stands before and behind them.
+
+Both forms are read, `{"traceEvents": [...], ...}` and a plain list, gzipped or not. No more than one event and a
+megabyte of text is held, however large the file is.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, Final
+
+import ijson
+import numpy as np
+from ijson.common import JSONError
+
+from tracer.errors import FormatError
+
+EVENTS: Final = "traceEvents"
+_GZIP: Final = b"\x1f\x8b"
+_HEAD: Final = 1 << 20  # bytes in which the list of events must begin
+_TAIL: Final = 1 << 16  # bytes at the end in which metadata is looked for
+_MOST_RATIO: Final = 200  # decompressed to compressed; recordings have 10 to 30, a bomb has up to 1032
+_DEEPEST: Final = 1000  # levels; events have about 5, and the parser takes the square of the depth
+_STRUCTURE: Final = bytes(set(range(256)) - set(b'[]{}"'))
+_ALWAYS_FINE: Final = 64 << 20  # bytes that no ratio makes suspicious
+
+
+class EventStream:
+    """The events of an open file.
+
+    Attributes:
+        metadata: the members of the outer object besides the events; those behind the events once they were read.
+        truncated: whether the file ended early; known once the events were read.
+    """
+
+    def __init__(self, path: Path, file: BufferedReader) -> None:
+        self._path = path
+        self._raw = file
+        self._is_gzip = file.read(2) == _GZIP
+        file.seek(0)
+        self._file = gzip.GzipFile(fileobj=file) if self._is_gzip else file
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._bytes = 0
+        self._tail = b""
+        self.truncated = False
+        self._depth = _Depth()
+        self._head = b""
+        while len(self._head) < _HEAD and (more := self._more(_HEAD)):
+            self._head += more
+        self._unread = self._head
+        self.metadata: dict[str, Any] = _before_events(self._head)
+
+    @property
+    def looks_right(self) -> bool:
+        """Whether the first megabyte is the begin of a list of trace events."""
+        start = self._head.lstrip()[:1]
+        return (start == b"{" and f'"{EVENTS}"'.encode() in self._head) or (start == b"[" and b'"ph"' in self._head)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The events, numbers with a fraction as Decimal.
+
+        Raises:
+            FormatError: no JSON, damaged, or a gzip bomb. A file that only ends early raises nothing.
+        """
+        prefix = "item" if self._head.lstrip()[:1] == b"[" else f"{EVENTS}.item"
+        try:
+            yield from ijson.items(self, prefix)
+        except JSONError as error:
+            if "premature EOF" not in str(error) and "incomplete" not in str(error).lower():
+                raise FormatError(f"{self._path}: is no JSON: {_reason(error)}") from error
+            self.truncated = True
+        self.metadata |= _behind_events(self._tail)
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes as UTF-8, for the parser; bytes that are no UTF-8 become replacement characters."""
+        if not self._unread:
+            self._unread = self._more(max(size, 1 << 16)) if size else b""
+        size = len(self._unread) if size < 0 else size
+        chunk, self._unread = self._unread[:size], self._unread[size:]
+        return chunk
+
+    def _more(self, size: int) -> bytes:
+        while True:
+            try:
+                chunk = self._file.read1(size)
+            except EOFError:
+                self.truncated, chunk = True, b""
+            except (gzip.BadGzipFile, zlib.error) as error:
+                raise FormatError(f"{self._path}: its gzip data is damaged: {error}") from error
+            self._bytes += len(chunk)
+            if self._is_gzip and self._bytes > max(_ALWAYS_FINE, _MOST_RATIO * self._raw.tell()):
+                raise FormatError(f"{self._path}: unpacks to more than {_MOST_RATIO} times its size; not read further")
+            text = self._decoder.decode(chunk, final=not chunk).encode()
+            self._tail = (self._tail + text)[-_TAIL:]
+            if self._depth.after(text) > _DEEPEST:
+                raise FormatError(f"{self._path}: is nested deeper than {_DEEPEST} levels; that is no trace")
+            if text or not chunk:
+                return text
+
+
+@contextmanager
+def open_events(path: Path) -> Iterator[EventStream]:
+    """The events of a file, which is closed behind the block.
+
+    Raises:
+        FormatError: its gzip data is damaged.
+    """
+    with path.open("rb") as file:
+        yield EventStream(path, file)
+
+
+class _Depth:
+    """How deeply JSON is nested, of text that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._in_string = False
+        self._escape = b""
+
+    def after(self, text: bytes) -> int:
+        """The deepest level in the next piece."""
+        plain = (self._escape + text).replace(b"\\\\", b"")
+        self._escape = b"\\" if plain.endswith(b"\\") else b""
+        parts = plain.replace(b'\\"', b"").translate(None, _STRUCTURE).split(b'"')
+        brackets = np.frombuffer(b"".join(parts[self._in_string :: 2]), np.uint8)
+        self._in_string ^= len(parts) % 2 == 0
+        levels = self._depth + np.cumsum(np.where((brackets | 0x20) == ord("{"), 1, -1))
+        self._depth = int(levels[-1]) if len(levels) else self._depth
+        return int(levels.max(initial=self._depth))
+
+
+def _before_events(head: bytes) -> dict[str, Any]:
+    """The members of the outer object that stand before its events."""
+    key = f'"{EVENTS}"'.encode()
+    at = head.find(key)
+    while at >= 0:
+        if (found := _object(head[:at].rstrip().removesuffix(b",") + b"}")) is not None:
+            return found
+        at = head.find(key, at + 1)
+    return {}
+
+
+def _behind_events(tail: bytes) -> dict[str, Any]:
+    """The members behind the events: what the first `],` is followed by that makes an object up to the end."""
+    parts = tail.rstrip()
+    at = parts.find(b"]")
+    while at >= 0:
+        rest = parts[at + 1 :].lstrip()
+        if rest.startswith(b",") and (found := _object(b"{" + rest[1:])) is not None:
+            return found
+        at = parts.find(b"]", at + 1)
+    return {}
+
+
+def _object(text: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _reason(error: Exception) -> str:
+    """The parser's first line; it may quote bytes of the file."""
+    return "".join(c if c.isprintable() else "?" for c in (str(error).splitlines() or [""])[0].strip())
