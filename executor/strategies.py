@@ -60,8 +60,8 @@ class Strategy(ABC):
         """Bring a split's inputs to its backend."""
 
     def reclaim(self, number: int) -> None:
-        """Return when the host may overwrite its copy of the inputs of this number; called only if it has several."""
-        raise NotImplementedError
+        """Return when the host may overwrite its copy of the inputs of this number, of those that it has."""
+        return
 
     def settle(self) -> None:
         """Return when no copy reads what the host computed before; called only where copies are not staged."""

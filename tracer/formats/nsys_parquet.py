@@ -6,19 +6,17 @@ A run directory is the same plus `run.json`, which is `trace.metadata["run"]`.
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import uuid
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracer.errors import FormatError, TraceError
+from tracer.errors import FormatError
 from tracer.formats import Format, nsys, register
 from tracer.formats.nsys_schema import COLUMNS
 from tracer.formats.nsys_tables import from_trace
+from tracer.formats.partial import appearing
 from tracer.trace import Trace
 
 RUN_FILE: Final = "run.json"
@@ -55,20 +53,12 @@ def write(trace: Trace, path: Path) -> None:
     Raises:
         TraceError: the path exists or cannot be written.
     """
-    if path.exists():
-        raise TraceError(f"{path}: exists already; choose another name")
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        partial.mkdir(parents=True)
+    with appearing(path) as partial:
+        partial.mkdir()
         for name, table in from_trace(trace, with_run=False).items():
             _write_table(table, _file(partial, name))
         if "run" in trace.metadata:
             (partial / RUN_FILE).write_text(json.dumps(trace.metadata["run"], indent=2) + "\n", encoding="utf-8")
-        os.rename(partial, path)
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def is_part(path: Path) -> bool:

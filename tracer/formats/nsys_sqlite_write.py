@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import uuid
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -24,6 +23,7 @@ from tracer.errors import TraceError
 from tracer.formats import nsys_schema as nsys
 from tracer.formats.nsys_schema import SqlColumn
 from tracer.formats.nsys_tables import enum_table, from_trace
+from tracer.formats.partial import appearing
 from tracer.schema import DEVICE_TABLES, MISSING, TABLES
 from tracer.trace import Trace
 
@@ -42,21 +42,12 @@ def write(trace: Trace, path: Path) -> None:
     Raises:
         TraceError: the path exists or cannot be written.
     """
-    if path.exists():
-        raise TraceError(f"{path}: exists already; choose another name")
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.touch()  # the system says better than SQLite why it cannot be made
-        try:
+        with appearing(path) as partial:
+            partial.touch()  # the system says better than SQLite why it cannot be made
             _write_tables(_tables(trace), partial)
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
-            os.rename(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be written: {error.strerror}") from error
     except dbapi.Error as error:
         reason = str(error).splitlines()[0].rpartition(": ")[2]  # without ADBC's words around it
         raise TraceError(f"{path}: cannot be written: {reason}") from error

@@ -1,0 +1,34 @@
+"""Recordings that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tracer.errors import TraceError
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[Path]:
+    """A place beside `path`, for a file or a directory that becomes `path` when the block ends; gone if it fails.
+
+    Raises:
+        TraceError: the path exists or cannot be written.
+    """
+    if path.exists():
+        raise TraceError(f"{path}: exists already; choose another name")
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield partial
+        os.rename(partial, path)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be written: {error.strerror}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        with suppress(OSError):
+            partial.unlink()
