@@ -185,7 +185,7 @@ def _read(path: Path) -> list[Run]:
     if _is_pass(path):
         name = f"{path.parent.name} · {name}"
     try:
-        trace = formats.read(path)
+        trace = formats.read(path, whole=False)
     except TraceError as problem:
         return [Run(name, name, Summary(name, problem=str(problem)))]
     parts, graph = _parts(trace), _graph_file(path)

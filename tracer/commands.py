@@ -82,7 +82,7 @@ def load(path: Path, within: str | None, bounds: tuple[int | None, int | None]) 
     from tracer.formats import read
 
     with report.reading(path):
-        trace = read(path)
+        trace = read(path, whole=False)
     return trace, find_steps(trace, within=within).select(*bounds)
 
 
@@ -107,7 +107,7 @@ def info(path: Path, within: str | None, bounds: tuple[int | None, int | None], 
     from tracer.formats import read
 
     with report.reading(path):
-        trace = read(path)
+        trace = read(path, whole=False)
     start, end = trace.span
     facts = {
         "schema": "intertoken.info/1",

@@ -32,6 +32,10 @@ NVTX_KINDS: Final = {"mark": 34, "push/pop": 59, "start/end": 60}
 NAME: Final = "name"  # marks a categorical column of free strings, which nsys keeps in StringIds
 TEXT: Final = "text"  # the same, but nsys keeps the strings in the row itself
 
+CARRIED: Final = "nsys."
+"""Begins the name of a column that a frame has beyond its schema: an nsys column that no analysis uses, kept as
+it was to be written again (`tracer.formats.nsys_carry`)."""
+
 NO_ID: Final = 2**32 - 1  # what CUPTI, and so nsys, stores for "no event" and "no stream"
 
 

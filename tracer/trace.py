@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from tracer.schema import DEVICE_TABLES, MISSING, TABLES, Column, Table
+from tracer.schema import CARRIED, DEVICE_TABLES, MISSING, TABLES, Column, Table
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray[Any, Any] | pd.Categorical]
 """Column name -> its values, all of one length."""
@@ -21,10 +22,12 @@ class Trace:
     """What happened: one pandas frame per table of `schema.TABLES`, always all of them, possibly empty.
 
     Attributes:
-        tables: name -> frame with exactly the schema's columns and dtypes. Rows are in order of their start.
+        tables: name -> frame with the schema's columns and dtypes, and behind them those that it only carries
+            (`schema.CARRIED`). Rows are in order of their start.
         metadata: JSON-able facts about the recording: `source` (such as "nsys 2025.3.2" or "host"), `run`
             (the contents of run.json, if it came from a run directory), `clock` and others.
         notes: partial results a reader or recorder must state (dropped records, ranges never closed).
+        carried: nsys tables that no table here stands for, as they were read, by nsys's names.
 
     Example:
         >>> trace = Trace.from_columns(kernels={"start": [0, 20], "end": [10, 30], "name": ["k", "k"]})
@@ -35,6 +38,7 @@ class Trace:
     tables: dict[str, pd.DataFrame]
     metadata: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    carried: dict[str, pa.Table] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in self.tables:
@@ -89,7 +93,8 @@ class Trace:
 
     def map_tables(self, change: Callable[[str, pd.DataFrame], pd.DataFrame]) -> Trace:
         """A new trace with every table passed through `change(name, frame)`."""
-        return Trace({n: change(n, f) for n, f in self.tables.items()}, dict(self.metadata), list(self.notes))
+        changed = {name: change(name, frame) for name, frame in self.tables.items()}
+        return Trace(changed, dict(self.metadata), list(self.notes), dict(self.carried))
 
 
 def conform(frame: pd.DataFrame | Columns | None, table: Table) -> pd.DataFrame:
@@ -97,10 +102,12 @@ def conform(frame: pd.DataFrame | Columns | None, table: Table) -> pd.DataFrame:
     length = len(frame[next(iter(frame.keys()))]) if frame is not None and len(frame.keys()) else 0
     if frame is None or length == 0:
         return table.empty()
-    unknown = set(frame.keys()) - set(table.column_names)
+    extra = [name for name in map(str, frame.keys()) if name not in table.column_names]
+    unknown = [name for name in extra if not name.startswith(CARRIED)]
     if unknown:
-        raise KeyError(f"table {table.name} has no column {', '.join(sorted(map(str, unknown)))}")
-    result = pd.DataFrame({c.name: _conform_column(frame.get(c.name), c, length) for c in table.columns}, copy=False)
+        raise KeyError(f"table {table.name} has no column {', '.join(sorted(unknown))}")
+    columns = {c.name: _conform_column(frame.get(c.name), c, length) for c in table.columns}
+    result = pd.DataFrame(columns | {name: frame[name] for name in extra}, copy=False)
     if "start" in result and not result["start"].is_monotonic_increasing:
         result = result.sort_values("start", kind="stable", ignore_index=True)
     return result

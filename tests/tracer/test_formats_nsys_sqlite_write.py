@@ -32,8 +32,8 @@ def real(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def written(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """The export we write of `RECORDING`."""
-    formats.write(formats.read(export(tmp_path / "theirs.sqlite")), tmp_path / "ours.sqlite")
+    """The export we write of `RECORDING` from a trace that carries nothing of it."""
+    formats.write(formats.read(export(tmp_path / "theirs.sqlite"), whole=False), tmp_path / "ours.sqlite")
     with closing(sqlite3.connect(tmp_path / "ours.sqlite")) as database:
         yield database
 
@@ -69,23 +69,7 @@ def test_a_real_export_is_declared_as_nsys_declares_it(real: Path, tmp_path: Pat
         closing(sqlite3.connect(real)) as theirs,
         closing(sqlite3.connect(tmp_path / "ours.sqlite")) as ours,
     ):
-        lacking = tables_of(theirs).keys() - tables_of(ours).keys()
-        assert lacking == {"CUDA_GRAPH_EVENTS"}
-        assert tables_of(ours).items() <= tables_of(theirs).items()
-        for table in tables_of(ours):
-            if table.startswith("ENUM_") or table in ("ANALYSIS_DETAILS", "TARGET_INFO_CUDA_DEVICE"):
-                rows = f"SELECT * FROM {table}"
-                if table != "ANALYSIS_DETAILS":
-                    assert ours.execute(rows).fetchall() == theirs.execute(rows).fetchall()
-        same = "SELECT start, end, globalPid, deviceId, streamId, correlationId, bytes, copyKind, srcKind FROM {}"
-        copies = same.format("CUPTI_ACTIVITY_KIND_MEMCPY ORDER BY start, correlationId")
-        assert ours.execute(copies).fetchall() == theirs.execute(copies).fetchall()
-        contexts = "SELECT nullStreamId, vmId, processId, deviceId, contextId FROM TARGET_INFO_CUDA_CONTEXT_INFO"
-        assert ours.execute(contexts).fetchall() == theirs.execute(contexts).fetchall()
-        session = "SELECT utcEpochNs, utcTime FROM TARGET_INFO_SESSION_START_TIME"
-        assert ours.execute(session).fetchall() == theirs.execute(session).fetchall()
-        version = "SELECT name, value FROM META_DATA_EXPORT WHERE name LIKE 'EXPORT_SCHEMA_VERSION%' ORDER BY name"
-        assert set(ours.execute(version)) <= set(theirs.execute(version))
+        assert tables_of(ours) == tables_of(theirs)
 
 
 KERNELS_BY_NAME = """

@@ -28,6 +28,7 @@ class Format:
         suffix: what a file of this format ends with when written; "" for a directory.
         sniff: whether a path holds this format, judged by its content.
         read: path -> Trace; raises FormatError with one clear line.
+        carries: whether `read` takes `whole=True`, for a trace that carries what it has no columns for.
         write: (trace, path); None where the format can only be read.
         aliases: other suffixes under which it is written too.
     """
@@ -35,9 +36,10 @@ class Format:
     name: str
     suffix: str
     sniff: Callable[[Path], bool]
-    read: Callable[[Path], Trace]
+    read: Callable[..., Trace]
     write: Callable[[Trace, Path], None] | None = None
     aliases: tuple[str, ...] = ()
+    carries: bool = False
 
 
 _formats: list[Format] = []
@@ -60,8 +62,13 @@ def is_trace(path: Path) -> bool:
     return any(f.sniff(path) for f in _formats)
 
 
-def read(path: str | Path) -> Trace:
+def read(path: str | Path, *, whole: bool = True) -> Trace:
     """Read a recording of any known format.
+
+    Args:
+        path: the recording.
+        whole: let the trace carry what the file holds beyond its columns, to be written again. Without it, reading
+            is faster; no analysis looks at what is carried.
 
     Raises:
         FormatError: no such path, not a trace, or a damaged one.
@@ -74,7 +81,7 @@ def read(path: str | Path) -> Trace:
     try:
         for f in _formats:
             if f.sniff(source):
-                return f.read(source)
+                return f.read(source, whole=whole) if f.carries else f.read(source)
     except OSError as error:
         raise FormatError(f"{source}: cannot be read: {error.strerror or error}") from error
     what = "directory holds no trace" if source.is_dir() else "is not a trace"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,26 +18,25 @@ import pyarrow.compute as pc
 
 from tracer.errors import FormatError
 from tracer.formats import nsys_schema as nsys
+from tracer.formats.nsys_carry import by_start, carry
 from tracer.formats.nsys_nvtx import nvtx_frame
 from tracer.formats.nsys_strings import Strings, inline, ints, words
 from tracer.schema import MISSING, NAME, SYNC_TYPES, TABLES, TEXT, Column, Table
 from tracer.trace import Trace
 
-METADATA_ROW: Final = "INTERTOKEN_METADATA"
-NOTES_ROW: Final = "INTERTOKEN_NOTES"
-"""Rows of META_DATA_EXPORT that hold as JSON what nsys has no place for. They also say that we wrote it."""
-
 _CALL = re.compile(r"^(?:cuda|cu)(\w+?)(?:_v\d+|_ptsz|_ptds)*$")
 
 
-def to_trace(tables: Mapping[str, pa.Table]) -> Trace:
-    """A trace of nsys's tables.
+def to_trace(tables: Mapping[str, pa.Table], *, whole: bool = False) -> Trace:
+    """A trace of nsys's tables; `whole` lets it carry what it has no columns for.
 
     Raises:
         FormatError: a required column is missing or NULL, or our own metadata is damaged; names no file.
     """
     for name, table in tables.items():
         _check_required(name, table)
+    if whole:
+        tables = by_start(tables)
     metadata, notes, ours = _metadata(tables)
     strings = Strings(tables.get(nsys.STRINGS))
     frames = {
@@ -53,23 +52,28 @@ def to_trace(tables: Mapping[str, pa.Table]) -> Trace:
         trace.tables["syncs"] = _true_sync_types(trace["syncs"], trace["api"])
     if nsys.CUDA_DEVICES in tables:
         trace.tables["devices"] = _cuda_devices(trace["devices"], tables[nsys.CUDA_DEVICES])
+    if whole:
+        carry(trace, tables)
     return trace
 
 
 def typed(table: pa.Table, name: str) -> pa.Table:
-    """Bring the columns of nsys table `name` to the types of `nsys_schema.COLUMNS`.
+    """Bring the columns of nsys table `name` to the types of `nsys_schema.COLUMNS`; others keep theirs.
 
     Text that is no UTF-8 gets replacement characters.
 
     Raises:
         FormatError: a column holds another kind of value. The file is not named.
     """
-    columns = {c: _cast(table[c], nsys.COLUMNS[name][c], f"table {name}, column {c}") for c in table.column_names}
+    known = nsys.COLUMNS.get(name, {})
+    columns = {c: _cast(table[c], known.get(c), f"table {name}, column {c}") for c in table.column_names}
     return pa.table(columns)
 
 
-def _cast(values: pa.ChunkedArray, wanted: pa.DataType, where: str) -> pa.ChunkedArray:
+def _cast(values: pa.ChunkedArray, wanted: pa.DataType | None, where: str) -> pa.ChunkedArray:
     have = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if wanted is None:
+        return _text(values) if pa.types.is_string(have) or pa.types.is_large_string(have) else values.cast(have)
     number = pa.types.is_integer(have) or pa.types.is_floating(have) or pa.types.is_null(have)
     if values.null_count < len(values) and not number and not pa.types.is_string(wanted):
         raise FormatError(f"{where} holds {have}, not numbers")
@@ -109,8 +113,8 @@ def _metadata(tables: Mapping[str, pa.Table]) -> tuple[dict[str, Any], list[str]
     rows: dict[str, str | None] = {}
     if nsys.EXPORT in tables:
         rows = dict(zip(*(tables[nsys.EXPORT][c].to_pylist() for c in ("name", "value")), strict=True))
-    if METADATA_ROW in rows:
-        return _json(rows, METADATA_ROW, dict), _json(rows, NOTES_ROW, list), True
+    if nsys.METADATA_ROW in rows:
+        return _json(rows, nsys.METADATA_ROW, dict), _json(rows, nsys.NOTES_ROW, list), True
     metadata: dict[str, Any] = {"source": f"nsys {rows.get(nsys.EXPORT_VERSION) or ''}".rstrip()}
     if rows.get(nsys.EXPORT_SCHEMA):
         metadata["schema_version"] = rows[nsys.EXPORT_SCHEMA]

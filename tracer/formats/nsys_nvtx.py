@@ -49,10 +49,12 @@ def _ends(
     if count := int(still_open.sum()):
         last = max(last, int(start.max()), int(end.max()))
         one = count == 1
-        notes.append(
+        note = (
             f"{count} NVTX {'range was' if one else 'ranges were'} never closed; "
             f"{'it ends' if one else 'they end'} with the recording"
         )
+        if note not in notes:  # of a recording that was converted it says so already
+            notes.append(note)
     return np.where(is_mark, start, np.where(still_open, last, end))
 
 

@@ -28,18 +28,20 @@ def sniff(path: Path) -> bool:
     return path.is_dir() and any(_file(path, table).is_file() for table in COLUMNS)
 
 
-def read(path: Path) -> Trace:
+def read(path: Path, *, whole: bool = False) -> Trace:
     """Read a parquetdir or run directory; what it lacks is empty in the trace.
+
+    `whole` lets the trace carry all else that the directory holds.
 
     Raises:
         FormatError: no nsys table in it, or a damaged file.
     """
-    files = {table: _file(path, table) for table in COLUMNS if _file(path, table).is_file()}
-    if not files:
+    files = {file.stem: file for file in sorted(path.glob("*.parquet")) if whole or file.stem in COLUMNS}
+    if not files.keys() & COLUMNS.keys():
         raise FormatError(f"{path}: directory holds no nsys tables (TABLE.parquet)")
-    tables = {name: _read_table(file, name) for name, file in files.items()}
+    tables = {name: _read_table(file, name, whole) for name, file in files.items()}
     try:
-        trace = nsys.to_trace(tables)
+        trace = nsys.to_trace(tables, whole=whole)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
     if (path / RUN_FILE).is_file():
@@ -70,10 +72,10 @@ def _file(directory: Path, table: str) -> Path:
     return directory / f"{table}.parquet"
 
 
-def _read_table(file: Path, name: str) -> pa.Table:
+def _read_table(file: Path, name: str, whole: bool) -> pa.Table:
     try:
         with pq.ParquetFile(file) as parquet:
-            columns = [c for c in COLUMNS[name] if c in parquet.schema_arrow.names]
+            columns = None if whole else [c for c in COLUMNS[name] if c in parquet.schema_arrow.names]
             table = parquet.read(columns=columns)
         return nsys.typed(table, name)
     except FormatError as error:
@@ -101,4 +103,4 @@ def _read_run(file: Path) -> dict[str, Any]:
     return run
 
 
-register(Format("nsys parquetdir or run directory", "", sniff, read, write))
+register(Format("nsys parquetdir or run directory", "", sniff, read, write, carries=True))

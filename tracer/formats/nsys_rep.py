@@ -13,15 +13,15 @@ def sniff(path: Path) -> bool:
     return path.is_file() and path.suffix.lower() == ".nsys-rep"
 
 
-def read(path: Path) -> Trace:
-    """Read a report.
+def read(path: Path, *, whole: bool = False) -> Trace:
+    """Read a report. `whole` lets the trace carry all that it holds.
 
     Raises:
         FormatError: nsys is not on PATH (the message says what to run where it is), or cannot read the file.
     """
     from tracer.recorders.nsys import read_report
 
-    return read_report(path)
+    return read_report(path, whole=whole)
 
 
-register(Format("Nsight Systems report", ".nsys-rep", sniff, read))
+register(Format("Nsight Systems report", ".nsys-rep", sniff, read, carries=True))

@@ -28,8 +28,13 @@ GPUS: Final = TABLES["devices"].nsys
 CUDA_CONTEXTS: Final = "TARGET_INFO_CUDA_CONTEXT_INFO"
 ANALYSIS: Final = "ANALYSIS_DETAILS"
 
+PRODUCT: Final = "intertoken"
+EXPORT_PRODUCT: Final = "EXPORT_PRODUCT_NAME"
 EXPORT_VERSION: Final = "EXPORT_PRODUCT_VERSION"
 EXPORT_SCHEMA: Final = "EXPORT_SCHEMA_VERSION"
+METADATA_ROW: Final = "INTERTOKEN_METADATA"
+NOTES_ROW: Final = "INTERTOKEN_NOTES"
+"""Rows of META_DATA_EXPORT that hold as JSON what nsys has no place for. They also say that we wrote it."""
 
 GLOBAL_PID: Final = "globalPid"
 GLOBAL_TID: Final = "globalTid"
@@ -79,7 +84,7 @@ def _columns() -> dict[str, dict[str, pa.DataType]]:
 
 
 COLUMNS: Final = _columns()
-"""nsys table -> column -> the Arrow type we read it as. Anything else in an export is left unread."""
+"""nsys table -> column -> the Arrow type we read it as. Anything else in an export is only carried."""
 
 REQUIRED: Final = {
     t.nsys: tuple(c for c in ("start", "end", "eventType") if c in COLUMNS[t.nsys]) for t in TABLES.values()
@@ -148,6 +153,32 @@ ENUMS: Final[dict[str, list[tuple[int, str, str]]]] = {
     table: [(id, name, label) for id, name, label in content["rows"]] for table, content in _WRITTEN["enums"].items()
 }
 """ENUM_ table -> its rows (id, name, label)."""
+
+
+def enum_table(name: str) -> pa.Table | None:
+    """The ENUM_ table of that name as nsys writes it, with columns id, name, label; None if nsys has none."""
+    if name not in ENUMS:
+        return None
+    ids, names, labels = zip(*ENUMS[name], strict=True)
+    return pa.table({"id": ids, "name": names, "label": labels})
+
+
+_NOT_IN_A_TRACE: Final = {"vmId": 1}
+
+
+def is_declared(table: str, column: str) -> bool:
+    """Whether every export of the schema that we write has the column, be it NULL in all rows."""
+    return (table, column) in _DECLARED
+
+
+_DECLARED: Final = {(table, c.name) for table, columns in SQL_COLUMNS.items() for c in columns}
+_NOT_NULL: Final = {(table, c.name) for table, columns in SQL_COLUMNS.items() for c in columns if c.not_null}
+
+
+def filler(table: str, column: str) -> int | None:
+    """What stands in a column that no trace knows and where nsys wants a number; None where NULL may stand."""
+    return _NOT_IN_A_TRACE.get(column, 0) if (table, column) in _NOT_NULL else None
+
 
 ENUM_USERS: Final = {
     "ENUM_CUDA_MEMCPY_OPER": ("memcpys",),

@@ -6,7 +6,7 @@ The file is opened read-only and immutable, and only real tables are read, by na
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +26,7 @@ _MAGIC: Final = b"SQLite format 3\0"
 _SUFFIXES: Final = (".sqlite", ".sqlite3", ".db")
 _CHUNK: Final = 1 << 16  # rows; large enough to be fast, small enough to keep both threads busy
 _MOST_CHUNKS: Final = 256
+_ALL_ROWS: Final = 1 << 62
 _WORKERS: Final = 2  # ADBC reads outside the interpreter lock: two halve the time on the two cores we measured
 
 
@@ -34,8 +35,8 @@ def sniff(path: Path) -> bool:
     return path.is_file() and (_starts_with_magic(path) or path.suffix.lower() in _SUFFIXES)
 
 
-def read(path: Path) -> Trace:
-    """Read an export; what it lacks is empty in the trace.
+def read(path: Path, *, whole: bool = False) -> Trace:
+    """Read an export; what it lacks is empty in the trace. `whole` lets the trace carry all else that it holds.
 
     Raises:
         FormatError: not SQLite, no nsys export, truncated or damaged.
@@ -44,13 +45,13 @@ def read(path: Path) -> Trace:
         raise FormatError(f"{path}: is not an SQLite file (its first bytes are wrong)")
     _check_size(path)
     try:
-        return nsys.to_trace(read_tables(path))
+        return nsys.to_trace(read_tables(path, None if whole else frozenset(COLUMNS)), whole=whole)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
 
 
-def read_tables(path: Path, only: frozenset[str] = frozenset(COLUMNS)) -> dict[str, pa.Table]:
-    """The nsys tables of an export as Arrow, with the columns and types of `nsys_schema.COLUMNS`.
+def read_tables(path: Path, only: frozenset[str] | None = frozenset(COLUMNS)) -> dict[str, pa.Table]:
+    """Tables of an export as Arrow, with the columns and types of `nsys_schema.COLUMNS`; every table if `only` is None.
 
     Raises:
         FormatError: SQLite cannot read it, or a column holds the wrong kind of values.
@@ -64,28 +65,41 @@ def read_tables(path: Path, only: frozenset[str] = frozenset(COLUMNS)) -> dict[s
     tables: dict[str, list[pa.Table]] = {}
     for (name, *_), chunk in zip(parts, chunks, strict=True):
         tables.setdefault(name, []).append(nsys.typed(chunk, name))
-    return {name: pa.concat_tables(chunks) for name, chunks in tables.items()}
+    return {name: pa.concat_tables(chunks, promote_options="permissive") for name, chunks in tables.items()}
 
 
-def _parts(path: Path, only: frozenset[str]) -> Iterator[tuple[str, str, int]]:
+def _parts(path: Path, only: frozenset[str] | None) -> Iterator[tuple[str, str, int]]:
     """(table, SQL, most rows) for each chunk of rows of each table."""
     with _connect(path) as connection:
-        # A view or virtual table has no root page: reading it would run SQL or code from the file.
-        real = f"type = 'table' AND rootpage > 0 AND name IN ({_quoted(COLUMNS)})"
-        tables = {name for (name,) in _rows(connection, f"SELECT name FROM sqlite_master WHERE {real}")}
-        if not tables:
+        tables = _real_tables(connection)
+        if not tables.keys() & COLUMNS.keys():
             raise FormatError("is an SQLite file but no nsys export (it has none of nsys's tables)")
-        for table in sorted(tables & only):
-            wanted = f"SELECT name FROM pragma_table_info('{table}') WHERE name IN ({_quoted(COLUMNS[table])})"
-            columns = ", ".join(f'"{name}"' for (name,) in _rows(connection, wanted))
-            bounds = (f'(SELECT {end}(rowid) FROM "{table}")' for end in ("min", "max"))  # one each: no scan
+        for table in sorted(tables if only is None else tables.keys() & only):
+            have = [name for (name,) in _rows(connection, f"SELECT name FROM pragma_table_info({_text(table)})")]
+            columns = ", ".join(_name(column) for column in have if only is None or column in COLUMNS[table])
+            if not columns:
+                continue
+            sql = f"SELECT {columns} FROM {_name(table)}"
+            if not tables[table]:
+                yield table, sql, _ALL_ROWS
+                continue
+            bounds = (f"(SELECT {end}(rowid) FROM {_name(table)})" for end in ("min", "max"))  # one each: no scan
             ((low, high),) = _rows(connection, f"SELECT {', '.join(bounds)}")
-            if low is None or not columns:
+            if low is None:
                 continue
             step = max(_CHUNK, -(-(high - low + 1) // _MOST_CHUNKS))
             for first in range(low, high + 1, step):
-                where = f"rowid BETWEEN {first} AND {min(high, first + step - 1)}"
-                yield table, f'SELECT {columns} FROM "{table}" WHERE {where}', step
+                yield table, f"{sql} WHERE rowid BETWEEN {first} AND {min(high, first + step - 1)}", step
+
+
+def _real_tables(connection: Any) -> dict[str, bool]:
+    """The tables, and whether each has row ids.
+
+    A view or virtual table has no root page: reading it would run SQL or code from the file.
+    """
+    sql = """SELECT m.name, NOT l.wr FROM sqlite_master AS m JOIN pragma_table_list AS l ON l.name = m.name
+        WHERE m.type = 'table' AND m.rootpage > 0 AND l.schema = 'main' AND m.name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"""
+    return {name: bool(rowid) for name, rowid in _rows(connection, sql)}
 
 
 def _fetch(path: Path, table: str, sql: str, rows: int) -> pa.Table:
@@ -108,8 +122,12 @@ def _rows(connection: Any, sql: str) -> list[Any]:
         return rows
 
 
-def _quoted(names: Iterable[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)
+def _name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _text(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _starts_with_magic(path: Path) -> bool:
@@ -134,4 +152,4 @@ def _reason(error: Exception) -> str:
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
-register(Format("nsys SQLite export", _SUFFIXES[0], sniff, read, write, aliases=_SUFFIXES[1:]))
+register(Format("nsys SQLite export", _SUFFIXES[0], sniff, read, write, aliases=_SUFFIXES[1:], carries=True))

@@ -1,21 +1,25 @@
 """Trace -> nsys tables as Arrow: the way back from `nsys.to_trace`.
 
-Only what the trace has is written: no environment, host name or path can get in.
+What the trace carries of its source (`nsys_carry`) is written as it was, in place of what we would write.
 """
 
 from __future__ import annotations
 
+import datetime
 import json
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from tracer.formats import nsys_schema as nsys
-from tracer.formats.nsys import METADATA_ROW, NOTES_ROW
-from tracer.schema import DEVICE_TABLES, MISSING, NAME, TABLES, Column, Table
+from tracer.schema import CARRIED, DEVICE_TABLES, MISSING, NAME, NO_ID, TABLES, Column, Table
 from tracer.trace import Trace
+
+_KERNELS: Final = TABLES["kernels"].nsys
+_NVTX: Final = TABLES["nvtx"].nsys
+_NULL_STREAM: Final = 3  # a stream's flag, see ENUM_CUPTI_STREAM_TYPE
 
 
 def from_trace(trace: Trace, *, with_run: bool) -> dict[str, pa.Table]:
@@ -23,49 +27,70 @@ def from_trace(trace: Trace, *, with_run: bool) -> dict[str, pa.Table]:
 
     Without `with_run`, `metadata["run"]` is left out too: a directory keeps it in run.json.
     """
-    strings = _StringTable()
+    strings = _StringTable(trace.carried.get(nsys.STRINGS))
     tables = {t.nsys: _table(trace[t.name], t, strings) for t in TABLES.values() if len(trace[t.name])}
     if len(trace["nvtx"]):
-        tables[TABLES["nvtx"].nsys] = _with_domains(tables[TABLES["nvtx"].nsys], trace["nvtx"])
+        tables[_NVTX] = _nvtx(tables[_NVTX], trace)
+    if len(trace["kernels"]) and _graph_is_in_node(trace["kernels"]):
+        tables[_KERNELS] = tables[_KERNELS].drop_columns("graphId")
     if len(trace["devices"]):
-        tables[nsys.CUDA_DEVICES] = _cuda_devices(trace)
+        tables |= {nsys.GPUS: _on_the_machine(tables[nsys.GPUS]), nsys.CUDA_DEVICES: _cuda_devices(trace)}
+    if len(trace):
+        tables |= {nsys.ANALYSIS: _analysis(trace), nsys.CUDA_CONTEXTS: _contexts(trace)}
+    if isinstance(start := trace.metadata.get("start_utc_ns"), int):
+        tables[nsys.SESSION] = _session(start)
     used = (name for name, users in nsys.ENUM_USERS.items() if any(len(trace[user]) for user in users))
-    tables |= {name: enum_table(name) for name in used}
-    if len(strings.table):
-        tables[nsys.STRINGS] = strings.table
+    tables |= {name: nsys.enum_table(name) for name in used}
+    tables |= {name: table for name, table in trace.carried.items() if name != _NVTX or name not in tables}
+    tables[nsys.STRINGS] = strings.table
     tables[nsys.EXPORT] = _export_rows(trace, with_run)
-    return tables
+    return {name: table for name, table in tables.items() if len(table)}
 
 
 class _StringTable:
-    """StringIds as it grows: each distinct string gets the next id."""
+    """StringIds as it grows: each distinct string gets the next id, those that are carried keep theirs."""
 
-    def __init__(self) -> None:
+    def __init__(self, carried: pa.Table | None) -> None:
+        self._carried = carried
         self._ids: dict[str, int] = {}
+        self._next = 0
+        if carried is not None:
+            ids = carried["id"].to_pylist()
+            self._ids = dict(zip(reversed(carried["value"].to_pylist()), reversed(ids), strict=True))
+            self._next = max((id for id in ids if id < NO_ID), default=-1) + 1
+        self._new: dict[str, int] = {}
 
     def ids(self, names: pd.Series) -> nsys.Ids:
         """The ids of a categorical's strings."""
         codes = names.cat.codes.to_numpy()
-        used = np.unique(codes)
+        used = pd.unique(codes).tolist()  # as they come: written and read again they are numbered alike
         lookup = np.zeros(len(names.cat.categories), np.int64)
         for code in used:
-            lookup[code] = self._ids.setdefault(names.cat.categories[code], len(self._ids))
+            lookup[code] = self._id(names.cat.categories[code])
         return lookup[codes]
+
+    def _id(self, text: str) -> int:
+        if text not in self._ids:
+            self._ids[text] = self._new[text] = self._next
+            self._next += 1
+        return self._ids[text]
 
     @property
     def table(self) -> pa.Table:
         """The nsys table."""
-        return pa.table({"id": list(self._ids.values()), "value": pa.array(list(self._ids), pa.string())})
+        new = pa.table({"id": pa.array(self._new.values(), pa.int64()), "value": pa.array(self._new, pa.string())})
+        return new if self._carried is None else pa.concat_tables([self._carried, new], promote_options="permissive")
 
 
 def _table(frame: pd.DataFrame, table: Table, strings: _StringTable) -> pa.Table:
-    columns = {c.nsys: _values(frame[c.name], c, strings) for c in table.columns if c.nsys}
+    carried = {name.removeprefix(CARRIED): frame[name] for name in frame.columns if name.startswith(CARRIED)}
+    columns = {c.nsys: _values(frame[c.name], c, strings) for c in table.columns if c.nsys and c.nsys not in carried}
     wanted = nsys.COLUMNS[table.nsys]
     if nsys.GLOBAL_TID in wanted:
         columns[nsys.GLOBAL_TID] = _packed(frame["process"], frame["thread"])
     elif nsys.GLOBAL_PID in wanted:
         columns[nsys.GLOBAL_PID] = _packed(frame["process"])
-    return pa.table(columns)
+    return pa.table(columns | {name: values.array.__arrow_array__() for name, values in carried.items()})
 
 
 def _packed(process: pd.Series, thread: pd.Series | None = None) -> pa.Array:
@@ -88,22 +113,42 @@ def _values(values: pd.Series, column: Column, strings: _StringTable) -> pa.Arra
     return pa.array(np.where(numbers == MISSING, column.missing, numbers))
 
 
-def _with_domains(events: pa.Table, nvtx: pd.DataFrame) -> pa.Table:
-    """Add the domain ids, and before the ranges a row that names each domain."""
+def _nvtx(events: pa.Table, trace: Trace) -> pa.Table:
+    """Marks without an end, as in nsys; domain ids, and before the ranges a row that names each domain."""
+    nvtx = trace["nvtx"]
+    if f"{CARRIED}end" not in nvtx:
+        ends = pa.array(nvtx["end"].to_numpy(), mask=(nvtx["kind"] == "mark").to_numpy())
+        events = events.set_column(events.column_names.index("end"), "end", ends)
     named = nvtx.loc[nvtx["domain"] != "", ["process", "domain"]].astype({"domain": "str"})
-    ids = pd.Series(0, index=nvtx.index)
-    ids[named.index] = named.groupby(["process", "domain"], sort=False).ngroup() + 1
     domains = named.drop_duplicates()
-    created = pa.table(
-        {
-            "start": np.full(len(domains), int(nvtx["start"].min())),
-            "eventType": np.full(len(domains), nsys.DOMAIN_CREATE),
-            "text": pa.array(domains["domain"], pa.string()),
-            nsys.GLOBAL_TID: _packed(domains["process"], domains["process"]),
-            "domainId": np.arange(1, len(domains) + 1),
-        }
-    )
-    return pa.concat_tables([created, events.append_column("domainId", pa.array(ids))], promote_options="default")
+    if f"{CARRIED}domainId" not in nvtx:
+        ids = pd.Series(0, index=nvtx.index)
+        ids[named.index] = named.groupby(["process", "domain"], sort=False).ngroup() + 1
+        events = events.append_column("domainId", pa.array(ids))
+    others = trace.carried.get(_NVTX)
+    if others is None:
+        others = pa.table(
+            {
+                "start": np.full(len(domains), int(nvtx["start"].min())),
+                "eventType": np.full(len(domains), nsys.DOMAIN_CREATE),
+                "text": pa.array(domains["domain"], pa.string()),
+                nsys.GLOBAL_TID: _packed(domains["process"], domains["process"]),
+                "domainId": np.arange(1, len(domains) + 1),
+            }
+        )
+    return pa.concat_tables([others, events], promote_options="permissive")
+
+
+def _graph_is_in_node(kernels: pd.DataFrame) -> bool:
+    """Whether graphNodeId alone says each kernel's graph; else it needs the column graphId of schema 3.25."""
+    if f"{CARRIED}graphId" in kernels:
+        return False
+    node = kernels["graph_node"].to_numpy()
+    return bool((nsys.graph_of_node(node) == kernels["graph"].to_numpy()).all())
+
+
+def _on_the_machine(gpus: pa.Table) -> pa.Table:
+    return gpus.append_column("vmId", pa.array(np.full(len(gpus), nsys.VIRTUAL_MACHINE)))
 
 
 def _cuda_devices(trace: Trace) -> pa.Table:
@@ -116,10 +161,25 @@ def _cuda_devices(trace: Trace) -> pa.Table:
     )
 
 
-def enum_table(name: str) -> pa.Table:
-    """The nsys table of that name, with columns id, name, label."""
-    ids, names, labels = zip(*nsys.ENUMS[name], strict=True)
-    return pa.table({"id": ids, "name": names, "label": labels})
+def _analysis(trace: Trace) -> pa.Table:
+    start, end = trace.span
+    values = {"globalVid": nsys.VIRTUAL_MACHINE, "duration": end - start, "startTime": start, "stopTime": end}
+    return pa.table({name: [value] for name, value in values.items()})
+
+
+def _session(start: int) -> pa.Table:
+    seconds = datetime.datetime.fromtimestamp(start // 10**9, datetime.UTC)
+    return pa.table({"utcEpochNs": [start], "utcTime": [seconds.strftime("%Y-%m-%dT%H:%M:%S")]})
+
+
+def _contexts(trace: Trace) -> pa.Table:
+    """The contexts in which something ran, each with its null stream where that is known."""
+    used = pd.concat([trace[name][["process", "device", "context"]] for name in DEVICE_TABLES]).drop_duplicates()
+    streams = trace["streams"]
+    null = streams.loc[streams["flag"] == _NULL_STREAM, ["process", "context", "stream"]]
+    contexts = used.merge(null.drop_duplicates(["process", "context"]), how="left").fillna(MISSING)
+    names = {"stream": "nullStreamId", "process": "processId", "device": "deviceId", "context": "contextId"}
+    return pa.table({theirs: contexts[ours].to_numpy(np.int64) for ours, theirs in names.items()})
 
 
 def _cut_ids(trace: Trace) -> list[str]:
@@ -131,14 +191,21 @@ def _cut_ids(trace: Trace) -> list[str]:
 
 def _export_rows(trace: Trace, with_run: bool) -> pa.Table:
     metadata: dict[str, Any] = {key: value for key, value in trace.metadata.items() if with_run or key != "run"}
-    major, minor, micro = nsys.SCHEMA_WRITTEN.split(".")
-    rows = {
-        "EXPORT_PRODUCT_NAME": "intertoken",
-        nsys.EXPORT_SCHEMA: nsys.SCHEMA_WRITTEN,
-        f"{nsys.EXPORT_SCHEMA}_MAJOR": major,
-        f"{nsys.EXPORT_SCHEMA}_MINOR": minor,
-        f"{nsys.EXPORT_SCHEMA}_MICRO": micro,
-        METADATA_ROW: json.dumps(metadata),
-        NOTES_ROW: json.dumps(trace.notes + _cut_ids(trace)),
-    }
+    ours = {nsys.METADATA_ROW: json.dumps(metadata), nsys.NOTES_ROW: json.dumps(trace.notes + _cut_ids(trace))}
+    export = trace.carried.get(nsys.EXPORT)
+    if export is None:
+        major, minor, micro = nsys.SCHEMA_WRITTEN.split(".")
+        export = _rows(
+            {
+                nsys.EXPORT_PRODUCT: nsys.PRODUCT,
+                nsys.EXPORT_SCHEMA: nsys.SCHEMA_WRITTEN,
+                f"{nsys.EXPORT_SCHEMA}_MAJOR": major,
+                f"{nsys.EXPORT_SCHEMA}_MINOR": minor,
+                f"{nsys.EXPORT_SCHEMA}_MICRO": micro,
+            }
+        )
+    return pa.concat_tables([export, _rows(ours)], promote_options="permissive")
+
+
+def _rows(rows: dict[str, str]) -> pa.Table:
     return pa.table({"name": list(rows), "value": list(rows.values())})

@@ -43,10 +43,10 @@ def profile(command: Sequence[str], graph_trace: str = "node") -> tuple[Trace, i
             raise RecordError(f"nsys cannot be run: {error.strerror}; install Nsight Systems") from error
         if not report.exists():
             raise RecordError(f"nsys made no report (exit code {done.returncode})")
-        return read_report(report), done.returncode
+        return read_report(report, whole=True), done.returncode
 
 
-def read_report(report: Path) -> Trace:
+def read_report(report: Path, *, whole: bool = False) -> Trace:
     """Read a .nsys-rep file, by way of a temporary SQLite export.
 
     Raises:
@@ -66,6 +66,6 @@ def read_report(report: Path) -> Trace:
             said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
             raise FormatError(f"{report}: nsys export failed (exit code {done.returncode}); it said: {said}")
         try:
-            return nsys_sqlite.read(export)
+            return nsys_sqlite.read(export, whole=whole)
         except FormatError as error:
             raise FormatError(str(error).replace(str(export), str(report))) from error

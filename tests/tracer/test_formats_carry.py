@@ -1,0 +1,153 @@
+"""What an export holds beyond a trace's columns is written again as it was."""
+
+import gzip
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tracer.nsys_exports import DATA, GLOBAL_TID, RECORDING, Rows, export
+from tests.tracer.test_formats_roundtrip import assert_same
+from tracer import formats
+from tracer.schema import TABLES
+
+Contents = dict[str, set[tuple[tuple[str, Any], ...]]]
+
+EVERYTHING: Rows = {
+    **RECORDING,
+    "CUPTI_ACTIVITY_KIND_KERNEL": [
+        row | {"launchType": 1, "mangledName": 4, "greenContextId": None, "localMemoryTotal": 155713536}
+        for row in RECORDING["CUPTI_ACTIVITY_KIND_KERNEL"]
+    ],
+    "CUPTI_ACTIVITY_KIND_MEMCPY": [
+        row | {"virtualAddress": 2**62, "copyCount": 2, "srcContextId": 1}
+        for row in RECORDING["CUPTI_ACTIVITY_KIND_MEMCPY"]
+    ],
+    "CUPTI_ACTIVITY_KIND_RUNTIME": [
+        row | {"callchainId": 5, "globalTid": 1 << 56 | GLOBAL_TID} for row in RECORDING["CUPTI_ACTIVITY_KIND_RUNTIME"]
+    ],
+    "NVTX_EVENTS": [
+        *RECORDING["NVTX_EVENTS"],
+        {"start": 3, "eventType": 33, "text": "a category", "category": 3, "domainId": 9, "globalTid": GLOBAL_TID},
+        {"start": 51, "end": 52, "eventType": 59, "textId": 20, "globalTid": GLOBAL_TID, "domainId": 0,
+         "uint64Value": -1, "jsonTextId": 4, "binaryData": "x"},
+        {"start": 53, "end": 54, "eventType": 60, "text": "t", "globalTid": GLOBAL_TID, "endGlobalTid": 7,
+         "domainId": 0, "floatValue": 0.5},
+    ],
+    "CUDA_GRAPH_NODE_EVENTS": [
+        {"start": 1, "end": 2, "eventClass": 77, "globalTid": GLOBAL_TID, "nameId": 4, "graphNodeId": 5 << 32},
+    ],
+    "PROFILER_OVERHEAD": [{"start": 5, "end": 6, "globalTid": GLOBAL_TID, "nameId": 4, "returnValue": 0}],
+    "DIAGNOSTIC_EVENT": [{"timestamp": 5, "timestampType": 1, "source": 2, "severity": 3, "text": "a\nb"}],
+    "META_DATA_CAPTURE": [{"name": "COMMAND", "value": None}, {"name": "HOST", "value": "ada"}],
+    "TARGET_INFO_SYSTEM_ENV": [{"globalVid": 1, "devStateName": "Host", "name": "PATH", "value": "/bin"}],
+}  # fmt: skip
+
+
+def contents(path: Path) -> Contents:
+    """Table -> its rows as (column, value) pairs without NULLs, ids of strings kept."""
+    found: Contents = {}
+    with closing(sqlite3.connect(path)) as database:
+        database.row_factory = sqlite3.Row
+        for (table,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            rows = database.execute(f'SELECT * FROM "{table}"').fetchall()
+            found[table] = {tuple((c, row[c]) for c in sorted(row.keys()) if row[c] is not None) for row in rows}
+    return {table: rows for table, rows in found.items() if rows}
+
+
+def assert_survived(before: Contents, after: Contents) -> None:
+    """All tables and rows are there again; tables that we derive may be added."""
+    before, after = without_what_we_do_better(before), without_what_we_do_better(after)
+    assert {table: after.get(table) for table in before} == before
+
+
+def without_what_we_do_better(tables: Contents) -> Contents:
+    """Without sync types, and the rows that hold our metadata."""
+    syncs = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+    export = {row for row in tables["META_DATA_EXPORT"] if not str(row[0][1]).startswith("INTERTOKEN_")}
+    better = {"META_DATA_EXPORT": export}
+    if syncs in tables:
+        better[syncs] = {tuple(pair for pair in row if pair[0] != "syncType") for row in tables[syncs]}
+    return tables | better
+
+
+def again(path: Path, *suffixes: str) -> Path:
+    """Convert from format to format; the last file."""
+    for i, suffix in enumerate(suffixes):
+        formats.write(formats.read(path), path := path.with_name(f"copy{i}{suffix}"))
+    return path
+
+
+@pytest.mark.parametrize("suffixes", [(".sqlite",), ("", ".sqlite"), (".db", "", "", ".sqlite")], ids="→".join)
+@pytest.mark.parametrize("schema", ["3.20.3", "3.25.0"])
+def test_every_table_and_column_survives(schema: str, suffixes: tuple[str, ...], tmp_path: Path) -> None:
+    source = export(tmp_path / "a.sqlite", EVERYTHING, schema=schema)
+    before, after = contents(source), contents(again(source, *suffixes))
+    assert_survived(before, after)
+
+
+@pytest.mark.parametrize("suffixes", [(".sqlite",), ("", ".sqlite")], ids="→".join)
+@pytest.mark.parametrize("name", ["llama1b-saaas-graph"])
+def test_a_real_export_survives(name: str, suffixes: tuple[str, ...], tmp_path: Path) -> None:
+    source = tmp_path / "real.sqlite"
+    source.write_bytes(gzip.decompress((DATA / f"{name}.sqlite.gz").read_bytes()))
+    before, after = contents(source), contents(again(source, *suffixes))
+    assert_survived(before, after)
+
+
+def test_nothing_is_carried_that_a_trace_says_itself(tmp_path: Path) -> None:
+    bare = formats.read(export(tmp_path / "a.sqlite", EVERYTHING), whole=False)
+    assert not bare.carried
+    assert all(list(frame) == TABLES[name].column_names for name, frame in bare.tables.items())
+    for copy in ("b.sqlite", "c"):
+        formats.write(bare, tmp_path / copy)
+        trace = formats.read(tmp_path / copy)
+        assert not trace.carried
+        assert all(list(frame) == TABLES[name].column_names for name, frame in trace.tables.items())
+
+
+def test_carried_columns_stay_beside_their_rows(tmp_path: Path) -> None:
+    trace = formats.read(export(tmp_path / "a.sqlite", EVERYTHING))
+    few = trace.map_tables(lambda name, frame: frame[frame["start"] > 300] if name == "api" else frame)
+    formats.write(few, tmp_path / "b.sqlite")
+    calls = contents(tmp_path / "b.sqlite")["CUPTI_ACTIVITY_KIND_RUNTIME"]
+    assert calls < contents(tmp_path / "a.sqlite")["CUPTI_ACTIVITY_KIND_RUNTIME"]
+    assert len(calls) == 6
+
+
+def test_a_renamed_string_gets_a_new_id(tmp_path: Path) -> None:
+    trace = formats.read(export(tmp_path / "a.sqlite", EVERYTHING))
+    api = trace["api"]
+    trace.tables["api"] = api.assign(name=api["name"].cat.rename_categories({"cudaFree_v3020": "new"}))
+    formats.write(trace, tmp_path / "b.sqlite")
+    strings = {dict(row)["value"]: dict(row)["id"] for row in contents(tmp_path / "b.sqlite")["StringIds"]}
+    assert strings["cudaFree_v3020"] == 15
+    assert strings["new"] == 31
+    assert "new" in set(formats.read(tmp_path / "b.sqlite")["api"]["name"])
+
+
+@pytest.mark.parametrize("copy", ["b.sqlite", "b"])
+def test_odd_names_are_left_out_and_noted(copy: str, tmp_path: Path) -> None:
+    source = export(tmp_path / "a.sqlite", EVERYTHING)
+    with closing(sqlite3.connect(source)) as database:
+        database.execute('CREATE TABLE "../../evil" (x)')
+        database.execute('INSERT INTO "../../evil" VALUES (1)')
+        database.execute('CREATE TABLE "it\'s""" ("a\'""b", fine)')
+        database.execute('INSERT INTO "it\'s""" VALUES (1, 2)')
+        database.execute("CREATE TABLE no_row_id (a PRIMARY KEY, b) WITHOUT ROWID")
+        database.execute("INSERT INTO no_row_id VALUES ('x', 2)")
+        database.execute("CREATE TABLE counted (a INTEGER PRIMARY KEY AUTOINCREMENT)")
+        database.execute("INSERT INTO counted VALUES (7)")
+        database.execute("CREATE TABLE mixed (a)")
+        database.executemany("INSERT INTO mixed VALUES (?)", [(1,), ("two",), (b"\xff",), (None,), (2.5,)])
+        database.execute("CREATE VIEW a_view AS SELECT * FROM counted")
+        database.commit()
+    trace = formats.read(source)
+    assert {"no_row_id", "counted", "mixed"} <= trace.carried.keys()
+    assert not {"../../evil", "it's\"", "a_view"} & trace.carried.keys()
+    assert "3 tables or columns with names or types that nsys has not are left out" in trace.notes
+    formats.write(trace, tmp_path / copy)
+    assert_same(formats.read(tmp_path / copy), trace)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.sqlite", copy}

@@ -1,0 +1,150 @@
+"""What an nsys export holds beyond a trace's own columns, kept so that it can be written again.
+
+The rule needs no list of columns: what writing the trace would not give back as it was is carried, a column of a
+table of events as `nsys.NAME` beside its rows, any other table as a whole in `Trace.carried`. Sync types are not:
+the trace's are better (see `tracer.formats.nsys`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracer.formats import nsys_schema as nsys
+from tracer.formats.nsys_tables import from_trace
+from tracer.schema import CARRIED, MISSING, NVTX_KINDS, TABLES
+from tracer.trace import Trace
+
+_DESCRIPTIONS: Final = ("streams", "devices", "threads", "processes")
+_NVTX: Final = TABLES["nvtx"].nsys
+_OURS_IS_BETTER: Final = {(TABLES["syncs"].nsys, "syncType")}
+_PLAIN: Final = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)  # it becomes the name of a file
+
+
+def by_start(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    """The tables with the rows of events in order of their start, in which a trace has them."""
+    return {
+        name: table.take(_order(table["start"])) if name in _events() and "start" in table.column_names else table
+        for name, table in tables.items()
+    }
+
+
+def carry(trace: Trace, tables: Mapping[str, pa.Table]) -> None:
+    """Let a trace carry what only the export knows.
+
+    Args:
+        trace: made of `tables`; notes get a line where a name cannot be kept.
+        tables: the whole export, `by_start`.
+    """
+    tables = _plainly_named(tables, trace.notes)
+    if (export := _of_another_program(tables.get(nsys.EXPORT))) is not None:
+        trace.carried[nsys.EXPORT] = export
+    rebuilt = from_trace(trace, with_run=True)
+    strings = tables.get(nsys.STRINGS)
+    if strings is not None and not _same(nsys.STRINGS, strings, rebuilt.get(nsys.STRINGS)):
+        trace.carried[nsys.STRINGS] = _first_of_each_id(strings)
+        rebuilt = from_trace(trace, with_run=True)
+    for name, table in tables.items():
+        again = rebuilt.get(name, nsys.enum_table(name))
+        if name == _NVTX:
+            ranges, others = _ranges(table)
+            ours, our_others = _ranges(again) if again is not None else (None, None)
+            _carry_columns(trace, name, ranges, ours)
+            if not _same(name, others, our_others):
+                trace.carried[name] = others
+        elif name in _events():
+            _carry_columns(trace, name, table, again)
+        elif name not in (nsys.STRINGS, nsys.EXPORT) and not _same(name, table, again):
+            trace.carried[name] = table
+
+
+def _events() -> dict[str, str]:
+    """nsys table -> our table, of those whose rows are events."""
+    return {table.nsys: table.name for table in TABLES.values() if table.name not in _DESCRIPTIONS}
+
+
+def _order(start: pa.ChunkedArray) -> pa.Array:
+    return pa.array(start.to_pandas().argsort(kind="stable"))
+
+
+def _plainly_named(tables: Mapping[str, pa.Table], notes: list[str]) -> dict[str, pa.Table]:
+    """Without the tables and columns whose names could not be a file's or a column's elsewhere."""
+    kept, odd = {}, 0
+    for name, table in tables.items():
+        columns = {f.name.casefold(): f.name for f in table.schema if _PLAIN.fullmatch(f.name) and _is_plain(f.type)}
+        odd += len(table.column_names) - len(columns)
+        if _PLAIN.fullmatch(name) and columns:
+            kept[name] = table.select(list(columns.values()))
+        else:
+            odd += 1
+    if odd:
+        notes.append(f"{odd} tables or columns with names or types that nsys has not are left out")
+    return kept
+
+
+def _is_plain(type: pa.DataType) -> bool:
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_string, pa.types.is_binary, pa.types.is_null)
+    return any(test(type) for test in tests)
+
+
+def _ranges(events: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """NVTX_EVENTS that the trace has as ranges and marks, and its other rows (domains, categories)."""
+    is_range = pc.is_in(events["eventType"], pa.array(NVTX_KINDS.values(), pa.int64()))
+    return events.filter(is_range), events.filter(pc.invert(is_range))
+
+
+def _carry_columns(trace: Trace, name: str, source: pa.Table, rebuilt: pa.Table | None) -> None:
+    frame = trace.tables[_events()[name]]
+    if rebuilt is None or not len(source):
+        return
+    for column in source.column_names:
+        if column == "graphId" and nsys.EXPORT not in trace.carried:
+            continue  # we leave it out where graphNodeId says as much
+        if (name, column) not in _OURS_IS_BETTER and not _survives(name, column, source, rebuilt):
+            frame[CARRIED + column] = pd.arrays.ArrowExtensionArray(source[column])
+
+
+def _of_another_program(export: pa.Table | None) -> pa.Table | None:
+    """Rows of META_DATA_EXPORT: which program made the export, of which schema, with which options; None for ours."""
+    if export is None:
+        return None
+    others = export.filter(pc.invert(pc.is_in(export["name"], pa.array([nsys.METADATA_ROW, nsys.NOTES_ROW]))))
+    product = others.filter(pc.equal(others["name"], nsys.EXPORT_PRODUCT))["value"].to_pylist()
+    return others if len(others) and product != [nsys.PRODUCT] else None
+
+
+def _same(name: str, source: pa.Table, rebuilt: pa.Table | None) -> bool:
+    """Whether a table would be written as it was."""
+    if rebuilt is None or len(source) != len(rebuilt):
+        return rebuilt is None and not len(source)
+    return all(_survives(name, column, source, rebuilt) for column in source.column_names)
+
+
+def _survives(name: str, column: str, source: pa.Table, rebuilt: pa.Table) -> bool:
+    was = source[column]
+    filler = nsys.filler(name, column)
+    if column not in rebuilt.column_names:
+        if was.null_count == len(was):
+            return nsys.is_declared(name, column)
+        return filler is not None and _equal(was, pa.repeat(filler, len(was)))
+    again = rebuilt[column]
+    filled = filler is not None and again.null_count > 0
+    return _equal(was, again) or (filled and _equal(was, again.fill_null(MISSING)))
+
+
+def _equal(was: pa.ChunkedArray, again: pa.Array | pa.ChunkedArray) -> bool:
+    again = again if isinstance(again, pa.ChunkedArray) else pa.chunked_array([again])
+    try:
+        return bool(was.cast(again.type).equals(again))
+    except pa.ArrowException:
+        return False
+
+
+def _first_of_each_id(strings: pa.Table) -> pa.Table:
+    ids = strings["id"].to_pandas()
+    return strings.filter(pa.array(ids.notna() & ~ids.duplicated()))
