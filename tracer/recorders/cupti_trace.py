@@ -44,6 +44,7 @@ def build(
     host = _host([frames["api"]["thread"]] if "api" in frames else [], nvtx["thread"], sources.process)
     metadata: dict[str, Any] = {
         "clock": {"name": "CLOCK_REALTIME", "origin_ns": sources.origin},
+        "start_utc_ns": sources.origin,
         "overhead": overheads(parsed.records),
     }
     trace = Trace.from_columns(metadata, **frames, nvtx=nvtx, **host)

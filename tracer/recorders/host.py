@@ -180,7 +180,10 @@ class HostRecorder:
             if "start" in frame and len(frame):
                 frame[["start", "end"]] -= origin
         frames |= self._descriptions(frames, process)
-        return Trace(frames, {"source": "host", "clock": {"origin_ns": origin, **self._clock_facts}})
+        metadata: dict[str, Any] = {"source": "host", "clock": {"origin_ns": origin, **self._clock_facts}}
+        if self.clock is time.perf_counter_ns:
+            metadata["start_utc_ns"] = time.time_ns() - time.perf_counter_ns() + origin
+        return Trace(frames, metadata)
 
     def _rows_of_calls(self) -> dict[str, list[tuple[Any, ...]]]:
         """What `calls` adds to the tables."""
