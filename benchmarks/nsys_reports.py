@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from gpu_machine import commit
 
 from tracer import formats
@@ -86,9 +87,7 @@ def recipes(runs: Iterable[Path], directory: Path) -> dict[str, Verdicts]:
     for run in runs:
         reports[run] = directory / f"{stem(run)}.nsys-rep"
         reports[run].touch()
-        target = directory / f"{stem(run)}_pqtdir"
-        if not target.exists():
-            formats.write(formats.read(run), target)
+        formats.write(formats.read(run), directory / f"{stem(run)}_pqtdir", replace=True)  # younger than the report
     jobs = [(run, name) for run in reports for name in RECIPES]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         said = list(pool.map(lambda job: recipe(reports[job[0]], job[1]), jobs))
@@ -101,12 +100,12 @@ def recipes(runs: Iterable[Path], directory: Path) -> dict[str, Verdicts]:
 def recipe(report: Path, name: str) -> str:
     """What came of one recipe: the tables it made, or FAILED and what it says."""
     output = report.with_name(f"{report.stem}-{name}")
-    command = ("nsys", "recipe", name, "--csv", "--input", str(report), "--output", str(output))
+    command = ("nsys", "recipe", name, "--input", str(report), "--output", str(output))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    made = sorted(output.glob("*.csv")) if output.is_dir() else []
+    made = sorted(output.glob("*.parquet")) if output.is_dir() else []
     if done.returncode or not made:
         return f"FAILED ({done.returncode}): {(done.stdout + done.stderr).strip()[-300:]}"
-    return ", ".join(f"{file.stem}: {rows(file.read_text())}" for file in made)
+    return ", ".join(f"{file.stem}: {pq.read_metadata(file).num_rows} rows" for file in made)
 
 
 def stem(run: Path) -> str:

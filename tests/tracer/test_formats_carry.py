@@ -6,11 +6,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from tests.tracer.nsys_exports import DATA, GLOBAL_TID, RECORDING, Rows, export
+from tests.tracer.nsys_exports import DATA, GLOBAL_TID, RECORDING, SCHEMAS, Rows, export
 from tests.tracer.test_formats_roundtrip import assert_same
 from tracer import formats
+from tracer.errors import FormatError
 from tracer.schema import TABLES
 
 Contents = dict[str, set[tuple[tuple[str, Any], ...]]]
@@ -151,3 +155,40 @@ def test_odd_names_are_left_out_and_noted(copy: str, tmp_path: Path) -> None:
     formats.write(trace, tmp_path / copy)
     assert_same(formats.read(tmp_path / copy), trace)
     assert {path.name for path in tmp_path.iterdir()} == {"a.sqlite", copy}
+
+
+def test_a_directory_for_recipes_has_every_table_and_column(tmp_path: Path) -> None:
+    trace = formats.read(export(tmp_path / "a.sqlite", EVERYTHING))
+    formats.write(trace, tmp_path / "x_pqtdir")
+    formats.write(trace, tmp_path / "plain")
+    tables = SCHEMAS["3.20.3"]["tables"]
+    for table, columns in tables.items():
+        written = pq.read_table(tmp_path / "x_pqtdir" / f"{table}.parquet")
+        assert {column["name"] for column in columns} <= set(written.column_names)
+        for column in columns:
+            assert not (column["not_null"] and written[column["name"]].null_count and table not in trace.carried)
+    assert not (tmp_path / "plain" / "CUDA_GRAPH_EVENTS.parquet").exists()
+    assert_same(formats.read(tmp_path / "x_pqtdir"), trace)
+    again, carried = formats.read(tmp_path / "x_pqtdir"), trace.carried.keys()
+    assert {name for name, table in again.carried.items() if len(table)} == carried
+    assert all(list(again[name]) == list(trace[name]) for name in TABLES)
+
+
+def test_an_arrowdir_is_read(tmp_path: Path) -> None:
+    source = export(tmp_path / "a.sqlite", EVERYTHING)
+    (tmp_path / "x_arwdir").mkdir()
+    with closing(sqlite3.connect(source)) as database:
+        for table in contents(source):
+            frame = pd.read_sql(f'SELECT * FROM "{table}"', database, dtype_backend="pyarrow")
+            rows = pa.Table.from_pandas(frame, preserve_index=False)
+            with pa.ipc.new_stream(tmp_path / "x_arwdir" / f"{table}.arrow", rows.schema) as stream:
+                stream.write_table(rows, max_chunksize=2)
+    trace = formats.read(tmp_path / "x_arwdir")
+    assert_same(trace, formats.read(source))
+    formats.write(trace, tmp_path / "b.sqlite")
+    assert_survived(contents(source), contents(tmp_path / "b.sqlite"))
+    damaged = tmp_path / "x_arwdir" / "NVTX_EVENTS.arrow"
+    for cut in (0, 10, damaged.stat().st_size // 2):
+        damaged.write_bytes(damaged.read_bytes()[:cut])
+        with pytest.raises(FormatError, match=r"NVTX_EVENTS\.arrow: is no Arrow file, or a damaged one"):
+            formats.read(tmp_path / "x_arwdir")

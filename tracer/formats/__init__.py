@@ -141,13 +141,14 @@ def _check_replaceable(target: Path, *, a_directory: bool) -> None:
         raise FormatError(f"{target}: is not replaced, it holds more than a recording: {', '.join(sorted(others)[:3])}")
 
 
-from tracer.formats import chrome, nsys_parquet, nsys_rep, nsys_sqlite  # noqa: E402
+from tracer.formats import chrome, nsys_arrow, nsys_parquet, nsys_rep, nsys_sqlite  # noqa: E402
 
 __all__ = [
     "Format",
     "check_writable",
     "chrome",
     "is_trace",
+    "nsys_arrow",
     "nsys_parquet",
     "nsys_rep",
     "nsys_sqlite",

@@ -1,6 +1,8 @@
 """The native form: Nsight Systems' parquetdir layout, one Parquet file per nsys table, in a directory.
 
-A run directory is the same plus `run.json`, which is `trace.metadata["run"]`.
+A run directory is the same plus `run.json`, which is `trace.metadata["run"]`. `nsys recipe NAME --input X.nsys-rep`
+reads `X_pqtdir` beside the report, if it is the younger one; what we write under such a name has every table that a
+recipe may ask for.
 """
 
 from __future__ import annotations
@@ -13,19 +15,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracer.errors import FormatError
-from tracer.formats import Format, nsys, register
-from tracer.formats.nsys_schema import COLUMNS
-from tracer.formats.nsys_tables import from_trace
+from tracer.formats import Format, register
+from tracer.formats.nsys_directory import read_directory, sniff_directory
+from tracer.formats.nsys_tables import completed, from_trace
 from tracer.formats.partial import appearing
 from tracer.trace import Trace
 
 RUN_FILE: Final = "run.json"
+_SUFFIX: Final = ".parquet"
+_FOR_RECIPES: Final = "_pqtdir"
 _DELTA: Final = ("start", "end", "correlationId")  # nearly sorted: small as differences
 
 
 def sniff(path: Path) -> bool:
     """Whether the path is a directory with a Parquet file named as a nsys table."""
-    return path.is_dir() and any(_file(path, table).is_file() for table in COLUMNS)
+    return sniff_directory(path, _SUFFIX)
 
 
 def read(path: Path, *, whole: bool = False) -> Trace:
@@ -36,17 +40,16 @@ def read(path: Path, *, whole: bool = False) -> Trace:
     Raises:
         FormatError: no nsys table in it, or a damaged file.
     """
-    files = {file.stem: file for file in sorted(path.glob("*.parquet")) if whole or file.stem in COLUMNS}
-    if not files.keys() & COLUMNS.keys():
-        raise FormatError(f"{path}: directory holds no nsys tables (TABLE.parquet)")
-    tables = {name: _read_table(file, name, whole) for name, file in files.items()}
-    try:
-        trace = nsys.to_trace(tables, whole=whole)
-    except FormatError as error:
-        raise FormatError(f"{path}: {error}") from error
+    trace = read_directory(path, _SUFFIX, _load, whole=whole)
     if (path / RUN_FILE).is_file():
         trace.metadata["run"] = _read_run(path / RUN_FILE)
     return trace
+
+
+def _load(file: Path, columns: list[str] | None) -> pa.Table:
+    with pq.ParquetFile(file) as parquet:
+        wanted = None if columns is None else [c for c in columns if c in parquet.schema_arrow.names]
+        return parquet.read(columns=wanted)
 
 
 def write(trace: Trace, path: Path) -> None:
@@ -57,31 +60,16 @@ def write(trace: Trace, path: Path) -> None:
     """
     with appearing(path) as partial:
         partial.mkdir()
-        for name, table in from_trace(trace, with_run=False).items():
-            _write_table(table, _file(partial, name))
+        tables = from_trace(trace, with_run=False)
+        for name, table in (completed(tables) if path.name.endswith(_FOR_RECIPES) else tables).items():
+            _write_table(table, partial / f"{name}{_SUFFIX}")
         if "run" in trace.metadata:
             (partial / RUN_FILE).write_text(json.dumps(trace.metadata["run"], indent=2) + "\n", encoding="utf-8")
 
 
 def is_part(path: Path) -> bool:
     """Whether a file in a directory is part of its recording, which `write` would write anew."""
-    return path.is_file() and (path.suffix == ".parquet" or path.name == RUN_FILE)
-
-
-def _file(directory: Path, table: str) -> Path:
-    return directory / f"{table}.parquet"
-
-
-def _read_table(file: Path, name: str, whole: bool) -> pa.Table:
-    try:
-        with pq.ParquetFile(file) as parquet:
-            columns = None if whole else [c for c in COLUMNS[name] if c in parquet.schema_arrow.names]
-            table = parquet.read(columns=columns)
-        return nsys.typed(table, name)
-    except FormatError as error:
-        raise FormatError(f"{file}: {error}") from error
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{file}: is no Parquet file, or a damaged one: {str(error).splitlines()[0]}") from error
+    return path.is_file() and (path.suffix == _SUFFIX or path.name == RUN_FILE)
 
 
 def _write_table(table: pa.Table, file: Path) -> None:

@@ -172,12 +172,13 @@ def is_declared(table: str, column: str) -> bool:
 
 
 _DECLARED: Final = {(table, c.name) for table, columns in SQL_COLUMNS.items() for c in columns}
-_NOT_NULL: Final = {(table, c.name) for table, columns in SQL_COLUMNS.items() for c in columns if c.not_null}
+_NOT_NULL: Final = {(table, c.name): c.type for table, columns in SQL_COLUMNS.items() for c in columns if c.not_null}
 
 
-def filler(table: str, column: str) -> int | None:
-    """What stands in a column that no trace knows and where nsys wants a number; None where NULL may stand."""
-    return _NOT_IN_A_TRACE.get(column, 0) if (table, column) in _NOT_NULL else None
+def filler(table: str, column: str) -> int | str | None:
+    """What stands in a column that no trace knows and where nsys wants a value; None where NULL may stand."""
+    type = _NOT_NULL.get((table, column))
+    return None if type is None else "" if type == "TEXT" else _NOT_IN_A_TRACE.get(column, 0)
 
 
 ENUM_USERS: Final = {

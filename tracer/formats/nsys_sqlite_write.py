@@ -66,7 +66,7 @@ def _write_table(cursor: Any, name: str, table: pa.Table, carried: bool) -> None
     cursor.execute(f'CREATE TABLE "{name}" ({", ".join(_declaration(column) for column in declared)})')
     given = [column for column in declared if column.name in table.column_names]
     constant = [column for column in declared if column.not_null and column not in given]
-    values = ["?"] * len(given) + [str(nsys.filler(name, column.name)) for column in constant]
+    values = ["?"] * len(given) + [repr(nsys.filler(name, column.name)) for column in constant]
     columns = ", ".join(f'"{column.name}"' for column in given + constant)
     rows = pa.table({column.name: _values(table[column.name], column) for column in given})
     cursor.executemany(f'INSERT INTO "{name}" ({columns}) VALUES ({", ".join(values)})', rows)

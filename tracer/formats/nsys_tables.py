@@ -19,6 +19,7 @@ from tracer.trace import Trace
 
 _KERNELS: Final = TABLES["kernels"].nsys
 _NVTX: Final = TABLES["nvtx"].nsys
+_ARROW: Final = {"INTEGER": pa.int64(), "TEXT": pa.string(), "REAL": pa.float64(), "BLOB": pa.binary()}
 _NULL_STREAM: Final = 3  # a stream's flag, see ENUM_CUPTI_STREAM_TYPE
 
 
@@ -45,6 +46,22 @@ def from_trace(trace: Trace, *, with_run: bool) -> dict[str, pa.Table]:
     tables[nsys.STRINGS] = strings.table
     tables[nsys.EXPORT] = _export_rows(trace, with_run)
     return {name: table for name, table in tables.items() if len(table)}
+
+
+def completed(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """The tables with every table and column that nsys's schema declares, without rows or NULL if need be.
+
+    `nsys recipe` wants them so: for what a directory lacks it turns to the report, which may not be there.
+    """
+    full = {name: nsys.enum_table(name) for name in nsys.ENUMS} | tables
+    for name, columns in nsys.SQL_COLUMNS.items():
+        table = tables.get(name, pa.table({}))
+        for column in columns:
+            if column.name not in table.column_names:
+                values = pa.repeat(pa.scalar(nsys.filler(name, column.name), _ARROW[column.type]), len(table))
+                table = table.append_column(column.name, values)
+        full[name] = table
+    return full
 
 
 class _StringTable:
