@@ -95,7 +95,7 @@ def seconds(write: Callable[[Path], None]) -> float:
 def measure(rows: int, repeats: int) -> dict[str, Any]:
     """Medians over interleaved repeats, after one of each to warm up."""
     trace = example(rows)
-    frames = {name: table.to_pandas() for name, table in from_trace(trace, with_run=True).items()}
+    frames = {name: make().to_pandas() for name, make in from_trace(trace, with_run=True).items()}
 
     def write_pandas(path: Path) -> None:
         with sqlite3.connect(path) as database:

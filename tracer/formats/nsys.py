@@ -73,6 +73,8 @@ def typed(table: pa.Table, name: str) -> pa.Table:
 def _cast(values: pa.ChunkedArray, wanted: pa.DataType | None, where: str) -> pa.ChunkedArray:
     have = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     if wanted is None:
+        if values.null_count == len(values):
+            return pa.chunked_array([pa.nulls(len(values))])
         return _text(values) if pa.types.is_string(have) or pa.types.is_large_string(have) else values.cast(have)
     number = pa.types.is_integer(have) or pa.types.is_floating(have) or pa.types.is_null(have)
     if values.null_count < len(values) and not number and not pa.types.is_string(wanted):

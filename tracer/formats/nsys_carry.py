@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 import pandas as pd
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracer.formats import nsys_schema as nsys
-from tracer.formats.nsys_tables import from_trace
+from tracer.formats.nsys_tables import Makers, from_trace
 from tracer.schema import CARRIED, MISSING, NVTX_KINDS, TABLES
 from tracer.trace import Trace
 
@@ -29,9 +30,14 @@ _PLAIN: Final = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)  # it becomes the nam
 def by_start(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     """The tables with the rows of events in order of their start, in which a trace has them."""
     return {
-        name: table.take(_order(table["start"])) if name in _events() and "start" in table.column_names else table
+        name: _sorted(table) if name in _events() and "start" in table.column_names else table
         for name, table in tables.items()
     }
+
+
+def _sorted(table: pa.Table) -> pa.Table:
+    start = table["start"].to_pandas()
+    return table if start.is_monotonic_increasing else table.take(pa.array(start.argsort(kind="stable")))
 
 
 def carry(trace: Trace, tables: Mapping[str, pa.Table]) -> None:
@@ -44,13 +50,13 @@ def carry(trace: Trace, tables: Mapping[str, pa.Table]) -> None:
     tables = _plainly_named(tables, trace.notes)
     if (export := _of_another_program(tables.get(nsys.EXPORT))) is not None:
         trace.carried[nsys.EXPORT] = export
-    rebuilt = from_trace(trace, with_run=True)
+    makers = _enums() | from_trace(trace, with_run=True)
     strings = tables.get(nsys.STRINGS)
-    if strings is not None and not _same(nsys.STRINGS, strings, rebuilt.get(nsys.STRINGS)):
+    if strings is not None and not _same(nsys.STRINGS, strings, _made(makers, nsys.STRINGS)):
         trace.carried[nsys.STRINGS] = _first_of_each_id(strings)
-        rebuilt = from_trace(trace, with_run=True)
+        makers = _enums() | from_trace(trace, with_run=True)
     for name, table in tables.items():
-        again = rebuilt.get(name, nsys.enum_table(name))
+        again = _made(makers, name)
         if name == _NVTX:
             ranges, others = _ranges(table)
             ours, our_others = _ranges(again) if again is not None else (None, None)
@@ -63,13 +69,17 @@ def carry(trace: Trace, tables: Mapping[str, pa.Table]) -> None:
             trace.carried[name] = table
 
 
+def _enums() -> Makers:
+    return {name: partial(nsys.enum_table, name) for name in nsys.ENUMS}
+
+
+def _made(makers: Makers, name: str) -> pa.Table | None:
+    return makers[name]() if name in makers else None
+
+
 def _events() -> dict[str, str]:
     """nsys table -> our table, of those whose rows are events."""
     return {table.nsys: table.name for table in TABLES.values() if table.name not in _DESCRIPTIONS}
-
-
-def _order(start: pa.ChunkedArray) -> pa.Array:
-    return pa.array(start.to_pandas().argsort(kind="stable"))
 
 
 def _plainly_named(tables: Mapping[str, pa.Table], notes: list[str]) -> dict[str, pa.Table]:

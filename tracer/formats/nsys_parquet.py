@@ -61,8 +61,8 @@ def write(trace: Trace, path: Path) -> None:
     with appearing(path) as partial:
         partial.mkdir()
         tables = from_trace(trace, with_run=False)
-        for name, table in (completed(tables) if path.name.endswith(_FOR_RECIPES) else tables).items():
-            _write_table(table, partial / f"{name}{_SUFFIX}")
+        for name, make in (completed(tables) if path.name.endswith(_FOR_RECIPES) else tables).items():
+            _write_table(make(), partial / f"{name}{_SUFFIX}")
         if "run" in trace.metadata:
             (partial / RUN_FILE).write_text(json.dumps(trace.metadata["run"], indent=2) + "\n", encoding="utf-8")
 
@@ -78,6 +78,7 @@ def _write_table(table: pa.Table, file: Path) -> None:
     pq.write_table(
         table, file, compression="zstd", compression_level=9, use_dictionary=others,
         column_encoding=delta or None, write_statistics=False, store_schema=False,
+        row_group_size=max(1, len(table)),  # in one piece, which is read without copying
     )  # fmt: skip
 
 

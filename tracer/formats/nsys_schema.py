@@ -101,7 +101,7 @@ NEVER_NULL: Final = frozenset({"start", "end", "eventType", "id"})  # except the
 
 def graph_of_node(node: Ids) -> Ids:
     """The graph ids that graphNodeId values hold above bit 32; MISSING for MISSING."""
-    return np.where(node == MISSING, MISSING, node >> _GRAPH_SHIFT)
+    return node >> _GRAPH_SHIFT  # of -1, which is MISSING, -1 again
 
 
 def pack_ids(process: Ids, thread: Ids | None = None) -> tuple[Ids, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
@@ -117,17 +117,23 @@ def pack_ids(process: Ids, thread: Ids | None = None) -> tuple[Ids, np.ndarray[t
 
 def unpack_process(packed: Ids) -> Ids:
     """The process ids in globalPid or globalTid values; MISSING for NULL."""
-    return _unpack(packed, packed >> _ID_BITS)
+    return _unpack(packed, _ID_BITS)
 
 
 def unpack_thread(packed: Ids) -> Ids:
     """The thread ids in globalTid values; MISSING for NULL."""
-    return _unpack(packed, packed)
+    return _unpack(packed, 0)
 
 
-def _unpack(packed: Ids, shifted: Ids) -> Ids:
-    ids = shifted & _ID_MASK
-    return np.where((packed == MISSING) | (ids == _ID_MASK), MISSING, ids)
+def _unpack(packed: Ids, shift: int) -> Ids:
+    if len(packed) > 1 and (packed == packed[0]).all():  # one process or thread: the rule, and faster
+        return np.full(len(packed), _unpack(packed[:1], shift)[0])
+    ids = packed >> shift
+    ids &= _ID_MASK
+    unknown = ids == _ID_MASK
+    unknown |= packed == MISSING
+    ids[unknown] = MISSING
+    return ids
 
 
 _WRITTEN: Final = json.loads(files("tracer.formats").joinpath("nsys-schema-3.20.3.json").read_text(encoding="utf-8"))
@@ -155,10 +161,8 @@ ENUMS: Final[dict[str, list[tuple[int, str, str]]]] = {
 """ENUM_ table -> its rows (id, name, label)."""
 
 
-def enum_table(name: str) -> pa.Table | None:
-    """The ENUM_ table of that name as nsys writes it, with columns id, name, label; None if nsys has none."""
-    if name not in ENUMS:
-        return None
+def enum_table(name: str) -> pa.Table:
+    """The ENUM_ table of that name as nsys writes it, with columns id, name, label."""
     ids, names, labels = zip(*ENUMS[name], strict=True)
     return pa.table({"id": ids, "name": names, "label": labels})
 

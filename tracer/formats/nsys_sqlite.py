@@ -6,6 +6,7 @@ The file is opened read-only and immutable, and only real tables are read, by na
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -59,13 +60,22 @@ def read_tables(path: Path, only: frozenset[str] | None = frozenset(COLUMNS)) ->
     try:
         parts = list(_parts(path, only))
         with ThreadPoolExecutor(_WORKERS) as pool:
-            chunks = list(pool.map(lambda part: _fetch(path, *part), parts))
+            chunks = deque(pool.map(lambda part: _fetch(path, *part), parts))
     except (dbapi.Error, pa.ArrowException) as error:
         raise FormatError(f"SQLite cannot read it: {_reason(error)}") from error
     tables: dict[str, list[pa.Table]] = {}
-    for (name, *_), chunk in zip(parts, chunks, strict=True):
-        tables.setdefault(name, []).append(nsys.typed(chunk, name))
-    return {name: pa.concat_tables(chunks, promote_options="permissive") for name, chunks in tables.items()}
+    for name, *_ in parts:
+        tables.setdefault(name, []).append(nsys.typed(chunks.popleft(), name))
+    return {name: _in_one_piece(tables.pop(name)) for name in list(tables)}
+
+
+def _in_one_piece(chunks: list[pa.Table]) -> pa.Table:
+    """One table with one array a column, which NumPy can share; each column's chunks go as soon as they are joined."""
+    joined = pa.concat_tables(chunks, promote_options="permissive")
+    chunks.clear()
+    columns = dict(zip(joined.column_names, joined.columns, strict=True))
+    del joined
+    return pa.table({name: columns.pop(name).combine_chunks() for name in list(columns)})
 
 
 def _parts(path: Path, only: frozenset[str] | None) -> Iterator[tuple[str, str, int]]:
@@ -108,7 +118,16 @@ def _fetch(path: Path, table: str, sql: str, rows: int) -> pa.Table:
     with _connect(path) as connection, connection.cursor() as cursor:
         cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(batch)})
         cursor.execute(sql)
-        return cursor.fetch_arrow_table()
+        return _copied(cursor.fetch_arrow_table())
+
+
+def _copied(table: pa.Table) -> pa.Table:
+    """The same in Arrow's memory: the driver's buffers have room to grow, and their memory is not given back."""
+    columns = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        array = column.combine_chunks()
+        columns[name] = pa.concat_arrays([array[:1], array[1:]])  # two, since of one it returns the same
+    return pa.table(columns)
 
 
 def _connect(path: Path) -> Any:

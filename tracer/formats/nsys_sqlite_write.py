@@ -37,8 +37,7 @@ def write(trace: Trace, path: Path) -> None:
     try:
         with appearing(path) as partial:
             partial.touch()  # the system says better than SQLite why it cannot be made
-            enums = {name: nsys.enum_table(name) for name in nsys.ENUMS}
-            _write_tables(enums | from_trace(trace, with_run=True), partial, frozenset(trace.carried))
+            _write_tables(trace, partial)
             with partial.open("rb") as file:
                 os.fsync(file.fileno())
     except dbapi.Error as error:
@@ -46,14 +45,17 @@ def write(trace: Trace, path: Path) -> None:
         raise TraceError(f"{path}: cannot be written: {reason}") from error
 
 
-def _write_tables(tables: dict[str, pa.Table], path: Path, carried: frozenset[str]) -> None:
+def _write_tables(trace: Trace, path: Path) -> None:
+    tables = from_trace(trace, with_run=True)
     uri = f"file:{quote(os.fspath(path.absolute()))}?mode=rwc"
     with sqlite.connect(uri, autocommit=True) as connection, connection.cursor() as cursor:
         for pragma in _PRAGMAS:
             cursor.execute(f"PRAGMA {pragma}").fetchall()
         cursor.execute("BEGIN")
-        for name in list(tables):
-            _write_table(cursor, name, tables.pop(name), name in carried)
+        for name in nsys.ENUMS.keys() - tables.keys():
+            _write_table(cursor, name, nsys.enum_table(name), False)
+        for name, make in tables.items():
+            _write_table(cursor, name, make(), name in trace.carried)
         cursor.execute("COMMIT")
 
 

@@ -28,7 +28,8 @@ class Strings:
 
     def named(self, ids: pa.ChunkedArray) -> pd.Categorical:
         """The strings of ids; "" for NULL, and "string 7" where the export lacks string 7."""
-        encoded = ids.fill_null(MISSING).combine_chunks().dictionary_encode()
+        known = ids.fill_null(MISSING) if ids.null_count else ids
+        encoded = known.combine_chunks().dictionary_encode()
         distinct = encoded.dictionary.to_numpy()
         found = self._texts.reindex(distinct).to_numpy(object, copy=True)
         unknown = [(i, id) for i, id in enumerate(distinct) if pd.isna(found[i])]
@@ -40,7 +41,9 @@ class Strings:
 def categorical(codes: np.ndarray[Any, Any], texts: Any) -> pd.Categorical:
     """A categorical of texts[codes], where a text may occur more than once."""
     merged, categories = pd.factorize(pd.Series(texts, dtype="str"))
-    return pd.Categorical.from_codes(merged[codes], categories=pd.Index(categories, dtype="str"))
+    if len(categories) < len(merged):
+        codes = merged[codes]
+    return pd.Categorical.from_codes(codes, categories=pd.Index(categories, dtype="str"))
 
 
 def inline(values: pa.ChunkedArray) -> pd.Categorical:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -23,45 +25,66 @@ _ARROW: Final = {"INTEGER": pa.int64(), "TEXT": pa.string(), "REAL": pa.float64(
 _NULL_STREAM: Final = 3  # a stream's flag, see ENUM_CUPTI_STREAM_TYPE
 
 
-def from_trace(trace: Trace, *, with_run: bool) -> dict[str, pa.Table]:
-    """nsys table name -> Arrow table. As in nsys, a table without rows is left out.
+Makers = dict[str, Callable[[], pa.Table]]
+"""nsys table name -> what makes the table; one at a time they take little memory."""
+
+
+def from_trace(trace: Trace, *, with_run: bool) -> Makers:
+    """The nsys tables of a trace. As in nsys, a table without rows is left out.
 
     Without `with_run`, `metadata["run"]` is left out too: a directory keeps it in run.json.
     """
-    strings = _StringTable(trace.carried.get(nsys.STRINGS))
-    tables = {t.nsys: _table(trace[t.name], t, strings) for t in TABLES.values() if len(trace[t.name])}
+    strings = _numbered(trace)
+    makers: Makers = {t.nsys: partial(_table, trace[t.name], t, strings) for t in TABLES.values() if len(trace[t.name])}
     if len(trace["nvtx"]):
-        tables[_NVTX] = _nvtx(tables[_NVTX], trace)
-    if len(trace["kernels"]) and _graph_is_in_node(trace["kernels"]):
-        tables[_KERNELS] = tables[_KERNELS].drop_columns("graphId")
+        makers[_NVTX] = partial(_nvtx, trace, makers[_NVTX])
     if len(trace["devices"]):
-        tables |= {nsys.GPUS: _on_the_machine(tables[nsys.GPUS]), nsys.CUDA_DEVICES: _cuda_devices(trace)}
+        makers |= {nsys.GPUS: partial(_gpus, makers[nsys.GPUS]), nsys.CUDA_DEVICES: partial(_cuda_devices, trace)}
     if len(trace):
-        tables |= {nsys.ANALYSIS: _analysis(trace), nsys.CUDA_CONTEXTS: _contexts(trace)}
+        makers |= {nsys.ANALYSIS: partial(_analysis, trace), nsys.CUDA_CONTEXTS: partial(_contexts, trace)}
     if isinstance(start := trace.metadata.get("start_utc_ns"), int):
-        tables[nsys.SESSION] = _session(start)
-    used = (name for name, users in nsys.ENUM_USERS.items() if any(len(trace[user]) for user in users))
-    tables |= {name: nsys.enum_table(name) for name in used}
-    tables |= {name: table for name, table in trace.carried.items() if name != _NVTX or name not in tables}
-    tables[nsys.STRINGS] = strings.table
-    tables[nsys.EXPORT] = _export_rows(trace, with_run)
-    return {name: table for name, table in tables.items() if len(table)}
+        makers[nsys.SESSION] = partial(_session, start)
+    used = [name for name, users in nsys.ENUM_USERS.items() if any(len(trace[user]) for user in users)]
+    makers |= {name: partial(nsys.enum_table, name) for name in used}
+    carried = {name: partial(_as_it_is, table) for name, table in trace.carried.items() if len(table)}
+    makers |= {name: make for name, make in carried.items() if name != _NVTX or name not in makers}
+    if len(strings.table):
+        makers[nsys.STRINGS] = partial(_as_it_is, strings.table)
+    makers[nsys.EXPORT] = partial(_export_rows, trace, with_run)
+    return makers
 
 
-def completed(tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+def completed(makers: Makers) -> Makers:
     """The tables with every table and column that nsys's schema declares, without rows or NULL if need be.
 
     `nsys recipe` wants them so: for what a directory lacks it turns to the report, which may not be there.
     """
-    full = {name: nsys.enum_table(name) for name in nsys.ENUMS} | tables
-    for name, columns in nsys.SQL_COLUMNS.items():
-        table = tables.get(name, pa.table({}))
-        for column in columns:
-            if column.name not in table.column_names:
-                values = pa.repeat(pa.scalar(nsys.filler(name, column.name), _ARROW[column.type]), len(table))
-                table = table.append_column(column.name, values)
-        full[name] = table
-    return full
+    enums: Makers = {name: partial(nsys.enum_table, name) for name in nsys.ENUMS}
+    return enums | makers | {name: partial(_completed, name, makers.get(name)) for name in nsys.SQL_COLUMNS}
+
+
+def _completed(name: str, make: Callable[[], pa.Table] | None) -> pa.Table:
+    table = pa.table({}) if make is None else make()
+    for column in nsys.SQL_COLUMNS[name]:
+        if column.name not in table.column_names:
+            values = pa.repeat(pa.scalar(nsys.filler(name, column.name), _ARROW[column.type]), len(table))
+            table = table.append_column(column.name, values)
+    return table
+
+
+def _as_it_is(table: pa.Table) -> pa.Table:
+    return table
+
+
+def _numbered(trace: Trace) -> _StringTable:
+    """The strings of all tables, in the order in which they come."""
+    strings = _StringTable(trace.carried.get(nsys.STRINGS))
+    for table in TABLES.values():
+        frame = trace[table.name]
+        for column in table.columns:
+            if column.kind == NAME and f"{CARRIED}{column.nsys}" not in frame:
+                strings.ids(frame[column.name])
+    return strings
 
 
 class _StringTable:
@@ -101,7 +124,10 @@ class _StringTable:
 
 def _table(frame: pd.DataFrame, table: Table, strings: _StringTable) -> pa.Table:
     carried = {name.removeprefix(CARRIED): frame[name] for name in frame.columns if name.startswith(CARRIED)}
-    columns = {c.nsys: _values(frame[c.name], c, strings) for c in table.columns if c.nsys and c.nsys not in carried}
+    derived = [c for c in table.columns if c.nsys and c.nsys not in carried]
+    if table.nsys == _KERNELS and _graph_is_in_node(frame):
+        derived = [c for c in derived if c.nsys != "graphId"]
+    columns = {c.nsys: _values(frame[c.name], c, strings) for c in derived}
     wanted = nsys.COLUMNS[table.nsys]
     if nsys.GLOBAL_TID in wanted:
         columns[nsys.GLOBAL_TID] = _packed(frame["process"], frame["thread"])
@@ -130,9 +156,9 @@ def _values(values: pd.Series, column: Column, strings: _StringTable) -> pa.Arra
     return pa.array(np.where(numbers == MISSING, column.missing, numbers))
 
 
-def _nvtx(events: pa.Table, trace: Trace) -> pa.Table:
+def _nvtx(trace: Trace, make: Callable[[], pa.Table]) -> pa.Table:
     """Marks without an end, as in nsys; domain ids, and before the ranges a row that names each domain."""
-    nvtx = trace["nvtx"]
+    nvtx, events = trace["nvtx"], make()
     if f"{CARRIED}end" not in nvtx:
         ends = pa.array(nvtx["end"].to_numpy(), mask=(nvtx["kind"] == "mark").to_numpy())
         events = events.set_column(events.column_names.index("end"), "end", ends)
@@ -158,13 +184,12 @@ def _nvtx(events: pa.Table, trace: Trace) -> pa.Table:
 
 def _graph_is_in_node(kernels: pd.DataFrame) -> bool:
     """Whether graphNodeId alone says each kernel's graph; else it needs the column graphId of schema 3.25."""
-    if f"{CARRIED}graphId" in kernels:
-        return False
     node = kernels["graph_node"].to_numpy()
     return bool((nsys.graph_of_node(node) == kernels["graph"].to_numpy()).all())
 
 
-def _on_the_machine(gpus: pa.Table) -> pa.Table:
+def _gpus(make: Callable[[], pa.Table]) -> pa.Table:
+    gpus = make()
     return gpus.append_column("vmId", pa.array(np.full(len(gpus), nsys.VIRTUAL_MACHINE)))
 
 
