@@ -30,14 +30,16 @@ class Format:
         read: path -> Trace; raises FormatError with one clear line.
         write: (trace, path); None where the format can only be read.
         aliases: other suffixes under which it is written too.
+        options: what `read` can be asked for besides the path, all of them off by default.
     """
 
     name: str
     suffix: str
     sniff: Callable[[Path], bool]
-    read: Callable[[Path], Trace]
+    read: Callable[..., Trace]
     write: Callable[[Trace, Path], None] | None = None
     aliases: tuple[str, ...] = ()
+    options: frozenset[str] = frozenset()
 
 
 _formats: list[Format] = []
@@ -60,23 +62,40 @@ def is_trace(path: Path) -> bool:
     return any(f.sniff(path) for f in _formats)
 
 
-def read(path: str | Path) -> Trace:
+def read(path: str | Path, **options: bool) -> Trace:
     """Read a recording of any known format.
 
+    Args:
+        path: the recording.
+        options: what its format's reader is asked for, by name.
+
     Raises:
-        FormatError: no such path, not a trace, or a damaged one.
+        FormatError: no such path, not a trace, a damaged one, or of a format without such an option.
     """
     source = Path(path)
+    wanted = {name: True for name, is_wanted in options.items() if is_wanted}
+    try:
+        found = _recognise(source)
+        if unknown := wanted.keys() - found.options:
+            raise FormatError(f"{source}: is {found.name}, which has no {', '.join(unknown).replace('_', ' ')}")
+        return found.read(source, **wanted)
+    except OSError as error:
+        raise FormatError(f"{source}: cannot be read: {error.strerror or error}") from error
+
+
+def _recognise(source: Path) -> Format:
+    """The format of a recording, judged by its content.
+
+    Raises:
+        FormatError: no such path, or not a trace.
+    """
     if not source.exists():
         raise FormatError(f"{source}: no such file or directory")
     if source.is_file() and source.stat().st_size == 0:
         raise FormatError(f"{source}: the file is empty")
-    try:
-        for f in _formats:
-            if f.sniff(source):
-                return f.read(source)
-    except OSError as error:
-        raise FormatError(f"{source}: cannot be read: {error.strerror or error}") from error
+    for f in _formats:
+        if f.sniff(source):
+            return f
     what = "directory holds no trace" if source.is_dir() else "is not a trace"
     raise FormatError(f"{source}: {what}; expected one of: {', '.join(f.name for f in _formats)}")
 
