@@ -110,7 +110,8 @@ def rows_of(trace: Trace, low: int | None = None, high: int | None = None) -> li
 def _host_rows(trace: Trace) -> Iterator[Row]:
     nvtx, api = trace["nvtx"], trace["api"]
     both = pd.concat([t[["process", "thread"]] for t in (nvtx, api)]).drop_duplicates()
-    threads = sorted((int(p), int(t)) for p, t in both.itertuples(index=False))
+    found = [(int(p), int(t)) for p, t in both.itertuples(index=False)]
+    threads = sorted(found, key=lambda thread: (thread[1] == MISSING, thread))
     names = {
         (int(p), int(t)): str(n) for p, t, n in trace["threads"][["process", "thread", "name"]].itertuples(index=False)
     }

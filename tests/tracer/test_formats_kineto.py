@@ -289,6 +289,13 @@ def test_events_that_are_no_list(tmp_path: Path, given: Any, found: str) -> None
     assert result.output.splitlines() == [f'intertoken: {path}: "traceEvents" holds {found}, not a list of events']
 
 
+@pytest.mark.parametrize("content", [[1, "ph"], {"traceEvents": [None, 2]}])
+def test_a_list_of_anything_else(tmp_path: Path, content: Any) -> None:
+    path = write(tmp_path / "a.json", content)
+    with pytest.raises(FormatError, match=r"a\.json: holds a list of 2 entries, none of which is an event$"):
+        formats.read(path)
+
+
 def test_events_that_are_not_at_the_top(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", {"data": GPU})
     with pytest.raises(FormatError, match='"traceEvents" holds nothing at its top level, not a list of events'):

@@ -17,7 +17,7 @@ from tracer.formats import Format, register
 from tracer.formats.chrome_frames import frames
 from tracer.formats.chrome_ranks import Pids
 from tracer.formats.chrome_stream import open_events
-from tracer.formats.chrome_tables import Tables
+from tracer.formats.chrome_tables import NO_EVENT, Tables
 from tracer.schema import MISSING
 from tracer.trace import Columns, Trace
 
@@ -64,6 +64,8 @@ def read(path: Path, python_functions: bool = False) -> Trace:
             read += 1
     if events.truncated and not read:
         raise FormatError(f"{path}: is truncated before its first event")
+    if read and tables.left_out[NO_EVENT] == read:
+        raise FormatError(f"{path}: holds a list of {read} entries, none of which is an event")
     collected = tables.collected()
     pids = Pids(collected, list(tables.pids))
     columns = frames(collected, pids, list(tables.codes))

@@ -47,7 +47,8 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 stream and the call that recorded the event which a sync waits for; a kernel's `priority` is its stream's.
 """
 
-PYTHON: Final = "python_function"
+NO_EVENT: Final = "entries that are no events"
+_PYTHON: Final = "python_function"
 _TABLE_OF: Final = {
     "kernel": "kernels", "gpu_memcpy": "memcpys", "memcpy": "memcpys", "gpu_memset": "memsets", "memset": "memsets",
     "cuda_runtime": "api", "runtime": "api", "cuda_driver": "api", "cuda_sync": "syncs", "cuda_event": "cuda_events",
@@ -86,7 +87,7 @@ class Tables:
     def add(self, event: Any) -> None:
         """Take one event; one that cannot be used is counted in `left_out`."""
         if not isinstance(event, dict):
-            self.left_out["entries that are no events"] += 1
+            self.left_out[NO_EVENT] += 1
             return
         phase = event.get("ph")
         args = event.get("args")
@@ -136,7 +137,7 @@ class Tables:
         self._complete(category, begin, {**own, **args} if isinstance(own, dict) else args, start, end - start)
 
     def _complete(self, category: str, event: Event, args: Event, start: int | None, duration: int | None) -> None:
-        if category == PYTHON and not self._python:
+        if category == _PYTHON and not self._python:
             self.left_out[f"{category} events"] += 1
         elif start is None or duration is None or not isinstance(event.get("name"), str):
             self.left_out["events without a usable time or name"] += 1
