@@ -67,3 +67,7 @@ def write(path: Path, content: Any) -> Path:
 
 def read(tmp_path: Path, content: Any) -> Trace:
     return formats.read(write(tmp_path / "trace.json", content))
+
+
+def rows(trace: Trace, table: str, *columns: str) -> list[Any]:
+    return trace[table].astype(dict.fromkeys(columns, object))[list(columns)].to_numpy().tolist()

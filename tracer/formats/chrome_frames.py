@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.formats.chrome_ranks import ON_DEVICE, Pids
+from tracer.formats.chrome_ranks import ACTIVITIES, ON_DEVICE, Pids
 from tracer.schema import API_LAYERS, MEMCPY_KINDS, MEMORY_KINDS, MISSING, NVTX_KINDS, SYNC_TYPES
 from tracer.trace import Columns
 
@@ -22,7 +22,6 @@ Ints = NDArray[np.int64]
 Frames = dict[str, pd.DataFrame]
 
 _TEXTS: Final = {"name", "text", "domain", "type"}
-_LAUNCHED: Final = ("kernels", "memcpys", "memsets")
 _COLLECTED: Final = {"kernels": ["pid", "priority"], "syncs": ["pid", "recorded_on", "recorded_by"]}
 """Columns of the rows that no table has."""
 _SYNC_KINDS: Final = {
@@ -55,7 +54,7 @@ def frames(found: Frames, pids: Pids, texts: Sequence[str]) -> dict[str, Columns
 def link(found: Frames, pids: Pids) -> None:
     """Correlations for activities that have none, by the arrow that ends where they start."""
     starts, ends, api = found["flow_starts"], found["flow_ends"], found["api"]
-    lacking = [n for n in _LAUNCHED if (found[n]["correlation"] == MISSING).any()]
+    lacking = [n for n in ACTIVITIES if (found[n]["correlation"] == MISSING).any()]
     if not lacking or not len(starts) or not len(ends):
         return
     keys, where, flow = ["start", "process", "thread"], ["start", "pid", "stream"], ["rank", "id"]

@@ -25,7 +25,8 @@ Ints = NDArray[np.int64]
 Rank = tuple[int, ...]
 """The numbers by which a file names a rank: (1,) of "rank 1", (0, 1) of "[TP00-DP01] 4242"."""
 
-ON_DEVICE: Final = ("kernels", "memcpys", "memsets", "syncs", "cuda_events")
+ACTIVITIES: Final = ("kernels", "memcpys", "memsets")
+ON_DEVICE: Final = (*ACTIVITIES, "syncs", "cuda_events")
 _ON_HOST: Final = ("api", "nvtx")
 _OWN_TRACKS: Final = ("Spans", "Traces")  # Kineto's, which are no processes
 _MOST_SHOWN: Final = 8
@@ -48,9 +49,8 @@ class Pids:
         named = {pid: rank for pid, (rank, _) in parsed.items()}
         self._number = {pid: number for pid, (_, number) in parsed.items()}
         hosts = _unique(found, _ON_HOST, "process")
-        tracks = pd.concat([found[name][["pid", "device"]] for name in ON_DEVICE]).drop_duplicates()
-        tracks["device"] = self._device(tracks)
-        of_device, of_host = _offsets(tracks[(tracks["pid"] >= 0) & (tracks["device"] >= 0)], hosts)
+        tracks = self._tracks(found, ON_DEVICE)
+        of_device, of_host = _offsets(self._tracks(found, ACTIVITIES), hosts)
         rank_of = dict.fromkeys([*hosts, *tracks["pid"].tolist()], ()) | named | of_device | of_host
         used = {*hosts, *tracks["pid"].tolist()} - {MISSING}
         self.ranks: list[Rank] = sorted({rank_of[pid] for pid in used}) or [()]
@@ -93,6 +93,11 @@ class Pids:
         devices = sorted(device for device, (rank, _) in self.devices.items() if rank == place)
         of = [f"{what} {' '.join(map(str, ids))}" for what, ids in (("process", processes), ("device", devices)) if ids]
         return f"rank {'-'.join(map(str, self.ranks[place])) or '?'} = {' and '.join(of)}"
+
+    def _tracks(self, found: Mapping[str, pd.DataFrame], tables: Sequence[str]) -> pd.DataFrame:
+        """The pids under which devices have rows; columns pid device."""
+        tracks = pd.concat([found[name][["pid", "device"]] for name in tables]).drop_duplicates()
+        return tracks.assign(device=self._device(tracks))
 
     def _device(self, frame: pd.DataFrame) -> Ints:
         """The device as the rank counts: the event's own, else what its pid says."""
@@ -141,6 +146,7 @@ def _offsets(tracks: pd.DataFrame, hosts: list[int]) -> tuple[dict[int, Rank], d
 
     Where a device stands under several pids but the offsets do not part the hosts, only the devices have ranks.
     """
+    tracks = tracks[(tracks["pid"] >= 0) & (tracks["device"] >= 0)]
     offset = dict(zip(tracks["pid"].tolist(), (tracks["pid"] - tracks["device"]).tolist(), strict=True))
     offsets = sorted(set(offset.values()))
     if len(offsets) < 2:

@@ -159,8 +159,8 @@ class Tables:
         else:
             where = (
                 self._pid(event.get("pid")),
-                _id(args.get("device", args.get("inDevice"))),
-                _id(args.get("context", args.get("inContext"))),
+                _id(args.get("device", args.get("inDevice")), NO_ID),
+                _id(args.get("context", args.get("inContext")), NO_ID),
                 _id(args.get("stream", event.get("tid")), NO_ID),
                 _id(args.get("correlation")),
             )
@@ -204,7 +204,7 @@ class Tables:
 
     def _pid(self, pid: Any) -> int:
         if not isinstance(pid, str) or pid.isdecimal():
-            return _id(pid)
+            return _id(pid, NO_ID)
         return -2 - self.pids.setdefault(pid, len(self.pids))
 
     def _append(self, table: str, row: tuple[int, ...]) -> None:
