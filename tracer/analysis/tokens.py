@@ -91,7 +91,8 @@ def find_steps(trace: Trace, *, pattern: str | None = None, within: str | None =
 
     Args:
         trace: the recording.
-        pattern: regular expression for the NVTX text of a step, instead of `STEP_NAMES`.
+        pattern: regular expression for the NVTX text of a step, instead of `STEP_NAMES`; it may be an operator or
+            function that a profiler marked by itself, which those names pass over.
         within: only steps inside the NVTX ranges of this text (or, if none is called exactly so, matching it).
 
     Raises:
