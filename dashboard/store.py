@@ -23,6 +23,7 @@ from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import Steps, find_steps, step_spans
 from tracer.errors import FormatError, TraceError
 from tracer.graph_json import GRAPH_FILE, RunGraph, read_graph
+from tracer.schema import DEVICE_DOMAINS
 from tracer.trace import Trace
 
 _DEEPEST = 2  # levels below a given directory that are searched
@@ -217,7 +218,7 @@ def _parts(trace: Trace) -> list[str]:
     if steps.source != "nvtx" or steps.table["group"].nunique() < 2:
         return []
     nvtx = trace["nvtx"]
-    ranges = nvtx[nvtx["end"] > nvtx["start"]]
+    ranges = nvtx[(nvtx["end"] > nvtx["start"]) & ~nvtx["domain"].isin(DEVICE_DOMAINS)]
     starts, ends = (np.sort(steps.table[c].to_numpy()) for c in ("start", "end"))
     held = np.searchsorted(ends, ranges["end"], side="right") - np.searchsorted(starts, ranges["start"], side="left")
     holders = ranges[(held >= 2) & (held < len(steps))]

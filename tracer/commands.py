@@ -227,7 +227,10 @@ def streams(path: Path, within: str | None, bounds: tuple[int | None, int | None
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Replace OUT, once the new recording is complete.")
-def convert(source: Path, target: Path, force: bool) -> None:
+@click.option(
+    "--python-functions", is_flag=True, help="Keep the Python functions of a PyTorch trace (with_stack=True)."
+)
+def convert(source: Path, target: Path, force: bool, python_functions: bool) -> None:
     """Write a recording in another format, chosen by OUT's suffix.
 
     \b
@@ -240,7 +243,7 @@ def convert(source: Path, target: Path, force: bool) -> None:
         raise UsageError(f"{target}: exists already; choose another name or --force")
     check_writable(target, replace=force)
     with report.reading(source):
-        trace = read(source)
+        trace = read(source, python_functions=python_functions)
     with report.working(f"writing {target}"):
         write(trace, target, replace=force)
     emit(False, {"events": len(trace), "target": str(target)}, report.show_converted, trace.notes)

@@ -198,5 +198,11 @@ TABLES: Final[dict[str, Table]] = {
 DEVICE_TABLES: Final = ("kernels", "memcpys", "memsets", "graph_launches")
 """Tables whose rows occupy a device; all carry start, end, device, context, stream, correlation, process."""
 
+DEVICE_DOMAINS: Final = frozenset({"gpu_user_annotation", "cuda_profiler_range"})
+"""Domains of `nvtx` whose ranges are no host's: PyTorch's profiler repeats annotations over the device's time."""
+
+PROFILER_DOMAINS: Final = DEVICE_DOMAINS | {"cpu_op", "cpu_instant_event", "python_function", "overhead", "trace"}
+"""Domains of `nvtx` whose ranges PyTorch's profiler set by itself; their names say nothing about token steps."""
+
 COMPUTE_TABLES: Final = ("kernels", "graph_launches")
 """Tables whose rows are compute, as the definition of the gap means it: copies and fills are not."""

@@ -110,12 +110,14 @@ def rows_of(trace: Trace, low: int | None = None, high: int | None = None) -> li
 def _host_rows(trace: Trace) -> Iterator[Row]:
     nvtx, api = trace["nvtx"], trace["api"]
     both = pd.concat([t[["process", "thread"]] for t in (nvtx, api)]).drop_duplicates()
-    threads = sorted((int(p), int(t)) for p, t in both.itertuples(index=False))
+    found = [(int(p), int(t)) for p, t in both.itertuples(index=False)]
+    threads = sorted(found, key=lambda thread: (thread[1] == MISSING, thread))
     names = {
         (int(p), int(t)): str(n) for p, t, n in trace["threads"][["process", "thread", "name"]].itertuples(index=False)
     }
+    known = [(process, thread) for process, thread in threads if thread != MISSING]
     for process, thread in threads:
-        label = _thread_label(process, thread, names, len(threads), len({p for p, _ in threads}))
+        label = _thread_label(process, thread, names, len(known), len({p for p, _ in known}))
         for level, events in enumerate(_levels(_of(nvtx, process, thread))):
             text = f"NVTX{label}" if level == 0 else ""
             yield Row(text, "nvtx", events, process, thread)
@@ -125,8 +127,10 @@ def _host_rows(trace: Trace) -> Iterator[Row]:
 
 
 def _thread_label(process: int, thread: int, names: dict[tuple[int, int], str], threads: int, processes: int) -> str:
-    if threads == 1:
+    if threads == 0 or (threads == 1 and thread != MISSING):
         return ""
+    if thread == MISSING:
+        return " · on no thread"
     known = plain(names.get((process, thread), ""), 12)
     place = f" {process}" if processes > 1 else ""
     return f" · {known or thread}{place}"

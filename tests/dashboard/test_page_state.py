@@ -141,11 +141,12 @@ def test_directories_are_searched_two_levels_deep(tmp_path):
 
 def test_a_recording_of_several_runs_is_listed_by_its_ranges(tmp_path):
     trace = decode(8)
-    nvtx = trace["nvtx"].astype({"text": "str"})
+    nvtx = trace["nvtx"].astype({"text": "str", "domain": "str"})
     outer = nvtx.iloc[[0, 4]].assign(text=["run A", "run B"])
     outer["start"] = [0, 4 * PERIOD]
     outer["end"] = [4 * PERIOD - 500, 8 * PERIOD]
-    tables = dict(trace.tables) | {"nvtx": pd.concat([nvtx, outer])}
+    over_device = outer.assign(domain="gpu_user_annotation", process=-1, thread=-1)  # as PyTorch repeats them
+    tables = dict(trace.tables) | {"nvtx": pd.concat([nvtx, outer, over_device])}
     formats.write(Trace(tables, {"source": "host"}), tmp_path / "both")
     found = RunStore([tmp_path / "both"]).runs()
     assert [(run.key, run.name, run.summary.steps) for run in found] == [

@@ -61,6 +61,11 @@ def test_nested_ranges_take_levels_and_threads_are_named_where_there_are_two():
     ]  # fmt: skip
 
 
+def test_ranges_on_no_thread_are_called_so_and_leave_the_others_names_alone():
+    ranges = {"start": [0, 1], "end": [10, 4], "text": ["token", "token"], "process": [1, -1], "thread": [2, -1]}
+    assert [r.label for r in rows_of(Trace.from_columns(nvtx=ranges))] == ["NVTX", "NVTX · on no thread"]
+
+
 def test_deep_nesting_loses_no_range():
     depth = 40
     trace = Trace.from_columns(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tracer.kineto import GPU, HOST, THREAD, event, read, write
 from tracer import formats
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.syncs import sync_report
@@ -20,66 +20,8 @@ from tracer.analysis.tokens import find_steps
 from tracer.cli import main
 from tracer.errors import FormatError
 from tracer.formats import chrome
-from tracer.trace import Trace
 
 CPU = Path(__file__).parent / "data" / "pytorch-2.15-cpu.json.gz"
-HOST, THREAD = 100, 101
-Event = dict[str, Any]
-
-
-def event(cat: str, name: str, ts: Any, dur: Any, pid: Any = HOST, tid: Any = THREAD, **args: Any) -> Event:
-    return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
-
-
-def on_gpu(cat: str, name: str, ts: Any, dur: Any, correlation: int, **args: Any) -> Event:
-    where = {"device": 0, "context": 1, "stream": 7, "correlation": correlation}
-    return event(cat, name, ts, dur, 0, 7, **where, **args)
-
-
-def step(number: int) -> list[Event]:
-    """1000 µs: a copy (10..20, on the device 30..32), a launch (30..40, kernel 50..450), a sync (50..460)."""
-    at, first = 1000 * number, 10 * number
-    return [
-        event("user_annotation", f"ProfilerStep#{number}", at, 900),
-        event("cpu_op", "aten::mm", at + 5, 40),
-        event("cuda_runtime", "cudaMemcpyAsync", at + 10, 10, correlation=first),
-        on_gpu("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", at + 30, 2, first, bytes=4096),
-        event("cuda_runtime", "cudaLaunchKernel", at + 30, 10, correlation=first + 1),
-        on_gpu(
-            "kernel", "void mm<float>(int)", at + 50, 400, first + 1, grid=[2, 3, 4], block=[32, 1, 1],
-            **{"registers per thread": 40, "shared memory": 1024, "graph id": 0, "graph node id": 0},
-        ),
-        event("cuda_runtime", "cudaStreamSynchronize", at + 50, 410, correlation=first + 2),
-        on_gpu("cuda_sync", "Stream Sync", at + 50, 409, first + 2, cuda_sync_kind="Stream Sync"),
-        event("gpu_user_annotation", f"ProfilerStep#{number}", at + 50, 400, 0, 7),
-    ]  # fmt: skip
-
-
-GPU: Event = {
-    "schemaVersion": 1,
-    "deviceProperties": [{"id": 0, "name": "GPU A", "numSms": 132, "totalGlobalMem": 2**37}],
-    "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2},
-    "host_name": "secret",
-    "traceEvents": [
-        {"ph": "M", "name": "process_name", "pid": HOST, "tid": 0, "ts": 0, "args": {"name": "python"}},
-        {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "ts": 0, "args": {"name": "python"}},
-        {"ph": "M", "name": "thread_name", "pid": HOST, "tid": THREAD, "ts": 0, "args": {"name": "main"}},
-        {"ph": "M", "name": "thread_name", "pid": 0, "tid": 7, "ts": 0, "args": {"name": "stream 7"}},
-        *[e for number in range(4) for e in step(number)],
-    ],
-    "traceName": "/home/secret/trace.json",
-    "baseTimeNanoseconds": 1_700_000_000_000_000_000,
-}
-
-
-def write(path: Path, content: Any) -> Path:
-    text = content if isinstance(content, bytes) else json.dumps(content).encode()
-    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
-    return path
-
-
-def read(tmp_path: Path, content: Any) -> Trace:
-    return formats.read(write(tmp_path / "trace.json", content))
 
 
 def error_of(path: Path) -> str:
@@ -128,10 +70,10 @@ def test_every_table_of_a_gpu_recording(tmp_path: Path) -> None:
     assert trace["threads"]["name"].tolist() == ["main"]
     assert trace["processes"]["process"].tolist() == [HOST]
     assert trace.metadata == {
-        "source": "PyTorch profiler", "schema_version": 1, "base_time_ns": 1_700_000_000_000_000_000,
+        "source": "PyTorch profiler, rank 0 of 2", "schema_version": 1, "base_time_ns": 1_700_000_000_000_000_000,
         "distributed": {"backend": "nccl", "rank": 0, "world_size": 2},
     }  # fmt: skip
-    assert trace.notes == ["4 gpu_user_annotation events are left out"]
+    assert trace.notes == []
 
 
 def test_steps_syncs_and_gaps_of_a_gpu_recording(tmp_path: Path) -> None:
@@ -279,7 +221,7 @@ def test_events_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
         {k: v for k, v in good.items() if k != "dur"}, good | {"name": 7},
         good | {"dur": -1}, good | {"ts": 2**62 // 1000, "dur": 2**62 // 900},
         5, None,
-        good | {"ph": "B"},
+        good | {"ph": "C"},
     ]  # fmt: skip
     trace = read(tmp_path, [good, *bad])
     assert trace["nvtx"]["text"].tolist() == ["good"]
@@ -287,7 +229,7 @@ def test_events_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
         "6 events without a usable time or name are left out",
         "2 events with a negative or impossible duration are left out",
         "2 entries that are no events are left out",
-        "1 events of phase 'B' are left out",
+        "1 events of phase 'C' are left out",
     ]
 
 

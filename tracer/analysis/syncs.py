@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tracer.analysis.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, host_calls
 from tracer.analysis.signature import classify, compress, strategies_followed
-from tracer.analysis.tokens import Steps
+from tracer.analysis.tokens import Steps, was_traced
 from tracer.errors import EmptyTraceError
 from tracer.trace import Trace
 
@@ -83,7 +83,7 @@ def sync_report(trace: Trace, steps: Steps) -> SyncReport:
     calls = calls[at >= 0].reset_index(drop=True)
     calls["step"] = steps.table["step"].to_numpy()[calls["at"]]
     if not len(calls):
-        raise EmptyTraceError("no CUDA API call lies inside a token step; was the API traced (nsys --trace=cuda)?")
+        raise EmptyTraceError(f"no CUDA API call lies inside a token step; {was_traced('the API', trace)}")
     calls["input"] = _input_letters(calls)
     words = _letters_by_step(calls, len(steps), "shown")
     followed: Counter[str] = Counter()

@@ -19,11 +19,17 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import by_thread, match_rows
 from tracer.analysis.periods import repeating_steps, within_any
 from tracer.errors import EmptyTraceError
-from tracer.schema import COMPUTE_TABLES
+from tracer.schema import COMPUTE_TABLES, DEVICE_DOMAINS, PROFILER_DOMAINS
 from tracer.trace import Trace
 
 STEP_NAMES: Final = ("token", "decode", "profilerstep", "step", "forward", "execute_model")
 """NVTX names that mean a token step, the first one present wins."""
+
+_TRACING_CUDA: Final = {
+    "nsys": "nsys --trace=cuda,nvtx",
+    "PyTorch": "torch.profiler with activities=[CPU, CUDA], on a GPU",
+}
+"""How a trace's source begins -> how its recorder is told to trace CUDA."""
 
 _NEVER: Final = np.iinfo(np.int64).min
 
@@ -85,16 +91,15 @@ def find_steps(trace: Trace, *, pattern: str | None = None, within: str | None =
 
     Args:
         trace: the recording.
-        pattern: regular expression for the NVTX text of a step, instead of `STEP_NAMES`.
+        pattern: regular expression for the NVTX text of a step, instead of `STEP_NAMES`; it may be an operator or
+            function that a profiler marked by itself, which those names pass over.
         within: only steps inside the NVTX ranges of this text (or, if none is called exactly so, matching it).
 
     Raises:
         EmptyTraceError: no kernels, no such range, or no steps to be found; the message says what to do.
     """
     if not any(len(trace[name]) for name in COMPUTE_TABLES):
-        raise EmptyTraceError(
-            "the trace has no kernels and no graph launches; was CUDA traced (nsys --trace=cuda,nvtx)?"
-        )
+        raise EmptyTraceError(f"the trace has no kernels and no graph launches; {was_traced('CUDA', trace)}")
     window = _windows(trace, within) if within is not None else None
     steps = _nvtx_steps(trace, pattern, window)
     if steps is None and pattern is not None:
@@ -110,9 +115,16 @@ def find_steps(trace: Trace, *, pattern: str | None = None, within: str | None =
     return Steps(table[COLUMNS], "calls", detail, confidence)
 
 
+def was_traced(what: str, trace: Trace) -> str:
+    """The question whether something was recorded, with the remedy of the trace's own recorder."""
+    source = str(trace.metadata.get("source", ""))
+    remedy = next((f" ({words})" for recorder, words in _TRACING_CUDA.items() if source.startswith(recorder)), "")
+    return f"was {what} traced{remedy}?"
+
+
 def _windows(trace: Trace, within: str) -> pd.DataFrame:
     nvtx = trace["nvtx"]
-    ranges = nvtx[nvtx["end"] > nvtx["start"]]
+    ranges = nvtx[(nvtx["end"] > nvtx["start"]) & ~nvtx["domain"].isin(DEVICE_DOMAINS)]
     texts = [str(text) for text in ranges["text"].cat.remove_unused_categories().cat.categories]
     try:
         chosen = [text for text in texts if text == within] or [text for text in texts if re.search(within, text)]
@@ -130,7 +142,8 @@ def _windows(trace: Trace, within: str) -> pd.DataFrame:
 
 def _nvtx_steps(trace: Trace, pattern: str | None, window: pd.DataFrame | None) -> Steps | None:
     nvtx = trace["nvtx"]
-    ranges = nvtx[(nvtx["kind"] != "mark") & (nvtx["end"] > nvtx["start"])]
+    unfit = DEVICE_DOMAINS if pattern is not None else PROFILER_DOMAINS
+    ranges = nvtx[(nvtx["kind"] != "mark") & (nvtx["end"] > nvtx["start"]) & ~nvtx["domain"].isin(unfit)]
     patterns = [pattern] if pattern is not None else [rf"(?i)(?<![a-z]){name}(?![a-z])" for name in STEP_NAMES]
     for candidate in patterns:
         words = [t for t in ranges["text"].cat.categories if re.search(candidate, str(t))]

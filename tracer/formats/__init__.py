@@ -28,9 +28,9 @@ class Format:
         suffix: what a file of this format ends with when written; "" for a directory.
         sniff: whether a path holds this format, judged by its content.
         read: path -> Trace; raises FormatError with one clear line.
-        carries: whether `read` takes `whole=True`, for a trace that carries what it has no columns for.
         write: (trace, path); None where the format can only be read.
         aliases: other suffixes under which it is written too.
+        options: what `read` can be asked for besides the path, all of them off by default.
     """
 
     name: str
@@ -39,8 +39,11 @@ class Format:
     read: Callable[..., Trace]
     write: Callable[[Trace, Path], None] | None = None
     aliases: tuple[str, ...] = ()
-    carries: bool = False
+    options: frozenset[str] = frozenset()
 
+
+WHOLE: Final = frozenset({"whole"})
+"""The option of formats that hold more than a trace has columns for, see `read`."""
 
 _formats: list[Format] = []
 _SUFFIX: Final = re.compile(r"\.[a-z]\w*(-rep)?", re.IGNORECASE)
@@ -62,28 +65,44 @@ def is_trace(path: Path) -> bool:
     return any(f.sniff(path) for f in _formats)
 
 
-def read(path: str | Path, *, whole: bool = True) -> Trace:
+def read(path: str | Path, *, whole: bool = True, **options: bool) -> Trace:
     """Read a recording of any known format.
 
     Args:
         path: the recording.
-        whole: let the trace carry what the file holds beyond its columns, to be written again. Without it, reading
-            is faster; no analysis looks at what is carried.
+        whole: let the trace carry what the file holds beyond its columns, to be written again, where the format has
+            more. Without it, reading is faster; no analysis looks at what is carried.
+        options: what its format's reader is asked for, by name.
 
     Raises:
-        FormatError: no such path, not a trace, or a damaged one.
+        FormatError: no such path, not a trace, a damaged one, or of a format without such an option.
     """
     source = Path(path)
+    wanted = {name: True for name, is_wanted in options.items() if is_wanted}
+    try:
+        found = _recognise(source)
+        if unknown := wanted.keys() - found.options:
+            raise FormatError(f"{source}: is {found.name}, which has no {', '.join(unknown).replace('_', ' ')}")
+        if whole and "whole" in found.options:
+            wanted["whole"] = True
+        return found.read(source, **wanted)
+    except OSError as error:
+        raise FormatError(f"{source}: cannot be read: {error.strerror or error}") from error
+
+
+def _recognise(source: Path) -> Format:
+    """The format of a recording, judged by its content.
+
+    Raises:
+        FormatError: no such path, or not a trace.
+    """
     if not source.exists():
         raise FormatError(f"{source}: no such file or directory")
     if source.is_file() and source.stat().st_size == 0:
         raise FormatError(f"{source}: the file is empty")
-    try:
-        for f in _formats:
-            if f.sniff(source):
-                return f.read(source, whole=whole) if f.carries else f.read(source)
-    except OSError as error:
-        raise FormatError(f"{source}: cannot be read: {error.strerror or error}") from error
+    for f in _formats:
+        if f.sniff(source):
+            return f
     what = "directory holds no trace" if source.is_dir() else "is not a trace"
     raise FormatError(f"{source}: {what}; expected one of: {', '.join(f.name for f in _formats)}")
 

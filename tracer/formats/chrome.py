@@ -1,10 +1,10 @@
-"""Chrome JSON (.json, .json.gz) as PyTorch's profiler, Kineto, writes it: read only, as a stream.
+"""Chrome JSON (.json, .json.gz) as PyTorch's profiler, Kineto, and others write it: read only, as a stream.
 
 What has no table of its own becomes a range in `nvtx`: annotations without a domain, all else (cpu_op, overhead)
-with its category for one. Left out and counted in the notes: gpu_user_annotation, which repeats the host's
-annotations over the device's time, and python_function unless asked for. Times are the file's own `ts`, in whole ns;
-`metadata["base_time_ns"]` is what the file says they count from. Kineto gives only the sum of static and dynamic
-shared memory, which stands in `dynamic_shared`.
+with its category for one; gpu_user_annotation, which repeats the host's annotations over the device's time, on no
+thread. Asynchronous ranges are start/end ranges. Left out and counted in the notes: python_function unless asked for.
+Times are the file's own `ts`, in whole ns; `metadata["base_time_ns"]` is what the file says they count from. Kineto
+gives only the sum of static and dynamic shared memory, which stands in `dynamic_shared`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,15 @@ from typing import Any, Final
 
 from tracer.errors import FormatError
 from tracer.formats import Format, register
+from tracer.formats.chrome_frames import frames
+from tracer.formats.chrome_ranks import Pids
 from tracer.formats.chrome_stream import open_events
-from tracer.formats.chrome_tables import Tables
+from tracer.formats.chrome_tables import NO_EVENT, Tables
 from tracer.schema import MISSING
 from tracer.trace import Columns, Trace
+
+PYTORCH: Final = "PyTorch profiler"
+"""How `metadata["source"]` of PyTorch's recordings begins."""
 
 _SUFFIXES: Final = (".json", ".json.gz")
 _METADATA: Final = {
@@ -42,12 +47,14 @@ def sniff(path: Path) -> bool:
 def read(path: Path, python_functions: bool = False) -> Trace:
     """Read a recording; of one that ends early, what is there, and a note.
 
+    Of several ranks in one file each keeps its own processes and devices; a note says which.
+
     Args:
         path: the file.
         python_functions: keep python_function events (with_stack=True) as ranges of that domain.
 
     Raises:
-        FormatError: no JSON, without events, damaged, or a gzip bomb.
+        FormatError: no JSON, without a list of events, damaged, or a gzip bomb.
     """
     tables = Tables(python_functions)
     read = 0
@@ -57,24 +64,39 @@ def read(path: Path, python_functions: bool = False) -> Trace:
             read += 1
     if events.truncated and not read:
         raise FormatError(f"{path}: is truncated before its first event")
-    notes = [f"{count} {what} are left out" for what, count in tables.left_out.items()]
+    if read and tables.left_out[NO_EVENT] == read:
+        raise FormatError(f"{path}: holds a list of {read} entries, none of which is an event")
+    collected = tables.collected()
+    pids = Pids(collected, list(tables.pids))
+    columns = frames(collected, pids, list(tables.codes))
+    if devices := _devices(events.metadata.get("deviceProperties"), pids):
+        columns["devices"] = devices
+    trace = Trace.from_columns(_metadata(events.metadata, len(pids.ranks)), **columns)
     if events.truncated:
-        notes.insert(0, f"the file is truncated: only the {read} events before its end were read")
-    frames = tables.frames()
-    if devices := _devices(events.metadata.get("deviceProperties")):
-        frames["devices"] = devices
-    trace = Trace.from_columns(_metadata(events.metadata), **frames)
-    trace.notes = notes
+        trace.notes.append(f"the file is truncated: only the {read} events before its end were read")
+    trace.notes += pids.notes()
+    if tables.unclosed:
+        trace.notes.append(f"{tables.unclosed} ranges that were never closed end with the recording")
+    trace.notes += [f"{count} {what} are left out" for what, count in tables.left_out.items()]
     return trace
 
 
-def _metadata(given: dict[str, Any]) -> dict[str, Any]:
-    source = "PyTorch profiler" if "schemaVersion" in given else "Chrome JSON"
+def _metadata(given: dict[str, Any], ranks: int) -> dict[str, Any]:
+    source = PYTORCH if "schemaVersion" in given else "Chrome JSON"
+    mine = given.get("distributedInfo")
+    if ranks == 1 and isinstance(mine, dict) and {"rank", "world_size"} <= mine.keys():
+        source += f", rank {mine['rank']} of {mine['world_size']}"
     return {"source": source} | {ours: given[theirs] for theirs, ours in _METADATA.items() if theirs in given}
 
 
-def _devices(given: Any) -> Columns | None:
+def _devices(given: Any, pids: Pids) -> Columns | None:
+    """The devices that the file describes, and again under our number where ranks count them alike."""
     rows = [row for row in given if isinstance(row, dict)] if isinstance(given, list) else []
+    described = {row["id"]: row for row in rows if type(row.get("id")) is int and 0 <= row["id"] < 2**63}
+    counted = {ours: theirs for ours, (_, theirs) in pids.devices.items()}
+    if len(pids.ranks) == 1:
+        counted = {id: id for id in described}
+    rows = [described[theirs] for theirs in counted.values() if theirs in described]
     if not rows:
         return None
 
@@ -82,11 +104,11 @@ def _devices(given: Any) -> Columns | None:
         return [row[name] if type(row.get(name)) is int and 0 <= row[name] < 2**63 else MISSING for row in rows]
 
     return {
-        "device": numbers("id"),
+        "device": [ours for ours, theirs in counted.items() if theirs in described],
         "name": [str(row.get("name", "")) for row in rows],
         "sm_count": numbers("numSms"),
         "total_memory": numbers("totalGlobalMem"),
     }
 
 
-register(Format("Chrome or Kineto JSON", ".json", sniff, read))
+register(Format("Chrome or Kineto JSON", ".json", sniff, read, options=frozenset({"python_functions"})))

@@ -30,6 +30,9 @@ _MOST_RATIO: Final = 200  # decompressed to compressed; recordings have 10 to 30
 _DEEPEST: Final = 1000  # levels; events have about 5, and the parser takes the square of the depth
 _STRUCTURE: Final = bytes(set(range(256)) - set(b'[]{}"'))
 _ALWAYS_FINE: Final = 64 << 20  # bytes that no ratio makes suspicious
+_NO_LISTS: Final = {
+    "start_map": "an object", "null": "null", "boolean": "true or false", "number": "a number", "string": "a text",
+}  # fmt: skip
 
 
 class EventStream:
@@ -56,6 +59,7 @@ class EventStream:
             self._head += more
         self._unread = self._head
         self.metadata: dict[str, Any] = _before_events(self._head)
+        self._is_list = self._head.lstrip()[:1] == b"["
 
     @property
     def looks_right(self) -> bool:
@@ -67,9 +71,12 @@ class EventStream:
         """The events, numbers with a fraction as Decimal.
 
         Raises:
-            FormatError: no JSON, damaged, or a gzip bomb. A file that only ends early raises nothing.
+            FormatError: no JSON, no list of events, damaged, or a gzip bomb. A file that only ends early raises
+                nothing.
         """
-        prefix = "item" if self._head.lstrip()[:1] == b"[" else f"{EVENTS}.item"
+        if not self._is_list and (found := _instead_of_list(self._head)):
+            raise FormatError(f'{self._path}: "{EVENTS}" holds {found}, not a list of events')
+        prefix = "item" if self._is_list else f"{EVENTS}.item"
         try:
             yield from ijson.items(self, prefix)
         except JSONError as error:
@@ -134,6 +141,17 @@ class _Depth:
         levels = self._depth + np.cumsum(np.where((brackets | 0x20) == ord("{"), 1, -1))
         self._depth = int(levels[-1]) if len(levels) else self._depth
         return int(levels.max(initial=self._depth))
+
+
+def _instead_of_list(head: bytes) -> str | None:
+    """What the outer object has for its events, unless it is a list or the text ends before."""
+    try:
+        found = next(event for at, event, _ in ijson.parse(head) if at == EVENTS)
+    except JSONError:
+        return None
+    except StopIteration:
+        return "nothing at its top level"
+    return None if found == "start_array" else _NO_LISTS[found]
 
 
 def _before_events(head: bytes) -> dict[str, Any]:

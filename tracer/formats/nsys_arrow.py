@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tracer.formats import Format, register
+from tracer.formats import WHOLE, Format, register
 from tracer.formats.nsys_directory import read_directory, sniff_directory
 from tracer.trace import Trace
 
@@ -34,4 +34,4 @@ def _load(file: Path, columns: list[str] | None) -> pa.Table:
     return table if columns is None else table.select([c for c in columns if c in table.column_names])
 
 
-register(Format("nsys arrowdir", "", sniff, read, carries=True))
+register(Format("nsys arrowdir", "", sniff, read, options=WHOLE))

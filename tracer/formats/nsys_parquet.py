@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracer.errors import FormatError
-from tracer.formats import Format, register
+from tracer.formats import WHOLE, Format, register
 from tracer.formats.nsys_directory import read_directory, sniff_directory
 from tracer.formats.nsys_tables import completed, from_trace
 from tracer.formats.partial import appearing
@@ -92,4 +92,4 @@ def _read_run(file: Path) -> dict[str, Any]:
     return run
 
 
-register(Format("nsys parquetdir or run directory", "", sniff, read, write, carries=True))
+register(Format("nsys parquetdir or run directory", "", sniff, read, write, options=WHOLE))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tracer.formats import Format, register
+from tracer.formats import WHOLE, Format, register
 from tracer.trace import Trace
 
 
@@ -24,4 +24,4 @@ def read(path: Path, *, whole: bool = False) -> Trace:
     return read_report(path, whole=whole)
 
 
-register(Format("Nsight Systems report", ".nsys-rep", sniff, read, carries=True))
+register(Format("Nsight Systems report", ".nsys-rep", sniff, read, options=WHOLE))

@@ -18,7 +18,7 @@ from adbc_driver_manager import dbapi
 from adbc_driver_sqlite import dbapi as sqlite
 
 from tracer.errors import FormatError
-from tracer.formats import Format, nsys, register
+from tracer.formats import WHOLE, Format, nsys, register
 from tracer.formats.nsys_schema import COLUMNS
 from tracer.formats.nsys_sqlite_write import write
 from tracer.trace import Trace
@@ -171,4 +171,4 @@ def _reason(error: Exception) -> str:
     return "".join(c if c.isprintable() else "?" for c in line)
 
 
-register(Format("nsys SQLite export", _SUFFIXES[0], sniff, read, write, aliases=_SUFFIXES[1:], carries=True))
+register(Format("nsys SQLite export", _SUFFIXES[0], sniff, read, write, aliases=_SUFFIXES[1:], options=WHOLE))

@@ -1,0 +1,242 @@
+"""What PyTorch's profiler and other writers of Chrome JSON put into a file beyond complete events of one process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.tracer.kineto import GPU, HOST, THREAD, Event, event, on_gpu, read, rows, step, write
+from tracer import formats
+from tracer.analysis.gaps import gap_report
+from tracer.analysis.tokens import find_steps
+from tracer.cli import main
+from tracer.errors import EmptyTraceError, FormatError
+from tracer.schema import MISSING
+from tracer.trace import Trace
+
+CPU = Path(__file__).parent / "data" / "pytorch-2.15-cpu.json.gz"
+
+
+def edge(phase: str, ts: float, name: str = "", **more: Any) -> Event:
+    named = {"name": name, "cat": "work"} if name else {}
+    return {"ph": phase, "pid": HOST, "tid": THREAD, "ts": ts, **named, **more}
+
+
+# --- ranges by their ends ---
+
+
+def test_begin_and_end_nest_on_each_thread(tmp_path: Path) -> None:
+    events = [
+        edge("B", 1, "outer"), edge("B", 2, "other", tid=THREAD + 1), edge("B", 3, "inner"), edge("E", 4),
+        edge("E", 5, tid=THREAD + 1), edge("E", 6),
+    ]  # fmt: skip
+    trace = read(tmp_path, events)
+    assert rows(trace, "nvtx", "text", "start", "end", "thread", "domain", "kind") == [
+        ["outer", 1000, 6000, THREAD, "work", "push/pop"],
+        ["other", 2000, 5000, THREAD + 1, "work", "push/pop"],
+        ["inner", 3000, 4000, THREAD, "work", "push/pop"],
+    ]
+    assert trace.notes == []
+
+
+def test_begin_and_end_make_calls_and_kernels_too(tmp_path: Path) -> None:
+    launch = {"cat": "cuda_runtime", "args": {"correlation": 5}}
+    kernel = {"cat": "kernel", "pid": 0, "tid": 7, "args": {"device": 0, "stream": 7}}
+    events = [
+        edge("B", 1, "cudaLaunchKernel") | launch, edge("E", 2), edge("B", 3, "k") | kernel,
+        edge("E", 9, pid=0, tid=7, args={"correlation": 5}),
+    ]  # fmt: skip
+    trace = read(tmp_path, events)
+    assert rows(trace, "api", "name", "start", "end", "correlation") == [["cudaLaunchKernel", 1000, 2000, 5]]
+    assert rows(trace, "kernels", "name", "start", "end", "correlation", "process") == [["k", 3000, 9000, 5, HOST]]
+
+
+def test_ends_that_lack_and_ends_too_many_are_noted(tmp_path: Path) -> None:
+    events = [edge("E", 1), edge("B", 2, "never closed"), event("cpu_op", "op", 3, 7), edge("B", 5), edge("E", 1)]
+    trace = read(tmp_path, [*events, edge("B", 4, "also"), edge("e", 2, cat="work", id=1)])
+    assert rows(trace, "nvtx", "text", "start", "end") == [["op", 3000, 10_000], ["also", 4000, 10_000]]
+    assert trace.notes == [
+        "1 ranges that were never closed end with the recording",
+        "1 events of phase 'E' without a begin are left out",
+        "1 events without a usable time or name are left out",
+        "1 events with a negative or impossible duration are left out",
+        "1 events of phase 'e' without a begin are left out",
+    ]
+
+
+def test_asynchronous_ranges_go_by_category_and_id(tmp_path: Path) -> None:
+    events = [
+        edge("b", 1, "request", id="0x1"), edge("b", 2, "request", id="0x2"), edge("n", 3, "first token", id="0x1"),
+        edge("e", 4, "request", id="0x2", tid=9), edge("b", 5, "local", id2={"local": "0x2"}),
+        edge("e", 6, "request", id="0x1"), edge("e", 7, "local", id2={"local": "0x2"}, pid=HOST + 1),
+        edge("e", 8, "local", id2={"local": "0x2"}),
+    ]  # fmt: skip
+    trace = read(tmp_path, events)
+    assert rows(trace, "nvtx", "text", "start", "end", "kind", "thread") == [
+        ["request", 1000, 6000, "start/end", THREAD],
+        ["request", 2000, 4000, "start/end", THREAD],
+        ["first token", 3000, 3000, "mark", THREAD],
+        ["local", 5000, 8000, "start/end", THREAD],
+    ]
+    assert trace.notes == ["1 events of phase 'e' without a begin are left out"]
+
+
+# --- annotations ---
+
+
+def test_annotations_over_the_devices_time_are_kept_and_are_no_steps(tmp_path: Path) -> None:
+    trace = read(tmp_path, GPU)
+    nvtx = trace["nvtx"]
+    on_device = nvtx[nvtx["domain"] == "gpu_user_annotation"]
+    assert on_device[["start", "end", "process", "thread"]].to_numpy().tolist()[1] == [1_050_000, 1_450_000, -1, -1]
+    host_only = [e for e in GPU["traceEvents"] if e.get("cat") != "gpu_user_annotation"]
+    expected = read(tmp_path, host_only)
+    steps = find_steps(trace)
+    assert steps.table.equals(find_steps(expected).table)
+    assert gap_report(trace, steps).table.equals(gap_report(expected, steps).table)
+
+
+def test_a_range_is_the_hosts_though_the_devices_goes_on(tmp_path: Path) -> None:
+    decodes = [event("user_annotation", "decode", 1000 * n + at, 9) for n in range(4) for at in (20, 905)]
+    late = [event("gpu_user_annotation", f"ProfilerStep#{n}", 1000 * n + 50, 900, 0, 7) for n in range(4)]
+    trace = read(tmp_path, GPU["traceEvents"] + decodes + late)
+    assert find_steps(trace, within=r"ProfilerStep").table["start"].tolist() == [
+        1_000_000 * n + 20_000 for n in range(4)
+    ]
+
+
+def test_operators_that_are_called_like_a_token_are_no_steps(tmp_path: Path) -> None:
+    ops = [event("cpu_op", "sgl_kernel::decode_attention", 1000 * n + 20, 10) for n in range(4)]
+    functions = [event("python_function", "model.py(7): forward", 1000 * n + 20, 10) for n in range(4)]
+    path = write(tmp_path / "a.json", GPU["traceEvents"] + ops + functions)
+    steps = find_steps(formats.read(path, python_functions=True))
+    assert steps.detail == "NVTX ranges ProfilerStep#0, ProfilerStep#1, ..."
+    assert len(find_steps(formats.read(path), pattern="decode")) == 4
+
+
+def test_python_functions_are_kept_where_asked_for(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", [*GPU["traceEvents"], event("python_function", "f.py(1): f", 1, 2)])
+    for options, kept in ((["--python-functions"], 1), ([], 0)):
+        target = tmp_path / f"out-{kept}"
+        result = CliRunner().invoke(main, ["convert", *options, str(path), str(target)])
+        assert result.exit_code == 0, result.output
+        assert (formats.read(target)["nvtx"]["domain"] == "python_function").sum() == kept
+        assert ("1 python_function events are left out" in result.output) is not bool(kept)
+    result = CliRunner().invoke(main, ["convert", "--python-functions", str(target), str(tmp_path / "again")])
+    assert result.exit_code == 2
+    assert result.output.splitlines()[-1].endswith("which has no python functions")
+
+
+# --- what a sync waits for, and streams ---
+
+
+def test_waits_name_the_record_of_their_event(tmp_path: Path) -> None:
+    recorded = {"wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 12, "wait_on_cuda_event_id": 3}
+    none = {"wait_on_stream": -1, "wait_on_cuda_event_record_corr_id": -1, "wait_on_cuda_event_id": 4294967295}
+    on = {"device": 0, "context": 1}
+    events = [
+        event("cuda_runtime", "cudaEventRecord", 1, 1, correlation=12),
+        event("cuda_runtime", "cudaStreamWaitEvent", 3, 1, correlation=13),
+        event("cuda_runtime", "cudaEventSynchronize", 5, 9, correlation=14),
+        event("cuda_sync", "Stream Wait Event", 3, 1, 0, 20, stream=20, correlation=13, **on, **recorded),
+        event("cuda_sync", "Event Sync", 5, 9, 0, -1, stream=-1, correlation=14, **on, **recorded),
+        event("cuda_sync", "Event Sync", 15, 1, 0, -1, stream=-1, correlation=15, **on, **none),
+        event("cuda_sync", "Context Sync", 17, 1, 0, -1, stream=4294967295, correlation=-3, **on),
+    ]
+    trace = read(tmp_path, events)
+    assert rows(trace, "syncs", "type", "stream", "event", "correlation", "process") == [
+        ["stream wait", 20, 3, 13, HOST],
+        ["event", 7, 3, 14, HOST],
+        ["event", MISSING, MISSING, 15, HOST],
+        ["context", MISSING, MISSING, MISSING, HOST],
+    ]
+    record = [0, 1, 7, 12, HOST, 3]
+    columns = ("device", "context", "stream", "correlation", "process", "event")
+    assert rows(trace, "cuda_events", *columns) == [record]
+    own = event("cuda_event", "cudaEvent", 1, 0, 0, 7, stream=7, correlation=12, event_id=3, **on)
+    assert rows(read(tmp_path, [*events, own]), "cuda_events", *columns) == [record]
+
+
+def test_the_streams_on_which_something_was_seen(tmp_path: Path) -> None:
+    events = [
+        *step(0),
+        event("kernel", "k", 5, 1, 0, 20, device=0, context=1, stream=20, correlation=1, priority=-5),
+        event("kernel", "k", 7, 1, 1, 20, device=1, context=2, stream=20, correlation=1, priority=0),
+        event("cuda_sync", "Context Sync", 9, 1, 0, -1, device=0, context=1, stream=-1, correlation=3),
+        event("cuda_sync", "Stream Sync", 9, 1, 0, 33, device=0, context=1, stream=33, correlation=4),
+    ]
+    assert rows(read(tmp_path, events), "streams", "process", "context", "stream", "priority") == [
+        [HOST, 1, 7, MISSING], [HOST, 1, 20, -5], [HOST, 1, 33, MISSING], [HOST, 2, 20, 0],
+    ]  # fmt: skip
+
+
+def test_correlations_larger_than_cuptis_still_link(tmp_path: Path) -> None:
+    large = [2**62 + n for n in range(3)]
+    calls = [event("cuda_runtime", "cudaLaunchKernel", n, 1, correlation=c) for n, c in enumerate(large)]
+    kernels = [on_gpu("kernel", "k", 10 + n, 1, c) for n, c in enumerate(reversed(large))]
+    trace = read(tmp_path, [*calls, *kernels])
+    assert trace["api"]["correlation"].tolist() == [0, 1, 2]
+    assert trace["kernels"]["correlation"].tolist() == [2, 1, 0]
+
+
+# --- other shapes ---
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, "an object"), (None, "null"), (7, "a number"), ("x", "a text"), (True, "true or false"),
+        ({"item": {"ph": "X"}}, "an object"),
+    ],
+)  # fmt: skip
+def test_events_that_are_no_list(tmp_path: Path, given: Any, found: str) -> None:
+    path = write(tmp_path / "a.json", {"schemaVersion": 1, "traceEvents": given})
+    result = CliRunner().invoke(main, ["info", str(path)])
+    assert result.exit_code == 2
+    assert result.output.splitlines() == [f'intertoken: {path}: "traceEvents" holds {found}, not a list of events']
+
+
+@pytest.mark.parametrize("content", [[1, "ph"], {"traceEvents": [None, 2]}])
+def test_a_list_of_anything_else(tmp_path: Path, content: Any) -> None:
+    path = write(tmp_path / "a.json", content)
+    with pytest.raises(FormatError, match=r"a\.json: holds a list of 2 entries, none of which is an event$"):
+        formats.read(path)
+
+
+def test_events_that_are_not_at_the_top(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", {"data": GPU})
+    with pytest.raises(FormatError, match='"traceEvents" holds nothing at its top level, not a list of events'):
+        formats.read(path)
+
+
+@pytest.mark.parametrize("given", [[], [1], "x", {"rank": 0}, None])
+def test_metadata_of_another_shape(tmp_path: Path, given: Any) -> None:
+    trace = read(tmp_path, GPU | {"distributedInfo": given, "deviceProperties": given})
+    assert (trace.metadata["source"], len(trace["devices"]), len(trace["kernels"])) == ("PyTorch profiler", 0, 4)
+
+
+@pytest.mark.parametrize("command", ["tokens", "syncs", "gaps", "streams"])
+def test_a_recording_without_a_gpu_says_so(command: str) -> None:
+    result = CliRunner().invoke(main, [command, str(CPU)])
+    assert result.exit_code == 2
+    assert result.output.splitlines()[-1] == (
+        f"intertoken: {CPU}: the trace has no kernels and no graph launches; "
+        "was CUDA traced (torch.profiler with activities=[CPU, CUDA], on a GPU)?"
+    )
+
+
+def test_the_remedy_is_the_recorders_own() -> None:
+    for source, remedy in (("nsys 2025.3", " (nsys --trace=cuda,nvtx)?"), ("Chrome JSON", "CUDA traced?")):
+        with pytest.raises(EmptyTraceError) as caught:
+            find_steps(Trace({}, {"source": source}))
+        assert str(caught.value).endswith(remedy)
+
+
+def test_info_of_a_recording_without_a_gpu() -> None:
+    facts = json.loads(CliRunner().invoke(main, ["info", "--json", str(CPU)]).output)
+    assert facts["source"] == "PyTorch profiler"
+    assert "activities=[CPU, CUDA]" in facts["problem"]

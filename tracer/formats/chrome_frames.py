@@ -1,0 +1,190 @@
+"""The rows that `chrome_tables` collects -> the tables of a trace.
+
+Passes: what the pids mean (`chrome_ranks`); correlations that only arrows give; the process of each activity, by the
+call that caused it; event records that only waits name; the streams; words for numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.formats.chrome_ranks import ACTIVITIES, ON_DEVICE, Pids
+from tracer.schema import API_LAYERS, MEMCPY_KINDS, MEMORY_KINDS, MISSING, NVTX_KINDS, SYNC_TYPES
+from tracer.trace import Columns
+
+Ints = NDArray[np.int64]
+Frames = dict[str, pd.DataFrame]
+
+_TEXTS: Final = {"name", "text", "domain", "type"}
+_COLLECTED: Final = {"kernels": ["pid", "priority"], "syncs": ["pid", "recorded_on", "recorded_by"]}
+"""Columns of the rows that no table has."""
+_SYNC_KINDS: Final = {
+    "Event Sync": "event", "Stream Wait Event": "stream wait", "Stream Sync": "stream", "Context Sync": "context",
+}  # fmt: skip
+_COPY: Final = re.compile(r"Memcpy (\w+)(?: \((.+) -> (.+)\))?")
+_FILL: Final = re.compile(r"Memset \((.+)\)")
+_CORRELATIONS: Final = 1 << 40  # of one rank; larger ones are numbered anew
+
+
+def frames(found: Frames, pids: Pids, texts: Sequence[str]) -> dict[str, Columns]:
+    """The trace's tables that have rows, as columns.
+
+    Args:
+        found: the rows, which are changed.
+        pids: what their pids mean.
+        texts: what the numbers in columns of texts stand for.
+    """
+    link(found, pids)
+    shorten_correlations(found)
+    number_places(found, pids)
+    add_recorded_events(found)
+    found["streams"] = streams(found)
+    for name in ON_DEVICE:
+        found[name] = found[name].drop(columns=_COLLECTED.get(name, ["pid"]))
+    tables = {name: frame for name, frame in found.items() if len(frame) and not name.startswith("flow")}
+    return {name: _named(name, frame, texts) for name, frame in tables.items()}
+
+
+def link(found: Frames, pids: Pids) -> None:
+    """Correlations for activities that have none, by the arrow that ends where they start."""
+    starts, ends, api = found["flow_starts"], found["flow_ends"], found["api"]
+    lacking = [n for n in ACTIVITIES if (found[n]["correlation"] == MISSING).any()]
+    if not lacking or not len(starts) or not len(ends):
+        return
+    keys, where, flow = ["start", "process", "thread"], ["start", "pid", "stream"], ["rank", "id"]
+    calls = api.reset_index().drop_duplicates(keys).set_index(keys)["index"]
+    starts = starts.assign(rank=pids.rank(starts["process"])).drop_duplicates(flow)
+    rows = calls.reindex(pd.MultiIndex.from_frame(starts[keys])).fillna(-1).to_numpy(np.int64)
+    starts, rows = starts[rows >= 0], rows[rows >= 0]
+    own = api["correlation"].to_numpy()[rows]
+    linked = np.where(own == MISSING, starts["id"], own)
+    api.loc[rows, "correlation"] = linked
+    of_flow = pd.Series(linked, index=pd.MultiIndex.from_frame(starts[flow]))
+    ends = ends.assign(rank=pids.rank(ends["pid"])).drop_duplicates(where)
+    flow_at = pd.Series(np.arange(len(ends)), index=pd.MultiIndex.from_frame(ends[where]))
+    to = of_flow.reindex(pd.MultiIndex.from_frame(ends[flow])).fillna(MISSING).to_numpy(np.int64)
+    for name in lacking:
+        frame = found[name]
+        at = flow_at.reindex(pd.MultiIndex.from_frame(frame[where])).fillna(-1).to_numpy(np.int64)
+        new = np.where(at >= 0, to[at], MISSING)
+        frame["correlation"] = np.where(frame["correlation"] == MISSING, new, frame["correlation"])
+
+
+def shorten_correlations(found: Frames) -> None:
+    """Number the correlations anew where some are too large to stand beside a rank or process in 64 bits."""
+    places = [(name, "correlation") for name in ("api", *ON_DEVICE)] + [("syncs", "recorded_by")]
+    every = np.concatenate([found[name][column].to_numpy() for name, column in places])
+    if every.max(initial=0) < _CORRELATIONS:
+        return
+    distinct = np.unique(every[every != MISSING])
+    for name, column in places:
+        values = found[name][column].to_numpy()
+        found[name][column] = np.where(values == MISSING, MISSING, np.searchsorted(distinct, values))
+
+
+def number_places(found: Frames, pids: Pids) -> None:
+    """Pids -> our processes and devices; an activity's process is that of its call, or its rank's only one."""
+
+    def call(rank: Ints, correlation: pd.Series) -> Ints:
+        return np.asarray(rank * _CORRELATIONS + correlation.to_numpy())
+
+    host_rank = {name: pids.rank(found[name]["process"]) for name in ("api", "nvtx")}
+    for name in ("api", "nvtx", "threads", "processes"):
+        found[name]["process"] = pids.process(found[name]["process"])
+    api = found["api"]
+    known = (api["correlation"] != MISSING).to_numpy()
+    process_of = pd.Series(api["process"].to_numpy()[known], index=call(host_rank["api"], api["correlation"])[known])
+    process_of = process_of[~process_of.index.duplicated()]
+    hosts = pd.DataFrame(
+        {
+            "rank": np.concatenate(list(host_rank.values())),
+            "process": np.concatenate([found[name]["process"].to_numpy() for name in host_rank]),
+        }
+    ).drop_duplicates()
+    hosts = hosts[hosts["process"] != MISSING]
+    only = hosts.drop_duplicates("rank", keep=False).set_index("rank")["process"]
+    for name in ON_DEVICE:
+        frame, rank = found[name], pids.rank(found[name]["pid"])
+        by_call = process_of.reindex(call(rank, frame["correlation"])).to_numpy(np.float64)
+        alone = only.reindex(rank).fillna(MISSING).to_numpy(np.int64)
+        frame["process"] = np.where(np.isnan(by_call), alone, np.nan_to_num(by_call, nan=MISSING).astype(np.int64))
+        for column in {"device", "src_device", "dst_device"} & set(frame):
+            frame[column] = pids.device(frame, column)
+    for name, keys in (("threads", ["process", "thread"]), ("processes", ["process"])):
+        described = found[name][found[name]["process"].isin(hosts["process"])]  # Kineto describes GPUs so, too
+        found[name] = described.drop_duplicates(keys, keep="last")
+
+
+def add_recorded_events(found: Frames) -> None:
+    """Event records that the file lacks and a wait names; what a host waits for by an event is the event's stream."""
+    syncs, events = found["syncs"], found["cuda_events"]
+    waits = syncs[(syncs["recorded_on"] != MISSING) & (syncs["recorded_by"] != MISSING) & (syncs["event"] != MISSING)]
+    named = waits.assign(stream=waits["recorded_on"], correlation=waits["recorded_by"])[events.columns]
+    keys = ["process", "correlation"]
+    named = named.drop_duplicates(keys)
+    known = pd.MultiIndex.from_frame(named[keys]).isin(pd.MultiIndex.from_frame(events[keys]))
+    found["cuda_events"] = pd.concat([events, named[~known]], ignore_index=True)
+    syncs["stream"] = np.where(syncs["stream"] == MISSING, syncs["recorded_on"], syncs["stream"])
+
+
+def streams(found: Frames) -> pd.DataFrame:
+    """The streams of each context on which something was seen, with the priority that their kernels state."""
+    keys = ["process", "context", "stream"]
+    seen = pd.concat([found[name].reindex(columns=[*keys, "priority"], fill_value=MISSING) for name in ON_DEVICE])
+    seen = seen[seen["stream"] != MISSING]
+    order = (seen["priority"] == MISSING).to_numpy().argsort(kind="stable")
+    return seen.iloc[order].drop_duplicates(keys).sort_values(keys, ignore_index=True)
+
+
+def _named(table: str, frame: pd.DataFrame, texts: Sequence[str]) -> Columns:
+    columns: dict[str, Any] = {str(name): frame[name].to_numpy() for name in frame}
+    for name in _TEXTS & columns.keys():
+        columns[name] = _texts(columns[name], texts)
+    if table == "nvtx":
+        columns["kind"] = _words(columns["kind"], NVTX_KINDS)
+    elif table == "api":
+        columns["layer"] = _words(columns["layer"], API_LAYERS)
+    elif table == "syncs":
+        columns["type"] = _map(columns["type"], lambda text: _SYNC_KINDS.get(text, "unknown"), SYNC_TYPES)
+    elif table == "memsets":
+        columns["mem_kind"] = _map(columns.pop("name"), lambda text: _memory(_FILL, text, 1), MEMORY_KINDS)
+    elif table == "memcpys":
+        names = columns.pop("name")
+        columns["kind"] = _map(names, _copy_kind, MEMCPY_KINDS)
+        columns["src_kind"] = _map(names, lambda text: _memory(_COPY, text, 2), MEMORY_KINDS)
+        columns["dst_kind"] = _map(names, lambda text: _memory(_COPY, text, 3), MEMORY_KINDS)
+    return columns
+
+
+def _texts(codes: Ints, texts: Sequence[str]) -> pd.Categorical:
+    used, at = np.unique(codes, return_inverse=True)
+    return pd.Categorical.from_codes(at, pd.Index([texts[code] for code in used], dtype="str"))
+
+
+def _words(ids: Ints, enum: dict[str, int]) -> pd.Categorical:
+    at = {id: code for code, id in enumerate(enum.values())}
+    return pd.Categorical.from_codes([at[id] for id in ids.tolist()], pd.Index(list(enum), dtype="str"))
+
+
+def _map(texts: pd.Categorical, word: Callable[[str], str], enum: dict[str, int]) -> pd.Categorical:
+    """Each distinct text as a word of an enum."""
+    words = list(enum)
+    codes = np.array([words.index(word(text)) for text in texts.categories], np.int64)
+    return pd.Categorical.from_codes(codes[texts.codes], pd.Index(words, dtype="str"))
+
+
+def _copy_kind(text: str) -> str:
+    match = _COPY.fullmatch(text)
+    return match[1] if match and match[1] in MEMCPY_KINDS else "unknown"
+
+
+def _memory(pattern: re.Pattern[str], text: str, group: int) -> str:
+    match = pattern.fullmatch(text)
+    word = (match[group] or "").lower() if match else ""
+    return word if word in MEMORY_KINDS else "unknown"
