@@ -3,7 +3,7 @@
 (a) Recordings of nsys, each read and written again, as SQLite and by way of our parquetdir: every CSV must be the
 same, byte for byte. (b) Recordings of our own CUPTI recorder and (c) of the CPU backend: every report and rule
 must run; how many rows each prints is listed, and "no data" where nsys finds none. The recipes take a report only,
-but read the parquetdir `REPORT_pqtdir` beside it where there is one: an empty report stands in.
+but read `REPORT_pqtdir`, and some of them `REPORT.sqlite`, where these lie beside it: an empty report stands in.
 Usage: python benchmarks/nsys_reports.py --theirs DIR_WITH_SQLITE --cupti RUN ... --cpu RUN ... [--json FILE]
        needs nsys on PATH
 """
@@ -82,12 +82,13 @@ def copies(source: Path, directory: Path) -> list[Path]:
 
 
 def recipes(runs: Iterable[Path], directory: Path) -> dict[str, Verdicts]:
-    """What `nsys recipe` makes of our parquetdirs."""
+    """What `nsys recipe` makes of our exports."""
     reports = {}
     for run in runs:
         reports[run] = directory / f"{stem(run)}.nsys-rep"
         reports[run].touch()
-        formats.write(formats.read(run), directory / f"{stem(run)}_pqtdir", replace=True)  # younger than the report
+        for suffix in ("_pqtdir", ".sqlite"):  # younger than the report
+            formats.write(formats.read(run), directory / f"{stem(run)}{suffix}", replace=True)
     jobs = [(run, name) for run in reports for name in RECIPES]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         said = list(pool.map(lambda job: recipe(reports[job[0]], job[1]), jobs))
@@ -102,6 +103,8 @@ def recipe(report: Path, name: str) -> str:
     output = report.with_name(f"{report.stem}-{name}")
     command = ("nsys", "recipe", name, "--input", str(report), "--output", str(output))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if "but no data was found" in done.stdout + done.stderr:
+        return "no data"
     made = sorted(output.glob("*.parquet")) if output.is_dir() else []
     if done.returncode or not made:
         return f"FAILED ({done.returncode}): {(done.stdout + done.stderr).strip()[-300:]}"

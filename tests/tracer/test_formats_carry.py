@@ -2,6 +2,7 @@
 
 import gzip
 import sqlite3
+import tarfile
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -192,3 +193,20 @@ def test_an_arrowdir_is_read(tmp_path: Path) -> None:
         damaged.write_bytes(damaged.read_bytes()[:cut])
         with pytest.raises(FormatError, match=r"NVTX_EVENTS\.arrow: is no Arrow file, or a damaged one"):
             formats.read(tmp_path / "x_arwdir")
+
+
+def test_a_real_arrowdir(tmp_path: Path) -> None:
+    """Of a CuPy program that nsys 2025.3 recorded on an H200."""
+    with tarfile.open(DATA / "nsys-2025.3-arrowdir.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    trace = formats.read(tmp_path / "rep_arwdir")
+    assert {name: len(frame) for name, frame in trace.tables.items() if len(frame)} == {
+        "kernels": 4, "memcpys": 6, "api": 44, "syncs": 9, "cuda_events": 3, "nvtx": 3, "streams": 7,
+    }  # fmt: skip
+    assert trace["nvtx"]["text"].tolist() == ["token 0", "token 1", "token 2"]
+    assert trace["nvtx"]["domain"].tolist() == ["demo"] * 3
+    assert trace["nvtx"]["payload"].tolist() == [0, 1, 2]
+    arange, *rest = trace["kernels"]["short_name"].tolist()
+    assert (arange, set(rest)) == ("cupy_arange__float_float_float32", {"cupy_multiply__float32_float_float32"})
+    formats.write(trace, tmp_path / "again")
+    assert_same(formats.read(tmp_path / "again"), trace)

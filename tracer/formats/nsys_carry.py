@@ -98,8 +98,8 @@ def _plainly_named(tables: Mapping[str, pa.Table], notes: list[str]) -> dict[str
 
 
 def _is_plain(type: pa.DataType) -> bool:
-    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_string, pa.types.is_binary, pa.types.is_null)
-    return any(test(type) for test in tests)
+    of_ours = (pa.types.is_string(type), pa.types.is_binary(type), pa.types.is_null(type), pa.types.is_boolean(type))
+    return pa.types.is_integer(type) or pa.types.is_floating(type) or any(of_ours)
 
 
 def _ranges(events: pa.Table) -> tuple[pa.Table, pa.Table]:
