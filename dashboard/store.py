@@ -118,10 +118,14 @@ class Run:
 
 
 class RunStore:
-    """All runs below the given paths. Safe to use from several threads."""
+    """All runs below the given paths. Safe to use from several threads.
 
-    def __init__(self, paths: Iterable[Path | str]) -> None:
+    Without `passes` the traced passes inside run directories are left out, unless a path names them.
+    """
+
+    def __init__(self, paths: Iterable[Path | str], passes: bool = True) -> None:
         self._given = [Path(p) for p in paths]
+        self._passes = passes
         self._lock = threading.RLock()
         self._runs: dict[str, Run] | None = None
 
@@ -130,7 +134,7 @@ class RunStore:
         with self._lock:
             if self._runs is None:
                 found: dict[str, Run] = {}
-                paths = find_traces(self._given)
+                paths = find_traces(self._given, self._passes)
                 twins = {name for name, times in Counter(path.name for path in paths).items() if times > 1}
                 for path in paths:
                     for run in _read(path):
@@ -150,14 +154,15 @@ class RunStore:
             return [known[key] for key in keys if key in known and known[key].tokens is not None]
 
 
-def find_traces(given: Iterable[Path]) -> list[Path]:
+def find_traces(given: Iterable[Path], passes: bool = True) -> list[Path]:
     """The recordings among and below the given paths; a path without any stays, to be shown with its problem.
 
-    A run directory may hold the traced passes of the same run in directories of their own; they follow it.
+    A run directory may hold the traced passes of the same run in directories of their own; they follow it if `passes`.
     """
     found: dict[Path, None] = {}
     for path in given:
-        found |= dict.fromkeys(_below(path, _DEEPEST) or [path])
+        below = [trace for trace in _below(path, _DEEPEST) if passes or trace == path or not _is_pass(trace)]
+        found |= dict.fromkeys(below or [path])
     return list(found)
 
 

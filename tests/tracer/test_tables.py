@@ -1,4 +1,4 @@
-"""--table and `intertoken events`: CSV and Parquet hold what --json prints, and no file is lost or left half written."""
+"""--table and `intertoken events`: CSV and Parquet hold what --json prints, and no file is lost or half written."""
 
 import json
 from pathlib import Path
