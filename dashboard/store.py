@@ -16,12 +16,13 @@ from dashboard.executions import Executions, executions_of
 from dashboard.timeline.align import Tokens, tokens_of
 from dashboard.timeline.marks import WAIT_COLUMNS, waits_of
 from dashboard.timeline.rows import Row, rows_of
+from dashboard.view import MOST_RUNS
 from tracer import formats
 from tracer.analysis.gaps import GapReport, gap_report
 from tracer.analysis.summary import Summary, summarise
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import Steps, find_steps, step_spans
-from tracer.errors import FormatError, TraceError
+from tracer.errors import FormatError, TraceError, UsageError
 from tracer.graph_json import GRAPH_FILE, RunGraph, read_graph
 from tracer.trace import Trace
 
@@ -152,6 +153,24 @@ class RunStore:
         with self._lock:  # analyses are made here, one at a time
             known = self._runs or {}
             return [known[key] for key in keys if key in known and known[key].tokens is not None]
+
+
+def runs_to_compare(paths: Iterable[Path]) -> list[Run]:
+    """The runs at these paths, without the traced passes inside run directories, in this order.
+
+    Raises:
+        UsageError: there are none, or more than fit on one page.
+        TraceError: one of them cannot be read or has no token steps.
+    """
+    runs = RunStore(paths, passes=False).runs()
+    if not 1 <= len(runs) <= MOST_RUNS:
+        names = f": {', '.join(run.name for run in runs[:3])}, ..." if runs else ""
+        raise UsageError(f"{len(runs)} runs at the given paths{names}; name one to {MOST_RUNS} of them")
+    for run in runs:
+        if run.tokens is None:
+            problem = run.summary.problem or "no token steps"
+            raise TraceError(problem if run.name in problem else f"{run.name}: {problem}")
+    return runs
 
 
 def find_traces(given: Iterable[Path], passes: bool = True) -> list[Path]:

@@ -1,17 +1,16 @@
-"""Analysis tables as files for other programs: CSV or Parquet, whole or not at all."""
+"""Analysis tables as files for other programs: CSV or Parquet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import click
 import pandas as pd
 
-from tracer.errors import TraceError, UsageError
-from tracer.formats.partial import appearing
+from tracer.output import check_output, write_output
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Save = Callable[[pd.DataFrame], None]
@@ -44,30 +43,10 @@ def table_option(holds: str) -> Callable[[Command], Command]:
     return decorate
 
 
-def write_table(table: pd.DataFrame, path: Path, *, replace: bool = False) -> None:
-    """Write a table in the format that the path's suffix names.
-
-    Raises:
-        UsageError: another suffix, the file exists and `replace` is not given, or it cannot be written.
-    """
-    _check(path, replace)
-    try:
-        with appearing(path, replace=replace) as partial:
-            _WRITERS[path.suffix.lower()](table, partial)
-    except TraceError as problem:  # the path is the user's choice, and no recording is at fault
-        raise UsageError(str(problem)) from None
-
-
 def _saver(path: Path | None, replace: bool) -> Save:
     """What writes a table to the path, checked before anything is read; without a path it does nothing."""
     if path is None:
         return lambda table: None
-    _check(path, replace)
-    return lambda table: write_table(table, path, replace=replace)
-
-
-def _check(path: Path, replace: bool) -> None:
-    if path.suffix.lower() not in _WRITERS:
-        raise UsageError(f"{path}: a table ends with {' or '.join(_WRITERS)}")
-    if path.exists() and not replace:
-        raise UsageError(f"{path}: exists already; choose another name or --force")
+    check_output(path, "a table", _WRITERS, replace=replace)
+    write = _WRITERS[path.suffix.lower()]
+    return lambda table: write_output(path, partial(write, table), replace=replace)

@@ -12,7 +12,7 @@ from tests.tracer.handmade import decode_loop
 from tracer import read, write
 from tracer.cli import main
 from tracer.errors import UsageError
-from tracer.tables import write_table
+from tracer.output import write_output
 
 SAMPLE = LLAMA["saaas", "node"]
 IN_JSON = {"tokens": "table", "syncs": "inventory", "streams": "streams"}
@@ -117,15 +117,20 @@ def test_a_bad_place_is_one_line(name: str, says: str, tmp_path: Path) -> None:
     assert result.stderr.startswith(f"intertoken: {tmp_path / name}")
 
 
-def test_a_table_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_file_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     path.write_text("old")
-    with pytest.raises(Exception, match="mixed"):
-        write_table(pd.DataFrame({"mixed": [1, "a"]}), path, replace=True)
+
+    def half(place: Path) -> None:
+        place.write_text("ne")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(UsageError, match=r"t\.parquet: cannot be written: No space left on device"):
+        write_output(path, half, replace=True)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(UsageError, match="exists already"):
-        write_table(pd.DataFrame({"a": [1]}), path)
+        write_output(path, half, replace=False)
 
 
 def test_info_has_no_table() -> None:
