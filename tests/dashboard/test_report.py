@@ -112,6 +112,14 @@ def test_a_hostile_name_of_a_run_is_escaped(tmp_path):
     assert "&lt;img src=x" in page
 
 
+def test_a_run_of_one_token_has_no_gap_and_still_a_page(tmp_path):
+    formats.write(decode(tokens=1, kernel="nul\x00byte"), tmp_path / "one")
+    page = report_page(runs_to_compare([tmp_path / "one"]))
+    page.encode()
+    assert 'id="causes"' not in page
+    assert "no gap: 1 token step" in page
+
+
 def test_the_time_axis_is_about_the_gap_and_about_the_token(hand_made):
     page = report_page(runs_to_compare(hand_made), token=3)
     figures = json.loads(page.split('id="figures">')[1].split("</script>")[0])
