@@ -17,6 +17,8 @@ from dashboard.units import duration, microseconds
 from tracer import run_json
 
 _NONE: Final = "–"
+Change = Callable[[float, float], str]
+"""(a figure, the base's) -> their difference in words."""
 
 
 @dataclass(frozen=True)
@@ -131,12 +133,10 @@ _CONDITIONS: Final[dict[str, Callable[[Run], str]]] = {
 
 def _card(run: Run, base: Run) -> Card:
     summary = run.summary
-    traced_rate = summary.tokens_per_s is None
-    rate, base_rate = _headline_rate(run), _headline_rate(base)
-    rates_compare = traced_rate == (base.summary.tokens_per_s is None) and (not traced_rate or _alike(run, base))
-    gap, inflated = _headline_gap(run)
-    base_gap, base_inflated = _headline_gap(base)
-    gaps_compare = inflated == base_inflated and (not inflated or _alike(run, base))
+    (rate, traced), (base_rate, base_traced) = _headline_rate(run), _headline_rate(base)
+    (gap, inflated), (base_gap, base_inflated) = _headline_gap(run), _headline_gap(base)
+    rates_compare = run is not base and traced == base_traced and (not traced or _alike(run, base))
+    gaps_compare = run is not base and inflated == base_inflated and (not inflated or _alike(run, base))
     counts = (
         ("sync", "syncs", summary.syncs_per_token),
         ("copy", "copies", summary.copies_per_token),
@@ -145,16 +145,18 @@ def _card(run: Run, base: Run) -> Card:
     return Card(
         name=_name(run),
         strategy=_class(run),
-        rate=_cell(run, base, rate, base_rate if rates_compare else None, _per_second, _percent),
-        rate_note="tokens/s, traced" if traced_rate else f"tokens/s ({_spread(run)})" if _spread(run) else "tokens/s",
-        gap=_cell(run, base, gap, base_gap if gaps_compare else None, microseconds, _time_difference),
+        rate=_cell(rate, base_rate if rates_compare else None, _per_second, _percent),
+        rate_note="tokens/s, traced" if traced else f"tokens/s ({_spread(run)})" if _spread(run) else "tokens/s",
+        gap=_cell(gap, base_gap if gaps_compare else None, microseconds, _time_difference),
         gap_note=f"gap (median{', inflated by tracing' if inflated else ', untraced' if run.inflated else ''})",
         calls=", ".join(f"{_count(n)} {one if n == 1 else many}" for one, many, n in counts if n is not None),
     )
 
 
-def _headline_rate(run: Run) -> float | None:
-    return run.summary.tokens_per_s or run.summary.traced_tokens_per_s
+def _headline_rate(run: Run) -> tuple[float | None, bool]:
+    """Tokens per second, untraced where that is known, and whether it is the recording's own."""
+    untraced = run.summary.tokens_per_s
+    return (run.summary.traced_tokens_per_s, True) if untraced is None else (untraced, False)
 
 
 def _headline_gap(run: Run) -> tuple[float | None, bool]:
@@ -166,15 +168,13 @@ def _headline_gap(run: Run) -> tuple[float | None, bool]:
 
 def _figures(
     label: str, meaning: str, runs: Sequence[Run], value: Callable[[Run], float | None], form: Callable[[float], str],
-    change: Callable[[float, float], str] | None = None, recorded: bool = False,
+    change: Change | None = None, recorded: bool = False,
 ) -> Fact:  # fmt: skip
     """A line of numbers. `recorded` ones are set against the base only where both were recorded alike."""
     base = runs[0]
-    cells = [
-        _cell(run, base, value(run), value(base) if not recorded or _alike(run, base) else None, form, change)
-        for run in runs
-    ]
-    return Fact(label, meaning, cells)
+    compare = [run is not base and (_alike(run, base) or not recorded) for run in runs]
+    of_base = [value(base) if comparable else None for comparable in compare]
+    return Fact(label, meaning, [_cell(value(run), its, form, change) for run, its in zip(runs, of_base, strict=True)])
 
 
 def _time(
@@ -188,14 +188,11 @@ def _words(label: str, meaning: str, texts: Sequence[str], is_code: bool = False
     return Fact(label, meaning, [Cell(plain(text, 300) or _NONE) for text in texts], is_code)
 
 
-def _cell(
-    run: Run, base: Run, value: float | None, of_base: float | None, form: Callable[[float], str],
-    change: Callable[[float, float], str] | None,
-) -> Cell:  # fmt: skip
+def _cell(value: float | None, of_base: float | None, form: Callable[[float], str], change: Change | None) -> Cell:
+    """A number, and what it is to the base's, None where they are not to be compared."""
     if value is None:
         return Cell(_NONE)
-    stated = run is not base and of_base is not None and change is not None
-    return Cell(form(value), change(value, of_base) if stated else "")  # type: ignore[misc,arg-type]
+    return Cell(form(value), "" if change is None or of_base is None else change(value, of_base))
 
 
 def _percent(value: float, base: float) -> str:
