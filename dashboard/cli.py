@@ -1,4 +1,4 @@
-"""`intertoken dashboard`: the page on this machine's loopback address."""
+"""`intertoken dashboard`: the page on this machine's loopback address; `report` and `timeline`: the same as files."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ import os
 import socket
 import sys
 import webbrowser
+from collections.abc import Callable
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
+
+from dashboard.view import ALIGNMENTS, View
+from tracer.output import check_output, write_output
+from tracer.report import working
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def register(group: click.Group) -> None:
     """Add this package's commands."""
-    group.add_command(dashboard)
+    for command in (dashboard, report, timeline):
+        group.add_command(command)
 
 
 @click.command()
@@ -56,6 +66,91 @@ def dashboard(paths: tuple[Path, ...], host: str, port: int, opens: bool) -> Non
         pass
     finally:
         server.close()
+
+
+def _file_options(command: Command) -> Command:
+    """TRACE..., --token and --force, which every command takes that makes a file of several runs."""
+    for option in (
+        click.option("--force", is_flag=True, help="Replace FILE."),
+        click.option("--token", type=click.IntRange(0), metavar="N",
+                     help="The token at which the runs are aligned.  [default: one with the median gap]"),
+        click.argument("paths", nargs=-1, required=True, metavar="TRACE...", type=click.Path(path_type=Path)),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _output_option(kinds: str) -> Callable[[Command], Command]:
+    return click.option("-o", "--output", required=True, metavar="FILE", type=click.Path(path_type=Path), help=kinds)
+
+
+@click.command()
+@_output_option("The page to write, .html.")
+@_file_options
+def report(paths: tuple[Path, ...], output: Path, token: int | None, force: bool) -> None:
+    """Compare runs, the first being the base, in one HTML file that needs no network (5 MB, mostly Plotly).
+
+    \b
+    Example:
+      intertoken report runs/sccc runs/saaas runs/aaag -o report.html
+    """
+    from dashboard.report.page import report_page
+    from dashboard.store import runs_to_compare
+
+    check_output(output, "a report", (".html", ".htm"), replace=force)
+    with working("reading the recordings"):
+        page = report_page(runs_to_compare(paths), token)
+    write_output(output, lambda place: place.write_text(page, encoding="utf-8"), replace=force)
+    click.echo(f"{output}: {len(page.encode()) / 1e6:.1f} MB")
+
+
+@click.command()
+@_output_option("The picture to write, .svg or .png.")
+@_file_options
+@click.option(
+    "--show",
+    type=click.Choice(["token", "gap", "all"]),
+    default="token",
+    show_default=True,
+    help="One token and its gap, only the gap, or all tokens.",
+)
+@click.option(
+    "--align",
+    type=click.Choice(list(ALIGNMENTS)),
+    default="end",
+    show_default=True,
+    help="Moment of the token's compute that is time 0.",
+)
+@click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True)
+@click.option("--width", type=click.IntRange(450, 4000), default=1200, show_default=True, metavar="PX")
+@click.option("--height", type=click.IntRange(100, 8000), metavar="PX", help="[default: what the rows need]")
+@click.option("--scale", type=click.FloatRange(0.1, 8), default=2.0, show_default=True, help="Pixels of a PNG per PX.")
+def timeline(
+    paths: tuple[Path, ...], output: Path, token: int | None, force: bool, show: str, align: str, theme: str,
+    width: int, height: int | None, scale: float,
+) -> None:  # fmt: skip
+    """Draw the timelines of runs on one axis as an SVG or PNG.
+
+    Needs intertoken[image] and Chrome or Chromium.
+
+    \b
+    Example:
+      intertoken timeline runs/sccc runs/saaas --show gap -o gap.svg
+    """
+    from dashboard.figures.image import IMAGES, image, with_legend
+    from dashboard.store import runs_to_compare
+    from dashboard.timeline import scene
+
+    check_output(output, "a picture", IMAGES, replace=force)
+    with working("reading the recordings"):
+        runs = runs_to_compare(paths)
+    view = View(token=token, align=align)
+    view = replace(view, range=scene.range_of(runs, view, show))
+    figure, tall = with_legend(*scene.timeline(runs, view, theme, width), theme)
+    with working("drawing"):
+        picture = image(figure, output.suffix.lower(), width, height or tall, scale)
+    write_output(output, lambda place: place.write_bytes(picture), replace=force)
+    click.echo(f"{output}: token {scene.token_of(runs, view)} of {', '.join(run.name for run in runs)}")
 
 
 def _is_loopback(host: str) -> bool:

@@ -16,12 +16,13 @@ from dashboard.executions import Executions, executions_of
 from dashboard.timeline.align import Tokens, tokens_of
 from dashboard.timeline.marks import WAIT_COLUMNS, waits_of
 from dashboard.timeline.rows import Row, rows_of
+from dashboard.view import MOST_RUNS
 from tracer import formats
 from tracer.analysis.gaps import GapReport, gap_report
 from tracer.analysis.summary import Summary, summarise
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import Steps, find_steps, step_spans
-from tracer.errors import FormatError, TraceError
+from tracer.errors import FormatError, TraceError, UsageError
 from tracer.graph_json import GRAPH_FILE, RunGraph, read_graph
 from tracer.schema import DEVICE_DOMAINS
 from tracer.trace import Trace
@@ -119,10 +120,14 @@ class Run:
 
 
 class RunStore:
-    """All runs below the given paths. Safe to use from several threads."""
+    """All runs below the given paths. Safe to use from several threads.
 
-    def __init__(self, paths: Iterable[Path | str]) -> None:
+    Without `passes` the traced passes inside run directories are left out, unless a path names them.
+    """
+
+    def __init__(self, paths: Iterable[Path | str], passes: bool = True) -> None:
         self._given = [Path(p) for p in paths]
+        self._passes = passes
         self._lock = threading.RLock()
         self._runs: dict[str, Run] | None = None
 
@@ -131,7 +136,7 @@ class RunStore:
         with self._lock:
             if self._runs is None:
                 found: dict[str, Run] = {}
-                paths = find_traces(self._given)
+                paths = find_traces(self._given, self._passes)
                 twins = {name for name, times in Counter(path.name for path in paths).items() if times > 1}
                 for path in paths:
                     for run in _read(path):
@@ -151,14 +156,33 @@ class RunStore:
             return [known[key] for key in keys if key in known and known[key].tokens is not None]
 
 
-def find_traces(given: Iterable[Path]) -> list[Path]:
+def runs_to_compare(paths: Iterable[Path]) -> list[Run]:
+    """The runs at these paths, without the traced passes inside run directories, in this order.
+
+    Raises:
+        UsageError: there are none, or more than fit on one page.
+        TraceError: one of them cannot be read or has no token steps.
+    """
+    runs = RunStore(paths, passes=False).runs()
+    if not 1 <= len(runs) <= MOST_RUNS:
+        names = f": {', '.join(run.name for run in runs[:3])}, ..." if runs else ""
+        raise UsageError(f"{len(runs)} runs at the given paths{names}; name one to {MOST_RUNS} of them")
+    for run in runs:
+        if run.tokens is None:
+            problem = run.summary.problem or "no token steps"
+            raise TraceError(problem if run.name in problem else f"{run.name}: {problem}")
+    return runs
+
+
+def find_traces(given: Iterable[Path], passes: bool = True) -> list[Path]:
     """The recordings among and below the given paths; a path without any stays, to be shown with its problem.
 
-    A run directory may hold the traced passes of the same run in directories of their own; they follow it.
+    A run directory may hold the traced passes of the same run in directories of their own; they follow it if `passes`.
     """
     found: dict[Path, None] = {}
     for path in given:
-        found |= dict.fromkeys(_below(path, _DEEPEST) or [path])
+        below = [trace for trace in _below(path, _DEEPEST) if passes or trace == path or not _is_pass(trace)]
+        found |= dict.fromkeys(below or [path])
     return list(found)
 
 

@@ -19,6 +19,8 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from dashboard.app import create_app
 from dashboard.pages.graph.view import GraphView
+from dashboard.report.page import report_page
+from dashboard.store import runs_to_compare
 from dashboard.view import View
 
 HERE = Path(__file__).parent
@@ -44,33 +46,44 @@ PICTURES = {
     "hybrid.png": (f"/{HYBRID.query()}", (1500, 1400), "#timeline", DRAWN),
 }
 """Address, size of the window, the part that is taken (None for all), and what is there once the page is drawn."""
+REPORT = [f"llama-1.1b-{strategy}-sequential-cuda" for strategy in ("sccc", "saaas", "aaag")]
 
 
 def main() -> None:
-    app = create_app([HERE.parent / "sample_traces"])
-    server = waitress.create_server(app.server, host="127.0.0.1", port=0, threads=12)
+    samples = HERE.parent / "sample_traces"
+    server = waitress.create_server(create_app([samples]).server, host="127.0.0.1", port=0, threads=12)
     threading.Thread(target=server.run, daemon=True).start()
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or shutil.which("google-chrome") or ""
-    with tempfile.TemporaryDirectory() as profile:
-        for flag in (*FLAGS, f"--user-data-dir={profile}"):
+    with tempfile.TemporaryDirectory() as folder:
+        for flag in (*FLAGS, f"--user-data-dir={folder}"):
             options.add_argument(flag)
+        report = Path(folder) / "report.html"
+        report.write_text(report_page(runs_to_compare(samples / name for name in REPORT)), encoding="utf-8")
         page = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
         try:
-            for name, (link, size, taken, *drawn) in PICTURES.items():
-                page.set_window_size(*size)
-                page.get(f"http://127.0.0.1:{server.effective_port}{link}")
-                for part in drawn:
-                    WebDriverWait(page, 30).until(expected.presence_of_element_located((By.CSS_SELECTOR, part)))
-                time.sleep(1)  # a graph's place is settled after its elements are there
-                if taken is None:
-                    page.save_screenshot(str(HERE / name))
-                else:
-                    page.find_element(By.CSS_SELECTOR, taken).screenshot(str(HERE / name))
-                print(HERE / name)
+            for name, (link, *rest) in PICTURES.items():
+                take(page, name, f"http://127.0.0.1:{server.effective_port}{link}", *rest)
+            take(page, "report.png", report.as_uri(), (1300, 1382), None, "#token .barlayer path")
         finally:
             page.quit()
     server.close()
+
+
+def take(
+    page: webdriver.Chrome, name: str, address: str, size: tuple[int, int], taken: str | None, *drawn: str
+) -> None:
+    page.set_window_size(*size)
+    page.get(address)
+    for part in drawn:
+        WebDriverWait(page, 30).until(expected.presence_of_element_located((By.CSS_SELECTOR, part)))
+    time.sleep(1)  # a graph's place is settled after its elements are there
+    target = str(HERE / name)
+    if taken is None:
+        page.save_screenshot(target)
+    else:
+        page.find_element(By.CSS_SELECTOR, taken).screenshot(target)
+    print(target)
 
 
 if __name__ == "__main__":

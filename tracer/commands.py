@@ -1,6 +1,6 @@
 """The commands that read recordings: info, tokens, syncs, gaps, streams, convert.
 
-Each prints a table for people, or with --json one object whose `schema` key names its form.
+Each prints a table for people, or with --json one object whose `schema` key names its form; --table writes the rows.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ import click
 
 from tracer import report, run_json
 from tracer.errors import TraceError, UsageError
+from tracer.tables import Save, table_option
 
 if TYPE_CHECKING:
     from tracer.analysis.tokens import Steps
     from tracer.trace import Trace
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Bounds = tuple[int | None, int | None]
 
 
-def parse_slice(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, int | None]:
+def parse_slice(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Bounds:
     """`A:B` as two ints, either may be left out."""
     first, colon, last = (value or ":").partition(":")
     try:
@@ -76,7 +78,7 @@ def _naming_the_file(command: Command) -> Command:
     return cast(Command, named)
 
 
-def load(path: Path, within: str | None, bounds: tuple[int | None, int | None]) -> tuple[Trace, Steps]:
+def load(path: Path, within: str | None, bounds: Bounds) -> tuple[Trace, Steps]:
     """The trace and the chosen token steps."""
     from tracer.analysis.tokens import find_steps
     from tracer.formats import read
@@ -98,7 +100,7 @@ def emit(as_json: bool, facts: dict[str, Any], show: Callable[[dict[str, Any]], 
 
 @click.command()
 @trace_options
-def info(path: Path, within: str | None, bounds: tuple[int | None, int | None], as_json: bool) -> None:
+def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
     """What a recording holds: source, devices, events, token steps, and the main figures.
 
     Also for a recording without kernels or token steps, which the other commands refuse.
@@ -120,7 +122,11 @@ def info(path: Path, within: str | None, bounds: tuple[int | None, int | None], 
 
 @click.command()
 @trace_options
-def tokens(path: Path, within: str | None, bounds: tuple[int | None, int | None], as_json: bool) -> None:
+@table_option(
+    "one row per step and device that computes for it: step, process, thread, group, device, and in ns start "
+    "and end on the host, start_compute and end_compute there"
+)
+def tokens(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save) -> None:
     """The token steps and how they were found."""
     from tracer.analysis.tokens import step_spans
 
@@ -128,7 +134,8 @@ def tokens(path: Path, within: str | None, bounds: tuple[int | None, int | None]
     spans = step_spans(trace, steps)
     table = steps.table.merge(
         spans[["step", "device", "start", "end"]], on="step", how="left", suffixes=("", "_compute")
-    )
+    ).astype({"device": "Int64", "start_compute": "Int64", "end_compute": "Int64"})
+    save(table)
     facts = {
         "schema": "intertoken.tokens/1",
         "steps": len(steps),
@@ -142,7 +149,11 @@ def tokens(path: Path, within: str | None, bounds: tuple[int | None, int | None]
 
 @click.command()
 @trace_options
-def syncs(path: Path, within: str | None, bounds: tuple[int | None, int | None], as_json: bool) -> None:
+@table_option(
+    "one row per sync of a step, in their order: position, name, stream, steps (that have it), median_us, "
+    "max_us, waiting_share (of the steps in which the device was still busy), waits_for"
+)
+def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save) -> None:
     """Which host synchronisations, copies and launches a token makes.
 
     \b
@@ -153,6 +164,8 @@ def syncs(path: Path, within: str | None, bounds: tuple[int | None, int | None],
 
     trace, steps = load(path, within, bounds)
     found = sync_report(trace, steps)
+    inventory = found.inventory()
+    save(inventory)
     facts = {
         "schema": "intertoken.syncs/1",
         "class": found.strategy,
@@ -164,7 +177,7 @@ def syncs(path: Path, within: str | None, bounds: tuple[int | None, int | None],
         "copies_per_token": found.copies_per_token,
         "launches_per_token": found.launches_per_token,
         "token_source": steps.source,
-        "inventory": json.loads(found.inventory().to_json(orient="records")),
+        "inventory": json.loads(inventory.to_json(orient="records")),
     }
     emit(as_json, facts, report.show_syncs, trace.notes)
 
@@ -172,10 +185,13 @@ def syncs(path: Path, within: str | None, bounds: tuple[int | None, int | None],
 @click.command()
 @trace_options
 @untraced_option
+@table_option(
+    "one row per gap, as recorded: the step before it, device, and in ns start, end, gap and its causes sync, "
+    "copy, launch, host and other (process or thread), which add up to gap"
+)
 def gaps(
-    path: Path, within: str | None, bounds: tuple[int | None, int | None], as_json: bool,
-    untraced_tokens_per_s: float | None,
-) -> None:  # fmt: skip
+    path: Path, within: str | None, bounds: Bounds, as_json: bool, untraced_tokens_per_s: float | None, save: Save
+) -> None:
     """How long the device idles between tokens, and what that time is made of.
 
     \b
@@ -186,6 +202,7 @@ def gaps(
 
     trace, steps = load(path, within, bounds)
     found = gap_report(trace, steps, untraced_tokens_per_s or run_json.steps_per_s(trace, within))
+    save(found.table)
     shown = found.corrected() if untraced_tokens_per_s else found
     facts = {
         "schema": "intertoken.gaps/1",
@@ -208,12 +225,14 @@ def gaps(
 
 @click.command()
 @trace_options
-def streams(path: Path, within: str | None, bounds: tuple[int | None, int | None], as_json: bool) -> None:
+@table_option("one row per stream: device, stream, kernels, copies, bytes (copied), busy_us, compute_us, busy_share")
+def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save) -> None:
     """How busy each stream is, and how much streams overlap."""
     from tracer.analysis.streams import stream_report
 
     trace, steps = load(path, within, bounds)
     found = stream_report(trace, steps)
+    save(found.streams)
     facts = {
         "schema": "intertoken.streams/1",
         "steps": len(steps),

@@ -218,6 +218,13 @@ def show_streams(facts: dict[str, Any]) -> None:
         )
 
 
+def show_events(facts: dict[str, Any]) -> None:
+    """`intertoken events`."""
+    console = _console()
+    console.print(Text(f"{facts['rows']:,} rows of {facts['table']}: {facts['holds']}"))
+    console.print(_grid(facts["columns"]))
+
+
 def show_converted(facts: dict[str, Any]) -> None:
     """`intertoken convert`."""
     _console().print(Text(f"{facts['target']}: {facts['events']:,} events"))

@@ -23,6 +23,13 @@ def tokens_per_s(trace: Trace, within: str | None = None) -> float | None:
     return _number(_range(trace, within).get("tokens_per_s")) if within else _median(trace, "tokens_per_s")
 
 
+def tokens_per_s_spread(trace: Trace) -> tuple[float, float] | None:
+    """The lowest and the highest rate of the repeats whose median `tokens_per_s` is, or None."""
+    measured = _object(_object(_run(trace), "measured"), "tokens_per_s")
+    low, high = _number(measured.get("low")), _number(measured.get("high"))
+    return None if low is None or high is None else (low, high)
+
+
 def steps_per_s(trace: Trace, within: str | None = None) -> float | None:
     """The rate of token steps, measured without a profiler, or None. At batch 1 it is the rate of tokens."""
     return tokens_per_s(trace, within) if within else _median(trace, "steps_per_s") or _median(trace, "tokens_per_s")

@@ -126,8 +126,8 @@ TABLES: Final[dict[str, Table]] = {
     for t in (
         Table("kernels", "CUPTI_ACTIVITY_KIND_KERNEL", (
             *_SPAN, *_ON_STREAM,
-            Column("name", NAME, "demangledName"),
-            Column("short_name", NAME, "shortName"),
+            Column("name", NAME, "demangledName", "in full, demangled"),
+            Column("short_name", NAME, "shortName", "without arguments and template"),
             Column("grid_x", nsys="gridX"), Column("grid_y", nsys="gridY"), Column("grid_z", nsys="gridZ"),
             Column("block_x", nsys="blockX"), Column("block_y", nsys="blockY"),
             Column("block_z", nsys="blockZ"),

@@ -9,8 +9,9 @@ from typing import Final
 import plotly.graph_objects as go
 
 from dashboard.palette import COLOURS, FONT, THEMES
+from dashboard.store import Run
 from dashboard.text import markup
-from dashboard.units import duration, ticks
+from dashboard.units import duration, microseconds, ticks
 
 CAUSE_COLOURS: Final = {
     "sync": COLOURS["sync"],
@@ -37,6 +38,24 @@ class Causes:
     def total_us(self) -> float:
         """The mean gap, µs."""
         return sum(self.causes_us.values())
+
+
+def causes_of(runs: Sequence[Run]) -> list[Causes]:
+    """What the gaps of these runs are made of, with what a reader must know of each."""
+    found = []
+    for run in runs:
+        summary = run.summary
+        if not summary.causes_us:
+            continue
+        notes = [f"median {microseconds(summary.gap_p50_us)}"]
+        if summary.warning is not None:
+            notes.append(f"traced ({summary.graph_trace} level): inflated")
+            if summary.untraced_gap_us is not None:
+                notes.append(f"untraced {microseconds(summary.untraced_gap_us)}")
+        if summary.distortion is not None and summary.distortion != 1.0:
+            notes.append(f"distortion {summary.distortion:.2f}")
+        found.append(Causes(run.name, summary.causes_us, " · ".join(notes)))
+    return found
 
 
 def causes_figure(runs: Sequence[Causes], theme: str) -> go.Figure:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pandas as pd
+import plotly.graph_objects as go
 
-from dashboard.figures.timeline import Drawing
+from dashboard.figures.timeline import MARGIN, Drawing, height_of, timeline_figure
 from dashboard.store import Run
 from dashboard.timeline import align
 from dashboard.timeline.layout import Panel, panels
@@ -33,6 +34,20 @@ def token_of(runs: Sequence[Run], view: View) -> int:
 
 def _tokens(runs: Sequence[Run]) -> list[align.Tokens]:
     return [run.tokens for run in runs if run.tokens is not None]
+
+
+def timeline(runs: Sequence[Run], view: View, theme: str, width: int) -> tuple[go.Figure, int]:
+    """The timeline figure of these runs in this view, `width` px wide with its margins, and its height, px."""
+    plot = min(max(width - MARGIN["l"] - MARGIN["r"], 300), 4000)
+    drawings = draw(runs, view, plot)
+    origin = f"{view.align} of token {token_of(runs, view)}’s compute"
+    return timeline_figure(drawings, limits_of(runs, view), origin, theme, plot), height_of(drawings)
+
+
+def range_of(runs: Sequence[Run], view: View, what: str) -> tuple[int, int] | None:
+    """The range that shows "gap" (those after the view's token), "all" tokens, or "token" (None: one and its gap)."""
+    ranges = {"gap": align.gap_range, "all": align.whole_range}
+    return ranges[what](_tokens(runs), token_of(runs, view), view.align) if what in ranges else None
 
 
 def draw(runs: Sequence[Run], view: View, width: int) -> list[Drawing]:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from dashboard.app import create_app
 from dashboard.cli import dashboard
-from dashboard.pages.overview.callbacks import causes_of, extremes, nothing_to_show
+from dashboard.figures.causes import causes_of
+from dashboard.pages.overview.callbacks import extremes, nothing_to_show
 from dashboard.pages.overview.events import Event, after
 from dashboard.pages.overview.table import COLUMNS, columns, row
 from dashboard.store import Run, RunStore, find_traces

@@ -1,4 +1,4 @@
-"""Recordings that appear whole or not at all."""
+"""Recordings and other files that appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ from tracer.errors import TraceError
 
 
 @contextmanager
-def appearing(path: Path) -> Iterator[Path]:
+def appearing(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """A place beside `path`, for a file or a directory that becomes `path` when the block ends; gone if it fails.
 
+    `replace` lets it take the place of a file.
+
     Raises:
-        TraceError: the path exists or cannot be written.
+        TraceError: the path exists and is not to be replaced, or it cannot be written.
     """
-    if path.exists():
+    if path.exists() and not replace:
         raise TraceError(f"{path}: exists already; choose another name")
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial
-        os.rename(partial, path)
+        os.replace(partial, path)
     except OSError as error:
         raise TraceError(f"{path}: cannot be written: {error.strerror}") from error
     finally:

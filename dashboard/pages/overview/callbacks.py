@@ -13,15 +13,14 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.figures.causes import Causes, causes_figure, causes_height
-from dashboard.figures.timeline import MARGIN, height_of, timeline_figure
+from dashboard.figures.causes import causes_figure, causes_height, causes_of
 from dashboard.pages.graph.view import GraphView
 from dashboard.pages.overview.events import Event, after
 from dashboard.pages.overview.table import columns, height, row
 from dashboard.store import Run, RunStore
 from dashboard.text import plain
-from dashboard.timeline.scene import draw, limits_of, picked, token_of
-from dashboard.units import duration, microseconds
+from dashboard.timeline.scene import picked, timeline, token_of
+from dashboard.units import duration
 from dashboard.view import View
 from tracer.errors import FormatError
 
@@ -167,15 +166,12 @@ def _render(app: Dash, store: RunStore) -> None:
     def render(screen: dict[str, Any], data: dict[str, Any]) -> tuple[Any, ...]:
         view, theme = View.from_data(data), str(screen["scheme"])
         runs = store.chosen(view.runs or ())
-        width = min(max(int(screen["width"]) - MARGIN["l"] - MARGIN["r"], 300), 4000)
-        drawings = draw(runs, view, width)
-        origin = f"{view.align} of token {token_of(runs, view)}’s compute"
-        figure = timeline_figure(drawings, limits_of(runs, view), origin, theme, width)
+        figure, tall = timeline(runs, view, theme, int(screen["width"]))
         causes = causes_of(runs)
         said = "; ".join(f"{c.name}: {duration(c.total_us * 1e3)} ({c.note})" for c in causes)
         return (
             figure,
-            {"height": f"{height_of(drawings)}px"},
+            {"height": f"{tall}px"},
             _SHOWN if runs else _HIDDEN,
             causes_figure(causes, theme),
             {"height": f"{causes_height(causes)}px"},
@@ -218,24 +214,6 @@ def node_of_click(click: dict[str, Any] | None, view: View, runs: Sequence[Run])
     link = GraphView(run.key, tensor.name, token=token_of(runs, view), theme=view.theme).link()
     words = f" {plain(tensor.op, 60)} · stream {kernel['stream']} · {duration(kernel['end'] - kernel['start'])} "
     return [html.B(plain(tensor.name, 80)), words, html.A("Show in graph", href=link, id="to-graph")]
-
-
-def causes_of(runs: Sequence[Run]) -> list[Causes]:
-    """What the gaps of these runs are made of, with what a reader must know of each."""
-    found = []
-    for run in runs:
-        summary = run.summary
-        if not summary.causes_us:
-            continue
-        notes = [f"median {microseconds(summary.gap_p50_us)}"]
-        if summary.warning is not None:
-            notes.append(f"traced ({summary.graph_trace} level): inflated")
-            if summary.untraced_gap_us is not None:
-                notes.append(f"untraced {microseconds(summary.untraced_gap_us)}")
-        if summary.distortion is not None and summary.distortion != 1.0:
-            notes.append(f"distortion {summary.distortion:.2f}")
-        found.append(Causes(run.name, summary.causes_us, " · ".join(notes)))
-    return found
 
 
 def nothing_to_show(runs: Sequence[Run]) -> str:

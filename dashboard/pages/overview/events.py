@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dashboard.store import Run
-from dashboard.timeline import align
-from dashboard.timeline.scene import limits_of, token_of
+from dashboard.timeline.scene import limits_of, range_of, token_of
 from dashboard.view import ALIGNMENTS, MOST_RUNS, View, span, zoom
 
 _ZOOMS = {"zoom-in": (0.5, 0.0), "zoom-out": (2.0, 0.0), "pan-left": (1.0, -0.35), "pan-right": (1.0, 0.35)}
@@ -47,19 +46,10 @@ def after(view: View, event: Event, runs: Sequence[Run], scheme: str = "light") 
         case Event(source) if source in _ZOOMS:
             return replace(view, range=zoom(limits_of(runs, view), *_ZOOMS[source]))
         case Event(source) if source in _SHOWS:
-            return replace(view, range=_range(source, view, runs))
+            return replace(view, range=range_of(runs, view, source.removeprefix("show-")))
         case Event("theme"):
             return replace(view, theme="light" if scheme == "dark" else "dark")
     return view
-
-
-def _range(source: str, view: View, runs: Sequence[Run]) -> tuple[int, int] | None:
-    tokens = [run.tokens for run in runs if run.tokens is not None]
-    if source == "show-gap":
-        return align.gap_range(tokens, token_of(runs, view), view.align)
-    if source == "show-all":
-        return align.whole_range(tokens, token_of(runs, view), view.align)
-    return None
 
 
 def _ordered(before: Sequence[str], keys: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,63 @@
+"""A figure as a PNG or SVG file, drawn by the Chrome or Chromium of this machine through kaleido."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from dashboard.palette import COLOURS, NAMES, THEMES
+from tracer.errors import UsageError
+
+IMAGES = (".svg", ".png")
+_LEGEND = 34  # px
+
+
+def with_legend(figure: go.Figure, height: int, theme: str) -> tuple[go.Figure, int]:
+    """A timeline that stands alone: on the theme's own surface, with its colours named below; and its new height, px.
+
+    `height` is what the timeline needs.
+    """
+    look = THEMES[theme]
+    drawn = {trace.name for trace in figure.data}
+    for kind in (kind for kind in COLOURS if kind in drawn):
+        square = {"symbol": "square", "size": 11, "color": COLOURS[kind], "line": {"width": 0}}
+        figure.add_scatter(x=[None], y=[None], mode="markers", marker=square, name=NAMES[kind], showlegend=True)
+    legend = {"orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom",
+              "font": {"color": look.muted}, "itemsizing": "trace"}  # fmt: skip
+    figure.update_layout(paper_bgcolor=look.surface, plot_bgcolor=look.surface, showlegend=True, legend=legend)
+    figure.update_layout(margin_b=figure.layout.margin.b + _LEGEND)
+    return figure, height + _LEGEND
+
+
+def image(figure: go.Figure, suffix: str, width: int, height: int, scale: float) -> bytes:
+    """The figure as a picture; nothing is fetched for it.
+
+    Args:
+        figure: to be drawn.
+        suffix: one of `IMAGES`.
+        width, height: px.
+        scale: pixels of a PNG per px.
+
+    Raises:
+        UsageError: kaleido or a browser is missing, or the browser fails.
+    """
+    try:
+        import kaleido
+        from kaleido.errors import BrowserClosedError, BrowserFailedError, ChromeNotFoundError, KaleidoError
+    except ImportError:
+        raise UsageError("pictures need kaleido: pip install 'intertoken[image]'") from None
+    sharpness = scale if suffix == ".png" else 1
+    options = {"format": suffix.removeprefix("."), "width": width, "height": height, "scale": sharpness}
+    try:
+        return bytes(kaleido.calc_fig_sync(figure, opts=options, kopts={"mathjax": False}))
+    except ChromeNotFoundError:
+        raise UsageError(
+            "pictures are drawn by Chrome or Chromium, and there is none; install one (Debian: apt-get install "
+            "chromium) or name it in the environment variable BROWSER_PATH"
+        ) from None
+    except (BrowserFailedError, BrowserClosedError, KaleidoError) as problem:
+        raise UsageError(f"Chrome or Chromium does not draw: {_first_line(problem)}") from None
+
+
+def _first_line(problem: Exception) -> str:
+    said = problem.args[0] if problem.args else "it closed"
+    return str(said[0] if isinstance(said, tuple) and said else said).strip().splitlines()[0]

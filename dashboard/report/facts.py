@@ -1,0 +1,265 @@
+"""The figures of a comparison: what each run says of itself, and how far it is from the first one, the base.
+
+Differences are those of the figures shown, no more: whether they would come out again is not judged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from dashboard.figures.causes import CAUSE_COLOURS
+from dashboard.store import Run
+from dashboard.text import plain
+from dashboard.units import duration, microseconds
+from tracer import run_json
+
+_NONE: Final = "–"
+Change = Callable[[float, float], str]
+"""(a figure, the base's) -> their difference in words."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure of one run, and its difference from the base where there is one to state."""
+
+    text: str
+    change: str = ""
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One line of the table: its label, what it means, and a cell per run."""
+
+    label: str
+    meaning: str
+    cells: list[Cell]
+    is_code: bool = False
+
+
+@dataclass(frozen=True)
+class Card:
+    """A run at a glance: its rate and its gap as a reader should quote them, each with what qualifies it."""
+
+    name: str
+    strategy: str
+    rate: Cell
+    rate_note: str
+    gap: Cell
+    gap_note: str
+    calls: str
+
+
+def cards(runs: Sequence[Run]) -> list[Card]:
+    """The runs at a glance, the base first."""
+    return [_card(run, runs[0]) for run in runs]
+
+
+def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
+    """Heading -> its facts; facts that no run knows are left out."""
+    groups = {
+        "What ran": [
+            _words("Model", "", [r.summary.model for r in runs]),
+            _words("Device", "", [r.summary.gpu or r.summary.backend for r in runs]),
+            _words("Strategy asked for", "as run.json says", [r.summary.configured for r in runs]),
+            _words("Streams", "one, or branches on several", [r.summary.concurrency for r in runs]),
+            _words("Token steps", "and what they were found from", [_steps(r) for r in runs]),
+            _words("Recording", "", [_level(r) for r in runs]),
+        ],
+        "Speed": [
+            _figures("Tokens/s", "without a profiler: median of the repeats", runs, _rate, _per_second, _percent),
+            _words("lowest – highest", "of the repeats", [_spread(r) for r in runs]),
+            _figures("Tokens/s as recorded", "one per step", runs, _recorded_rate,
+                     _per_second, _percent, recorded=True),
+            _figures("Distortion", "period of the recording / untraced period", runs,
+                     lambda r: r.summary.distortion, lambda value: f"{value:.2f}"),
+        ],
+        "Inter-token gap": [
+            _time("p50", "median, as recorded", runs, lambda r: r.summary.gap_p50_us),
+            _time("p90", "90th percentile, as recorded", runs, lambda r: r.summary.gap_p90_us),
+            _time("mean", "as recorded", runs, lambda r: None if r.gaps is None else r.gaps.gap_us["mean"]),
+            _time("p50, untraced", "1 / (untraced tokens/s) − compute of the step", runs,
+                  lambda r: r.summary.untraced_gap_us, recorded=False),
+        ],
+        "What it is made of (mean, as recorded)": [
+            _time(cause, "", runs, partial(_cause, cause)) for cause in CAUSE_COLOURS
+        ],
+        "Per token": [
+            _figures("Host syncs", "", runs, lambda r: r.summary.syncs_per_token, _count, _difference),
+            _figures("Copies", "", runs, lambda r: r.summary.copies_per_token, _count, _difference),
+            _figures("Launches", "of kernels or graphs", runs, lambda r: r.summary.launches_per_token, _count,
+                     _difference),
+            _time("Compute", "first start to last end, median", runs,
+                  lambda r: None if r.gaps is None else r.gaps.compute_us),
+            _words("Class", "that most input copies follow", [_class(r) for r in runs]),
+            _words("Signature", "the host calls of the commonest step, in order",
+                   [r.summary.signature or "" for r in runs], is_code=True),
+        ],
+    }  # fmt: skip
+    known = {name: [f for f in facts if any(c.text != _NONE for c in f.cells)] for name, facts in groups.items()}
+    return {name: facts for name, facts in known.items() if facts}
+
+
+def cautions(runs: Sequence[Run]) -> list[str]:
+    """What a reader must know before believing a difference: unlike runs first, then each run's own warning."""
+    base = runs[0]
+    said = []
+    for other in runs[1:]:
+        asked = [(what, f(base), f(other)) for what, f in _CONDITIONS.items()]
+        unlike = [f"{what} {plain(theirs, 60)} instead of {plain(own, 60)}" for what, own, theirs in asked
+                  if own and theirs and own != theirs]  # fmt: skip
+        if unlike:
+            said.append(f"{_name(other)} differs from the base in more than its strategy: {', '.join(unlike)}.")
+        if not _alike(base, other):
+            said.append(
+                f"{_name(other)} was recorded otherwise than the base ({_level(other)}; {_level(base)}): "
+                "times of the recordings are not set against each other."
+            )
+    for run in runs:
+        notes = [run.summary.warning, run.summary.problem, *(run.trace.notes if run.trace is not None else [])]
+        said += [f"{_name(run)}: {plain(note)}." for note in notes if note]
+    return said
+
+
+_CONDITIONS: Final[dict[str, Callable[[Run], str]]] = {
+    "model": lambda run: run.summary.model,
+    "device": lambda run: run.summary.gpu,
+    "backend": lambda run: run.summary.backend,
+    "streams": lambda run: run.summary.concurrency,
+}
+
+
+def _card(run: Run, base: Run) -> Card:
+    summary = run.summary
+    (rate, traced), (base_rate, base_traced) = _headline_rate(run), _headline_rate(base)
+    (gap, inflated), (base_gap, base_inflated) = _headline_gap(run), _headline_gap(base)
+    rates_compare = run is not base and traced == base_traced and (not traced or _alike(run, base))
+    gaps_compare = run is not base and inflated == base_inflated and (not inflated or _alike(run, base))
+    counts = (
+        ("sync", "syncs", summary.syncs_per_token),
+        ("copy", "copies", summary.copies_per_token),
+        ("launch", "launches", summary.launches_per_token),
+    )
+    return Card(
+        name=_name(run),
+        strategy=_class(run),
+        rate=_cell(rate, base_rate if rates_compare else None, _per_second, _percent),
+        rate_note="tokens/s, traced" if traced else f"tokens/s ({_spread(run)})" if _spread(run) else "tokens/s",
+        gap=_cell(gap, base_gap if gaps_compare else None, microseconds, _time_difference),
+        gap_note=f"gap (median{', inflated by tracing' if inflated else ', untraced' if run.inflated else ''})",
+        calls=", ".join(f"{_count(n)} {one if n == 1 else many}" for one, many, n in counts if n is not None),
+    )
+
+
+def _headline_rate(run: Run) -> tuple[float | None, bool]:
+    """Tokens per second, untraced where that is known, and whether it is the recording's own."""
+    untraced = run.summary.tokens_per_s
+    return (run.summary.traced_tokens_per_s, True) if untraced is None else (untraced, False)
+
+
+def _headline_gap(run: Run) -> tuple[float | None, bool]:
+    """The median gap, µs, untraced where that is known, and whether tracing inflates it."""
+    if run.inflated and run.summary.untraced_gap_us is not None:
+        return run.summary.untraced_gap_us, False
+    return run.summary.gap_p50_us, run.inflated
+
+
+def _figures(
+    label: str, meaning: str, runs: Sequence[Run], value: Callable[[Run], float | None], form: Callable[[float], str],
+    change: Change | None = None, recorded: bool = False,
+) -> Fact:  # fmt: skip
+    """A line of numbers. `recorded` ones are set against the base only where both were recorded alike."""
+    base = runs[0]
+    compare = [run is not base and (_alike(run, base) or not recorded) for run in runs]
+    of_base = [value(base) if comparable else None for comparable in compare]
+    return Fact(label, meaning, [_cell(value(run), its, form, change) for run, its in zip(runs, of_base, strict=True)])
+
+
+def _time(
+    label: str, meaning: str, runs: Sequence[Run], value: Callable[[Run], float | None], recorded: bool = True
+) -> Fact:
+    """A line of times in µs."""
+    return _figures(label, meaning, runs, value, microseconds, _time_difference, recorded)
+
+
+def _words(label: str, meaning: str, texts: Sequence[str], is_code: bool = False) -> Fact:
+    return Fact(label, meaning, [Cell(plain(text, 300) or _NONE) for text in texts], is_code)
+
+
+def _cell(value: float | None, of_base: float | None, form: Callable[[float], str], change: Change | None) -> Cell:
+    """A number, and what it is to the base's, None where they are not to be compared."""
+    if value is None:
+        return Cell(_NONE)
+    return Cell(form(value), "" if change is None or of_base is None else change(value, of_base))
+
+
+def _percent(value: float, base: float) -> str:
+    return _signed(f"{(value / base - 1) * 100:+.1f} %")
+
+
+def _difference(value: float, base: float) -> str:
+    return _signed(f"{value - base:+g}") if value != base else "±0"
+
+
+def _time_difference(us: float, base: float) -> str:
+    percent = (us / base - 1) * 100 if base > 0 else 0.0
+    share = f" ({_signed(f'{percent:+.0f} %')})" if abs(percent) >= 0.5 else ""
+    return f"{'+' if us > base else ''}{duration((us - base) * 1e3)}{share}" if us != base else "±0"
+
+
+def _signed(number: str) -> str:
+    return number.replace("-", "−")
+
+
+def _per_second(value: float) -> str:
+    return f"{value:,.1f}"
+
+
+def _count(value: float) -> str:
+    return f"{value:,g}"
+
+
+def _rate(run: Run) -> float | None:
+    return run.summary.tokens_per_s
+
+
+def _cause(cause: str, run: Run) -> float | None:
+    return run.summary.causes_us.get(cause)
+
+
+def _recorded_rate(run: Run) -> float | None:
+    return run.summary.traced_tokens_per_s
+
+
+def _spread(run: Run) -> str:
+    spread = run_json.tokens_per_s_spread(run.trace) if run.trace is not None else None
+    return "" if spread is None else " – ".join(map(_per_second, spread))
+
+
+def _steps(run: Run) -> str:
+    found = {"nvtx": "NVTX ranges", "calls": "repeating calls"}
+    return "" if run.steps is None else f"{len(run.steps)}, from {found[run.steps.source]}"
+
+
+def _level(run: Run) -> str:
+    level = {"graph": "CUDA graphs whole", "node": "CUDA graphs node by node", "none": "no CUDA graphs", None: ""}
+    source = run.summary.source
+    tool = "our host recorder" if source == "host" else plain(source, 60) or "unknown source"
+    state = "traced" if run.inflated else "no profiler"
+    return ", ".join(part for part in (tool, state, level[run.summary.graph_trace]) if part)
+
+
+def _class(run: Run) -> str:
+    share = run.summary.strategy_share
+    return f"{run.summary.strategy or ''}{f' ({share:.0%})' if share is not None else ''}"
+
+
+def _alike(run: Run, base: Run) -> bool:
+    """Whether tracing does the same to both recordings."""
+    return (run.inflated, run.summary.graph_trace) == (base.inflated, base.summary.graph_trace)
+
+
+def _name(run: Run) -> str:
+    return plain(run.name, 90)

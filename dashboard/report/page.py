@@ -1,0 +1,106 @@
+"""The report: runs -> one HTML document with everything in it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import plotly.graph_objects as go
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from dashboard.figures.causes import CAUSE_COLOURS, causes_figure, causes_height, causes_of
+from dashboard.palette import COLOURS, NAMES, THEMES
+from dashboard.report.facts import cards, cautions, groups_of_facts
+from dashboard.store import Run
+from dashboard.text import plain
+from dashboard.timeline.scene import range_of, timeline, token_of
+from dashboard.view import View
+
+_HERE: Final = Path(__file__).parent
+_STYLES: Final = (_HERE.parent / "assets" / "page.css", _HERE / "report.css")
+_WIDE: Final = 1140  # px: what a timeline needs to be read; narrower screens move it sideways
+_NARROW: Final = 560
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure in every theme, and its size in px: a height, and a least width up to which it shrinks with the page."""
+
+    figures: dict[str, go.Figure]
+    height: int
+    narrowest: int = _WIDE
+
+    def data(self) -> dict[str, Any]:
+        """What report.js draws."""
+        return {
+            "themes": {theme: json.loads(str(figure.to_json())) for theme, figure in self.figures.items()},
+            "height": self.height, "narrowest": self.narrowest, "widest": _WIDE,
+        }  # fmt: skip
+
+
+def report_page(runs: Sequence[Run], token: int | None = None) -> str:
+    """The comparison of runs that have token steps, the first being the base.
+
+    Args:
+        runs: one to `view.MOST_RUNS` of them.
+        token: the token at which their timelines are aligned; None for the most typical one.
+    """
+    view = View(tuple(run.key for run in runs), token)
+    gap, one_token, causes = _timeline(runs, view, "gap"), _timeline(runs, view, "token"), _causes(runs)
+    plots = {"gap": gap, "token": one_token} | ({"causes": causes} if causes else {})
+    drawn = {trace["name"] for plot in (gap, one_token) for trace in plot.figures["light"].data}
+    data = json.dumps({name: plot.data() for name, plot in plots.items()}).replace("<", r"\u003c")
+    library, script = get_plotlyjs(), (_HERE / "report.js").read_text(encoding="utf-8")
+    environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined,
+                              trim_blocks=True, lstrip_blocks=True)  # fmt: skip
+    return environment.get_template("page.html").render(
+        names=[plain(run.name, 90) for run in runs],
+        cards=cards(runs),
+        groups=groups_of_facts(runs),
+        cautions=cautions(runs),
+        token=token_of(runs, view),
+        plots=plots,
+        kinds={NAMES[kind]: colour for kind, colour in COLOURS.items() if kind in drawn},
+        causes=CAUSE_COLOURS,
+        policy=_policy(library, script),
+        style=Markup("\n".join(path.read_text(encoding="utf-8") for path in _STYLES)),  # ours, like the scripts
+        library=Markup(library),
+        script=Markup(script),
+        data=Markup(data),
+        version=version("intertoken"),
+    )
+
+
+def _policy(*scripts: str) -> Markup:
+    """A content security policy: exactly these scripts run, and nothing is fetched from anywhere.
+
+    Plotly sets styles of its own, so these are not restricted; fonts, images and requests would be.
+    """
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    own = f"script-src {allowed}; style-src 'unsafe-inline'"
+    return Markup(f"default-src 'none'; {own}; base-uri 'none'; form-action 'none'")
+
+
+def _timeline(runs: Sequence[Run], view: View, what: str) -> Plot:
+    seen = replace(view, range=range_of(runs, view, what))
+    drawn = {theme: timeline(runs, seen, theme, _WIDE) for theme in THEMES}
+    for figure, _ in drawn.values():
+        low, high = figure.layout.xaxis.range  # only this was drawn
+        figure.update_xaxes(minallowed=low, maxallowed=high)
+    return Plot({theme: figure for theme, (figure, _) in drawn.items()}, drawn["light"][1])
+
+
+def _causes(runs: Sequence[Run]) -> Plot | None:
+    causes = causes_of(runs)
+    if not causes:
+        return None
+    return Plot({theme: causes_figure(causes, theme) for theme in THEMES}, causes_height(causes), _NARROW)

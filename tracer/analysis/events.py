@@ -1,0 +1,47 @@
+"""The events of one table, each with the token step that it belongs to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from tracer.analysis.tokens import activity_steps, find_steps
+from tracer.errors import EmptyTraceError, UsageError
+from tracer.schema import MISSING
+from tracer.trace import Trace
+
+
+def events_of(
+    trace: Trace, name: str, within: str | None = None, bounds: tuple[int | None, int | None] = (None, None)
+) -> pd.DataFrame:
+    """The rows of a table; those of a table with times have a column `step` in front, MISSING for no step.
+
+    Args:
+        trace: the recording.
+        name: of the table, one of `schema.TABLES`.
+        within: only events of the steps inside the NVTX ranges of this text.
+        bounds: only events of these steps, as in a slice.
+
+    Raises:
+        EmptyTraceError: steps are asked for, and there are none.
+        UsageError: steps are asked for of a table without times.
+    """
+    table = trace[name]
+    chosen = within is not None or bounds != (None, None)
+    if "start" not in table:
+        if chosen:
+            raise UsageError(f"{name} has no times, so --range and --steps cannot choose from it")
+        return table
+    try:
+        steps = find_steps(trace, within=within).select(*bounds)
+    except EmptyTraceError:
+        if chosen:
+            raise
+        return table.assign(step=np.int64(MISSING))[["step", *table]]
+    if "thread" in table:
+        at = steps.of(*(table[c].to_numpy() for c in ("start", "process", "thread")))
+    else:
+        at = activity_steps(trace, steps, table)
+    numbers = np.append(steps.table["step"].to_numpy(), MISSING)  # position -1 is its last
+    rows = table.assign(step=numbers[at])[["step", *table]]
+    return rows[rows["step"] != MISSING].reset_index(drop=True) if chosen else rows

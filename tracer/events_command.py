@@ -1,0 +1,47 @@
+"""`intertoken events`: the rows of one table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from tracer import report
+from tracer.commands import Bounds, emit, trace_options
+from tracer.schema import TABLES
+from tracer.tables import Save, table_option
+
+
+@click.command()
+@trace_options
+@click.argument("table_name", metavar="TABLE", type=click.Choice(list(TABLES)))
+@table_option("the columns that the command lists without this option")
+def events(path: Path, table_name: str, within: str | None, bounds: Bounds, as_json: bool, save: Save) -> None:
+    """One table of the recording: kernels, memcpys, memsets, api, syncs, nvtx, ...
+
+    Prints what the table holds; --table writes its rows, --json prints them. Events carry the token step that they
+    belong to (a kernel to the step that launched it), -1 for none; --range and --steps leave out the others.
+
+    \b
+    Example:
+      intertoken events rep.sqlite kernels --table kernels.csv
+    """
+    from tracer.analysis.events import events_of
+    from tracer.formats import read
+
+    with report.reading(path):
+        trace = read(path)
+    rows = events_of(trace, table_name, within, bounds)
+    save(rows)
+    documented = {column.name: column.doc for column in TABLES[table_name].columns}
+    facts = {
+        "schema": "intertoken.events/1",
+        "table": table_name,
+        "holds": TABLES[table_name].doc,
+        "rows": len(rows),
+        "columns": {name: documented.get(name, "token step, or -1") for name in map(str, rows)},
+    }
+    if as_json:
+        facts["events"] = json.loads(rows.to_json(orient="records"))
+    emit(as_json, facts, report.show_events, trace.notes)

@@ -1,0 +1,52 @@
+"""Analysis tables as files for other programs: CSV or Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+import click
+import pandas as pd
+
+from tracer.output import check_output, write_output
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Save = Callable[[pd.DataFrame], None]
+"""What a command with a table calls once its table is known."""
+
+_WRITERS: Final[dict[str, Callable[[pd.DataFrame, Path], None]]] = {
+    ".csv": lambda table, path: table.to_csv(path, index=False),
+    ".parquet": lambda table, path: table.to_parquet(path, index=False),
+}
+
+
+def table_option(holds: str) -> Callable[[Command], Command]:
+    """--table and --force for a command, which gets `save`, to be called with its table; `holds` says what is in it."""
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def saving(*args: Any, table: Path | None, force: bool, **options: Any) -> None:
+            command(*args, save=_saver(table, force), **options)
+
+        options = (
+            click.option("--force", is_flag=True, help="Replace the table's FILE."),
+            click.option("--table", metavar="FILE", type=click.Path(path_type=Path),
+                         help=f"Also write a table, as FILE's suffix says (.csv or .parquet): {holds}."),
+        )  # fmt: skip
+        decorated = saving
+        for option in options:
+            decorated = option(decorated)
+        return cast(Command, decorated)
+
+    return decorate
+
+
+def _saver(path: Path | None, replace: bool) -> Save:
+    """What writes a table to the path, checked before anything is read; without a path it does nothing."""
+    if path is None:
+        return lambda table: None
+    check_output(path, "a table", _WRITERS, replace=replace)
+    write = _WRITERS[path.suffix.lower()]
+    return lambda table: write_output(path, partial(write, table), replace=replace)
