@@ -58,9 +58,9 @@ def calibrate(path: Path, output: Path, force: bool, as_json: bool, **options: A
     console = Console(stderr=True, quiet=as_json or not sys.stderr.isatty())
     with console.status(f"reading {path}"):
         try:
-            trace = read(path)
+            trace = read(path, whole=False)
             beside = path / "node"
-            node = read(beside) if beside.is_dir() else trace
+            node = read(beside, whole=False) if beside.is_dir() else trace
             profile = profile_of(trace, node, output.stem, **options)
         except TraceError as problem:
             text = str(problem)

@@ -80,7 +80,7 @@ def record_traced(
         ExecutionError: a pass failed; its own message is passed on.
     """
     run = json.loads((directory / RUN_FILE).read_text(encoding="utf-8"))
-    light, tokens = read(directory), configuration.tokens
+    light, tokens = read(directory, whole=False), configuration.tokens
     short = replace(configuration, repeats=1, tokens=min(tokens, MOST_TRACED_TOKENS), reserve=tokens)
     figures = {LIGHT: pass_figures(light)}
     measured = run["measured"]

@@ -31,7 +31,7 @@ def events(path: Path, table_name: str, within: str | None, bounds: Bounds, as_j
     from tracer.formats import read
 
     with report.reading(path):
-        trace = read(path)
+        trace = read(path, whole=False)
     rows = events_of(trace, table_name, within, bounds)
     save(rows)
     documented = {column.name: column.doc for column in TABLES[table_name].columns}
