@@ -164,17 +164,17 @@ def _waited_for(trace: Trace, calls: pd.DataFrame) -> tuple[NDArray[np.object_],
     names = np.full(len(calls), "", dtype=object)
     until = np.full(len(calls), -1, dtype=np.int64)
     is_sync = (calls["letter"] == SYNC).to_numpy()
-    activities = trace.activities()
+    activities = trace.activities()[["process", "stream", "end", "name"]]
+    process_of, stream_of, end_of = (activities[column].to_numpy() for column in ("process", "stream", "end"))
+    name_of = activities["name"].array
     for key, rows in calls[is_sync].groupby(["process", "stream"]).indices.items():
         process, stream = cast("tuple[int, int]", key)
         index = np.flatnonzero(is_sync)[rows]
-        mine = activities[activities["process"] == process]
-        if stream >= 0:
-            mine = mine[mine["stream"] == stream]
-        mine = mine.sort_values("end", kind="stable")
-        ends = mine["end"].to_numpy()
+        mine = np.flatnonzero((process_of == process) & ((stream_of == stream) | (stream < 0)))
+        mine = mine[np.argsort(end_of[mine], kind="stable")]
+        ends = end_of[mine]
         last = np.searchsorted(ends, calls["end"].to_numpy()[index], side="right") - 1
         waited = (last >= 0) & (ends[last] > calls["start"].to_numpy()[index]) if len(ends) else last >= 0
-        names[index[waited]] = mine["name"].to_numpy(dtype=object)[last[waited]]
+        names[index[waited]] = np.asarray(name_of[mine[last[waited]]], dtype=object)
         until[index[waited]] = ends[last[waited]]
     return names, until
