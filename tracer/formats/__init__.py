@@ -10,13 +10,15 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tracer.errors import FormatError, TraceError
 from tracer.trace import Trace
+
+Writer = Callable[[Trace, Path], Sequence[str] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +29,25 @@ class Format:
         name: for messages.
         suffix: what a file of this format ends with when written; "" for a directory.
         sniff: whether a path holds this format, judged by its content.
-        read: path -> Trace; raises FormatError with one clear line.
-        write: (trace, path); None where the format can only be read.
+        read: path -> Trace, raises FormatError with one clear line; None where the format can only be written.
+        write: (trace, path) -> what the file says otherwise than the trace, if anything; None where the format can
+            only be read.
         aliases: other suffixes under which it is written too.
+        lossless: whether what was written is read back the same.
     """
 
     name: str
     suffix: str
     sniff: Callable[[Path], bool]
-    read: Callable[[Path], Trace]
-    write: Callable[[Trace, Path], None] | None = None
+    read: Callable[[Path], Trace] | None
+    write: Writer | None = None
     aliases: tuple[str, ...] = ()
+    lossless: bool = True
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """All under which it is written."""
+        return (self.suffix, *self.aliases)
 
 
 _formats: list[Format] = []
@@ -56,8 +66,8 @@ def registered() -> tuple[Format, ...]:
 
 
 def is_trace(path: Path) -> bool:
-    """Whether some format recognises the path."""
-    return any(f.sniff(path) for f in _formats)
+    """Whether some format that can be read recognises the path."""
+    return any(f.read is not None and f.sniff(path) for f in _formats)
 
 
 def read(path: str | Path) -> Trace:
@@ -73,18 +83,24 @@ def read(path: str | Path) -> Trace:
         raise FormatError(f"{source}: the file is empty")
     try:
         for f in _formats:
-            if f.sniff(source):
+            if f.sniff(source) and f.read is not None:
                 return f.read(source)
+            if f.sniff(source):
+                raise FormatError(f"{source}: is a {f.name}, which can be written but not read")
     except OSError as error:
         raise FormatError(f"{source}: cannot be read: {error.strerror or error}") from error
     what = "directory holds no trace" if source.is_dir() else "is not a trace"
-    raise FormatError(f"{source}: {what}; expected one of: {', '.join(f.name for f in _formats)}")
+    known = ", ".join(f.name for f in _formats if f.read is not None)
+    raise FormatError(f"{source}: {what}; expected one of: {known}")
 
 
-def write(trace: Trace, path: str | Path, *, replace: bool = False) -> None:
+def write(trace: Trace, path: str | Path, *, replace: bool = False) -> list[str]:
     """Write a trace in the format that the path's suffix names (a directory for none).
 
     What `replace` replaces stays as it was until the new recording is complete.
+
+    Returns:
+        Notes on what the file says otherwise than the trace, or lacks.
 
     Raises:
         FormatError: see `check_writable`.
@@ -93,10 +109,9 @@ def write(trace: Trace, path: str | Path, *, replace: bool = False) -> None:
     target = Path(path)
     writer = check_writable(target, replace=replace)
     if not target.exists():
-        writer(trace, target)
-        return
+        return list(writer(trace, target) or ())
     new, old = (target.with_name(f".{uuid.uuid4().hex[:8]}.{target.name}") for _ in range(2))
-    writer(trace, new)
+    notes = writer(trace, new)
     try:
         if target.is_dir():
             os.rename(target, old)
@@ -104,9 +119,10 @@ def write(trace: Trace, path: str | Path, *, replace: bool = False) -> None:
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise TraceError(f"{target}: cannot be replaced by {new}: {error.strerror}") from error
+    return list(notes or ())
 
 
-def check_writable(path: str | Path, *, replace: bool = False) -> Callable[[Trace, Path], None]:
+def check_writable(path: str | Path, *, replace: bool = False) -> Writer:
     """What would write a trace to a path; worth asking before a long recording.
 
     Raises:
@@ -116,14 +132,21 @@ def check_writable(path: str | Path, *, replace: bool = False) -> Callable[[Trac
     target = Path(path)
     if target.exists() and not replace:
         raise FormatError(f"{target}: exists already; choose another name")
-    suffix = target.suffix.lower() if _SUFFIX.fullmatch(target.suffix) else ""
-    writers = {s: f.write for f in _formats if f.write is not None for s in (f.suffix, *f.aliases)}
+    writers = {suffix: f.write for f in _formats if f.write is not None for suffix in f.suffixes}
+    suffix = _suffix(target, writers)
     if suffix not in writers:
         known = ", ".join(f"{f.name} ({f.suffix or 'a directory'})" for f in _formats if f.write is not None)
         raise FormatError(f"{target}: cannot write {suffix}; known are {known}")
     if target.exists():
         _check_replaceable(target, a_directory=not suffix)
     return writers[suffix]
+
+
+def _suffix(path: Path, known: Iterable[str]) -> str:
+    """The longest known suffix of a path (two-part ones too), else its own; "" for none."""
+    found = [suffix for suffix in known if suffix and path.name.lower().endswith(suffix)]
+    own = path.suffix.lower() if _SUFFIX.fullmatch(path.suffix) else ""
+    return max(found, key=len) if found and path.suffix else own
 
 
 def _check_replaceable(target: Path, *, a_directory: bool) -> None:

@@ -1,4 +1,4 @@
-"""Chrome JSON (.json, .json.gz) as PyTorch's profiler, Kineto, writes it: read only, as a stream.
+"""Chrome JSON (.json, .json.gz) as PyTorch's profiler, Kineto, writes it, read as a stream.
 
 What has no table of its own becomes a range in `nvtx`: annotations without a domain, all else (cpu_op, overhead)
 with its category for one. Left out and counted in the notes: gpu_user_annotation, which repeats the host's
@@ -16,6 +16,7 @@ from tracer.errors import FormatError
 from tracer.formats import Format, register
 from tracer.formats.chrome_stream import open_events
 from tracer.formats.chrome_tables import Tables
+from tracer.formats.chrome_write import write
 from tracer.schema import MISSING
 from tracer.trace import Columns, Trace
 
@@ -89,4 +90,4 @@ def _devices(given: Any) -> Columns | None:
     }
 
 
-register(Format("Chrome or Kineto JSON", ".json", sniff, read))
+register(Format("Chrome or Kineto JSON", ".json", sniff, read, write, aliases=(".json.gz",), lossless=False))
