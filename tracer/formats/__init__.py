@@ -157,7 +157,7 @@ def _check_replaceable(target: Path, *, a_directory: bool) -> None:
         raise FormatError(f"{target}: is not replaced, it holds more than a recording: {', '.join(sorted(others)[:3])}")
 
 
-from tracer.formats import chrome, nsys_parquet, nsys_rep, nsys_sqlite  # noqa: E402
+from tracer.formats import chrome, nsys_parquet, nsys_rep, nsys_sqlite, perfetto  # noqa: E402
 
 __all__ = [
     "Format",
@@ -167,6 +167,7 @@ __all__ = [
     "nsys_parquet",
     "nsys_rep",
     "nsys_sqlite",
+    "perfetto",
     "read",
     "register",
     "registered",

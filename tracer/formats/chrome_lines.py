@@ -16,16 +16,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracer.formats.tracks import Ints
+from tracer.formats.tracks import SYNC_NAMES, Ints
 from tracer.schema import MISSING
 
 Texts: TypeAlias = "pa.Array | str"
 """One text per row, or the same for all."""
 
-SYNC_NAMES: Final = {
-    "unknown": "Unknown", "event": "Event Sync", "stream wait": "Stream Wait Event", "stream": "Stream Sync",
-    "context": "Context Sync",
-}  # fmt: skip
 _VERSION: Final = re.compile(r"(?<=.)(_v\d+|_pt[ds]z|_ptds)+$")
 _THOUSAND: Final = pa.array([f"{i:03}" for i in range(1000)])
 
@@ -35,7 +31,7 @@ def events(table: str, rows: pd.DataFrame, pids: Ints, tids: Ints, *, domains_ar
 
     Args:
         table: the table's name.
-        rows: some rows of it; of `cuda_events` with columns start and end, which the table lacks.
+        rows: some of its rows, as `tracks.spans` gives them.
         pids: the process of each row's track; for devices Kineto takes the device's number.
         tids: the thread of each row's track; for devices Kineto takes the stream's.
         domains_are_categories: whether ranges came from such a file, with their category for a domain.
@@ -45,7 +41,7 @@ def events(table: str, rows: pd.DataFrame, pids: Ints, tids: Ints, *, domains_ar
     else:
         category, name, args = _DESCRIBE[table](rows)
     start = rows["start"].to_numpy()
-    length = _join(', "dur": ', _us(np.maximum(rows["end"].to_numpy() - start, 0)))
+    length = _join(', "dur": ', _us(rows["end"].to_numpy() - start))
     phase: Texts = "X"
     if table == "nvtx" and (is_mark := _is(rows["kind"], "mark")).true_count:
         phase, length = pc.if_else(is_mark, "i", "X"), pc.if_else(is_mark, ', "s": "t"', length)

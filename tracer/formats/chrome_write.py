@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from tracer.formats import chrome_lines
 from tracer.formats.partial import appearing
-from tracer.formats.tracks import STREAM, THREAD, Ints, Tracks, arrows, record_times, tracks_of
+from tracer.formats.tracks import STREAM, THREAD, Ints, Tracks, arrows, spans, tracks_of
 from tracer.schema import DEVICE_TABLES, MISSING
 from tracer.trace import Trace
 
@@ -97,9 +97,7 @@ def _lines(trace: Trace, tracks: Tracks) -> Iterator[memoryview]:
         yield memoryview("".join(descriptions).encode())
     from_chrome = trace.metadata.get("source") in FROM_CHROME
     for name, of in tracks.of.items():
-        frame = trace[name]
-        if name == "cuda_events":
-            frame = frame.assign(start=(times := record_times(trace)), end=times)
+        frame = spans(trace, name)
         for part in _parts(len(frame)):
             at = of[part]
             yield _bytes(chrome_lines.events(

@@ -26,6 +26,11 @@ _KINDS: Final = (
     (STREAM, DEVICE_TABLES, _ON_STREAM),
     (SYNCS, ("syncs", "cuda_events"), _ON_STREAM),
 )
+SYNC_NAMES: Final = {
+    "unknown": "Unknown", "event": "Event Sync", "stream wait": "Stream Wait Event", "stream": "Stream Sync",
+    "context": "Context Sync",
+}  # fmt: skip
+"""What Kineto calls the types of syncs, and so what viewers show."""
 COLUMNS: Final = ("kind", "process", "thread", "device", "context", "stream", "lane")
 
 
@@ -60,7 +65,7 @@ def tracks_of(trace: Trace) -> Tracks:
     of: dict[str, Ints] = {}
     tracks: list[pd.DataFrame] = []
     for kind, names, keys in _KINDS:
-        rows = pd.concat([_spans(trace, name)[["start", "end", *keys]] for name in names], ignore_index=True)
+        rows = pd.concat([spans(trace, name)[["start", "end", *keys]] for name in names], ignore_index=True)
         start, end = rows["start"].to_numpy(), rows["end"].to_numpy()
         is_call = np.arange(len(rows)) < (len(trace["api"]) if kind == THREAD else 0)
         lane = np.zeros(len(rows), np.int64)
@@ -78,13 +83,19 @@ def tracks_of(trace: Trace) -> Tracks:
     return Tracks(table, of)
 
 
-def record_times(trace: Trace) -> Ints:
-    """When each event was recorded, ns: the start of the call; where the trace lacks it, the trace's own start."""
+def spans(trace: Trace, name: str) -> pd.DataFrame:
+    """A table with start and end of each row, ns.
+
+    Event records have none of their own: theirs are the start of the call, where that is lacking the trace's own.
+    """
     from tracer.analysis.calls import match_rows
 
-    rows = match_rows(trace["api"], trace["cuda_events"])
-    starts = np.append(trace["api"]["start"].to_numpy(), trace.span[0])  # -1 takes the last
-    return np.asarray(starts[rows], dtype=np.int64)
+    frame = trace[name]
+    if name != "cuda_events":
+        return frame.assign(end=np.maximum(frame["start"].to_numpy(), frame["end"].to_numpy()))
+    starts = np.append(trace["api"]["start"].to_numpy(), trace.span[0])
+    times = starts[match_rows(trace["api"], frame)]  # -1 takes the last
+    return frame.assign(start=times, end=times)
 
 
 def arrows(trace: Trace) -> pd.DataFrame:
@@ -187,8 +198,3 @@ def _outside_earlier(first: Ints, last: Ints) -> NDArray[np.bool_]:
     result = np.ones(len(first), dtype=bool)
     result[1:] = first[1:] >= np.maximum.accumulate(last)[:-1]
     return result
-
-
-def _spans(trace: Trace, name: str) -> pd.DataFrame:
-    frame = trace[name]
-    return frame.assign(start=(at := record_times(trace)), end=at) if name == "cuda_events" else frame
