@@ -94,10 +94,23 @@ class _Argument:
     values: np.ndarray[Any, Any]
     known: NDArray[np.bool_]
 
-    def of(self, rows: Ints) -> list[Any]:
-        """The values of some rows, None for unknown ones."""
-        values, known = self.values[rows].tolist(), self.known[rows]
-        return values if known.all() else [v if k else None for v, k in zip(values, known.tolist(), strict=True)]
+    def of(self, rows: Ints) -> list[bytes]:
+        """The part of each row's TrackEvent that holds the argument, made once for each distinct value."""
+        parts, known = np.full(len(rows), b"", dtype=object), self.known[rows]
+        codes, distinct = pd.factorize(self.values[rows][known])
+        parts[known] = np.array([self._part(value) for value in distinct.tolist()], dtype=object)[codes]
+        return list(parts)
+
+    def _part(self, value: Any) -> bytes:
+        annotation = protos.DebugAnnotation(name_iid=self.label)
+        if self.is_text:
+            annotation.string_value_iid = value
+        elif isinstance(value, float):
+            annotation.double_value = value
+        else:
+            annotation.int_value = value
+        part: bytes = protos.TrackEvent(debug_annotations=[annotation]).SerializeToString()
+        return part
 
 
 def _argument(column: str, frame: pd.DataFrame, packets: Packets) -> _Argument:
@@ -118,16 +131,15 @@ def _write_edges(
 ) -> None:  # fmt: skip
     """Write the begins and ends of slices of one track, of which `events` are in that order."""
     table, row = events["table"].to_numpy(), events["row"].to_numpy()
-    values: list[tuple[Any, ...]] = [()] * len(events)
+    annotations = np.full(len(events), b"", dtype=object)
     for position in np.unique(table):
         at = np.flatnonzero((table == position) & begins)
-        for i, found in zip(at, zip(*(a.of(row[at]) for a in arguments[position]), strict=True), strict=True):
-            values[i] = found
+        annotations[at] = list(map(b"".join, zip(*(a.of(row[at]) for a in arguments[position]), strict=True)))
     kinds = np.where(begins, np.where(events["is_instant"], _INSTANT, _BEGIN), np.where(events["is_instant"], 0, _END))
     times = np.where(begins, events["start"], events["end"]) + shift
-    columns = (table, events["name"], events["category"], events["arrow"], events["first"], events["last"])
-    for kind, time, found, (of, name, category, arrow, first, last) in zip(
-        kinds.tolist(), times.tolist(), values, zip(*(c.tolist() for c in columns), strict=True), strict=True
+    columns = (events["name"], events["category"], events["arrow"], events["first"], events["last"], annotations)
+    for kind, time, (name, category, arrow, first, last, annotation) in zip(
+        kinds.tolist(), times.tolist(), zip(*(c.tolist() for c in columns), strict=True), strict=True
     ):
         if kind in (_BEGIN, _INSTANT):
             event = packets.event(kind, uuid, time)
@@ -136,20 +148,6 @@ def _write_edges(
             if arrow:
                 event.terminating_flow_ids.append(arrow)
             event.flow_ids.extend(range(first, last))
-            _annotate(event, arguments[of], found)
+            event.MergeFromString(annotation)
         elif kind == _END:
             packets.event(kind, uuid, time)
-
-
-def _annotate(event: Any, arguments: list[_Argument], values: tuple[Any, ...]) -> None:
-    for argument, value in zip(arguments, values, strict=True):
-        if value is None:
-            continue
-        annotation = event.debug_annotations.add()
-        annotation.name_iid = argument.label
-        if argument.is_text:
-            annotation.string_value_iid = value
-        elif type(value) is float:
-            annotation.double_value = value
-        else:
-            annotation.int_value = value
