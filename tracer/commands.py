@@ -242,7 +242,19 @@ def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save:
     emit(as_json, facts, report.show_streams, trace.notes)
 
 
-@click.command()
+class _NamingTheFormats(click.Command):
+    """A command whose help ends with the formats that can be written."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from tracer.formats import registered
+
+        with formatter.section("Formats"):
+            formatter.write_dl(
+                [(", ".join(filter(None, f.suffixes)) or "none", f.name) for f in registered() if f.write is not None]
+            )
+
+
+@click.command(cls=_NamingTheFormats)
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Replace OUT, once the new recording is complete.")
@@ -250,12 +262,7 @@ def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save:
     "--python-functions", is_flag=True, help="Keep the Python functions of a PyTorch trace (with_stack=True)."
 )
 def convert(source: Path, target: Path, force: bool, python_functions: bool) -> None:
-    """Write a recording in another format, chosen by OUT's suffix.
-
-    \b
-    none      a parquetdir, our native form
-    .sqlite   a SQLite export in Nsight Systems' own schema (also .sqlite3, .db)
-    """
+    """Write a recording in another format, chosen by OUT's suffix."""
     from tracer.formats import check_writable, read, write
 
     if target.exists() and not force:
@@ -264,5 +271,5 @@ def convert(source: Path, target: Path, force: bool, python_functions: bool) -> 
     with report.reading(source):
         trace = read(source, python_functions=python_functions)
     with report.working(f"writing {target}"):
-        write(trace, target, replace=force)
-    emit(False, {"events": len(trace), "target": str(target)}, report.show_converted, trace.notes)
+        notes = write(trace, target, replace=force)
+    emit(False, {"events": len(trace), "target": str(target)}, report.show_converted, trace.notes + notes)

@@ -27,6 +27,7 @@ class SyncReport:
         signature: the commonest step's calls, compressed; `signature_share` of the steps have it.
         syncs_per_token, copies_per_token, launches_per_token: host calls of each kind, median over the steps. The sync
             behind a blocking copy's asynchronous part counts, being a call of its own.
+        counts: one row per step: step start (ns) and how many syncs, copies and launches it makes.
         calls: one row per call inside a step: step start end process thread correlation name letter stream kind,
             and for syncs waited_for (name of the last activity it waited for, "" if the stream was idle already) and
             waited_until (end of that activity, ns; MISSING if idle).
@@ -40,6 +41,7 @@ class SyncReport:
     syncs_per_token: float
     copies_per_token: float
     launches_per_token: float
+    counts: pd.DataFrame
     calls: pd.DataFrame
 
     def inventory(self) -> pd.DataFrame:
@@ -95,7 +97,7 @@ def sync_report(trace: Trace, steps: Steps) -> SyncReport:
     letters = calls["letter"].to_numpy()
     per_step = {
         kind: np.bincount(calls["at"][np.isin(letters, kinds)], minlength=len(steps))
-        for kind, kinds in (("s", [SYNC]), ("a", [COPY, BLOCKING_COPY]), ("g", [LAUNCH, GRAPH_LAUNCH]))
+        for kind, kinds in (("syncs", [SYNC]), ("copies", [COPY, BLOCKING_COPY]), ("launches", [LAUNCH, GRAPH_LAUNCH]))
     }
     calls["waited_for"], calls["waited_until"] = _waited_for(trace, calls)
     return SyncReport(
@@ -104,9 +106,10 @@ def sync_report(trace: Trace, steps: Steps) -> SyncReport:
         signature=compress(word),
         signature_share=times / len(steps),
         steps=len(steps),
-        syncs_per_token=float(np.median(per_step["s"])),
-        copies_per_token=float(np.median(per_step["a"])),
-        launches_per_token=float(np.median(per_step["g"])),
+        syncs_per_token=float(np.median(per_step["syncs"])),
+        copies_per_token=float(np.median(per_step["copies"])),
+        launches_per_token=float(np.median(per_step["launches"])),
+        counts=steps.table[["step", "start"]].assign(**per_step),
         calls=calls.drop(columns=["at", "shown", "input"]),
     )
 

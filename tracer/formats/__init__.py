@@ -10,13 +10,15 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tracer.errors import FormatError, TraceError
 from tracer.trace import Trace
+
+Writer = Callable[[Trace, Path], Sequence[str] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +29,27 @@ class Format:
         name: for messages.
         suffix: what a file of this format ends with when written; "" for a directory.
         sniff: whether a path holds this format, judged by its content.
-        read: path -> Trace; raises FormatError with one clear line.
-        write: (trace, path); None where the format can only be read.
+        read: path -> Trace, raises FormatError with one clear line; None where the format can only be written.
+        write: (trace, path) -> what the file says otherwise than the trace, if anything; None where the format can
+            only be read.
         aliases: other suffixes under which it is written too.
         options: what `read` can be asked for besides the path, all of them off by default.
+        lossless: whether what was written is read back the same.
     """
 
     name: str
     suffix: str
     sniff: Callable[[Path], bool]
-    read: Callable[..., Trace]
-    write: Callable[[Trace, Path], None] | None = None
+    read: Callable[..., Trace] | None
+    write: Writer | None = None
     aliases: tuple[str, ...] = ()
     options: frozenset[str] = frozenset()
+    lossless: bool = True
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """All under which it is written."""
+        return (self.suffix, *self.aliases)
 
 
 WHOLE: Final = frozenset({"whole"})
@@ -61,8 +71,8 @@ def registered() -> tuple[Format, ...]:
 
 
 def is_trace(path: Path) -> bool:
-    """Whether some format recognises the path."""
-    return any(f.sniff(path) for f in _formats)
+    """Whether some format that can be read recognises the path."""
+    return any(f.read is not None and f.sniff(path) for f in _formats)
 
 
 def read(path: str | Path, *, whole: bool = True, **options: bool) -> Trace:
@@ -81,6 +91,8 @@ def read(path: str | Path, *, whole: bool = True, **options: bool) -> Trace:
     wanted = {name: True for name, is_wanted in options.items() if is_wanted}
     try:
         found = _recognise(source)
+        if found.read is None:
+            raise FormatError(f"{source}: is a {found.name}, which can be written but not read")
         if unknown := wanted.keys() - found.options:
             raise FormatError(f"{source}: is {found.name}, which has no {', '.join(unknown).replace('_', ' ')}")
         if whole and "whole" in found.options:
@@ -104,13 +116,17 @@ def _recognise(source: Path) -> Format:
         if f.sniff(source):
             return f
     what = "directory holds no trace" if source.is_dir() else "is not a trace"
-    raise FormatError(f"{source}: {what}; expected one of: {', '.join(f.name for f in _formats)}")
+    known = ", ".join(f.name for f in _formats if f.read is not None)
+    raise FormatError(f"{source}: {what}; expected one of: {known}")
 
 
-def write(trace: Trace, path: str | Path, *, replace: bool = False) -> None:
+def write(trace: Trace, path: str | Path, *, replace: bool = False) -> list[str]:
     """Write a trace in the format that the path's suffix names (a directory for none).
 
     What `replace` replaces stays as it was until the new recording is complete.
+
+    Returns:
+        Notes on what the file says otherwise than the trace, or lacks.
 
     Raises:
         FormatError: see `check_writable`.
@@ -119,10 +135,9 @@ def write(trace: Trace, path: str | Path, *, replace: bool = False) -> None:
     target = Path(path)
     writer = check_writable(target, replace=replace)
     if not target.exists():
-        writer(trace, target)
-        return
+        return list(writer(trace, target) or ())
     new, old = (target.with_name(f".{uuid.uuid4().hex[:8]}.{target.name}") for _ in range(2))
-    writer(trace, new)
+    notes = writer(trace, new)
     try:
         if target.is_dir():
             os.rename(target, old)
@@ -130,9 +145,10 @@ def write(trace: Trace, path: str | Path, *, replace: bool = False) -> None:
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise TraceError(f"{target}: cannot be replaced by {new}: {error.strerror}") from error
+    return list(notes or ())
 
 
-def check_writable(path: str | Path, *, replace: bool = False) -> Callable[[Trace, Path], None]:
+def check_writable(path: str | Path, *, replace: bool = False) -> Writer:
     """What would write a trace to a path; worth asking before a long recording.
 
     Raises:
@@ -142,14 +158,21 @@ def check_writable(path: str | Path, *, replace: bool = False) -> Callable[[Trac
     target = Path(path)
     if target.exists() and not replace:
         raise FormatError(f"{target}: exists already; choose another name")
-    suffix = target.suffix.lower() if _SUFFIX.fullmatch(target.suffix) else ""
-    writers = {s: f.write for f in _formats if f.write is not None for s in (f.suffix, *f.aliases)}
+    writers = {suffix: f.write for f in _formats if f.write is not None for suffix in f.suffixes}
+    suffix = _suffix(target, writers)
     if suffix not in writers:
         known = ", ".join(f"{f.name} ({f.suffix or 'a directory'})" for f in _formats if f.write is not None)
         raise FormatError(f"{target}: cannot write {suffix}; known are {known}")
     if target.exists():
         _check_replaceable(target, a_directory=not suffix)
     return writers[suffix]
+
+
+def _suffix(path: Path, known: Iterable[str]) -> str:
+    """The longest known suffix of a path (two-part ones too), else its own; "" for none."""
+    found = [suffix for suffix in known if suffix and path.name.lower().endswith(suffix)]
+    own = path.suffix.lower() if _SUFFIX.fullmatch(path.suffix) else ""
+    return max(found, key=len) if found and path.suffix else own
 
 
 def _check_replaceable(target: Path, *, a_directory: bool) -> None:
@@ -160,7 +183,7 @@ def _check_replaceable(target: Path, *, a_directory: bool) -> None:
         raise FormatError(f"{target}: is not replaced, it holds more than a recording: {', '.join(sorted(others)[:3])}")
 
 
-from tracer.formats import chrome, nsys_arrow, nsys_parquet, nsys_rep, nsys_sqlite  # noqa: E402
+from tracer.formats import chrome, nsys_arrow, nsys_parquet, nsys_rep, nsys_sqlite, perfetto  # noqa: E402
 
 __all__ = [
     "Format",
@@ -171,6 +194,7 @@ __all__ = [
     "nsys_parquet",
     "nsys_rep",
     "nsys_sqlite",
+    "perfetto",
     "read",
     "register",
     "registered",

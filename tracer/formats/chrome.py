@@ -1,4 +1,4 @@
-"""Chrome JSON (.json, .json.gz) as PyTorch's profiler, Kineto, and others write it: read only, as a stream.
+"""Chrome JSON (.json, .json.gz) as PyTorch's profiler, Kineto, and others write it, read as a stream.
 
 What has no table of its own becomes a range in `nvtx`: annotations without a domain, all else (cpu_op, overhead)
 with its category for one; gpu_user_annotation, which repeats the host's annotations over the device's time, on no
@@ -18,6 +18,7 @@ from tracer.formats.chrome_frames import frames
 from tracer.formats.chrome_ranks import Pids
 from tracer.formats.chrome_stream import open_events
 from tracer.formats.chrome_tables import NO_EVENT, Tables
+from tracer.formats.chrome_write import write
 from tracer.schema import MISSING
 from tracer.trace import Columns, Trace
 
@@ -111,4 +112,9 @@ def _devices(given: Any, pids: Pids) -> Columns | None:
     }
 
 
-register(Format("Chrome or Kineto JSON", ".json", sniff, read, options=frozenset({"python_functions"})))
+register(
+    Format(
+        "Chrome or Kineto JSON", ".json", sniff, read, write,
+        aliases=(".json.gz",), options=frozenset({"python_functions"}), lossless=False,
+    )
+)  # fmt: skip

@@ -1,0 +1,30 @@
+"""Perfetto's protobuf traces (.pftrace), for ui.perfetto.dev and trace_processor: written only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from tracer.formats import Format, register
+from tracer.trace import Trace
+
+_SUFFIXES: Final = (".pftrace", ".perfetto-trace")
+_PACKET: Final = b"\x0a"  # field 1 of a message, which holds a message
+
+
+def sniff(path: Path) -> bool:
+    """Whether the file is called a Perfetto trace and begins as one."""
+    if not path.is_file() or not path.name.lower().endswith(_SUFFIXES):
+        return False
+    with path.open("rb") as file:
+        return file.read(1) == _PACKET
+
+
+def write(trace: Trace, path: Path) -> list[str]:
+    """Write a trace; see `perfetto_write.write`."""
+    from tracer.formats import perfetto_write  # loads Perfetto's protos
+
+    return perfetto_write.write(trace, path)
+
+
+register(Format("Perfetto trace", _SUFFIXES[0], sniff, None, write, aliases=_SUFFIXES[1:], lossless=False))
