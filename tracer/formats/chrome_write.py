@@ -146,7 +146,8 @@ class _Ids:
         on_thread = (table["kind"] == THREAD).to_numpy()
         processes = {*table["process"], *trace["threads"]["process"], *trace["processes"]["process"]}
         numbers = sorted({*table["device"][~on_thread], *trace["devices"]["device"]})
-        devices = {device: _free(processes, device) for device in map(int, numbers)}
+        devices = {device: _free(processes, device) for device in map(int, numbers) if device != MISSING}
+        devices |= {MISSING: MISSING} if MISSING in numbers else {}  # no device, and read back as none
         pids = np.where(on_thread, table["process"], [devices.get(device, MISSING) for device in table["device"]])
         taken: dict[int, set[int]] = {int(pid): set() for pid in pids}
         for process, thread, _ in _rows(trace["threads"]):
