@@ -48,7 +48,7 @@ class Intertoken(click.Group):
 
 def register(group: click.Group) -> None:
     """Add this package's commands to the group."""
-    from tracer import commands, record_command
+    from tracer import commands, record_command, scrub_command
 
     for command in (
         commands.info,
@@ -57,6 +57,7 @@ def register(group: click.Group) -> None:
         commands.gaps,
         commands.streams,
         commands.convert,
+        scrub_command.scrub,
         record_command.record,
     ):
         group.add_command(command)

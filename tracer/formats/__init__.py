@@ -99,11 +99,20 @@ def write(trace: Trace, path: str | Path, *, replace: bool = False) -> None:
     """
     target = Path(path)
     writer = check_writable(target, replace=replace)
+    write_with(lambda new: writer(trace, new), target)
+
+
+def write_with(write: Callable[[Path], None], target: Path) -> None:
+    """Let `write` make a file or directory that becomes `target`; what was there stays until the new one is complete.
+
+    Raises:
+        TraceError: it cannot be replaced.
+    """
     if not target.exists():
-        writer(trace, target)
+        write(target)
         return
     new, old = (target.with_name(f".{uuid.uuid4().hex[:8]}.{target.name}") for _ in range(2))
-    writer(trace, new)
+    write(new)
     try:
         if target.is_dir():
             os.rename(target, old)
@@ -123,20 +132,33 @@ def check_writable(path: str | Path, *, replace: bool = False) -> Callable[[Trac
     target = Path(path)
     if target.exists() and not replace:
         raise FormatError(f"{target}: exists already; choose another name")
+    writer = writer_of(target)
+    if target.exists():
+        check_replaceable(target, a_directory=writer is nsys_parquet.write)
+    return writer
+
+
+def writer_of(target: Path) -> Callable[[Trace, Path], None]:
+    """What writes the format that a path's suffix names; a parquetdir for none.
+
+    Raises:
+        FormatError: no format that can be written has that suffix.
+    """
     suffix = target.suffix.lower() if _SUFFIX.fullmatch(target.suffix) else ""
     writers = {s: f.write for f in _formats if f.write is not None for s in (f.suffix, *f.aliases)}
     if suffix not in writers:
         known = ", ".join(f"{f.name} ({f.suffix or 'a directory'})" for f in _formats if f.write is not None)
         raise FormatError(f"{target}: cannot write {suffix}; known are {known}")
-    if target.exists():
-        _check_replaceable(target, a_directory=not suffix)
     return writers[suffix]
 
 
-def _check_replaceable(target: Path, *, a_directory: bool) -> None:
+def check_replaceable(
+    target: Path, *, a_directory: bool, is_part: Callable[[Path], bool] = lambda path: nsys_parquet.is_part(path)
+) -> None:
+    """Raise FormatError if replacing a recording would lose something else than what `is_part` of it."""
     if target.is_dir() != a_directory:
         raise FormatError(f"{target}: is {'a directory' if target.is_dir() else 'a file'}; choose another name")
-    others = [p.name for p in target.iterdir() if not nsys_parquet.is_part(p)] if a_directory else []
+    others = [p.name for p in target.iterdir() if not is_part(p)] if a_directory else []
     if others:
         raise FormatError(f"{target}: is not replaced, it holds more than a recording: {', '.join(sorted(others)[:3])}")
 
@@ -145,6 +167,7 @@ from tracer.formats import chrome, nsys_parquet, nsys_rep, nsys_sqlite  # noqa: 
 
 __all__ = [
     "Format",
+    "check_replaceable",
     "check_writable",
     "chrome",
     "is_trace",
@@ -155,4 +178,6 @@ __all__ = [
     "register",
     "registered",
     "write",
+    "write_with",
+    "writer_of",
 ]
