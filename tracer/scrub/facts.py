@@ -30,14 +30,14 @@ _KEYS: Final = (
     )
     | _words(  # of run.json: what was run, where
         "schema configuration machine versions clocks measured simulated plan created passes pass engine model",
-        "strategy concurrency allocator launch batch tokens prompt shared_prompt micro_batch kv repeats warmup reserve",
-        "seed weights context fusion sampling allow_hazards devices gpu_layers experts staging profile cpu cores cpu_cores",
-        "gpu gpus os python driver cuda intertoken numpy cupy host device name resolution_ns",
+        "strategy concurrency allocator launch batch tokens prompt shared_prompt micro_batch kv repeats warmup",
+        "reserve seed weights context fusion sampling allow_hazards devices gpu_layers experts staging profile cpu",
+        "cores gpu gpus os python driver cuda intertoken numpy cupy host device name resolution_ns cpu_cores",
     )
     | _words(  # of run.json: the plan, and what was measured
-        "splits nodes kernels inputs streams events regions graphs hazards peak_bytes peak_live_bytes reuse",
-        "fragmentation weight_bytes kv_cells attended_cells state_bytes graph_plans reused updated reinstantiated",
-        "freed tokens_per_s steps_per_s median low high traced light graph node gap_us p50 p90 mean causes_us sync copy",
+        "splits nodes kernels inputs streams events regions graphs hazards peak_bytes peak_live_bytes reuse kv_cells",
+        "fragmentation weight_bytes attended_cells state_bytes graph_plans reused updated reinstantiated freed",
+        "tokens_per_s steps_per_s median low high traced light graph node gap_us p50 p90 mean causes_us sync copy",
         "period_us distortion syncs_per_token copies_per_token launches_per_token problem",
     )
     | {"other process/thread", *OVERHEADS.values()}

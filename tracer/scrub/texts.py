@@ -27,7 +27,7 @@ _PATTERNS: Final = tuple(
     (what, re.compile(pattern))
     for what, pattern in (
         ("credential", r"(?<![A-Za-z0-9])(?:hf|sk|pk|gh[a-z]|github_pat|glpat|xox[a-z])[_-][A-Za-z0-9_-]{16,}"),
-        ("credential", r"(?<![A-Za-z0-9])AKIA[0-9A-Z]{16}(?![A-Za-z0-9])|eyJ[\w-]{8,}\.[\w-]+\.[\w-]*"),
+        ("credential", r"(?<![A-Za-z0-9])AKIA[0-9A-Z]{16}(?![A-Za-z0-9])|(?<![\w-])eyJ[\w-]{8,}\.[\w-]+\.[\w-]*"),
         ("variable", r"(?<![A-Za-z0-9_])[A-Z][A-Z0-9_]{2,}=(?!\d+(?!\w))[^\s,;]+"),
         ("address", r"(?i:(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://[^\s\"'<>]+)"),
         ("address", r"(?<![\w.+-])[\w.+-]+@[\w.-]+"),
@@ -38,12 +38,13 @@ _PATTERNS: Final = tuple(
         ("id", r"(?i:(?<![0-9a-z])[0-9a-f]{32}(?![0-9a-z]))"),
         ("id", r"(?i:(?<![0-9a-z:])(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?![0-9a-z]))"),
         ("id", r"(?<![0-9A-Za-z])cuda[0-9a-f]{10,12}(?![0-9A-Za-z])"),  # a CUDA thread, by its GPU's bus location
+        ("path", r"(?<=['\"])(?:[A-Za-z]:|~\w*|\.{1,2})?[\\/][^'\"\n]+(?=['\"])"),
         ("path", rf"(?:[A-Za-z]:)?[\\/](?:{_ROOTS})[\\/](?:[^\n\"']*[\\/])?[^\s\"'()<>,;{{}}]*"),
         ("path", r"(?<!\w)[A-Za-z]:[\\/](?:[^\n\"']*[\\/])?[^\s\"'()<>,;{}]*"),
         ("path", r"\\\\[^\s\\\"']+\\(?:[^\n\"']*[\\/])?[^\s\"'()<>,;{}]*"),
         ("path", r"(?<![\w)\]>./~])(?:~\w*|\.{1,2})?/[\w.@+~-](?:[^\n\"']*/)?[^\s\"'()<>,;{}]*"),
-        ("path", rf"(?<![\w./\\-])[\w.@+~-]+(?:[\\/][\w.@+~ -]+)*[\\/][\w.@+~ -]+\.(?i:{_EXTENSIONS})(?!\w)"),
-        ("path", r"(?<![\w./\\-])[\w.@+-]+\.(?:gguf|ggml|safetensors|nsys-rep|ipynb)(?!\w)"),
+        ("path", rf"(?<![\w.@+~/\\-])[\w.@+~-]+(?:[\\/][\w.@+~-]+)*[\\/][\w.@+~-]+\.(?i:{_EXTENSIONS})(?!\w)"),
+        ("path", r"(?<![\w.@+/\\-])[\w.@+-]+\.(?:gguf|ggml|safetensors|nsys-rep|ipynb)(?!\w)"),
     )
 )
 """What goes wherever it stands, with its word in the report. A path ends with its last separator's word: more rather
