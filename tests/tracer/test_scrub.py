@@ -35,9 +35,11 @@ from tracer.trace import Trace
 TOKEN, HOST, USER = "SECRET_TOKEN_abc123", "babbage-engine-7", "alovelace"
 PATH = f"/home/{USER}/model.gguf"
 UUID, BUS = "GPU-1c2d3e4f-0011-2233-4455-66778899aabb", "0000:3b:00.0"
-SECRETS = (TOKEN, HOST, USER, PATH, UUID, BUS, "8b1f-pool")
+LUID = "luid-44e1-x"  # said to be an id only by its column
+UNSAID = "plugh xyzzy"  # nothing says that it is a secret; in no name
+SECRETS = (TOKEN, HOST, USER, PATH, UUID, BUS, LUID, UNSAID, "8b1f-pool")
 ALL = " ".join(SECRETS)
-MIXED = f"({USER}) {TOKEN}, {BUS}; '{PATH}' {UUID} on {HOST.upper()}-8b1f-pool"  # not what is learnt as a whole
+MIXED = f"({USER}) {TOKEN}, {BUS}; '{PATH}' {UUID} on {HOST.upper()}-8b1f-pool {LUID}"  # not what is learnt as a whole
 RUN_DIRECTORY = SAMPLES / "llama-1.1b-sccc-sequential-cuda"
 MODES = pytest.mark.parametrize("mode", [(), ("--names",)], ids=["names kept", "names hashed"])
 Mode = tuple[str, ...]
@@ -56,6 +58,7 @@ def planted_sqlite(path: Path) -> Path:
             *strings,
             {"id": 20, "value": f"token 0 {MIXED}"},
             {"id": 30, "value": f"worker {MIXED}"},
+            {"id": 76, "value": UNSAID},
             {"id": 77, "value": f"HF_TOKEN={TOKEN}\nUSER={USER}\nPATH={PATH}:/bin"},
             {"id": 78, "value": f"llama-bench -m {PATH} --host {HOST}"},
         ],
@@ -65,7 +68,9 @@ def planted_sqlite(path: Path) -> Path:
         ],
         "TARGET_INFO_SYSTEM_ENV": [
             {"globalVid": 1, "devStateName": HOST, "name": name, "value": value}
-            for name, value in {"HF_TOKEN": TOKEN, "USER": USER, "HOSTNAME": HOST, "POOL_TOKEN": "8b1f-pool"}.items()
+            for name, value in (
+                ("HF_TOKEN", TOKEN), ("USER", USER), ("HOSTNAME", HOST), ("POOL_TOKEN", "8b1f-pool"), ("NOTE", UNSAID),
+            )
         ],
         "PROCESSES": [
             {"globalPid": 1, "pid": 4242, "name": f"bench {MIXED}"}, {"globalPid": 2, "pid": 77, "name": ALL},
@@ -81,7 +86,7 @@ def planted_sqlite(path: Path) -> Path:
              "jsonText": ALL, "jsonTextId": 77, "binaryData": ALL},
         ],
         "TARGET_INFO_GPU": [
-            {**row, "name": f"NVIDIA H200 {MIXED}", "uuid": UUID, "busLocation": BUS, "luid": TOKEN, "chipName": ALL,
+            {**row, "name": f"NVIDIA H200 {MIXED}", "uuid": UUID, "busLocation": BUS, "luid": LUID, "chipName": ALL,
              "ctxswDevPath": PATH, "ctrlDevPath": PATH, "pwGpuId": 99}
             for row in RECORDING["TARGET_INFO_GPU"]
         ],
@@ -238,7 +243,7 @@ def test_a_run_keeps_its_passes_and_graph(tmp_path: Path) -> None:
     assert shared["versions"] == {"numpy": "2.5.2"}
     assert shared["ranges"] == {"token": {"tokens_per_s": 7}}
     removed = {(row["what"], row["where"]): row["count"] for row in facts["removed"]}
-    assert removed["environment", "TARGET_INFO_SYSTEM_ENV"] == 8
+    assert removed["environment", "TARGET_INFO_SYSTEM_ENV"] == 2 * 5
     assert removed["table that is not known", TOKEN] == 2
     assert removed["left out", f"{HOST}.log"] == 1
 

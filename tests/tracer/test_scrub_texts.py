@@ -74,12 +74,12 @@ def test_what_a_recording_says_of_itself_goes_everywhere() -> None:
     texts = Texts(words=["Project X"])
     texts.learn("HOSTNAME", "babbage.example.org")
     texts.learn("DB_PASSWORD", "hunter2!")
-    texts.learn_from("HOME=/home/ada USER=root")
-    assert texts.name("project x on BABBAGE by ada_l, as root, hunter2!", "nvtx") == (
-        "[secret 1] on [host 1] by [user 1]_l, as root, [secret 2]"
+    texts.learn_from("HOME=/home/ada USER=root --api-key=c2VjcmV0==")
+    assert texts.name("project x on BABBAGE by ada_l, as root, hunter2!, c2VjcmV0==", "nvtx") == (
+        "[secret 2] on [host 1] by [user 1]_l, as root, [secret 3], [secret 1]"
     )
     assert texts.name("adagrad", "kernels") == "adagrad"
-    assert texts.removed["secret", "nvtx"] == 2
+    assert texts.removed["secret", "nvtx"] == 3
 
 
 def test_different_texts_stay_different_and_equal_ones_equal() -> None:

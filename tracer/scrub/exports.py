@@ -126,11 +126,11 @@ def _column(table: str, column: str, values: Any, texts: Texts) -> Any:
         return _mapped(values, lambda text: texts.device(text, where))
     if _is_text(values.type) and (table, column) == (_GPUS, "chipName"):
         return _mapped(values, lambda text: text if _CHIP.fullmatch(text) else "")
-    nothing = pa.scalar("" if _is_text(values.type) else b"" if pa.types.is_binary(values.type) else 0, values.type)
-    held = pc.sum(pc.not_equal(values, nothing)).as_py() or 0
-    texts.remove(
-        "identity of a GPU" if table in (_GPUS, nsys.CUDA_DEVICES) else "column that is not known", where, held
-    )
+    held = values.drop_null()
+    if number or _is_text(values.type):
+        held = held.filter(pc.not_equal(held, pa.scalar(0 if number else "", values.type)))
+    of_gpu = table in (_GPUS, nsys.CUDA_DEVICES)
+    texts.remove("identity of a GPU" if of_gpu else "column that is not known", where, len(held))
     return None
 
 
@@ -140,10 +140,7 @@ def _mapped(values: Any, clean: Callable[[str], str]) -> pa.Array:
 
 def _export(table: pa.Table, texts: Texts) -> pa.Table:
     rows = list(zip(table["name"].to_pylist(), table["value"].to_pylist(), strict=True))
-    stays = [
-        bool(name and value and _EXPORT_ROWS.fullmatch(name) and _EXPORT_VALUES.fullmatch(value))
-        for name, value in rows
-    ]
+    stays = [bool(_EXPORT_ROWS.fullmatch(name or "") and _EXPORT_VALUES.fullmatch(value or "")) for name, value in rows]
     texts.remove("options and local time of the export", nsys.EXPORT, stays.count(False))
     return table.select(["name", "value"]).filter(pa.array(stays, pa.bool_()))
 

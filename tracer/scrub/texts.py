@@ -53,9 +53,9 @@ than less, since file names may hold spaces."""
 _HOST_KEY: Final = re.compile(r"(?i)(host|computer|node|machine)_?name|^host$")
 _USER_KEY: Final = re.compile(r"(?i)^(sudo_?)?user$|(user|log|owner)_?name|^owner$")
 _SECRET_KEY: Final = re.compile(
-    r"(?i)token|secret|passw|(api|access|private)_?key|credential|uuid|serial|luid|bus_?loc"
+    r"(?i)token|secret|passw|(api|access|private)[_-]?key|credential|uuid|serial|luid|bus_?loc"
 )
-_ASSIGNED: Final = re.compile(r"(?<![A-Za-z0-9_])([A-Za-z_]\w*)=([^\s\"']+)")
+_ASSIGNED: Final = re.compile(r"(?<![A-Za-z0-9_])([A-Za-z_][\w-]*)=([^\s\"']+)")
 _OF_USER: Final = re.compile(r"(?:/home/|/Users/|\\Users\\)([^/\\\s\"':]+)")
 _NOBODY: Final = {
     "root", "user", "users", "ubuntu", "admin", "nobody", "host", "localhost", "home", "shared", "docker", "runner",
@@ -100,11 +100,6 @@ class Texts:
         self._labels: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self._cleaned: dict[tuple[str, str], str] = {}
 
-    @property
-    def hashes(self) -> bool:
-        """Whether names are hashed."""
-        return self._key is not None
-
     def remove(self, what: str, where: str, count: int = 1) -> None:
         """Note that something went."""
         if count:
@@ -114,13 +109,7 @@ class Texts:
 
     def learn(self, key: str, value: str) -> None:
         """Take `value` for a secret, or the name of a host or user, if its key says so; from now on it goes."""
-        if _SECRET_KEY.search(key) and len(value) >= _SHORTEST_SECRET and not value.isdecimal():
-            self._know("secret", value)
-        elif _HOST_KEY.search(key):
-            self._know("host", value)
-            self._know("host", value.partition(".")[0])
-        elif _USER_KEY.search(key):
-            self._know("user", value)
+        self._take(key, value)
         self.learn_from(value)
 
     def learn_home(self, text: str) -> None:
@@ -132,12 +121,20 @@ class Texts:
         """Learn from the assignments (`USER=ada`) and home directories in a text."""
         self.learn_home(text)
         for match in _ASSIGNED.finditer(text):
-            if not _ASSIGNED.search(match[2]):
-                self.learn(match[1], match[2])
+            self._take(match[1], match[2])
 
-    def _know(self, what: str, value: str) -> None:
+    def _take(self, key: str, value: str) -> None:
+        if _SECRET_KEY.search(key):
+            self._know("secret", value, _SHORTEST_SECRET)
+        elif _HOST_KEY.search(key):
+            self._know("host", value)
+            self._know("host", value.partition(".")[0])
+        elif _USER_KEY.search(key):
+            self._know("user", value)
+
+    def _know(self, what: str, value: str, shortest: int = _SHORTEST_NAME) -> None:
         value = value.strip()
-        if len(value) >= _SHORTEST_NAME and value.casefold() not in _NOBODY and not value.isdecimal():
+        if len(value) >= shortest and value.casefold() not in _NOBODY and not value.isdecimal():
             self._known[what].add(value)
             self._order = None
 
