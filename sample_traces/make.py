@@ -1,7 +1,7 @@
 """Make the bundled recordings: `python sample_traces/make.py EXPORTS_DIR [RUNS_DIR]`.
 
-EXPORTS_DIR holds SQLite exports of Nsight Systems. Writing them as run directories keeps only what a trace has (no
-environment, paths, host names or GPU ids) and shrinks them; run.json adds what was measured without a profiler.
+EXPORTS_DIR holds SQLite exports of Nsight Systems. Scrubbed and written as run directories they are small; run.json
+adds what was measured without a profiler.
 RUNS_DIR holds our own run directories, as `intertoken run --trace-kinds all` leaves them; of the light pass only one
 repeat is kept.
 """
@@ -17,6 +17,7 @@ import pandas as pd
 
 import tracer
 from tracer.graph_json import GRAPH_FILE
+from tracer.scrub import scrub
 
 MACHINE = {"gpu": "NVIDIA H200", "driver": "580.159", "cuda": "13.0", "cpu_cores": 16, "os": "Linux"}
 LLAMA = {"backend": "cuda", "engine": "llama.cpp", "model": "llama 1.1B Q8_0", "concurrency": "sequential",
@@ -73,7 +74,7 @@ def own(runs: Path, target: Path) -> None:
     for run in sorted(path for path in runs.glob("llama-*") if (path / "run.json").is_file()):
         for name in ("", "node"):  # the graph passes say no more than these two
             if (run / name / "run.json").is_file():
-                trace = tracer.read(run / name)
+                trace = scrub(tracer.read(run / name))
                 tracer.write(trace if name else one_repeat(trace), target / run.name / name)
         shutil.copy(run / GRAPH_FILE, target / run.name)
 
@@ -87,7 +88,7 @@ def main(exports: Path, runs: Path | None = None) -> None:
     }
     runs["six-strategies"] = ("six-strategies-node", cupy())
     for name, (export, facts) in runs.items():
-        trace = tracer.read(exports / f"{export}.sqlite")
+        trace = scrub(tracer.read(exports / f"{export}.sqlite"))
         trace.metadata["run"] = {
             "schema": "intertoken.run/1",
             **facts,

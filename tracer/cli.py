@@ -48,7 +48,7 @@ class Intertoken(click.Group):
 
 def register(group: click.Group) -> None:
     """Add this package's commands to the group."""
-    from tracer import commands, events_command, record_command
+    from tracer import commands, events_command, record_command, scrub_command
 
     for command in (
         commands.info,
@@ -58,6 +58,7 @@ def register(group: click.Group) -> None:
         commands.streams,
         commands.convert,
         events_command.events,
+        scrub_command.scrub,
         record_command.record,
     ):
         group.add_command(command)

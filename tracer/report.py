@@ -230,6 +230,19 @@ def show_converted(facts: dict[str, Any]) -> None:
     _console().print(Text(f"{facts['target']}: {facts['events']:,} events"))
 
 
+def show_scrubbed(facts: dict[str, Any]) -> None:
+    """`intertoken scrub`."""
+    console = _console()
+    if facts["removed"]:
+        console.print(table_of(facts["removed"], {"what": "removed", "where": "where", "count": "how many"}))
+    console.print(Text(f"{facts['target']}: {facts['events']:,} events"))
+    console.print(
+        "names of kernels, NVTX ranges, threads and models are hashed"
+        if facts["names"] == "hashed"
+        else "kernel and NVTX names stay; --names hashes them"
+    )
+
+
 def _distortion(value: float | None) -> str:
     return f"   (period {value:.2f} × the untraced one)" if value is not None and abs(value - 1) > 0.005 else ""
 

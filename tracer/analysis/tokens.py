@@ -33,6 +33,12 @@ _TRACING_CUDA: Final = {
 
 _NEVER: Final = np.iinfo(np.int64).min
 
+
+def step_pattern(name: str) -> str:
+    """The regular expression by which an NVTX text has one of `STEP_NAMES` as a word."""
+    return rf"(?i:(?<![a-z]){name}(?![a-z]))"
+
+
 SPAN_COLUMNS: Final = ["step", "device", "group", "start", "end", "correlation", "process"]
 COLUMNS: Final = ["step", "start", "end", "process", "thread", "group"]
 
@@ -144,7 +150,7 @@ def _nvtx_steps(trace: Trace, pattern: str | None, window: pd.DataFrame | None) 
     nvtx = trace["nvtx"]
     unfit = DEVICE_DOMAINS if pattern is not None else PROFILER_DOMAINS
     ranges = nvtx[(nvtx["kind"] != "mark") & (nvtx["end"] > nvtx["start"]) & ~nvtx["domain"].isin(unfit)]
-    patterns = [pattern] if pattern is not None else [rf"(?i)(?<![a-z]){name}(?![a-z])" for name in STEP_NAMES]
+    patterns = [pattern] if pattern is not None else [step_pattern(name) for name in STEP_NAMES]
     for candidate in patterns:
         words = [t for t in ranges["text"].cat.categories if re.search(candidate, str(t))]
         found = ranges[ranges["text"].isin(words)]

@@ -134,10 +134,22 @@ def write(trace: Trace, path: str | Path, *, replace: bool = False) -> list[str]
     """
     target = Path(path)
     writer = check_writable(target, replace=replace)
+    notes: list[str] = []
+    write_with(lambda new: notes.extend(writer(trace, new) or ()), target)
+    return notes
+
+
+def write_with(write: Callable[[Path], None], target: Path) -> None:
+    """Let `write` make a file or directory that becomes `target`; what was there stays until the new one is complete.
+
+    Raises:
+        TraceError: it cannot be replaced.
+    """
     if not target.exists():
-        return list(writer(trace, target) or ())
+        write(target)
+        return
     new, old = (target.with_name(f".{uuid.uuid4().hex[:8]}.{target.name}") for _ in range(2))
-    notes = writer(trace, new)
+    write(new)
     try:
         if target.is_dir():
             os.rename(target, old)
@@ -145,7 +157,6 @@ def write(trace: Trace, path: str | Path, *, replace: bool = False) -> list[str]
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise TraceError(f"{target}: cannot be replaced by {new}: {error.strerror}") from error
-    return list(notes or ())
 
 
 def check_writable(path: str | Path, *, replace: bool = False) -> Writer:
@@ -158,13 +169,23 @@ def check_writable(path: str | Path, *, replace: bool = False) -> Writer:
     target = Path(path)
     if target.exists() and not replace:
         raise FormatError(f"{target}: exists already; choose another name")
+    writer = writer_of(target)
+    if target.exists():
+        check_replaceable(target, a_directory=writer is nsys_parquet.write)
+    return writer
+
+
+def writer_of(target: Path) -> Writer:
+    """What writes the format that a path's suffix names; a parquetdir for none.
+
+    Raises:
+        FormatError: no format that can be written has that suffix.
+    """
     writers = {suffix: f.write for f in _formats if f.write is not None for suffix in f.suffixes}
     suffix = _suffix(target, writers)
     if suffix not in writers:
         known = ", ".join(f"{f.name} ({f.suffix or 'a directory'})" for f in _formats if f.write is not None)
         raise FormatError(f"{target}: cannot write {suffix}; known are {known}")
-    if target.exists():
-        _check_replaceable(target, a_directory=not suffix)
     return writers[suffix]
 
 
@@ -175,10 +196,13 @@ def _suffix(path: Path, known: Iterable[str]) -> str:
     return max(found, key=len) if found and path.suffix else own
 
 
-def _check_replaceable(target: Path, *, a_directory: bool) -> None:
+def check_replaceable(
+    target: Path, *, a_directory: bool, is_part: Callable[[Path], bool] = lambda path: nsys_parquet.is_part(path)
+) -> None:
+    """Raise FormatError if replacing a recording would lose something else than what `is_part` of it."""
     if target.is_dir() != a_directory:
         raise FormatError(f"{target}: is {'a directory' if target.is_dir() else 'a file'}; choose another name")
-    others = [p.name for p in target.iterdir() if not nsys_parquet.is_part(p)] if a_directory else []
+    others = [p.name for p in target.iterdir() if not is_part(p)] if a_directory else []
     if others:
         raise FormatError(f"{target}: is not replaced, it holds more than a recording: {', '.join(sorted(others)[:3])}")
 
@@ -187,6 +211,7 @@ from tracer.formats import chrome, nsys_arrow, nsys_parquet, nsys_rep, nsys_sqli
 
 __all__ = [
     "Format",
+    "check_replaceable",
     "check_writable",
     "chrome",
     "is_trace",
@@ -199,4 +224,6 @@ __all__ = [
     "register",
     "registered",
     "write",
+    "write_with",
+    "writer_of",
 ]

@@ -23,7 +23,7 @@ def appearing(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """
     if path.exists() and not replace:
         raise TraceError(f"{path}: exists already; choose another name")
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    partial = path.with_name(f".{uuid.uuid4().hex[:8]}.{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield partial

@@ -20,7 +20,7 @@ _MEMORY_WORDS: Final = (
 )  # fmt: skip
 """CUpti_ActivityMemoryKind in its order, which is not nsys's."""
 
-_OVERHEADS: Final = {
+OVERHEADS: Final = {
     1: "driver compiler", 1 << 16: "buffer flush", 2 << 16: "instrumentation", 3 << 16: "resource",
     4 << 16: "module loading", 5 << 16: "lazy function loading", 6 << 16: "command buffer full",
     7 << 16: "activity buffer request", 8 << 16: "UVM initialisation",
@@ -101,7 +101,7 @@ def overheads(records: Records) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for kind in np.unique(rows["overhead_kind"]).tolist():
         of_kind = spent[rows["overhead_kind"] == kind]
-        found[_OVERHEADS.get(kind, f"kind {kind}")] = {"count": len(of_kind), "ns": int(of_kind.sum())}
+        found[OVERHEADS.get(kind, f"kind {kind}")] = {"count": len(of_kind), "ns": int(of_kind.sum())}
     return found
 
 

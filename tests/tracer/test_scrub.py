@@ -1,0 +1,347 @@
+"""What `intertoken scrub` takes out of recordings, and what analyses find in them afterwards."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.recordings import LLAMA, SAMPLES, SIX
+from tests.tracer.nsys_exports import GLOBAL_TID, RECORDING, export
+from tests.tracer.test_cli import as_json, run
+from tests.tracer.test_formats_carry import EVERYTHING
+from tests.tracer.test_formats_chrome import GPU, event
+from tests.tracer.test_formats_roundtrip import NAMES, traces
+from tracer import formats
+from tracer.graph_json import Memory, Node, RunGraph, read_graph, write_graph
+from tracer.schema import TABLES
+from tracer.scrub import Texts, learn, scrub
+from tracer.trace import Trace
+
+TOKEN, HOST, USER = "SECRET_TOKEN_abc123", "babbage-engine-7", "alovelace"
+PATH = f"/home/{USER}/model.gguf"
+UUID, BUS = "GPU-1c2d3e4f-0011-2233-4455-66778899aabb", "0000:3b:00.0"
+LUID = "luid-44e1-x"  # said to be an id only by its column
+UNSAID = "plugh xyzzy"  # nothing says that it is a secret; in no name
+SECRETS = (TOKEN, HOST, USER, PATH, UUID, BUS, LUID, UNSAID, "8b1f-pool")
+ALL = " ".join(SECRETS)
+MIXED = f"({USER}) {TOKEN}, {BUS}; '{PATH}' {UUID} on {HOST.upper()}-8b1f-pool {LUID}"  # not what is learnt as a whole
+RUN_DIRECTORY = SAMPLES / "llama-1.1b-sccc-sequential-cuda"
+MODES = pytest.mark.parametrize("mode", [(), ("--names",)], ids=["names kept", "names hashed"])
+Mode = tuple[str, ...]
+
+
+# --- recordings with secrets wherever text or bytes can stand ---
+
+
+def planted_sqlite(path: Path) -> Path:
+    """An export whose environment names the secrets, which stand in every other text, in blobs and in free pages."""
+    strings = [*RECORDING["StringIds"], {"id": 3, "value": f"void mul<float>(int) {MIXED}"}, {"id": 4, "value": MIXED}]
+    strings = [row for row in {row["id"]: row for row in strings}.values() if row["id"] not in (20, 30)]
+    rows = {
+        **EVERYTHING,
+        "StringIds": [
+            *strings,
+            {"id": 20, "value": f"token 0 {MIXED}"},
+            {"id": 30, "value": f"worker {MIXED}"},
+            {"id": 76, "value": UNSAID},
+            {"id": 77, "value": f"HF_TOKEN={TOKEN}\nUSER={USER}\nPATH={PATH}:/bin"},
+            {"id": 78, "value": f"llama-bench -m {PATH} --host {HOST}"},
+        ],
+        "META_DATA_CAPTURE": [
+            {"name": "COMMAND", "value": f"./llama-bench -m {PATH}"}, {"name": "HOSTNAME", "value": f"{HOST}.lan"},
+            {"name": ALL, "value": ALL},
+        ],
+        "TARGET_INFO_SYSTEM_ENV": [
+            {"globalVid": 1, "devStateName": HOST, "name": name, "value": value}
+            for name, value in (
+                ("HF_TOKEN", TOKEN), ("USER", USER), ("HOSTNAME", HOST), ("POOL_TOKEN", "8b1f-pool"), ("NOTE", UNSAID),
+            )
+        ],
+        "PROCESSES": [
+            {"globalPid": 1, "pid": 4242, "name": f"bench {MIXED}"}, {"globalPid": 2, "pid": 77, "name": ALL},
+        ],
+        "ProcessStreams": [{"globalPid": 1, "filenameId": 78, "contentId": 77}],
+        "ANALYSIS_FILE": [{"id": 1, "filename": PATH, "contentId": 77, "globalPid": 1}],
+        "DIAGNOSTIC_EVENT": [{"timestamp": 5, "timestampType": 1, "source": 2, "severity": 3, "text": ALL}],
+        "NVTX_EVENTS": [
+            *EVERYTHING["NVTX_EVENTS"],
+            {"start": 4, "eventType": 75, "text": f"domain {MIXED}", "globalTid": GLOBAL_TID, "domainId": 11},
+            {"start": 5, "eventType": 33, "text": f"category {MIXED}", "globalTid": GLOBAL_TID, "domainId": 11},
+            {"start": 90, "end": 91, "eventType": 59, "text": MIXED, "globalTid": GLOBAL_TID, "domainId": 11,
+             "jsonText": ALL, "jsonTextId": 77, "binaryData": ALL},
+        ],
+        "TARGET_INFO_GPU": [
+            {**row, "name": f"NVIDIA H200 {MIXED}", "uuid": UUID, "busLocation": BUS, "luid": LUID, "chipName": ALL,
+             "ctxswDevPath": PATH, "ctrlDevPath": PATH, "pwGpuId": 99}
+            for row in RECORDING["TARGET_INFO_GPU"]
+        ],
+        "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": 1795227667831034602, "utcTime": ALL, "localTime": ALL}],
+        "META_DATA_EXPORT": [
+            {"name": "EXPORT_PRODUCT_NAME", "value": ALL}, {"name": "EXPORT_PRODUCT_VERSION", "value": TOKEN},
+            {"name": "EXPORT_SCHEMA_VERSION", "value": "3.20.3"}, {"name": "EXPORT_PARAM_FILE", "value": PATH},
+            {"name": ALL, "value": ALL},
+        ],
+    }  # fmt: skip
+    export(path, rows)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA secure_delete = OFF")
+        database.execute(f"CREATE TABLE {TOKEN} (a TEXT, b BLOB, c)")
+        blobs = [ALL.encode(), ALL.encode("utf-16-le"), base64.b64encode(ALL.encode())]
+        database.executemany(f"INSERT INTO {TOKEN} VALUES (?, ?, ?)", [(ALL, blob, ALL) for blob in blobs])
+        database.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN owner TEXT")
+        database.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET owner = ?", (ALL,))
+        database.execute(f"ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY ADD COLUMN {TOKEN} BLOB")
+        database.execute(f"UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET {TOKEN} = ?", (ALL.encode("utf-16-be"),))
+        database.execute("UPDATE ENUM_CUDA_MEM_KIND SET label = ? WHERE id = 0", (ALL,))
+        database.execute("CREATE TABLE ENUM_SECRET (id INTEGER, name TEXT, label TEXT)")
+        database.execute("INSERT INTO ENUM_SECRET VALUES (1, ?, ?)", (ALL, ALL))
+        database.execute("CREATE TABLE gone (a)")
+        database.executemany("INSERT INTO gone VALUES (?)", [(ALL * 50,)] * 20)
+        database.commit()
+        database.execute("DELETE FROM gone")
+        database.commit()
+    return path
+
+
+def planted_parquetdir(path: Path) -> Path:
+    """The same as parquetdir, with secrets in the metadata of a file and in run.json."""
+    trace = formats.read(planted_sqlite(path.with_suffix(".sqlite")))
+    trace.notes.append(f"could not open {MIXED}")
+    formats.write(trace, path)
+    for file in (path / "CUPTI_ACTIVITY_KIND_RUNTIME.parquet", path / "NVTX_EVENTS.parquet"):
+        table = pq.read_table(file)
+        pq.write_table(table.replace_schema_metadata({TOKEN: ALL, "pandas": ALL}), file)
+    pq.write_table(pa.table({"text": [ALL], "blob": [ALL.encode("utf-16-le")]}), path / f"{TOKEN}.parquet")
+    facts = {
+        "schema": "intertoken.run/1", "configuration": {"model": PATH, "batch": 2, "weights": PATH, "owner": USER},
+        "machine": {"cpu": f"Xeon of {USER}@{HOST}", "host": HOST, "hostname": HOST, "gpu": f"NVIDIA H200 {UUID}"},
+        "environment": {"HF_TOKEN": TOKEN, "PATH": f"{PATH}:/bin", "USER": USER, "X": "8b1f-pool"},
+        "command": ["./bench", "-m", PATH], TOKEN: {"deep": [{"x": ALL}]}, "versions": {"numpy": "2.5.2", TOKEN: TOKEN},
+        "measured": {"tokens_per_s": {"median": 100.5}}, "ranges": {"token": {"tokens_per_s": 7, "by": USER}},
+        "passes": {"node": {"problem": f"cannot read {MIXED}"}},
+    }  # fmt: skip
+    (path / "run.json").write_text(json.dumps(facts))
+    return path
+
+
+def graph_of(*nodes: tuple[str, str]) -> RunGraph:
+    """A graph of (op, name) nodes, each with a kernel."""
+    made = tuple(Node(name, op, (1,), "float32", 4, 0) for op, name in nodes)
+    memory = (Memory("sequential", 8, 8, 0),)
+    return RunGraph(made, (), (), tuple(range(len(made))), (), 1, 0, 0, memory, "sequential")
+
+
+def planted_run(path: Path) -> Path:
+    """A run directory with a traced pass, a graph, and files of nobody's."""
+    planted_parquetdir(path)
+    planted_parquetdir(path / "node")
+    (path / "node.sqlite").unlink(missing_ok=True)
+    shutil.copytree(path / "node", path / USER)
+    write_graph(graph_of(("mul_mat", f"load {PATH}"), ("add", MIXED)), path / "graph.json")
+    (path / f"{HOST}.log").write_text(ALL)
+    return path
+
+
+def planted_chrome(path: Path) -> Path:
+    """Kineto's JSON. It says nothing of its environment, so that names hold only what looks like a secret."""
+    said = " ".join((PATH, UUID, BUS))
+    content = {
+        **GPU, "host_name": HOST, "traceName": PATH, TOKEN: ALL, "distributedInfo": {"backend": "nccl", "host": HOST},
+        "traceEvents": [
+            *GPU["traceEvents"],
+            {"ph": "M", "name": "process_name", "pid": 100, "args": {"name": f"bench {ALL}"}},
+            {"ph": "M", "name": "thread_name", "pid": 100, "tid": 101, "args": {"name": f"(bench {ALL})"}},
+            event("user_annotation", f"load {said}", 1, 2), event(f"at {said}", f"{said} read", 3, 4, **{TOKEN: ALL}),
+            event("kernel", f"void lambda[{PATH}:12](int)", 5, 6, 0, 7, stream=7, Comment=ALL),
+            {"ph": TOKEN, "ts": 5, "name": ALL},
+        ],
+        "cuda_driver_version": ALL, "displayTimeUnit": "ms",
+    }  # fmt: skip
+    path.write_bytes(gzip.compress(json.dumps(content).encode()))
+    return path
+
+
+PLANTED: dict[str, Callable[[Path], Path]] = {
+    "a.sqlite": planted_sqlite,
+    "parquetdir": planted_parquetdir,
+    "run": planted_run,
+    "a.json.gz": planted_chrome,
+}
+
+
+def spellings(secret: str) -> Iterator[bytes]:
+    """A secret in lower case as UTF-8 and UTF-16; Base64 of it at each alignment, as its bytes stand in the middle."""
+    for encoding in ("utf-8", "utf-16-le", "utf-16-be"):
+        yield secret.lower().encode(encoding)
+    for text in (secret, secret.lower(), secret.upper()):
+        for shift in range(3):
+            coded = base64.b64encode(b"\0" * shift + text.encode())
+            yield coded[4 if shift else 0 : -4].lower()
+
+
+def contents(path: Path) -> Iterator[bytes]:
+    """Everything that a recording holds: names of files, raw bytes, and what is compressed in them."""
+    for file in [path, *path.rglob("*")] if path.is_dir() else [path]:
+        yield file.name.encode()
+        if file.suffix == ".parquet":
+            parquet = pq.ParquetFile(file)
+            yield repr(parquet.metadata.metadata).encode() + repr(parquet.schema_arrow).encode()
+            for column in parquet.read().columns:
+                yield b"\n".join(v if isinstance(v, bytes) else str(v).encode() for v in column.to_pylist())
+        elif file.suffix == ".sqlite":
+            with closing(sqlite3.connect(file)) as database:
+                yield "\n".join(database.iterdump()).encode()
+        if file.is_file():
+            raw = file.read_bytes()
+            yield gzip.decompress(raw) if file.suffix == ".gz" else raw
+
+
+def found_in(path: Path) -> set[str]:
+    """The secrets that a recording holds in any spelling."""
+    pieces = [piece.lower() for piece in contents(path)]
+    return {s for s in SECRETS if any(spelling in piece for spelling in spellings(s) for piece in pieces)}
+
+
+@pytest.mark.parametrize("suffix", [f.suffix for f in formats.registered() if f.write is not None])
+@pytest.mark.parametrize("name", PLANTED)
+@MODES
+def test_no_secret_survives(name: str, suffix: str, mode: Mode, tmp_path: Path) -> None:
+    source = PLANTED[name](tmp_path / name)
+    assert found_in(source) == set(SECRETS)
+    target = tmp_path / f"shared{suffix}"
+    result = run("scrub", source, target, *mode)
+    assert result.exit_code == 0, result.output
+    assert found_in(target) == set()
+    assert len(formats.read(target)) == len(formats.read(source))
+
+
+def test_a_run_keeps_its_passes_and_graph(tmp_path: Path) -> None:
+    facts = as_json("scrub", planted_run(tmp_path / "run"), tmp_path / "shared", "--names")
+    assert facts["schema"] == "intertoken.scrub/1"
+    assert (facts["passes"], facts["names"]) == (["node"], "hashed")
+    assert {path.name for path in (tmp_path / "shared").iterdir() if path.suffix != ".parquet"} == {
+        "run.json", "graph.json", "node",
+    }  # fmt: skip
+    assert len(read_graph(tmp_path / "shared" / "graph.json").nodes) == 2
+    shared = json.loads((tmp_path / "shared" / "run.json").read_text())
+    assert shared["measured"] == {"tokens_per_s": {"median": 100.5}}
+    assert shared["versions"] == {"numpy": "2.5.2"}
+    assert shared["ranges"] == {"token": {"tokens_per_s": 7}}
+    removed = {(row["what"], row["where"]): row["count"] for row in facts["removed"]}
+    assert removed["environment", "TARGET_INFO_SYSTEM_ENV"] == 2 * 5
+    assert removed["table that is not known", TOKEN] == 2
+    assert removed["left out", f"{HOST}.log"] == 1
+
+
+# --- what analyses find ---
+
+
+@cache
+def figures(path: Path, *options: str) -> dict[str, Any]:
+    """All that the analyses print, but for what quotes names."""
+    found = {name: as_json(name, path, *options) for name in ("tokens", "syncs", "gaps", "streams")}
+    found["tokens"].pop("detail")
+    for call in found["syncs"]["inventory"]:
+        call.pop("waits_for")
+    return {name: {key: value for key, value in facts.items() if key != "notes"} for name, facts in found.items()}
+
+
+@pytest.mark.parametrize(
+    "source", [LLAMA["saaas", "graph"], SIX, RUN_DIRECTORY, RUN_DIRECTORY / "node"], ids=lambda path: path.name
+)
+@MODES
+def test_analyses_give_the_same_figures(source: Path, mode: Mode, tmp_path: Path) -> None:
+    assert run("scrub", source, tmp_path / "a", *mode).exit_code == 0
+    assert figures(tmp_path / "a") == figures(source)
+
+
+@MODES
+def test_ranges_keep_their_facts(mode: Mode, tmp_path: Path) -> None:
+    assert run("scrub", SIX, tmp_path / "a", *mode).exit_code == 0
+    before, after = (formats.read(path)["nvtx"]["text"].astype("str") for path in (SIX, tmp_path / "a"))
+    text = after[before == "run saaas concurrent"].iloc[0]
+    assert (text == "run saaas concurrent") == (not mode)
+    assert figures(tmp_path / "a", "--range", text) == figures(SIX, "--range", "run saaas concurrent")
+
+
+@MODES
+def test_planted_recordings_give_the_same_figures(mode: Mode, tmp_path: Path) -> None:
+    source = planted_chrome(tmp_path / "a.json.gz")
+    assert run("scrub", source, tmp_path / "a", *mode).exit_code == 0
+    assert figures(tmp_path / "a") == figures(source)
+
+
+# --- hashed names ---
+
+
+def hashed(trace: Trace, key: bytes = b"key") -> Trace:
+    texts = Texts(key)
+    learn(trace, texts)
+    return scrub(trace, texts)
+
+
+@given(
+    trace=traces(),
+    secret=st.sampled_from([TOKEN, PATH, USER, "hunter2", "ключ_7", "a b\nc"]),
+    around=st.tuples(NAMES | st.sampled_from(["token 7 ", "cudaLaunchKernel", "NVIDIA H200 "]), NAMES),
+)
+@settings(max_examples=30)
+def test_no_text_column_keeps_a_secret(trace: Trace, secret: str, around: tuple[str, str]) -> None:
+    text = secret.join(around)
+
+    def plant(name: str, frame: pd.DataFrame) -> pd.DataFrame:
+        columns = [column.name for column in TABLES[name].columns if column.is_name]
+        return frame.assign(**{column: pd.Categorical([text] * len(frame)) for column in columns})
+
+    planted = trace.map_tables(plant)
+    planted.metadata |= {text: {"x": text}, "run": {text: [text], "configuration": {"model": text}}}
+    clean = hashed(planted)
+    names = [column for table in TABLES.values() for column in table.columns if column.is_name]
+    texts = [str(t) for frame in clean.tables.values() for c in {n.name for n in names} & {*frame} for t in frame[c]]
+    assert not [t for t in texts if secret.lower() in t.lower()]
+    assert secret not in json.dumps(clean.metadata, ensure_ascii=False)
+
+
+@pytest.mark.parametrize("source", [LLAMA["sccc", "node"], SIX], ids=lambda path: path.name)
+def test_hashed_names_keep_their_structure(source: Path) -> None:
+    before = formats.read(source)
+    after = hashed(before)
+    for table, column in (("kernels", "name"), ("kernels", "short_name"), ("nvtx", "text"), ("api", "name")):
+        groups = [pd.factorize(trace[table][column].astype("str"))[0].tolist() for trace in (before, after)]
+        assert groups[0] == groups[1]
+    assert not set(before["kernels"]["name"]) & set(after["kernels"]["name"])
+    assert before["api"]["name"].tolist() == after["api"]["name"].tolist()
+
+
+def test_equal_keys_make_equal_hashes(tmp_path: Path) -> None:
+    for i, key in enumerate((("--key", "a"), ("--key", "a"), ("--key", "b"), (), ())):
+        assert run("scrub", LLAMA["sccc", "node"], tmp_path / str(i), "--names", *key).exit_code == 0
+    kernels = [tuple(formats.read(tmp_path / str(i))["kernels"]["name"]) for i in range(5)]
+    assert kernels[0] == kernels[1]
+    assert len(set(kernels)) == 4
+
+
+def test_kernels_of_the_cpu_backend_still_name_their_node(tmp_path: Path) -> None:
+    kernels = {"start": [0, 9], "end": [1, 10], "name": ["mul_mat(ffn)", "add(out)"]}
+    formats.write(Trace.from_columns(kernels=kernels), tmp_path / "a")
+    write_graph(graph_of(("mul_mat", "ffn"), ("add", "out")), tmp_path / "a" / "graph.json")
+    assert run("scrub", tmp_path / "a", tmp_path / "b", "--names").exit_code == 0
+    names = formats.read(tmp_path / "b")["kernels"]["name"].tolist()
+    shared = read_graph(tmp_path / "b" / "graph.json").nodes
+    assert names == [f"{node.op}({node.name})" for node in shared]
+    assert {node.name for node in shared}.isdisjoint({"ffn", "out"})

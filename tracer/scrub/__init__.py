@@ -1,0 +1,99 @@
+"""Recordings that may be given away: without what tells of a machine, its users and what else they ran.
+
+What stays is chosen, everything else goes, and what went is listed:
+
+- times, sizes, ids (of processes, threads, streams, ...) and all other numbers of tables and columns that we know;
+- names of kernels, NVTX ranges and domains, threads and API calls, but for what looks like a path, an address, an
+  id or a credential, or is what the recording itself calls a host, a user or a secret; names can be hashed, too;
+- models and sizes of GPUs; versions; the start of the recording in UTC; of metadata and run.json the keys that we know.
+
+Hashed or not, analyses give the same figures.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from tracer.formats.nsys_strings import categorical
+from tracer.schema import MISSING, TABLES
+from tracer.scrub import exports, facts
+from tracer.scrub.texts import Texts
+from tracer.trace import Trace
+
+__all__ = ["Texts", "learn", "scrub"]
+
+
+def learn(trace: Trace, texts: Texts) -> None:
+    """Learn from a recording what in it, and in those that belong to it, is the name of a host or user, or a secret."""
+    names = _names(trace)
+    exports.learn(trace, texts, names)
+    facts.learn(trace.metadata, texts)
+    for text in names:
+        texts.learn_home(text)
+    threads = trace["threads"]
+    for programs in (trace["processes"]["name"], threads.loc[threads["process"] == threads["thread"], "name"]):
+        for name in programs:
+            texts.learn_program(str(name))
+
+
+def scrub(trace: Trace, texts: Texts | None = None) -> Trace:
+    """A recording without what the module's docstring does not name.
+
+    Args:
+        trace: the recording, read `whole`, or what else it holds is not there to learn from; it stays as it was.
+        texts: what cleans its texts and counts what went, after it has learnt from all recordings that belong
+            together; by default one that has learnt from this one and leaves names as they are.
+
+    Example:
+        >>> trace = Trace.from_columns(nvtx={"start": [0], "end": [1], "text": ["load /home/ada/a.gguf"]})
+        >>> scrub(trace)["nvtx"]["text"].tolist()
+        ['load [path 1]']
+    """
+    if texts is None:
+        texts = Texts()
+        learn(trace, texts)
+    scrubbed = Trace(dict(trace.tables), {}, [], dict(trace.carried))
+    processes = _with_events(trace)
+    for name in TABLES:
+        scrubbed.tables[name] = _named(name, scrubbed[name], texts)
+    alone = ~scrubbed["processes"]["process"].isin(processes)
+    texts.remove("processes without events", "PROCESSES", int(alone.sum()))
+    scrubbed.tables["processes"] = scrubbed["processes"][~alone].reset_index(drop=True)
+    exports.columns(scrubbed, texts)
+    exports.tables(scrubbed, texts, _names(trace))
+    scrubbed.metadata = facts.metadata(trace.metadata, texts)
+    scrubbed.notes = [texts.message(note, "notes") for note in trace.notes]
+    return scrubbed
+
+
+def _names(trace: Trace) -> set[str]:
+    """All texts that stand in a column of names."""
+    columns = ((table.name, column.name) for table in TABLES.values() for column in table.columns if column.is_name)
+    return {str(text) for table, column in columns for text in trace[table][column].cat.categories}
+
+
+def _with_events(trace: Trace) -> set[int]:
+    found = [frame["process"].unique() for frame in trace.tables.values() if "process" in frame and "start" in frame]
+    return set(np.concatenate(found).tolist()) - {MISSING}
+
+
+def _named(table: str, frame: pd.DataFrame, texts: Texts) -> pd.DataFrame:
+    """The table with its names cleaned; of processes they go."""
+    cleaned = {}
+    for column in (column.name for column in TABLES[table].columns if column.is_name):
+        names, where = frame[column].cat, f"{table}: {column}"
+        used = np.unique(names.codes)
+        words = [str(text) for text in names.categories]
+        if table == "processes":
+            texts.remove("process names", where, int((frame[column] != "").sum()))
+            new = [""] * len(words)
+        else:
+            new = [_cleaned(table, text, where, texts) if i in used else "" for i, text in enumerate(words)]
+        cleaned[column] = categorical(names.codes.to_numpy(), new)
+    return frame.assign(**cleaned) if len(frame) else frame
+
+
+def _cleaned(table: str, text: str, where: str, texts: Texts) -> str:
+    clean = {"api": texts.call, "devices": texts.device, "threads": texts.thread}.get(table, texts.name)
+    return clean(text, where)

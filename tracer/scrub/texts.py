@@ -1,0 +1,254 @@
+"""The texts of a recording, cleaned: what looks like a secret, what the recording itself says is one, and names.
+
+The same text always becomes the same, and different ones stay different: the second path is `[path 2]`. The words by
+which token steps are found (`tokens.STEP_NAMES`) stay in a text that had them, so that analyses find the same steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from tracer.analysis.calls import letter
+from tracer.analysis.tokens import STEP_NAMES, step_pattern
+
+_EXTENSIONS: Final = (
+    "gguf|ggml|safetensors|bin|pth?|ckpt|onnx|engine|np[yz]|py[co]?|so|cuh?|cubin|ptx|c|cc|cpp|hp?|hpp|rs|go|sh|json|ya?ml|"
+    "toml|txt|log|csv|parquet|sqlite|nsys-rep|exe|dll|ipynb"
+)
+_ROOTS: Final = (
+    "home|Users|root|usr|tmp|var|opt|mnt|media|data|srv|etc|proc|sys|dev|workspace|scratch|nfs|lustre|"
+    "Windows|Program Files"
+)
+_PATTERNS: Final = tuple(
+    (what, re.compile(pattern))
+    for what, pattern in (
+        ("credential", r"(?<![A-Za-z0-9])(?:hf|sk|pk|gh[a-z]|github_pat|glpat|xox[a-z])[_-][A-Za-z0-9_-]{16,}"),
+        ("credential", r"(?<![A-Za-z0-9])AKIA[0-9A-Z]{16}(?![A-Za-z0-9])|(?<![\w-])eyJ[\w-]{8,}\.[\w-]+\.[\w-]*"),
+        ("variable", r"(?<![A-Za-z0-9_])[A-Z][A-Z0-9_]{2,}=(?!\d+(?!\w))[^\s,;]+"),
+        ("address", r"(?i:(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://[^\s\"'<>]+)"),
+        ("address", r"(?<![\w.+-])[\w.+-]+@[\w.-]+"),
+        ("address", r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?:/\d+|:\d+)?(?![\w.])"),
+        ("address", r"(?i:(?<![0-9a-z:])(?:[0-9a-f]{2}[:-]){5}[0-9a-f]{2}(?![0-9a-z:]))"),
+        ("address", r"(?i:(?<![0-9a-z:])(?:(?:[0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|fe80::[0-9a-f:]+)(?![0-9a-z:]))"),
+        ("id", r"(?i:(?:(?<![0-9a-z])(?:GPU|MIG)-)?[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})"),
+        ("id", r"(?i:(?<![0-9a-z])[0-9a-f]{32}(?![0-9a-z]))"),
+        ("id", r"(?i:(?<![0-9a-z:])(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?![0-9a-z]))"),
+        ("id", r"(?<![0-9A-Za-z])cuda[0-9a-f]{10,12}(?![0-9A-Za-z])"),  # a CUDA thread, by its GPU's bus location
+        ("path", r"(?<=['\"])(?:[A-Za-z]:|~\w*|\.{1,2})?[\\/][^'\"\n]+(?=['\"])"),
+        ("path", rf"(?:[A-Za-z]:)?[\\/](?:{_ROOTS})[\\/](?:[^\n\"']*[\\/])?[^\s\"'()<>,;{{}}]*"),
+        ("path", r"(?<!\w)[A-Za-z]:[\\/](?:[^\n\"']*[\\/])?[^\s\"'()<>,;{}]*"),
+        ("path", r"\\\\[^\s\\\"']+\\(?:[^\n\"']*[\\/])?[^\s\"'()<>,;{}]*"),
+        ("path", r"(?<![\w)\]>./~])(?:~\w*|\.{1,2})?/[\w.@+~-](?:[^\n\"']*/)?[^\s\"'()<>,;{}]*"),
+        ("path", rf"(?<![\w.@+~/\\-])[\w.@+~-]+(?:[\\/][\w.@+~-]+)*[\\/][\w.@+~-]+\.(?i:{_EXTENSIONS})(?!\w)"),
+        ("path", r"(?<![\w.@+/\\-])[\w.@+-]+\.(?:gguf|ggml|safetensors|nsys-rep|ipynb)(?!\w)"),
+    )
+)
+"""What goes wherever it stands, with its word in the report. A path ends with its last separator's word: more rather
+than less, since file names may hold spaces."""
+
+_HOST_KEY: Final = re.compile(r"(?i)(host|computer|node|machine)_?name|^host$")
+_USER_KEY: Final = re.compile(r"(?i)^(sudo_?)?user$|(user|log|owner)_?name|^owner$")
+_SECRET_KEY: Final = re.compile(
+    r"(?i)token|secret|passw|(api|access|private)[_-]?key|credential|uuid|serial|luid|bus_?loc"
+)
+_ASSIGNED: Final = re.compile(r"(?<![A-Za-z0-9_])([A-Za-z_][\w-]*)=([^\s\"']+)")
+_OF_USER: Final = re.compile(r"(?:/home/|/Users/|\\Users\\)([^/\\\s\"':]+)")
+_NOBODY: Final = {
+    "root", "user", "users", "ubuntu", "admin", "nobody", "host", "localhost", "home", "shared", "docker", "runner",
+    "cuda", "nvidia", "gpu", "cpu", "true", "false", "none", *STEP_NAMES,
+}  # fmt: skip
+"""Not taken for names of hosts and users: everybody's, and words that analyses need."""
+_SHORTEST_NAME, _SHORTEST_SECRET = 3, 6
+
+_STEP: Final = re.compile("|".join(step_pattern(name) for name in STEP_NAMES))
+_NUMBER: Final = re.compile(r"(?<![^\W_])\d{1,9}(?![^\W_])")
+_LETTER: Final = re.compile(r"[^\W\d_]")
+_QUOTED: Final = re.compile(r"'[^'\n]{2,}'|\"[^\"\n]{2,}\"")
+_CALL: Final = re.compile(
+    r"(?:(?:cuda|cu|hip)(?=[A-Z])|(?=[a-z]))[A-Za-z0-9]+(?:_v\d+|_ptds|_ptsz)*|cu(?:da)? call \d+"
+)
+_PREFIXED: Final = re.compile(r"(?:cuda|cu|hip)(?=[A-Z])|cu(?:da)? call")
+_GPU: Final = re.compile(
+    r"(?:(?:NVIDIA|AMD|Intel|GeForce|RTX|GTX|GTS|TITAN|Tesla|Quadro|Radeon|Instinct|Jetson|Grace|Hopper|Ada|Generation|"
+    r"Laptop|Mobile|GPU|SUPER|Ti|Max-Q|Pro|PRO|Blackwell|Workstation|Server|Edition|PCI[eE]|SXM\d?|NVL|HBM\w?|MIG|Orin|Thor|"
+    r"Xavier|XTX?|\(R\)|cpu|sim|[A-Z]{1,3}\d{1,4}[A-Z]{0,2}|\d{2,5}[A-Z]{0,2}|\d+ ?GB|\dg\.\d+gb|[/-])(?:[ /-]|$))+"
+)
+_MAIN: Final = "MainThread"  # Python's name for it, not a program's
+
+
+class Texts:
+    """Cleans the texts of recordings that belong together.
+
+    Args:
+        key: hash names with this key; None for names that stay, but for what looks like a secret.
+        words: further words that go wherever they stand.
+
+    Attributes:
+        removed: (what, where) -> how many; of texts that are equal one is counted.
+    """
+
+    def __init__(self, key: bytes | None = None, words: Iterable[str] = ()) -> None:
+        self.removed: Counter[tuple[str, str]] = Counter()
+        self.programs: set[str] = set()
+        self._key = key
+        self._known: dict[str, set[str]] = {"secret": set(words), "host": set(), "user": set()}
+        self._order: list[tuple[str, re.Pattern[str]]] | None = None
+        self._labels: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        self._cleaned: dict[tuple[str, str], str] = {}
+
+    def remove(self, what: str, where: str, count: int = 1) -> None:
+        """Note that something went."""
+        if count:
+            self.removed[what, where] += count
+
+    # --- what the recording says of itself ---
+
+    def learn(self, key: str, value: str) -> None:
+        """Take `value` for a secret, or the name of a host or user, if its key says so; from now on it goes."""
+        self._take(key, value)
+        self.learn_from(value)
+
+    def learn_home(self, text: str) -> None:
+        """Learn from the home directories in a text."""
+        for match in _OF_USER.finditer(text):
+            self._know("user", match[1])
+
+    def learn_from(self, text: str) -> None:
+        """Learn from the assignments (`USER=ada`) and home directories in a text."""
+        self.learn_home(text)
+        for match in _ASSIGNED.finditer(text):
+            self._take(match[1], match[2])
+
+    def _take(self, key: str, value: str) -> None:
+        if _SECRET_KEY.search(key):
+            self._know("secret", value, _SHORTEST_SECRET)
+        elif _HOST_KEY.search(key):
+            self._know("host", value)
+            self._know("host", value.partition(".")[0])
+        elif _USER_KEY.search(key):
+            self._know("user", value)
+
+    def _know(self, what: str, value: str, shortest: int = _SHORTEST_NAME) -> None:
+        value = value.strip()
+        if len(value) >= shortest and value.casefold() not in _NOBODY and not value.isdecimal():
+            self._known[what].add(value)
+            self._order = None
+
+    def learn_program(self, name: str) -> None:
+        """Take the name of a process, or of its main thread, for a program's; it goes from the names of threads."""
+        if name and name != _MAIN and "(" not in name:
+            self.programs.add(name)
+
+    # --- cleaning ---
+
+    def plain(self, text: str, where: str) -> str:
+        """A text of metadata, without what looks like a secret or is known as one."""
+        return self._once("plain", text, where, self._plain)
+
+    def message(self, text: str, where: str) -> str:
+        """A note: without what it quotes, which may be anything a file said."""
+        return self._once(
+            "message", text, where, lambda t, w: self._plain(self._replace("quotation", _QUOTED, t, w), w)
+        )
+
+    def name(self, text: str, where: str) -> str:
+        """The name of a kernel, an NVTX range or its domain; hashed where names are."""
+        return self._once("name", text, where, self._name)
+
+    def thread(self, text: str, where: str) -> str:
+        """A thread's name, without the program's, which the system gives to threads too (its first 15 characters)."""
+        return self._once("thread", text, where, self._thread)
+
+    def call(self, text: str, where: str) -> str:
+        """The name of an API call, which stays; anything else there is a name as any."""
+        is_call = _CALL.fullmatch(text) and (_PREFIXED.match(text) or letter(text))
+        return text if is_call else self.name(text, where)
+
+    def device(self, text: str, where: str) -> str:
+        """The name of a GPU, which stays if it is made of vendors' words and model numbers."""
+        return text if len(text) < 100 and _GPU.fullmatch(text) else self.name(text, where)
+
+    def set_name(self, text: str, cleaned: str) -> None:
+        """Fix what a name becomes."""
+        self._cleaned["name", text] = cleaned
+
+    def _once(self, kind: str, text: str, where: str, clean: Callable[[str, str], str]) -> str:
+        if (kind, text) not in self._cleaned:
+            self._cleaned[kind, text] = clean(text, where)
+        return self._cleaned[kind, text]
+
+    def _plain(self, text: str, where: str) -> str:
+        for what, pattern in self._substitutions():
+            text = self._replace(what, pattern, text, where)
+        return text
+
+    def _message(self, text: str, where: str) -> str:
+        return self._plain(self._replace("quotation", _QUOTED, text, where), where)
+
+    def _name(self, text: str, where: str) -> str:
+        if self._key is not None:
+            return self._hashed(text, where)
+        cleaned = self._plain(text, where)
+        had, have = _steps(text), _steps(cleaned)
+        if set(have) - set(had):
+            cleaned, have = self._label("text", text), []
+        return " ".join([cleaned, *(word for word in had if word not in have)])
+
+    def _thread(self, text: str, where: str) -> str:
+        for program in sorted(self.programs, key=len, reverse=True):
+            if text in (program, program[:15]):
+                self.remove("program name", where)
+                return ""
+            if f"({program})" in text:
+                self.remove("program name", where)
+                text = text.replace(f"({program})", "()")
+        return self._name(text, where)
+
+    def _hashed(self, text: str, where: str) -> str:
+        """The text's hash; of one that names a token step before it its words for that and its numbers."""
+        if not text:
+            return text
+        steps, rest = _steps(text), text
+        for _, pattern in self._substitutions():
+            rest = pattern.sub(" / ", rest)
+        numbers = _NUMBER.findall(_STEP.sub(" ", rest)) if steps else []
+        if steps and rest == text and not _LETTER.search(_STEP.sub("", text)):
+            return text
+        digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=self._key or b"", digest_size=6)
+        self.remove("name (hashed)", where)
+        return " ".join([*steps, *numbers, f"name_{digest.hexdigest()}"])
+
+    def _substitutions(self) -> list[tuple[str, re.Pattern[str]]]:
+        if self._order is None:
+            secrets = [
+                ("secret", re.compile(re.escape(word), re.IGNORECASE)) for word in _longest(self._known["secret"])
+            ]
+            people = [
+                (what, re.compile(rf"(?<![A-Za-z0-9]){re.escape(word)}(?![A-Za-z0-9])", re.IGNORECASE))
+                for what in ("host", "user")
+                for word in _longest(self._known[what])
+            ]
+            self._order = [*secrets, *_PATTERNS, *people]
+        return self._order
+
+    def _replace(self, what: str, pattern: re.Pattern[str], text: str, where: str) -> str:
+        text, count = pattern.subn(lambda match: self._label(what, match[0]), text)
+        self.remove(what, where, count)
+        return text
+
+    def _label(self, what: str, text: str) -> str:
+        labels = self._labels[what]
+        return f"[{what} {labels.setdefault(text, len(labels) + 1)}]"
+
+
+def _steps(text: str) -> list[str]:
+    """The words in a text that name a token step, each once."""
+    return list(dict.fromkeys(match[0].lower() for match in _STEP.finditer(text)))
+
+
+def _longest(words: Iterable[str]) -> list[str]:
+    return sorted((word for word in words if word), key=lambda word: (-len(word), word))
