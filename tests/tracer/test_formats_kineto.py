@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from tests.tracer.kineto import GPU, HOST, THREAD, Event, event, on_gpu, read, rows, step, write
 from tracer import formats
 from tracer.analysis.gaps import gap_report
+from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
 from tracer.errors import EmptyTraceError, FormatError
@@ -19,6 +20,7 @@ from tracer.schema import MISSING
 from tracer.trace import Trace
 
 CPU = Path(__file__).parent / "data" / "pytorch-2.15-cpu.json.gz"
+CUDA = CPU.with_name("pytorch-2.11-cuda.json.gz")
 
 
 def edge(phase: str, ts: float, name: str = "", **more: Any) -> Event:
@@ -240,3 +242,22 @@ def test_info_of_a_recording_without_a_gpu() -> None:
     facts = json.loads(CliRunner().invoke(main, ["info", "--json", str(CPU)]).output)
     assert facts["source"] == "PyTorch profiler"
     assert "activities=[CPU, CUDA]" in facts["problem"]
+
+
+def test_a_recording_by_pytorch_on_a_gpu() -> None:
+    """24 steps of benchmarks/record_pytorch.py (two layers) on an H200, PyTorch 2.11 and CUDA 13.0."""
+    trace = formats.read(CUDA)
+    sizes = {name: len(trace[name]) for name in ("kernels", "memcpys", "api", "syncs", "streams", "devices")}
+    assert sizes == {"kernels": 816, "memcpys": 96, "api": 1009, "syncs": 25, "streams": 1, "devices": 1}
+    assert not trace.notes
+    steps = find_steps(trace)
+    assert (steps.source, len(steps)) == ("nvtx", 24)
+    syncs = sync_report(trace, steps)
+    assert (syncs.strategy, syncs.signature) == ("aaag", "(ag)×3 a s")
+    assert (syncs.syncs_per_token, syncs.copies_per_token, syncs.launches_per_token) == (1, 4, 34)
+    gaps = gap_report(trace, steps)
+    assert len(gaps.table) == 23
+    assert gaps.gap_us["p50"] == pytest.approx(172.7, abs=0.1)
+    annotations = trace["nvtx"][trace["nvtx"]["domain"] == "gpu_user_annotation"]
+    assert len(annotations) == 24
+    assert (annotations[["process", "thread"]] == MISSING).all(axis=None)

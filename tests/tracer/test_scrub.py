@@ -27,6 +27,7 @@ from tests.tracer.test_formats_carry import EVERYTHING
 from tests.tracer.test_formats_chrome import GPU, event
 from tests.tracer.test_formats_roundtrip import NAMES, traces
 from tracer import formats
+from tracer.formats import Format
 from tracer.graph_json import Memory, Node, RunGraph, read_graph, write_graph
 from tracer.schema import TABLES
 from tracer.scrub import Texts, learn, scrub
@@ -217,17 +218,18 @@ def found_in(path: Path) -> set[str]:
     return {s for s in SECRETS if any(spelling in piece for spelling in spellings(s) for piece in pieces)}
 
 
-@pytest.mark.parametrize("suffix", [f.suffix for f in formats.registered() if f.write is not None])
+@pytest.mark.parametrize("format", [f for f in formats.registered() if f.write is not None], ids=lambda f: f.suffix)
 @pytest.mark.parametrize("name", PLANTED)
 @MODES
-def test_no_secret_survives(name: str, suffix: str, mode: Mode, tmp_path: Path) -> None:
+def test_no_secret_survives(name: str, format: Format, mode: Mode, tmp_path: Path) -> None:
     source = PLANTED[name](tmp_path / name)
     assert found_in(source) == set(SECRETS)
-    target = tmp_path / f"shared{suffix}"
+    target = tmp_path / f"shared{format.suffix}"
     result = run("scrub", source, target, *mode)
     assert result.exit_code == 0, result.output
     assert found_in(target) == set()
-    assert len(formats.read(target)) == len(formats.read(source))
+    if format.read is not None:
+        assert len(formats.read(target)) == len(formats.read(source))
 
 
 def test_a_run_keeps_its_passes_and_graph(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from tracer.formats.nsys_strings import categorical
-from tracer.schema import MISSING, TABLES
+from tracer.schema import MISSING, PROFILER_DOMAINS, TABLES
 from tracer.scrub import exports, facts
 from tracer.scrub.texts import Texts
 from tracer.trace import Trace
@@ -90,6 +90,8 @@ def _named(table: str, frame: pd.DataFrame, texts: Texts) -> pd.DataFrame:
             new = [""] * len(words)
         else:
             new = [_cleaned(table, text, where, texts) if i in used else "" for i, text in enumerate(words)]
+        if column == "domain":  # by these, analyses know what is no range of the program
+            new = [text if text in PROFILER_DOMAINS else clean for text, clean in zip(words, new, strict=True)]
         cleaned[column] = categorical(names.codes.to_numpy(), new)
     return frame.assign(**cleaned) if len(frame) else frame
 
