@@ -10,8 +10,11 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
+
+from tracer import progress
 
 CAUSE_STYLES: Final = {
     "sync": "color(166)",
@@ -29,17 +32,20 @@ def _console() -> Console:
 
 @contextmanager
 def working(task: str) -> Iterator[None]:
-    """A spinner on stderr while something long is done, such as `writing a.sqlite`."""
+    """A bar on stderr while something long is done, such as `writing a.sqlite`; it moves where the work tells."""
     stderr = Console(stderr=True)
     if not stderr.is_terminal:
         yield
         return
-    with stderr.status(escape(task)):
-        yield
+    shown = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(SpinnerColumn(), *shown, console=stderr, transient=True) as bar:
+        work = bar.add_task(escape(task), total=None)
+        with progress.listening(lambda share: bar.update(work, total=1, completed=share)):
+            yield
 
 
 def reading(path: Path) -> AbstractContextManager[None]:
-    """A spinner on stderr while a recording is read."""
+    """A bar on stderr while a recording is read."""
     return working(f"reading {path}")
 
 

@@ -19,12 +19,14 @@ from tracer.formats.chrome_ranks import Pids
 from tracer.formats.chrome_stream import open_events
 from tracer.formats.chrome_tables import NO_EVENT, Tables
 from tracer.formats.chrome_write import write
+from tracer.progress import tell
 from tracer.schema import MISSING
 from tracer.trace import Columns, Trace
 
 PYTORCH: Final = "PyTorch profiler"
 """How `metadata["source"]` of PyTorch's recordings begins."""
 
+_TELL_AFTER: Final = 1 << 14  # events
 _SUFFIXES: Final = (".json", ".json.gz")
 _METADATA: Final = {
     "schemaVersion": "schema_version", "baseTimeNanoseconds": "base_time_ns", "distributedInfo": "distributed",
@@ -58,11 +60,13 @@ def read(path: Path, python_functions: bool = False) -> Trace:
         FormatError: no JSON, without a list of events, damaged, or a gzip bomb.
     """
     tables = Tables(python_functions)
-    read = 0
+    read, size = 0, path.stat().st_size
     with open_events(path) as events:
         for event in events:
             tables.add(event)
             read += 1
+            if read % _TELL_AFTER == 0:
+                tell(events.bytes_read, size)
     if events.truncated and not read:
         raise FormatError(f"{path}: is truncated before its first event")
     if read and tables.left_out[NO_EVENT] == read:

@@ -67,6 +67,11 @@ class EventStream:
         start = self._head.lstrip()[:1]
         return (start == b"{" and f'"{EVENTS}"'.encode() in self._head) or (start == b"[" and b'"ph"' in self._head)
 
+    @property
+    def bytes_read(self) -> int:
+        """How far the file itself was read, zipped or not."""
+        return self._raw.tell()
+
     def __iter__(self) -> Iterator[Any]:
         """The events, numbers with a fraction as Decimal.
 

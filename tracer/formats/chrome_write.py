@@ -30,6 +30,7 @@ import pyarrow as pa
 from tracer.formats import chrome_lines
 from tracer.formats.partial import appearing
 from tracer.formats.tracks import STREAM, THREAD, Ints, Tracks, arrows, spans, tracks_of
+from tracer.progress import tell
 from tracer.schema import DEVICE_TABLES, MISSING
 from tracer.trace import Trace
 
@@ -96,10 +97,13 @@ def _lines(trace: Trace, tracks: Tracks) -> Iterator[memoryview]:
     if descriptions:
         yield memoryview("".join(descriptions).encode())
     from_chrome = trace.metadata.get("source") in FROM_CHROME
+    done, total = 0, sum(map(len, tracks.of.values()))
     for name, of in tracks.of.items():
         frame = spans(trace, name)
         for part in _parts(len(frame)):
             at = of[part]
+            done += len(at)
+            tell(done, total)
             yield _bytes(chrome_lines.events(
                 name, frame.iloc[part], ids.pids[at], ids.tids[at], domains_are_categories=from_chrome
             ))  # fmt: skip

@@ -8,6 +8,7 @@ does not know is NULL. Where nsys forbids NULL, it is `MISSING` for what the tra
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -21,8 +22,11 @@ from tracer.formats import nsys_schema as nsys
 from tracer.formats.nsys_schema import SqlColumn
 from tracer.formats.nsys_tables import from_trace
 from tracer.formats.partial import appearing
+from tracer.progress import tell
 from tracer.schema import MISSING
 from tracer.trace import Trace
+
+_PART: Final = 1 << 18  # rows
 
 # Nothing is journaled or flushed: until it is complete, the file has another name.
 _PRAGMAS: Final = ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE")
@@ -53,14 +57,17 @@ def _write_tables(trace: Trace, path: Path) -> None:
             cursor.execute(f"PRAGMA {pragma}").fetchall()
         cursor.execute("BEGIN")
         for name in nsys.ENUMS.keys() - tables.keys():
-            _write_table(cursor, name, nsys.enum_table(name), False)
+            sum(_write_table(cursor, name, nsys.enum_table(name), False))
+        done, total = 0, sum(map(len, [*trace.tables.values(), *trace.carried.values()]))
         for name, make in tables.items():
-            _write_table(cursor, name, make(), name in trace.carried)
+            for rows in _write_table(cursor, name, make(), name in trace.carried):
+                done += rows
+                tell(done, total)
         cursor.execute("COMMIT")
 
 
-def _write_table(cursor: Any, name: str, table: pa.Table, carried: bool) -> None:
-    """Write a table; one that is carried gets no column that it had not."""
+def _write_table(cursor: Any, name: str, table: pa.Table, carried: bool) -> Iterator[int]:
+    """Write a table, and yield how many rows that were, part by part; one that is carried gets no further column."""
     declared = nsys.SQL_COLUMNS.get(name, nsys.ENUM_COLUMNS if name in nsys.ENUMS else [])
     known = {column.name for column in declared}
     extra = [SqlColumn(field.name, _affinity(field.type)) for field in table.schema if field.name not in known]
@@ -71,7 +78,10 @@ def _write_table(cursor: Any, name: str, table: pa.Table, carried: bool) -> None
     values = ["?"] * len(given) + [repr(nsys.filler(name, column.name)) for column in constant]
     columns = ", ".join(f'"{column.name}"' for column in given + constant)
     rows = pa.table({column.name: _values(table[column.name], column) for column in given})
-    cursor.executemany(f'INSERT INTO "{name}" ({columns}) VALUES ({", ".join(values)})', rows)
+    for first in range(0, len(rows), _PART):
+        part = rows.slice(first, _PART)
+        cursor.executemany(f'INSERT INTO "{name}" ({columns}) VALUES ({", ".join(values)})', part)
+        yield len(part)
 
 
 def _declaration(column: SqlColumn) -> str:

@@ -12,6 +12,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
 from tracer.formats.perfetto_packets import ARGUMENTS, CATEGORIES, NAMES, VALUES, Packets
 from tracer.formats.tracks import SYNC_NAMES, Ints, Tracks, arrows, slice_order, spans
+from tracer.progress import tell
 from tracer.schema import DEVICE_TABLES, MISSING, TABLES
 from tracer.trace import Trace
 
@@ -39,13 +40,15 @@ def write_slices(trace: Trace, tracks: Tracks, uuids: list[int], packets: Packet
     """
     events = _flat(trace, tracks, packets)
     arguments = [[_argument(column, trace[name], packets) for column in _columns(name)] for name in tracks.of]
-    groups = events.groupby("track").indices
+    groups, done = events.groupby("track").indices, 0
     for track, uuid in enumerate(uuids):
         mine = events.iloc[groups[track]]
         which, begins = slice_order(mine["start"].to_numpy(), mine["end"].to_numpy())
         for first in range(0, len(which), _EDGES):
             part = slice(first, first + _EDGES)
             _write_edges(mine.iloc[which[part]], begins[part], uuid, arguments, packets, shift)
+            done += len(which[part])
+            tell(done, 2 * len(events))  # begins and ends
 
 
 def _flat(trace: Trace, tracks: Tracks, packets: Packets) -> pd.DataFrame:
