@@ -262,7 +262,19 @@ class _NamingTheFormats(click.Command):
     "--python-functions", is_flag=True, help="Keep the Python functions of a PyTorch trace (with_stack=True)."
 )
 def convert(source: Path, target: Path, force: bool, python_functions: bool) -> None:
-    """Write a recording in another format, chosen by OUT's suffix."""
+    """Write a recording in another format, chosen by OUT's suffix; IN may be of any, judged by its content.
+
+    \b
+    Examples:
+      intertoken convert rep.nsys-rep rep.sqlite       for nsys stats, nsys analyze and our commands
+      intertoken convert rep.sqlite rep.json.gz        for chrome://tracing, Perfetto, HolisticTraceAnalysis
+      intertoken convert trace.json.gz trace           a parquetdir, our native form
+      touch x.nsys-rep && intertoken convert runs/tiny-aaag-sequential x_pqtdir
+                                                       for nsys recipe NAME --input x.nsys-rep
+
+    It never overwrites without --force, and OUT appears whole or not at all. What a format has no place
+    for is listed.
+    """
     from tracer.formats import check_writable, read, write
 
     if target.exists() and not force:
