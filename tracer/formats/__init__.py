@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tracer.errors import FormatError, TraceError
+from tracer.errors import FormatError, TraceError, printable
 from tracer.trace import Trace
 
 
@@ -84,6 +84,8 @@ def read(path: str | Path, *, whole: bool = True) -> Trace:
                 return f.read(source, whole=whole) if f.carries else f.read(source)
     except OSError as error:
         raise FormatError(f"{source}: cannot be read: {error.strerror or error}") from error
+    except FormatError as error:
+        raise FormatError(printable(str(error))) from error
     what = "directory holds no trace" if source.is_dir() else "is not a trace"
     raise FormatError(f"{source}: {what}; expected one of: {', '.join(f.name for f in _formats)}")
 

@@ -10,16 +10,22 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tracer.errors import FormatError
 from tracer.formats import Format, nsys, register
+from tracer.formats.nsys_carry import plainly_named
 from tracer.formats.nsys_schema import COLUMNS
 from tracer.formats.nsys_tables import from_trace
 from tracer.formats.partial import appearing
 from tracer.trace import Trace
+from tracer.typed_json import parsed
 
 RUN_FILE: Final = "run.json"
+_MOST_RATIO: Final = 200  # unpacked to packed; of the recordings we know it is at most 55
+_ALWAYS_FINE: Final = 256 << 20  # bytes that no ratio makes suspicious
+_MOST_RUN: Final = 8 << 20  # bytes of run.json
 _DELTA: Final = ("start", "end", "correlationId")  # nearly sorted: small as differences
 
 
@@ -39,9 +45,11 @@ def read(path: Path, *, whole: bool = False) -> Trace:
     files = {file.stem: file for file in sorted(path.glob("*.parquet")) if whole or file.stem in COLUMNS}
     if not files.keys() & COLUMNS.keys():
         raise FormatError(f"{path}: directory holds no nsys tables (TABLE.parquet)")
-    tables = {name: _read_table(file, name, whole) for name, file in files.items()}
+    left_out: list[str] = []
+    tables = {name: _read_table(file, name, left_out if whole else None) for name, file in files.items()}
     try:
-        trace = nsys.to_trace(tables, whole=whole)
+        given = {name: table for name, table in tables.items() if table.num_columns}
+        trace = nsys.to_trace(given, whole=whole, left_out=left_out)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
     if (path / RUN_FILE).is_file():
@@ -72,16 +80,72 @@ def _file(directory: Path, table: str) -> Path:
     return directory / f"{table}.parquet"
 
 
-def _read_table(file: Path, name: str, whole: bool) -> pa.Table:
+def _read_table(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
+    """The columns we know; with `left_out` all others too, but for those whose names it gets."""
     try:
         with pq.ParquetFile(file) as parquet:
-            columns = None if whole else [c for c in COLUMNS[name] if c in parquet.schema_arrow.names]
-            table = parquet.read(columns=columns)
+            metadata, schema = parquet.metadata, parquet.schema_arrow
+        columns = _wanted(schema, name, left_out)
+        if len(set(schema.names)) < len(schema.names):
+            raise FormatError("has two columns of one name")
+        _check_size(metadata, columns, _MOST_RATIO * file.stat().st_size)
+        texts = [column for column in columns if not _is_number(schema.field(column).type)]
+        with pq.ParquetFile(file, metadata=metadata, read_dictionary=texts) as parquet:
+            table = parquet.read(columns=columns, use_threads=False)
+        _check_texts(table, _MOST_RATIO * file.stat().st_size)
         return nsys.typed(table, name)
     except FormatError as error:
         raise FormatError(f"{file}: {error}") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{file}: is no Parquet file, or a damaged one: {str(error).splitlines()[0]}") from error
+        raise FormatError(
+            f"{file}: is no Parquet file, or a damaged one: {(str(error).splitlines() or [''])[0]}"
+        ) from error
+
+
+def _wanted(schema: pa.Schema, name: str, left_out: list[str] | None) -> list[str]:
+    """The columns to read; types that no export has, such as lists, are not."""
+    known = COLUMNS.get(name, {})
+    flat = [field.name for field in schema if _is_flat(field.type)]
+    for field in schema:
+        if field.name in known and field.name not in flat:
+            raise FormatError(f"table {name}, column {field.name} holds {field.type}, not numbers or text")
+    if left_out is None:
+        return [column for column in flat if column in known]
+    left_out += [f"{name}.{column}" for column in schema.names if column not in flat]
+    return plainly_named(name, flat, left_out)
+
+
+def _is_flat(type: pa.DataType) -> bool:
+    type = type.value_type if pa.types.is_dictionary(type) else type
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return _is_number(type) or pa.types.is_null(type) or any(is_text(type) for is_text in texts)
+
+
+def _is_number(type: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type) or pa.types.is_floating(type))
+
+
+def _check_size(metadata: pq.FileMetaData, columns: list[str], most: int) -> None:
+    """What the columns take unpacked, before anything is.
+
+    A page whose own header lies about its size still takes up to 2 GiB, one at a time.
+    """
+    size = 0
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            if chunk.path_in_schema.partition(".")[0] in columns:
+                size += max(chunk.total_uncompressed_size, 8 * chunk.num_values)
+    if size > max(_ALWAYS_FINE, most):
+        raise FormatError(f"unpacks to {size} bytes, more than {_MOST_RATIO} times its size; it is not read")
+
+
+def _check_texts(table: pa.Table, most: int) -> None:
+    """What texts that were read as indices into their distinct ones take at full length."""
+    chunks = (chunk for column in table.columns if pa.types.is_dictionary(column.type) for chunk in column.chunks)
+    lengths = (pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in chunks)
+    size = sum(pc.sum(length.cast(pa.int64())).as_py() or 0 for length in lengths)
+    if size > max(_ALWAYS_FINE, most):
+        raise FormatError(f"its texts take {size} bytes, more than {_MOST_RATIO} times its size; it is not read")
 
 
 def _write_table(table: pa.Table, file: Path) -> None:
@@ -94,8 +158,10 @@ def _write_table(table: pa.Table, file: Path) -> None:
 
 
 def _read_run(file: Path) -> dict[str, Any]:
+    if (size := file.stat().st_size) > _MOST_RUN:
+        raise FormatError(f"{file}: has {size} bytes; that is no file of ours")
     try:
-        run = json.loads(file.read_text(encoding="utf-8"))
+        run = parsed(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise FormatError(f"{file}: is no JSON: {error}") from error
     if not isinstance(run, dict):

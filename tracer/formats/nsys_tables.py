@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tracer.formats import nsys_schema as nsys
-from tracer.schema import CARRIED, DEVICE_TABLES, MISSING, NAME, NO_ID, TABLES, Column, Table
+from tracer.schema import CARRIED, DEVICE_TABLES, MISSING, MOST_NS, NAME, NO_ID, TABLES, Column, Table
 from tracer.trace import Trace
 
 _KERNELS: Final = TABLES["kernels"].nsys
@@ -37,7 +37,8 @@ def from_trace(trace: Trace, *, with_run: bool) -> dict[str, pa.Table]:
         tables |= {nsys.GPUS: _on_the_machine(tables[nsys.GPUS]), nsys.CUDA_DEVICES: _cuda_devices(trace)}
     if len(trace):
         tables |= {nsys.ANALYSIS: _analysis(trace), nsys.CUDA_CONTEXTS: _contexts(trace)}
-    if isinstance(start := trace.metadata.get("start_utc_ns"), int):
+    start = trace.metadata.get("start_utc_ns")
+    if isinstance(start, int) and abs(start) < MOST_NS:
         tables[nsys.SESSION] = _session(start)
     used = (name for name, users in nsys.ENUM_USERS.items() if any(len(trace[user]) for user in users))
     tables |= {name: nsys.enum_table(name) for name in used}
