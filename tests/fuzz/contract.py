@@ -16,12 +16,13 @@ from tracer.errors import FormatError, TraceError
 from tracer.trace import Trace
 
 
-def check(path: Path, written: Path) -> Trace | None:
+def check(path: Path, written: Path, copies: bool = True) -> Trace | None:
     """Read, analyse and write a recording; anything but a result or a clear error is raised.
 
     Args:
         path: the recording.
         written: an empty directory in which copies are made and removed.
+        copies: whether to make them, which takes the longest.
 
     Returns:
         The whole trace, or None where reading gave one clear error.
@@ -33,7 +34,8 @@ def check(path: Path, written: Path) -> Trace | None:
         for trace in (bare, whole):
             if trace is not None:
                 analyse(trace)
-                write(trace, written)
+                if copies:
+                    write(trace, written)
     return whole
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dashboard.store import RunStore
 from tests.fuzz.contract import assert_clear, check
 from tests.tracer.hostile import HARMLESS, KERNELS, REFUSED, tampered
-from tests.tracer.nsys_exports import GLOBAL_TID, RECORDING, Rows, export, export_of_2021
+from tests.tracer.nsys_exports import DATA, GLOBAL_TID, RECORDING, Rows, export, export_of_2021
 from tracer import formats, run_json
 from tracer.cli import main
 from tracer.errors import FormatError
@@ -238,6 +238,12 @@ def test_columns_of_one_name_and_of_types_that_exports_have_not(place: Path) -> 
     pq.write_table(pa.Table.from_arrays([table["id"], table["id"]], ["id", "id"]), path / "StringIds.parquet")
     with pytest.raises(FormatError, match="two columns of one name"):
         formats.read(path)
+
+
+@pytest.mark.parametrize("found", sorted((DATA / "fuzz").glob("*.parquet")), ids=lambda path: path.stem)
+def test_parquet_that_fuzzing_found(place: Path, tmp_path: Path, found: Path) -> None:
+    shutil.copy(found, tmp_path / "StringIds.parquet")
+    assert check(tmp_path, place / "out") is None
 
 
 def _flipped(content: bytes, flips: list[tuple[int, int]]) -> bytes:
