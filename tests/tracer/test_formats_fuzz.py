@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from dashboard.store import RunStore
@@ -24,7 +24,7 @@ from tracer.graph_json import read_graph
 from tracer.schema import MOST_NS
 
 fuzz = settings(
-    max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.explicit, Phase.generate)
+    max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.explicit, Phase.generate)
 )
 
 _STEPS: Rows = {
@@ -113,6 +113,8 @@ def test_any_bytes_in_a_directory(place: Path, file: str, flips: list[tuple[int,
 
 @fuzz
 @given(metadata=JSON, notes=JSON, run=JSON)
+@example(metadata=False, notes=["\x1b[31m\n"], run=10**400)
+@example(metadata="\ud800", notes=[], run=5e-324)
 def test_any_metadata(place: Path, metadata: Any, notes: Any, run: Any) -> None:
     path = _copy_of_run(place)
     keys = ("run", "source", "start_utc_ns", "clock")
@@ -135,7 +137,7 @@ GRAPH: dict[str, Any] = {
 }  # fmt: skip
 
 
-@settings(fuzz, max_examples=200)
+@settings(fuzz, max_examples=100)
 @given(
     key=st.sampled_from(sorted(GRAPH)), value=JSON, node=st.sampled_from([None, *GRAPH["nodes"][0], "src", "region"])
 )

@@ -38,7 +38,7 @@ def from_trace(trace: Trace, *, with_run: bool) -> dict[str, pa.Table]:
     if len(trace):
         tables |= {nsys.ANALYSIS: _analysis(trace), nsys.CUDA_CONTEXTS: _contexts(trace)}
     start = trace.metadata.get("start_utc_ns")
-    if isinstance(start, int) and abs(start) < MOST_NS:
+    if type(start) is int and abs(start) < MOST_NS:
         tables[nsys.SESSION] = _session(start)
     used = (name for name, users in nsys.ENUM_USERS.items() if any(len(trace[user]) for user in users))
     tables |= {name: nsys.enum_table(name) for name in used}
