@@ -242,6 +242,19 @@ def test_columns_of_one_name_and_of_types_that_exports_have_not(place: Path) -> 
         formats.read(path)
 
 
+@pytest.mark.parametrize("fields", [{"ts": 9e15}, {"cat": "\udfff"}, {"name": "\ud800x"}, {"args": {"device": 2**63}}])
+def test_chrome_events_with_odd_values(place: Path, tmp_path: Path, fields: dict[str, Any]) -> None:
+    kernel = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": -4e15, "dur": 1, "args": {"device": 0}}
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"schemaVersion": "\ud800", "traceEvents": [kernel, kernel | fields]}))
+    trace = check(path, place / "out")
+    if "cat" in fields:
+        assert trace is None
+    else:
+        assert trace is not None
+        assert len(trace["kernels"]) + len(trace.notes) == 2
+
+
 @pytest.mark.parametrize("found", sorted((DATA / "fuzz").glob("*.parquet")), ids=lambda path: path.stem)
 def test_parquet_that_fuzzing_found(place: Path, tmp_path: Path, found: Path) -> None:
     shutil.copy(found, tmp_path / "StringIds.parquet")
