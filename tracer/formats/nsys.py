@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracer.errors import FormatError, printable
+from tracer.errors import FormatError
 from tracer.formats import nsys_schema as nsys
 from tracer.formats.nsys_carry import by_start, carry
 from tracer.formats.nsys_nvtx import nvtx_frame
@@ -140,7 +140,7 @@ def _metadata(tables: Mapping[str, pa.Table]) -> tuple[dict[str, Any], list[str]
         rows = dict(zip(*(tables[nsys.EXPORT][c].to_pylist() for c in ("name", "value")), strict=True))
     if nsys.METADATA_ROW in rows:
         ours, notes = _json(rows, nsys.METADATA_ROW, dict), _json(rows, nsys.NOTES_ROW, list)
-        return ours, [printable(str(note)) for note in notes], True
+        return ours, [str(note) for note in notes], True
     metadata: dict[str, Any] = {"source": f"nsys {rows.get(nsys.EXPORT_VERSION) or ''}".rstrip()}
     if rows.get(nsys.EXPORT_SCHEMA):
         metadata["schema_version"] = rows[nsys.EXPORT_SCHEMA]
