@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from tracer import report, run_json
-from tracer.errors import TraceError, UsageError
+from tracer.errors import TraceError, UsageError, printable
 from tracer.tables import Save, table_option
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def emit(as_json: bool, facts: dict[str, Any], show: Callable[[dict[str, Any]], 
     else:
         show(facts)
     for note in notes:
-        click.echo(f"note: {note}", err=True)
+        click.echo(f"note: {printable(note)}", err=True)
 
 
 @click.command()

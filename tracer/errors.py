@@ -44,3 +44,9 @@ class ExecutionError(IntertokenError):
 
 class UnsafePlanError(ExecutionError):
     """A strategy, a backend and a mode that do not fit together."""
+
+
+def printable(text: str, longest: int = 1000) -> str:
+    """One line of printable characters, for what may quote names and bytes of a file."""
+    line = "".join(c if c.isprintable() else "?" for c in text)
+    return line if len(line) <= longest else f"{line[:longest]}..."

@@ -8,9 +8,12 @@ several runs `ranges`: NVTX text -> `{strategy, concurrency, tokens_per_s}`.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Final
 
 from tracer.trace import Trace
+
+_LEAST: Final = 1e-6  # per second; what lies outside is no rate
+_MOST: Final = 1e12
 
 
 def configuration(trace: Trace, within: str | None = None) -> dict[str, Any]:
@@ -62,4 +65,4 @@ def _object(value: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and value > 0 else None
+    return float(value) if isinstance(value, int | float) and _LEAST < value < _MOST else None

@@ -36,6 +36,9 @@ CARRIED: Final = "nsys."
 """Begins the name of a column that a frame has beyond its schema: an nsys column that no analysis uses, kept as
 it was to be written again (`tracer.formats.nsys_carry`)."""
 
+MOST_NS: Final = 2**62
+"""No time lies farther from 0, so that differences of times are int64, too; 146 years."""
+
 NO_ID: Final = 2**32 - 1  # what CUPTI, and so nsys, stores for "no event" and "no stream"
 
 

@@ -25,12 +25,25 @@ def read_object(path: Path, schema: str) -> dict[str, Any]:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise FormatError(f"has more than {_MOST_BYTES >> 20} MiB; that is no file of ours")
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parsed(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise FormatError(f"is no JSON: {error}") from error
     if not isinstance(data, dict) or data.get("schema") != schema:
         raise FormatError(f"its schema is not {schema!r}")
     return data
+
+
+def parsed(text: str) -> Any:
+    """JSON as Python has it.
+
+    Raises:
+        ValueError: no JSON, or with half a surrogate pair, which can be neither written nor shown.
+        RecursionError: nested too deeply.
+    """
+    value = json.loads(text)
+    if "\\ud" in text.casefold():
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
 
 
 def typed_object(value: Any, wanted: Any, where: str) -> Any:
@@ -50,6 +63,8 @@ def typed_object(value: Any, wanted: Any, where: str) -> Any:
 
 def _typed(value: Any, wanted: Any, where: str) -> Any:
     """The value as the annotated type: a dataclass or a mapping from an object, a tuple from an array, or a scalar."""
+    if type(value) is int and abs(value) >= 2**63:
+        raise FormatError(f"{where} is too large for 64 bits")
     origin = get_origin(wanted)
     if origin in (Union, UnionType):
         kinds = [kind for kind in get_args(wanted) if kind is not type(None)]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.tracer.nsys_exports import export
 from tracer import formats
 from tracer.formats import Format
-from tracer.schema import MISSING, TABLES, Column, Table
+from tracer.schema import MISSING, MOST_NS, TABLES, Column, Table
 from tracer.trace import Trace
 
 LOSSLESS = [f for f in formats.registered() if f.write is not None and f.lossless]
@@ -41,7 +41,7 @@ def _cells(column: Column, rows: int) -> st.SearchStrategy[list[Any]]:
     elif column.name in BITS_24:
         cell = st.integers(MISSING, 2**24 - 2)
     elif column.name in ("start", "end"):
-        cell = st.integers(0, 2**62)
+        cell = st.integers(0, MOST_NS - 1)
     else:
         cell = st.integers(MISSING, 100) | st.integers(2**32, 2**63 - 1)
     return st.lists(cell, min_size=rows, max_size=rows)

@@ -32,6 +32,8 @@ _TRACING_CUDA: Final = {
 """How a trace's source begins -> how its recorder is told to trace CUDA."""
 
 _NEVER: Final = np.iinfo(np.int64).min
+_NONE: Final = np.zeros(0, np.int64)
+_THREAD: Final = ["process", "thread"]
 
 
 def step_pattern(name: str) -> str:
@@ -83,12 +85,15 @@ class Steps:
         table = self.table
         result = np.full(len(times), -1, dtype=np.int64)
         owners = list(by_thread(table))
+        if len(owners) == 1:
+            threads = np.full(len(times), owners[0][1])
+        calls = _rows_by_thread(pd.DataFrame({"process": processes, "thread": threads}))
         for process, thread, rows in owners:
-            mine = (processes == process) if len(owners) == 1 else (processes == process) & (threads == thread)
+            mine = calls.get((process, thread), _NONE)
             starts, ends = table["start"].to_numpy()[rows], table["end"].to_numpy()[rows]
-            at = np.searchsorted(starts, times, side="right") - 1
-            inside = mine & (at >= 0) & (times < ends[at])
-            result[inside] = rows[at[inside]]
+            at = np.searchsorted(starts, times[mine], side="right") - 1
+            inside = (at >= 0) & (times[mine] < ends[at])
+            result[mine[inside]] = rows[at[inside]]
         return result
 
 
@@ -168,7 +173,7 @@ def _inside(ranges: pd.DataFrame, windows: pd.DataFrame) -> NDArray[np.bool_]:
 
 def _steps_from_ranges(trace: Trace, found: pd.DataFrame, words: list[str]) -> Steps:
     found = found.sort_values(["process", "thread", "start", "end"], ascending=[True, True, True, False])
-    reach = found.groupby(["process", "thread"])["end"].transform(lambda e: e.cummax().shift(fill_value=_NEVER))
+    reach = found.assign(end=found.groupby(_THREAD)["end"].cummax()).groupby(_THREAD)["end"].shift(fill_value=_NEVER)
     found = found[found["end"] > reach]  # the outermost of nested matches
     table = found[["start", "end", "process", "thread"]].reset_index(drop=True)
     table["group"] = _groups(trace, table, found.index)
@@ -183,16 +188,22 @@ def _steps_from_ranges(trace: Trace, found: pd.DataFrame, words: list[str]) -> S
 def _groups(trace: Trace, steps: pd.DataFrame, own: pd.Index) -> NDArray[np.int64]:
     """Number the groups: steps of one thread with the same enclosing ranges, of those that hold several steps."""
     nvtx = trace["nvtx"].drop(index=own)
+    of_thread = _rows_by_thread(nvtx)
     labels = np.zeros(len(steps), dtype=object)
     for process, thread, rows in by_thread(steps):
         starts, ends = steps["start"].to_numpy()[rows], steps["end"].to_numpy()[rows]
-        ranges = nvtx[(nvtx["process"] == process) & (nvtx["thread"] == thread)]
-        first, last = np.searchsorted(starts, ranges["start"]), np.searchsorted(ends, ranges["end"], side="right")
-        holds = last - first >= 2
-        edges = np.unique(np.concatenate((ranges["start"][holds], ranges["end"][holds])))
+        begin, finish = (
+            nvtx[column].to_numpy()[of_thread.get((process, thread), _NONE)] for column in ("start", "end")
+        )
+        holds = np.searchsorted(ends, finish, side="right") - np.searchsorted(starts, begin) >= 2
+        edges = np.unique(np.concatenate((begin[holds], finish[holds])))
         inner = np.searchsorted(edges, starts, side="right")
         labels[rows] = [(process, thread, int(i)) for i in inner]
     return np.asarray(pd.factorize(labels)[0], dtype=np.int64)
+
+
+def _rows_by_thread(frame: pd.DataFrame) -> dict[tuple[int, int], NDArray[np.int64]]:
+    return {(process, thread): rows for process, thread, rows in by_thread(frame)}
 
 
 def launch_rows(trace: Trace, activities: pd.DataFrame) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tracer.errors import FormatError, TraceError
+from tracer.errors import FormatError, TraceError, printable
 from tracer.trace import Trace
 
 Writer = Callable[[Trace, Path], Sequence[str] | None]
@@ -100,6 +100,8 @@ def read(path: str | Path, *, whole: bool = True, **options: bool) -> Trace:
         return found.read(source, **wanted)
     except OSError as error:
         raise FormatError(f"{source}: cannot be read: {error.strerror or error}") from error
+    except FormatError as error:
+        raise FormatError(printable(str(error))) from error
 
 
 def _recognise(source: Path) -> Format:

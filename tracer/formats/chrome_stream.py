@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import codecs
 import gzip
-import json
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ import numpy as np
 from ijson.common import JSONError
 
 from tracer.errors import FormatError
+from tracer.typed_json import parsed
 
 EVENTS: Final = "traceEvents"
 _GZIP: Final = b"\x1f\x8b"
@@ -84,6 +84,8 @@ class EventStream:
         prefix = "item" if self._is_list else f"{EVENTS}.item"
         try:
             yield from ijson.items(self, prefix)
+        except UnicodeDecodeError as error:
+            raise FormatError(f"{self._path}: a text holds half a surrogate pair") from error
         except JSONError as error:
             if "premature EOF" not in str(error) and "incomplete" not in str(error).lower():
                 raise FormatError(f"{self._path}: is no JSON: {_reason(error)}") from error
@@ -184,7 +186,7 @@ def _behind_events(tail: bytes) -> dict[str, Any]:
 
 def _object(text: bytes) -> dict[str, Any] | None:
     try:
-        value = json.loads(text)
+        value = parsed(text.decode())
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.schema import API_LAYERS, DEVICE_DOMAINS, MISSING, NO_ID, NVTX_KINDS
+from tracer.schema import API_LAYERS, DEVICE_DOMAINS, MISSING, MOST_NS, NO_ID, NVTX_KINDS
 
 Ints = NDArray[np.int64]
 Event = Mapping[str, Any]
@@ -141,7 +141,7 @@ class Tables:
             self.left_out[f"{category} events"] += 1
         elif start is None or duration is None or not isinstance(event.get("name"), str):
             self.left_out["events without a usable time or name"] += 1
-        elif duration < 0 or start + duration >= _LIMIT:
+        elif duration < 0 or start + duration >= MOST_NS:
             self.left_out["events with a negative or impossible duration"] += 1
         else:
             self._take(category, event, args, (start, start + duration))
@@ -252,7 +252,7 @@ def _ns(us: Any) -> int | None:
         ns = round(us.scaleb(3)) if us.is_finite() and us.adjusted() < 20 else _LIMIT
     else:
         return None
-    return ns if -_LIMIT <= ns < _LIMIT else None
+    return ns if abs(ns) < MOST_NS else None
 
 
 def _int(value: Any) -> int:

@@ -6,9 +6,8 @@ types given there (`typed` brings them so). Any table and any optional column ma
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,14 +20,15 @@ from tracer.formats import nsys_schema as nsys
 from tracer.formats.nsys_carry import by_start, carry
 from tracer.formats.nsys_nvtx import nvtx_frame
 from tracer.formats.nsys_strings import Strings, inline, ints, words
-from tracer.schema import MISSING, NAME, SYNC_TYPES, TABLES, TEXT, Column, Table
+from tracer.schema import MISSING, MOST_NS, NAME, SYNC_TYPES, TABLES, TEXT, Column, Table
 from tracer.trace import Trace
+from tracer.typed_json import parsed
 
 _CALL = re.compile(r"^(?:cuda|cu)(\w+?)(?:_v\d+|_ptsz|_ptds)*$")
 
 
-def to_trace(tables: Mapping[str, pa.Table], *, whole: bool = False) -> Trace:
-    """A trace of nsys's tables; `whole` lets it carry what it has no columns for.
+def to_trace(tables: Mapping[str, pa.Table], *, whole: bool = False, left_out: Sequence[str] = ()) -> Trace:
+    """A trace of nsys's tables; `whole` lets it carry what it has no columns for, but for what was `left_out`.
 
     Raises:
         FormatError: a required column is missing or NULL, or our own metadata is damaged; names no file.
@@ -50,10 +50,13 @@ def to_trace(tables: Mapping[str, pa.Table], *, whole: bool = False) -> Trace:
     trace = Trace(frames, metadata, notes)
     if not ours:
         trace.tables["syncs"] = _true_sync_types(trace["syncs"], trace["api"])
+    trace.tables["devices"] = trace["devices"].drop_duplicates("device", ignore_index=True)
     if nsys.CUDA_DEVICES in tables:
         trace.tables["devices"] = _cuda_devices(trace["devices"], tables[nsys.CUDA_DEVICES])
     if whole:
         carry(trace, tables)
+    if left_out:
+        trace.notes.append(f"{len(left_out)} tables or columns with names or types that nsys has not are left out")
     return trace
 
 
@@ -68,6 +71,20 @@ def typed(table: pa.Table, name: str) -> pa.Table:
     known = nsys.COLUMNS.get(name, {})
     columns = {c: _cast(table[c], known.get(c), f"table {name}, column {c}") for c in table.column_names}
     return pa.table(columns)
+
+
+def joined(chunks: Sequence[pa.Table]) -> pa.Table:
+    """One table of several with the same columns; one whose types do not go together becomes bytes."""
+    try:
+        return pa.concat_tables(chunks, promote_options="permissive")
+    except pa.ArrowException:
+        return pa.concat_tables([_as_bytes(chunk, chunks) for chunk in chunks], promote_options="permissive")
+
+
+def _as_bytes(chunk: pa.Table, chunks: Sequence[pa.Table]) -> pa.Table:
+    one = {c for c in chunk.column_names if len({other.schema.field(c).type for other in chunks}) == 1}
+    columns = dict(zip(chunk.column_names, chunk.columns, strict=True))
+    return pa.table({c: v if c in one else v.cast(pa.string()).cast(pa.binary()) for c, v in columns.items()})
 
 
 def _cast(values: pa.ChunkedArray, wanted: pa.DataType | None, where: str) -> pa.ChunkedArray:
@@ -108,6 +125,14 @@ def _check_required(name: str, table: pa.Table) -> None:
         nulls = table[column].null_count
         if nulls and column in nsys.NEVER_NULL and (name, column) != (TABLES["nvtx"].nsys, "end"):
             raise FormatError(f"table {name} has {nulls} rows without {column}")
+        if column in ("start", "end"):
+            _check_times(name, column, table[column])
+
+
+def _check_times(name: str, column: str, times: pa.ChunkedArray) -> None:
+    for time in pc.min_max(times).as_py().values():
+        if time is not None and abs(time) >= MOST_NS:
+            raise FormatError(f"table {name}, column {column} holds {time}; that is no time in ns")
 
 
 def _metadata(tables: Mapping[str, pa.Table]) -> tuple[dict[str, Any], list[str], bool]:
@@ -116,7 +141,8 @@ def _metadata(tables: Mapping[str, pa.Table]) -> tuple[dict[str, Any], list[str]
     if nsys.EXPORT in tables:
         rows = dict(zip(*(tables[nsys.EXPORT][c].to_pylist() for c in ("name", "value")), strict=True))
     if nsys.METADATA_ROW in rows:
-        return _json(rows, nsys.METADATA_ROW, dict), _json(rows, nsys.NOTES_ROW, list), True
+        ours, notes = _json(rows, nsys.METADATA_ROW, dict), _json(rows, nsys.NOTES_ROW, list)
+        return ours, [str(note) for note in notes], True
     metadata: dict[str, Any] = {"source": f"nsys {rows.get(nsys.EXPORT_VERSION) or ''}".rstrip()}
     if rows.get(nsys.EXPORT_SCHEMA):
         metadata["schema_version"] = rows[nsys.EXPORT_SCHEMA]
@@ -129,7 +155,7 @@ def _metadata(tables: Mapping[str, pa.Table]) -> tuple[dict[str, Any], list[str]
 
 def _json(rows: Mapping[str, str | None], name: str, kind: type) -> Any:
     try:
-        value = json.loads(rows.get(name) or "")
+        value = parsed(rows.get(name) or "")
     except (ValueError, RecursionError) as error:
         raise FormatError(f"table {nsys.EXPORT}, row {name} is no JSON: {error}") from error
     if not isinstance(value, kind):

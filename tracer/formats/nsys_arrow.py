@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 
+from tracer.errors import FormatError
 from tracer.formats import WHOLE, Format, register
-from tracer.formats.nsys_directory import read_directory, sniff_directory
+from tracer.formats.nsys_directory import read_directory, sniff_directory, wanted
 from tracer.trace import Trace
 
-_SUFFIX = ".arrow"
+_SUFFIX: Final = ".arrow"
+_MOST_RATIO: Final = 200  # unpacked to packed; nsys packs nothing
+_ALWAYS_FINE: Final = 256 << 20  # bytes that no ratio makes suspicious
 
 
 def sniff(path: Path) -> bool:
@@ -27,11 +31,18 @@ def read(path: Path, *, whole: bool = False) -> Trace:
     return read_directory(path, _SUFFIX, _load, whole=whole)
 
 
-def _load(file: Path, columns: list[str] | None) -> pa.Table:
+def _load(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
     with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as stream:
-        table = stream.read_all()
+        columns, most = wanted(stream.schema, name, left_out), max(_ALWAYS_FINE, _MOST_RATIO * source.size())
+        batches: list[pa.RecordBatch] = []
+        for batch in stream:
+            batches.append(batch.select(columns))
+            most -= batch.nbytes
+            if most < 0:
+                raise FormatError(f"unpacks to more than {_MOST_RATIO} times its size; it is not read further")
+        table = pa.Table.from_batches(batches, pa.schema([stream.schema.field(column) for column in columns]))
     table.validate(full=True)  # the stream's own offsets and lengths are believed otherwise
-    return table if columns is None else table.select([c for c in columns if c in table.column_names])
+    return table
 
 
 register(Format("nsys arrowdir", "", sniff, read, options=WHOLE))

@@ -8,7 +8,7 @@ the trace's are better (see `tracer.formats.nsys`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -44,10 +44,9 @@ def carry(trace: Trace, tables: Mapping[str, pa.Table]) -> None:
     """Let a trace carry what only the export knows.
 
     Args:
-        trace: made of `tables`; notes get a line where a name cannot be kept.
-        tables: the whole export, `by_start`.
+        trace: made of `tables`.
+        tables: the whole export, `by_start`, with names that are `plainly_named`.
     """
-    tables = _plainly_named(tables, trace.notes)
     if (export := _of_another_program(tables.get(nsys.EXPORT))) is not None:
         trace.carried[nsys.EXPORT] = export
     makers = _enums() | from_trace(trace, with_run=True)
@@ -82,24 +81,39 @@ def _events() -> dict[str, str]:
     return {table.nsys: table.name for table in TABLES.values() if table.name not in _DESCRIPTIONS}
 
 
-def _plainly_named(tables: Mapping[str, pa.Table], notes: list[str]) -> dict[str, pa.Table]:
-    """Without the tables and columns whose names could not be a file's or a column's elsewhere."""
-    kept, odd = {}, 0
-    for name, table in tables.items():
-        columns = {f.name.casefold(): f.name for f in table.schema if _PLAIN.fullmatch(f.name) and _is_plain(f.type)}
-        odd += len(table.column_names) - len(columns)
-        if _PLAIN.fullmatch(name) and columns:
-            kept[name] = table.select(list(columns.values()))
+def plainly_named(table: str, columns: Iterable[str], left_out: list[str]) -> list[str]:
+    """The columns of a table whose names can stand in every format; none if the table's own cannot.
+
+    A name becomes that of a file or of an SQLite column, where case does not tell names apart.
+
+    Args:
+        table: its nsys name.
+        columns: their nsys names.
+        left_out: gets the name of every table and column that is not kept.
+    """
+    if not _is_plain(table, _SPELLED):
+        left_out.append(table)
+        return []
+    spelled = {name.casefold(): name for name in _columns_of(table)}
+    kept = {}
+    for column in columns:
+        if column.casefold() not in kept and _is_plain(column, spelled):
+            kept[column.casefold()] = column
         else:
-            odd += 1
-    if odd:
-        notes.append(f"{odd} tables or columns with names or types that nsys has not are left out")
-    return kept
+            left_out.append(f"{table}.{column}")
+    return list(kept.values())
 
 
-def _is_plain(type: pa.DataType) -> bool:
-    of_ours = (pa.types.is_string(type), pa.types.is_binary(type), pa.types.is_null(type), pa.types.is_boolean(type))
-    return pa.types.is_integer(type) or pa.types.is_floating(type) or any(of_ours)
+def _is_plain(name: str, spelled: Mapping[str, str]) -> bool:
+    folded = name.casefold()
+    return bool(_PLAIN.fullmatch(name)) and not folded.startswith("sqlite_") and spelled.get(folded, name) == name
+
+
+def _columns_of(table: str) -> list[str]:
+    return [*nsys.COLUMNS.get(table, ()), *(column.name for column in nsys.SQL_COLUMNS.get(table, ()))]
+
+
+_SPELLED: Final = {name.casefold(): name for name in (*nsys.COLUMNS, *nsys.SQL_COLUMNS, *nsys.ENUMS)}
 
 
 def _ranges(events: pa.Table) -> tuple[pa.Table, pa.Table]:

@@ -9,11 +9,13 @@ import pyarrow as pa
 
 from tracer.errors import FormatError
 from tracer.formats import nsys
+from tracer.formats.nsys_carry import plainly_named
 from tracer.formats.nsys_schema import COLUMNS
+from tracer.progress import tell
 from tracer.trace import Trace
 
-Load = Callable[[Path, list[str] | None], pa.Table]
-"""Reads a file's table: of the columns those that are named, or all."""
+Load = Callable[[Path, str, list[str] | None], pa.Table]
+"""Reads a file of the named table: the columns that are `wanted`."""
 
 
 def sniff_directory(path: Path, suffix: str) -> bool:
@@ -30,16 +32,58 @@ def read_directory(path: Path, suffix: str, load: Load, *, whole: bool) -> Trace
     files = {file.stem: file for file in sorted(path.glob(f"*{suffix}")) if whole or file.stem in COLUMNS}
     if not files.keys() & COLUMNS.keys():
         raise FormatError(f"{path}: directory holds no nsys tables (TABLE{suffix})")
-    tables = {name: _read_table(file, name, load, whole) for name, file in files.items()}
+    left_out: list[str] = []
+    tables, done, total = {}, 0, sum(file.stat().st_size for file in files.values())
+    for name, file in files.items():
+        table = _read_table(file, name, load, left_out if whole else None)
+        if table.num_columns:
+            tables[name] = table
+        done += file.stat().st_size
+        tell(done, total)
     try:
-        return nsys.to_trace(tables, whole=whole)
+        return nsys.to_trace(tables, whole=whole, left_out=left_out)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
 
 
-def _read_table(file: Path, name: str, load: Load, whole: bool) -> pa.Table:
+def wanted(schema: pa.Schema, name: str, left_out: list[str] | None) -> list[str]:
+    """The columns to read of a table: those we know; with `left_out` all others, too.
+
+    Args:
+        schema: what the file holds.
+        name: the nsys table.
+        left_out: gets the columns whose names or types, such as lists, no export has.
+
+    Raises:
+        FormatError: two columns have one name, or one that we know holds neither numbers nor text. Names no file.
+    """
+    if len(set(schema.names)) < len(schema.names):
+        raise FormatError("has two columns of one name")
+    known = COLUMNS.get(name, {})
+    flat = [field.name for field in schema if _is_flat(field.type)]
+    for field in schema:
+        if field.name in known and field.name not in flat:
+            raise FormatError(f"table {name}, column {field.name} holds {field.type}, not numbers or text")
+    if left_out is None:
+        return [column for column in flat if column in known]
+    left_out += [f"{name}.{column}" for column in schema.names if column not in flat]
+    return plainly_named(name, flat, left_out)
+
+
+def is_number(type: pa.DataType) -> bool:
+    """Whether a column holds numbers; booleans, which nsys has in Parquet, are some."""
+    return bool(pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_boolean(type))
+
+
+def _is_flat(type: pa.DataType) -> bool:
+    type = type.value_type if pa.types.is_dictionary(type) else type
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return is_number(type) or pa.types.is_null(type) or any(is_text(type) for is_text in texts)
+
+
+def _read_table(file: Path, name: str, load: Load, left_out: list[str] | None) -> pa.Table:
     try:
-        return nsys.typed(load(file, None if whole else list(COLUMNS[name])), name)
+        return nsys.typed(load(file, name, left_out), name)
     except FormatError as error:
         raise FormatError(f"{file}: {error}") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:

@@ -8,22 +8,30 @@ recipe may ask for.
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tracer.errors import FormatError
 from tracer.formats import WHOLE, Format, register
-from tracer.formats.nsys_directory import read_directory, sniff_directory
+from tracer.formats.nsys_directory import is_number, read_directory, sniff_directory, wanted
 from tracer.formats.nsys_tables import completed, from_trace
 from tracer.formats.partial import appearing
 from tracer.trace import Trace
+from tracer.typed_json import parsed
 
 RUN_FILE: Final = "run.json"
 _SUFFIX: Final = ".parquet"
 _FOR_RECIPES: Final = "_pqtdir"
+_MOST_RATIO: Final = 200  # unpacked to packed; of the recordings we know it is at most 55
+_ALWAYS_FINE: Final = 256 << 20  # bytes that no ratio makes suspicious
+_FEW_ROWS: Final = 1 << 16
+_READERS: Final = 2
+_MOST_RUN: Final = 8 << 20  # bytes of run.json
 _DELTA: Final = ("start", "end", "correlationId")  # nearly sorted: small as differences
 
 
@@ -46,10 +54,25 @@ def read(path: Path, *, whole: bool = False) -> Trace:
     return trace
 
 
-def _load(file: Path, columns: list[str] | None) -> pa.Table:
+def _load(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
     with pq.ParquetFile(file) as parquet:
-        wanted = None if columns is None else [c for c in columns if c in parquet.schema_arrow.names]
-        return parquet.read(columns=wanted)
+        metadata, schema = parquet.metadata, parquet.schema_arrow
+    columns, most = wanted(schema, name, left_out), _MOST_RATIO * file.stat().st_size
+    _check_size(metadata, columns, most)
+    texts = [column for column in columns if not is_number(schema.field(column).type)]
+
+    def read(columns: list[str]) -> pa.Table:
+        with pq.ParquetFile(file, metadata=metadata, read_dictionary=texts) as parquet:
+            return parquet.read(columns=columns, use_threads=False)
+
+    if metadata.num_rows < _FEW_ROWS:
+        table = read(columns)
+    else:  # so many columns at a time as there are readers, and no more, be there more cores
+        with ThreadPoolExecutor(_READERS) as pool:
+            parts = list(pool.map(read, [[column] for column in columns]))
+        table = pa.table({column: part[column] for column, part in zip(columns, parts, strict=True)})
+    _check_texts(table, most)
+    return table
 
 
 def write(trace: Trace, path: Path) -> None:
@@ -72,6 +95,27 @@ def is_part(path: Path) -> bool:
     return path.is_file() and (path.suffix == _SUFFIX or path.name == RUN_FILE)
 
 
+def _check_size(metadata: pq.FileMetaData, columns: list[str], most: int) -> None:
+    """What the columns take unpacked, before anything is.
+
+    Row groups are not asked for their columns: of a damaged file that ends the process (pyarrow 26). A page whose own
+    header lies about its size still takes up to 2 GiB, one at a time for each reader.
+    """
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    size = sum(max(group.total_byte_size, 8 * group.num_rows * len(columns)) for group in groups)
+    if size > max(_ALWAYS_FINE, most):
+        raise FormatError(f"unpacks to {size} bytes, more than {_MOST_RATIO} times its size; it is not read")
+
+
+def _check_texts(table: pa.Table, most: int) -> None:
+    """What texts that were read as indices into their distinct ones take at full length."""
+    chunks = (chunk for column in table.columns if pa.types.is_dictionary(column.type) for chunk in column.chunks)
+    lengths = (pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in chunks)
+    size = sum(pc.sum(length.cast(pa.int64())).as_py() or 0 for length in lengths)
+    if size > max(_ALWAYS_FINE, most):
+        raise FormatError(f"its texts take {size} bytes, more than {_MOST_RATIO} times its size; it is not read")
+
+
 def _write_table(table: pa.Table, file: Path) -> None:
     delta = {c: "DELTA_BINARY_PACKED" for c in _DELTA if c in table.column_names}
     others = [c for c in table.column_names if c not in delta]
@@ -83,8 +127,10 @@ def _write_table(table: pa.Table, file: Path) -> None:
 
 
 def _read_run(file: Path) -> dict[str, Any]:
+    if (size := file.stat().st_size) > _MOST_RUN:
+        raise FormatError(f"{file}: has {size} bytes; that is no file of ours")
     try:
-        run = json.loads(file.read_text(encoding="utf-8"))
+        run = parsed(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise FormatError(f"{file}: is no JSON: {error}") from error
     if not isinstance(run, dict):

@@ -6,10 +6,14 @@ The file is opened read-only and immutable, and only real tables are read, by na
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Iterator
+import re
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -17,17 +21,22 @@ import pyarrow as pa
 from adbc_driver_manager import dbapi
 from adbc_driver_sqlite import dbapi as sqlite
 
-from tracer.errors import FormatError
+from tracer.errors import FormatError, printable
 from tracer.formats import WHOLE, Format, nsys, register
+from tracer.formats.nsys_carry import plainly_named
 from tracer.formats.nsys_schema import COLUMNS
 from tracer.formats.nsys_sqlite_write import write
+from tracer.progress import tell
 from tracer.trace import Trace
 
 _MAGIC: Final = b"SQLite format 3\0"
 _SUFFIXES: Final = (".sqlite", ".sqlite3", ".db")
 _CHUNK: Final = 1 << 16  # rows; large enough to be fast, small enough to keep both threads busy
-_MOST_CHUNKS: Final = 256
-_ALL_ROWS: Final = 1 << 62
+_MOST_TABLES: Final = 2000
+_LONGEST_DEFAULT: Final = 16  # characters; a row need not store it
+_CREATE: Final = re.compile(
+    r"""CREATE TABLE\s+(?:(\w+)|("(?:[^"]|"")+"|'(?:[^']|'')+'|`(?:[^`]|``)+`|\[[^]]+]))\s*\("""
+)
 _WORKERS: Final = 2  # ADBC reads outside the interpreter lock: two halve the time on the two cores we measured
 
 
@@ -46,78 +55,183 @@ def read(path: Path, *, whole: bool = False) -> Trace:
         raise FormatError(f"{path}: is not an SQLite file (its first bytes are wrong)")
     _check_size(path)
     try:
-        return nsys.to_trace(read_tables(path, None if whole else frozenset(COLUMNS)), whole=whole)
+        left_out: list[str] = []
+        tables = read_tables(path, None if whole else frozenset(COLUMNS), left_out)
+        trace = nsys.to_trace(tables, whole=whole, left_out=left_out)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
+    for beside in (path.with_name(f"{path.name}-{kind}") for kind in ("wal", "journal")):
+        if beside.is_file() and beside.stat().st_size:
+            trace.notes.append(f"changes that another program keeps in {printable(beside.name)} are not read")
+    return trace
 
 
-def read_tables(path: Path, only: frozenset[str] | None = frozenset(COLUMNS)) -> dict[str, pa.Table]:
-    """Tables of an export as Arrow, with the columns and types of `nsys_schema.COLUMNS`; every table if `only` is None.
+def read_tables(
+    path: Path, only: frozenset[str] | None = frozenset(COLUMNS), left_out: list[str] | None = None
+) -> dict[str, pa.Table]:
+    """Tables of an export as Arrow, with the columns and types of `nsys_schema.COLUMNS`.
+
+    Args:
+        path: the export.
+        only: these tables; None for every table and column.
+        left_out: gets the names of those that are not read because of their names.
 
     Raises:
-        FormatError: SQLite cannot read it, or a column holds the wrong kind of values.
+        FormatError: SQLite cannot read it, it would take more memory than its size explains, or a column holds the
+            wrong kind of values.
     """
     try:
-        parts = list(_parts(path, only))
-        with ThreadPoolExecutor(_WORKERS) as pool:
-            chunks = deque(pool.map(lambda part: _fetch(path, *part), parts))
+        with _connect(path) as connection:
+            parts = list(_parts(connection, path.stat().st_size, only, left_out if left_out is not None else []))
+        chunks = deque(_fetch_all(path, parts))
     except (dbapi.Error, pa.ArrowException) as error:
         raise FormatError(f"SQLite cannot read it: {_reason(error)}") from error
+    except UnicodeDecodeError as error:
+        raise FormatError(f"a table or column has a name that is no UTF-8: {error.object[:40]!r}") from error
     tables: dict[str, list[pa.Table]] = {}
-    for name, *_ in parts:
-        tables.setdefault(name, []).append(nsys.typed(chunks.popleft(), name))
+    for part in parts:
+        tables.setdefault(part.table, []).append(nsys.typed(chunks.popleft(), part.table))
     return {name: _in_one_piece(tables.pop(name)) for name in list(tables)}
 
 
 def _in_one_piece(chunks: list[pa.Table]) -> pa.Table:
     """One table with one array a column, which NumPy can share; each column's chunks go as soon as they are joined."""
-    joined = pa.concat_tables(chunks, promote_options="permissive")
+    joined = nsys.joined(chunks)
     chunks.clear()
     columns = dict(zip(joined.column_names, joined.columns, strict=True))
     del joined
     return pa.table({name: columns.pop(name).combine_chunks() for name in list(columns)})
 
 
-def _parts(path: Path, only: frozenset[str] | None) -> Iterator[tuple[str, str, int]]:
-    """(table, SQL, most rows) for each chunk of rows of each table."""
-    with _connect(path) as connection:
-        tables = _real_tables(connection)
-        if not tables.keys() & COLUMNS.keys():
-            raise FormatError("is an SQLite file but no nsys export (it has none of nsys's tables)")
-        for table in sorted(tables if only is None else tables.keys() & only):
-            have = [name for (name,) in _rows(connection, f"SELECT name FROM pragma_table_info({_text(table)})")]
-            columns = ", ".join(_name(column) for column in have if only is None or column in COLUMNS[table])
-            if not columns:
-                continue
-            sql = f"SELECT {columns} FROM {_name(table)}"
-            if not tables[table]:
-                yield table, sql, _ALL_ROWS
-                continue
-            bounds = (f"(SELECT {end}(rowid) FROM {_name(table)})" for end in ("min", "max"))  # one each: no scan
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A chunk of rows of a table, which has `most_rows` in all."""
+
+    table: str
+    sql: str
+    most_rows: int
+
+
+def _parts(connection: Any, size: int, only: frozenset[str] | None, left_out: list[str]) -> Iterator[_Part]:
+    tables = _real_tables(connection)
+    if not tables & COLUMNS.keys():
+        raise FormatError("is an SQLite file but no nsys export (it has none of nsys's tables)")
+    rows, values = _rows_of_tables(connection, size), 0
+    for table in sorted(tables if only is None else tables & only):
+        columns = _columns(connection, table)
+        if only is None:
+            wanted = plainly_named(table, columns, left_out)
+        else:
+            wanted = [column for column in columns if column in COLUMNS[table]]
+        values += rows[table] * len(wanted)
+        if values > size:  # even NULL takes a byte
+            raise FormatError(f"is damaged: table {table} has {rows[table]} rows, more than the file has room for")
+        if wanted:
+            sql = f"SELECT {', '.join(map(_name, wanted))} FROM {_name(table)} NOT INDEXED"
+            yield from _chunks(connection, _Part(table, sql, rows[table]), columns)
+
+
+def _chunks(connection: Any, whole: _Part, columns: Collection[str]) -> Iterator[_Part]:
+    """A table by ranges of its row ids, if it has row ids and more rows than a chunk."""
+    rowid = next(iter({"rowid", "_rowid_", "oid"} - {column.casefold() for column in columns}), None)
+    low = high = None
+    if rowid is not None and whole.most_rows > _CHUNK:
+        bounds = (f"(SELECT {end}({rowid}) FROM {_name(whole.table)})" for end in ("min", "max"))  # one each: no scan
+        with suppress(dbapi.ProgrammingError):  # WITHOUT ROWID
             ((low, high),) = _rows(connection, f"SELECT {', '.join(bounds)}")
-            if low is None:
-                continue
-            step = max(_CHUNK, -(-(high - low + 1) // _MOST_CHUNKS))
-            for first in range(low, high + 1, step):
-                yield table, f"{sql} WHERE rowid BETWEEN {first} AND {min(high, first + step - 1)}", step
+    if low is None or high is None:
+        yield whole
+        return
+    step = max(_CHUNK, -(-(high - low + 1) // -(-whole.most_rows // _CHUNK)))
+    for first in range(low, high + 1, step):
+        last = min(high, first + step - 1)
+        yield replace(whole, sql=f"{whole.sql} WHERE {rowid} BETWEEN {first} AND {last}")
 
 
-def _real_tables(connection: Any) -> dict[str, bool]:
-    """The tables, and whether each has row ids.
+def _real_tables(connection: Any) -> set[str]:
+    """The tables.
 
-    A view or virtual table has no root page: reading it would run SQL or code from the file.
+    A view or virtual table has no pages, or says that it is none: reading it would run SQL or code from the file.
     """
-    sql = """SELECT m.name, NOT l.wr FROM sqlite_master AS m JOIN pragma_table_list AS l ON l.name = m.name
-        WHERE m.type = 'table' AND m.rootpage > 0 AND l.schema = 'main' AND m.name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"""
-    return {name: bool(rowid) for name, rowid in _rows(connection, sql)}
+    sql = """SELECT CAST(name AS TEXT), CAST(sql AS TEXT) FROM main.sqlite_master
+        WHERE type = 'table' AND rootpage > 0 AND name NOT NULL AND sql NOT NULL"""
+    found = {name for name, made_by in _rows(connection, sql) if _creates(name, made_by)}
+    if len(found) > _MOST_TABLES:
+        raise FormatError(f"has {len(found)} tables; exports have about a hundred")
+    return found
 
 
-def _fetch(path: Path, table: str, sql: str, rows: int) -> pa.Table:
-    # ADBC guesses a column's type from the first batch: a chunk is one batch. No row has less than 4 bytes.
-    batch = min(rows, path.stat().st_size // 4)
-    with _connect(path) as connection, connection.cursor() as cursor:
-        cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(batch)})
-        cursor.execute(sql)
+def _creates(name: str, sql: str) -> bool:
+    """Whether the statement makes a table of that name; in a schema that was tampered with it may make another."""
+    match = _CREATE.match(sql)
+    if match is None or name.casefold().startswith("sqlite_"):
+        return False
+    bare, quoted = match[1], match[2]
+    return name == (bare if quoted is None else quoted[1:-1].replace(quoted[-1] * 2, quoted[-1]))
+
+
+def _rows_of_tables(connection: Any, size: int) -> Counter[str]:
+    """How many rows each table has, at most.
+
+    Raises:
+        FormatError: pages or rows that are used more than once, which makes a small file a huge recording.
+    """
+    most_pages = size // 512 + 1  # of the smallest size
+    walk = f"SELECT name, pagetype, ncell, payload, pgsize FROM main.dbstat LIMIT {most_pages}"
+    rows = "CASE WHEN pagetype = 'internal' AND payload = 0 THEN 0 ELSE ncell END"
+    sums = f"SELECT name, sum({rows}), sum(payload), sum(pgsize) FROM ({walk}) GROUP BY name"
+    found: Counter[str] = Counter()
+    used = 0
+    for name, cells, payload, pages in _rows(connection, sums):
+        found[name] = cells
+        used += max(pages, payload)
+    if used > size:
+        raise FormatError("is damaged: pages or rows in it are used more than once")
+    return found
+
+
+def _columns(connection: Any, table: str) -> list[str]:
+    """The columns that are stored; generated ones are not."""
+    columns = []
+    for _, name, _, _, default, _ in _rows(connection, f"PRAGMA main.table_info({_name(table)})"):
+        if default is not None and len(default) > _LONGEST_DEFAULT:
+            raise FormatError(f"table {table}, column {name} has a default of {len(default)} characters")
+        columns.append(name)
+    return columns
+
+
+def _fetch_all(path: Path, parts: Sequence[_Part]) -> list[pa.Table]:
+    """The rows of each part. Each connection parses the schema, so each worker has one."""
+    with ExitStack() as stack, ThreadPoolExecutor(_WORKERS) as pool:
+        free: SimpleQueue[Any] = SimpleQueue()
+        left = {part.table: part.most_rows for part in parts}
+        for _ in range(min(_WORKERS, len(parts))):
+            free.put(stack.enter_context(_connect(path)))
+
+        def fetch(part: _Part) -> pa.Table:
+            connection = free.get()
+            try:
+                chunk = _fetch(connection, part)
+            finally:
+                free.put(connection)
+            left[part.table] -= len(chunk)
+            if left[part.table] < 0:
+                raise FormatError(f"is damaged: table {part.table} gives more rows than it has")
+            return chunk
+
+        chunks = []
+        for chunk in pool.map(fetch, parts):
+            chunks.append(chunk)
+            tell(len(chunks), len(parts))
+        return chunks
+
+
+def _fetch(connection: Any, part: _Part) -> pa.Table:
+    # ADBC guesses a column's type from the first batch: a chunk is one batch.
+    rows = part.most_rows + 1
+    with connection.cursor() as cursor:
+        cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(rows)})
+        cursor.execute(f"{part.sql} LIMIT {rows}")
         return _copied(cursor.fetch_arrow_table())
 
 
@@ -131,7 +245,7 @@ def _copied(table: pa.Table) -> pa.Table:
 
 
 def _connect(path: Path) -> Any:
-    return sqlite.connect(f"file:{quote(os.fspath(path.absolute()))}?mode=ro&immutable=1")
+    return sqlite.connect(f"file://{quote(os.fspath(path.absolute()))}?mode=ro&immutable=1")
 
 
 def _rows(connection: Any, sql: str) -> list[Any]:
@@ -143,10 +257,6 @@ def _rows(connection: Any, sql: str) -> list[Any]:
 
 def _name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
-
-
-def _text(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _starts_with_magic(path: Path) -> bool:
@@ -166,9 +276,8 @@ def _check_size(path: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """What SQLite says, without ADBC's words around it; it may quote bytes of the file."""
-    line = str(error).splitlines()[0].rpartition(" query: ")[2]
-    return "".join(c if c.isprintable() else "?" for c in line)
+    """What SQLite says, without ADBC's words around it."""
+    return str(error).splitlines()[0].rpartition(" query: ")[2]
 
 
 register(Format("nsys SQLite export", _SUFFIXES[0], sniff, read, write, aliases=_SUFFIXES[1:], options=WHOLE))

@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 
 from tracer.formats import nsys_schema as nsys
-from tracer.schema import CARRIED, DEVICE_TABLES, MISSING, NAME, NO_ID, TABLES, Column, Table
+from tracer.schema import CARRIED, DEVICE_TABLES, MISSING, MOST_NS, NAME, NO_ID, TABLES, Column, Table
 from tracer.trace import Trace
 
 _KERNELS: Final = TABLES["kernels"].nsys
@@ -42,7 +42,8 @@ def from_trace(trace: Trace, *, with_run: bool) -> Makers:
         makers |= {nsys.GPUS: partial(_gpus, makers[nsys.GPUS]), nsys.CUDA_DEVICES: partial(_cuda_devices, trace)}
     if len(trace):
         makers |= {nsys.ANALYSIS: partial(_analysis, trace), nsys.CUDA_CONTEXTS: partial(_contexts, trace)}
-    if isinstance(start := trace.metadata.get("start_utc_ns"), int):
+    start = trace.metadata.get("start_utc_ns")
+    if type(start) is int and abs(start) < MOST_NS:
         makers[nsys.SESSION] = partial(_session, start)
     used = [name for name, users in nsys.ENUM_USERS.items() if any(len(trace[user]) for user in users)]
     makers |= {name: partial(nsys.enum_table, name) for name in used}

@@ -54,7 +54,8 @@ def read_report(report: Path, *, whole: bool = False) -> Trace:
     """
     with tempfile.TemporaryDirectory(prefix="intertoken-") as directory:
         export = Path(directory) / "export.sqlite"
-        command = ("nsys", "export", "--type", "sqlite", "--force-overwrite", "true", "-o", str(export), str(report))
+        options = ("--type", "sqlite", "--force-overwrite", "true", "-o", str(export))
+        command = ("nsys", "export", *options, str(report.absolute()))
         try:
             done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
         except OSError as error:

@@ -1,0 +1,92 @@
+"""What every reader promises for any bytes, checked: one clear error or a trace, and nothing written elsewhere."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tracer import formats
+from tracer.analysis.gaps import gap_report
+from tracer.analysis.streams import stream_report
+from tracer.analysis.summary import summarise
+from tracer.analysis.syncs import sync_report
+from tracer.analysis.tokens import find_steps
+from tracer.errors import FormatError, TraceError
+from tracer.trace import Trace
+
+
+def check(path: Path, written: Path, copies: bool = True) -> Trace | None:
+    """Read, analyse and write a recording; anything but a result or a clear error is raised.
+
+    Args:
+        path: the recording.
+        written: an empty directory in which copies are made and removed.
+        copies: whether to make them, which takes the longest.
+
+    Returns:
+        The whole trace, or None where reading gave one clear error.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bare, whole = (_read(path, carried) for carried in (False, True))
+        assert (bare is None) == (whole is None) or whole is None, "only reading without `whole` fails"
+        for trace in (bare, whole):
+            if trace is not None:
+                analyse(trace)
+                if copies:
+                    write(trace, written)
+    return whole
+
+
+def _read(path: Path, whole: bool) -> Trace | None:
+    try:
+        trace = formats.read(path, whole=whole)
+    except FormatError as error:
+        assert_clear(str(error), path)
+        return None
+    assert all(isinstance(note, str) for note in trace.notes), trace.notes
+    return trace
+
+
+def assert_clear(message: str, path: Path) -> None:
+    """One printable line that begins with the path."""
+    assert message.startswith(str(path)), message
+    assert message.isprintable(), message
+    assert len(message) < 2000, message
+
+
+def analyse(trace: Trace) -> None:
+    """Every analysis gives a result or a TraceError; a summary always a result."""
+    summarise(trace, "fuzz")
+    analyses = [stream_report]
+    try:
+        steps = find_steps(trace)
+    except TraceError:
+        steps = None
+    else:
+        analyses += [sync_report, gap_report]
+    for analysis in analyses:
+        try:
+            report = analysis(trace, steps)
+        except TraceError:
+            continue
+        if analysis is sync_report:
+            report.inventory()
+
+
+def write(trace: Trace, place: Path) -> None:
+    """Each format writes the trace into a directory of the place and nothing beside it, or raises a TraceError."""
+    for name in ("copy.sqlite", "copy"):
+        with TemporaryDirectory(dir=place) as directory:
+            copy = Path(directory) / name
+            try:
+                formats.write(trace, copy)
+            except TraceError as error:
+                assert_clear(str(error), copy)
+                assert not list(Path(directory).iterdir())
+            else:
+                again = formats.read(copy)
+                assert {n: len(f) for n, f in again.tables.items()} == {n: len(f) for n, f in trace.tables.items()}
+                assert [path.name for path in Path(directory).iterdir()] == [name]
+        assert not list(place.iterdir())
