@@ -73,20 +73,6 @@ def typed(table: pa.Table, name: str) -> pa.Table:
     return pa.table(columns)
 
 
-def joined(chunks: Sequence[pa.Table]) -> pa.Table:
-    """One table of several with the same columns; one whose types do not go together becomes bytes."""
-    try:
-        return pa.concat_tables(chunks, promote_options="permissive")
-    except pa.ArrowException:
-        return pa.concat_tables([_as_bytes(chunk, chunks) for chunk in chunks], promote_options="permissive")
-
-
-def _as_bytes(chunk: pa.Table, chunks: Sequence[pa.Table]) -> pa.Table:
-    one = {c for c in chunk.column_names if len({other.schema.field(c).type for other in chunks}) == 1}
-    columns = dict(zip(chunk.column_names, chunk.columns, strict=True))
-    return pa.table({c: v if c in one else v.cast(pa.string()).cast(pa.binary()) for c, v in columns.items()})
-
-
 def _cast(values: pa.ChunkedArray, wanted: pa.DataType | None, where: str) -> pa.ChunkedArray:
     have = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     if wanted is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -23,6 +23,7 @@ from adbc_driver_sqlite import dbapi as sqlite
 
 from tracer.errors import FormatError, printable
 from tracer.formats import WHOLE, Format, nsys, register
+from tracer.formats.joined_rows import JoinedRows
 from tracer.formats.nsys_carry import plainly_named
 from tracer.formats.nsys_schema import COLUMNS
 from tracer.formats.nsys_sqlite_write import write
@@ -37,6 +38,10 @@ _LONGEST_DEFAULT: Final = 16  # characters; a row need not store it
 _CREATE: Final = re.compile(
     r"""CREATE TABLE\s+(?:(\w+)|("(?:[^"]|"")+"|'(?:[^']|'')+'|`(?:[^`]|``)+`|\[[^]]+]))\s*\("""
 )
+_NUMBERS: Final = {
+    table: frozenset(name for name, type in columns.items() if pa.types.is_integer(type))
+    for table, columns in COLUMNS.items()
+}
 _WORKERS: Final = 2  # ADBC reads outside the interpreter lock: two halve the time on the two cores we measured
 
 
@@ -83,24 +88,12 @@ def read_tables(
     try:
         with _connect(path) as connection:
             parts = list(_parts(connection, path.stat().st_size, only, left_out if left_out is not None else []))
-        chunks = deque(_fetch_all(path, parts))
+        tables = _fetch_all(path, parts)
     except (dbapi.Error, pa.ArrowException) as error:
         raise FormatError(f"SQLite cannot read it: {_reason(error)}") from error
     except UnicodeDecodeError as error:
         raise FormatError(f"a table or column has a name that is no UTF-8: {error.object[:40]!r}") from error
-    tables: dict[str, list[pa.Table]] = {}
-    for part in parts:
-        tables.setdefault(part.table, []).append(nsys.typed(chunks.popleft(), part.table))
-    return {name: _in_one_piece(tables.pop(name)) for name in list(tables)}
-
-
-def _in_one_piece(chunks: list[pa.Table]) -> pa.Table:
-    """One table with one array a column, which NumPy can share; each column's chunks go as soon as they are joined."""
-    joined = nsys.joined(chunks)
-    chunks.clear()
-    columns = dict(zip(joined.column_names, joined.columns, strict=True))
-    del joined
-    return pa.table({name: columns.pop(name).combine_chunks() for name in list(columns)})
+    return {name: rows.table() for name, rows in tables.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +193,9 @@ def _columns(connection: Any, table: str) -> list[str]:
     return columns
 
 
-def _fetch_all(path: Path, parts: Sequence[_Part]) -> list[pa.Table]:
-    """The rows of each part. Each connection parses the schema, so each worker has one."""
+def _fetch_all(path: Path, parts: Sequence[_Part]) -> dict[str, JoinedRows]:
+    """The rows of all parts, by table. Each connection parses the schema, so each worker has one."""
+    tables = {part.table: JoinedRows(part.most_rows) for part in parts}
     with ExitStack() as stack, ThreadPoolExecutor(_WORKERS) as pool:
         free: SimpleQueue[Any] = SimpleQueue()
         left = {part.table: part.most_rows for part in parts}
@@ -217,13 +211,12 @@ def _fetch_all(path: Path, parts: Sequence[_Part]) -> list[pa.Table]:
             left[part.table] -= len(chunk)
             if left[part.table] < 0:
                 raise FormatError(f"is damaged: table {part.table} gives more rows than it has")
-            return chunk
+            return nsys.typed(chunk, part.table)
 
-        chunks = []
-        for chunk in pool.map(fetch, parts):
-            chunks.append(chunk)
-            tell(len(chunks), len(parts))
-        return chunks
+        for done, (part, chunk) in enumerate(zip(parts, pool.map(fetch, parts), strict=True), start=1):
+            tables[part.table].add(chunk, _NUMBERS.get(part.table, frozenset()))
+            tell(done, len(parts))
+    return tables
 
 
 def _fetch(connection: Any, part: _Part) -> pa.Table:
@@ -232,16 +225,8 @@ def _fetch(connection: Any, part: _Part) -> pa.Table:
     with connection.cursor() as cursor:
         cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(rows)})
         cursor.execute(f"{part.sql} LIMIT {rows}")
-        return _copied(cursor.fetch_arrow_table())
-
-
-def _copied(table: pa.Table) -> pa.Table:
-    """The same in Arrow's memory: the driver's buffers have room to grow, and their memory is not given back."""
-    columns = {}
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        array = column.combine_chunks()
-        columns[name] = pa.concat_arrays([array[:1], array[1:]])  # two, since of one it returns the same
-    return pa.table(columns)
+        table: pa.Table = cursor.fetch_arrow_table()
+        return table
 
 
 def _connect(path: Path) -> Any:

@@ -62,4 +62,6 @@ def words(ids: pa.ChunkedArray, column: Column) -> pd.Categorical:
 def ints(values: pa.ChunkedArray, missing: int | None = None) -> Ids:
     """The numbers of an int64 column; MISSING for NULL and for the value that stands for none."""
     numbers: Ids = (values.fill_null(MISSING) if values.null_count else values).to_numpy()
-    return numbers if missing in (None, MISSING) else np.where(numbers == missing, MISSING, numbers)
+    if missing in (None, MISSING) or not (stands_for_none := numbers == missing).any():
+        return numbers
+    return np.where(stands_for_none, MISSING, numbers)
