@@ -3,6 +3,7 @@
 import json
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,18 @@ def test_any_values_in_an_export(place: Path, data: st.DataObject, version: str)
                 continue
     database.close()
     check(Path(path), place / "out")
+
+
+@pytest.mark.parametrize("time", [-1, 0, -(2**40)])
+@pytest.mark.parametrize("where", ["", "WHERE rowid = 1"])
+def test_a_time_that_stands_for_none_elsewhere(place: Path, time: int, where: str) -> None:
+    path = Path(shutil.copy(place / "3.20.sqlite", place / "times.sqlite"))
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(f"UPDATE {KERNELS} SET start = ? {where}", (time,))
+        database.commit()
+    trace = check(path, place / "out")
+    assert trace is not None
+    assert trace["kernels"]["start"].min() == time
 
 
 @fuzz

@@ -109,7 +109,7 @@ def _sync_facts(report: SyncReport) -> dict[str, Any]:
 def _gap_facts(report: GapReport) -> dict[str, Any]:
     known = report.graph_trace != "node"  # of node-level traces it is only a lower bound
     return {
-        "traced_tokens_per_s": 1e6 / report.period_us,
+        "traced_tokens_per_s": 1e6 / report.period_us if report.period_us > 0 else None,
         "gap_p50_us": report.gap_us["p50"],
         "gap_p90_us": report.gap_us["p90"],
         "untraced_gap_us": report.untraced_gap_us["p50"] if known and report.untraced_gap_us else None,

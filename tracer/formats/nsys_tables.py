@@ -152,6 +152,8 @@ def _values(values: pd.Series, column: Column, strings: _StringTable) -> pa.Arra
     numbers = values.to_numpy()
     if column.kind == "float64":
         return pa.array(numbers, mask=np.isnan(numbers))
+    if column.nsys in nsys.NEVER_NULL:
+        return pa.array(numbers)  # -1 is a time like others
     if column.missing is None:
         return pa.array(numbers, mask=numbers == MISSING)
     return pa.array(np.where(numbers == MISSING, column.missing, numbers))
