@@ -19,6 +19,7 @@ from adbc_driver_sqlite import dbapi as sqlite
 
 from tracer.errors import TraceError
 from tracer.formats import nsys_schema as nsys
+from tracer.formats.nsys_changed import without_what_changed
 from tracer.formats.nsys_schema import SqlColumn
 from tracer.formats.nsys_tables import from_trace
 from tracer.formats.partial import appearing
@@ -50,6 +51,7 @@ def write(trace: Trace, path: Path) -> None:
 
 
 def _write_tables(trace: Trace, path: Path) -> None:
+    trace = without_what_changed(trace)
     tables = from_trace(trace, with_run=True)
     uri = f"file:{quote(os.fspath(path.absolute()))}?mode=rwc"
     with sqlite.connect(uri, autocommit=True) as connection, connection.cursor() as cursor:
