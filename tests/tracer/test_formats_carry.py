@@ -189,6 +189,28 @@ def assert_same_rows(trace: Trace, wanted: Trace) -> None:
             assert list(trace[name][column].astype(str)) == list(wanted[name][column].astype(str)), (name, column)
 
 
+ODD_VALUES: list[list[Any]] = [
+    [2**63 - 1, -(2**63), None], [0.5, 1e300, None], ["", "1", "1.5\n"], [b"", b"\xff\0", None], [None] * 3, [7] * 3,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("values", ODD_VALUES, ids=str)
+@pytest.mark.parametrize("suffixes", [(".sqlite",), ("", ".sqlite")], ids="→".join)
+def test_odd_values_survive_whatever_nsys_declares(
+    suffixes: tuple[str, ...], values: list[Any], tmp_path: Path
+) -> None:
+    source = export(tmp_path / "a.sqlite", EVERYTHING)
+    columns = {"PROFILER_OVERHEAD": "start", "ANALYSIS_FILE": "id", "TARGET_INFO_CUDA_CONTEXT_INFO": "hwId"}
+    with closing(sqlite3.connect(source)) as database:
+        for table, column in columns.items():
+            database.execute(f"DROP TABLE IF EXISTS {table}")
+            database.execute(f"CREATE TABLE {table} ({column}, other)")
+            database.executemany(f"INSERT INTO {table} VALUES (?, 1)", [[value] for value in values])
+        database.commit()
+    before, after = contents(source), contents(again(source, *suffixes))
+    assert {table: after[table] for table in columns} == {table: before[table] for table in columns}
+
+
 @pytest.mark.parametrize("copy", ["b.sqlite", "b"])
 def test_odd_names_are_left_out_and_noted(copy: str, tmp_path: Path) -> None:
     source = export(tmp_path / "a.sqlite", EVERYTHING)

@@ -118,7 +118,8 @@ def _check_texts(table: pa.Table, most: int) -> None:
 
 
 def _write_table(table: pa.Table, file: Path) -> None:
-    delta = {c: "DELTA_BINARY_PACKED" for c in _DELTA if c in table.column_names}
+    integers = {field.name for field in table.schema if pa.types.is_integer(field.type)}
+    delta = {c: "DELTA_BINARY_PACKED" for c in _DELTA if c in integers}
     others = [c for c in table.column_names if c not in delta]
     pq.write_table(
         table, file, compression="zstd", compression_level=9, use_dictionary=others,
