@@ -156,6 +156,8 @@ def write_with(write: Callable[[Path], None], target: Path) -> None:
         if target.is_dir():
             os.rename(target, old)
         os.replace(new, target)
+        if old.is_symlink():
+            old.unlink()
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise TraceError(f"{target}: cannot be replaced by {new}: {error.strerror}") from error
