@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from tests.recordings import LLAMA, SIX
 from tests.tracer.handmade import Script, decode_loop
+from tests.tracer.nsys_exports import DATA
 from tracer import write
 from tracer.cli import main
 
@@ -177,3 +179,23 @@ def test_force_replaces_a_link_and_leaves_nothing_behind(tmp_path: Path) -> None
     (tmp_path / "link").symlink_to("a")
     assert run("convert", SIX, tmp_path / "link", "--force").exit_code == 0
     assert {path.name: path.is_symlink() for path in tmp_path.iterdir()} == {"a": False, "link": False}
+
+
+def test_convert_and_scrub_tell_what_is_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert run("convert", SIX, folder).exit_code == 0
+    (folder / "graph.json").write_text("{}")
+    (folder / "node").mkdir()
+    told = run("convert", folder, tmp_path / "a.sqlite").stderr
+    assert told == "note: left out is what stands beside the recording: graph.json, node\n"
+    told = run("scrub", LLAMA["sccc", "graph"], tmp_path / "a.json").stderr
+    assert "whole graphs that stand as kernels" in told
+
+
+def test_files_of_an_arrowdir_are_not_left_out(tmp_path: Path) -> None:
+    with tarfile.open(DATA / "nsys-2025.3-arrowdir.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    (folder,) = tmp_path.iterdir()
+    (folder / "other.txt").write_text("")
+    removed = as_json("scrub", folder, tmp_path / "out")["removed"]
+    assert [row["where"] for row in removed if row["what"] == "left out"] == ["other.txt"]
