@@ -79,7 +79,8 @@ def register(group: click.Group) -> None:
 def main() -> None:
     """What happens between two tokens of an LLM decode loop, and what it would take to remove it.
 
-    TRACE is a run directory, an Nsight Systems SQLite export or a parquetdir.
+    TRACE is a run directory, what Nsight Systems wrote (.sqlite, a parquetdir or arrowdir; .nsys-rep where nsys is
+    on PATH), or Chrome JSON of PyTorch's profiler (.json, .json.gz).
     """
 
 
