@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import sys
 from importlib.metadata import entry_points, version
@@ -32,7 +33,7 @@ class Intertoken(click.Group):
             entry.load()(self)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; an error that is the input's fault, or a lack of memory, becomes one line and exit code 2."""
+        """Run a command; an error of the input or the system, or a lack of memory, becomes one line and exit code 2."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")  # a terminal without µ or × gets ?, not a traceback
@@ -40,6 +41,11 @@ class Intertoken(click.Group):
             return super().invoke(ctx)
         except IntertokenError as problem:
             click.echo(f"intertoken: {problem}", err=True)
+            ctx.exit(2)
+        except OSError as problem:
+            if problem.errno == errno.EPIPE:  # click ends quietly
+                raise
+            click.echo(f"intertoken: {problem.filename or 'the output'}: {problem.strerror or problem}", err=True)
             ctx.exit(2)
         except MemoryError as problem:
             click.echo(f"intertoken: too little memory on the host: {problem or 'choose smaller numbers'}", err=True)
@@ -73,7 +79,8 @@ def register(group: click.Group) -> None:
 def main() -> None:
     """What happens between two tokens of an LLM decode loop, and what it would take to remove it.
 
-    TRACE is a run directory, an Nsight Systems SQLite export or a parquetdir.
+    TRACE is a run directory, what Nsight Systems wrote (.sqlite, a parquetdir or arrowdir; .nsys-rep where nsys is
+    on PATH), or Chrome JSON of PyTorch's profiler (.json, .json.gz).
     """
 
 

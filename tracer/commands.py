@@ -275,13 +275,15 @@ def convert(source: Path, target: Path, force: bool, python_functions: bool) -> 
     It never overwrites without --force, and OUT appears whole or not at all. What a format has no place
     for is listed.
     """
-    from tracer.formats import check_writable, read, write
+    from tracer.formats import beside, check_writable, read, write
 
     if target.exists() and not force:
         raise UsageError(f"{target}: exists already; choose another name or --force")
     check_writable(target, replace=force)
     with report.reading(source):
         trace = read(source, python_functions=python_functions)
+    others = ", ".join(path.name for path in beside(source))
     with report.working(f"writing {target}"):
         notes = write(trace, target, replace=force)
+    notes += [f"left out is what stands beside the recording: {others}"] if others else []
     emit(False, {"events": len(trace), "target": str(target)}, report.show_converted, trace.notes + notes)

@@ -85,7 +85,7 @@ def scrub(
     for name in left_out:
         texts.remove("left out", name)
     with report.working(f"writing {target}"):
-        _write(run, target, force)
+        notes = _write(run, target, force)
     rows = [{"what": what, "where": where, "count": count} for (what, where), count in texts.removed.items()]
     facts_shown = {
         "schema": "intertoken.scrub/1",
@@ -95,7 +95,7 @@ def scrub(
         "names": "hashed" if names else "kept",
         "removed": rows,
     }
-    emit(as_json, facts_shown, report.show_scrubbed, run.trace.notes)
+    emit(as_json, facts_shown, report.show_scrubbed, run.trace.notes + notes)
 
 
 def _is_directory(target: Path) -> bool:
@@ -125,26 +125,24 @@ def _is_part_of_run(path: Path) -> bool:
 
 def _read(source: Path, *, in_full: bool) -> tuple[Run, list[str]]:
     """What is to be scrubbed, and the names of the files beside it that are left out."""
-    from tracer.formats import is_trace, nsys_parquet, read
+    from tracer.formats import beside, is_trace, read
 
-    run = Run(read(source), {})
-    if not source.is_dir():
-        return run, []
-    others = sorted(path for path in source.iterdir() if not nsys_parquet.is_part(path))
-    if in_full:
+    run, others = Run(read(source), {}), beside(source)
+    if in_full and others:
         run.passes = {path.name: read(path) for path in others if path.name in PASSES and is_trace(path)}
         run.graph = read_graph(source / GRAPH_FILE) if (source / GRAPH_FILE).is_file() else None
     kept = {*run.passes, *([GRAPH_FILE] if run.graph else [])}
     return run, [path.name for path in others if path.name not in kept]
 
 
-def _write(run: Run, target: Path, force: bool) -> None:
+def _write(run: Run, target: Path, force: bool) -> list[str]:
+    """Write it; notes on what the format has no place for."""
     from tracer.formats import write, write_with
 
     if not run.passes and run.graph is None and not (target.exists() and target.is_dir()):
-        write(run.trace, target, replace=force)
-    else:
-        write_with(partial(_write_directory, run.trace, run.passes, run.graph), target)
+        return write(run.trace, target, replace=force)
+    write_with(partial(_write_directory, run.trace, run.passes, run.graph), target)
+    return []
 
 
 def _write_directory(trace: Trace, passes: Mapping[str, Trace], graph: RunGraph | None, target: Path) -> None:

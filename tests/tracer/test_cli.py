@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import subprocess
+import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from tests.recordings import LLAMA, SIX
 from tests.tracer.handmade import Script, decode_loop
+from tests.tracer.nsys_exports import DATA
 from tracer import write
 from tracer.cli import main
 
@@ -145,3 +149,53 @@ def test_hostile_names_are_printed_as_they_are(tmp_path: Path) -> None:
     write(script.trace, tmp_path / "run")
     result = run("syncs", tmp_path / "run")
     assert result.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [["info", "LONG"], ["convert", SIX, "LONG"], ["gaps", SIX, "--table", "LONG"], ["scrub", SIX, "LONG"]],
+    ids=lambda arguments: arguments[0],
+)  # fmt: skip
+def test_a_path_that_the_system_refuses_is_one_line(arguments: list[str], tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 300 + ".csv" * ("--table" in arguments))
+    result = run(*(path if argument == "LONG" else argument for argument in arguments))
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"intertoken: {path}: ")
+    assert "File name too long" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_an_output_without_room_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "tracer.cli", "events", str(SIX), "api"]
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[0] == "intertoken: the output: No space left on device"
+    assert "Traceback" not in ended.stderr
+
+
+def test_force_replaces_a_link_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    run("convert", SIX, tmp_path / "a")
+    (tmp_path / "link").symlink_to("a")
+    assert run("convert", SIX, tmp_path / "link", "--force").exit_code == 0
+    assert {path.name: path.is_symlink() for path in tmp_path.iterdir()} == {"a": False, "link": False}
+
+
+def test_convert_and_scrub_tell_what_is_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert run("convert", SIX, folder).exit_code == 0
+    (folder / "graph.json").write_text("{}")
+    (folder / "node").mkdir()
+    told = run("convert", folder, tmp_path / "a.sqlite").stderr
+    assert told == "note: left out is what stands beside the recording: graph.json, node\n"
+    told = run("scrub", LLAMA["sccc", "graph"], tmp_path / "a.json").stderr
+    assert "whole graphs that stand as kernels" in told
+
+
+def test_files_of_an_arrowdir_are_not_left_out(tmp_path: Path) -> None:
+    with tarfile.open(DATA / "nsys-2025.3-arrowdir.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    (folder,) = tmp_path.iterdir()
+    (folder / "other.txt").write_text("")
+    removed = as_json("scrub", folder, tmp_path / "out")["removed"]
+    assert [row["where"] for row in removed if row["what"] == "left out"] == ["other.txt"]

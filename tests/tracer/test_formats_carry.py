@@ -3,6 +3,7 @@
 import gzip
 import sqlite3
 import tarfile
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.tracer.test_formats_roundtrip import assert_same
 from tracer import formats
 from tracer.errors import FormatError
 from tracer.schema import TABLES
+from tracer.trace import Trace
 
 Contents = dict[str, set[tuple[tuple[str, Any], ...]]]
 
@@ -131,6 +133,82 @@ def test_a_renamed_string_gets_a_new_id(tmp_path: Path) -> None:
     assert strings["cudaFree_v3020"] == 15
     assert strings["new"] == 31
     assert "new" in set(formats.read(tmp_path / "b.sqlite")["api"]["name"])
+
+
+def renamed(name: str, frame: pd.DataFrame) -> pd.DataFrame:
+    texts = [c.name for c in TABLES[name].columns if c.is_name and name != "processes"]
+    return frame.assign(**{c: frame[c].cat.rename_categories(lambda text: f"new {text}") for c in texts})
+
+
+def later(name: str, frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(start=frame["start"] + 10**6, end=frame["end"] + 10**6) if "start" in frame else frame
+
+
+def elsewhere(name: str, frame: pd.DataFrame) -> pd.DataFrame:
+    ids = {"process": 17, "thread": 18, "bytes": 19, "category": 20, "payload": 0.25}
+    return frame.assign(**{column: value for column, value in ids.items() if column in frame})
+
+
+def fewer(name: str, frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.iloc[1:]
+
+
+@pytest.mark.parametrize("copy", ["b.sqlite", "b"])
+@pytest.mark.parametrize("change", [renamed, later, elsewhere, fewer])
+@pytest.mark.parametrize("schema", ["3.20.3", "3.25.0"])
+def test_what_was_changed_is_written_as_it_is_now(
+    change: Callable[[str, pd.DataFrame], pd.DataFrame], schema: str, copy: str, tmp_path: Path
+) -> None:
+    changed = formats.read(export(tmp_path / "a.sqlite", EVERYTHING, schema=schema)).map_tables(change)
+    formats.write(changed, tmp_path / copy)
+    assert_same_rows(formats.read(tmp_path / copy), changed)
+
+
+@pytest.mark.parametrize("copy", ["b.sqlite", "b"])
+def test_traces_of_two_exports_as_one(copy: str, tmp_path: Path) -> None:
+    first = formats.read(export(tmp_path / "a.sqlite", EVERYTHING))
+    second = formats.read(export(tmp_path / "c.sqlite", schema="3.25.0")).map_tables(renamed)
+    both = first.map_tables(lambda name, frame: pd.concat([frame, second[name]], ignore_index=True))
+    both.tables["devices"] = both["devices"][:1]
+    formats.write(both, tmp_path / copy)
+    assert_same_rows(formats.read(tmp_path / copy), both)
+
+
+def test_a_sync_type_that_the_trace_knows_better_stays(tmp_path: Path) -> None:
+    rows = [row | {"deprecatedSyncType": 2} for row in RECORDING["CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"]]
+    source = export(tmp_path / "a.sqlite", {**RECORDING, "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": rows})
+    types = list(formats.read(source)["syncs"]["type"])
+    assert len(set(types)) > 3
+    assert list(formats.read(again(source, ".sqlite", "", ".sqlite"))["syncs"]["type"]) == types
+
+
+def assert_same_rows(trace: Trace, wanted: Trace) -> None:
+    """The trace's own columns are the same; texts by their values."""
+    for name, table in TABLES.items():
+        for column in table.column_names:
+            assert list(trace[name][column].astype(str)) == list(wanted[name][column].astype(str)), (name, column)
+
+
+ODD_VALUES: list[list[Any]] = [
+    [2**63 - 1, -(2**63), None], [0.5, 1e300, None], ["", "1", "1.5\n"], [b"", b"\xff\0", None], [None] * 3, [7] * 3,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("values", ODD_VALUES, ids=str)
+@pytest.mark.parametrize("suffixes", [(".sqlite",), ("", ".sqlite")], ids="→".join)
+def test_odd_values_survive_whatever_nsys_declares(
+    suffixes: tuple[str, ...], values: list[Any], tmp_path: Path
+) -> None:
+    source = export(tmp_path / "a.sqlite", EVERYTHING)
+    columns = {"PROFILER_OVERHEAD": "start", "ANALYSIS_FILE": "id", "TARGET_INFO_CUDA_CONTEXT_INFO": "hwId"}
+    with closing(sqlite3.connect(source)) as database:
+        for table, column in columns.items():
+            database.execute(f"DROP TABLE IF EXISTS {table}")
+            database.execute(f"CREATE TABLE {table} ({column}, other)")
+            database.executemany(f"INSERT INTO {table} VALUES (?, 1)", [[value] for value in values])
+        database.commit()
+    before, after = contents(source), contents(again(source, *suffixes))
+    assert {table: after[table] for table in columns} == {table: before[table] for table in columns}
 
 
 @pytest.mark.parametrize("copy", ["b.sqlite", "b"])

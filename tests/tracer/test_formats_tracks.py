@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracer.handmade import PROCESS, THREAD, Script
+from tests.tracer.nsys_exports import export
+from tracer import formats
 from tracer.formats.tracks import Ints, arrows, lanes, slice_order, tracks_of
+from tracer.schema import TABLES
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), max_size=12)
 
@@ -102,3 +108,14 @@ def test_a_graph_launch_has_an_arrow_to_each_node() -> None:
     assert table[["id", "call", "table", "row"]].to_numpy().tolist() == [
         [1, 0, "memcpys", 0], [2, 1, "kernels", 0], [3, 1, "kernels", 1],
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("copy", ["b.json", "b.pftrace"])
+def test_what_viewers_have_no_place_for_is_told(copy: str, tmp_path: Path) -> None:
+    trace = formats.read(export(tmp_path / "a.sqlite"))
+    columns = sum(len(frame.columns) - len(TABLES[name].columns) for name, frame in trace.tables.items())
+    told = f"left out are {len(trace.carried)} tables and {columns} columns that only nsys's own formats hold"
+    as_kernels = ["whole graphs that stand as kernels, and are read as such: 1"] if copy == "b.json" else []
+    assert {told, *as_kernels} <= set(formats.write(trace, tmp_path / copy))
+    bare = formats.read(tmp_path / "a.sqlite", whole=False)
+    assert not [note for note in formats.write(bare, tmp_path / f"bare{copy}") if "left out" in note]

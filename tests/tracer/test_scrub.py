@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.recordings import LLAMA, SAMPLES, SIX
@@ -305,6 +306,7 @@ def hashed(trace: Trace, key: bytes = b"key") -> Trace:
 @settings(max_examples=30)
 def test_no_text_column_keeps_a_secret(trace: Trace, secret: str, around: tuple[str, str]) -> None:
     text = secret.join(around)
+    assume(not re.fullmatch("(cuda|cu|hip)[A-Z][A-Za-z0-9]*", text))  # what reads as an API call is one
 
     def plant(name: str, frame: pd.DataFrame) -> pd.DataFrame:
         columns = [column.name for column in TABLES[name].columns if column.is_name]

@@ -122,6 +122,12 @@ def _recognise(source: Path) -> Format:
     raise FormatError(f"{source}: {what}; expected one of: {known}")
 
 
+def beside(source: Path) -> list[Path]:
+    """What a directory holds beside the recording that `read` takes from it, by name; nothing for a file."""
+    is_part = nsys_arrow.is_part if nsys_arrow.sniff(source) else nsys_parquet.is_part
+    return sorted(path for path in source.iterdir() if not is_part(path)) if source.is_dir() else []
+
+
 def write(trace: Trace, path: str | Path, *, replace: bool = False) -> list[str]:
     """Write a trace in the format that the path's suffix names (a directory for none).
 
@@ -156,6 +162,8 @@ def write_with(write: Callable[[Path], None], target: Path) -> None:
         if target.is_dir():
             os.rename(target, old)
         os.replace(new, target)
+        if old.is_symlink():
+            old.unlink()
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         raise TraceError(f"{target}: cannot be replaced by {new}: {error.strerror}") from error
@@ -213,6 +221,7 @@ from tracer.formats import chrome, nsys_arrow, nsys_parquet, nsys_rep, nsys_sqli
 
 __all__ = [
     "Format",
+    "beside",
     "check_replaceable",
     "check_writable",
     "chrome",

@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from tracer.formats import chrome_lines
 from tracer.formats.partial import appearing
-from tracer.formats.tracks import STREAM, THREAD, Ints, Tracks, arrows, spans, tracks_of
+from tracer.formats.tracks import STREAM, THREAD, Ints, Tracks, arrows, no_place_for, spans, tracks_of
 from tracer.progress import tell
 from tracer.schema import DEVICE_TABLES, MISSING
 from tracer.trace import Trace
@@ -53,7 +53,7 @@ def write(trace: Trace, path: Path) -> list[str]:
     """Write a trace, with gzip where the path ends in .gz; no more text than that of 65,536 events is held.
 
     Returns:
-        What the file says otherwise than the trace.
+        What the file lacks or says otherwise than the trace.
 
     Raises:
         TraceError: the path exists or cannot be written.
@@ -67,7 +67,10 @@ def write(trace: Trace, path: Path) -> list[str]:
             begun = True
         file.write(b"\n]}\n")
     moved = int((tracks.table["lane"].to_numpy()[tracks.of["nvtx"]] > 0).sum())
-    return [f"NVTX ranges on tracks of their own, because they cross others: {moved}"] if moved else []
+    graphs = len(trace["graph_launches"])
+    notes = [f"NVTX ranges on tracks of their own, because they cross others: {moved}"] if moved else []
+    notes += [f"whole graphs that stand as kernels, and are read as such: {graphs}"] if graphs else []
+    return notes + no_place_for(trace)
 
 
 def _opened(path: Path, *, zipped: bool) -> BufferedIOBase:

@@ -38,26 +38,45 @@ def to_trace(tables: Mapping[str, pa.Table], *, whole: bool = False, left_out: S
     if whole:
         tables = by_start(tables)
     metadata, notes, ours = _metadata(tables)
-    strings = Strings(tables.get(nsys.STRINGS))
-    frames = {
-        table.name: pd.DataFrame(_columns(tables[table.nsys], table, strings), copy=False)
-        for table in TABLES.values()
-        if table.nsys in tables and table.name != "nvtx"
-    }
-    if TABLES["nvtx"].nsys in tables:
-        last = max((int(f["end"].max()) for f in frames.values() if "end" in f and len(f)), default=0)
-        frames["nvtx"] = nvtx_frame(tables[TABLES["nvtx"].nsys], strings, last, notes)
-    trace = Trace(frames, metadata, notes)
+    trace = Trace(frames(tables, notes), metadata, notes)
     if not ours:
         trace.tables["syncs"] = _true_sync_types(trace["syncs"], trace["api"])
-    trace.tables["devices"] = trace["devices"].drop_duplicates("device", ignore_index=True)
-    if nsys.CUDA_DEVICES in tables:
-        trace.tables["devices"] = _cuda_devices(trace["devices"], tables[nsys.CUDA_DEVICES])
     if whole:
         carry(trace, tables)
     if left_out:
         trace.notes.append(f"{len(left_out)} tables or columns with names or types that nsys has not are left out")
     return trace
+
+
+def frames(tables: Mapping[str, pa.Table], notes: list[str], last: int | None = None) -> dict[str, pd.DataFrame]:
+    """The trace's tables that nsys's say, row by row; `conform` brings them to their form.
+
+    Args:
+        tables: nsys's.
+        notes: gets what is partial in them.
+        last: `last_end` of all tables, where `tables` are not all.
+    """
+    strings = Strings(tables.get(nsys.STRINGS))
+    found = {
+        table.name: pd.DataFrame(_columns(tables[table.nsys], table, strings), copy=False)
+        for table in TABLES.values()
+        if table.nsys in tables and table.name != "nvtx"
+    }
+    if TABLES["nvtx"].nsys in tables:
+        last = last_end(found) if last is None else last
+        found["nvtx"] = nvtx_frame(tables[TABLES["nvtx"].nsys], strings, last, notes)
+    if "devices" in found:
+        found["devices"] = found["devices"].drop_duplicates("device", ignore_index=True)
+        if nsys.CUDA_DEVICES in tables:
+            found["devices"] = _cuda_devices(found["devices"], tables[nsys.CUDA_DEVICES])
+    return found
+
+
+def last_end(frames: Mapping[str, pd.DataFrame]) -> int:
+    """The latest end of anything but NVTX, ns; 0 where there is nothing."""
+    return max(
+        (int(f["end"].max()) for name, f in frames.items() if name != "nvtx" and "end" in f and len(f)), default=0
+    )
 
 
 def typed(table: pa.Table, name: str) -> pa.Table:

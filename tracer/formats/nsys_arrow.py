@@ -31,6 +31,11 @@ def read(path: Path, *, whole: bool = False) -> Trace:
     return read_directory(path, _SUFFIX, _load, whole=whole)
 
 
+def is_part(path: Path) -> bool:
+    """Whether a file in a directory is part of its recording."""
+    return path.is_file() and path.suffix == _SUFFIX
+
+
 def _load(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
     with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as stream:
         columns, most = wanted(stream.schema, name, left_out), max(_ALWAYS_FINE, _MOST_RATIO * source.size())

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from tracer.errors import FormatError
 from tracer.formats import WHOLE, Format, register
+from tracer.formats.nsys_changed import without_what_changed
 from tracer.formats.nsys_directory import is_number, read_directory, sniff_directory, wanted
 from tracer.formats.nsys_tables import completed, from_trace
 from tracer.formats.partial import appearing
@@ -83,7 +84,7 @@ def write(trace: Trace, path: Path) -> None:
     """
     with appearing(path) as partial:
         partial.mkdir()
-        tables = from_trace(trace, with_run=False)
+        tables = from_trace(without_what_changed(trace), with_run=False)
         for name, make in (completed(tables) if path.name.endswith(_FOR_RECIPES) else tables).items():
             _write_table(make(), partial / f"{name}{_SUFFIX}")
         if "run" in trace.metadata:
@@ -117,7 +118,8 @@ def _check_texts(table: pa.Table, most: int) -> None:
 
 
 def _write_table(table: pa.Table, file: Path) -> None:
-    delta = {c: "DELTA_BINARY_PACKED" for c in _DELTA if c in table.column_names}
+    integers = {field.name for field in table.schema if pa.types.is_integer(field.type)}
+    delta = {c: "DELTA_BINARY_PACKED" for c in _DELTA if c in integers}
     others = [c for c in table.column_names if c not in delta]
     # What has no NULL says so: it is read a quarter faster.
     known = pa.schema([field.with_nullable(table[field.name].null_count > 0) for field in table.schema])

@@ -2,13 +2,14 @@
 
 As in nsys's exports there is a table only where there are rows, and every ENUM_ table; a column that a trace
 does not know is NULL. Where nsys forbids NULL, it is `MISSING` for what the trace could know and
-`nsys_schema.filler` for what no trace holds.
+`nsys_schema.filler` for what no trace holds. What is carried keeps its values and their types, whatever nsys declares.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -19,11 +20,12 @@ from adbc_driver_sqlite import dbapi as sqlite
 
 from tracer.errors import TraceError
 from tracer.formats import nsys_schema as nsys
+from tracer.formats.nsys_changed import without_what_changed
 from tracer.formats.nsys_schema import SqlColumn
 from tracer.formats.nsys_tables import from_trace
 from tracer.formats.partial import appearing
 from tracer.progress import tell
-from tracer.schema import MISSING
+from tracer.schema import CARRIED, MISSING, TABLES
 from tracer.trace import Trace
 
 _PART: Final = 1 << 18  # rows
@@ -50,6 +52,7 @@ def write(trace: Trace, path: Path) -> None:
 
 
 def _write_tables(trace: Trace, path: Path) -> None:
+    trace = without_what_changed(trace)
     tables = from_trace(trace, with_run=True)
     uri = f"file:{quote(os.fspath(path.absolute()))}?mode=rwc"
     with sqlite.connect(uri, autocommit=True) as connection, connection.cursor() as cursor:
@@ -57,21 +60,39 @@ def _write_tables(trace: Trace, path: Path) -> None:
             cursor.execute(f"PRAGMA {pragma}").fetchall()
         cursor.execute("BEGIN")
         for name in nsys.ENUMS.keys() - tables.keys():
-            sum(_write_table(cursor, name, nsys.enum_table(name), False))
+            sum(_write_table(cursor, name, nsys.enum_table(name), frozenset()))
         done, total = 0, sum(map(len, [*trace.tables.values(), *trace.carried.values()]))
         for name, make in tables.items():
-            for rows in _write_table(cursor, name, make(), name in trace.carried):
+            for rows in _write_table(cursor, name, make(), _carried(trace, name), name in trace.carried):
                 done += rows
                 tell(done, total)
         cursor.execute("COMMIT")
 
 
-def _write_table(cursor: Any, name: str, table: pa.Table, carried: bool) -> Iterator[int]:
-    """Write a table, and yield how many rows that were, part by part; one that is carried gets no further column."""
+def _carried(trace: Trace, name: str) -> frozenset[str]:
+    """The columns of an nsys table that are written as they were."""
+    frames = [trace[table.name] for table in TABLES.values() if table.nsys == name]
+    beside = {str(c).removeprefix(CARRIED) for frame in frames for c in frame if str(c).startswith(CARRIED)}
+    return frozenset(beside.union(trace.carried[name].column_names if name in trace.carried else ()))
+
+
+def _write_table(
+    cursor: Any, name: str, table: pa.Table, carried: frozenset[str], whole: bool = False
+) -> Iterator[int]:
+    """Write a table, and yield how many rows that were, part by part.
+
+    Args:
+        cursor: of the file.
+        name: nsys's.
+        table: its rows.
+        carried: columns that are written as they are.
+        whole: whether the table is carried as a whole, and so gets no further column.
+    """
     declared = nsys.SQL_COLUMNS.get(name, nsys.ENUM_COLUMNS if name in nsys.ENUMS else [])
     known = {column.name for column in declared}
     extra = [SqlColumn(field.name, _affinity(field.type)) for field in table.schema if field.name not in known]
-    declared = [column for column in declared if not carried or column.name in table.column_names] + extra
+    declared = [column for column in declared if not whole or column.name in table.column_names] + extra
+    declared = [_fitting(column, table[column.name]) if column.name in carried else column for column in declared]
     cursor.execute(f'CREATE TABLE "{name}" ({", ".join(_declaration(column) for column in declared)})')
     given = [column for column in declared if column.name in table.column_names]
     constant = [column for column in declared if column.not_null and column not in given]
@@ -82,6 +103,15 @@ def _write_table(cursor: Any, name: str, table: pa.Table, carried: bool) -> Iter
         part = rows.slice(first, _PART)
         cursor.executemany(f'INSERT INTO "{name}" ({columns}) VALUES ({", ".join(values)})', part)
         yield len(part)
+
+
+def _fitting(column: SqlColumn, values: pa.ChunkedArray) -> SqlColumn:
+    """The column declared as nsys does where the values allow it."""
+    if pa.types.is_null(values.type):
+        return replace(column, not_null=False, primary_key=False)
+    unique = column.primary_key and not values.null_count and len(values.unique()) == len(values)
+    return replace(column, type=_affinity(values.type), not_null=column.not_null and not values.null_count,
+                   primary_key=unique and pa.types.is_integer(values.type))  # fmt: skip
 
 
 def _declaration(column: SqlColumn) -> str:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracer.formats import nsys_schema as nsys
 from tracer.schema import CARRIED, DEVICE_TABLES, MISSING, MOST_NS, NAME, NO_ID, TABLES, Column, Table
@@ -167,22 +168,22 @@ def _nvtx(trace: Trace, make: Callable[[], pa.Table]) -> pa.Table:
         events = events.set_column(events.column_names.index("end"), "end", ends)
     named = nvtx.loc[nvtx["domain"] != "", ["process", "domain"]].astype({"domain": "str"})
     domains = named.drop_duplicates()
-    if f"{CARRIED}domainId" not in nvtx:
+    numbered_anew = f"{CARRIED}domainId" not in nvtx
+    if numbered_anew:
         ids = pd.Series(0, index=nvtx.index)
         ids[named.index] = named.groupby(["process", "domain"], sort=False).ngroup() + 1
         events = events.append_column("domainId", pa.array(ids))
-    others = trace.carried.get(_NVTX)
-    if others is None:
-        others = pa.table(
-            {
-                "start": np.full(len(domains), int(nvtx["start"].min())),
-                "eventType": np.full(len(domains), nsys.DOMAIN_CREATE),
-                "text": pa.array(domains["domain"], pa.string()),
-                nsys.GLOBAL_TID: _packed(domains["process"], domains["process"]),
-                "domainId": np.arange(1, len(domains) + 1),
-            }
-        )
-    return pa.concat_tables([others, events], promote_options="permissive")
+    others = [trace.carried[_NVTX]] if _NVTX in trace.carried else []
+    if numbered_anew and not any(nsys.DOMAIN_CREATE in pc.unique(each["eventType"]).to_pylist() for each in others):
+        created = {
+            "start": np.full(len(domains), int(nvtx["start"].min())),
+            "eventType": np.full(len(domains), nsys.DOMAIN_CREATE),
+            "text": pa.array(domains["domain"], pa.string()),
+            nsys.GLOBAL_TID: _packed(domains["process"], domains["process"]),
+            "domainId": np.arange(1, len(domains) + 1),
+        }
+        others.append(pa.table(created))
+    return pa.concat_tables([*others, events], promote_options="permissive")
 
 
 def _graph_is_in_node(kernels: pd.DataFrame) -> bool:

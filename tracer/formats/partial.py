@@ -29,7 +29,7 @@ def appearing(path: Path, *, replace: bool = False) -> Iterator[Path]:
         yield partial
         os.replace(partial, path)
     except OSError as error:
-        raise TraceError(f"{path}: cannot be written: {error.strerror}") from error
+        raise TraceError(f"{path}: cannot be written: {error.strerror or error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         with suppress(OSError):

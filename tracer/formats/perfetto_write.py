@@ -23,7 +23,7 @@ from tracer.errors import EmptyTraceError
 from tracer.formats.partial import appearing
 from tracer.formats.perfetto_packets import Packets
 from tracer.formats.perfetto_slices import write_slices
-from tracer.formats.tracks import THREAD, Tracks, tracks_of
+from tracer.formats.tracks import THREAD, Tracks, no_place_for, tracks_of
 from tracer.trace import Trace
 
 _LARGEST_ID: Final = 2**31 - 1  # of a process or thread in Perfetto, which takes 0 for the idle task
@@ -50,7 +50,7 @@ def write(trace: Trace, path: Path) -> list[str]:
         write_slices(trace, tracks, track_uuids, packets, shift)
         notes += _count(trace, packets, uuids, shift)
         packets.flush()
-    return notes
+    return notes + no_place_for(trace)
 
 
 def _describe(trace: Trace, tracks: Tracks, packets: Packets, uuids: Iterator[int]) -> list[int]:

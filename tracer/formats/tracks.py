@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.schema import DEVICE_TABLES, MISSING
+from tracer.schema import CARRIED, DEVICE_TABLES, MISSING
 from tracer.trace import Trace
 
 Ints = NDArray[np.int64]
@@ -81,6 +81,14 @@ def tracks_of(trace: Trace) -> Tracks:
     numbers = list(COLUMNS[1:])
     table[numbers] = table[numbers].fillna(MISSING).astype(np.int64)
     return Tracks(table, of)
+
+
+def no_place_for(trace: Trace) -> list[str]:
+    """Notes on what a trace carries of an nsys export and no viewer's format has a place for."""
+    columns = sum(str(column).startswith(CARRIED) for frame in trace.tables.values() for column in frame)
+    counts = {"tables": len(trace.carried), "columns": columns}
+    found = " and ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return [f"left out are {found} that only nsys's own formats hold"] if found else []
 
 
 def spans(trace: Trace, name: str) -> pd.DataFrame:

@@ -151,9 +151,7 @@ class Texts:
 
     def message(self, text: str, where: str) -> str:
         """A note: without what it quotes, which may be anything a file said."""
-        return self._once(
-            "message", text, where, lambda t, w: self._plain(self._replace("quotation", _QUOTED, t, w), w)
-        )
+        return self._once("message", text, where, self._message)
 
     def name(self, text: str, where: str) -> str:
         """The name of a kernel, an NVTX range or its domain; hashed where names are."""

@@ -1,0 +1,72 @@
+"""What a trace carries of an nsys export, after somebody changed the trace's own tables.
+
+Some of what is carried says what the trace says, too, only in nsys's own way: the id of an NVTX text, the row of a GPU.
+It is written again as long as both say the same; where they do not, the trace is right.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+import pyarrow.compute as pc
+
+from tracer.formats import nsys
+from tracer.formats import nsys_schema as schema
+from tracer.formats.nsys_tables import from_trace
+from tracer.schema import CARRIED, TABLES, Table
+from tracer.trace import Trace, conform
+
+_NVTX: Final = TABLES["nvtx"].nsys
+_SAYS: Final = {
+    schema.GLOBAL_TID: ["process", "thread"], schema.GLOBAL_PID: ["process"], "textId": ["text"],
+    "domainId": ["domain"], schema.DEPRECATED_SYNC_TYPE: ["type"],
+} | {column: ["payload"] for column in schema.PAYLOADS}  # fmt: skip
+"""nsys column -> the columns of a trace that are made of it, beside those that `schema.TABLES` pairs."""
+
+
+def without_what_changed(trace: Trace) -> Trace:
+    """The trace without what it carries that its tables contradict: columns of events, tables of anything else."""
+    trace = trace.map_tables(lambda name, frame: frame)
+    columns = {table: _carried(table, trace[table.name]) for table in TABLES.values()}
+    doubtful = [table for table in TABLES.values() if columns[table] or _is_carried_whole(table, trace)]
+    if not doubtful:
+        return trace
+    makers = from_trace(trace, with_run=True)
+    wanted = {table.nsys for table in doubtful} | {schema.STRINGS, schema.CUDA_DEVICES}
+    said = nsys.frames({name: makers[name]() for name in wanted & makers.keys()}, [], nsys.last_end(trace.tables))
+    for table in doubtful:
+        frame, other = trace[table.name], conform(said.get(table.name), table)
+        if _is_carried_whole(table, trace) and any(_differs(frame, other, name) for name in table.column_names):
+            trace.carried = {name: each for name, each in trace.carried.items() if name not in _belonging_to(table)}
+        changed = [name for name, ours in columns[table].items() if any(_differs(frame, other, c) for c in ours)]
+        trace.tables[table.name] = frame.drop(columns=changed)
+        if f"{CARRIED}domainId" in changed and _NVTX in trace.carried:
+            events = trace.carried[_NVTX]
+            trace.carried[_NVTX] = events.filter(pc.not_equal(events["eventType"], schema.DOMAIN_CREATE))
+    return trace
+
+
+def _carried(table: Table, frame: pd.DataFrame) -> dict[str, list[str]]:
+    """Carried columns from which columns of ours are made -> these."""
+    says = {column.nsys: [column.name] for column in table.columns if column.nsys} | _SAYS
+    names = {str(name): str(name).removeprefix(CARRIED) for name in frame if str(name).startswith(CARRIED)}
+    return {name: says[nsys] for name, nsys in names.items() if nsys in schema.COLUMNS[table.nsys] and nsys in says}
+
+
+def _is_carried_whole(table: Table, trace: Trace) -> bool:
+    return table.nsys != _NVTX and bool(_belonging_to(table) & trace.carried.keys())
+
+
+def _belonging_to(table: Table) -> set[str]:
+    return {table.nsys, schema.CUDA_DEVICES} if table.nsys == schema.GPUS else {table.nsys}
+
+
+def _differs(frame: pd.DataFrame, other: pd.DataFrame, column: str) -> bool:
+    ours, theirs = frame[column].array, other[column].array
+    if len(ours) != len(theirs):
+        return True
+    if isinstance(ours, pd.Categorical) and isinstance(theirs, pd.Categorical):
+        return not np.array_equal(theirs.set_categories(ours.categories).codes, ours.codes)
+    return not np.array_equal(ours, theirs, equal_nan=ours.dtype.kind == "f")
