@@ -27,7 +27,7 @@ from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
 from tracer.errors import FormatError
-from tracer.schema import API_LAYERS, MEMCPY_KINDS, MEMORY_KINDS, MISSING, SYNC_TYPES
+from tracer.schema import API_LAYERS, MEMCPY_KINDS, MEMORY_KINDS, MISSING, NO_ID, SYNC_TYPES
 from tracer.trace import Trace
 
 CPU = Path(__file__).parent / "data" / "pytorch-2.15-cpu.json.gz"
@@ -50,7 +50,7 @@ def events(path: Path, phase: str = "X") -> list[Event]:
 
 TIME, LENGTH = st.integers(0, 2**60), st.integers(0, 2**40)
 ID = st.integers(0, 2**32)
-MAYBE = st.integers(MISSING, 2**40)
+MAYBE = st.integers(MISSING, 2**40).filter(lambda id: id != NO_ID)  # which stands for none
 ON_STREAM = {"device": st.integers(MISSING, 7), "context": MAYBE, "stream": MAYBE, "correlation": ID}
 SIZES = {f"{what}_{axis}": MAYBE for what in ("grid", "block") for axis in "xyz"}
 GRAPH_ID = st.just(MISSING) | st.integers(1, 2**62)
