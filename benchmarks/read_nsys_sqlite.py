@@ -117,7 +117,7 @@ def machine() -> dict[str, Any]:
     packages = ("adbc-driver-sqlite", "numpy", "pandas", "pyarrow")
     return {
         "cpu": models[0] if models else platform.processor(),
-        "cores": os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0)),  # those that this process may use
         "load_average_1_min": round(os.getloadavg()[0], 2),  # our own included
         "python": platform.python_version(),
         **{package: version(package) for package in packages},
