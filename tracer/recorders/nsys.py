@@ -43,7 +43,7 @@ def profile(command: Sequence[str], graph_trace: str = "node") -> tuple[Trace, i
             raise RecordError(f"nsys cannot be run: {error.strerror}; install Nsight Systems") from error
         if not report.exists():
             raise RecordError(f"nsys made no report (exit code {done.returncode})")
-        return read_report(report, whole=True), done.returncode
+        return read_report(report), done.returncode  # not whole: nsys keeps the environment
 
 
 def read_report(report: Path, *, whole: bool = False) -> Trace:
