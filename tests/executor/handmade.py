@@ -117,7 +117,7 @@ class Gate:
 class SlowBackend(CpuBackend):
     """The kernels of some nodes take their time."""
 
-    def __init__(self, slow, seconds=0.02):
+    def __init__(self, slow, seconds=0.2):
         super().__init__()
         self._slow, self._seconds = slow, seconds
 
