@@ -20,6 +20,8 @@ SYNC, COPY, BLOCKING_COPY, LAUNCH, EVENT, WAIT = "s", "a", "c", "g", "e", "w"
 """The letters of a sync signature: sync, asynchronous copy, blocking copy, launch, event record, stream wait."""
 
 GRAPH_LAUNCH: Final = "G"  # told apart from LAUNCH only inside this package: graph launches do not join into runs
+LAUNCHES: Final = (LAUNCH, GRAPH_LAUNCH)
+COPIES: Final = (COPY, BLOCKING_COPY)
 _BEGIN_CAPTURE, _END_CAPTURE = "<", ">"
 
 _RULES: Final = (
@@ -86,6 +88,31 @@ def host_calls(trace: Trace) -> pd.DataFrame:
         values = targets[column].to_numpy(dtype=object if column == "kind" else np.int64)
         calls[column] = np.where(rows >= 0, values[rows], missing) if len(values) else missing
     return pd.DataFrame(calls)
+
+
+def outermost_calls(trace: Trace) -> tuple[pd.DataFrame, NDArray[np.int64]]:
+    """All calls that lie in no other call of their thread, whatever they do.
+
+    Returns:
+        (columns start end process thread correlation name, row (in trace["api"]) and letter (of the call, or else of
+        the first call inside it that has one; "" where it was recorded into a graph), sorted by (process, thread,
+        start); for each row of trace["api"] the position of the call that it lies in).
+    """
+    api = trace["api"]
+    columns = ["start", "end", "process", "thread", "correlation", "name"]
+    calls = api[columns].assign(row=np.arange(len(api)), letter=letters_of(api["name"]))
+    order = np.lexsort((-calls["end"], calls["start"], calls["thread"], calls["process"]))
+    calls = calls.iloc[order].reset_index(drop=True)
+    calls.loc[_captured(calls) | calls["letter"].isin([_BEGIN_CAPTURE, _END_CAPTURE]), "letter"] = ""
+    outer = _outermost(calls)
+    position = np.cumsum(outer) - 1
+    lettered = calls["letter"].to_numpy() != ""
+    first = np.unique(position[lettered], return_index=True)
+    letters = np.full(int(outer.sum()), "", dtype="U1")
+    letters[first[0]] = calls["letter"].to_numpy(dtype="U1")[lettered][first[1]]
+    inside = np.empty(len(calls), np.int64)
+    inside[order] = position
+    return calls[outer].assign(letter=letters).reset_index(drop=True), inside
 
 
 def match_rows(table: pd.DataFrame, rows: pd.DataFrame) -> NDArray[np.int64]:

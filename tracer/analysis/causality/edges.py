@@ -1,0 +1,209 @@
+"""What each call and activity waits for, and for how long at least.
+
+A call goes on where the one before it on its thread ended; an activity starts behind the call that issued it, behind
+the one before it on its stream and behind the events that its stream waits for; a sync and a blocking copy return
+behind what they wait for. How long each takes at least is typical of the recording: the median of those that waited
+for nothing else. Where none did, it is `USUAL_NS`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.calls import BLOCKING_COPY, COPY, SYNC
+from tracer.analysis.causality.dag import Edges
+from tracer.analysis.causality.segments import Segments
+from tracer.analysis.causality.waits import awaited, ordered_by_events
+from tracer.trace import Trace
+
+Ints = NDArray[np.int64]
+
+CALL, HOST, DEVICE, ORDER, LAUNCH, RETURN, EVENT = range(7)
+KINDS: Final = ("call", "host", "device", "stream order", "launch", "return", "event")
+"""The kinds of edges: inside a call, between two calls of a thread, an activity, from an activity to the next on its
+stream, from a call to the activity that it issued, from what a call waited for to its return, from stream to stream."""
+
+USUAL_NS: Final = {ORDER: 1000, LAUNCH: 5000, RETURN: 3000, EVENT: 1000}
+"""Where a recording has no example: an H200's, to the order of magnitude (benchmarks/results/gpu_gaps.json: graphs that
+follow one another lie 2.3 µs apart)."""
+
+_IDLE_SYNC: Final = 0.1  # quantile of a sync's durations that is taken as what it takes without waiting
+
+
+def find_edges(trace: Trace, segments: Segments) -> Edges:
+    """All edges between the points of the segments, with their weights in the recording."""
+    waits = _waits(trace, segments)
+    parts = [
+        _host(segments),
+        _calls(segments, waits),
+        _activities(segments),
+        _launches(segments),
+        _orders(segments),
+        _events(trace, segments),
+        _returns(segments, waits),
+    ]
+    return Edges.joined(*parts)
+
+
+def _host(segments: Segments) -> Edges:
+    """From the end of each call to the start of the next one of its thread."""
+    calls = segments.calls
+    same = _same(calls, ["process", "thread"])
+    row = np.flatnonzero(same)
+    return Edges.of(2 * row + 1, 2 * row + 2, (calls["start"].to_numpy()[1:] - calls["end"].to_numpy()[:-1])[same], HOST)
+
+
+def _same(frame: pd.DataFrame, columns: list[str]) -> NDArray[np.bool_]:
+    """Which rows but the last have the same values as the next."""
+    equal = np.ones(max(len(frame) - 1, 0), bool)
+    for column in columns:
+        values = frame[column].to_numpy()
+        equal &= values[1:] == values[:-1]
+    return equal
+
+
+def _waits(trace: Trace, segments: Segments) -> pd.DataFrame:
+    """(call, activity) of every call that returns behind an activity; `waited` if it was still busy when the call began."""
+    copies = segments.activities[["call", "end", "table"]].assign(activity=np.arange(len(segments.activities)))
+    copies = copies[(copies["call"] >= 0) & copies["table"].isin(["memcpys", "memsets"])]
+    letters = segments.calls["letter"].to_numpy()[copies["call"]]
+    ends = segments.calls["end"].to_numpy()[copies["call"]]
+    blocks = np.isin(letters, [BLOCKING_COPY, COPY]) & (ends >= copies["end"].to_numpy())
+    waits = pd.concat([awaited(trace, segments), copies.loc[blocks, ["call", "activity"]]], ignore_index=True)
+    ended = segments.activities["end"].to_numpy()[waits["activity"]]
+    began, returned = (segments.calls[c].to_numpy()[waits["call"]] for c in ("start", "end"))
+    return waits.assign(waited=(ended > began) & (ended <= returned), took=returned - ended)
+
+
+def _calls(segments: Segments, waits: pd.DataFrame) -> Edges:
+    """Inside each call; of one that may wait, what it takes when it need not."""
+    calls = segments.calls
+    took = (calls["end"] - calls["start"]).to_numpy().copy()
+    waiting = np.zeros(len(calls), bool)
+    waiting[waits.loc[waits["waited"], "call"]] = True
+    may_wait = waiting | (calls["letter"] == SYNC).to_numpy()
+    names = calls["name"].cat.codes.to_numpy()
+    idle = pd.Series(took[may_wait & ~waiting]).groupby(names[may_wait & ~waiting]).quantile(_IDLE_SYNC)
+    least = pd.Series(took[may_wait]).groupby(names[may_wait]).min()
+    base = pd.Series(names[may_wait]).map(idle.combine_first(least)).to_numpy(np.int64)
+    took[may_wait] = np.where(waiting[may_wait], np.minimum(took[may_wait], base), took[may_wait])
+    row = np.arange(len(calls))
+    return Edges.of(2 * row, 2 * row + 1, took, CALL)
+
+
+def _activities(segments: Segments) -> Edges:
+    activities = segments.activities
+    start = segments.starts(np.arange(len(activities)))
+    return Edges.of(start, start + 1, (activities["end"] - activities["start"]).to_numpy(), DEVICE)
+
+
+def _launches(segments: Segments) -> Edges:
+    """From the start of each call to the first activity that it issued on each stream."""
+    activities = segments.activities
+    idle = _found_idle(activities)
+    first = ~activities.duplicated(["call", "lane"]).to_numpy() & (activities["call"] >= 0).to_numpy()
+    chosen = activities[first]
+    latency = (chosen["start"] - chosen["issued"]).to_numpy()
+    group = _codes(segments.calls["name"].cat.codes.to_numpy()[chosen["call"]], chosen["table"].cat.codes)
+    weight = np.minimum(latency, _typical(latency, group, idle[first], LAUNCH))
+    return Edges.of(2 * chosen["call"].to_numpy(), segments.starts(np.flatnonzero(first)), weight, LAUNCH)
+
+
+def _found_idle(activities: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which activities found their stream idle when they were issued."""
+    idle = np.ones(len(activities), bool)
+    before = activities["end"].to_numpy()[:-1] <= activities["issued"].to_numpy()[1:]
+    idle[1:] = ~_same(activities, ["lane"]) | before
+    return idle
+
+
+def _orders(segments: Segments) -> Edges:
+    """From each activity to the next of its stream.
+
+    One that starts before the other ends (programmatic dependent launch) follows its start, and ends behind its end.
+    """
+    activities = segments.activities
+    row = np.flatnonzero(_same(activities, ["lane"]))
+    before, after = activities.iloc[row], activities.iloc[row + 1]
+    start, end = (frame[c].to_numpy() for frame, c in ((after, "start"), (before, "end")))
+    apart = start >= end
+    took = start - end
+    inside = (before["call"].to_numpy() == after["call"].to_numpy()) & (before["call"].to_numpy() >= 0)
+    queued = ~_found_idle(activities)[row + 1]
+    group = _codes(before["table"].cat.codes, after["table"].cat.codes, inside)
+    weight = np.where(apart, np.minimum(took, _typical(took, group, queued & apart, ORDER)), 0)
+    alone = inside & ~_on_several_streams(activities)[row]
+    weight[alone & apart] = took[alone & apart]  # a graph on one stream: nothing else can have delayed it
+    first, second = segments.starts(row), segments.starts(row + 1)
+    overlapping = ~apart & (after["end"].to_numpy() >= end)
+    return Edges.joined(
+        Edges.of(first[apart] + 1, second[apart], weight[apart], ORDER),
+        Edges.of(first[~apart], second[~apart], (start - before["start"].to_numpy())[~apart], ORDER),
+        Edges.of(
+            first[overlapping] + 1, second[overlapping] + 1, (after["end"].to_numpy() - end)[overlapping], ORDER
+        ),
+    )  # fmt: skip
+
+
+def _events(trace: Trace, segments: Segments) -> Edges:
+    """From stream to stream: by events, and inside a graph launch, where only the times tell."""
+    pairs = pd.concat([ordered_by_events(trace, segments), _inside_graphs(segments)], ignore_index=True)
+    before, after = pairs["before"].to_numpy(), pairs["after"].to_numpy()
+    took = segments.activities["start"].to_numpy()[after] - segments.activities["end"].to_numpy()[before]
+    group = np.zeros(len(pairs), np.int64)
+    weight = np.minimum(took, _typical(took, group, took >= 0, EVENT))
+    return Edges.of(segments.starts(before) + 1, segments.starts(after), weight, EVENT)
+
+
+def _inside_graphs(segments: Segments) -> pd.DataFrame:
+    """Of graph nodes on several streams: the last to end before a node starts is what it waited for, if on another."""
+    activities = segments.activities
+    rows = np.flatnonzero(_on_several_streams(activities))
+    nodes = activities.iloc[rows][["call", "lane", "start", "end"]].assign(activity=rows)
+    if not len(nodes):
+        return pd.DataFrame({"before": [], "after": []}, dtype="int64")
+    found = pd.merge_asof(
+        nodes.sort_values("start"),
+        nodes.rename(columns={"activity": "before", "lane": "of"}).drop(columns="start").sort_values("end"),
+        left_on="start", right_on="end", by="call",
+    ).dropna(subset=["before"])  # fmt: skip
+    found = found[found["of"] != found["lane"]].rename(columns={"activity": "after"})
+    return found[["before", "after"]].astype("int64")
+
+
+def _on_several_streams(activities: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which activities one call issued together with others on other streams."""
+    lanes = activities.groupby("call")["lane"]
+    several = lanes.transform("max") != lanes.transform("min")
+    return np.asarray((activities["call"] >= 0) & several)
+
+
+def _returns(segments: Segments, waits: pd.DataFrame) -> Edges:
+    """From what a call waited for to its return."""
+    took = waits["took"].to_numpy()
+    calls, activities = waits["call"].to_numpy(), waits["activity"].to_numpy()
+    group = _codes(
+        segments.calls["name"].cat.codes.to_numpy()[calls],
+        segments.activities["table"].cat.codes.to_numpy()[activities],
+    )
+    weight = np.minimum(took, _typical(took, group, waits["waited"].to_numpy(), RETURN))
+    return Edges.of(segments.starts(activities) + 1, 2 * calls + 1, weight, RETURN)
+
+
+def _codes(*columns: object) -> Ints:
+    """One number for each distinct row of small non-negative integers."""
+    code = np.zeros(1, np.int64)
+    for column in columns:
+        code = code * 4096 + np.asarray(column, dtype=np.int64)
+    return code
+
+
+def _typical(took: Ints, group: Ints, free: NDArray[np.bool_], kind: int) -> Ints:
+    """Per row the median of its group's rows that are `free`; without any, of all that are; else `USUAL_NS`."""
+    values = pd.Series(took[free])
+    overall = values.median() if len(values) else USUAL_NS[kind]
+    return pd.Series(group).map(values.groupby(group[free]).median()).fillna(overall).to_numpy().astype(np.int64)

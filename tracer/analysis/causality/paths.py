@@ -1,0 +1,155 @@
+"""The critical path of each token step, and the slack of what lies beside it.
+
+The path of a step leads from the end of the last compute of the step before it to the end of its own last compute:
+over kernels, copies, launches, syncs and host code, each of which began because the one before it on the path ended.
+What is not on it can be later by its slack, and removing it gains nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.calls import COPIES, LAUNCHES, SYNC
+from tracer.analysis.causality.dag import NEVER, Dag, walk
+from tracer.analysis.causality.edges import CALL, KINDS, LAUNCH, RETURN, find_edges
+from tracer.analysis.causality.segments import Segments, find_segments
+from tracer.analysis.tokens import Steps, activity_steps
+from tracer.errors import EmptyTraceError
+from tracer.schema import COMPUTE_TABLES, MISSING
+from tracer.trace import Trace
+
+Ints = NDArray[np.int64]
+
+PIECES: Final = ["step", "start", "end", "kind", "name", "of"]
+"""Columns of a path: the step, when (ns), one of `edges.KINDS`, the call or activity (of edges between two, the later
+one), and the position of its segment."""
+
+
+@dataclass(frozen=True)
+class Causality:
+    """The causes of a trace: its segments, the graph of their points, and which edge decided each point."""
+
+    trace: Trace
+    segments: Segments
+    dag: Dag
+    deciding: Ints
+
+    @classmethod
+    def of(cls, trace: Trace) -> Causality:
+        """Find what waits for what."""
+        segments = find_segments(trace)
+        dag = Dag.recorded(segments.times(), find_edges(trace, segments))
+        return cls(trace, segments, dag, dag.replayed()[1])
+
+
+@dataclass(frozen=True)
+class StepEnds:
+    """The last compute of each step.
+
+    Attributes:
+        table: one row per step: step, at (its position in `Steps.table`), point (the end of its last compute), end
+            (when, ns), and previous and before: the same of the step before it in its group, MISSING for a first one.
+    """
+
+    table: pd.DataFrame
+
+    @classmethod
+    def of(cls, causality: Causality, steps: Steps) -> StepEnds:
+        """Find them.
+
+        Raises:
+            EmptyTraceError: no step is followed by another with compute of its own.
+        """
+        activities = causality.segments.activities
+        rows = np.flatnonzero(activities["table"].isin(COMPUTE_TABLES))
+        at = activity_steps(causality.trace, steps, activities.iloc[rows])
+        compute = pd.DataFrame({"at": at, "end": activities["end"].to_numpy()[rows], "row": rows})
+        compute = compute[compute["at"] >= 0].sort_values(["at", "end"], kind="stable")
+        last = compute.drop_duplicates("at", keep="last").reset_index(drop=True)
+        last["step"], last["group"] = (steps.table[c].to_numpy()[last["at"]] for c in ("step", "group"))
+        last["point"] = causality.segments.starts(last["row"].to_numpy()) + 1
+        for column, of in (("previous", "point"), ("before", "end")):
+            last[column] = last.groupby("group")[of].shift(1, fill_value=MISSING)
+        if not (last["previous"] >= 0).any():
+            raise EmptyTraceError(f"no path: {len(steps)} token step(s), none behind another with kernels of its own")
+        return cls(last[["step", "at", "point", "end", "previous", "before"]])
+
+    @property
+    def followed(self) -> pd.DataFrame:
+        """Those behind another."""
+        return self.table[self.table["previous"] >= 0]
+
+
+def critical_path(causality: Causality, ends: StepEnds) -> pd.DataFrame:
+    """The pieces of every step's path, in order of time (columns `PIECES`, and by: the segment it leads from).
+
+    They follow one another without a hole, so those of a step last from the last compute of the step before to its
+    own, unless they begin at something of which the trace does not say what it waited for.
+    """
+    dag, table = causality.dag, ends.followed
+    which, edge = walk(
+        table["point"].to_numpy(), table["before"].to_numpy(), dag.time, causality.deciding, dag.edges.source
+    )
+    source, target, kind = dag.edges.source[edge], dag.edges.target[edge], dag.edges.kind[edge]
+    pieces = pd.DataFrame(
+        {
+            "step": table["step"].to_numpy()[which],
+            "start": np.maximum(dag.time[source], table["before"].to_numpy()[which]),
+            "end": dag.time[target],
+            "kind": pd.Categorical.from_codes(kind, categories=list(KINDS)),
+            "of": target // 2,
+            "by": source // 2,
+        }
+    )
+    pieces["name"] = _names(causality.segments, target // 2)
+    pieces = pieces[pieces["end"] > pieces["start"]]
+    return pieces.sort_values(["step", "start"], kind="stable", ignore_index=True)[[*PIECES, "by"]]
+
+
+def _names(segments: Segments, positions: Ints) -> NDArray[np.object_]:
+    calls = segments.calls["name"].astype(object).to_numpy()
+    activities = segments.activities["name"].astype(object).to_numpy()
+    return np.concatenate((calls, activities))[positions]
+
+
+def call_slack(causality: Causality, ends: StepEnds, pieces: pd.DataFrame, steps: Steps) -> pd.DataFrame:
+    """Every sync, copy and launch inside a step: how much of the path it takes, and how much later it could be.
+
+    Returns:
+        Columns step, position (1, 2, ... in its step), start, end, process, thread, name, letter, row (in
+        trace["api"]), on_path_ns (of a step's path: inside the call, and until what it launched began), slack_ns (by
+        which a sync could return later, or a copy or launch begin later, before any step ends later; `NEVER` where
+        none ever would).
+    """
+    calls, dag = causality.segments.calls, causality.dag
+    deadlines = np.full(len(dag.time), NEVER)
+    deadlines[ends.table["point"]] = ends.table["end"]
+    slack = dag.slack(dag.time, deadlines)
+    at = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
+    chosen = np.flatnonzero((at >= 0) & calls["letter"].isin([SYNC, *COPIES, *LAUNCHES]).to_numpy())
+    table = calls.iloc[chosen][["start", "end", "process", "thread", "name", "letter", "row"]].reset_index(drop=True)
+    point = np.where(table["letter"] == SYNC, 2 * chosen + 1, 2 * chosen)
+    table["slack_ns"] = np.minimum(slack[point], NEVER)
+    inside = pieces[pieces["kind"].isin([KINDS[CALL], KINDS[RETURN], KINDS[LAUNCH]])]
+    call = np.where(inside["kind"] == KINDS[LAUNCH], inside["by"], inside["of"])
+    on_path = (inside["end"] - inside["start"]).groupby(call).sum()
+    table["on_path_ns"] = pd.Series(chosen).map(on_path).fillna(0).astype("int64").to_numpy()
+    table.insert(0, "step", steps.table["step"].to_numpy()[at[chosen]])
+    table = table.sort_values(["step", "start"], kind="stable", ignore_index=True)
+    table.insert(1, "position", table.groupby("step").cumcount() + 1)
+    return table
+
+
+def path_shares(pieces: pd.DataFrame) -> pd.DataFrame:
+    """What the paths consist of: one row per kind and name: ns_per_step (mean over the steps), steps (that have it)."""
+    took = pieces.assign(ns=pieces["end"] - pieces["start"])
+    steps = took["step"].nunique()
+    groups = took.groupby(["kind", "name"], observed=True)
+    table = groups.agg(ns_per_step=("ns", "sum"), steps=("step", "nunique")).reset_index()
+    table["ns_per_step"] /= max(steps, 1)
+    return table.sort_values("ns_per_step", ascending=False, ignore_index=True)

@@ -1,0 +1,121 @@
+"""Which activities a host sync waits for, and which a stream's wait for an event orders."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from tracer.analysis.calls import SYNC
+from tracer.analysis.causality.segments import LANE, Segments
+from tracer.schema import MISSING
+from tracer.trace import Trace
+
+
+def awaited(trace: Trace, segments: Segments) -> pd.DataFrame:
+    """What each host sync waits for: the last activity issued to its stream before it.
+
+    A sync of a context waits for all its streams, one of an event for what its stream was given before the record. Of
+    a sync that the trace says nothing of, the last activity of its process that ended inside it is taken.
+
+    Returns:
+        Columns call, activity (positions in `segments`); no row for a sync that finds nothing to wait for.
+    """
+    asked = _asked(trace, segments)
+    found = _last_issued(segments, asked)
+    is_sync = (segments.calls["letter"] == SYNC).to_numpy()
+    told = np.zeros(len(is_sync), bool)
+    told[asked["call"].to_numpy()] = True
+    return pd.concat([found, _ended_inside(segments, np.flatnonzero(is_sync & ~told))], ignore_index=True)
+
+
+def sync_lanes(trace: Trace, segments: Segments) -> pd.DataFrame:
+    """(call, lane): the streams that each host sync waits for, as far as the trace says; `lane` as in `Segments`."""
+    return _asked(trace, segments).merge(_lanes(segments), on=LANE)[["call", "lane"]]
+
+
+def _asked(trace: Trace, segments: Segments) -> pd.DataFrame:
+    """(`LANE`, call, until): the streams that each host sync waits for, for what they were given before `until`."""
+    syncs = trace["syncs"][[*LANE, "event", "type", "correlation"]].copy()
+    syncs["call"] = segments.calls_of(trace, syncs)
+    syncs = syncs[(syncs["call"] >= 0) & (syncs["type"] != "stream wait")]
+    syncs["until"] = segments.calls["start"].to_numpy()[syncs["call"]]
+    of_event = (syncs["type"] == "event").to_numpy()
+    recorded = _last_record(trace, segments, syncs[of_event])
+    of_stream = syncs[~of_event & (syncs["stream"] != MISSING)]
+    of_context = syncs[~of_event & (syncs["stream"] == MISSING)].drop(columns="stream")
+    everywhere = of_context.merge(_lanes(segments)[LANE].drop_duplicates(), on=LANE[:-1])
+    columns = [*LANE, "call", "until"]
+    return pd.concat([of_stream[columns], everywhere[columns], recorded[columns]], ignore_index=True)
+
+
+def ordered_by_events(trace: Trace, segments: Segments) -> pd.DataFrame:
+    """What streams wait for: the last activity before an event's record, and the first behind the wait for it.
+
+    Returns:
+        Columns before, after: positions of activities.
+    """
+    waits = trace["syncs"][[*LANE, "event", "type", "correlation"]].copy()
+    waits["call"] = segments.calls_of(trace, waits)
+    waits = waits[(waits["call"] >= 0) & (waits["type"] == "stream wait")]
+    waits["until"] = segments.calls["start"].to_numpy()[waits["call"]]
+    records = _last_record(trace, segments, waits)
+    before = _last_issued(segments, records).rename(columns={"activity": "before"})
+    after = _first_issued(segments, waits).rename(columns={"activity": "after"})
+    return before.merge(after, on="call")[["before", "after"]]
+
+
+def _lanes(segments: Segments) -> pd.DataFrame:
+    return segments.activities[[*LANE, "lane"]].drop_duplicates()
+
+
+def _last_record(trace: Trace, segments: Segments, waits: pd.DataFrame) -> pd.DataFrame:
+    """For each wait for an event: where (`LANE`) and when (`until`) it was recorded last before `until`."""
+    events = trace["cuda_events"][[*LANE, "event", "correlation"]].copy()
+    events["record"] = segments.calls_of(trace, events)
+    events = events[events["record"] >= 0]
+    events["recorded"] = segments.calls["start"].to_numpy()[events["record"]]
+    if not len(events) or not len(waits):
+        return waits.iloc[:0][[*LANE, "call", "until"]]
+    keys = ["process", "event"]
+    found = pd.merge_asof(
+        waits[[*keys, "call", "until"]].sort_values("until"),
+        events[[*LANE, "event", "recorded"]].sort_values("recorded"),
+        left_on="until", right_on="recorded", by=keys, allow_exact_matches=False,
+    ).dropna(subset=["recorded"])  # fmt: skip
+    found["until"] = found["recorded"]
+    return found[[*LANE, "call", "until"]].astype("int64")
+
+
+def _last_issued(segments: Segments, asked: pd.DataFrame) -> pd.DataFrame:
+    """For each (`LANE`, call, until) the last activity of the stream that was issued before `until`."""
+    return _issued(segments, asked, "backward")
+
+
+def _first_issued(segments: Segments, asked: pd.DataFrame) -> pd.DataFrame:
+    return _issued(segments, asked, "forward")
+
+
+def _issued(segments: Segments, asked: pd.DataFrame, direction: str) -> pd.DataFrame:
+    issued = segments.activities[["lane", "issued"]].assign(activity=np.arange(len(segments.activities)))
+    if direction == "forward":  # merge_asof takes the last of equal ones backward, and the first forward
+        issued = issued.drop_duplicates(["lane", "issued"])
+    asked = asked.merge(_lanes(segments), on=LANE)
+    if not len(asked):
+        return pd.DataFrame({"call": [], "activity": []}, dtype="int64")
+    found = pd.merge_asof(
+        asked[["lane", "call", "until"]].sort_values("until"),
+        issued.sort_values(["issued", "activity"]),
+        left_on="until", right_on="issued", by="lane", direction=direction, allow_exact_matches=False,
+    )  # fmt: skip
+    return found.dropna(subset=["activity"])[["call", "activity"]].astype("int64")
+
+
+def _ended_inside(segments: Segments, calls: np.ndarray) -> pd.DataFrame:
+    """For each call the last activity of its process that ended inside it."""
+    spans = segments.calls.loc[calls, ["process", "start", "end"]].assign(call=calls)
+    ends = segments.activities[["process", "end"]].rename(columns={"end": "ended"})
+    ends["activity"] = np.arange(len(ends))
+    found = pd.merge_asof(
+        spans.sort_values("end"), ends.sort_values("ended"), left_on="end", right_on="ended", by="process"
+    )
+    return found[found["ended"] > found["start"]][["call", "activity"]].astype("int64")

@@ -1,0 +1,169 @@
+"""Changes to a recording's graph of causes: calls and activities that are gone, take another time or wait for others.
+
+A segment that is gone keeps its two points, which then take no time: what waited for it waits for what it waited for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.calls import SYNC
+from tracer.analysis.causality.dag import Dag, Edges
+from tracer.analysis.causality.edges import CALL, DEVICE, EVENT, HOST, LAUNCH, ORDER, RETURN
+from tracer.analysis.causality.paths import Causality
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """What no recording tells exactly.
+
+    Attributes:
+        host: untraced over traced time of all that the host does, calls and launches included.
+        device: the same of kernels, copies and what lies between them.
+        vanishing: of what usually lies behind a call (its wrapper, and what a profiler adds), the share that goes with
+            a call that is removed.
+    """
+
+    host: float = 1.0
+    device: float = 1.0
+    vanishing: float = 1.0
+
+
+class Changes:
+    """What is changed, until `dag` tells the graph that comes of it. Calls and activities are given by position.
+
+    Args:
+        causality: the recording's.
+        assumed: how its times are to be read.
+
+    Attributes:
+        removed: which segments are gone.
+    """
+
+    def __init__(self, causality: Causality, assumed: Assumed | None = None) -> None:
+        self.causality = causality
+        self.removed = np.zeros(len(causality.segments), bool)
+        self._assumed = assumed or Assumed()
+        self._edges = causality.dag.edges
+        self._kept = np.ones(len(self._edges), bool)
+        self._added: list[Edges] = []
+        self._weight, self._residual = self._untraced()
+        self._usual_pause = self._pauses()
+
+    @property
+    def calls(self) -> pd.DataFrame:
+        """The recording's calls."""
+        return self.causality.segments.calls
+
+    def remove_calls(self, calls: Ints, *, and_issued: bool = True) -> None:
+        """They are not made, and do not wait; nor does what they issue happen on the device, unless told to stay."""
+        segments, edges = self.causality.segments, self._edges
+        gone = self._chosen(calls)
+        if and_issued:
+            gone[len(segments.calls) :] = np.isin(segments.activities["call"], calls)
+        self.remove(gone)
+        behind = (edges.kind == HOST) & gone[edges.source // 2]
+        vanishing = self._usual_pause[edges.source[behind] // 2]
+        self._weight[behind] = np.maximum(self._weight[behind] - vanishing, 0)
+
+    def remove(self, gone: Bools) -> None:
+        """Segments take no time any more, and wait only for what is before them in their thread or stream."""
+        edges = self._edges
+        self.removed |= gone
+        self._weight[np.isin(edges.kind, [CALL, DEVICE]) & gone[edges.target // 2]] = 0
+        self._weight[(edges.kind == ORDER) & gone[edges.source // 2]] = 0
+        self._kept &= ~(np.isin(edges.kind, [RETURN, LAUNCH]) & gone[edges.target // 2])
+        self._residual[np.repeat(gone, 2)] = 0
+
+    def forget_launches(self, activities: Ints) -> None:
+        """Activities no longer wait for the calls that issued them."""
+        chosen = self._chosen(activities + len(self.calls))
+        self._kept &= ~((self._edges.kind == LAUNCH) & chosen[self._edges.target // 2])
+
+    def forget_pauses(self, calls: Ints) -> None:
+        """The host does nothing between these calls and the next ones."""
+        self._weight[(self._edges.kind == HOST) & self._chosen(calls)[self._edges.source // 2]] = 0
+
+    def set_calls(self, calls: Ints, took_ns: int) -> None:
+        """Calls take this long; what they issue starts as much earlier or later."""
+        edges = self._edges
+        own = (edges.kind == CALL) & self._chosen(calls)[edges.source // 2]
+        change = np.zeros(len(self.causality.segments), np.int64)
+        change[edges.source[own] // 2] = took_ns - self._weight[own]
+        moved = np.isin(edges.kind, [CALL, LAUNCH])
+        self._weight[moved] = np.maximum(self._weight[moved] + change[edges.source[moved] // 2], 0)
+
+    def delay_returns(self, later_ns: int) -> None:
+        """Every host sync returns so much later (or, negative, earlier) than recorded."""
+        edges = self._edges
+        syncs = np.zeros(len(self.causality.segments), bool)
+        syncs[: len(self.calls)] = (self.calls["letter"] == SYNC).to_numpy()
+        returns = np.isin(edges.kind, [CALL, RETURN]) & syncs[edges.target // 2] & ~self.removed[edges.target // 2]
+        self._weight[returns] = np.maximum(self._weight[returns] + later_ns, 0)
+
+    def scale_pauses(self, factor: float) -> None:
+        """Host code between calls takes `factor` times as long."""
+        self._scale(self._edges.kind == HOST, factor)
+
+    def scale_activities(self, activities: Ints, factor: float) -> None:
+        """Activities take `factor` times as long.
+
+        One that starts before the one ahead of it ends was waiting for that end; only what it takes from there on
+        changes.
+        """
+        edges = self._edges
+        chosen = self._chosen(activities + len(self.calls))
+        waiting = (edges.kind == ORDER) & (edges.source % 2 == 1) & (edges.target % 2 == 1) & chosen[edges.target // 2]
+        own = (edges.kind == DEVICE) & chosen[edges.target // 2]
+        behind = np.zeros(len(chosen), np.int64)
+        behind[edges.target[waiting] // 2] = (self._weight[waiting] * (1 - factor)).astype(np.int64)
+        overlapped = np.zeros(len(chosen), bool)
+        overlapped[edges.target[waiting] // 2] = True
+        segment = edges.target[own] // 2
+        alone = (self._weight[own] * factor).astype(np.int64)
+        self._weight[own] = np.where(overlapped[segment], np.maximum(self._weight[own] - behind[segment], 0), alone)
+        self._scale(waiting, factor)
+
+    def add(self, edges: Edges) -> None:
+        """Let points wait for others as well."""
+        self._added.append(edges)
+
+    def dag(self) -> Dag:
+        """The changed graph."""
+        edges = replace(self._edges, weight=self._weight)[self._kept]
+        return self.causality.dag.changed(Edges.joined(edges, *self._added), self._residual)
+
+    def _chosen(self, segments: Ints) -> Bools:
+        chosen = np.zeros(len(self.causality.segments), bool)
+        chosen[segments] = True
+        return chosen
+
+    def _scale(self, chosen: Bools, factor: float) -> None:
+        self._weight[chosen] = (self._weight[chosen] * factor).astype(np.int64)
+
+    def _untraced(self) -> tuple[Ints, Ints]:
+        """Weights and residuals as they would be without a profiler."""
+        dag, assumed = self.causality.dag, self._assumed
+        host = np.isin(dag.edges.kind, [CALL, HOST, LAUNCH, RETURN])
+        device = np.isin(dag.edges.kind, [DEVICE, ORDER, EVENT])
+        factor = np.where(host, assumed.host, np.where(device, assumed.device, 1.0))
+        of_host = np.arange(len(dag.time)) < 2 * len(self.causality.segments.calls)
+        launched = np.zeros(len(dag.time), bool)
+        launched[dag.edges.target[dag.edges.kind == LAUNCH]] = True
+        residual = dag.residual * np.where(of_host | launched, assumed.host, assumed.device)
+        return (dag.edges.weight * factor).astype(np.int64), residual.astype(np.int64)
+
+    def _pauses(self) -> Ints:
+        """Per segment the median time between a call that does the same and the next one of its thread, ns."""
+        host = self._edges.kind == HOST
+        letters = self.calls["letter"].to_numpy()
+        pauses = pd.Series(self._weight[host]).groupby(letters[self._edges.source[host] // 2]).median()
+        usual = pd.Series(letters).map(pauses).fillna(0).to_numpy() * self._assumed.vanishing
+        return np.append(usual, np.zeros(len(self.removed) - len(letters))).astype(np.int64)

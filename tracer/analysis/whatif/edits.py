@@ -1,0 +1,187 @@
+"""The edits that a what-if knows; each applies itself to `Changes` and says what it assumes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+
+from tracer.analysis.calls import LAUNCH
+from tracer.analysis.tokens import Steps
+from tracer.analysis.whatif.changes import Changes
+from tracer.analysis.whatif.needed import needed_syncs
+from tracer.analysis.whatif.strategies import follow, windows
+from tracer.errors import EmptyTraceError, UnsafePlanError, UsageError
+
+
+class Edit(Protocol):
+    """One thing that would be different."""
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+
+    def apply(self, changes: Changes, steps: Steps) -> list[str]:
+        """Make it; what a reader must know of it."""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Another synchronisation strategy, see `strategies.follow`."""
+
+    name: str
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+        return self.name
+
+    def apply(self, changes: Changes, steps: Steps) -> list[str]:
+        """Take away the calls that it does not make.
+
+        Raises:
+            UsageError: it cannot be predicted from this recording.
+        """
+        return follow(changes, steps, self.name)
+
+
+@dataclass(frozen=True)
+class WithoutSyncs:
+    """Without host syncs: those of these positions in every step (1 for the first), or all that nothing needs.
+
+    Attributes:
+        positions: which, None for all that data flow does not need.
+    """
+
+    positions: tuple[int, ...] | None = None
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+        if self.positions is None:
+            return "without syncs"
+        return "without sync " + ", ".join(map(str, self.positions))
+
+    def apply(self, changes: Changes, steps: Steps) -> list[str]:
+        """Take them away.
+
+        Raises:
+            UnsafePlanError: data flow needs one that was asked for; says why.
+            UsageError: no step has a sync at that position.
+        """
+        syncs = needed_syncs(changes.causality, steps)
+        needed = syncs["reason"] != ""
+        if self.positions is None:
+            changes.remove_calls(syncs.loc[~needed, "call"].to_numpy())
+            kept = syncs[needed].groupby("position")["reason"].agg(lambda reasons: reasons.mode().iloc[0])
+            usual = kept[syncs[needed].groupby("position").size() * 2 > len(steps)]
+            return [f"sync {position} stays: {reason}" for position, reason in usual.items()]
+        for position in self.positions:
+            mine = syncs["position"] == position
+            if not mine.any():
+                raise UsageError(f"no step has a sync {position}; they have {syncs['position'].max()} at most")
+            if (mine & needed).sum() * 2 > mine.sum():
+                reason = syncs.loc[mine & needed, "reason"].mode().iloc[0]
+                raise UnsafePlanError(f"sync {position} cannot go: {reason}")
+        changes.remove_calls(syncs.loc[syncs["position"].isin(self.positions) & ~needed, "call"].to_numpy())
+        return []
+
+
+GRAPH_LAUNCH_NS: Final = 2000
+GRAPH_NODE_NS: Final = 15
+"""What launching a graph takes the host without a profiler: measured on an H200's host as 2.0 to 2.3 µs for 56 to 133
+nodes and 10 µs for 342 (llama.cpp); the line through them."""
+
+
+@dataclass(frozen=True)
+class OneGraph:
+    """Every run of kernel launches as one graph launch."""
+
+    label: str = "one graph launch"
+
+    def apply(self, changes: Changes, steps: Steps) -> list[str]:
+        """The first launch of each run becomes that of the graph, the others are gone.
+
+        Raises:
+            EmptyTraceError: no step launches kernels one by one.
+        """
+        table = windows(changes, steps)
+        launches = table[table["letter"] == LAUNCH]
+        runs = launches.groupby("window")["call"]
+        if not len(runs):
+            raise EmptyTraceError("no step launches kernels one by one: there is nothing to put into a graph")
+        first = launches[~launches.duplicated("window")]
+        others = launches[launches.duplicated("window")]["call"].to_numpy()
+        issued = changes.causality.segments.activities["call"].to_numpy()
+        changes.forget_launches(np.flatnonzero(np.isin(issued, others)))
+        changes.remove_calls(others, and_issued=False)
+        for nodes, calls in first.assign(nodes=runs.transform("size")[first.index]).groupby("nodes")["call"]:
+            changes.set_calls(calls.to_numpy(), GRAPH_LAUNCH_NS + GRAPH_NODE_NS * int(nodes))
+        return [f"launching a graph is taken to cost {GRAPH_LAUNCH_NS / 1e3:g} µs and {GRAPH_NODE_NS} ns per node"]
+
+
+@dataclass(frozen=True)
+class ScaleKernels:
+    """Kernels whose name matches take `factor` times as long."""
+
+    pattern: str
+    factor: float
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+        return f"kernels {self.pattern} × {self.factor:g}"
+
+    def apply(self, changes: Changes, steps: Steps) -> list[str]:
+        """Scale them.
+
+        Raises:
+            UsageError: no kernel's name matches, or the pattern is no regular expression.
+        """
+        activities = changes.causality.segments.activities
+        try:
+            names = [n for n in activities["name"].cat.categories if re.search(self.pattern, str(n))]
+        except re.error as problem:
+            raise UsageError(f"{self.pattern!r} is no regular expression: {problem}") from None
+        chosen = activities["name"].isin(names) & activities["table"].isin(["kernels", "graph_launches"])
+        if not chosen.any():
+            some = ", ".join(map(str, activities["name"].cat.categories[:5]))
+            raise UsageError(f"no kernel matches {self.pattern!r}; there are {some}, ...")
+        changes.scale_activities(np.flatnonzero(chosen), self.factor)
+        return []
+
+
+@dataclass(frozen=True)
+class ScaleHost:
+    """The host's code between calls takes `factor` times as long."""
+
+    factor: float
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+        return f"host code × {self.factor:g}"
+
+    def apply(self, changes: Changes, steps: Steps) -> list[str]:
+        """Scale it."""
+        changes.scale_pauses(self.factor)
+        return []
+
+
+@dataclass(frozen=True)
+class SyncLatency:
+    """Every host sync returns so many µs later than recorded (negative: earlier), as on another platform."""
+
+    later_us: float
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+        return f"syncs {self.later_us:+g} µs"
+
+    def apply(self, changes: Changes, steps: Steps) -> list[str]:
+        """Delay them."""
+        changes.delay_returns(round(self.later_us * 1e3))
+        return []

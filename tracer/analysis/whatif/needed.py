@@ -1,0 +1,163 @@
+"""Which host syncs data flow needs, and why; the others can go without a race.
+
+A sync is needed where the host reads what a copy brought, where it alone orders the work of two streams, or where it
+is the last to tell the host that it may overwrite what an asynchronous copy from its memory reads. Addresses are in no
+recording, so every order between streams counts as meant.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.calls import COPY, LAUNCHES, SYNC
+from tracer.analysis.causality.paths import Causality
+from tracer.analysis.causality.waits import ordered_by_events, sync_lanes
+from tracer.analysis.tokens import Steps
+
+Ints = NDArray[np.int64]
+
+READS: Final = "the host reads what the copy before it brought"
+ORDERS: Final = "it alone orders the streams {} and {}"
+REUSES: Final = "after it the host may overwrite what an asynchronous copy read"
+
+
+def needed_syncs(causality: Causality, steps: Steps) -> pd.DataFrame:
+    """All syncs inside the steps.
+
+    Returns:
+        Columns call (position), at (position in `steps`), position (1, 2, ... among the syncs of its step), name and
+        reason ("" for one that data flow does not need), in order of time.
+    """
+    calls = causality.segments.calls
+    at = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
+    rows = np.flatnonzero((at >= 0) & (calls["letter"] == SYNC).to_numpy())
+    table = calls.iloc[rows][["start", "end", "process", "thread", "name"]].assign(call=rows, at=at[rows], reason="")
+    table = table.sort_values("start", kind="stable", ignore_index=True)
+    table["position"] = table.groupby("at").cumcount() + 1
+    lanes = _lanes_of(causality, table)
+    work = _work(causality)
+    _mark(table, _readers(lanes, work), READS)
+    _mark_orders(causality, table, lanes, work)
+    _mark_reuse(table, lanes, work)
+    return table[["call", "at", "position", "name", "reason"]]
+
+
+def _lanes_of(causality: Causality, table: pd.DataFrame) -> pd.DataFrame:
+    """(call, start, lane) of the table's syncs, one row per stream that each waits for; unknown ones wait for all."""
+    known = sync_lanes(causality.trace, causality.segments)
+    lanes = table[["call", "start"]].merge(known, on="call", how="left")
+    everywhere = lanes[lanes["lane"].isna()].drop(columns="lane")
+    all_lanes = pd.DataFrame({"lane": np.unique(causality.segments.activities["lane"])})
+    joined = pd.concat([lanes.dropna(subset=["lane"]), everywhere.merge(all_lanes, how="cross")])
+    return joined.astype({"lane": "int64"}).sort_values("start", kind="stable", ignore_index=True)
+
+
+def _work(causality: Causality) -> pd.DataFrame:
+    """What calls put on streams: one row per copy or launch and stream: call, start, lane, brings, sends.
+
+    Where the recording has no copies of the device, a copy's stream is that of the launch next to it, and one behind a
+    launch brings something to the host.
+    """
+    segments = causality.segments
+    activities, calls = segments.activities, segments.calls
+    issued = activities[activities["call"] >= 0].drop_duplicates(["call", "lane"])
+    kinds = issued["name"].astype(str)
+    memcpys = causality.trace["memcpys"]
+    pageable = np.zeros(len(issued), bool)
+    copies = (issued["table"] == "memcpys").to_numpy()
+    pageable[copies] = (memcpys["src_kind"].to_numpy() == "pageable")[issued["row"].to_numpy()[copies]]
+    work = pd.DataFrame(
+        {
+            "call": issued["call"],
+            "lane": issued["lane"],
+            "brings": (kinds == "memcpy DtoH").to_numpy(),
+            "sends": (kinds == "memcpy HtoD").to_numpy() & ~pageable,
+        }
+    )
+    hidden = np.flatnonzero((calls["letter"] == COPY).to_numpy() & ~np.isin(np.arange(len(calls)), issued["call"]))
+    if len(hidden) and not len(memcpys):
+        work = pd.concat([work, _hidden(calls, hidden, work)], ignore_index=True)
+    work["start"] = calls["start"].to_numpy()[work["call"]]
+    return work.sort_values("start", kind="stable", ignore_index=True)
+
+
+def _hidden(calls: pd.DataFrame, hidden: Ints, work: pd.DataFrame) -> pd.DataFrame:
+    letters = calls["letter"].to_numpy()
+    of_thread = calls.groupby(["process", "thread"], sort=False).ngroup().to_numpy()
+    last = pd.Series(np.where(np.isin(letters, [SYNC, *LAUNCHES]), np.arange(len(calls)), np.nan))
+    before = last.groupby(of_thread).ffill().to_numpy()[hidden]
+    behind_launch = ~np.isnan(before) & np.isin(letters[np.nan_to_num(before).astype(np.int64)], LAUNCHES)
+    lane = int(work["lane"].mode().iloc[0]) if len(work) else 0
+    return pd.DataFrame({"call": hidden, "lane": lane, "brings": behind_launch, "sends": ~behind_launch})
+
+
+def _mark(table: pd.DataFrame, calls: Ints, reason: str) -> None:
+    table.loc[table["call"].isin(calls) & (table["reason"] == ""), "reason"] = reason
+
+
+def _readers(lanes: pd.DataFrame, work: pd.DataFrame) -> Ints:
+    """For each copy to the host the first sync behind it that waits for its stream."""
+    return _next(work[work["brings"]], lanes)["call"].to_numpy()
+
+
+def _next(work: pd.DataFrame, lanes: pd.DataFrame) -> pd.DataFrame:
+    """For each row of work the first sync of its stream behind it; without one, no row."""
+    if not len(work) or not len(lanes):
+        return pd.DataFrame({"call": [], "lane": []}, dtype="int64")
+    found = pd.merge_asof(
+        work[["lane", "start"]].sort_values("start"), lanes, on="start", by="lane", direction="forward"
+    )
+    return found.dropna(subset=["call"]).astype({"call": "int64"})
+
+
+def _mark_orders(causality: Causality, table: pd.DataFrame, lanes: pd.DataFrame, work: pd.DataFrame) -> None:
+    """Syncs with work before them that no needed sync has waited for, and work of another stream next behind them."""
+    if causality.segments.activities["lane"].nunique() < 2:
+        return
+    needed = lanes[lanes["call"].isin(table.loc[table["reason"] != "", "call"])]
+    candidates = lanes[~lanes["call"].isin(needed["call"])]
+    before = pd.merge_asof(
+        candidates, work[["lane", "start"]].rename(columns={"start": "issued"}),
+        left_on="start", right_on="issued", by="lane", allow_exact_matches=False,
+    )  # fmt: skip
+    before = pd.merge_asof(
+        before, needed[["lane", "start"]].rename(columns={"start": "told"}),
+        left_on="start", right_on="told", by="lane", allow_exact_matches=False,
+    )  # fmt: skip
+    pending = before[before["issued"].notna() & ~(before["told"] > before["issued"])]
+    nearest = work[["start", "lane"]].rename(columns={"start": "next", "lane": "other"})
+    behind = pd.merge_asof(
+        pending.sort_values("start"), nearest, left_on="start", right_on="next", direction="forward"
+    ).dropna(subset=["other"])  # fmt: skip
+    behind = behind[behind["other"] != behind["lane"]]
+    ordered = ordered_by_events(causality.trace, causality.segments)
+    lane_of = causality.segments.activities["lane"].to_numpy()
+    by_events = set(zip(lane_of[ordered["before"]], lane_of[ordered["after"]], strict=True))
+    streams = causality.segments.activities.drop_duplicates("lane").set_index("lane")["stream"]
+    for (lane, other), group in behind.groupby(["lane", "other"]):
+        if (lane, int(other)) not in by_events:
+            reason = ORDERS.format(streams[lane], streams[int(other)])
+            _mark(table, group["call"].to_numpy(), reason)
+
+
+def _mark_reuse(table: pd.DataFrame, lanes: pd.DataFrame, work: pd.DataFrame) -> None:
+    """The last sync before the next step's copies, where no needed sync lies between."""
+    sends = work[work["sends"]].copy()
+    if not len(sends):
+        return
+    is_needed = lanes["call"].isin(table.loc[table["reason"] != "", "call"])
+    found = pd.merge_asof(
+        sends[["lane", "start"]], lanes.loc[is_needed, ["lane", "start"]].rename(columns={"start": "told"}),
+        left_on="start", right_on="told", by="lane", direction="forward",
+    )  # fmt: skip
+    step_of = table.set_index("call")["at"]
+    starts = table.groupby("at")["start"].min()
+    place = np.maximum(np.searchsorted(starts.to_numpy(), sends["start"].to_numpy(), side="right") - 1, 0)
+    following = np.append(starts.to_numpy()[1:], np.iinfo(np.int64).max)[place]
+    unguarded = found.assign(at=starts.index.to_numpy()[place])[~(found["told"].to_numpy() < following)]
+    last = lanes.assign(at=lanes["call"].map(step_of)).drop_duplicates(["at", "lane"], keep="last")
+    _mark(table, unguarded.merge(last, on=["at", "lane"])["call"].to_numpy(), REUSES)

@@ -1,0 +1,91 @@
+"""Another synchronisation strategy on a recording: which of its host calls would not be made.
+
+Only calls are taken away; a strategy that needs more of them than the recording has cannot be predicted from it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.calls import COPIES, LAUNCHES, SYNC
+from tracer.analysis.causality.dag import Edges
+from tracer.analysis.causality.edges import ORDER, USUAL_NS
+from tracer.analysis.tokens import Steps
+from tracer.analysis.whatif.changes import Changes
+from tracer.errors import UsageError
+
+Ints = NDArray[np.int64]
+
+LADDER: Final = ("sccc", "saaas", "aaas", "aaag", "ggg")
+"""Each with fewer host calls than the one before."""
+
+
+def windows(changes: Changes, steps: Steps) -> pd.DataFrame:
+    """The calls of the steps' own threads that launch, copy or synchronise, and the launch that they prepare.
+
+    Returns:
+        Columns call (position), at (position in `steps`), letter, window: number of the run of launches that comes
+        next in its step, or -1 for a call behind the last (the fetch of the result); `launches` itself has its own.
+    """
+    calls = changes.calls
+    at = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
+    chosen = np.flatnonzero((at >= 0) & (calls["letter"] != "").to_numpy())
+    table = pd.DataFrame({"call": chosen, "at": at[chosen], "letter": calls["letter"].to_numpy()[chosen]})
+    table["start"] = calls["start"].to_numpy()[chosen]
+    table = table.sort_values(["at", "start"], kind="stable", ignore_index=True)
+    launch = table["letter"].isin(LAUNCHES).to_numpy()
+    begins = launch & ~np.append(False, launch[:-1] & (table["at"].to_numpy()[1:] == table["at"].to_numpy()[:-1]))
+    run = np.cumsum(begins)
+    last = table.assign(run=np.where(launch, run, -1)).groupby("at")["run"].transform("max").to_numpy()
+    coming = np.where(launch, run, run + 1)
+    table["window"] = np.where((last < 0) | (coming > last), -1, coming)
+    return table.drop(columns="start")
+
+
+def follow(changes: Changes, steps: Steps, strategy: str) -> list[str]:
+    """Make the calls of `strategy` only; says what that takes for granted.
+
+    Raises:
+        UsageError: there is no such strategy.
+    """
+    if strategy not in LADDER[1:]:
+        raise UsageError(f"no prediction for strategy {strategy!r}; there are {', '.join(LADDER[1:])}")
+    table = windows(changes, steps)
+    if strategy == "ggg":
+        others = table[~table["letter"].isin(LAUNCHES)]
+        changes.forget_pauses(table["call"].to_numpy())
+        changes.remove_calls(others["call"].to_numpy())
+        return ["the device is taken to choose the token and to prepare its own next step, in no time"]
+    inputs = table[(table["window"] >= 0) & ~table["letter"].isin(LAUNCHES)]
+    copy = inputs["letter"].isin(COPIES)
+    order = pd.Series(np.arange(len(inputs)), index=inputs.index)
+    first, last = (order[copy].groupby(inputs["window"]).agg(how) for how in ("min", "max"))
+    before_all = order < inputs["window"].map(first)
+    behind_all = order > inputs["window"].map(last)
+    sync = inputs["letter"] == SYNC
+    final = sync & behind_all & ~inputs.assign(s=sync & behind_all).duplicated(["window", "s"], keep="last")
+    leading = sync & before_all & ~inputs.assign(s=sync & before_all).duplicated(["window", "s"], keep="first")
+    kept = {"saaas": leading | final, "aaas": final, "aaag": pd.Series(False, index=inputs.index)}[strategy]
+    has_copies = inputs["window"].isin(first.index)
+    gone = inputs.loc[sync & has_copies & ~kept, "call"].to_numpy()
+    _one_queue(changes, inputs[copy], table)
+    changes.remove_calls(gone)
+    return ["copies are taken to share the queue of compute, and to read memory that outlives them"]
+
+
+def _one_queue(changes: Changes, copies: pd.DataFrame, table: pd.DataFrame) -> None:
+    """What the launches issue starts behind the copies before it, whichever stream these were on."""
+    segments = changes.causality.segments
+    activities = segments.activities
+    first = pd.Series(np.arange(len(activities)), index=activities["call"]).groupby(level=0).min()
+    last = pd.Series(np.arange(len(activities)), index=activities["call"]).groupby(level=0).max()
+    launches = table[table["letter"].isin(LAUNCHES)].drop_duplicates("window")
+    pairs = copies.merge(launches[["window", "call"]], on="window", suffixes=("", "_launch"))
+    pairs = pairs[pairs["call"].isin(first.index) & pairs["call_launch"].isin(first.index)]
+    source = segments.starts(last[pairs["call"]].to_numpy()) + 1
+    target = segments.starts(first[pairs["call_launch"]].to_numpy())
+    changes.add(Edges.of(source, target, np.full(len(pairs), USUAL_NS[ORDER]), ORDER))

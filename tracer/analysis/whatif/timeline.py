@@ -1,0 +1,91 @@
+"""The recording as it would look with the changes: the same tables, with every event where it would be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.causality.paths import Causality
+from tracer.schema import DEVICE_TABLES, MISSING
+from tracer.trace import Trace
+
+Ints = NDArray[np.int64]
+_HOST_TABLES = ("api", "nvtx", "syncs")
+
+
+def changed_trace(causality: Causality, time: Ints, removed: NDArray[np.bool_], label: str) -> Trace:
+    """The new timeline.
+
+    Host events between two calls of a thread move with them, in proportion; what belongs to a call that is gone, goes.
+
+    Args:
+        causality: of the recording.
+        time: of every point, as the changed graph replays.
+        removed: per segment.
+        label: what was changed, for the notes.
+    """
+    recording = causality.trace
+    moved = {name: _device_table(causality, time, removed, name) for name in DEVICE_TABLES}
+    moved |= {name: _host_table(causality, time, removed, name) for name in _HOST_TABLES}
+    gone = _gone_calls(causality, removed)
+    events = recording["cuda_events"]
+    moved["cuda_events"] = events[~_belongs(events, gone)]
+    notes = [*recording.notes, f"a prediction, not a recording: {label}"]
+    metadata = recording.metadata | {"whatif": label}
+    if isinstance(run := metadata.get("run"), dict):  # what was measured is not of this
+        metadata["run"] = {key: value for key, value in run.items() if key not in ("measured", "passes")}
+    return Trace(recording.tables | moved, metadata, notes)
+
+
+def _device_table(causality: Causality, time: Ints, removed: NDArray[np.bool_], name: str) -> pd.DataFrame:
+    segments, frame = causality.segments, causality.trace[name]
+    of_table = np.flatnonzero((segments.activities["table"] == name).to_numpy())
+    rows = segments.activities["row"].to_numpy()[of_table]
+    point = segments.starts(of_table)
+    start, end = np.empty(len(frame), np.int64), np.empty(len(frame), np.int64)
+    stays = np.ones(len(frame), bool)
+    start[rows], end[rows] = time[point], time[point + 1]
+    stays[rows] = ~removed[of_table + len(segments.calls)]
+    return frame.assign(start=start, end=end)[stays]
+
+
+def _host_table(causality: Causality, time: Ints, removed: NDArray[np.bool_], name: str) -> pd.DataFrame:
+    """Its rows moved with their thread."""
+    frame, calls = causality.trace[name], causality.segments.calls
+    frame = frame[~_belongs(frame, _gone_calls(causality, removed))] if "correlation" in frame else frame
+    process = frame["process"].to_numpy()
+    thread = frame["thread"].to_numpy() if "thread" in frame else _threads(causality, frame)
+    moved = frame[["start", "end"]].to_numpy(np.int64).copy()
+    for key, rows in calls.groupby(["process", "thread"], sort=False).indices.items():
+        mine = (process == key[0]) & (thread == key[1])  # type: ignore[index]
+        points = (2 * rows[:, None] + [0, 1]).reshape(-1)
+        moved[mine] = _interpolated(moved[mine], causality.dag.time[points], time[points])
+    return frame.assign(start=moved[:, 0], end=np.maximum(moved[:, 0], moved[:, 1]))
+
+
+def _threads(causality: Causality, syncs: pd.DataFrame) -> Ints:
+    """The thread on which each sync was called; MISSING where the trace lacks the call."""
+    calls = causality.segments.calls_of(causality.trace, syncs)
+    threads = causality.segments.calls["thread"].to_numpy()
+    return np.where(calls >= 0, threads[calls], MISSING) if len(threads) else calls
+
+
+def _interpolated(times: Ints, before: Ints, after: Ints) -> Ints:
+    """Times between points of a thread, in proportion; beyond the first and last, as far from these as before."""
+    origin = before[0]
+    inside = np.interp(times - origin, before - origin, (after - origin).astype(np.float64))
+    found = origin + np.round(inside).astype(np.int64)
+    found = np.where(times < before[0], times + (after[0] - before[0]), found)
+    return np.asarray(np.where(times > before[-1], times + (after[-1] - before[-1]), found))
+
+
+def _gone_calls(causality: Causality, removed: NDArray[np.bool_]) -> pd.DataFrame:
+    calls = causality.segments.calls
+    return calls.loc[removed[: len(calls)], ["process", "correlation"]].drop_duplicates()
+
+
+def _belongs(frame: pd.DataFrame, calls: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which rows have process and correlation of one of the calls."""
+    keys = frame[["process", "correlation"]].merge(calls.assign(gone=True), how="left", on=["process", "correlation"])
+    return np.asarray(keys["gone"].notna() & (frame["correlation"].to_numpy() >= 0))
