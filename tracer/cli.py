@@ -54,7 +54,7 @@ class Intertoken(click.Group):
 
 def register(group: click.Group) -> None:
     """Add this package's commands to the group."""
-    from tracer import commands, events_command, record_command, scrub_command
+    from tracer import commands, events_command, path_command, record_command, scrub_command, whatif_command
 
     for command in (
         commands.info,
@@ -63,6 +63,8 @@ def register(group: click.Group) -> None:
         commands.gaps,
         commands.streams,
         commands.convert,
+        path_command.path,
+        whatif_command.whatif,
         events_command.events,
         scrub_command.scrub,
         record_command.record,

@@ -65,6 +65,11 @@ def _grid(rows: dict[str, str]) -> Table:
     return grid
 
 
+def show_table(rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
+    """Print a table of records, see `table_of`."""
+    _console().print(table_of(rows, columns))
+
+
 def table_of(rows: list[dict[str, Any]], columns: dict[str, str]) -> Table:
     """A table of records; `columns` maps keys to headings. Numbers are right-aligned."""
     table = Table(box=None, padding=(0, 1), header_style="dim")

@@ -9,15 +9,17 @@ method (Kelley and Walker 1959) on the events of a program (Yang and Miller 1988
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
+Loop = TypeVar("Loop", bound=Callable[..., Any])
 Bools = NDArray[np.bool_]
 
 NEVER: Final = np.iinfo(np.int64).max // 4
@@ -36,13 +38,13 @@ class Edges:
     @classmethod
     def of(cls, source: Any, target: Any, weight: Any, kind: int) -> Edges:
         """Edges of one kind."""
-        columns = (np.asarray(column, dtype=np.int64) for column in np.broadcast_arrays(source, target, weight))
-        return cls(*columns, np.full(np.shape(source), kind, dtype=np.int64))
+        start, end, ns = (np.asarray(column, dtype=np.int64) for column in (source, target, weight))
+        return cls(start, end, ns, np.full(len(start), kind, dtype=np.int64))
 
     @classmethod
     def joined(cls, *parts: Edges) -> Edges:
         """All edges of several."""
-        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in cls.__dataclass_fields__))
+        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in (f.name for f in fields(cls))))
 
     def __len__(self) -> int:
         return len(self.source)
@@ -134,7 +136,11 @@ def _by_target(edges: Edges) -> Edges:
     return edges[np.argsort(edges.target, kind="stable")]
 
 
-@numba.njit  # type: ignore[untyped-decorator]
+def _compiled(loop: Loop) -> Loop:
+    return cast(Loop, numba.njit(loop))
+
+
+@_compiled
 def _topological(first: Ints, source: Ints) -> Ints:  # pragma: no cover - compiled
     """Kahn's order (1962); points in cycles are not in it."""
     points, edges = len(first) - 1, len(source)
@@ -166,7 +172,7 @@ def _topological(first: Ints, source: Ints) -> Ints:  # pragma: no cover - compi
     return order[:done]
 
 
-@numba.njit  # type: ignore[untyped-decorator]
+@_compiled
 def _forward(
     order: Ints, first: Ints, source: Ints, weight: Ints, residual: Ints, time: Ints, decide: bool
 ) -> tuple[Ints, Ints]:  # pragma: no cover - compiled
@@ -184,7 +190,7 @@ def _forward(
     return found, deciding
 
 
-@numba.njit  # type: ignore[untyped-decorator]
+@_compiled
 def _backward(
     order: Ints, first: Ints, source: Ints, weight: Ints, residual: Ints, deadlines: Ints
 ) -> Ints:  # pragma: no cover - compiled
@@ -198,7 +204,7 @@ def _backward(
     return late
 
 
-@numba.njit  # type: ignore[untyped-decorator]
+@_compiled
 def walk(
     ends: Ints, floors: Ints, time: Ints, deciding: Ints, source: Ints
 ) -> tuple[Ints, Ints]:  # pragma: no cover - compiled
@@ -221,7 +227,7 @@ def walk(
     return which[:found], edges[:found]
 
 
-@numba.njit  # type: ignore[untyped-decorator]
+@_compiled
 def _longer(values: Ints, size: int) -> Ints:  # pragma: no cover - compiled
     longer = np.empty(size, np.int64)
     longer[: len(values)] = values

@@ -54,7 +54,9 @@ def _host(segments: Segments) -> Edges:
     calls = segments.calls
     same = _same(calls, ["process", "thread"])
     row = np.flatnonzero(same)
-    return Edges.of(2 * row + 1, 2 * row + 2, (calls["start"].to_numpy()[1:] - calls["end"].to_numpy()[:-1])[same], HOST)
+    return Edges.of(
+        2 * row + 1, 2 * row + 2, (calls["start"].to_numpy()[1:] - calls["end"].to_numpy()[:-1])[same], HOST
+    )
 
 
 def _same(frame: pd.DataFrame, columns: list[str]) -> NDArray[np.bool_]:
@@ -67,7 +69,7 @@ def _same(frame: pd.DataFrame, columns: list[str]) -> NDArray[np.bool_]:
 
 
 def _waits(trace: Trace, segments: Segments) -> pd.DataFrame:
-    """(call, activity) of every call that returns behind an activity; `waited` if it was still busy when the call began."""
+    """(call, activity) of every call that returns behind an activity, and whether it `waited` for it to end."""
     copies = segments.activities[["call", "end", "table"]].assign(activity=np.arange(len(segments.activities)))
     copies = copies[(copies["call"] >= 0) & copies["table"].isin(["memcpys", "memsets"])]
     letters = segments.calls["letter"].to_numpy()[copies["call"]]

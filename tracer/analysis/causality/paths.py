@@ -101,7 +101,7 @@ def critical_path(causality: Causality, ends: StepEnds) -> pd.DataFrame:
             "step": table["step"].to_numpy()[which],
             "start": np.maximum(dag.time[source], table["before"].to_numpy()[which]),
             "end": dag.time[target],
-            "kind": pd.Categorical.from_codes(kind, categories=list(KINDS)),
+            "kind": pd.Categorical.from_codes(kind.astype(np.int8), categories=pd.Index(KINDS)),
             "of": target // 2,
             "by": source // 2,
         }

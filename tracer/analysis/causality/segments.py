@@ -1,4 +1,4 @@
-"""Host calls and device activities of a trace as one list, each with the lane in which it runs: a thread or a stream."""
+"""Host calls and device activities of a trace as one list, each with its lane: the thread or stream it runs on."""
 
 from __future__ import annotations
 

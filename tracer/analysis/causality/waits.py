@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pandas as pd
 
@@ -95,7 +97,7 @@ def _first_issued(segments: Segments, asked: pd.DataFrame) -> pd.DataFrame:
     return _issued(segments, asked, "forward")
 
 
-def _issued(segments: Segments, asked: pd.DataFrame, direction: str) -> pd.DataFrame:
+def _issued(segments: Segments, asked: pd.DataFrame, direction: Literal["backward", "forward"]) -> pd.DataFrame:
     issued = segments.activities[["lane", "issued"]].assign(activity=np.arange(len(segments.activities)))
     if direction == "forward":  # merge_asof takes the last of equal ones backward, and the first forward
         issued = issued.drop_duplicates(["lane", "issued"])

@@ -91,12 +91,14 @@ class Changes:
         """The host does nothing between these calls and the next ones."""
         self._weight[(self._edges.kind == HOST) & self._chosen(calls)[self._edges.source // 2]] = 0
 
-    def set_calls(self, calls: Ints, took_ns: int) -> None:
-        """Calls take this long; what they issue starts as much earlier or later."""
+    def set_calls(self, calls: Ints, took_ns: Ints) -> None:
+        """Calls take so long each; what they issue starts as much earlier or later."""
         edges = self._edges
-        own = (edges.kind == CALL) & self._chosen(calls)[edges.source // 2]
-        change = np.zeros(len(self.causality.segments), np.int64)
-        change[edges.source[own] // 2] = took_ns - self._weight[own]
+        own = edges.kind == CALL
+        change, took = np.zeros(len(self.causality.segments), np.int64), np.full(len(self.causality.segments), -1)
+        took[calls] = took_ns
+        own &= took[edges.source // 2] >= 0
+        change[edges.source[own] // 2] = took[edges.source[own] // 2] - self._weight[own]
         moved = np.isin(edges.kind, [CALL, LAUNCH])
         self._weight[moved] = np.maximum(self._weight[moved] + change[edges.source[moved] // 2], 0)
 

@@ -117,8 +117,8 @@ class OneGraph:
         issued = changes.causality.segments.activities["call"].to_numpy()
         changes.forget_launches(np.flatnonzero(np.isin(issued, others)))
         changes.remove_calls(others, and_issued=False)
-        for nodes, calls in first.assign(nodes=runs.transform("size")[first.index]).groupby("nodes")["call"]:
-            changes.set_calls(calls.to_numpy(), GRAPH_LAUNCH_NS + GRAPH_NODE_NS * int(nodes))
+        nodes = runs.transform("size").to_numpy()[~launches.duplicated("window")]
+        changes.set_calls(first["call"].to_numpy(), GRAPH_LAUNCH_NS + GRAPH_NODE_NS * nodes)
         return [f"launching a graph is taken to cost {GRAPH_LAUNCH_NS / 1e3:g} µs and {GRAPH_NODE_NS} ns per node"]
 
 

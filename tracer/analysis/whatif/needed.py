@@ -137,11 +137,11 @@ def _mark_orders(causality: Causality, table: pd.DataFrame, lanes: pd.DataFrame,
     ordered = ordered_by_events(causality.trace, causality.segments)
     lane_of = causality.segments.activities["lane"].to_numpy()
     by_events = set(zip(lane_of[ordered["before"]], lane_of[ordered["after"]], strict=True))
-    streams = causality.segments.activities.drop_duplicates("lane").set_index("lane")["stream"]
-    for (lane, other), group in behind.groupby(["lane", "other"]):
-        if (lane, int(other)) not in by_events:
-            reason = ORDERS.format(streams[lane], streams[int(other)])
-            _mark(table, group["call"].to_numpy(), reason)
+    streams = causality.segments.activities.drop_duplicates("lane").set_index("lane")["stream"].to_dict()
+    behind = behind.astype({"lane": "int64", "other": "int64"})
+    for lane, other in sorted(set(zip(behind["lane"], behind["other"], strict=True)) - by_events):
+        calls = behind.loc[(behind["lane"] == lane) & (behind["other"] == other), "call"]
+        _mark(table, calls.to_numpy(), ORDERS.format(streams[lane], streams[other]))
 
 
 def _mark_reuse(table: pd.DataFrame, lanes: pd.DataFrame, work: pd.DataFrame) -> None:

@@ -71,7 +71,11 @@ class Prediction:
 
 
 def predict(
-    trace: Trace, steps: Steps, edits: Sequence[Edit], untraced_tokens_per_s: float | None = None
+    trace: Trace,
+    steps: Steps,
+    edits: Sequence[Edit],
+    untraced_tokens_per_s: float | None = None,
+    within: str | None = None,
 ) -> Prediction:
     """Replay a recording with edits, in this order.
 
@@ -81,6 +85,7 @@ def predict(
         edits: what is different. Without any, the recording comes out.
         untraced_tokens_per_s: token steps per second without a profiler. The host's times of a traced recording are
             scaled so that it would have had that rate.
+        within: the NVTX range that the steps were taken from, for what run.json says of it.
 
     Raises:
         UsageError, UnsafePlanError: an edit cannot be made, or must not.
@@ -90,7 +95,7 @@ def predict(
     causality = Causality.of(trace)
     times = StepTimes.of(causality, steps)
     is_light = trace.metadata.get("source") == "host"
-    rate = untraced_tokens_per_s or run_json.steps_per_s(trace)
+    rate = untraced_tokens_per_s or run_json.steps_per_s(trace, within)
     assumed = Assumed()
     if not is_light and rate is not None:
         assumed = Assumed(host=_host_factor(causality, times, 1e9 / rate))
@@ -101,7 +106,7 @@ def predict(
     before, after, least = (times.periods(t) for t in (base, new, other))
     speedup = _speedup(before, after, least)
     label = ", ".join(edit.label for edit in edits) or "as recorded"
-    base_rate = _base_rate(trace, rate, before)
+    base_rate = _base_rate(trace, rate, before, within)
     return Prediction(
         label=label,
         speedup=speedup,
@@ -117,18 +122,16 @@ def predict(
     )
 
 
-def _edited(
-    causality: Causality, steps: Steps, edits: Sequence[Edit], assumed: Assumed
-) -> tuple[Changes, list[str]]:
+def _edited(causality: Causality, steps: Steps, edits: Sequence[Edit], assumed: Assumed) -> tuple[Changes, list[str]]:
     changes = Changes(causality, assumed)
     notes = [note for edit in edits for note in edit.apply(changes, steps)]
     return changes, notes
 
 
-def _base_rate(trace: Trace, rate: float | None, periods: Ints) -> float:
+def _base_rate(trace: Trace, rate: float | None, periods: Ints, within: str | None) -> float:
     """Tokens per second as recorded: measured, given, or one token a step."""
     steps_per_s = rate or 1e9 / float(np.median(periods))
-    measured, of_steps = run_json.tokens_per_s(trace), run_json.steps_per_s(trace)
+    measured, of_steps = run_json.tokens_per_s(trace, within), run_json.steps_per_s(trace, within)
     return steps_per_s * (measured / of_steps if measured and of_steps else 1.0)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.analysis.calls import by_thread
 from tracer.analysis.causality.paths import Causality
 from tracer.schema import DEVICE_TABLES, MISSING
 from tracer.trace import Trace
@@ -57,9 +58,9 @@ def _host_table(causality: Causality, time: Ints, removed: NDArray[np.bool_], na
     process = frame["process"].to_numpy()
     thread = frame["thread"].to_numpy() if "thread" in frame else _threads(causality, frame)
     moved = frame[["start", "end"]].to_numpy(np.int64).copy()
-    for key, rows in calls.groupby(["process", "thread"], sort=False).indices.items():
-        mine = (process == key[0]) & (thread == key[1])  # type: ignore[index]
-        points = (2 * rows[:, None] + [0, 1]).reshape(-1)
+    for of_process, of_thread, rows in by_thread(calls):
+        mine = (process == of_process) & (thread == of_thread)
+        points = (2 * rows[:, None] + np.array([0, 1])).reshape(-1)
         moved[mine] = _interpolated(moved[mine], causality.dag.time[points], time[points])
     return frame.assign(start=moved[:, 0], end=np.maximum(moved[:, 0], moved[:, 1]))
 

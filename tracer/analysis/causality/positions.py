@@ -1,0 +1,43 @@
+"""The calls of a step by their position, over all steps: what each costs, and whether it could be later for nothing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from tracer.analysis.calls import SYNC
+from tracer.analysis.causality.dag import NEVER
+
+_NONE: Final = 100  # ns a step on the path, below which a call costs nothing that could be seen
+
+BESIDE_SYNC: Final = "costs nothing: it waits beside the path"
+BESIDE: Final = "costs nothing: beside the path"
+
+
+def by_position(calls: pd.DataFrame) -> pd.DataFrame:
+    """One row per position that at least half of the steps have.
+
+    Args:
+        calls: as `paths.call_slack` gives them.
+
+    Returns:
+        Columns position, name, letter, steps (that have it), on_path_us and slack_us (medians; slack is None where
+        nothing ever waits for the call), verdict ("" for what is on the path).
+    """
+    steps = calls["step"].nunique()
+    groups = calls.groupby("position")
+    table = groups.agg(
+        name=("name", lambda names: str(names.mode().iloc[0])),
+        letter=("letter", lambda letters: letters.mode().iloc[0]),
+        steps=("step", "size"),
+        on_path_us=("on_path_ns", "median"),
+        slack_us=("slack_ns", "median"),
+    ).reset_index()
+    table = table[table["steps"] * 2 >= steps].reset_index(drop=True)
+    beside = (table["on_path_us"] < _NONE) & (table["slack_us"] > 0)
+    table["verdict"] = np.where(beside, np.where(table["letter"] == SYNC, BESIDE_SYNC, BESIDE), "")
+    table["on_path_us"] /= 1e3
+    table["slack_us"] = (table["slack_us"] / 1e3).astype(object).where(table["slack_us"] < NEVER / 2, None)
+    return table

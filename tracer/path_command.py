@@ -1,0 +1,93 @@
+"""`intertoken path`: the critical path of the token steps, and the slack of what lies beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tracer import report
+from tracer.commands import Bounds, emit, load, trace_options
+from tracer.report import number
+from tracer.tables import Save, table_option
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SHOWN = 12  # rows of what the path consists of
+
+
+@click.command()
+@trace_options
+@table_option(
+    "one row per piece of a step's path: step, in ns start and end, kind (call, host, device, stream order, launch, "
+    "return, event), name"
+)
+def path(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save) -> None:
+    """What each token waited for: the critical path, and what lies beside it.
+
+    The path of a step leads from the end of the last compute before it to the end of its own: over kernels,
+    copies, launches, syncs and host code, each of which began because the one before it ended. What is not on it
+    has slack, and removing it gains nothing.
+
+    \b
+    Example:
+      intertoken path sample_traces/llama1b-sccc-graph
+    """
+    from tracer.analysis.causality.paths import Causality, StepEnds, call_slack, critical_path, path_shares
+    from tracer.analysis.causality.positions import by_position
+
+    trace, steps = load(path, within, bounds)
+    with report.working("following what waits for what"):
+        causality = Causality.of(trace)
+        ends = StepEnds.of(causality, steps)
+        pieces = critical_path(causality, ends)
+        calls = by_position(call_slack(causality, ends, pieces, steps))
+    save(pieces[["step", "start", "end", "kind", "name"]])
+    shares = path_shares(pieces)
+    facts = {
+        "schema": "intertoken.path/1",
+        "steps": len(ends.followed),
+        "path_us": float(shares["ns_per_step"].sum() / 1e3),
+        "path": _records(shares.assign(us_per_step=shares["ns_per_step"] / 1e3).drop(columns="ns_per_step")),
+        "calls": _records(calls),
+    }
+    backward = causality.dag.backward
+    notes = (
+        [f"{backward} edges lead back in time and are left out: clocks of host and device disagree"] if backward else []
+    )
+    emit(as_json, facts, _show, trace.notes + notes)
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
+    return records
+
+
+def _show(facts: dict[str, Any]) -> None:
+    click.echo(f"critical path of a token: {number(facts['path_us'])} µs on average over {facts['steps']} steps")
+    rows = [
+        {"us": number(row["us_per_step"], 2), "kind": row["kind"], "name": row["name"]}
+        for row in facts["path"][:_SHOWN]
+    ]
+    report.show_table(rows, {"us": "µs per token", "kind": "", "name": ""})
+    if len(facts["path"]) > _SHOWN:
+        click.echo(f"  and {len(facts['path']) - _SHOWN} more (--json)")
+    click.echo("\nsyncs, copies and launches of a step:")
+    rows = [
+        {
+            "position": str(row["position"]),
+            "name": row["name"],
+            "letter": row["letter"],
+            "on_path": number(row["on_path_us"], 2),
+            "slack": "none waits for it" if row["slack_us"] is None else number(row["slack_us"], 2),
+            "verdict": row["verdict"],
+        }
+        for row in facts["calls"]
+    ]
+    headings = {
+        "position": "#", "name": "call", "letter": "", "on_path": "on the path, µs", "slack": "slack, µs", "verdict": ""
+    }  # fmt: skip
+    report.show_table(rows, headings)
