@@ -89,6 +89,7 @@ def whatif(
       intertoken whatif rep.sqlite --without-sync 14       does the last one cost anything?
       intertoken whatif rep.sqlite --scale-kernels 'mul_mat=0.5' -o faster.sqlite
     """
+    from tracer.analysis.causality.paths import Causality
     from tracer.analysis.whatif import edits, prediction
     from tracer.formats import check_writable, write
 
@@ -116,7 +117,8 @@ def whatif(
         common.append(_concurrent(path, within, streams))
     variants = [[edits.Strategy(name), *common] for name in chosen] or [common]
     with report.working("replaying"):
-        found = [prediction.predict(trace, steps, variant, untraced_tokens_per_s, within) for variant in variants]
+        causality = Causality.of(trace)
+        found = [prediction.predict(causality, steps, variant, untraced_tokens_per_s, within) for variant in variants]
     if output is not None:
         with report.working(f"writing {output}"):
             write(found[0].trace, output, replace=force)

@@ -112,7 +112,8 @@ def outermost_calls(trace: Trace) -> tuple[pd.DataFrame, NDArray[np.int64]]:
     letters[first[0]] = calls["letter"].to_numpy(dtype="U1")[lettered][first[1]]
     inside = np.empty(len(calls), np.int64)
     inside[order] = position
-    return calls[outer].assign(letter=letters).reset_index(drop=True), inside
+    letter_of = pd.Categorical(letters, categories=pd.Index(["", *(value for _, value in _RULES)]))
+    return calls[outer].assign(letter=letter_of).reset_index(drop=True), inside
 
 
 def match_rows(table: pd.DataFrame, rows: pd.DataFrame) -> NDArray[np.int64]:

@@ -25,6 +25,9 @@ Bools = NDArray[np.bool_]
 NEVER: Final = np.iinfo(np.int64).max // 4
 """Later than any time; what nothing waits for may be as late as this."""
 
+FREE: Final = -NEVER
+"""The weight of an edge that no longer holds."""
+
 
 @dataclass(frozen=True)
 class Edges:
@@ -104,14 +107,26 @@ class Dag:
         left[self.order] = False
         return left
 
-    def changed(self, edges: Edges, residual: Ints) -> Dag:
-        """The same points with other edges; `replayed` tells the times.
+    def changed(self, weight: Ints, residual: Ints, added: Edges | None = None) -> Dag:
+        """The same points with other weights (`FREE` for an edge that no longer holds) and more edges.
 
         Raises:
             ValueError: points would wait for one another.
         """
-        dag = Dag(self.time, _by_target(edges), residual)
-        if len(dag.order) < len(self.time):
+        edges = replace(self.edges, weight=weight)
+        if added is None or not len(added):
+            dag = Dag(self.time, edges, residual)
+            dag.__dict__.update(order=self.order, first=self.first)  # as they were
+            return dag
+        added = _by_target(added)
+        places = self.first[added.target]
+        pairs = ((getattr(edges, f.name), getattr(added, f.name)) for f in fields(Edges))
+        dag = Dag(self.time, Edges(*(np.insert(old, places, new) for old, new in pairs)), residual)
+        place = np.empty(len(self.time), np.int64)
+        place[self.order] = np.arange(len(self.time))
+        if (place[added.source] < place[added.target]).all():
+            dag.__dict__.update(order=self.order)
+        elif len(dag.order) < len(self.time):
             raise ValueError("points that wait for one another")
         return dag
 
@@ -185,8 +200,10 @@ def _forward(
             if earliest > best:
                 best = earliest
                 deciding[point] = edge
-        if deciding[point] >= 0:
+        if deciding[point] >= 0 and best > FREE // 2:
             found[point] = best + residual[point]
+        else:
+            deciding[point] = -1
     return found, deciding
 
 
@@ -199,7 +216,7 @@ def _backward(
         point = order[at]
         for edge in range(first[point], first[point + 1]):
             latest = late[point] - residual[point] - weight[edge]
-            if latest < late[source[edge]]:
+            if weight[edge] > FREE // 2 and latest < late[source[edge]]:
                 late[source[edge]] = latest
     return late
 

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api.types import union_categoricals
 
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC
 from tracer.analysis.causality.dag import NEVER, Dag, walk
@@ -106,15 +107,14 @@ def critical_path(causality: Causality, ends: StepEnds) -> pd.DataFrame:
             "by": source // 2,
         }
     )
-    pieces["name"] = _names(causality.segments, target // 2)
+    pieces["name"] = _names(causality.segments)[target // 2]
     pieces = pieces[pieces["end"] > pieces["start"]]
     return pieces.sort_values(["step", "start"], kind="stable", ignore_index=True)[[*PIECES, "by"]]
 
 
-def _names(segments: Segments, positions: Ints) -> NDArray[np.object_]:
-    calls = segments.calls["name"].astype(object).to_numpy()
-    activities = segments.activities["name"].astype(object).to_numpy()
-    return np.concatenate((calls, activities))[positions]
+def _names(segments: Segments) -> pd.Categorical:
+    """The name of every segment."""
+    return union_categoricals([segments.calls["name"].array, segments.activities["name"].array])
 
 
 def call_slack(causality: Causality, ends: StepEnds, pieces: pd.DataFrame, steps: Steps) -> pd.DataFrame:
@@ -151,5 +151,6 @@ def path_shares(pieces: pd.DataFrame) -> pd.DataFrame:
     steps = took["step"].nunique()
     groups = took.groupby(["kind", "name"], observed=True)
     table = groups.agg(ns_per_step=("ns", "sum"), steps=("step", "nunique")).reset_index()
+    table["name"] = table["name"].astype("str")
     table["ns_per_step"] /= max(steps, 1)
     return table.sort_values("ns_per_step", ascending=False, ignore_index=True)

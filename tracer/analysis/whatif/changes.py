@@ -5,14 +5,15 @@ A segment that is gone keeps its two points, which then take no time: what waite
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import SYNC
-from tracer.analysis.causality.dag import Dag, Edges
+from tracer.analysis.causality.dag import FREE, Dag, Edges
 from tracer.analysis.causality.edges import CALL, DEVICE, EVENT, HOST, LAUNCH, ORDER, RETURN
 from tracer.analysis.causality.paths import Causality
 
@@ -52,10 +53,8 @@ class Changes:
         self.removed = np.zeros(len(causality.segments), bool)
         self._assumed = assumed or Assumed()
         self._edges = causality.dag.edges
-        self._kept = np.ones(len(self._edges), bool)
         self._added: list[Edges] = []
         self._weight, self._residual = self._untraced()
-        self._usual_pause = self._pauses()
 
     @property
     def calls(self) -> pd.DataFrame:
@@ -79,13 +78,13 @@ class Changes:
         self.removed |= gone
         self._weight[np.isin(edges.kind, [CALL, DEVICE]) & gone[edges.target // 2]] = 0
         self._weight[(edges.kind == ORDER) & gone[edges.source // 2]] = 0
-        self._kept &= ~(np.isin(edges.kind, [RETURN, LAUNCH]) & gone[edges.target // 2])
+        self._weight[np.isin(edges.kind, [RETURN, LAUNCH]) & gone[edges.target // 2]] = FREE
         self._residual[np.repeat(gone, 2)] = 0
 
     def forget_launches(self, activities: Ints) -> None:
         """Activities no longer wait for the calls that issued them."""
         chosen = self._chosen(activities + len(self.calls))
-        self._kept &= ~((self._edges.kind == LAUNCH) & chosen[self._edges.target // 2])
+        self._weight[(self._edges.kind == LAUNCH) & chosen[self._edges.target // 2]] = FREE
 
     def forget_pauses(self, calls: Ints) -> None:
         """The host does nothing between these calls and the next ones."""
@@ -99,7 +98,7 @@ class Changes:
         took[calls] = took_ns
         own &= took[edges.source // 2] >= 0
         change[edges.source[own] // 2] = took[edges.source[own] // 2] - self._weight[own]
-        moved = np.isin(edges.kind, [CALL, LAUNCH])
+        moved = np.isin(edges.kind, [CALL, LAUNCH]) & (self._weight >= 0)
         self._weight[moved] = np.maximum(self._weight[moved] + change[edges.source[moved] // 2], 0)
 
     def delay_returns(self, later_ns: int) -> None:
@@ -107,7 +106,8 @@ class Changes:
         edges = self._edges
         syncs = np.zeros(len(self.causality.segments), bool)
         syncs[: len(self.calls)] = (self.calls["letter"] == SYNC).to_numpy()
-        returns = np.isin(edges.kind, [CALL, RETURN]) & syncs[edges.target // 2] & ~self.removed[edges.target // 2]
+        returns = np.isin(edges.kind, [CALL, RETURN]) & syncs[edges.target // 2] & (self._weight >= 0)
+        returns &= ~self.removed[edges.target // 2]
         self._weight[returns] = np.maximum(self._weight[returns] + later_ns, 0)
 
     def scale_pauses(self, factor: float) -> None:
@@ -139,8 +139,8 @@ class Changes:
 
     def dag(self) -> Dag:
         """The changed graph."""
-        edges = replace(self._edges, weight=self._weight)[self._kept]
-        return self.causality.dag.changed(Edges.joined(edges, *self._added), self._residual)
+        added = Edges.joined(*self._added) if self._added else None
+        return self.causality.dag.changed(self._weight, self._residual, added)
 
     def _chosen(self, segments: Ints) -> Bools:
         chosen = np.zeros(len(self.causality.segments), bool)
@@ -162,10 +162,11 @@ class Changes:
         residual = dag.residual * np.where(of_host | launched, assumed.host, assumed.device)
         return (dag.edges.weight * factor).astype(np.int64), residual.astype(np.int64)
 
-    def _pauses(self) -> Ints:
+    @cached_property
+    def _usual_pause(self) -> Ints:
         """Per segment the median time between a call that does the same and the next one of its thread, ns."""
         host = self._edges.kind == HOST
-        letters = self.calls["letter"].to_numpy()
-        pauses = pd.Series(self._weight[host]).groupby(letters[self._edges.source[host] // 2]).median()
-        usual = pd.Series(letters).map(pauses).fillna(0).to_numpy() * self._assumed.vanishing
-        return np.append(usual, np.zeros(len(self.removed) - len(letters))).astype(np.int64)
+        does = self.calls["letter"].cat.codes.to_numpy()
+        pauses = pd.Series(self._weight[host]).groupby(does[self._edges.source[host] // 2]).median()
+        usual = pauses.reindex(range(int(does.max(initial=0)) + 1)).fillna(0).to_numpy() * self._assumed.vanishing
+        return np.append(usual[does], np.zeros(len(self.removed) - len(does))).astype(np.int64)

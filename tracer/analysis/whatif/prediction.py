@@ -30,7 +30,7 @@ DOUBT: Final = 0.25
 
 _RESAMPLES: Final = 2000
 _MOST_STEPS: Final = 2000  # that are resampled
-_SEARCH: Final = 20
+_SEARCH: Final = 14
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Prediction:
 
 
 def predict(
-    trace: Trace,
+    causality: Causality,
     steps: Steps,
     edits: Sequence[Edit],
     untraced_tokens_per_s: float | None = None,
@@ -80,7 +80,7 @@ def predict(
     """Replay a recording with edits, in this order.
 
     Args:
-        trace: the recording; its light pass, if it has one.
+        causality: of the recording; of its light pass, if it has one.
         steps: its token steps.
         edits: what is different. Without any, the recording comes out.
         untraced_tokens_per_s: token steps per second without a profiler. The host's times of a traced recording are
@@ -92,8 +92,7 @@ def predict(
         EmptyTraceError: no step is followed by another.
         TraceError: the untraced rate leaves no time for what the recording shows of the device.
     """
-    causality = Causality.of(trace)
-    times = StepTimes.of(causality, steps)
+    trace, times = causality.trace, StepTimes.of(causality, steps)
     is_light = trace.metadata.get("source") == "host"
     rate = untraced_tokens_per_s or run_json.steps_per_s(trace, within)
     assumed = Assumed()

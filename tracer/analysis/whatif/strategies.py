@@ -34,7 +34,7 @@ def windows(changes: Changes, steps: Steps) -> pd.DataFrame:
     calls = changes.calls
     at = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
     chosen = np.flatnonzero((at >= 0) & (calls["letter"] != "").to_numpy())
-    table = pd.DataFrame({"call": chosen, "at": at[chosen], "letter": calls["letter"].to_numpy()[chosen]})
+    table = pd.DataFrame({"call": chosen, "at": at[chosen], "letter": calls["letter"].array[chosen]})
     table["start"] = calls["start"].to_numpy()[chosen]
     table = table.sort_values(["at", "start"], kind="stable", ignore_index=True)
     launch = table["letter"].isin(LAUNCHES).to_numpy()
