@@ -230,22 +230,17 @@ def walk(
     Returns:
         (number of the end, edge) of each step back, the latest edge of an end first.
     """
-    size = 1024
-    which, edges, found = np.empty(size, np.int64), np.empty(size, np.int64), 0
+    found = 0
     for number in range(len(ends)):
         point = ends[number]
         while deciding[point] >= 0 and time[point] > floors[number]:
-            if found == size:
-                size *= 2
-                which, edges = _longer(which, size), _longer(edges, size)
-            which[found], edges[found] = number, deciding[point]
             found += 1
             point = source[deciding[point]]
-    return which[:found], edges[:found]
-
-
-@_compiled
-def _longer(values: Ints, size: int) -> Ints:  # pragma: no cover - compiled
-    longer = np.empty(size, np.int64)
-    longer[: len(values)] = values
-    return longer
+    which, edges, at = np.empty(found, np.int64), np.empty(found, np.int64), 0
+    for number in range(len(ends)):
+        point = ends[number]
+        while deciding[point] >= 0 and time[point] > floors[number]:
+            which[at], edges[at] = number, deciding[point]
+            at += 1
+            point = source[deciding[point]]
+    return which, edges

@@ -27,9 +27,9 @@ KINDS: Final = ("call", "host", "device", "stream order", "launch", "return", "e
 """The kinds of edges: inside a call, between two calls of a thread, an activity, from an activity to the next on its
 stream, from a call to the activity that it issued, from what a call waited for to its return, from stream to stream."""
 
-USUAL_NS: Final = {ORDER: 1000, LAUNCH: 5000, RETURN: 3000, EVENT: 1000}
-"""Where a recording has no example: an H200's, to the order of magnitude (benchmarks/results/gpu_gaps.json: graphs that
-follow one another lie 2.3 µs apart)."""
+USUAL_NS: Final = {ORDER: 2300, LAUNCH: 5000, RETURN: 3000, EVENT: 1000}
+"""Where a recording has no example: an H200's. Graphs that follow one another lie 2.3 µs apart there
+(benchmarks/results/gpu_gaps.json, ggg); the others are right to the order of magnitude."""
 
 _IDLE_SYNC: Final = 0.1  # quantile of a sync's durations that is taken as what it takes without waiting
 
@@ -37,12 +37,13 @@ _IDLE_SYNC: Final = 0.1  # quantile of a sync's durations that is taken as what 
 def find_edges(trace: Trace, segments: Segments) -> Edges:
     """All edges between the points of the segments, with their weights in the recording."""
     waits = _waits(trace, segments)
+    launches, ready = _launches(segments)
     parts = [
         _host(segments),
         _calls(segments, waits),
         _activities(segments),
-        _launches(segments),
-        _orders(segments),
+        launches,
+        _orders(segments, ready),
         _events(trace, segments),
         _returns(segments, waits),
     ]
@@ -82,7 +83,10 @@ def _waits(trace: Trace, segments: Segments) -> pd.DataFrame:
 
 
 def _calls(segments: Segments, waits: pd.DataFrame) -> Edges:
-    """Inside each call; of one that may wait, what it takes when it need not."""
+    """Inside each call; of one that may wait, what it takes when it need not.
+
+    Where the recording has no example, that is as long as calls of that name take to return behind what they wait for.
+    """
     calls = segments.calls
     took = (calls["end"] - calls["start"]).to_numpy().copy()
     waiting = np.zeros(len(calls), bool)
@@ -90,9 +94,10 @@ def _calls(segments: Segments, waits: pd.DataFrame) -> Edges:
     may_wait = waiting | (calls["letter"] == SYNC).to_numpy()
     names = calls["name"].cat.codes.to_numpy()
     idle = pd.Series(took[may_wait & ~waiting]).groupby(names[may_wait & ~waiting]).quantile(_IDLE_SYNC)
-    least = pd.Series(took[may_wait]).groupby(names[may_wait]).min()
-    base = pd.Series(names[may_wait]).map(idle.combine_first(least)).to_numpy(np.int64)
-    took[may_wait] = np.where(waiting[may_wait], np.minimum(took[may_wait], base), took[may_wait])
+    waited = waits[waits["waited"]]
+    returning = waited.groupby(names[waited["call"]])["took"].median()
+    base = pd.Series(names[waiting]).map(idle.combine_first(returning)).to_numpy().astype(np.int64)
+    took[waiting] = np.minimum(took[waiting], base)
     row = np.arange(len(calls))
     return Edges.of(2 * row, 2 * row + 1, took, CALL)
 
@@ -103,16 +108,22 @@ def _activities(segments: Segments) -> Edges:
     return Edges.of(start, start + 1, (activities["end"] - activities["start"]).to_numpy(), DEVICE)
 
 
-def _launches(segments: Segments) -> Edges:
-    """From the start of each call to the first activity that it issued on each stream."""
+def _launches(segments: Segments) -> tuple[Edges, Ints]:
+    """From the start of each call to the first activity that it issued on each stream.
+
+    Also when each activity could have started for all that its call has to do with it, ns.
+    """
     activities = segments.activities
     idle = _found_idle(activities)
     first = ~activities.duplicated(["call", "lane"]).to_numpy() & (activities["call"] >= 0).to_numpy()
     chosen = activities[first]
     latency = (chosen["start"] - chosen["issued"]).to_numpy()
     group = _codes(segments.calls["name"].cat.codes.to_numpy()[chosen["call"]], chosen["table"].cat.codes)
-    weight = np.minimum(latency, _typical(latency, group, idle[first], LAUNCH))
-    return Edges.of(2 * chosen["call"].to_numpy(), segments.starts(np.flatnonzero(first)), weight, LAUNCH)
+    typical = _typical(latency, group, idle[first], LAUNCH)
+    ready = activities["issued"].to_numpy().copy()
+    ready[first] += typical
+    target = segments.starts(np.flatnonzero(first))
+    return Edges.of(2 * chosen["call"].to_numpy(), target, np.minimum(latency, typical), LAUNCH), ready
 
 
 def _found_idle(activities: pd.DataFrame) -> NDArray[np.bool_]:
@@ -123,10 +134,10 @@ def _found_idle(activities: pd.DataFrame) -> NDArray[np.bool_]:
     return idle
 
 
-def _orders(segments: Segments) -> Edges:
+def _orders(segments: Segments, ready: Ints) -> Edges:
     """From each activity to the next of its stream.
 
-    One that starts before the other ends (programmatic dependent launch) follows its start, and ends behind its end.
+    What lies between two is typical where the second was `ready` before the first ended. One that starts before the other ends (programmatic dependent launch) follows its start, and ends behind its end.
     """
     activities = segments.activities
     row = np.flatnonzero(_same(activities, ["lane"]))
@@ -135,7 +146,7 @@ def _orders(segments: Segments) -> Edges:
     apart = start >= end
     took = start - end
     inside = (before["call"].to_numpy() == after["call"].to_numpy()) & (before["call"].to_numpy() >= 0)
-    queued = ~_found_idle(activities)[row + 1]
+    queued = ready[row + 1] <= end
     group = _codes(before["table"].cat.codes, after["table"].cat.codes, inside)
     weight = np.where(apart, np.minimum(took, _typical(took, group, queued & apart, ORDER)), 0)
     alone = inside & ~_on_several_streams(activities)[row]
@@ -205,7 +216,7 @@ def _codes(*columns: object) -> Ints:
 
 
 def _typical(took: Ints, group: Ints, free: NDArray[np.bool_], kind: int) -> Ints:
-    """Per row the median of its group's rows that are `free`; without any, of all that are; else `USUAL_NS`."""
+    """Per row the median of its group's rows that are `free`; without any, of all that are, at most `USUAL_NS`."""
     values = pd.Series(took[free])
-    overall = values.median() if len(values) else USUAL_NS[kind]
+    overall = min(values.median(), USUAL_NS[kind]) if len(values) else USUAL_NS[kind]
     return pd.Series(group).map(values.groupby(group[free]).median()).fillna(overall).to_numpy().astype(np.int64)
