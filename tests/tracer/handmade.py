@@ -6,6 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from tracer import Trace
+from tracer.schema import MISSING
 
 PROCESS, THREAD = 100, 101
 
@@ -58,7 +59,7 @@ class Script:
         self._on_stream("memcpys", *device, stream, correlation, kind=kind, bytes=size)
 
     def sync(self, start: int, end: int, stream: int = 7, name: str = "cudaStreamSynchronize_v3020") -> None:
-        self._on_stream("syncs", start, end, stream, self.call(name, start, end), type="stream")
+        self._on_stream("syncs", start, end, stream, self.call(name, start, end), type="stream", event=MISSING)
 
     def _on_stream(self, table: str, start: int, end: int, stream: int, correlation: int, **columns: Any) -> None:
         row = {"start": start, "end": end, "stream": stream, "correlation": correlation}

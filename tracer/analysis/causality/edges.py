@@ -137,7 +137,8 @@ def _found_idle(activities: pd.DataFrame) -> NDArray[np.bool_]:
 def _orders(segments: Segments, ready: Ints) -> Edges:
     """From each activity to the next of its stream.
 
-    What lies between two is typical where the second was `ready` before the first ended. One that starts before the other ends (programmatic dependent launch) follows its start, and ends behind its end.
+    What lies between two is typical where the second was `ready` before the first ended. One that starts before the
+    other ends (programmatic dependent launch) follows its start, and ends behind its end.
     """
     activities = segments.activities
     row = np.flatnonzero(_same(activities, ["lane"]))

@@ -90,6 +90,12 @@ class Changes:
         """The host does nothing between these calls and the next ones."""
         self._weight[(self._edges.kind == HOST) & self._chosen(calls)[self._edges.source // 2]] = 0
 
+    def limit_orders(self, activities: Ints, most_ns: int) -> None:
+        """Activities start at most so long after the end of the one before them on their stream."""
+        chosen = self._chosen(activities + len(self.calls))
+        orders = (self._edges.kind == ORDER) & (self._edges.target % 2 == 0) & chosen[self._edges.target // 2]
+        self._weight[orders] = np.minimum(self._weight[orders], most_ns)
+
     def set_calls(self, calls: Ints, took_ns: Ints) -> None:
         """Calls take so long each; what they issue starts as much earlier or later."""
         edges = self._edges

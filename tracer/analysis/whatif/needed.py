@@ -42,7 +42,9 @@ def needed_syncs(causality: Causality, steps: Steps) -> pd.DataFrame:
     work = _work(causality)
     _mark(table, _readers(lanes, work), READS)
     _mark_orders(causality, table, lanes, work)
-    _mark_reuse(table, lanes, work)
+    sends = work[work["sends"]].assign(at=lambda w: at[w["call"]])
+    sends["until"] = steps.table["end"].to_numpy()[sends["at"]]
+    _mark_reuse(table, lanes, sends[sends["at"] >= 0])
     return table[["call", "at", "position", "name", "reason"]]
 
 
@@ -144,20 +146,14 @@ def _mark_orders(causality: Causality, table: pd.DataFrame, lanes: pd.DataFrame,
         _mark(table, calls.to_numpy(), ORDERS.format(streams[lane], streams[other]))
 
 
-def _mark_reuse(table: pd.DataFrame, lanes: pd.DataFrame, work: pd.DataFrame) -> None:
-    """The last sync before the next step's copies, where no needed sync lies between."""
-    sends = work[work["sends"]].copy()
-    if not len(sends):
-        return
+def _mark_reuse(table: pd.DataFrame, lanes: pd.DataFrame, sends: pd.DataFrame) -> None:
+    """The last sync of a copy's stream in its step, where no needed one lies between the copy and the step's end."""
     is_needed = lanes["call"].isin(table.loc[table["reason"] != "", "call"])
     found = pd.merge_asof(
         sends[["lane", "start"]], lanes.loc[is_needed, ["lane", "start"]].rename(columns={"start": "told"}),
         left_on="start", right_on="told", by="lane", direction="forward",
     )  # fmt: skip
     step_of = table.set_index("call")["at"]
-    starts = table.groupby("at")["start"].min()
-    place = np.maximum(np.searchsorted(starts.to_numpy(), sends["start"].to_numpy(), side="right") - 1, 0)
-    following = np.append(starts.to_numpy()[1:], np.iinfo(np.int64).max)[place]
-    unguarded = found.assign(at=starts.index.to_numpy()[place])[~(found["told"].to_numpy() < following)]
+    unguarded = sends[~(found["told"].to_numpy() < sends["until"].to_numpy())]
     last = lanes.assign(at=lanes["call"].map(step_of)).drop_duplicates(["at", "lane"], keep="last")
-    _mark(table, unguarded.merge(last, on=["at", "lane"])["call"].to_numpy(), REUSES)
+    _mark(table, unguarded[["at", "lane"]].merge(last, on=["at", "lane"])["call"].to_numpy(), REUSES)

@@ -86,6 +86,8 @@ def _one_queue(changes: Changes, copies: pd.DataFrame, table: pd.DataFrame) -> N
     launches = table[table["letter"].isin(LAUNCHES)].drop_duplicates("window")
     pairs = copies.merge(launches[["window", "call"]], on="window", suffixes=("", "_launch"))
     pairs = pairs[pairs["call"].isin(first.index) & pairs["call_launch"].isin(first.index)]
-    source = segments.starts(last[pairs["call"]].to_numpy()) + 1
-    target = segments.starts(first[pairs["call_launch"]].to_numpy())
-    changes.add(Edges.of(source, target, np.full(len(pairs), USUAL_NS[ORDER]), ORDER))
+    before, after = last[pairs["call"]].to_numpy(), first[pairs["call_launch"]].to_numpy()
+    lanes = activities["lane"].to_numpy()
+    apart = lanes[before] != lanes[after]  # on one stream they follow each other already
+    source, target = segments.starts(before[apart]) + 1, segments.starts(after[apart])
+    changes.add(Edges.of(source, target, np.full(len(source), USUAL_NS[ORDER]), ORDER))
