@@ -20,7 +20,7 @@ CAUSE_COLOURS: Final = {
     "host": COLOURS["host"],
     "other process/thread": COLOURS["other"],
 }
-"""Cause, as `tracer.analysis.gaps.CAUSES` calls it -> colour; also the order of the stack."""
+"""Cause, as `tracer.analysis.causes.CAUSES` calls it -> colour; also the order of the stack."""
 
 _BAND = 58  # px per run
 _INSIDE = 0.055  # share of the axis below which a piece bears no figure
