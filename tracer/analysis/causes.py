@@ -105,7 +105,7 @@ def split_windows(trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd
     parts = {name: np.zeros(len(windows), np.int64) for name in [*PART_COLUMNS, "calls"]}
     near = _Near.of(trace, steps, compute, windows)
     keys = ["device", "process", "thread", "step_process", "step_thread"]
-    for _, rows in windows.groupby(keys, sort=False).indices.items():
+    for rows in windows.groupby(keys, sort=False).indices.values():
         mine = windows.iloc[rows]
         bounds = (mine["start"].to_numpy(), mine["end"].to_numpy())
         remaining = bounds[1] - bounds[0]
@@ -137,7 +137,7 @@ def _with_thread(trace: Trace, call: NDArray[np.int64], windows: pd.DataFrame) -
 
 @dataclass(frozen=True)
 class _Near:
-    """What shares time with any window: api calls (with `letter` and `behind_copy`), copies, compute of the steps and of all, ranges."""
+    """What shares time with any window: calls (`letter`, `behind_copy`), copies, compute of steps and all, ranges."""
 
     api: pd.DataFrame
     copies: pd.DataFrame

@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.causes import CAUSES, split_windows
+from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS, split_windows
+from tracer.analysis.distortion import Estimate, estimate_of
 from tracer.analysis.tokens import Steps, step_compute, step_spans
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.schema import MISSING
@@ -35,10 +36,11 @@ class GapReport:
     """The gaps of a trace.
 
     Attributes:
-        table: one row per gap: step device start end gap and one column per key of `CAUSES`, all ns; the causes add
-            up to gap. start is the end of the step's last compute.
+        table: one row per gap: step device start end gap and the columns of `causes.split_windows`, ns: causes add up
+            to gap, parts to their cause. start is the end of the step's last compute.
         gap_us: p50, p90 and mean, µs; corrected if `corrected`.
         causes_us: cause's name -> mean, µs; they add up to the mean gap.
+        parts_us: cause's name -> its parts' columns (`causes.PARTS`) -> mean, µs; they add up to the cause.
         graph_trace: "node", "graph" or "none": how CUDA graphs were traced.
         period_us: median time from a step's first compute to the next one's, traced.
         compute_us: median time from a step's first compute to the end of its last, traced.
@@ -46,21 +48,25 @@ class GapReport:
         untraced_gap_us: p50, p90, mean as they would be without tracing (1/tokens per second - the step's compute
             span), None if unknown or if tracing stretched the compute beyond that. Of node-level traces a lower
             bound, because the compute is stretched a little.
+        estimated: the median gap without tracing, estimated from the recording alone (`tracer.analysis.distortion`);
+            None where nothing was traced, or nothing can be said.
         warning: what a reader must know, or None.
     """
 
     table: pd.DataFrame
     gap_us: dict[str, float]
     causes_us: dict[str, float]
+    parts_us: dict[str, dict[str, float]]
     graph_trace: str
     period_us: float
     compute_us: float
     distortion: float | None
     untraced_gap_us: dict[str, float] | None
+    estimated: Estimate | None
     warning: str | None
 
     def corrected(self) -> GapReport:
-        """The same with `gap_us` and `causes_us` as they would be without tracing.
+        """The same with `gap_us`, `causes_us` and `parts_us` as they would be without tracing.
 
         The causes keep their traced proportions: how much tracing adds to each is not known from one rate.
 
@@ -78,8 +84,9 @@ class GapReport:
         mean = self.gap_us["mean"]
         scale = self.untraced_gap_us["mean"] / mean if mean > 0 else 0.0
         causes = {name: value * scale for name, value in self.causes_us.items()}
+        parts = {cause: {p: us * scale for p, us in inner.items()} for cause, inner in self.parts_us.items()}
         warning = LOWER_BOUND_WARNING if self.graph_trace == "node" else None
-        return replace(self, gap_us=self.untraced_gap_us, causes_us=causes, warning=warning)
+        return replace(self, gap_us=self.untraced_gap_us, causes_us=causes, parts_us=parts, warning=warning)
 
 
 def gap_report(trace: Trace, steps: Steps, untraced_tokens_per_s: float | None = None) -> GapReport:
@@ -103,16 +110,20 @@ def gap_report(trace: Trace, steps: Steps, untraced_tokens_per_s: float | None =
     level = graph_trace_level(compute, trace)
     known = untraced_tokens_per_s
     untraced = None if is_light or known is None else _untraced(table, known)
+    estimated = None if is_light else estimate_of(table, level, len(trace["memcpys"]) > 0)
+    mean_us = table[[*CAUSES, *PART_COLUMNS]].mean() / 1e3
     return GapReport(
         table=table.drop(columns=["this_start", "next_start"]),
         gap_us=_statistics(table["gap"].to_numpy()),
-        causes_us={name: float(table[column].mean() / 1e3) for column, name in CAUSES.items()},
+        causes_us={name: float(mean_us[column]) for column, name in CAUSES.items()},
+        parts_us={CAUSES[cause]: {p: float(mean_us[p]) for p in parts} for cause, parts in PARTS.items()},
         graph_trace=level,
         period_us=period_us,
         compute_us=float((table["start"] - table["this_start"]).median() / 1e3),
         distortion=1.0 if is_light else (period_us * known / 1e6 if known else None),
         untraced_gap_us=untraced,
-        warning=None if is_light else _warning(untraced, level),
+        estimated=estimated,
+        warning=None if is_light else _warning(untraced, estimated, level),
     )
 
 
@@ -160,10 +171,11 @@ def _untraced(table: pd.DataFrame, tokens_per_s: float) -> dict[str, float] | No
     return _statistics(np.maximum(gaps, 0)) if np.median(gaps) > 0 else None
 
 
-def _warning(untraced: dict[str, float] | None, level: str) -> str:
-    if untraced is None:
-        remedy = "give --untraced-tokens-per-s with the engine's own benchmark figure to correct it"
-    else:
+def _warning(untraced: dict[str, float] | None, estimated: Estimate | None, level: str) -> str:
+    if untraced is not None:
         least = "at least " if level == "node" else ""
-        remedy = f"without it the gap is {least}{untraced['p50']:.1f} µs (p50)"
-    return f"{INFLATION_WARNING}; {remedy}"
+        return f"{INFLATION_WARNING}; without it the gap is {least}{untraced['p50']:.1f} µs (p50)"
+    remedy = "give --untraced-tokens-per-s with the engine's own benchmark figure to correct it"
+    if estimated is None:
+        return f"{INFLATION_WARNING}; {remedy}"
+    return f"{INFLATION_WARNING}; without it p50 is estimated as {estimated}; {remedy}"
