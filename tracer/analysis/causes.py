@@ -46,7 +46,7 @@ CAUSES: Final = {
 
 PARTS: Final = {
     "sync": {
-        "sync_wait": "waiting for work still running",
+        "sync_wait": "waiting for work that had not ended",
         "sync_return": "return after that work had ended",
         "sync_idle": "nothing to wait for",
     },
@@ -78,7 +78,8 @@ host, takes that time. `host_compute` lies in NVTX ranges `split N: host` (or cp
 call while another thread of its process is inside an NVTX range of its own; that it waits for it is a guess.
 """
 
-PART_COLUMNS: Final = [part for parts in PARTS.values() for part in parts]
+PART_NAMES: Final = {part: name for parts in PARTS.values() for part, name in parts.items()}
+PART_COLUMNS: Final = list(PART_NAMES)
 
 _HOST_COMPUTE: Final = r"split \d+: (?:host|cpu)\b"
 _NO_WORK: Final = PROFILER_DOMAINS - {"cpu_op", "python_function"}
