@@ -34,7 +34,7 @@ class BubbleReport:
 
     Attributes:
         table: one row per bubble, by device and start: step device start end length and the columns of
-            `causes.split_windows`, ns. It belongs to the step of the compute behind it.
+            `causes.split_windows`, ns.
         steps: one row per device and step that computes there: device step count total longest (ns) and the causes
             and parts of all its bubbles, ns, which add up to total.
         streams: `stream_waits`.
@@ -85,17 +85,25 @@ def bubble_report(trace: Trace, steps: Steps) -> BubbleReport:
 
 
 def _bubbles(compute: pd.DataFrame, steps: Steps) -> pd.DataFrame:
-    """The windows in which no step computes on a device, but the one behind each has begun to."""
+    """The windows in which no step computes on a device, but one that has begun to is not done.
+
+    Where several are not, the window belongs to the one that computes longest.
+    """
     compute = compute.sort_values(["device", "start"], kind="stable", ignore_index=True)
-    reach = compute.groupby("device")["end"].cummax().groupby(compute["device"]).shift(fill_value=_NEVER)
-    begun = compute.groupby(["device", "at"])["start"].transform("min")
-    found = compute[(compute["start"] > reach) & (begun < compute["start"])]
-    owner = steps.table.iloc[found["at"]]
+    devices = compute["device"]
+    compute["final"] = compute.groupby(["device", "at"])["end"].transform("max")
+    reach, final = (
+        compute.groupby("device")[c].cummax().groupby(devices).shift(fill_value=_NEVER) for c in ("end", "final")
+    )
+    leads = compute["at"].where(compute["final"] > final)
+    owner = leads.groupby(devices).ffill().groupby(devices).shift()
+    found = compute[(compute["start"] > reach) & (final > reach)]
+    step = steps.table.iloc[owner[found.index].astype("int64")]
     return pd.DataFrame({
-        "step": owner["step"].to_numpy(), "device": found["device"].to_numpy(), "start": reach[found.index].to_numpy(),
+        "step": step["step"].to_numpy(), "device": found["device"].to_numpy(), "start": reach[found.index].to_numpy(),
         "end": found["start"].to_numpy(), "correlation": found["correlation"].to_numpy(),
-        "process": found["process"].to_numpy(), "step_process": owner["process"].to_numpy(),
-        "step_thread": owner["thread"].to_numpy(),
+        "process": found["process"].to_numpy(), "step_process": step["process"].to_numpy(),
+        "step_thread": step["thread"].to_numpy(),
     })  # fmt: skip
 
 

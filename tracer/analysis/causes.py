@@ -138,7 +138,8 @@ def _with_thread(trace: Trace, call: NDArray[np.int64], windows: pd.DataFrame) -
 
 @dataclass(frozen=True)
 class _Near:
-    """What shares time with any window: calls (`letter`, `behind_copy`), copies, compute of steps and all, ranges."""
+    """What shares time with any window: calls (`letter`, `behind_copy`), copies, NVTX ranges, and compute of
+    the steps and of all, where it is of several devices, or processes."""
 
     api: pd.DataFrame
     copies: pd.DataFrame
@@ -156,13 +157,13 @@ class _Near:
         on_device, on_thread = ["start", "end", "device", "process"], ["start", "end", "process", "thread"]
         api = near(trace["api"], [*on_thread, "correlation", "name"])
         ranges = near(trace["nvtx"], [*on_thread, "text", "domain", "kind"])
-        of_steps = near(compute, [*on_device, "at"])
+        of_steps = near(_if_several("device", compute)[0], [*on_device, "at"])
         owners = steps.table[["process", "thread"]].to_numpy()[of_steps["at"]]
         return cls(
             api.assign(letter=letters_of(api["name"]), behind_copy=_behind_copy(trace)[api.index]),
             pd.concat([near(trace[name], on_device) for name in ("memcpys", "memsets")], ignore_index=True),
             of_steps.assign(step_process=owners[:, 0], step_thread=owners[:, 1]),
-            pd.concat([near(trace[name], on_device) for name in COMPUTE_TABLES], ignore_index=True),
+            pd.concat([near(f, on_device) for f in _if_several("process", *(trace[n] for n in COMPUTE_TABLES))]),
             ranges[(ranges["kind"] != "mark") & ~ranges["domain"].isin(_NO_WORK)],
         )
 
@@ -174,6 +175,13 @@ class _Near:
         """Which rows are of that thread."""
         process, thread = windows["process"].iloc[0], windows["thread"].iloc[0]
         return np.asarray((frame["process"] == process) & (frame["thread"] == thread))
+
+
+def _if_several(column: str, *frames: pd.DataFrame) -> list[pd.DataFrame]:
+    """The frames, or nothing of them where all rows are of one device (or process) and so none of another."""
+    values = [frame[column].to_numpy() for frame in frames if len(frame)]
+    several = any((each != values[0][0]).any() for each in values)
+    return [frame if several else frame.iloc[:0] for frame in frames]
 
 
 def _covering(trace: Trace, near: _Near, windows: pd.DataFrame) -> Iterator[tuple[str, Spans]]:
