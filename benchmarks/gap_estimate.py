@@ -5,6 +5,7 @@ together); those of other programs, llama.cpp and a CuPy loop under nsys, are ne
 of ours are what `tracer.analysis.distortion.INFLATIONS` must hold. Bundled recordings are read; of passes that left
 only figures (gpu_gaps.json, run.json) there are the gap, its launch cause and the calls that the same run makes in it.
 The truth is the gap of the light pass; for other programs untraced period minus compute, or stamps of the GPU.
+Date, commit and machine of the result are those of the passes, from gpu_gaps.json.
 Usage: python benchmarks/gap_estimate.py [--json FILE]      needs no GPU
 """
 

@@ -17,6 +17,7 @@ from rich.text import Text
 from tracer import progress
 from tracer.analysis.bubbles import WAITS
 from tracer.analysis.causes import CAUSES, PART_NAMES
+from tracer.analysis.distortion import Estimate
 
 CAUSE_STYLES: Final = {
     "sync": "color(166)",
@@ -123,6 +124,7 @@ def show_info(facts: dict[str, Any]) -> None:
                 f"{number(facts['launches_per_token'])} launches",
                 "tokens/s": f"{untraced} untraced, {traced} as recorded",
                 "gap": gap + _distortion(facts["distortion"]),
+                **_estimated_row(facts["estimated_untraced_gap_us"]),
             }
         )
     )
@@ -189,7 +191,7 @@ def show_gaps(facts: dict[str, Any]) -> None:
             {
                 "gap": f"p50 {number(gap['p50'])} µs   p90 {number(gap['p90'])} µs   mean {number(gap['mean'])} µs"
                 + ("   (untraced, corrected)" if corrected else _distortion(facts["distortion"])),
-                **_untraced_row(facts),
+                **_estimated_row(facts["estimated_untraced_gap_us"]),
                 "over": f"{facts['gaps']} gaps between {facts['steps']} steps (from {facts['token_source']}), "
                 f"CUDA graphs traced: {facts['graph_trace']}",
             }
@@ -214,12 +216,8 @@ def show_gaps(facts: dict[str, Any]) -> None:
         _show_bubbles(console, facts["bubbles"])
 
 
-def _untraced_row(facts: dict[str, Any]) -> dict[str, str]:
-    found = facts["estimated_untraced_gap_us"]
-    if found is None or facts["untraced_gap_us"] is not None:
-        return {}
-    low, high = (number(found[name]) for name in ("low", "high"))
-    return {"untraced": f"p50 about {number(found['estimate'])} µs, 95 % interval {low} to {high} µs (estimated)"}
+def _estimated_row(estimate: dict[str, float] | None) -> dict[str, str]:
+    return {"untraced": f"{Estimate(**estimate)} (p50, estimated)"} if estimate else {}
 
 
 def _small(us: float) -> str:

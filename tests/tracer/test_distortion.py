@@ -14,7 +14,7 @@ from tests.tracer.handmade import decode_loop
 from tracer.analysis.distortion import COUNTED, FLOOR_US, INFLATIONS, Inflation, estimated_gap, is_estimable
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
-from tracer.commands import gaps
+from tracer.commands import gaps, info
 
 RESULT = Path(__file__).parents[2] / "benchmarks" / "results" / "gap_estimate.json"
 
@@ -27,7 +27,7 @@ def test_a_gap_loses_its_share_of_the_launch_and_a_cost_per_call() -> None:
     gap = table(gap=100_000, launch_call=40_000, launch_latency=10_000, graph_launch=1, calls=10)
     found = estimated_gap(gap, Inflation(launch_share=0.8, per_call_us=1.0, low=0.5, high=2.0))
     assert asdict(found) == {"estimate": 50.0, "low": 40.0 - FLOOR_US, "high": 55.0 + FLOOR_US}
-    assert str(found) == "50 µs [39, 56]"
+    assert str(found) == "about 50.0 µs, 95 % interval 39.0 to 56.0 µs"
 
 
 def test_an_eager_launch_is_a_call_like_others() -> None:
@@ -83,8 +83,9 @@ def test_the_command_shows_the_estimate_where_no_rate_is_known(tmp_path: Path) -
     path = str(tmp_path / "alone.sqlite")
     tracer.write(trace, path)
     text = CliRunner().invoke(gaps, [path]).output
-    assert "p50 about 89.8 µs, 95 % interval 72.9 to 104.9 µs" in text
+    assert "about 89.8 µs, 95 % interval 72.9 to 104.9 µs (p50, estimated)" in text
     assert "estimated" not in CliRunner().invoke(gaps, [path, *rate]).output
+    assert "untraced about 89.8 µs" in " ".join(CliRunner().invoke(info, [path]).output.split())
     facts = json.loads(CliRunner().invoke(gaps, [path, "--json"]).stdout)
     assert {k: round(v, 1) for k, v in facts["estimated_untraced_gap_us"].items()} == {
         "estimate": 89.8, "low": 72.9, "high": 104.9,

@@ -68,7 +68,7 @@ class Estimate:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.estimate:.0f} µs [{self.low:.0f}, {self.high:.0f}]"
+        return f"about {self.estimate:.1f} µs, 95 % interval {self.low:.1f} to {self.high:.1f} µs"
 
 
 def estimated_gap(table: pd.DataFrame, inflation: Inflation) -> Estimate:

@@ -49,7 +49,7 @@ class GapReport:
             span), None if unknown or if tracing stretched the compute beyond that. Of node-level traces a lower
             bound, because the compute is stretched a little.
         estimated: the median gap without tracing, estimated from the recording alone (`tracer.analysis.distortion`);
-            None where nothing was traced, or nothing can be said.
+            None where nothing was traced, the untraced gap is known exactly, or nothing can be said.
         warning: what a reader must know, or None.
     """
 
@@ -110,7 +110,8 @@ def gap_report(trace: Trace, steps: Steps, untraced_tokens_per_s: float | None =
     level = graph_trace_level(compute, trace)
     known = untraced_tokens_per_s
     untraced = None if is_light or known is None else _untraced(table, known)
-    estimated = None if is_light else estimate_of(table, level, len(trace["memcpys"]) > 0)
+    exact = is_light or (untraced is not None and level != "node")
+    estimated = None if exact else estimate_of(table, level, len(trace["memcpys"]) > 0)
     mean_us = table[[*CAUSES, *PART_COLUMNS]].mean() / 1e3
     return GapReport(
         table=table.drop(columns=["this_start", "next_start"]),
@@ -123,7 +124,7 @@ def gap_report(trace: Trace, steps: Steps, untraced_tokens_per_s: float | None =
         distortion=1.0 if is_light else (period_us * known / 1e6 if known else None),
         untraced_gap_us=untraced,
         estimated=estimated,
-        warning=None if is_light else _warning(untraced, estimated, level),
+        warning=None if is_light else _warning(untraced, level),
     )
 
 
@@ -171,11 +172,10 @@ def _untraced(table: pd.DataFrame, tokens_per_s: float) -> dict[str, float] | No
     return _statistics(np.maximum(gaps, 0)) if np.median(gaps) > 0 else None
 
 
-def _warning(untraced: dict[str, float] | None, estimated: Estimate | None, level: str) -> str:
-    if untraced is not None:
+def _warning(untraced: dict[str, float] | None, level: str) -> str:
+    if untraced is None:
+        remedy = "give --untraced-tokens-per-s with the engine's own benchmark figure to correct it"
+    else:
         least = "at least " if level == "node" else ""
-        return f"{INFLATION_WARNING}; without it the gap is {least}{untraced['p50']:.1f} µs (p50)"
-    remedy = "give --untraced-tokens-per-s with the engine's own benchmark figure to correct it"
-    if estimated is None:
-        return f"{INFLATION_WARNING}; {remedy}"
-    return f"{INFLATION_WARNING}; without it p50 is estimated as {estimated}; {remedy}"
+        remedy = f"without it the gap is {least}{untraced['p50']:.1f} µs (p50)"
+    return f"{INFLATION_WARNING}; {remedy}"
