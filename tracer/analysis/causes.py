@@ -74,14 +74,15 @@ PARTS: Final = {
 
 A sync waits until the last activity of its stream (of its process, where the stream is unknown) that ends inside it; a
 copy of which the trace has no device record counts as running for the whole call. `launch_queued`: the device, not the
-host, takes that time. `host_compute` lies in NVTX ranges `split N: host` (or cpu). `host_lock`: the thread makes no
-call while another thread of its process is inside an NVTX range of its own; that it waits for it is a guess.
+host, takes that time. `host_compute` lies in the NVTX ranges `split N: host` that our executor sets. `host_lock`: the
+thread makes no call while another thread of its process is inside an NVTX range of its own; that it waits for it is a
+guess.
 """
 
 PART_NAMES: Final = {part: name for parts in PARTS.values() for part, name in parts.items()}
 PART_COLUMNS: Final = list(PART_NAMES)
 
-_HOST_COMPUTE: Final = r"split \d+: (?:host|cpu)\b"
+_HOST_COMPUTE: Final = r"split \d+: host$"
 _NO_WORK: Final = PROFILER_DOMAINS - {"cpu_op", "python_function"}
 
 Spans = tuple[NDArray[np.int64], NDArray[np.int64]]
