@@ -141,8 +141,35 @@ def kv_streams(found: dict[str, Any]) -> Iterator[str]:
     yield table(["sequences", "prompt", "`unified`, tokens/s (cells)", "`streams`", "streams / unified"], rows)
 
 
+def gap_estimate(found: dict[str, Any]) -> Iterator[str]:
+    estimated = [row for row in found["rows"] if row["estimate"]]
+    held, others = ([row["holds"] for row in estimated if row["ours"] == ours] for ours in (True, False))
+    yield (
+        "The untraced gap estimated from each traced recording alone, and what was measured without a profiler, in µs. "
+        "Ours are estimated with constants fitted to the other runs, those of other programs with constants fitted to "
+        f"ours. The 95 % interval holds {sum(held)} of {len(held)} of ours and {sum(others)} of {len(others)} of other "
+        "programs. *no copies*: a pass that does not record the device's copies. No estimate is made where the gap is "
+        "mostly compute of the host or of another GPU."
+    )
+    names = {"launch_share": 3, "per_call_us": 2, "low": 2, "high": 2}
+    yield table(
+        ["level", "share of the graph launch that is tracing", "per call in the gap, µs", "low", "high"],
+        [[c["level"], *(f"{c[name]:.{digits}f}" for name, digits in names.items())] for c in found["constants"]],
+    )
+    rows = []
+    for row in found["rows"]:
+        shown = "–"
+        if row["estimate"]:
+            shown = "{estimate:,.1f} [{low:,.1f}, {high:,.1f}]".format(**row["estimate"])
+        inside = {True: "yes", False: "no", None: "–"}[row.get("holds")]
+        figures = (f"{row[name]:,.1f}" for name in ("traced_us", "truth_us"))
+        rows.append([f"`{row['run']}`", row["by"], row["level"], *figures, shown, inside])
+    yield table(["recording", "by", "level", "as recorded", "measured untraced", "estimate", "inside"], rows)
+
+
 SECTIONS: Final[Sequence[tuple[str, str, Callable[[dict[str, Any]], Iterator[str]]]]] = (
     ("The gap under each strategy", "gpu_gaps", gaps),
+    ("The gap estimated from a traced recording", "gap_estimate", gap_estimate),
     ("Branches of a token on several streams", "gpu_concurrency", concurrency),
     ("Layers on the host", "gpu_hybrid_llama-1.1b", placements),
     ("Experts on the host", "gpu_hybrid_moe-7b", placements),

@@ -186,18 +186,31 @@ def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: S
 @trace_options
 @untraced_option
 @table_option(
-    "one row per gap, as recorded: the step before it, device, and in ns start, end, gap and its causes sync, "
-    "copy, launch, host and other (process or thread), which add up to gap"
+    "one row per gap, as recorded: the step before it, device, and in ns start, end, gap, its causes sync, copy, "
+    "launch, host and other (process or thread), which add up to gap, and the parts of each, such as sync_wait; "
+    "calls counts the CUDA calls in it, graph_launch is 1 where a CUDA graph ends it"
 )
+@click.option("--bubbles", "inside", is_flag=True, help="Also the idle time inside the steps, and of each stream.")
 def gaps(
-    path: Path, within: str | None, bounds: Bounds, as_json: bool, untraced_tokens_per_s: float | None, save: Save
+    path: Path,
+    within: str | None,
+    bounds: Bounds,
+    as_json: bool,
+    untraced_tokens_per_s: float | None,
+    save: Save,
+    inside: bool,
 ) -> None:
     """How long the device idles between tokens, and what that time is made of.
 
+    Of a recording made under a profiler the untraced gap is estimated, with a 95 % interval; it is exact with the
+    engine's own rate.
+
     \b
-    Example:
+    Examples:
       intertoken gaps llama1b-sccc-graph.sqlite --untraced-tokens-per-s 748.7
+      intertoken gaps llama1b-sccc-node.sqlite --bubbles
     """
+    from tracer.analysis.bubbles import bubble_report
     from tracer.analysis.gaps import gap_report
 
     trace, steps = load(path, within, bounds)
@@ -208,6 +221,7 @@ def gaps(
         "schema": "intertoken.gaps/1",
         "gap_us": shown.gap_us,
         "causes_us": shown.causes_us,
+        "parts_us": shown.parts_us,
         "steps": len(steps),
         "gaps": len(found.table),
         "graph_trace": found.graph_trace,
@@ -216,9 +230,11 @@ def gaps(
         "compute_us": found.compute_us,
         "traced_gap_us": found.gap_us,
         "untraced_gap_us": found.untraced_gap_us,
+        "estimated_untraced_gap_us": asdict(found.estimated) if found.estimated else None,
         "token_source": steps.source,
         "warning": shown.warning,
     }
+    facts |= {"bubbles": bubble_report(trace, steps).records()} if inside else {}
     unused = ["nothing was traced, so --untraced-tokens-per-s changes nothing"] if found.warning is None else []
     emit(as_json, facts, report.show_gaps, trace.notes + (unused if untraced_tokens_per_s else []))
 

@@ -62,6 +62,15 @@ def covered(starts: ArrayLike, ends: ArrayLike, window_starts: ArrayLike, window
     return np.asarray(cover_up_to(np.maximum(upper, lower)) - cover_up_to(lower), dtype=np.int64)
 
 
+def touching(starts: ArrayLike, ends: ArrayLike, windows: tuple[Ints, Ints]) -> NDArray[np.bool_]:
+    """Which of the intervals share time with any of the windows, which `union` has made disjoint and sorted."""
+    first, last = windows
+    if len(first) == 0:
+        return np.zeros(len(_int64(starts)), dtype=bool)
+    at = np.searchsorted(first, _int64(ends), side="left") - 1  # the last window that starts before the end
+    return np.asarray((at >= 0) & (last[at] > _int64(starts)))
+
+
 def depth_changes(starts: ArrayLike, ends: ArrayLike) -> tuple[Ints, Ints]:
     """Where the number of open intervals changes: (times, depth from that time on), times strictly increasing."""
     first, last = _int64(starts), _int64(ends)

@@ -15,6 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tracer import progress
+from tracer.analysis.bubbles import WAITS
+from tracer.analysis.causes import CAUSES, PART_NAMES
+from tracer.analysis.distortion import Estimate
 
 CAUSE_STYLES: Final = {
     "sync": "color(166)",
@@ -126,6 +129,7 @@ def show_info(facts: dict[str, Any]) -> None:
                 f"{number(facts['launches_per_token'])} launches",
                 "tokens/s": f"{untraced} untraced, {traced} as recorded",
                 "gap": gap + _distortion(facts["distortion"]),
+                **_estimated_row(facts["estimated_untraced_gap_us"]),
             }
         )
     )
@@ -192,6 +196,7 @@ def show_gaps(facts: dict[str, Any]) -> None:
             {
                 "gap": f"p50 {number(gap['p50'])} µs   p90 {number(gap['p90'])} µs   mean {number(gap['mean'])} µs"
                 + ("   (untraced, corrected)" if corrected else _distortion(facts["distortion"])),
+                **_estimated_row(facts["estimated_untraced_gap_us"]),
                 "over": f"{facts['gaps']} gaps between {facts['steps']} steps (from {facts['token_source']}), "
                 f"CUDA graphs traced: {facts['graph_trace']}",
             }
@@ -201,12 +206,42 @@ def show_gaps(facts: dict[str, Any]) -> None:
     total = sum(causes.values()) or 1.0
     for name, us in causes.items():
         line = Text("█ ", style=CAUSE_STYLES.get(name, ""))
-        line.append(f"{name:<22}{number(us):>8} µs  {us / total:>4.0%}", style="default")
+        line.append(f"{name:<50}{number(us):>8} µs  {us / total:>4.0%}", style="default")
         console.print(line)
+        for part, part_us in facts["parts_us"][name].items():
+            if part_us:
+                console.print(
+                    Text(f"    {PART_NAMES[part]:<48}{_small(part_us):>8} µs  {part_us / total:>4.0%}", "dim")
+                )
     if corrected:
         recorded = f"{number(facts['traced_gap_us']['p50'])} µs{_distortion(facts['distortion'])}"
         console.print(Text(f"as recorded: p50 {recorded}; the causes keep their recorded proportions", "dim"))
     _warn(console, facts["warning"])
+    if "bubbles" in facts:
+        _show_bubbles(console, facts["bubbles"])
+
+
+def _estimated_row(estimate: dict[str, float] | None) -> dict[str, str]:
+    return {"untraced": f"{Estimate(**estimate)} (p50, estimated)"} if estimate else {}
+
+
+def _small(us: float) -> str:
+    """A time as a figure that is not 0."""
+    return number(us) if us >= 0.05 else f"{us:.3f}"
+
+
+def _show_bubbles(console: Console, facts: dict[str, Any]) -> None:
+    headings = {
+        "device": "device", "count": "bubbles a step", "total_us": "µs a step", "longest_us": "longest µs",
+        **{f"{cause}_us": cause for cause in CAUSES},
+    }  # fmt: skip
+    console.print(Text("\nbubbles, inside the steps (causes in µs a step):"))
+    console.print(table_of(facts["devices"], headings))
+    console.print(Text("\nstreams, idle inside a step (µs a step), and for what:"))
+    waits = {f"{wait}_us": name for wait, name in WAITS.items()}
+    rows = [row | {"waits_on": None if row["waits_on"] < 0 else row["waits_on"]} for row in facts["streams"]]
+    headings = {"device": "device", "stream": "stream", "idle_us": "idle", **waits, "waits_on": "mostly on stream"}
+    console.print(table_of(rows, headings))
 
 
 def show_streams(facts: dict[str, Any]) -> None:

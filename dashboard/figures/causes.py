@@ -20,7 +20,7 @@ CAUSE_COLOURS: Final = {
     "host": COLOURS["host"],
     "other process/thread": COLOURS["other"],
 }
-"""Cause, as `tracer.analysis.gaps.CAUSES` calls it -> colour; also the order of the stack."""
+"""Cause, as `tracer.analysis.causes.CAUSES` calls it -> colour; also the order of the stack."""
 
 _BAND = 58  # px per run
 _INSIDE = 0.055  # share of the axis below which a piece bears no figure
@@ -52,6 +52,8 @@ def causes_of(runs: Sequence[Run]) -> list[Causes]:
             notes.append(f"traced ({summary.graph_trace} level): inflated")
             if summary.untraced_gap_us is not None:
                 notes.append(f"untraced {microseconds(summary.untraced_gap_us)}")
+            elif summary.estimated_untraced_gap_us is not None:
+                notes.append(f"untraced {summary.estimated_untraced_gap_us}")
         if summary.distortion is not None and summary.distortion != 1.0:
             notes.append(f"distortion {summary.distortion:.2f}")
         found.append(Causes(run.name, summary.causes_us, " · ".join(notes)))

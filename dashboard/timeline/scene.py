@@ -14,7 +14,7 @@ from dashboard.timeline.layout import Panel, panels
 from dashboard.timeline.marks import Window, connectors, marks_of
 from dashboard.units import duration
 from dashboard.view import View
-from tracer.analysis.gaps import CAUSES
+from tracer.analysis.causes import CAUSES
 
 _MOST_MARKS = 3600  # in one figure: what a browser redraws without a stutter
 _MOST_GAPS = 150

@@ -16,7 +16,7 @@ from executor.run import execute
 from executor.run_directory import write_run
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import formats
-from tracer.analysis.gaps import CAUSES
+from tracer.analysis.causes import CAUSES
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tracer import formats
+from tracer.analysis.bubbles import bubble_report
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.streams import stream_report
 from tracer.analysis.summary import summarise
@@ -65,7 +66,7 @@ def analyse(trace: Trace) -> None:
     except TraceError:
         steps = None
     else:
-        analyses += [sync_report, gap_report]
+        analyses += [sync_report, gap_report, bubble_report]
     for analysis in analyses:
         try:
             report = analysis(trace, steps)

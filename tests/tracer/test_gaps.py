@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from tests.tracer.handmade import THREAD, Script
 from tracer import Trace
-from tracer.analysis.gaps import CAUSES, GapReport, gap_report
+from tracer.analysis.causes import CAUSES
+from tracer.analysis.gaps import GapReport, gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError, TraceError
 

@@ -5,7 +5,8 @@ import pytest
 import tracer
 from tests.recordings import CUPY_RUNS, LLAMA, SAMPLES, SIX
 from tracer import Trace
-from tracer.analysis.gaps import CAUSES, gap_report
+from tracer.analysis.causes import CAUSES
+from tracer.analysis.gaps import gap_report
 from tracer.analysis.streams import stream_report
 from tracer.analysis.summary import summarise
 from tracer.analysis.syncs import sync_report

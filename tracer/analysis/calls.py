@@ -7,7 +7,7 @@ Names are matched without vendor prefix and version suffix (`cudaStreamSynchroni
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, cast
 
 import numpy as np
@@ -35,6 +35,11 @@ _RULES: Final = (
     (re.compile(r"streambegincapture.*"), _BEGIN_CAPTURE),
     (re.compile(r"streamendcapture"), _END_CAPTURE),
 )
+_SETUP: Final = re.compile(r"graph.*|stream(begin|end|update)capture.*")
+_ALLOCATION: Final = re.compile(
+    r"(m?alloc|free).*|host(alloc|malloc|free|register|unregister)"
+    r"|mem(alloc|free|hostalloc|hostregister|hostunregister|create|release|map|unmap|address|setaccess|pool).*"
+)
 _AFFIXES: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])|(_v\d+|_pt[sd]z?|_ptds|_ptsz)+$")
 
 
@@ -45,9 +50,35 @@ def letter(name: str) -> str:
         >>> letter("cudaMemcpyAsync_v3020"), letter("cuLaunchKernel"), letter("cudaMalloc_v3020")
         ('a', 'g', '')
     """
-    plain = _AFFIXES.sub("", name).casefold()
-    found = next((value for rule, value in _RULES if rule.fullmatch(plain)), "")
-    return found
+    plain = _plain(name)
+    return next((value for rule, value in _RULES if rule.fullmatch(plain)), "")
+
+
+def _plain(name: str) -> str:
+    return _AFFIXES.sub("", name).casefold()
+
+
+def is_setup(name: str) -> bool:
+    """Whether a call builds, instantiates, updates, uploads or destroys a CUDA graph."""
+    plain = _plain(name)
+    return _SETUP.fullmatch(plain) is not None and not plain.startswith("graphlaunch")
+
+
+def is_allocation(name: str) -> bool:
+    """Whether a call allocates, registers, maps or frees memory, of device or host.
+
+    Example:
+        >>> is_allocation("cudaMallocAsync_v11020"), is_allocation("cuMemHostRegister_v2"), is_allocation("cuMemsetD8")
+        (True, True, False)
+    """
+    return _ALLOCATION.fullmatch(_plain(name)) is not None
+
+
+def rows_named(names: pd.Series, chosen: Callable[[str], bool]) -> NDArray[np.bool_]:
+    """Which rows of a categorical name column have a name that is chosen; one look at each distinct name."""
+    if not len(names):
+        return np.zeros(0, dtype=bool)
+    return np.asarray(np.array([chosen(str(name)) for name in names.cat.categories])[names.cat.codes.to_numpy()])
 
 
 def letters_of(names: pd.Series) -> NDArray[np.str_]:

@@ -1,21 +1,12 @@
 """The inter-token gap and what it is made of.
 
 Gap of step n on a device: start of the first compute activity of step n+1 minus end of the last compute activity of
-step n; 0 where they overlap. Copies are not compute. Its causes add up to it exactly, because each is the part of the
-gap covered by one set of intervals and by none before it:
-
-1. `copy`    the device copies or fills
-2. `launch`  the launching thread is inside a launch call, or between the return of the call that launches the first
-             compute of step n+1 and that compute's start
-3. `copy`    the launching thread is inside a copy call
-4. `sync`    the launching thread is inside a sync call
-5. `other process/thread`  another thread is inside a CUDA call, or another process computes on the device
-6. `host`    everything else on the launching thread
+step n; 0 where they overlap. Copies are not compute. Its causes and their parts (`tracer.analysis.causes`) add up to
+it exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,11 +14,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, letters_of
-from tracer.analysis.tokens import Steps, launch_rows, step_compute, step_spans
+from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS, split_windows
+from tracer.analysis.distortion import Estimate, estimate_of
+from tracer.analysis.tokens import Steps, step_compute, step_spans
 from tracer.errors import EmptyTraceError, TraceError
-from tracer.intervals import covered
-from tracer.schema import COMPUTE_TABLES, MISSING
+from tracer.schema import MISSING
 from tracer.trace import Trace
 
 LOWER_BOUND_WARNING: Final = (
@@ -35,20 +26,9 @@ LOWER_BOUND_WARNING: Final = (
     "a graph-level recording gives it closer"
 )
 
-CAUSES: Final = {
-    "sync": "sync",
-    "copy": "copy",
-    "launch": "launch",
-    "host": "host",
-    "other": "other process/thread",
-}
-"""Column of `GapReport.table` -> the cause's name."""
-
 INFLATION_WARNING: Final = (
     "recorded under a profiler, which inflates the gap (seen: about 2 times at graph level, 4-5 times at node level)"
 )
-
-Spans = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -56,10 +36,11 @@ class GapReport:
     """The gaps of a trace.
 
     Attributes:
-        table: one row per gap: step device start end gap and one column per key of `CAUSES`, all ns; the causes add
-            up to gap. start is the end of the step's last compute.
+        table: one row per gap: step device start end gap and the columns of `causes.split_windows`, ns: causes add up
+            to gap, parts to their cause. start is the end of the step's last compute.
         gap_us: p50, p90 and mean, µs; corrected if `corrected`.
         causes_us: cause's name -> mean, µs; they add up to the mean gap.
+        parts_us: cause's name -> its parts' columns (`causes.PARTS`) -> mean, µs; they add up to the cause.
         graph_trace: "node", "graph" or "none": how CUDA graphs were traced.
         period_us: median time from a step's first compute to the next one's, traced.
         compute_us: median time from a step's first compute to the end of its last, traced.
@@ -67,21 +48,25 @@ class GapReport:
         untraced_gap_us: p50, p90, mean as they would be without tracing (1/tokens per second - the step's compute
             span), None if unknown or if tracing stretched the compute beyond that. Of node-level traces a lower
             bound, because the compute is stretched a little.
+        estimated: the median gap without tracing, estimated from the recording alone (`tracer.analysis.distortion`);
+            None where nothing was traced, the untraced gap is known exactly, or nothing can be said.
         warning: what a reader must know, or None.
     """
 
     table: pd.DataFrame
     gap_us: dict[str, float]
     causes_us: dict[str, float]
+    parts_us: dict[str, dict[str, float]]
     graph_trace: str
     period_us: float
     compute_us: float
     distortion: float | None
     untraced_gap_us: dict[str, float] | None
+    estimated: Estimate | None
     warning: str | None
 
     def corrected(self) -> GapReport:
-        """The same with `gap_us` and `causes_us` as they would be without tracing.
+        """The same with `gap_us`, `causes_us` and `parts_us` as they would be without tracing.
 
         The causes keep their traced proportions: how much tracing adds to each is not known from one rate.
 
@@ -99,8 +84,9 @@ class GapReport:
         mean = self.gap_us["mean"]
         scale = self.untraced_gap_us["mean"] / mean if mean > 0 else 0.0
         causes = {name: value * scale for name, value in self.causes_us.items()}
+        parts = {cause: {p: us * scale for p, us in inner.items()} for cause, inner in self.parts_us.items()}
         warning = LOWER_BOUND_WARNING if self.graph_trace == "node" else None
-        return replace(self, gap_us=self.untraced_gap_us, causes_us=causes, warning=warning)
+        return replace(self, gap_us=self.untraced_gap_us, causes_us=causes, parts_us=parts, warning=warning)
 
 
 def gap_report(trace: Trace, steps: Steps, untraced_tokens_per_s: float | None = None) -> GapReport:
@@ -116,8 +102,7 @@ def gap_report(trace: Trace, steps: Steps, untraced_tokens_per_s: float | None =
         EmptyTraceError: no two steps of one group follow each other on a device.
     """
     compute = step_compute(trace, steps)
-    spans = step_spans(trace, steps, compute)
-    table = gap_table(trace, spans)
+    table = gap_table(trace, steps, compute)
     if not len(table):
         raise EmptyTraceError(f"no gap: {len(steps)} token step(s), none followed by another with kernels of its own")
     period_us = float((table["next_start"] - table["this_start"]).median() / 1e3)
@@ -125,22 +110,27 @@ def gap_report(trace: Trace, steps: Steps, untraced_tokens_per_s: float | None =
     level = graph_trace_level(compute, trace)
     known = untraced_tokens_per_s
     untraced = None if is_light or known is None else _untraced(table, known)
+    exact = is_light or (untraced is not None and level != "node")
+    estimated = None if exact else estimate_of(table, level, len(trace["memcpys"]) > 0)
+    mean_us = table[[*CAUSES, *PART_COLUMNS]].mean() / 1e3
     return GapReport(
         table=table.drop(columns=["this_start", "next_start"]),
         gap_us=_statistics(table["gap"].to_numpy()),
-        causes_us={name: float(table[column].mean() / 1e3) for column, name in CAUSES.items()},
+        causes_us={name: float(mean_us[column]) for column, name in CAUSES.items()},
+        parts_us={CAUSES[cause]: {p: float(mean_us[p]) for p in parts} for cause, parts in PARTS.items()},
         graph_trace=level,
         period_us=period_us,
         compute_us=float((table["start"] - table["this_start"]).median() / 1e3),
         distortion=1.0 if is_light else (period_us * known / 1e6 if known else None),
         untraced_gap_us=untraced,
+        estimated=estimated,
         warning=None if is_light else _warning(untraced, level),
     )
 
 
-def gap_table(trace: Trace, spans: pd.DataFrame) -> pd.DataFrame:
+def gap_table(trace: Trace, steps: Steps, compute: pd.DataFrame) -> pd.DataFrame:
     """One row per gap with its causes; see `GapReport.table`. Also this_start and next_start, the two steps' starts."""
-    spans = spans.sort_values(["device", "group", "step"], kind="stable")
+    spans = step_spans(trace, steps, compute).sort_values(["device", "group", "step"], kind="stable")
     first, second = spans.iloc[:-1].reset_index(drop=True), spans.iloc[1:].reset_index(drop=True)
     follows = (
         (first["device"] == second["device"])
@@ -159,88 +149,9 @@ def gap_table(trace: Trace, spans: pd.DataFrame) -> pd.DataFrame:
         }
     )
     table["gap"] = table["end"] - table["start"]
-    causes = pd.DataFrame(0, index=table.index, columns=list(CAUSES), dtype="int64")
-    launching = launch_rows(trace, second)
-    threads = _launch_threads(trace, launching, second)
-    for device, process, thread in sorted(set(zip(table["device"], threads[0], threads[1], strict=True))):
-        rows = np.flatnonzero((table["device"] == device) & (threads[0] == process) & (threads[1] == thread))
-        window = (table["start"].to_numpy()[rows], table["end"].to_numpy()[rows])
-        latency = _launch_latency(trace, launching[rows], window[1])
-        remaining = table["gap"].to_numpy()[rows].copy()
-        for cause, total in _coverage(trace, int(device), int(process), int(thread), latency, window):
-            causes.loc[rows, cause] += total
-            remaining -= total
-        causes.loc[rows, "host"] += remaining
+    behind = second[["correlation", "process", "step_process", "step_thread"]]
+    causes = split_windows(trace, steps, compute, pd.concat([table[["start", "end", "device"]], behind], axis=1))
     return pd.concat([table, causes], axis=1)
-
-
-def _coverage(
-    trace: Trace, device: int, process: int, thread: int, latency: Spans, window: Spans
-) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """(cause, ns in each gap that its set covers and no set before it did), in the order of the module's list."""
-    api = trace["api"]
-    letters = letters_of(api["name"])
-    mine = ((api["process"] == process) & (api["thread"] == thread)).to_numpy()
-    start, end = api["start"].to_numpy(), api["end"].to_numpy()
-
-    def calls(*kinds: str) -> Spans:
-        chosen = mine & np.isin(letters, kinds)
-        return start[chosen], end[chosen]
-
-    launch_calls = calls(LAUNCH, GRAPH_LAUNCH)
-    covering: list[tuple[str, Spans]] = [
-        ("copy", _device_copies(trace, device)),
-        (
-            "launch",
-            (np.concatenate((launch_calls[0], latency[0])), np.concatenate((launch_calls[1], latency[1]))),
-        ),
-        ("copy", calls(COPY, BLOCKING_COPY)),
-        ("sync", calls(SYNC)),
-        ("other", _others(trace, device, process, ~mine)),
-    ]
-    starts, ends = np.zeros(0, np.int64), np.zeros(0, np.int64)
-    before = np.zeros(len(window[0]), np.int64)
-    for cause, (first, last) in covering:
-        starts, ends = np.concatenate((starts, first)), np.concatenate((ends, last))
-        now = covered(starts, ends, *window)
-        yield cause, now - before
-        before = now
-
-
-def _launch_threads(
-    trace: Trace, launching: NDArray[np.int64], second: pd.DataFrame
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Process and thread that launched the step's first compute; the step's own where the trace lacks the call."""
-    api, found = trace["api"], launching >= 0
-    process, thread = (second[column].to_numpy().copy() for column in ("step_process", "step_thread"))
-    process[found] = api["process"].to_numpy()[launching[found]]
-    thread[found] = api["thread"].to_numpy()[launching[found]]
-    return process, thread
-
-
-def _launch_latency(trace: Trace, launching: NDArray[np.int64], compute_start: NDArray[np.int64]) -> Spans:
-    """From the start of each launch call to the start of the compute it launched."""
-    found = launching >= 0
-    return trace["api"]["start"].to_numpy()[launching[found]], compute_start[found]
-
-
-def _device_copies(trace: Trace, device: int) -> Spans:
-    parts = [t[t["device"] == device] for t in (trace["memcpys"], trace["memsets"])]
-    return _spans(parts)
-
-
-def _others(trace: Trace, device: int, process: int, elsewhere: NDArray[np.bool_]) -> Spans:
-    """Calls on other threads, and compute of other processes on this device."""
-    api = trace["api"][elsewhere]
-    parts = [api] + [
-        t[(t["device"] == device) & (t["process"] != process)] for t in (trace[name] for name in COMPUTE_TABLES)
-    ]
-    return _spans(parts)
-
-
-def _spans(parts: list[pd.DataFrame]) -> Spans:
-    starts, ends = (np.concatenate([part[column].to_numpy() for part in parts]) for column in ("start", "end"))
-    return starts, ends
 
 
 def graph_trace_level(compute: pd.DataFrame, trace: Trace) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracer import run_json
+from tracer.analysis.distortion import Estimate
 from tracer.analysis.gaps import GapReport, gap_report
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import Steps, find_steps
@@ -36,6 +37,7 @@ class Summary:
     gap_p50_us: float | None = None
     gap_p90_us: float | None = None
     untraced_gap_us: float | None = None
+    estimated_untraced_gap_us: Estimate | None = None
     syncs_per_token: float | None = None
     copies_per_token: float | None = None
     launches_per_token: float | None = None
@@ -113,6 +115,7 @@ def _gap_facts(report: GapReport) -> dict[str, Any]:
         "gap_p50_us": report.gap_us["p50"],
         "gap_p90_us": report.gap_us["p90"],
         "untraced_gap_us": report.untraced_gap_us["p50"] if known and report.untraced_gap_us else None,
+        "estimated_untraced_gap_us": report.estimated,
         "graph_trace": report.graph_trace,
         "distortion": report.distortion,
         "warning": report.warning,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, host_calls
 from tracer.analysis.signature import classify, compress, strategies_followed
 from tracer.analysis.tokens import Steps, was_traced
+from tracer.analysis.waits import last_ended
 from tracer.errors import EmptyTraceError
 from tracer.trace import Trace
 
@@ -166,18 +166,10 @@ def _waited_for(trace: Trace, calls: pd.DataFrame) -> tuple[NDArray[np.object_],
     """
     names = np.full(len(calls), "", dtype=object)
     until = np.full(len(calls), -1, dtype=np.int64)
-    is_sync = (calls["letter"] == SYNC).to_numpy()
+    is_sync = np.flatnonzero(calls["letter"] == SYNC)
     activities = trace.activities()[["process", "stream", "end", "name"]]
-    process_of, stream_of, end_of = (activities[column].to_numpy() for column in ("process", "stream", "end"))
-    name_of = activities["name"].array
-    for key, rows in calls[is_sync].groupby(["process", "stream"]).indices.items():
-        process, stream = cast("tuple[int, int]", key)
-        index = np.flatnonzero(is_sync)[rows]
-        mine = np.flatnonzero((process_of == process) & ((stream_of == stream) | (stream < 0)))
-        mine = mine[np.argsort(end_of[mine], kind="stable")]
-        ends = end_of[mine]
-        last = np.searchsorted(ends, calls["end"].to_numpy()[index], side="right") - 1
-        waited = (last >= 0) & (ends[last] > calls["start"].to_numpy()[index]) if len(ends) else last >= 0
-        names[index[waited]] = np.asarray(name_of[mine[last[waited]]], dtype=object)
-        until[index[waited]] = ends[last[waited]]
+    last = last_ended(activities, calls.iloc[is_sync])
+    waited = last >= 0
+    names[is_sync[waited]] = np.asarray(activities["name"].array[last[waited]], dtype=object)
+    until[is_sync[waited]] = activities["end"].to_numpy()[last[waited]]
     return names, until

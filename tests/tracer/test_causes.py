@@ -1,0 +1,228 @@
+"""The parts of each cause of a gap, on traces whose every nanosecond is known."""
+
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tracer.handmade import PROCESS, THREAD, Script
+from tracer import Trace
+from tracer.analysis.bubbles import bubble_report
+from tracer.analysis.calls import is_allocation, is_setup
+from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS
+from tracer.analysis.gaps import gap_report
+from tracer.analysis.tokens import find_steps
+from tracer.errors import EmptyTraceError
+
+OTHER = THREAD + 1
+
+
+def idle(launch: tuple[int, int] = (1950, 2000)) -> Script:
+    """Compute ends at 1000 and goes on at 2000; its launch is the last thing before it, nothing else happens."""
+    script = Script()
+    script.range("token", 0, 1050)
+    script.range("token", 1050, 3000)
+    script.launch((10, 20), (30, 1000))
+    script.launch(launch, (2000, 2500))
+    return script
+
+
+def parts(script: Script | Trace) -> dict[str, int]:
+    """The parts of the first gap that are not 0, which add up to it and to their causes."""
+    trace = script.trace if isinstance(script, Script) else script
+    row = gap_report(trace, find_steps(trace)).table.iloc[0]
+    found = {name: int(row[name]) for name in PART_COLUMNS if row[name]}
+    assert sum(found.values()) == row["gap"]
+    assert all(sum(row[part] for part in inner) == row[cause] for cause, inner in PARTS.items())
+    return found
+
+
+def test_a_launch_is_its_call_and_the_way_to_the_first_kernel() -> None:
+    assert parts(idle((1800, 1900))) == {"host_code": 800, "launch_call": 100, "launch_latency": 100}
+
+
+def test_a_launch_made_while_the_device_computed_is_no_latency_of_the_host() -> None:
+    script = Script()
+    script.range("token", 0, 300)
+    script.range("token", 300, 3000)
+    script.launch((10, 20), (30, 1000))
+    script.launch((400, 450), (2000, 2500))
+    script.sync(500, 2600)
+    assert parts(script) == {"launch_queued": 1000}
+
+
+def test_a_kernel_may_begin_before_its_launch_call_returns() -> None:
+    assert parts(idle((1900, 2100))) == {"host_code": 900, "launch_call": 100}
+
+
+def test_a_copy_is_the_device_at_work_and_else_the_call() -> None:
+    script = idle()
+    script.copy((1100, 1150), (1130, 1180))
+    assert parts(script) == {"copy_device": 50, "copy_call": 30, "launch_call": 50, "host_code": 870}
+
+
+def test_a_sync_waits_then_returns_late_or_waits_for_nothing() -> None:
+    script = idle()
+    script.copy((1090, 1100), (1140, 1180))
+    script.sync(1110, 1250)  # waits 30 until the copy starts, the copy for 40, returns 70 later
+    script.sync(1300, 1320)
+    assert parts(script) == {
+        "copy_device": 40, "copy_call": 10, "sync_wait": 30, "sync_return": 70, "sync_idle": 20, "launch_call": 50,
+        "host_code": 780,
+    }  # fmt: skip
+
+
+def test_a_sync_of_another_stream_waits_for_nothing() -> None:
+    script = idle()
+    script.copy((1090, 1100), (1140, 1180), stream=8)
+    script.sync(1110, 1250, stream=7)
+    assert parts(script)["sync_idle"] == 100
+    assert "sync_return" not in parts(script)
+
+
+def test_a_device_synchronisation_waits_for_any_stream() -> None:
+    script = idle()
+    script.copy((1090, 1100), (1140, 1180), stream=8)
+    script.call("cudaDeviceSynchronize_v3020", 1110, 1250)
+    assert parts(script)["sync_return"] == 70
+
+
+def test_the_sync_that_saw_the_step_end_returns_late() -> None:
+    script = idle()
+    script.sync(500, 1060)
+    assert parts(script) == {"sync_return": 60, "launch_call": 50, "host_code": 890}
+
+
+def test_where_the_device_s_copies_are_not_recorded_the_sync_behind_one_waits_to_its_end() -> None:
+    script = idle()
+    script.call("cudaMemcpyAsync_v3020", 900, 910)
+    script.sync(920, 1100)
+    script.sync(1200, 1210)
+    assert parts(script) == {"sync_wait": 100, "sync_idle": 10, "launch_call": 50, "host_code": 840}
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("cudaMalloc_v3020", "host_allocation"),
+        ("cudaFreeAsync_v11020", "host_allocation"),
+        ("cuMemHostRegister_v2", "host_allocation"),
+        ("hipHostMalloc", "host_allocation"),
+        ("cudaGraphInstantiate_v12000", "launch_setup"),
+        ("cudaGraphExecUpdate_v10020", "launch_setup"),
+        ("cudaGraphUpload_v10000", "launch_setup"),
+        ("cudaStreamEndCapture_v10000", "launch_setup"),
+        ("cudaEventRecord_v3020", "host_api"),
+        ("cudaMemGetInfo_v3020", "host_api"),
+    ],
+)
+def test_other_calls_by_what_they_do(name: str, part: str) -> None:
+    script = idle()
+    script.call(name, 1100, 1160)
+    assert parts(script) == {part: 60, "launch_call": 50, "host_code": 890}
+
+
+def test_fills_are_no_allocations_and_launches_no_setup() -> None:
+    assert not any(is_allocation(name) for name in ("cudaMemset_v3020", "cuMemsetD8Async", "cudaMemcpy_v3020"))
+    assert not any(is_setup(name) for name in ("cudaGraphLaunch_v10000", "cuGraphLaunch", "cudaLaunchKernel_v7000"))
+
+
+def test_other_threads_and_processes() -> None:
+    script = idle()
+    script.call("cudaMalloc_v3020", 1100, 1160, thread=OTHER)
+    script.kernel(1300, 1340, process=999)
+    assert parts(script) == {"other_thread": 60, "other_process": 40, "launch_call": 50, "host_code": 850}
+
+
+def test_another_thread_at_work_may_hold_a_lock() -> None:
+    script = idle()
+    script.range("collate", 1200, 1500, thread=OTHER)
+    script.call("cudaMalloc_v3020", 1450, 1550, thread=OTHER)
+    script.call("cudaMalloc_v3020", 1210, 1220)  # the launching thread is in a call of its own meanwhile
+    assert parts(script) == {
+        "host_lock": 240, "other_thread": 100, "host_allocation": 10, "launch_call": 50, "host_code": 600,
+    }  # fmt: skip
+
+
+def test_host_compute_is_seen_by_the_ranges_of_splits() -> None:
+    script = idle()
+    script.range("split 0: host", 1200, 1700)
+    script.range("split 1: cuda", 1700, 1800)
+    script.copy((1250, 1260), (1255, 1265))
+    assert parts(script) == {
+        "host_compute": 485,
+        "copy_device": 10,
+        "copy_call": 5,
+        "launch_call": 50,
+        "host_code": 450,
+    }
+
+
+def test_another_device_computes_for_the_same_steps() -> None:
+    script = idle()
+    script.launch((1055, 1060), (1100, 1600), device=1)
+    script.sync(1100, 1650)
+    assert parts(script) == {"other_device": 500, "sync_return": 50, "launch_call": 55, "host_code": 395}
+
+
+def test_another_device_that_decodes_by_itself_is_no_part() -> None:
+    script = idle()
+    script.rows["nvtx"] += [
+        {"text": "token", "start": t, "end": t + 900, "process": 9, "thread": 9, "kind": "push/pop"}
+        for t in (1000, 2000)
+    ]
+    for t in (1000, 2000):
+        script.launch((t + 1, t + 5), (t + 50, t + 800), device=1, process=9, thread=9)
+    assert "other_device" not in parts(script)
+
+
+def test_the_report_has_the_parts_by_cause() -> None:
+    trace = idle((1800, 1900)).trace
+    found = gap_report(trace, find_steps(trace))
+    assert found.parts_us["launch"] == {
+        "launch_call": 0.1, "launch_latency": 0.1, "launch_queued": 0.0, "launch_setup": 0.0
+    }  # fmt: skip
+    assert {cause: pytest.approx(sum(inner.values())) for cause, inner in found.parts_us.items()} == found.causes_us
+
+
+SPAN = st.tuples(st.integers(0, 5000), st.integers(0, 400)).map(lambda s: (s[0], s[0] + s[1]))
+NAMES = [
+    "cudaMemcpyAsync_v3020", "cudaStreamSynchronize_v3020", "cudaMalloc_v3020", "cudaGraphLaunch_v10000",
+    "cudaGraphInstantiate_v12000", "cudaEventRecord_v3020",
+]  # fmt: skip
+
+
+@st.composite
+def disorder(draw: st.DrawFn) -> Trace:
+    """A few steps on two devices among calls, copies, ranges and kernels anywhere."""
+    script = Script()
+    for token in range(draw(st.integers(2, 5))):
+        script.range("token", token * 1000, token * 1000 + 900)
+        kernels = draw(st.lists(SPAN, min_size=1, max_size=3))
+        script.launch((token * 1000 + 1, token * 1000 + 30), *kernels, device=draw(st.integers(0, 1)))
+    threads = st.sampled_from([THREAD, OTHER])
+    for span in draw(st.lists(SPAN, max_size=12)):
+        script.call(draw(st.sampled_from(NAMES)), *span, thread=draw(threads))
+    for span in draw(st.lists(SPAN, max_size=4)):
+        script.copy((0, 1), span, stream=draw(st.integers(7, 8)))
+    for span in draw(st.lists(SPAN, max_size=4)):
+        script.range(draw(st.sampled_from(["split 0: host", "work"])), *span, thread=draw(threads))
+    for span in draw(st.lists(SPAN, max_size=3)):
+        script.kernel(*span, process=draw(st.sampled_from([PROCESS, 999])))
+    return script.trace
+
+
+@settings(max_examples=80)
+@given(disorder())
+def test_parts_add_up_to_causes_and_causes_to_the_gap_or_bubble(trace: Trace) -> None:
+    steps = find_steps(trace, pattern="token")
+    tables = [(bubble_report(trace, steps).table, "length")]
+    with suppress(EmptyTraceError):
+        tables.append((gap_report(trace, steps).table, "gap"))
+    for table, whole in tables:
+        assert (table[PART_COLUMNS] >= 0).to_numpy().all()
+        assert all((table[list(inner)].sum(axis=1) == table[cause]).all() for cause, inner in PARTS.items())
+        assert (table[list(CAUSES)].sum(axis=1) == table[whole]).all()
+        assert all(np.issubdtype(table[name].dtype, np.integer) for name in [*CAUSES, *PART_COLUMNS])
