@@ -151,7 +151,7 @@ def compare(base: Run, other: Run, *, basis: Basis | None = None, force: bool = 
         )
     notes = [f"not comparable, compared by force: {text}" for text in against]
     notes += dict.fromkeys(text for pair in pairs for text in cautions(*pair))
-    notes += [f"{r.name}: {r.gaps.warning}" for run in (base, other) for r in run.recordings if r.gaps.warning]
+    notes += _warnings([*base.recordings, *other.recordings])
     basis = best_basis([base, other]) if basis is None else basis
     paired = _paired(base, other)
     speedup, method, unit, units = _speedup(base, other, basis, paired)
@@ -181,6 +181,15 @@ def compare(base: Run, other: Run, *, basis: Basis | None = None, force: bool = 
         unit=unit,
         cautions=notes,
     )
+
+
+def _warnings(recordings: Sequence[Recording]) -> list[str]:
+    """What the gaps of the recordings warn of, each warning once."""
+    said: dict[str, list[str]] = {}
+    for recording in recordings:
+        if recording.gaps.warning:
+            said.setdefault(recording.gaps.warning, []).append(recording.name)
+    return [f"{', '.join(dict.fromkeys(names))}: {warning}" for warning, names in said.items()]
 
 
 def best_basis(runs: Sequence[Run]) -> Basis:
