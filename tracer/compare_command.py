@@ -59,30 +59,54 @@ def _rate(text: str) -> float:
     "first. Several repeats, joined by commas, give an interval.",
 )
 @click.option("--force", is_flag=True, help="Compare what is not comparable, and replace FILE.")
+@click.option("--scheduler", metavar="ADDRESS", help="With DIR: the Dask scheduler to use.  [default: this machine]")
 @click.option(
+    "--workers",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    help="With DIR: how many processes of this machine.  [default: one per core]",
+)
+@click.option(
+    "-o",
     "--table",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Also write a table, as FILE's suffix says (.csv or .parquet): one row per other run and figure: run, "
-    "figure, base, other, and estimate, low, high of their ratio (tokens/s) or difference.",
+    help="Also write a table, as FILE's suffix says (.csv or .parquet): one row per other run and figure: run, figure, "
+    "base, other, and estimate, low, high of their ratio (tokens/s) or difference. With DIR: one row per report and "
+    "device.",
 )
 def compare(
     paths: tuple[str, ...], as_json: bool, bounds: Bounds, ranges: tuple[str, ...], rates: tuple[Rates, ...],
-    force: bool, table: Path | None,
+    force: bool, scheduler: str | None, workers: int | None, table: Path | None,
 ) -> None:  # fmt: skip
     """Did it change? Runs against a base, with 95 % intervals.
 
     Each of BASE and OTHER is a recording, or several of the same configuration, joined by commas. Runs of another GPU,
     model or batch are refused.
 
+    DIR holds reports and runs at any depth, of several ranks maybe (rank3 in a path, or as the report says). They
+    are read on Dask, and one that cannot be read does not stop the others; the table of all goes to FILE.
+
     \b
     Examples:
       intertoken compare llama1b-sccc-graph llama1b-saaas-graph
       intertoken compare base-1,base-2,base-3 new-1,new-2,new-3
+      intertoken compare nightly/ -o results.parquet --workers 16
     """
-    if len(paths) < 2:
-        raise UsageError(f"{paths[0]}: what is it to be compared with? name a base and at least one other run")
     save = saver(table, force)
+    if len(paths) == 1:
+        directory = _directory(paths[0])
+        if len(ranges) > 1 or rates:
+            raise UsageError(
+                f"{directory}: of many reports --range is one, and untraced rates are those of their run.json"
+            )
+        from tracer.reports_command import compare_reports
+
+        compare_reports(directory, within=next(iter(ranges), None), bounds=bounds, scheduler=scheduler,
+                        workers=workers, as_json=as_json, save=save)  # fmt: skip
+        return
+    if scheduler is not None or workers is not None:
+        raise UsageError("--scheduler and --workers are for a directory of many reports")
     runs = _load(paths, bounds, ranges, rates)
     from tracer.analysis.compare import best_basis
     from tracer.analysis.compare import compare as compare_runs
@@ -104,6 +128,16 @@ def compare(
         ],
     }
     emit(as_json, facts, lambda _: show_comparison(base, found, basis), [])
+
+
+def _directory(path: str) -> Path:
+    """The one argument, if it holds reports."""
+    from tracer.formats import is_trace
+
+    directory = Path(path)
+    if not directory.is_dir() or is_trace(directory):
+        raise UsageError(f"{path}: what is it to be compared with? name another run, or a directory of reports alone")
+    return directory
 
 
 def _load(paths: Sequence[str], bounds: Bounds, ranges: Sequence[str], rates: Sequence[Rates]) -> list[Run]:

@@ -157,7 +157,13 @@ def _side_by_side(base: Run, comparisons: Sequence[Comparison], basis: Basis) ->
     between = "\n" if len(comparisons) > _BESIDE else "  "
 
     def add(label: str, own: Sequence[str], changes: Sequence[str]) -> None:
-        table.add_row(label, *(Text(f"{a}{between}{b}".rstrip()) for a, b in zip(own, ("", *changes), strict=True)))
+        table.add_row(
+            label,
+            *(
+                Text(f"{a}{between}{b if between == '  ' else b.replace(' [', between + '[')}".rstrip())
+                for a, b in zip(own, ("", *changes), strict=True)
+            ),
+        )
 
     add("tokens/s", [f"{f['tokens_per_s']:,.1f}" for f in facts], [_percent(c.speedup) for c in comparisons])
     for name in ("p50", "mean"):

@@ -26,7 +26,7 @@ from tracer.analysis.comparable import cautions, obstacles
 from tracer.analysis.compare_kernels import compare_kernels
 from tracer.analysis.estimates import Estimate, Floats, means, medians, needed, welch
 from tracer.analysis.gaps import CAUSES
-from tracer.analysis.recorded import COUNTS, Recording, Untraced
+from tracer.analysis.recorded import Recording, Untraced, counts_per_token
 from tracer.errors import UsageError
 
 Basis = Literal["untraced", "light", "traced"]
@@ -56,7 +56,7 @@ class Run:
     @property
     def counts(self) -> dict[str, float]:
         """Syncs, copies and launches per token: medians over the steps."""
-        return {kind: float(self.steps[kind].median()) for kind in COUNTS if kind in self.steps}
+        return counts_per_token(self.steps)
 
     @property
     def gap_us(self) -> dict[str, float]:

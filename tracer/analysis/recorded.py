@@ -65,8 +65,9 @@ class Recording:
         untraced: the rate without a profiler, None if unknown.
         gaps: the gaps, without tracing's inflation where the untraced rate is known (`corrected`).
         gap_error: half the 95 % interval of a corrected gap that comes from the untraced rate, µs; 0 if not corrected.
-        steps: index step; period, compute (first start to last end), busy (union of its kernels), gap, one column per
-            key of `CAUSES`, all µs and averaged over the devices; syncs, copies, launches. NaN where there is none.
+        device_steps: index (device, step); period, compute (first start to last end), busy (union of its kernels),
+            gap, one column per key of `CAUSES`, all µs; NaN where no step follows.
+        steps: index step; the same averaged over the devices; syncs, copies, launches.
         kernels: one row per step and kernel: step, name, blocks, calls, us.
         strategy, signature: as in `SyncReport`; None if the trace has no API calls.
     """
@@ -81,10 +82,16 @@ class Recording:
     gaps: GapReport
     corrected: bool
     gap_error: float
+    device_steps: pd.DataFrame
     steps: pd.DataFrame
     kernels: pd.DataFrame
     strategy: str | None
     signature: str | None
+
+
+def counts_per_token(steps: pd.DataFrame) -> dict[str, float]:
+    """Syncs, copies and launches per token: medians over `Recording.steps`; nothing where there are no API calls."""
+    return {kind: float(steps[kind].median()) for kind in COUNTS if kind in steps}
 
 
 def measure(
@@ -109,7 +116,7 @@ def measure(
     recorded = gap_report(trace, steps, step_rate)
     corrected = recorded.untraced_gap_us is not None
     compute = _step_compute(trace, steps)
-    table = _step_times(recorded, compute, step_spans(trace, steps, compute), step_rate if corrected else None)
+    times = _step_times(recorded, compute, step_spans(trace, steps, compute), step_rate if corrected else None)
     strategy, signature, counts = _calls(trace, steps)
     error = untraced.error if corrected and untraced is not None else None
     return Recording(
@@ -123,7 +130,8 @@ def measure(
         gaps=recorded.corrected() if corrected else recorded,
         corrected=corrected,
         gap_error=1e6 / step_rate * error if error is not None and step_rate else 0.0,
-        steps=table.join(counts, how="left"),
+        device_steps=times,
+        steps=times.groupby("step").mean().join(counts, how="left"),
         kernels=_kernels(compute),
         strategy=strategy,
         signature=signature,
@@ -156,7 +164,7 @@ def _conditions(trace: Trace, within: str | None) -> dict[str, str]:
 
 
 def _step_times(found: GapReport, compute: pd.DataFrame, spans: pd.DataFrame, step_rate: float | None) -> pd.DataFrame:
-    """Period, compute, busy, gap and causes per step; see `Recording.steps`."""
+    """Period, compute, busy, gap and causes per device and step; see `Recording.device_steps`."""
     spans = spans.sort_values(["device", "group", "ordinal"], kind="stable")
     spans["busy"] = _busy(compute, spans) / 1e3
     spans["compute"] = (spans["end"] - spans["start"]) / 1e3
@@ -169,7 +177,7 @@ def _step_times(found: GapReport, compute: pd.DataFrame, spans: pd.DataFrame, st
         scale = found.corrected().gap_us["mean"] / found.gap_us["mean"] if found.gap_us["mean"] > 0 else 0.0
         rows["gap"] = (1e6 / step_rate - rows["compute"]).clip(lower=0).where(rows["gap"].notna())
         rows[list(CAUSES)] *= scale
-    return pd.DataFrame(rows.drop(columns="device").groupby("step").mean())
+    return rows.set_index(["device", "step"])
 
 
 def _busy(compute: pd.DataFrame, spans: pd.DataFrame) -> NDArray[np.int64]:
