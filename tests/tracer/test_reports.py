@@ -118,11 +118,11 @@ def test_a_table_of_nothing_but_problems_can_be_written(tmp_path: Path) -> None:
 
 
 def test_a_killed_worker_loses_no_report(tmp_path: Path) -> None:
-    """Two hundred reports on two processes, one of which is killed midway; every other report is damaged."""
+    """Two hundred reports on two processes, one of which is killed midway; three in four are damaged (and quick)."""
     first = report(tmp_path / "rank0")
-    for rank in range(2, 200, 2):
+    for rank in range(4, 200, 4):
         shutil.copytree(first, tmp_path / f"rank{rank}")
-    broken = [damaged(tmp_path / f"rank{rank}.sqlite").name for rank in range(1, 200, 2)]
+    broken = [damaged(tmp_path / f"rank{rank}.sqlite").name for rank in range(200) if rank % 4]
     killed: list[int] = []
     with connected(None, 2) as client:
         processes = client.run(os.getpid)
