@@ -18,6 +18,7 @@ Examples:
   intertoken run -o runs                           record every strategy on the CPU backend
   intertoken syncs rep.sqlite                      which syncs a token makes
   intertoken gaps rep.sqlite --untraced-tokens-per-s 748.7
+  intertoken compare base.sqlite new.sqlite        did it change, with intervals
   intertoken dashboard runs rep.sqlite             see them side by side
 \b
 Tab completion (bash): eval "$(_INTERTOKEN_COMPLETE=bash_source intertoken)"

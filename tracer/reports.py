@@ -58,10 +58,17 @@ def _below(directory: Path) -> Iterator[Path]:
     for entry in entries:
         if entry.suffix == ".nsys-rep" and entry.with_suffix("") in stems:
             continue
-        if formats.is_trace(entry) or (entry / "run.json").is_file():
+        if _is_report(entry):
             yield entry
         elif entry.is_dir() and not entry.is_symlink() and os.access(entry, os.R_OK | os.X_OK):
             yield from _below(entry)
+
+
+def _is_report(path: Path) -> bool:
+    try:
+        return formats.is_trace(path) or (path / "run.json").is_file()
+    except OSError:  # reading it says what is wrong
+        return True
 
 
 def report_rows(

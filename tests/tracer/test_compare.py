@@ -63,6 +63,13 @@ def test_a_difference_that_is_not_shown_says_how_many_steps_would_show_it() -> N
     assert found.needed > 60
 
 
+def test_too_few_steps_show_nothing() -> None:
+    found = compare(run_of([2000] * 2), run_of([1000] * 2))
+    assert found.speedup == Estimate(2.0)
+    assert (found.verdict, found.method) == ("no interval", "only 2 periods")
+    assert set(found.kernels["verdict"]) == {""}
+
+
 def test_untraced_repeats_come_before_the_recorded_steps() -> None:
     def facts(*repeats: float) -> dict[str, object]:
         median = sorted(repeats)[len(repeats) // 2]

@@ -24,7 +24,7 @@ import pandas as pd
 
 from tracer.analysis.comparable import cautions, obstacles
 from tracer.analysis.compare_kernels import compare_kernels
-from tracer.analysis.estimates import Estimate, Floats, means, medians, needed, welch
+from tracer.analysis.estimates import FEWEST, Estimate, Floats, means, medians, needed, welch
 from tracer.analysis.gaps import CAUSES
 from tracer.analysis.recorded import Recording, Untraced, counts_per_token
 from tracer.errors import UsageError
@@ -224,7 +224,9 @@ def _speedup(base: Run, other: Run, basis: Basis, paired: bool) -> tuple[Estimat
     else:
         draws = medians(periods[0], _BASE).log().minus(medians(periods[1], _OTHER).log())
         method = "block bootstrap over each run's steps"
-    return draws.intervals()[0].exp(), method, "steps", min(map(len, periods))
+    fewest = min(map(len, periods))
+    method = method if fewest >= FEWEST else f"only {fewest} periods"
+    return draws.intervals()[0].exp(), method, "steps", fewest
 
 
 def _untraced_speedup(base: Run, other: Run) -> tuple[Estimate, str, str, int | None]:

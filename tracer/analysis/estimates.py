@@ -28,6 +28,9 @@ LEVEL: Final = 0.95
 POWER: Final = 0.80
 """With what probability the number of steps that `needed` names would show an effect of the estimated size."""
 
+FEWEST: Final = 4
+"""Of fewer steps no interval is made: resampling one value only ever gives that value."""
+
 RESAMPLES: Final = 2000
 _CHUNK: Final = 2_000_000  # resampled values at a time, so that memory is bounded
 _SEED: Final = 20211
@@ -69,7 +72,7 @@ class Draws:
     Attributes:
         estimates: (m,) of the data.
         draws: (RESAMPLES, m) of the resampled data.
-        freedom: (m,) degrees of freedom, from the number of blocks.
+        freedom: (m,) degrees of freedom, from the number of blocks; NaN where the steps are too few for an interval.
     """
 
     estimates: Floats
@@ -95,19 +98,23 @@ class Draws:
         return Draws(np.log(self.estimates), np.log(self.draws), self.freedom)
 
     def intervals(self) -> list[Estimate]:
-        """An estimate per series, with Hesterberg's expanded percentile interval."""
-        tail = ndtr(-np.sqrt((self.freedom + 1) / self.freedom) * _quantile(self.freedom))
-        bounds = [np.quantile(column, (q, 1 - q)) for column, q in zip(self.draws.T, tail, strict=True)]
+        """An estimate per series, with Hesterberg's expanded percentile interval, or none of too few steps."""
+        tails = ndtr(-np.sqrt((self.freedom + 1) / self.freedom) * _quantile(self.freedom))
         return [
-            Estimate(float(x), min(float(low), float(x)), max(float(high), float(x)))
-            for x, (low, high) in zip(self.estimates, bounds, strict=True)
+            self._interval(column, float(tail)) if tail > 0 else Estimate(float(self.estimates[column]))
+            for column, tail in enumerate(tails)
         ]
+
+    def _interval(self, column: int, tail: float) -> Estimate:
+        estimate, bounds = float(self.estimates[column]), np.quantile(self.draws[:, column], (tail, 1 - tail))
+        return Estimate(estimate, min(float(bounds[0]), estimate), max(float(bounds[1]), estimate))
 
     def p_values(self) -> Floats:
         """Two-sided, for the hypothesis that the statistic is 0: its t with the bootstrap's standard error."""
         error = self.draws.std(axis=0)
         t = np.divide(np.abs(self.estimates), error, out=np.full(len(error), np.inf), where=error > 0)
-        return np.asarray(np.where(self.estimates == 0, 1.0, 2 * stdtr(self.freedom, -t)))
+        nothing = (self.estimates == 0) | np.isnan(self.freedom)
+        return np.asarray(np.where(nothing, 1.0, 2 * stdtr(self.freedom, -t)))
 
 
 def medians(values: Floats, seed: int = 0) -> Draws:
@@ -183,7 +190,7 @@ def block_length(series: Floats) -> int:
 def _draws(values: Floats, estimates: Floats, seed: int, resampled: _Statistic) -> Draws:
     block = max(block_length(column) for column in _leading(values))
     parts = [resampled(rows) for rows in _blocks(len(values), block, np.random.default_rng(_SEED + seed))]
-    freedom = max(len(values) / block - 1, 1.0)
+    freedom = max(len(values) / block - 1, 1.0) if len(values) >= FEWEST else np.nan
     return Draws(estimates, np.concatenate(parts), np.full(values.shape[1], freedom))
 
 

@@ -16,7 +16,7 @@ from tracer.analysis.estimates import half_width
 from tracer.analysis.gaps import CAUSES, GapReport, gap_report
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import Steps, activity_steps, step_spans
-from tracer.errors import TraceError
+from tracer.errors import EmptyTraceError, TraceError
 from tracer.intervals import covered
 from tracer.schema import COMPUTE_TABLES
 from tracer.trace import Trace
@@ -107,13 +107,15 @@ def measure(
         untraced_tokens_per_s: the rate without a profiler instead of run.json's: one, or one per repeat.
 
     Raises:
-        EmptyTraceError: no two steps follow each other on a device.
+        EmptyTraceError: no two steps follow each other on a device, or most overlap so that they have no period.
     """
     untraced = _given(untraced_tokens_per_s) or _from_run_json(trace, within)
     step_rate = (
         float(np.median(untraced_tokens_per_s)) if untraced_tokens_per_s else run_json.steps_per_s(trace, within)
     )
     recorded = gap_report(trace, steps, step_rate)
+    if recorded.period_us <= 0:
+        raise EmptyTraceError(f"no rate: half of the {len(steps)} token steps compute before the one that came first")
     corrected = recorded.untraced_gap_us is not None
     compute = _step_compute(trace, steps)
     times = _step_times(recorded, compute, step_spans(trace, steps, compute), step_rate if corrected else None)
@@ -170,7 +172,8 @@ def _step_times(found: GapReport, compute: pd.DataFrame, spans: pd.DataFrame, st
     spans["compute"] = (spans["end"] - spans["start"]) / 1e3
     by_group = spans.groupby(["device", "group"])
     follows = by_group["ordinal"].shift(-1) == spans["ordinal"] + 1
-    spans["period"] = ((by_group["start"].shift(-1) - spans["start"]) / 1e3).where(follows)
+    period = (by_group["start"].shift(-1) - spans["start"]) / 1e3
+    spans["period"] = period.where(follows & (period > 0))
     gaps = found.table[["step", "device"]].join(found.table[["gap", *CAUSES]] / 1e3)
     rows = spans[["step", "device", "period", "compute", "busy"]].merge(gaps, on=["step", "device"], how="left")
     if step_rate is not None:
