@@ -194,6 +194,12 @@ def test_another_tracing_level_is_said_with_what_it_did() -> None:
     assert "period × 1.50" in text
 
 
+def test_a_corrected_gap_is_not_silently_set_against_a_traced_one() -> None:
+    facts = {"measured": {"tokens_per_s": {"median": 526_316.0}}}
+    found = compare(run_of([2000] * 9, name="known", run=facts), run_of([2000] * 9, name="unknown"))
+    assert any("the gap of unknown is as traced, that of known is not" in text for text in found.cautions)
+
+
 @given(PERIODS)
 @settings(max_examples=20)
 def test_a_run_does_not_differ_from_itself(periods: list[int]) -> None:

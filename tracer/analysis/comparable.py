@@ -34,6 +34,12 @@ def cautions(base: Recording, other: Recording) -> list[str]:
             f"recorded otherwise, so that gaps and kernels differ by the tracing too: {other.name} {_level(other)}, "
             f"{base.name} {_level(base)}"
         )
+    if base.inflated != other.inflated:
+        inflated, honest = (base, other) if base.inflated else (other, base)
+        found.append(
+            f"the gap of {inflated.name} is as traced, that of {honest.name} is not inflated: their difference says "
+            "nothing without --untraced-tokens-per-s for every run"
+        )
     return found
 
 

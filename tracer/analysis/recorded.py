@@ -88,6 +88,11 @@ class Recording:
     strategy: str | None
     signature: str | None
 
+    @property
+    def inflated(self) -> bool:
+        """Whether the gaps are longer than without the profiler."""
+        return self.traced and not self.corrected
+
 
 def counts_per_token(steps: pd.DataFrame) -> dict[str, float]:
     """Syncs, copies and launches per token: medians over `Recording.steps`; nothing where there are no API calls."""
