@@ -18,6 +18,7 @@ Examples:
   intertoken run -o runs                           record every strategy on the CPU backend
   intertoken syncs rep.sqlite                      which syncs a token makes
   intertoken gaps rep.sqlite --untraced-tokens-per-s 748.7
+  intertoken compare base.sqlite new.sqlite        did it change, with intervals
   intertoken dashboard runs rep.sqlite             see them side by side
 \b
 Tab completion (bash): eval "$(_INTERTOKEN_COMPLETE=bash_source intertoken)"
@@ -54,7 +55,15 @@ class Intertoken(click.Group):
 
 def register(group: click.Group) -> None:
     """Add this package's commands to the group."""
-    from tracer import commands, events_command, path_command, record_command, scrub_command, whatif_command
+    from tracer import (
+        commands,
+        compare_command,
+        events_command,
+        path_command,
+        record_command,
+        scrub_command,
+        whatif_command,
+    )
 
     for command in (
         commands.info,
@@ -62,6 +71,7 @@ def register(group: click.Group) -> None:
         commands.syncs,
         commands.gaps,
         commands.streams,
+        compare_command.compare,
         commands.convert,
         path_command.path,
         whatif_command.whatif,
