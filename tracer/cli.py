@@ -18,6 +18,7 @@ Examples:
   intertoken run -o runs                           record every strategy on the CPU backend
   intertoken syncs rep.sqlite                      which syncs a token makes
   intertoken gaps rep.sqlite --untraced-tokens-per-s 748.7
+  intertoken check rep.sqlite --budget budget.toml exit code 1 where a token costs more than that
   intertoken dashboard runs rep.sqlite             see them side by side
 \b
 Tab completion (bash): eval "$(_INTERTOKEN_COMPLETE=bash_source intertoken)"
@@ -54,7 +55,7 @@ class Intertoken(click.Group):
 
 def register(group: click.Group) -> None:
     """Add this package's commands to the group."""
-    from tracer import commands, events_command, record_command, scrub_command
+    from tracer import check_command, commands, events_command, record_command, scrub_command
 
     for command in (
         commands.info,
@@ -64,6 +65,7 @@ def register(group: click.Group) -> None:
         commands.streams,
         commands.convert,
         events_command.events,
+        check_command.check,
         scrub_command.scrub,
         record_command.record,
     ):
