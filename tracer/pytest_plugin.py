@@ -51,9 +51,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     recording = item.stash.get(_RECORDING, None)
     if recording is None:
         return (yield)
-    with _failing():
-        recording.start()
     try:
+        with _failing():
+            recording.start()
         result = yield
     finally:
         with _failing():

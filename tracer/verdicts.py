@@ -49,7 +49,7 @@ def rows(findings: Sequence[Finding]) -> tuple[list[dict[str, Any]], list[str]]:
         }
         for finding in findings
     ]
-    surplus = [f"{printable(title(f))}: {surplus_words(f.surplus)}" for f in findings if f.surplus is not None]
+    surplus = [f"{title(f)}: {surplus_words(f.surplus)}" for f in findings if f.surplus is not None]
     return table, [*surplus, *(sentence(f) for f in findings if f.verdict == "not shown")]
 
 
@@ -95,7 +95,7 @@ def sentence(finding: Finding) -> str:
 
 def title(finding: Finding) -> str:
     """The line's name, behind its range and device."""
-    return ": ".join(filter(None, (str(finding.line.scope), finding.line.name)))
+    return printable(": ".join(filter(None, (str(finding.line.scope), finding.line.name))))
 
 
 def junit(findings: Sequence[Finding], recording: Path, budget: Path) -> bytes:
@@ -105,7 +105,7 @@ def junit(findings: Sequence[Finding], recording: Path, budget: Path) -> bytes:
     root = ElementTree.Element("testsuites")
     suite = ElementTree.SubElement(root, "testsuite", counts)
     for finding in findings:
-        name = {"classname": printable(str(recording)), "name": printable(title(finding))}
+        name = {"classname": printable(str(recording)), "name": title(finding)}
         case = ElementTree.SubElement(suite, "testcase", name)
         if finding.verdict == "broken":
             ElementTree.SubElement(case, "failure", {"message": sentence(finding)})
