@@ -55,7 +55,7 @@ class Intertoken(click.Group):
 
 def register(group: click.Group) -> None:
     """Add this package's commands to the group."""
-    from tracer import check_command, commands, events_command, record_command, scrub_command
+    from tracer import check_command, commands, compare_command, events_command, record_command, scrub_command
 
     for command in (
         commands.info,
@@ -63,6 +63,7 @@ def register(group: click.Group) -> None:
         commands.syncs,
         commands.gaps,
         commands.streams,
+        compare_command.compare,
         commands.convert,
         events_command.events,
         check_command.check,

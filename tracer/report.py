@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -54,6 +54,13 @@ def number(value: float | None, digits: int = 1) -> str:
     if value is None:
         return "–"
     return f"{value:,.{digits}f}".removesuffix(".0") if digits == 1 else f"{value:,.{digits}f}"
+
+
+def show(*parts: RenderableType) -> None:
+    """Print on stdout, as every command does."""
+    console = _console()
+    for part in parts:
+        console.print(part)
 
 
 def _grid(rows: dict[str, str]) -> Table:

@@ -33,6 +33,18 @@ def tokens_per_s_spread(trace: Trace) -> tuple[float, float] | None:
     return None if low is None or high is None else (low, high)
 
 
+def tokens_per_s_repeats(trace: Trace) -> tuple[float, ...]:
+    """The rate of each repeat; empty where they are not told."""
+    repeats = _object(_object(_run(trace), "measured"), "tokens_per_s").get("repeats")
+    rates = [_number(value) for value in repeats] if isinstance(repeats, list) else []
+    return tuple(rate for rate in rates if rate is not None)
+
+
+def machine(trace: Trace) -> dict[str, Any]:
+    """The machine on which it ran, as far as it is told."""
+    return _object(_run(trace), "machine")
+
+
 def steps_per_s(trace: Trace, within: str | None = None) -> float | None:
     """The rate of token steps, measured without a profiler, or None. At batch 1 it is the rate of tokens."""
     return tokens_per_s(trace, within) if within else _median(trace, "steps_per_s") or _median(trace, "tokens_per_s")

@@ -28,7 +28,7 @@ def table_option(holds: str) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         @wraps(command)
         def saving(*args: Any, table: Path | None, force: bool, **options: Any) -> None:
-            command(*args, save=_saver(table, force), **options)
+            command(*args, save=saver(table, force), **options)
 
         options = (
             click.option("--force", is_flag=True, help="Replace the table's FILE."),
@@ -43,7 +43,7 @@ def table_option(holds: str) -> Callable[[Command], Command]:
     return decorate
 
 
-def _saver(path: Path | None, replace: bool) -> Save:
+def saver(path: Path | None, replace: bool) -> Save:
     """What writes a table to the path, checked before anything is read; without a path it does nothing."""
     if path is None:
         return lambda table: None

@@ -1,0 +1,217 @@
+"""Runs against a base: known answers, properties, and what may not be compared."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.tracer.handmade import decode_loop
+from tests.tracer.steady import recording, run_of, trace_of
+from tracer.analysis.compare import Run, compare
+from tracer.analysis.estimates import Estimate
+from tracer.analysis.gaps import CAUSES
+from tracer.analysis.recorded import measure
+from tracer.analysis.tokens import find_steps
+from tracer.errors import UsageError
+
+RANDOM = np.random.default_rng(7)
+PERIODS = st.lists(st.integers(1_000, 20_000), min_size=4, max_size=30)
+
+
+def jittered(period: int, steps: int = 60, sd: float = 40.0) -> list[int]:
+    return [round(x) for x in RANDOM.normal(period, sd, steps)]
+
+
+def test_twice_as_fast_is_exactly_two() -> None:
+    found = compare(run_of([2000] * 20), run_of([1000] * 20))
+    assert found.speedup == Estimate(2.0, 2.0, 2.0)
+    assert found.total_speedup == 2.0
+    assert (found.verdict, found.basis, found.paired) == ("faster", "traced", True)
+    assert found.gap_us == Estimate(0.0, 0.0, 0.0)
+    assert found.busy_us == Estimate(-1.0, -1.0, -1.0)
+
+
+def test_gap_and_causes_differ_by_what_was_taken_out() -> None:
+    found = compare(run_of([2000] * 20, gap=500, syncs=9), run_of([1700] * 20))
+    for difference in (found.gap_us, found.mean_gap_us):
+        assert (difference.estimate, difference.low, difference.high) == pytest.approx((-0.3, -0.3, -0.3))
+    assert found.causes_us["sync"].estimate == pytest.approx(-0.3)
+    assert sum(e.estimate for e in found.causes_us.values()) == pytest.approx(found.mean_gap_us.estimate)
+    assert found.counts == {"syncs": -8.0, "copies": 0.0, "launches": 0.0}
+
+
+def test_growth_that_both_runs_share_widens_only_the_unpaired_interval() -> None:
+    growing = [1000 + 50 * step + jitter for step, jitter in enumerate(jittered(0, sd=3))]
+    other = [round(0.99 * period) + jitter for period, jitter in zip(growing, jittered(0, sd=3), strict=True)]
+    paired, unpaired = compare(run_of(growing), run_of(other)), compare(run_of(growing), run_of(other[:-1]))
+    assert paired.paired
+    assert not unpaired.paired
+    assert paired.verdict == "faster"
+    assert paired.speedup.estimate == pytest.approx(1 / 0.99, rel=2e-3)
+    assert unpaired.verdict == "no difference shown"
+    assert unpaired.needed is None or unpaired.needed > len(other)
+
+
+def test_a_difference_that_is_not_shown_says_how_many_steps_would_show_it() -> None:
+    noisy = jittered(10_000, sd=2_000)
+    found = compare(run_of(noisy), run_of([round(0.99 * p) for p in jittered(10_000, sd=2_000)]))
+    assert found.verdict == "no difference shown"
+    assert found.unit == "steps"
+    assert found.needed is not None
+    assert found.needed > 60
+
+
+def test_untraced_repeats_come_before_the_recorded_steps() -> None:
+    def facts(*repeats: float) -> dict[str, object]:
+        median = sorted(repeats)[len(repeats) // 2]
+        spread = {"median": median, "low": min(repeats), "high": max(repeats)}
+        return {"measured": {"tokens_per_s": {**spread, "repeats": list(repeats)}}}
+
+    base = run_of([2000] * 20, run=facts(400_000, 401_000, 402_000))
+    other = run_of([2000] * 20, run=facts(800_000, 802_000, 804_000))
+    found = compare(base, other)
+    assert (found.basis, found.unit) == ("untraced", "repeats")
+    assert found.speedup.estimate == pytest.approx(2.0)
+    assert found.speedup.low == pytest.approx(2 * np.exp(-2.776 * 0.0025 * np.sqrt(2 / 3)), rel=1e-4)  # t of 4
+    assert (base.tokens_per_s("untraced"), other.tokens_per_s("untraced")) == (401_000, 802_000)
+
+
+def test_without_the_repeats_the_spread_counts_and_without_a_spread_nothing() -> None:
+    def facts(median: float, half: float) -> dict[str, object]:
+        return {"measured": {"tokens_per_s": {"median": median, "low": median - half, "high": median + half}}}
+
+    spread = compare(run_of([2000] * 9, run=facts(748.7, 3)), run_of([2000] * 9, run=facts(759.5, 3)))
+    assert spread.speedup.estimate == pytest.approx(1.0144, abs=1e-4)
+    assert (spread.speedup.low, spread.speedup.high) == pytest.approx((1.0087, 1.0201), abs=1e-4)
+    single = compare(run_of([2000] * 9, untraced=[500_000]), run_of([2000] * 9, untraced=[1_000_000]))
+    assert single.speedup == Estimate(2.0)
+    assert single.verdict == "no interval"
+
+
+def test_the_untraced_rate_corrects_the_gap_and_its_error_widens_the_interval() -> None:
+    exact = compare(run_of([2000] * 9, untraced=[526_316]), run_of([2000] * 9, untraced=[540_541]))
+    assert exact.gap_us.estimate == pytest.approx(-0.05, abs=1e-5)  # 100 and 50 ns beside 1800 of compute
+    assert exact.gap_us.low == exact.gap_us.estimate
+    unsure = compare(
+        run_of([2000] * 9, untraced=[525_000, 526_316, 527_600]),
+        run_of([2000] * 9, untraced=[539_000, 540_541, 542_000]),
+    )
+    assert unsure.gap_us.low is not None
+    assert unsure.gap_us.low < unsure.gap_us.estimate - 0.005
+
+
+def test_repeated_recordings_are_clusters() -> None:
+    fast = Run("fast", tuple(recording([p] * 20) for p in (1000, 1010, 1020)))
+    slow = Run("slow", tuple(recording([p] * 20) for p in (2000, 2020, 2040)))
+    found = compare(slow, fast)
+    assert (found.unit, found.paired) == ("recordings", False)
+    assert found.speedup.estimate == pytest.approx(2.0)
+    assert found.speedup.low is not None
+    assert found.speedup.low < 1.97  # between the recordings, though no step of one differs
+    noise = Run("noise", tuple(recording([p] * 20) for p in (1000, 1030, 1040)))
+    assert compare(fast, noise).verdict == "no difference shown"
+
+
+def test_kernels_that_got_slower_are_named() -> None:
+    def two_kernels(slow: int) -> Run:
+        script = decode_loop("g", 40, period=2000)
+        for token in range(40):
+            start = token * 2000 + 400 + token % 3
+            script.launch((start - 50, start - 40), (start, start + slow + token % 5), name="slow")
+        return Run.of(measure(script.trace, find_steps(script.trace), "run"))
+
+    kernels = compare(two_kernels(400), two_kernels(600)).kernels.set_index("name")
+    assert kernels.loc["slow", "verdict"] == "slower"
+    assert kernels.loc["slow", "difference_us"] == pytest.approx(0.2)
+    assert kernels.loc["slow", "per_call_ratio"] == pytest.approx(602 / 402, rel=1e-3)
+    assert kernels.loc["k", ["verdict", "difference_us", "p"]].tolist() == ["", 0.0, 1.0]
+
+
+def test_noise_alone_makes_no_kernel_slower() -> None:
+    def many(seed: int) -> Run:
+        random, script = np.random.default_rng(seed), decode_loop("g", 40, period=100_000)
+        for token in range(40):
+            for kernel in range(60):
+                start = token * 100_000 + 500 + kernel * 1000
+                length = max(round(random.normal(500, 30)), 1)
+                script.launch((start - 50, start - 40), (start, start + length), name=f"k{kernel}")
+        return Run.of(measure(script.trace, find_steps(script.trace), "run"))
+
+    kernels = compare(many(1), many(2)).kernels
+    assert len(kernels) == 61
+    assert (kernels["verdict"] != "").sum() <= 2
+
+
+def test_a_kernel_of_one_run_only_is_said_to_be() -> None:
+    kernels = compare(run_of([1000] * 9), run_of([1000] * 9, kernel="other"), force=True).kernels.set_index("name")
+    assert kernels["verdict"].to_dict() == {"k": "only in base", "other": "only in other"}
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "message"),
+    [
+        ({"model": "a"}, {"model": "b"}, "model a against b"),
+        ({"batch": 1}, {"batch": 8}, "batch 1 against 8"),
+        ({"backend": "cpu"}, {"backend": "cuda"}, "backend cpu against cuda"),
+    ],
+)
+def test_runs_of_other_work_are_refused_unless_forced(
+    mine: dict[str, object], theirs: dict[str, object], message: str
+) -> None:
+    base, other = run_of([9000] * 9, run={"configuration": mine}), run_of([9000] * 9, run={"configuration": theirs})
+    with pytest.raises(UsageError, match=f"not comparable: {message}"):
+        compare(base, other)
+    assert any(message in text for text in compare(base, other, force=True).cautions)
+
+
+def test_another_gpu_and_other_kernels_are_refused_and_another_driver_is_said() -> None:
+    def on(gpu: str, driver: str = "1") -> Run:
+        return run_of([9000] * 9, run={"machine": {"gpu": gpu, "driver": driver}})
+
+    with pytest.raises(UsageError, match="gpu H200 against A10"):
+        compare(on("H200"), on("A10"))
+    with pytest.raises(UsageError, match="no kernel in common"):
+        compare(on("H200"), run_of([9000] * 9, kernel="other"))
+    assert any("driver 1 against 2" in text for text in compare(on("H200"), on("H200", "2")).cautions)
+
+
+def test_another_tracing_level_is_said_with_what_it_did() -> None:
+    light = trace_of([2000] * 9)
+    light.metadata["source"] = "host"
+    base = Run.of(measure(light, find_steps(light), "light run"))
+    found = compare(base, run_of([3000] * 9, untraced=[500_000]), basis="traced")
+    (text,) = [text for text in found.cautions if "otherwise" in text]
+    assert "without a profiler" in text
+    assert "period × 1.50" in text
+
+
+@given(PERIODS)
+@settings(max_examples=20)
+def test_a_run_does_not_differ_from_itself(periods: list[int]) -> None:
+    run = run_of(periods)
+    found = compare(run, run)
+    assert found.speedup == Estimate(1.0, 1.0, 1.0)
+    assert found.verdict == "no difference shown"
+    assert found.gap_us.estimate == 0
+    assert found.needed is None
+
+
+@given(PERIODS, PERIODS)
+@settings(max_examples=20)
+def test_base_and_other_change_places(one: list[int], two: list[int]) -> None:
+    there, back = compare(run_of(one), run_of(two)), compare(run_of(two), run_of(one))
+    assert there.speedup.estimate == pytest.approx(1 / back.speedup.estimate)
+    assert there.gap_us.estimate == pytest.approx(-back.gap_us.estimate)
+    for cause in CAUSES.values():
+        assert there.causes_us[cause].estimate == pytest.approx(-back.causes_us[cause].estimate)
+
+
+@given(PERIODS, st.integers(2, 9))
+@settings(max_examples=20)
+def test_all_times_longer_by_a_factor_are_slower_by_it(periods: list[int], k: int) -> None:
+    found = compare(run_of(periods), run_of([k * p for p in periods], gap=k * 200))
+    assert found.speedup.estimate == pytest.approx(1 / k)
+    assert found.speedup.low == pytest.approx(1 / k)
+    assert found.total_speedup == pytest.approx(1 / k)

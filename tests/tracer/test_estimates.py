@@ -1,0 +1,109 @@
+"""Intervals hold the truth about as often as they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tracer.analysis import estimates
+from tracer.analysis.estimates import Draws, Estimate, block_length, means, medians, needed, welch
+
+TRIALS = 200
+
+
+def autoregressive(random: np.random.Generator, n: int, rho: float, trials: int = 1) -> NDArray[np.float64]:
+    """(n, trials) of mean 0."""
+    noise = random.normal(size=(n, trials))
+    series = np.zeros((n, trials))
+    series[0] = noise[0] / np.sqrt(1 - rho**2)
+    for step in range(1, n):
+        series[step] = rho * series[step - 1] + noise[step]
+    return series
+
+
+def share_held(found: list[Estimate], truth: float) -> float:
+    return float(np.mean([e.low is not None and e.high is not None and e.low <= truth <= e.high for e in found]))
+
+
+@pytest.mark.parametrize(("n", "rho"), [(12, 0.0), (60, 0.0), (150, 0.4)])
+@pytest.mark.parametrize("statistic", [means, medians])
+def test_the_interval_over_steps_holds_a_known_effect(
+    statistic: Callable[[NDArray[np.float64]], Draws], n: int, rho: float
+) -> None:
+    random = np.random.default_rng(n)
+    found = [statistic(0.02 + 0.05 * autoregressive(random, n, rho)).intervals()[0] for _ in range(TRIALS)]
+    assert 0.9 <= share_held(found, 0.02) <= 0.99
+
+
+def test_the_interval_of_runs_that_are_not_paired_holds_a_known_ratio() -> None:
+    random = np.random.default_rng(3)
+
+    def trial() -> Estimate:
+        base, other = (period * np.exp(0.04 * random.normal(size=(n, 1))) for period, n in ((1.4, 40), (1.0, 25)))
+        return medians(base, 0).log().minus(medians(other, 1).log()).intervals()[0].exp()
+
+    assert 0.9 <= share_held([trial() for _ in range(TRIALS)], 1.4) <= 0.99
+
+
+@pytest.mark.parametrize("repeats", [2, 3, 5])
+def test_the_interval_of_few_repeats_holds_a_known_difference(repeats: int) -> None:
+    random = np.random.default_rng(repeats)
+    sides = [(random.normal(0, 2, repeats), random.normal(1, 2, repeats)) for _ in range(TRIALS)]
+    assert 0.9 <= share_held([welch(*side) for side in sides], 1.0) <= 0.99
+
+
+def test_steps_resampled_one_by_one_would_claim_too_much() -> None:
+    random = np.random.default_rng(5)
+    series = [autoregressive(random, 100, 0.8) for _ in range(TRIALS)]
+    with_blocks = share_held([means(s).intervals()[0] for s in series], 0.0)
+    standard_errors = [s.std() / 10 for s in series]
+    one_by_one = np.mean([abs(s.mean()) <= 1.96 * e for s, e in zip(series, standard_errors, strict=True)])
+    assert one_by_one < 0.6
+    assert with_blocks > one_by_one + 0.2
+
+
+def test_blocks_are_long_where_neighbours_are_alike() -> None:
+    random = np.random.default_rng(1)
+    apart, alike = autoregressive(random, 2000, 0.0)[:, 0], autoregressive(random, 2000, 0.9)[:, 0]
+    assert block_length(apart) <= 4
+    # of an AR(1) Σ|k|R(k) / ΣR(k) is 2ρ/(1-ρ²), so that b = (2 · 3/4 · (2ρ/(1-ρ²))² n)^(1/3)
+    expected = (1.5 * (2 * 0.9 / (1 - 0.81)) ** 2 * 2000) ** (1 / 3)
+    assert block_length(alike) == pytest.approx(expected, rel=0.35)
+    assert block_length(np.full(50, 3.0)) == 1
+
+
+def test_all_equal_values_leave_no_doubt() -> None:
+    values = np.full((30, 2), [1.5, 7.0])
+    for draws in (means(values), medians(values)):
+        assert draws.intervals() == [Estimate(1.5, 1.5, 1.5), Estimate(7.0, 7.0, 7.0)]
+    assert welch(np.array([1.0, 1.0]), np.array([3.0, 3.0])) == Estimate(2.0, 2.0, 2.0)
+
+
+def test_as_many_steps_as_needed_show_the_effect() -> None:
+    random = np.random.default_rng(11)
+    effect, sd = 0.01, 0.05
+    asked = needed(50, Estimate(effect, effect - 1.96 * sd / 50**0.5, effect + 1.96 * sd / 50**0.5))
+    assert asked == pytest.approx(((1.96 + 0.8416) * sd / effect) ** 2, abs=2)  # the textbook's sample size
+    shown = [means(effect + random.normal(0, sd, (asked, 1))).intervals()[0].low > 0 for _ in range(100)]
+    assert 0.7 <= np.mean(shown) <= 0.9
+    assert needed(50, Estimate(effect)) is None
+    assert needed(50, Estimate(0.0, -1.0, 1.0)) is None
+
+
+def test_p_values_are_even_where_nothing_differs() -> None:
+    p = means(np.random.default_rng(2).normal(size=(60, 400))).p_values()
+    assert 0.02 <= np.mean(p < 0.05) <= 0.09
+    assert means(np.zeros((9, 1))).p_values().tolist() == [1.0]
+    assert means(np.ones((9, 1))).p_values().tolist() == [0.0]
+
+
+def test_many_steps_are_resampled_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(4).normal(size=(500, 1))
+    whole = medians(values).draws
+    monkeypatch.setattr(estimates, "_CHUNK", 5_000)
+    in_parts = medians(values).draws
+    assert in_parts.shape == whole.shape
+    assert in_parts.std() == pytest.approx(whole.std(), rel=0.1)

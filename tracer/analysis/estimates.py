@@ -1,0 +1,207 @@
+"""Estimates with 95 % intervals: block bootstrap over token steps, Welch's interval over repeated runs.
+
+Neighbouring steps resemble each other (the cache grows, clocks and hosts drift), so resampling them one by one would
+give intervals that are too narrow. Whole blocks are resampled instead, in a circle so that every step weighs alike
+(Politis and Romano, "A circular block-resampling procedure for stationary data", 1992). The block length comes from
+the series itself (Politis and White, "Automatic block-length selection for the dependent bootstrap", Econometric
+Reviews 23, 2004, with the correction of Patton, Politis and White, 28, 2009). Percentile intervals of few blocks are
+too narrow; they are widened as Hesterberg proposes ("What teachers should know about the bootstrap", The American
+Statistician 69, 2015, section 4.1: expanded percentile interval).
+
+A run that was repeated is another matter: repeats are few and independent, and what differs between processes (memory
+layout, clocks) shows only between them. With fewer than ten units a bootstrap cannot reach the tails, so the interval
+is Welch's t on the repeats (Kalibera and Jones, "Rigorous benchmarking in reasonable time", ISMM 2013).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import ceil, exp, log, sqrt
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+LEVEL: Final = 0.95
+POWER: Final = 0.80
+"""With what probability the number of steps that `needed` names would show an effect of the estimated size."""
+
+RESAMPLES: Final = 2000
+_CHUNK: Final = 2_000_000  # resampled values at a time, so that memory is bounded
+_SEED: Final = 20211
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+_Statistic = Callable[[Ints], Floats]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure and its 95 % interval; low and high are None where nothing tells how far it could be off."""
+
+    estimate: float
+    low: float | None = None
+    high: float | None = None
+
+    def exp(self) -> Estimate:
+        """The same of the exponential."""
+        return Estimate(exp(self.estimate), *(None if x is None else exp(x) for x in (self.low, self.high)))
+
+    def widened(self, half_width: float) -> Estimate:
+        """With the half width of an independent error added in square (Zou and Donner, "Construction of confidence
+        limits about effect measures", Statistics in Medicine 27, 2008)."""
+        if self.low is None or self.high is None:
+            return self
+        below, above = self.estimate - self.low, self.high - self.estimate
+        return Estimate(
+            self.estimate,
+            self.estimate - sqrt(below**2 + half_width**2),
+            self.estimate + sqrt(above**2 + half_width**2),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """A statistic of m series and its bootstrap distribution.
+
+    Attributes:
+        estimates: (m,) of the data.
+        draws: (RESAMPLES, m) of the resampled data.
+        freedom: (m,) degrees of freedom, from the number of blocks.
+    """
+
+    estimates: Floats
+    draws: Floats
+    freedom: Floats
+
+    def of(self, columns: slice | NDArray[np.bool_]) -> Draws:
+        """Some of the series."""
+        return Draws(self.estimates[columns], self.draws[:, columns], self.freedom[columns])
+
+    def minus(self, other: Draws, *, paired: bool = False) -> Draws:
+        """Their difference; not `paired` (drawn together), its degrees of freedom are Welch and Satterthwaite's."""
+        estimates, draws = self.estimates - other.estimates, self.draws - other.draws
+        least = np.minimum(self.freedom, other.freedom)
+        if paired:
+            return Draws(estimates, draws, least)
+        mine, theirs = self.draws.var(axis=0), other.draws.var(axis=0)
+        weight = mine**2 / self.freedom + theirs**2 / other.freedom
+        return Draws(estimates, draws, np.divide((mine + theirs) ** 2, weight, out=least, where=weight > 0))
+
+    def log(self) -> Draws:
+        """The logarithm of a positive statistic."""
+        return Draws(np.log(self.estimates), np.log(self.draws), self.freedom)
+
+    def intervals(self) -> list[Estimate]:
+        """An estimate per series, with Hesterberg's expanded percentile interval."""
+        tail = stats.norm.cdf(-np.sqrt((self.freedom + 1) / self.freedom) * _quantile(self.freedom))
+        bounds = [np.quantile(column, (q, 1 - q)) for column, q in zip(self.draws.T, tail, strict=True)]
+        return [
+            Estimate(float(x), min(float(low), float(x)), max(float(high), float(x)))
+            for x, (low, high) in zip(self.estimates, bounds, strict=True)
+        ]
+
+    def p_values(self) -> Floats:
+        """Two-sided, for the hypothesis that the statistic is 0: its t with the bootstrap's standard error."""
+        error = self.draws.std(axis=0)
+        t = np.divide(np.abs(self.estimates), error, out=np.full(len(error), np.inf), where=error > 0)
+        return np.asarray(np.where(self.estimates == 0, 1.0, 2 * stats.t.sf(t, self.freedom)))
+
+
+def medians(values: Floats, seed: int = 0) -> Draws:
+    """Draws of the medians of the columns of (n steps, m) values."""
+    return _draws(values, np.median(values, axis=0), seed, lambda rows: np.median(values[rows], axis=1))
+
+
+def means(values: Floats, seed: int = 0) -> Draws:
+    """Draws of the means of the columns of (n steps, m) values."""
+    n = len(values)
+
+    def resampled(rows: Ints) -> Floats:
+        cells = rows + n * np.arange(len(rows))[:, None]
+        return np.asarray(np.bincount(cells.ravel(), minlength=len(rows) * n).reshape(len(rows), n) @ values / n)
+
+    return _draws(values, values.mean(axis=0), seed, resampled)
+
+
+def welch(base: Floats, other: Floats) -> Estimate:
+    """other's mean minus base's, of at least two independent values each, with Welch's 95 % interval."""
+    parts = [values.var(ddof=1) / len(values) for values in (base, other)]
+    difference, variance = float(other.mean() - base.mean()), sum(parts)
+    if variance == 0:
+        return Estimate(difference, difference, difference)
+    freedom = variance**2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (base, other), strict=True))
+    half = float(_quantile(freedom)) * sqrt(variance)
+    return Estimate(difference, difference - half, difference + half)
+
+
+def half_width(values: Floats) -> float:
+    """Half the 95 % interval of the mean of at least two independent values (Student's t)."""
+    return float(_quantile(len(values) - 1) * values.std(ddof=1) / sqrt(len(values)))
+
+
+def needed(units: int, effect: Estimate) -> int | None:
+    """How many units would show an effect of this size, if it is one: the interval excludes 0 with 80 % probability.
+
+    The interval's half width h shrinks with the root of the number of units; the normal approximation asks for
+    (z.975 + z.8) · h / z.975 <= |effect|. None where there is no interval or no effect (under 1e-6).
+    """
+    if effect.low is None or effect.high is None or abs(effect.estimate) < 1e-6:
+        return None
+    z = float(stats.norm.ppf(0.5 + LEVEL / 2))
+    error = (effect.high - effect.low) / 2 / z
+    return max(units, ceil(units * ((z + float(stats.norm.ppf(POWER))) * error / effect.estimate) ** 2))
+
+
+def block_length(series: Floats) -> int:
+    """The optimal length of blocks for the circular bootstrap of a series' mean (Politis and White 2004).
+
+    With ρ(k) negligible for K = max(5, √log10 n) lags beyond m, and λ the flat-top window over M = 2m lags:
+    G = Σ λ(k/M) |k| R(k), D = 4/3 (Σ λ(k/M) R(k))², b = (2 G² n / D)^(1/3), at most min(3√n, n/3).
+    """
+    n = len(series)
+    centred = series - series.mean()
+    most = ceil(min(3 * sqrt(n), n / 3))
+    if n < 8 or not centred.any():
+        return 1
+    quiet = max(5, ceil(sqrt(log(n, 10))))
+    lags = min(ceil(sqrt(n)) + quiet, n - 1)
+    covariance = np.array([centred[: n - k] @ centred[k:] / n for k in range(lags + 1)])
+    significant = np.abs(covariance[1:] / covariance[0]) > 2 * sqrt(log(n, 10) / n)
+    last = next((m for m in range(lags) if not significant[m : m + quiet].any()), lags)
+    window = min(2 * max(last, 1), lags)
+    k = np.arange(-window, window + 1)
+    weights = np.clip(2 * (1 - np.abs(k) / window), 0, 1) * covariance[np.abs(k)]
+    g, spectral = float(weights @ np.abs(k)), float(weights.sum())
+    if spectral <= 0:
+        return 1
+    return int(np.clip(ceil((2 * g**2 * n / (4 / 3 * spectral**2)) ** (1 / 3)), 1, most))
+
+
+def _draws(values: Floats, estimates: Floats, seed: int, resampled: _Statistic) -> Draws:
+    block = max(block_length(column) for column in _leading(values))
+    parts = [resampled(rows) for rows in _blocks(len(values), block, np.random.default_rng(_SEED + seed))]
+    freedom = max(len(values) / block - 1, 1.0)
+    return Draws(estimates, np.concatenate(parts), np.full(values.shape[1], freedom))
+
+
+def _leading(values: Floats) -> Iterator[Floats]:
+    """The columns that decide on the block length: of many, the ten that vary most."""
+    yield from values.T[np.argsort(-values.var(axis=0), kind="stable")[:10]]
+
+
+def _blocks(n: int, block: int, random: np.random.Generator) -> Iterator[Ints]:
+    """Rows of n indices each, RESAMPLES in all: blocks of neighbours, the last one cut, the series being a circle."""
+    pieces = ceil(n / block)
+    at_once = max(1, _CHUNK // n)
+    for first in range(0, RESAMPLES, at_once):
+        count = min(at_once, RESAMPLES - first)
+        starts = random.integers(0, n, (count, pieces))
+        rows = (starts[:, :, None] + np.arange(block)) % n
+        yield rows.reshape(count, pieces * block)[:, :n]
+
+
+def _quantile(freedom: Floats | float) -> Floats:
+    return np.asarray(stats.t.ppf(0.5 + LEVEL / 2, freedom))

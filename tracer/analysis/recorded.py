@@ -1,0 +1,221 @@
+"""One recording as a comparison sees it: figures per token step, its kernels, and what must be alike in another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer import run_json
+from tracer.analysis.estimates import half_width
+from tracer.analysis.gaps import CAUSES, GapReport, gap_report
+from tracer.analysis.syncs import sync_report
+from tracer.analysis.tokens import Steps, activity_steps, step_spans
+from tracer.errors import TraceError
+from tracer.intervals import covered
+from tracer.schema import COMPUTE_TABLES
+from tracer.trace import Trace
+
+COUNTS: Final = ("syncs", "copies", "launches")
+KERNEL: Final = ["name", "blocks"]
+"""What makes kernels comparable: the short name and the grid's class, its blocks rounded up to a power of two."""
+
+WHOLE_GRAPH: Final = "CUDA graph"
+
+
+@dataclass(frozen=True)
+class Untraced:
+    """Tokens per second without a profiler.
+
+    Attributes:
+        median: of the repeats.
+        repeats: each one's rate; empty if unknown.
+        spread: lowest and highest, where the repeats themselves are unknown.
+        given: by the user, not by run.json.
+    """
+
+    median: float
+    repeats: tuple[float, ...] = ()
+    spread: tuple[float, float] | None = None
+    given: bool = False
+
+    @property
+    def error(self) -> float | None:
+        """Half the 95 % interval of the rate's logarithm; of a spread, half of it. None where nothing tells."""
+        if len(self.repeats) > 1:
+            return half_width(np.log(self.repeats))
+        return log(self.spread[1] / self.spread[0]) / 2 if self.spread else None
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """What one trace says of its token steps; times in µs.
+
+    Attributes:
+        name: what readers call it.
+        conditions: model, batch, gpu, ... -> their value as text; what is unknown is left out.
+        graph_trace: "node", "graph" or "none"; `traced` whether a profiler was there.
+        distortion: traced / untraced period, None if unknown.
+        tokens_per_s: by the median period of the recorded steps, one token each.
+        untraced: the rate without a profiler, None if unknown.
+        gaps: the gaps, without tracing's inflation where the untraced rate is known (`corrected`).
+        gap_error: half the 95 % interval of a corrected gap that comes from the untraced rate, µs; 0 if not corrected.
+        device_steps: index (device, step); period, compute (first start to last end), busy (union of its kernels),
+            gap, one column per key of `CAUSES`, all µs; NaN where no step follows.
+        steps: index step; the same averaged over the devices; syncs, copies, launches.
+        kernels: one row per step and kernel: step, name, blocks, calls, us.
+        strategy, signature: as in `SyncReport`; None if the trace has no API calls.
+    """
+
+    name: str
+    conditions: dict[str, str]
+    graph_trace: str
+    traced: bool
+    distortion: float | None
+    tokens_per_s: float
+    untraced: Untraced | None
+    gaps: GapReport
+    corrected: bool
+    gap_error: float
+    device_steps: pd.DataFrame
+    steps: pd.DataFrame
+    kernels: pd.DataFrame
+    strategy: str | None
+    signature: str | None
+
+
+def counts_per_token(steps: pd.DataFrame) -> dict[str, float]:
+    """Syncs, copies and launches per token: medians over `Recording.steps`; nothing where there are no API calls."""
+    return {kind: float(steps[kind].median()) for kind in COUNTS if kind in steps}
+
+
+def measure(
+    trace: Trace, steps: Steps, name: str, *, within: str | None = None, untraced_tokens_per_s: Sequence[float] = ()
+) -> Recording:
+    """Take the figures of a trace.
+
+    Args:
+        trace: the recording.
+        steps: its token steps.
+        name: what to call it.
+        within: the NVTX range that the steps are from, for what run.json says of it.
+        untraced_tokens_per_s: the rate without a profiler instead of run.json's: one, or one per repeat.
+
+    Raises:
+        EmptyTraceError: no two steps follow each other on a device.
+    """
+    untraced = _given(untraced_tokens_per_s) or _from_run_json(trace, within)
+    step_rate = (
+        float(np.median(untraced_tokens_per_s)) if untraced_tokens_per_s else run_json.steps_per_s(trace, within)
+    )
+    recorded = gap_report(trace, steps, step_rate)
+    corrected = recorded.untraced_gap_us is not None
+    compute = _step_compute(trace, steps)
+    times = _step_times(recorded, compute, step_spans(trace, steps, compute), step_rate if corrected else None)
+    strategy, signature, counts = _calls(trace, steps)
+    error = untraced.error if corrected and untraced is not None else None
+    return Recording(
+        name=name,
+        conditions=_conditions(trace, within),
+        graph_trace=recorded.graph_trace,
+        traced=recorded.warning is not None,
+        distortion=recorded.distortion,
+        tokens_per_s=1e6 / recorded.period_us,
+        untraced=untraced,
+        gaps=recorded.corrected() if corrected else recorded,
+        corrected=corrected,
+        gap_error=1e6 / step_rate * error if error is not None and step_rate else 0.0,
+        device_steps=times,
+        steps=times.groupby("step").mean().join(counts, how="left"),
+        kernels=_kernels(compute),
+        strategy=strategy,
+        signature=signature,
+    )
+
+
+def _given(rates: Sequence[float]) -> Untraced | None:
+    return Untraced(float(np.median(rates)), tuple(rates), given=True) if rates else None
+
+
+def _from_run_json(trace: Trace, within: str | None) -> Untraced | None:
+    rate = run_json.tokens_per_s(trace, within)
+    if rate is None or within is not None:
+        return None if rate is None else Untraced(rate)
+    return Untraced(rate, run_json.tokens_per_s_repeats(trace), run_json.tokens_per_s_spread(trace))
+
+
+def _conditions(trace: Trace, within: str | None) -> dict[str, str]:
+    """What run.json and the device table say of the circumstances, as text."""
+    machine = run_json.machine(trace)
+    devices = trace["devices"]
+    clocks = sorted({int(rate) for rate in devices["clock_rate"] if rate > 0})
+    found: dict[str, Any] = run_json.configuration(trace, within) | {
+        "gpu": ", ".join(sorted(set(map(str, devices["name"])))) or machine.get("gpu"),
+        "clock rate": ", ".join(f"{rate / 1e6:.0f} MHz" for rate in clocks),
+        "driver": machine.get("driver"),
+        "source": trace.metadata.get("source"),
+    }
+    return {key: str(value) for key, value in found.items() if value not in (None, "")}
+
+
+def _step_times(found: GapReport, compute: pd.DataFrame, spans: pd.DataFrame, step_rate: float | None) -> pd.DataFrame:
+    """Period, compute, busy, gap and causes per device and step; see `Recording.device_steps`."""
+    spans = spans.sort_values(["device", "group", "ordinal"], kind="stable")
+    spans["busy"] = _busy(compute, spans) / 1e3
+    spans["compute"] = (spans["end"] - spans["start"]) / 1e3
+    by_group = spans.groupby(["device", "group"])
+    follows = by_group["ordinal"].shift(-1) == spans["ordinal"] + 1
+    spans["period"] = ((by_group["start"].shift(-1) - spans["start"]) / 1e3).where(follows)
+    gaps = found.table[["step", "device"]].join(found.table[["gap", *CAUSES]] / 1e3)
+    rows = spans[["step", "device", "period", "compute", "busy"]].merge(gaps, on=["step", "device"], how="left")
+    if step_rate is not None:
+        scale = found.corrected().gap_us["mean"] / found.gap_us["mean"] if found.gap_us["mean"] > 0 else 0.0
+        rows["gap"] = (1e6 / step_rate - rows["compute"]).clip(lower=0).where(rows["gap"].notna())
+        rows[list(CAUSES)] *= scale
+    return rows.set_index(["device", "step"])
+
+
+def _busy(compute: pd.DataFrame, spans: pd.DataFrame) -> NDArray[np.int64]:
+    """ns of each span in which its device computes for its step: the union over streams.
+
+    The spans are laid one behind the other, so that steps that overlap in time do not count for each other.
+    """
+    length = (spans["end"] - spans["start"]).to_numpy()
+    begin = np.cumsum(length) - length
+    shifts = spans[["step", "device"]].assign(shift=begin - spans["start"].to_numpy())
+    shift = compute[["step", "device"]].merge(shifts, how="left")["shift"].to_numpy()
+    return covered(compute["start"] + shift, compute["end"] + shift, begin, begin + length)
+
+
+def _calls(trace: Trace, steps: Steps) -> tuple[str | None, str | None, pd.DataFrame]:
+    """Class, signature and, by step, the counts of host calls; without any where the trace has no API calls."""
+    try:
+        found = sync_report(trace, steps)
+    except TraceError:
+        return None, None, pd.DataFrame(index=pd.Index(steps.table["step"]))
+    return found.strategy, found.signature, found.counts.set_index("step")[list(COUNTS)]
+
+
+def _step_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
+    """As `tokens.step_compute`, with the step and the class of the grid in `blocks` (1 for whole graphs)."""
+    compute = trace.activities(COMPUTE_TABLES)  # kernels stay in the order of their table
+    grid = trace["kernels"][["grid_x", "grid_y", "grid_z"]].clip(lower=1).prod(axis=1)
+    compute["blocks"] = 1
+    compute.loc[compute["table"] == "kernels", "blocks"] = np.exp2(np.ceil(np.log2(grid))).astype(np.int64).to_numpy()
+    compute["at"] = activity_steps(trace, steps, compute)
+    compute = compute[compute["at"] >= 0].reset_index(drop=True)
+    return compute.assign(step=steps.table["step"].to_numpy()[compute["at"]])
+
+
+def _kernels(compute: pd.DataFrame) -> pd.DataFrame:
+    """Calls and µs of each kernel in each step; see `Recording.kernels`. All whole graphs count as one kernel."""
+    timed = compute.assign(us=(compute["end"] - compute["start"]) / 1e3)
+    found = timed.groupby(["step", "table", *KERNEL], observed=True).agg(calls=("us", "size"), us=("us", "sum"))
+    found = found.reset_index()
+    found["name"] = found["name"].astype(str).where(found["table"] == "kernels", WHOLE_GRAPH)
+    return found.groupby(["step", *KERNEL], as_index=False)[["calls", "us"]].sum()

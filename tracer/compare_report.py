@@ -1,0 +1,219 @@
+"""What `intertoken compare` says: JSON facts, table rows, and words for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import chain
+from typing import Any, Final
+
+import pandas as pd
+from rich.table import Table
+from rich.text import Text
+
+from tracer import report
+from tracer.analysis.compare import Basis, Comparison, Run
+from tracer.analysis.estimates import POWER, Estimate
+from tracer.analysis.gaps import CAUSES
+from tracer.analysis.recorded import COUNTS
+
+_MOST_KERNELS: Final = 10
+_BESIDE: Final = 2  # others for which a line has room for figure and change
+_BASIS: Final[dict[Basis, str]] = {
+    "untraced": "without a profiler",
+    "light": "of the recorded steps, without a profiler",
+    "traced": "of the recorded steps, traced: tracing slows runs unequally",
+}
+_ONE: Final = {"syncs": "sync", "copies": "copy", "launches": "launch"}
+_COLOURS: Final = {"faster": "green", "slower": "red"}
+
+
+def run_facts(run: Run, basis: Basis) -> dict[str, Any]:
+    """A run's own figures."""
+    first = run.recordings[0]
+    return {
+        "name": run.name,
+        "tokens_per_s": run.tokens_per_s(basis),
+        "gap_us": run.gap_us,
+        "causes_us": run.causes_us,
+        "busy_us": float(run.steps["busy"].mean()),
+        **{f"{kind}_per_token": run.counts.get(kind) for kind in COUNTS},
+        "class": first.strategy,
+        "signature": first.signature,
+        "steps": len(run.steps),
+        "recordings": len(run.recordings),
+        "graph_trace": first.graph_trace,
+        "distortion": first.distortion,
+        "gap_corrected": first.corrected,
+    }
+
+
+def comparison_facts(found: Comparison) -> dict[str, Any]:
+    """What the comparison adds to the other run's figures."""
+    return {
+        "speedup": asdict(found.speedup),
+        "verdict": found.verdict,
+        "sentence": sentence(found),
+        "method": found.method,
+        "paired": found.paired,
+        "total_speedup": found.total_speedup,
+        "needed": found.needed,
+        "unit": found.unit,
+        "difference": {
+            "gap_us": asdict(found.gap_us),
+            "mean_gap_us": asdict(found.mean_gap_us),
+            "causes_us": {name: asdict(value) for name, value in found.causes_us.items()},
+            "busy_us": asdict(found.busy_us),
+            **{f"{kind}_per_token": value for kind, value in found.counts.items()},
+        },
+        "kernels": found.kernels.astype(object).where(found.kernels.notna(), None).to_dict("records"),
+        "cautions": found.cautions,
+    }
+
+
+def compare_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
+    """One row per other run and figure: run, figure, base, other, estimate (ratio or difference), low, high."""
+    return pd.DataFrame(chain.from_iterable(_rows(found) for found in comparisons))
+
+
+def _rows(found: Comparison) -> Iterator[dict[str, Any]]:
+    def row(figure: str, base: float | None, other: float | None, change: Estimate) -> dict[str, Any]:
+        return {"run": found.other.name, "figure": figure, "base": base, "other": other, **asdict(change)}
+
+    base, other = (run_facts(run, found.basis) for run in (found.base, found.other))
+    yield row("tokens_per_s, ratio", base["tokens_per_s"], other["tokens_per_s"], found.speedup)
+    yield row("gap_us p50", base["gap_us"]["p50"], other["gap_us"]["p50"], found.gap_us)
+    yield row("gap_us mean", base["gap_us"]["mean"], other["gap_us"]["mean"], found.mean_gap_us)
+    for cause, change in found.causes_us.items():
+        yield row(f"causes_us {cause}", base["causes_us"][cause], other["causes_us"][cause], change)
+    yield row("busy_us", base["busy_us"], other["busy_us"], found.busy_us)
+    for kind, more in found.counts.items():
+        yield row(f"{kind}_per_token", base[f"{kind}_per_token"], other[f"{kind}_per_token"], Estimate(more))
+    for kernel in found.kernels.to_dict("records"):
+        change = Estimate(*(kernel[f"difference_{part}"] for part in ("us", "low", "high")))
+        yield row(
+            f"kernel_us {kernel['name']} of {kernel['blocks']} blocks", kernel["base_us"], kernel["other_us"], change
+        )
+
+
+def sentence(found: Comparison) -> str:
+    """The comparison in one sentence."""
+    gap = _gap_words(found)
+    rate = f"tokens/s {_percent(found.speedup)}"
+    if found.verdict == "no difference shown":
+        return f"{found.verdict}: {rate}{_needed(found)}; {gap}"
+    if found.verdict == "no interval":
+        return f"{rate}, {found.method}, so that no interval can be given; {gap}"
+    return f"{found.verdict}: {gap}; {rate}"
+
+
+def _gap_words(found: Comparison) -> str:
+    base, other = found.base.gap_us["p50"], found.other.gap_us["p50"]
+    percent = f" ({_signed(100 * (other / base - 1), 0)} %)" if base > 0 else ""
+    counts = [
+        f"{abs(change):g} {_ONE[kind] if abs(change) == 1 else kind} {'fewer' if change < 0 else 'more'}"
+        for kind, change in found.counts.items()
+        if change
+    ]
+    text = f"gap {base:.1f} → {other:.1f} µs{percent}"
+    if _is_shown(found.gap_us) and counts:
+        text += f", with {' and '.join(counts)}"
+    name, most = max(found.causes_us.items(), key=lambda item: abs(item[1].estimate))
+    share = "most of it" if abs(most.estimate) > abs(found.mean_gap_us.estimate) / 2 else "above all"
+    return text + (f", {share} {name} ({_signed(most.estimate)} µs)" if _is_shown(most) else "")
+
+
+def _needed(found: Comparison) -> str:
+    if found.needed is None:
+        return ""
+    return f"; about {found.needed:,} {found.unit} a run would show an effect of that size ({POWER:.0%} power)"
+
+
+def _is_shown(change: Estimate) -> bool:
+    return change.low is not None and change.high is not None and (change.low > 0 or change.high < 0)
+
+
+def show_comparison(base: Run, comparisons: Sequence[Comparison], basis: Basis) -> None:
+    """The runs side by side, the sentences, the kernels that changed, and what to beware of."""
+    report.show(_side_by_side(base, comparisons, basis), Text())
+    for found in comparisons:
+        report.show(Text.assemble(f"{found.other.name}: ", (sentence(found), _COLOURS.get(found.verdict, ""))))
+        kernels = found.kernels[found.kernels["verdict"] != ""].head(_MOST_KERNELS)
+        if len(kernels):
+            report.show(_kernel_table(kernels))
+    methods = ", ".join(dict.fromkeys(found.method for found in comparisons))
+    report.show(Text(f"tokens/s {_BASIS[basis]}; 95 % intervals: {methods}; times in µs", "dim"))
+    for caution in dict.fromkeys(text for found in comparisons for text in found.cautions):
+        report.show(Text(f"warning: {caution}", "yellow"))
+
+
+def _side_by_side(base: Run, comparisons: Sequence[Comparison], basis: Basis) -> Table:
+    facts = [run_facts(run, basis) for run in (base, *(found.other for found in comparisons))]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("per token")
+    for fact in facts:
+        table.add_column(Text(fact["name"]), justify="right", overflow="fold")
+
+    between = "\n" if len(comparisons) > _BESIDE else "  "
+
+    def add(label: str, own: Sequence[str], changes: Sequence[str]) -> None:
+        table.add_row(
+            label,
+            *(
+                Text(f"{a}{between}{b if between == '  ' else b.replace(' [', between + '[')}".rstrip())
+                for a, b in zip(own, ("", *changes), strict=True)
+            ),
+        )
+
+    add("tokens/s", [f"{f['tokens_per_s']:,.1f}" for f in facts], [_percent(c.speedup) for c in comparisons])
+    for name in ("p50", "mean"):
+        changes = [c.gap_us if name == "p50" else c.mean_gap_us for c in comparisons]
+        add(f"gap {name}", [f"{f['gap_us'][name]:,.1f}" for f in facts], [_change(c) for c in changes])
+    for cause in CAUSES.values():
+        if any(f["causes_us"][cause] for f in facts):
+            changes = [c.causes_us[cause] for c in comparisons]
+            add(f"  {cause}", [f"{f['causes_us'][cause]:,.1f}" for f in facts], [_change(c) for c in changes])
+    add("GPU busy", [f"{f['busy_us']:,.1f}" for f in facts], [_change(c.busy_us) for c in comparisons])
+    for kind in COUNTS:
+        changed = [c.counts.get(kind) for c in comparisons]
+        add(kind, [report.number(f[f"{kind}_per_token"]) for f in facts], [_signed(c) if c else "" for c in changed])
+    add("period × by tracing", [report.number(f["distortion"], 2) for f in facts], [""] * len(comparisons))
+    add("class", [f["class"] or "–" for f in facts], [""] * len(comparisons))
+    return table
+
+
+def _kernel_table(kernels: pd.DataFrame) -> Table:
+    rows = [
+        {
+            "name": row["name"], "blocks": row["blocks"], "verdict": row["verdict"],
+            "calls": row["other_calls"] or row["base_calls"], "difference": _signed(row["difference_us"], 2),
+            "ratio": f"{row['per_call_ratio']:.3f} [{row['per_call_low']:.3f}, {row['per_call_high']:.3f}]"
+            if pd.notna(row["per_call_ratio"]) else "–",
+        }
+        for row in kernels.to_dict("records")
+    ]  # fmt: skip
+    headings = {
+        "name": "kernel", "blocks": "blocks ≤", "calls": "calls", "difference": "µs per token",
+        "ratio": "time per call, ratio", "verdict": "",
+    }  # fmt: skip
+    return report.table_of(rows, headings)
+
+
+def _percent(speedup: Estimate) -> str:
+    """A speed-up as percent, with its interval."""
+    first, *bounds = (
+        None if x is None else _signed(100 * (x - 1)) for x in (speedup.estimate, speedup.low, speedup.high)
+    )
+    return f"{first} %" + (f" [{', '.join(map(str, bounds))}]" if None not in bounds else "")
+
+
+def _change(change: Estimate) -> str:
+    text = _signed(change.estimate)
+    if change.low is None or change.high is None:
+        return text
+    return f"{text} [{_signed(change.low)}, {_signed(change.high)}]"
+
+
+def _signed(value: float, digits: int = 1) -> str:
+    text = f"{value:+,.{digits}f}".replace("-", "−")
+    return text if any(c in "123456789" for c in text) else f"±{text[1:]}"

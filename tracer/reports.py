@@ -1,0 +1,207 @@
+"""Many reports in one table: which there are below a directory, one row per report and device, and their summary."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pandas as pd
+
+from tracer import formats
+from tracer.analysis.gaps import CAUSES
+from tracer.errors import IntertokenError, printable
+
+if TYPE_CHECKING:
+    from tracer.analysis.recorded import Recording
+
+COLUMNS: Final[dict[str, str]] = {
+    "report": "str", "run": "str", "rank": "Int64", "device": "Int64", "gpu": "str", "model": "str", "batch": "str",
+    "source": "str", "graph_trace": "str", "steps": "Int64", "token_source": "str", "class": "str",
+    "signature": "str", "syncs_per_token": "float64", "copies_per_token": "float64", "launches_per_token": "float64",
+    "tokens_per_s": "float64", "recorded_tokens_per_s": "float64", "distortion": "float64", "gap_p50_us": "float64",
+    "gap_p90_us": "float64", "gap_mean_us": "float64", **{f"{cause}_us": "float64" for cause in CAUSES},
+    "busy_us": "float64", "compute_us": "float64", "gap_corrected": "boolean", "notes": "str", "problem": "str",
+}  # fmt: skip
+"""Columns of the table and their dtypes. Times are per token: µs of the steps of that device; the causes are means that
+add up to gap_mean_us, busy_us and compute_us are means, too. tokens_per_s is without a profiler, where that is known.
+A report that could not be read is one row with its problem; what is only partly there says so in notes."""
+
+FAR: Final = 3.5
+"""Modified z-score above which a report is an outlier (Iglewicz and Hoaglin, "How to detect and handle outliers",
+1993)."""
+
+_LEAST_SPREAD: Final = 1e-3  # of log period: runs that hardly scatter have no outliers within 0.35 %
+_LEAST_REPORTS: Final = 5
+_RANK: Final = re.compile(r"(?i)(?<![a-z])rank[-_ .=]?(\d{1,6})(?!\d)")
+
+
+def find_reports(directory: Path) -> list[Path]:
+    """The recordings below a directory, also damaged ones that say by suffix or run.json what they are, by path.
+
+    What lies inside a recording (a run directory's traced passes) is part of it, and a .nsys-rep beside its own
+    export is the same report.
+
+    Raises:
+        OSError: the directory cannot be listed.
+    """
+    return sorted(_below(directory))
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    entries = sorted(entry for entry in directory.iterdir() if not entry.name.startswith("."))
+    stems = {entry.with_suffix("") for entry in entries if entry.suffix in (".sqlite", ".db")}
+    for entry in entries:
+        if entry.suffix == ".nsys-rep" and entry.with_suffix("") in stems:
+            continue
+        if formats.is_trace(entry) or (entry / "run.json").is_file():
+            yield entry
+        elif entry.is_dir() and not entry.is_symlink() and os.access(entry, os.R_OK | os.X_OK):
+            yield from _below(entry)
+
+
+def report_rows(
+    path: Path, root: Path, within: str | None = None, bounds: tuple[int | None, int | None] = (None, None)
+) -> list[dict[str, Any]]:
+    """A report's rows, one per device, or one with the problem; keys are of `COLUMNS`.
+
+    Args:
+        path: the recording.
+        root: the directory that was searched, which `report` and `run` are relative to.
+        within: only the NVTX range of this text.
+        bounds: only these steps, as in a slice.
+    """
+    from tracer.analysis.recorded import counts_per_token, measure
+    from tracer.analysis.tokens import find_steps
+
+    try:
+        trace = formats.read(path, whole=False)
+        steps = find_steps(trace, within=within).select(*bounds)
+        found = measure(trace, steps, path.name, within=within)
+    except IntertokenError as problem:
+        return [problem_row(path, root, str(problem))]
+    rank = _rank(path.relative_to(root).as_posix(), found.conditions.get("source", ""))
+    names = {
+        int(number): str(name) for number, name in zip(*(trace["devices"][c] for c in ("device", "name")), strict=True)
+    }
+    of_report = {
+        **_place(path, root), "rank": rank, "model": found.conditions.get("model", ""),
+        "batch": found.conditions.get("batch", ""), "source": found.conditions.get("source", ""),
+        "graph_trace": found.graph_trace, "steps": len(steps), "token_source": steps.source,
+        "class": found.strategy or "", "signature": found.signature or "",
+        **{f"{kind}_per_token": value for kind, value in counts_per_token(found.steps).items()},
+        "tokens_per_s": found.untraced.median if found.untraced else None, "distortion": found.distortion,
+        "gap_corrected": found.corrected, "notes": "; ".join(trace.notes),
+    }  # fmt: skip
+    return [
+        of_report | {"device": device, "gpu": names.get(device, found.conditions.get("gpu", ""))} | figures
+        for device, figures in _device_figures(found)
+    ]
+
+
+def problem_row(path: Path, root: Path, problem: str) -> dict[str, Any]:
+    """The row of a report without figures."""
+    return {**_place(path, root), "rank": _rank(path.relative_to(root).as_posix(), ""), "problem": printable(problem)}
+
+
+def table_of_reports(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Rows as a table with all of `COLUMNS`, by report and device."""
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    texts = [name for name, dtype in COLUMNS.items() if dtype == "str"]
+    table = table.astype(dict.fromkeys(texts, "object")).fillna(dict.fromkeys(texts, "")).astype(COLUMNS)
+    return table.sort_values(["report", "device"], kind="stable", ignore_index=True)
+
+
+def _place(path: Path, root: Path) -> dict[str, str]:
+    """Report and run: the path below the root, and its folders, with the file's name if that names a rank, without it.
+
+    Example:
+        >>> _place(Path("/r/nightly/rank3/a.sqlite"), Path("/r"))["run"]
+        'nightly'
+    """
+    relative = path.relative_to(root)
+    name = [relative.name.removesuffix("".join(relative.suffixes))] if _RANK.search(relative.name) else []
+    parts = [_RANK.sub("", part).strip("-_. ") for part in (*relative.parent.parts, *name)]
+    return {"report": relative.as_posix(), "run": "/".join(filter(None, parts)) or "."}
+
+
+def _rank(path: str, source: str) -> int | None:
+    """The rank that the recording or its path names."""
+    found = _RANK.search(source) or next(reversed(list(_RANK.finditer(path))), None)
+    return int(found[1]) if found else None
+
+
+def _device_figures(found: Recording) -> Iterator[tuple[int, dict[str, float]]]:
+    for device, steps in found.device_steps.groupby(level="device"):
+        gaps = steps["gap"].dropna()
+        if len(gaps):
+            yield (
+                int(str(device)),
+                {
+                    "recorded_tokens_per_s": 1e6 / float(steps["period"].median()),
+                    "gap_p50_us": float(gaps.median()),
+                    "gap_p90_us": float(np.percentile(gaps, 90)),
+                    "gap_mean_us": float(gaps.mean()),
+                    **{f"{cause}_us": float(steps[cause].mean()) for cause in CAUSES},
+                    "busy_us": float(steps["busy"].mean()),
+                    "compute_us": float(steps["compute"].mean()),
+                },
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Overview:
+    """What many reports say together.
+
+    Attributes:
+        runs: one row per run: run, reports, unread (of them), ranks, and over its rows the medians
+            recorded_tokens_per_s, gap_p50_us, busy_us, syncs_per_token; slowest_rank (by the median period of its rows;
+            missing where ranks are unknown), slowest_ratio (its period over the run's median), outliers (how many).
+        outliers: one row per report and device whose period lies far from its run's (`FAR`): report, rank, device,
+            recorded_tokens_per_s, of_run (the run's median rate), z.
+        problems: one row per report that could not be read: report, problem.
+    """
+
+    runs: pd.DataFrame
+    outliers: pd.DataFrame
+    problems: pd.DataFrame
+
+
+def overview(table: pd.DataFrame) -> Overview:
+    """Sum up a table of reports."""
+    read = table[table["device"].notna()].copy()
+    read["log_period"] = -np.log(read["recorded_tokens_per_s"])
+    read["of_run"] = read.groupby("run")["recorded_tokens_per_s"].transform("median")
+    deviation = read["log_period"] + np.log(read["of_run"])
+    spread = 1.4826 * deviation.abs().groupby(read["run"]).transform("median")
+    read["z"] = deviation / spread.clip(lower=_LEAST_SPREAD)
+    many = read.groupby("run")["z"].transform("size") >= _LEAST_REPORTS
+    outliers = read[many & (read["z"].abs() > FAR)].sort_values("z", key=abs, ascending=False)
+    runs = [
+        {"run": run, **_run_row(rows, read[read["run"] == run]), "outliers": int((outliers["run"] == run).sum())}
+        for run, rows in table.groupby("run")
+    ]
+    shown = ["report", "rank", "device", "recorded_tokens_per_s", "of_run", "z"]
+    problems = table.loc[table["device"].isna(), ["report", "problem"]]
+    return Overview(pd.DataFrame(runs), outliers[shown].reset_index(drop=True), problems.reset_index(drop=True))
+
+
+def _run_row(rows: pd.DataFrame, read: pd.DataFrame) -> dict[str, Any]:
+    """A row of `Overview.runs`, of all rows of a run and of those with figures."""
+    figures = ["recorded_tokens_per_s", "gap_p50_us", "busy_us", "syncs_per_token"]
+    by_rank = read.dropna(subset="rank").groupby("rank")["log_period"].median()
+    slowest: dict[str, Any] = {"slowest_rank": None, "slowest_ratio": None}
+    if len(by_rank) > 1:
+        above = float(by_rank.max() - read["log_period"].median())
+        slowest = {"slowest_rank": int(str(by_rank.idxmax())), "slowest_ratio": float(np.exp(above))}
+    return {
+        "reports": rows["report"].nunique(),
+        "unread": int(rows["device"].isna().sum()),
+        "ranks": int(rows["rank"].nunique()),
+        **{name: float(read[name].median()) if len(read) else None for name in figures},
+        **slowest,
+    }

@@ -1,0 +1,71 @@
+"""`intertoken compare DIR`: every report below a directory in one table, and what stands out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.text import Text
+
+from tracer import progress, report
+from tracer.commands import Bounds, emit
+from tracer.errors import UsageError, printable
+from tracer.reports import Overview, find_reports, overview
+from tracer.tables import Save
+
+_MOST_LINES = 20
+
+
+def compare_reports(
+    directory: Path, *, within: str | None, bounds: Bounds, scheduler: str | None, workers: int | None, as_json: bool,
+    save: Save,
+) -> None:  # fmt: skip
+    """Analyse all reports below a directory on Dask, save their table, and print the overview.
+
+    Raises:
+        UsageError: there is no report, no Dask, or no scheduler.
+    """
+    from tracer.reports_dask import analyse, connected
+
+    root = directory.resolve()
+    paths = find_reports(root)
+    if not paths:
+        raise UsageError(f"{directory}: no report in it or below it")
+    with report.working(f"reading {len(paths)} reports"), connected(scheduler, workers) as client:
+        table = analyse(paths, root, client, tell=progress.tell, within=within, bounds=bounds)
+    save(table)
+    found = overview(table)
+    facts = {
+        "schema": "intertoken.reports/1",
+        "reports": len(paths),
+        "rows": len(table),
+        "runs": _records(found.runs),
+        "outliers": _records(found.outliers),
+        "problems": _records(found.problems),
+    }
+    emit(as_json, facts, lambda _: _show(found, len(paths), table), [])
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    records = json.loads(frame.to_json(orient="records"))
+    return [dict(record) for record in records]
+
+
+def _show(found: Overview, reports: int, table: pd.DataFrame) -> None:
+    headings = {
+        "run": "run", "reports": "reports", "ranks": "ranks", "recorded_tokens_per_s": "tokens/s recorded",
+        "gap_p50_us": "gap p50 µs", "busy_us": "GPU busy µs", "syncs_per_token": "syncs",
+        "slowest_rank": "slowest rank", "slowest_ratio": "its period ×", "outliers": "outliers", "unread": "unread",
+    }  # fmt: skip
+    report.show(report.table_of(_records(found.runs), headings))
+    if len(found.outliers):
+        headings = {
+            "report": "outlier", "rank": "rank", "device": "device", "recorded_tokens_per_s": "tokens/s recorded",
+            "of_run": "of its run", "z": "modified z",
+        }  # fmt: skip
+        report.show(Text(), report.table_of(_records(found.outliers.head(_MOST_LINES)), headings))
+    for problem in found.problems.head(_MOST_LINES).to_dict("records"):
+        report.show(Text(f"unread: {problem['report']}: {printable(str(problem['problem']), 200)}", "yellow"))
+    report.show(Text(f"{reports} reports, {len(table)} rows; medians over reports and devices", "dim"))
