@@ -10,11 +10,13 @@ import click
 
 from tracer import report
 from tracer.commands import Bounds, emit, load, trace_options, untraced_option
-from tracer.errors import UsageError
+from tracer.errors import TraceError, UsageError
 from tracer.output import check_output, write_output
 
 if TYPE_CHECKING:
-    from tracer.analysis.budget import Budget
+    from tracer.analysis.budget import Base, Budget
+    from tracer.analysis.budget_check import Finding
+    from tracer.trace import Trace
 
 
 @click.command()
@@ -50,6 +52,10 @@ def check(
       gap_us.traced.p90.max = 600
       [range."run saaas concurrent"]      # any of these inside NVTX ranges
       syncs = 3
+      [base]                              # broken only where the 95 % interval lies beyond
+      recording = "main.sqlite"
+      max_slowdown = 0.02
+      max_extra_gap_us = 5
     \b
     Examples:
       intertoken check rep.sqlite --write-budget budget.toml
@@ -76,6 +82,13 @@ def check(
     with report.reading(path):
         trace = read(path, whole=False)
     findings = check_lines(trace, budget, within, bounds, untraced_tokens_per_s)
+    notes = list(trace.notes)
+    if budget.base is not None:
+        against, cautions = _compared(
+            budget.base, budget_path.parent, path, trace, within, bounds, untraced_tokens_per_s
+        )
+        findings += against
+        notes += cautions
     if junit is not None:
         xml = verdicts.junit(findings, path, budget_path)
         write_output(junit, lambda partial: partial.write_bytes(xml), replace=True)
@@ -86,7 +99,7 @@ def check(
         "kept": kept,
         "lines": [verdicts.facts_of(finding) for finding in findings],
     }
-    emit(as_json, facts, lambda _: report.show_check(*verdicts.rows(findings)), trace.notes)
+    emit(as_json, facts, lambda _: report.show_check(*verdicts.rows(findings)), notes)
     for annotation in (verdicts.github(finding, budget_path) for finding in findings) if github else ():
         if annotation is not None:
             click.echo(annotation)
@@ -106,6 +119,36 @@ def read_budget(path: Path) -> Budget:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise UsageError(f"{path}: is no TOML: {problem}") from None
     return parse(table, str(path))
+
+
+def _compared(
+    base: Base, folder: Path, path: Path, trace: Trace, within: str | None, bounds: Bounds, rate: float | None
+) -> tuple[list[Finding], list[str]]:  # fmt: skip
+    """The lines of the base, whose recording is named relative to the folder, and what a reader must know of them.
+
+    Raises:
+        TraceError: the base cannot be read or measured.
+        UsageError: the two are not comparable.
+    """
+    from tracer.analysis.budget_base import check_base
+    from tracer.analysis.comparable import obstacles
+    from tracer.analysis.compare import Run, compare
+    from tracer.analysis.recorded import measure
+    from tracer.analysis.tokens import find_steps
+
+    recording = folder / base.recording
+    try:
+        mine = measure(*load(recording, within, bounds), str(recording), within=within)
+    except TraceError as problem:
+        text = str(problem)
+        raise TraceError(text if text.startswith(str(recording)) else f"base {recording}: {text}") from None
+    steps = find_steps(trace, within=within).select(*bounds)
+    rates = [] if rate is None else [rate]
+    current = measure(trace, steps, str(path), within=within, untraced_tokens_per_s=rates)
+    if against := obstacles(mine, current):
+        raise UsageError(f"{path}: is not comparable with the budget's base {recording}: {'; '.join(against)}")
+    found = compare(Run.of(mine), Run.of(current))
+    return list(check_base(base, found)), found.cautions
 
 
 def _write_budget(

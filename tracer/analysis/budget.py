@@ -104,7 +104,7 @@ class Base:
     Attributes:
         recording: its path, as the file gives it.
         max_slowdown: share of the base's tokens/s that may be lost; None: any.
-        max_extra_gap_us: µs by which the mean gap may grow; None: any.
+        max_extra_gap_us: µs by which the median gap may grow; None: any.
     """
 
     recording: str
