@@ -10,7 +10,7 @@ import click
 
 from tracer import report
 from tracer.commands import Bounds, emit, load, trace_options, untraced_option
-from tracer.errors import TraceError, UsageError
+from tracer.errors import TraceError, UsageError, printable
 from tracer.output import check_output, write_output
 
 if TYPE_CHECKING:
@@ -73,22 +73,10 @@ def check(
         return
     assert budget_path is not None
     from tracer import verdicts
-    from tracer.analysis.budget_check import check_lines
-    from tracer.formats import read
 
     if junit is not None:
         check_output(junit, "JUnit XML", (".xml",), replace=True)
-    budget = read_budget(budget_path)
-    with report.reading(path):
-        trace = read(path, whole=False)
-    findings = check_lines(trace, budget, within, bounds, untraced_tokens_per_s)
-    notes = list(trace.notes)
-    if budget.base is not None:
-        against, cautions = _compared(
-            budget.base, budget_path.parent, path, trace, within, bounds, untraced_tokens_per_s
-        )
-        findings += against
-        notes += cautions
+    findings, notes = _findings(budget_path, path, within, bounds, untraced_tokens_per_s)
     if junit is not None:
         xml = verdicts.junit(findings, path, budget_path)
         write_output(junit, lambda partial: partial.write_bytes(xml), replace=True)
@@ -100,10 +88,28 @@ def check(
         "lines": [verdicts.facts_of(finding) for finding in findings],
     }
     emit(as_json, facts, lambda _: report.show_check(*verdicts.rows(findings)), notes)
-    for annotation in (verdicts.github(finding, budget_path) for finding in findings) if github else ():
-        if annotation is not None:
+    if github:
+        for annotation in filter(None, (verdicts.github(finding, budget_path) for finding in findings)):
             click.echo(annotation)
     ctx.exit(0 if kept else 1)
+
+
+def _findings(
+    budget_path: Path, path: Path, within: str | None, bounds: Bounds, rate: float | None
+) -> tuple[list[Finding], list[str]]:  # fmt: skip
+    """The lines of a budget beside a recording, and what a reader must know."""
+    from tracer.analysis.budget_check import check_lines
+    from tracer.formats import read
+
+    budget = read_budget(budget_path)
+    with report.reading(path):
+        trace = read(path, whole=False)
+    findings, notes = check_lines(trace, budget, within, bounds, rate), list(trace.notes)
+    if budget.base is not None:
+        against, cautions = _compared(budget.base, budget_path, path, trace, within, bounds, rate)
+        findings += against
+        notes += cautions
+    return findings, notes
 
 
 def read_budget(path: Path) -> Budget:
@@ -116,19 +122,19 @@ def read_budget(path: Path) -> Budget:
 
     try:
         table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
+    except (ValueError, RecursionError) as problem:  # no TOML, no UTF-8, or numbers and tables beyond Python's limits
         raise UsageError(f"{path}: is no TOML: {problem}") from None
     return parse(table, str(path))
 
 
 def _compared(
-    base: Base, folder: Path, path: Path, trace: Trace, within: str | None, bounds: Bounds, rate: float | None
+    base: Base, budget: Path, path: Path, trace: Trace, within: str | None, bounds: Bounds, rate: float | None
 ) -> tuple[list[Finding], list[str]]:  # fmt: skip
-    """The lines of the base, whose recording is named relative to the folder, and what a reader must know of them.
+    """The lines of a budget's base, and what a reader must know of the comparison.
 
     Raises:
-        TraceError: the base cannot be read or measured.
-        UsageError: the two are not comparable.
+        UsageError: the base cannot be read or measured, or is not comparable.
+        TraceError: the recording cannot be measured.
     """
     from tracer.analysis.budget_base import check_base
     from tracer.analysis.comparable import obstacles
@@ -136,18 +142,17 @@ def _compared(
     from tracer.analysis.recorded import measure
     from tracer.analysis.tokens import find_steps
 
-    recording = folder / base.recording
-    try:
-        mine = measure(*load(recording, within, bounds), str(recording), within=within)
-    except TraceError as problem:
-        text = str(problem)
-        raise TraceError(text if text.startswith(str(recording)) else f"base {recording}: {text}") from None
+    recording = budget.parent / base.recording
     steps = find_steps(trace, within=within).select(*bounds)
     rates = [] if rate is None else [rate]
     current = measure(trace, steps, str(path), within=within, untraced_tokens_per_s=rates)
-    if against := obstacles(mine, current):
-        raise UsageError(f"{path}: is not comparable with the budget's base {recording}: {'; '.join(against)}")
-    found = compare(Run.of(mine), Run.of(current))
+    try:
+        other = measure(*load(recording, within, bounds), str(recording), within=within)
+    except TraceError as problem:
+        raise UsageError(printable(f"{budget}: base: {problem}")) from None
+    if against := obstacles(other, current):
+        raise UsageError(printable(f"{budget}: base: {recording} is not comparable with {path}: {'; '.join(against)}"))
+    found = compare(Run.of(other), Run.of(current))
     return list(check_base(base, found)), found.cautions
 
 

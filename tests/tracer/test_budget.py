@@ -86,10 +86,11 @@ def test_every_kind_of_line_is_read() -> None:
         ("gap_us.traced.p50.most = 1", "unknown key gap_us.traced.p50.most; here may stand min, max"),
         ("gap_us.traced.p50 = 1", "gap_us.traced.p50 is 1; bounds are"),
         ("gap_us = 1", "gap_us is 1; it holds traced, untraced"),
-        ("syncs = -1", "syncs is -1; it is a number, 0 or more"),
+        ("syncs = -1", "syncs is -1; it is a number from 0 to 1e[+]18"),
         ("syncs = true", "syncs is True"),
         ("syncs.max = nan", "syncs.max is nan"),
         ("syncs.max = inf", "syncs.max is inf"),
+        (f"syncs = 1{'0' * 400}", "syncs is 1000"),
         ("syncs = {}", "syncs is {}"),
         ("syncs = {min = 2, max = 1}", "syncs: min 2 is above max 1"),
         ("class = 1", "class is 1; it is a string"),
@@ -303,6 +304,26 @@ def test_one_sync_more_in_every_step_breaks_the_lines_of_syncs_and_no_other(call
     for finding in (found["syncs"], found["signature"]):
         assert finding.surplus is not None
         assert (finding.surplus.step, finding.surplus.time_in_step_us) == (0, 0.7)
+
+
+KEYS = [
+    "syncs", "class", "gap_us", "traced", "p50", "max", "min", "range", "device", "0", "base", "recording", "a\nb",
+]  # fmt: skip
+leaves = st.one_of(st.integers(), st.floats(), st.booleans(), st.text(), st.dates(), st.lists(st.text(), max_size=2))
+tables = st.recursive(leaves, lambda inner: st.dictionaries(st.sampled_from(KEYS), inner), max_leaves=12)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), tables))
+def test_any_table_is_a_budget_or_one_line(table: dict[str, Any]) -> None:
+    try:
+        found = parse(table, "b.toml")
+    except UsageError as problem:
+        said = str(problem)
+    else:
+        assert found.lines or found.base
+        return
+    assert said.startswith("b.toml: ")
+    assert len(said.splitlines()) == 1
 
 
 @given(st.text())

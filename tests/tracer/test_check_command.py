@@ -152,6 +152,11 @@ def bad(folder: Path) -> dict[str, tuple[list[Any], str]]:
         "no file": (["--budget", folder / "none.toml"], "none.toml: No such file"),
         "folder": (["--budget", folder], "Is a directory"),
         "no TOML": (["--budget", file(folder, "syncs =", "a.toml")], "a.toml: is no TOML: Invalid value"),
+        "no limit": (["--budget", file(folder, f"syncs = {'9' * 5000}", "f.toml")], "f.toml: is no TOML: Exceeds the"),
+        "nested": (["--budget", file(folder, f"a = {'[' * 5000}", "g.toml")], "g.toml: is no TOML: "),
+        "base's name": (
+            ["--budget", file(folder, 'base = {recording = "a\\u0000", max_slowdown = 1}', "h.toml")], "h.toml: base: "
+        ),
         "no text": (["--budget", latin], "latin.toml: is no TOML"),
         "unknown key": (["--budget", file(folder, "synks = 1", "c.toml")], "c.toml: unknown key synks"),
         "unknown cause": (["--budget", file(folder, "causes_us.traced.x.max = 1", "d.toml")], "d.toml: unknown cause"),
@@ -159,13 +164,13 @@ def bad(folder: Path) -> dict[str, tuple[list[Any], str]]:
         "JUnit's name": (["--budget", BUDGET, "--junit", folder / "a.txt"], "JUnit XML ends with .xml"),
         "budget's name": (["--write-budget", folder / "a.json"], "a budget ends with .toml"),
         "no steps": (["--budget", BUDGET, "--steps", "900:"], "no token step in 900:"),
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "case",
-    ["neither", "both", "json and github", "no file", "folder", "no TOML", "no text", "unknown key", "unknown cause",
-     "no range", "JUnit's name", "budget's name", "no steps"],
+    ["neither", "both", "json and github", "no file", "folder", "no TOML", "no text", "no limit", "nested",
+     "base's name", "unknown key", "unknown cause", "no range", "JUnit's name", "budget's name", "no steps"],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, case: str) -> None:
     arguments, said = bad(tmp_path)[case]

@@ -40,6 +40,7 @@ TRACINGS: Final = ("traced", "untraced")
 STATISTICS: Final = ("p50", "p90", "mean")
 
 _ANY: Final = "*"
+_TOO_MUCH: Final = 1e18
 _SHAPE: Final[dict[str, Any]] = {
     **dict.fromkeys(COUNTS, "count"),
     **dict.fromkeys(WORDS, "words"),
@@ -239,9 +240,10 @@ def _base(value: object) -> Base:
 
 
 def _number(value: object, path: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise ValueError(f"{path} is {value!r}; it is a number, 0 or more")
-    return float(value)
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _TOO_MUCH
+    if not known:
+        raise ValueError(f"{path} is {value!r}; it is a number from 0 to {_TOO_MUCH:g}")
+    return float(value)  # type: ignore[arg-type]
 
 
 def _key(key: str) -> str:
