@@ -177,9 +177,9 @@ class Recording:
 
     def _nothing(self) -> str:
         watched_here = {
-            "cupti": "CUPTI saw no CUDA call",
+            "cupti": "CUPTI saw no call",
             "host": "no host recorder that was made in the test saw a call",
-            None: f"neither CUPTI nor a host recorder made in the test saw a call{self._no_cupti and ' of CUDA'}",
+            None: "neither CUPTI nor a host recorder that was made in the test saw a call",
         }[self._backend]
         remedy = f" (CUPTI does not record here: {self._no_cupti})" if self._no_cupti else ""
         return f"nothing to count: {watched_here} that copies, launches, waits or orders{remedy}"
