@@ -1,7 +1,29 @@
 """What happened: the trace model, recorders, formats and analyses."""
 
-from tracer.formats import read, write
-from tracer.recorders import annotate, record
-from tracer.trace import Trace
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tracer.formats import read, write
+    from tracer.recorders import annotate, record
+    from tracer.trace import Trace
 
 __all__ = ["Trace", "annotate", "read", "record", "write"]
+
+_HOMES: Final = {
+    "Trace": "tracer.trace",
+    "annotate": "tracer.recorders",
+    "read": "tracer.formats",
+    "record": "tracer.recorders",
+    "write": "tracer.formats",
+}
+"""Name -> module, imported when first used: pytest imports the package in every session, for its plugin."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return value

@@ -19,6 +19,8 @@ Examples:
   intertoken syncs rep.sqlite                      which syncs a token makes
   intertoken gaps rep.sqlite --untraced-tokens-per-s 748.7
   intertoken compare base.sqlite new.sqlite        did it change, with intervals
+  intertoken whatif rep.sqlite --without-syncs     what would it take to remove the gap
+  intertoken check rep.sqlite --budget budget.toml exit code 1 where a token costs more than that
   intertoken dashboard runs rep.sqlite             see them side by side
 \b
 Tab completion (bash): eval "$(_INTERTOKEN_COMPLETE=bash_source intertoken)"
@@ -56,6 +58,7 @@ class Intertoken(click.Group):
 def register(group: click.Group) -> None:
     """Add this package's commands to the group."""
     from tracer import (
+        check_command,
         commands,
         compare_command,
         events_command,
@@ -76,6 +79,7 @@ def register(group: click.Group) -> None:
         path_command.path,
         whatif_command.whatif,
         events_command.events,
+        check_command.check,
         scrub_command.scrub,
         record_command.record,
     ):

@@ -278,6 +278,23 @@ def show_events(facts: dict[str, Any]) -> None:
     console.print(_grid(facts["columns"]))
 
 
+def show_check(rows: list[dict[str, Any]], remarks: list[str]) -> None:
+    """`intertoken check`: a row per line of the budget, and what is said below them."""
+    console = _console()
+    headings = {
+        "mark": "",
+        "scope": "where",
+        "name": "budget",
+        "found": "found",
+        "allowed": "allowed",
+        "by": "broken by",
+    }
+    shown = {key: word for key, word in headings.items() if key == "mark" or any(row[key] for row in rows)}
+    console.print(table_of(rows, shown))
+    for remark in remarks:
+        console.print(Text(remark))
+
+
 def show_converted(facts: dict[str, Any]) -> None:
     """`intertoken convert`."""
     _console().print(Text(f"{facts['target']}: {facts['events']:,} events"))

@@ -118,6 +118,22 @@ show(**counts(recorder.trace))
     assert found == {"in_graph": 0, "copies": 7, "graphs": 7, "launches": 7, "tokens": 7}
 
 
+def test_every_call_that_copies_waits_or_launches_has_the_stack_of_its_caller() -> None:
+    found = facts("""
+loop(1)
+recorder = CuptiRecorder(stacks=True)
+recorder.start()
+loop(5)
+recorder.stop()
+loop(5)
+from tracer.analysis.calls import host_calls
+calls = host_calls(recorder.trace)
+stacks = [recorder.stacks.get(correlation, ()) for correlation in calls["correlation"]]
+show(letters="".join(calls["letter"]), callers=sorted({stack[0][2] if stack else "" for stack in stacks}))
+""")
+    assert found == {"letters": "asG" * 5 + "s", "callers": ["loop"]}
+
+
 def test_graph_level_after_the_first_cuda_call_is_refused() -> None:
     done = ran("loop(1)\nwith tracer.record('cupti', graph_trace='graph'): pass")
     assert "RecordError: graph-level tracing must start before the first CUDA call" in done.stderr

@@ -28,9 +28,10 @@ class SyncReport:
         syncs_per_token, copies_per_token, launches_per_token: host calls of each kind, median over the steps. The sync
             behind a blocking copy's asynchronous part counts, being a call of its own.
         counts: one row per step: step start (ns) and how many syncs, copies and launches it makes.
-        calls: one row per call inside a step: step start end process thread correlation name letter stream kind,
-            and for syncs waited_for (name of the last activity it waited for, "" if the stream was idle already) and
-            waited_until (end of that activity, ns; MISSING if idle).
+        calls: one row per call inside a step: step start end process thread correlation name letter stream kind, shown
+            (its letter in the signature, "" where it has none of its own), and for syncs waited_for (name of the last
+            activity it waited for, "" if the stream was idle already) and waited_until (end of that activity, ns;
+            MISSING if idle).
     """
 
     strategy: str
@@ -110,7 +111,7 @@ def sync_report(trace: Trace, steps: Steps) -> SyncReport:
         copies_per_token=float(np.median(per_step["copies"])),
         launches_per_token=float(np.median(per_step["launches"])),
         counts=steps.table[["step", "start"]].assign(**per_step),
-        calls=calls.drop(columns=["at", "shown", "input"]),
+        calls=calls.drop(columns=["at", "input"]),
     )
 
 

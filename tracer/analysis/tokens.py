@@ -126,6 +126,11 @@ def find_steps(trace: Trace, *, pattern: str | None = None, within: str | None =
     return Steps(table[COLUMNS], "calls", detail, confidence)
 
 
+def marked_steps(trace: Trace) -> Steps | None:
+    """The steps that NVTX ranges mark, also of a trace without kernels; None if none do."""
+    return _nvtx_steps(trace, None, None)
+
+
 def was_traced(what: str, trace: Trace) -> str:
     """The question whether something was recorded, with the remedy of the trace's own recorder."""
     source = str(trace.metadata.get("source", ""))

@@ -41,6 +41,7 @@ def record(
     graph_trace: Literal["node", "graph"] = ...,
     kinds: Iterable[str] = ...,
     limit: int = ...,
+    stacks: bool = ...,
 ) -> AbstractContextManager[CuptiRecorder]: ...
 def record(source: str = "host", **options: Any) -> AbstractContextManager[Any]:
     """Record the body: `with tracer.record() as recording: ...`, then `recording.trace`.

@@ -38,6 +38,9 @@ COMPLETE: Final = ctypes.CFUNCTYPE(
 )
 """CUpti_BuffersCallbackCompleteFunc(context, streamId, buffer, size, validSize)."""
 
+CALLBACK: Final = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
+"""CUpti_CallbackFunc(userdata, domain, cbid, cbdata)."""
+
 
 class Cupti:
     """The calls of libcupti that a recorder needs; an error code becomes a RecordError.
@@ -73,6 +76,21 @@ class Cupti:
     def register(self, request: Any, complete: Any) -> None:
         """Set the callbacks (a REQUEST and a COMPLETE) that give and take buffers; the caller keeps them alive."""
         self._check("cuptiActivityRegisterCallbacks", request, complete)
+
+    def subscribe(self, callback: Any) -> Any:
+        """Register a CALLBACK, which the caller keeps alive; returns what names the subscription."""
+        subscriber = ctypes.c_void_p()
+        self._check("cuptiSubscribe", ctypes.byref(subscriber), callback, None)
+        return subscriber
+
+    def unsubscribe(self, subscriber: Any) -> None:
+        """End a subscription."""
+        self._check("cuptiUnsubscribe", subscriber)
+
+    def enable_callback(self, subscriber: Any, domain: int, cbid: int) -> None:
+        """Call back at entry and exit of an API call."""
+        numbers = ctypes.c_uint32(1), subscriber, ctypes.c_int(domain), ctypes.c_uint32(cbid)
+        self._check("cuptiEnableCallback", *numbers)
 
     def refuse_other_profilers(self) -> None:
         """Raise RecordError under nsys and its like.

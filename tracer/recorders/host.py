@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import pandas as pd
 
 from tracer.recorders import ranges
+from tracer.recorders.stacks import Stack, stack_here
 from tracer.schema import MISSING
 from tracer.trace import Trace
 
@@ -48,6 +50,21 @@ class _Thread(threading.local):
         self.open: list[_OpenRange | None] = []
 
 
+_watching: Final[list[list[HostRecorder]]] = []
+
+
+class _CallsWithStacks(list[Call]):
+    """A recorder's `calls` that keeps the stack of each."""
+
+    def __init__(self, stacks: dict[int, Stack]) -> None:
+        super().__init__()
+        self._stacks = stacks
+
+    def append(self, call: Call) -> None:
+        self._stacks[FIRST_CALL + len(self)] = stack_here()
+        super().append(call)
+
+
 class HostRecorder:
     """Collects what backends report, in ns of one clock.
 
@@ -59,6 +76,7 @@ class HostRecorder:
             would add to what it measures. They are calls of the thread that last called `start`. Those that wait or
             record an event leave rows in `syncs` and `cuda_events` as well. The correlation of calls[i] is
             FIRST_CALL + i.
+        stacks: correlation of a call -> its Python stack, of a recorder that was made inside `watched`.
     """
 
     takes_nvtx = False
@@ -66,7 +84,11 @@ class HostRecorder:
     def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
         self.clock = clock
         self.recording = False
-        self.calls: list[Call] = []
+        self.stacks: dict[int, Stack] = {}
+        self._keeps_stacks = bool(_watching)
+        self.calls: list[Call] = _CallsWithStacks(self.stacks) if self._keeps_stacks else []
+        for made in _watching:
+            made.append(self)
         self._caller = MISSING
         self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _COLUMNS}
         self._thread = _Thread()
@@ -91,6 +113,8 @@ class HostRecorder:
         """A call on the calling host thread, named as CUDA names it without the `cuda` prefix."""
         if self.recording:
             self._rows["api"].append((start, end, self._thread.id, correlation, name))
+            if self._keeps_stacks:
+                self.stacks[correlation] = stack_here()
 
     def kernel(
         self, name: str, start: int, end: int, *, device: int, stream: int, correlation: int,
@@ -214,3 +238,14 @@ class HostRecorder:
             ),
             "processes": pd.DataFrame({"process": [process], "name": ["intertoken"]}),
         }
+
+
+@contextmanager
+def watched() -> Iterator[list[HostRecorder]]:
+    """The recorders that are made inside the body, whoever makes them; they keep the Python stack of every call."""
+    made: list[HostRecorder] = []
+    _watching.append(made)
+    try:
+        yield made
+    finally:
+        _watching.remove(made)

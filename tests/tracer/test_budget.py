@@ -1,0 +1,349 @@
+"""Budgets: what a file may say, and exact findings on hand-made traces and on the bundled recordings."""
+
+import math
+import tomllib
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.recordings import CUPY_RUNS, LLAMA, SAMPLES, SIX
+from tests.tracer.handmade import Script, decode_loop
+from tracer import Trace, read
+from tracer.analysis.budget import Budget, Limit, Line, Scope, parse, toml_string
+from tracer.analysis.budget_check import Finding, check_lines, fulfilled_budget, measure
+from tracer.analysis.signature import compress
+from tracer.analysis.surplus import expand, surplus_position
+from tracer.errors import EmptyTraceError, UsageError
+
+TOKENS = 6
+
+
+def loop(letters: str, tokens: int = TOKENS) -> Script:
+    """Marked steps of 1 µs for `decode_loop`."""
+    script = decode_loop(letters, tokens)
+    for token in range(tokens):
+        script.range("token", token * 1000, token * 1000 + 900)
+    return script
+
+
+def budget(text: str) -> Budget:
+    return parse(tomllib.loads(text), "b.toml")
+
+
+def findings(trace: Trace, text: str, **options: Any) -> dict[str, Finding]:
+    found = check_lines(trace, budget(text), **options)
+    return {": ".join(filter(None, (str(f.line.scope), f.line.name))): f for f in found}
+
+
+def broken(trace: Trace, text: str, **options: Any) -> set[str]:
+    return {name for name, finding in findings(trace, text, **options).items() if finding.verdict == "broken"}
+
+
+def test_every_kind_of_line_is_read() -> None:
+    text = """
+    syncs = 2
+    copies = {min = 1, max = 7}
+    class = ["saaas", "aaas"]
+    gap_us.untraced.p50.max = 80
+    causes_us.traced."other process/thread".max = 5
+    [device.1]
+    gap_us.traced.p90.max = 600
+    [range."run 1"]
+    signature = "s g"
+    [range."run 1".device.0]
+    causes_us.untraced.sync.min = 1
+    [base]
+    recording = "main"
+    max_slowdown = 0.02
+    """
+    read = budget(text)
+    assert read.lines == (
+        Line(Scope(), "syncs", Limit(2, 2)),
+        Line(Scope(), "copies", Limit(1, 7)),
+        Line(Scope(), "class", ("saaas", "aaas")),
+        Line(Scope(), "gap_us.untraced.p50", Limit(most=80)),
+        Line(Scope(), "causes_us.traced.other process/thread", Limit(most=5)),
+        Line(Scope(device=1), "gap_us.traced.p90", Limit(most=600)),
+        Line(Scope("run 1"), "signature", ("s g",)),
+        Line(Scope("run 1", 0), "causes_us.untraced.sync", Limit(least=1)),
+    )
+    assert read.base is not None
+    assert (read.base.recording, read.base.max_slowdown, read.base.max_extra_gap_us) == ("main", 0.02, None)
+    assert read.signature(Scope("run 1")) == "s g"
+    assert read.signature(Scope()) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no budget"),
+        ("[range.x]", "holds no budget"),
+        ("synks = 1", "unknown key synks; here may stand syncs, copies"),
+        ('"a b" = 1', 'unknown key "a b"'),
+        ("gap_us.traced.p75.max = 1", "unknown key gap_us.traced.p75; here may stand p50, p90, mean"),
+        ("gap_us.traced.p50.most = 1", "unknown key gap_us.traced.p50.most; here may stand min, max"),
+        ("gap_us.traced.p50 = 1", "gap_us.traced.p50 is 1; bounds are"),
+        ("gap_us = 1", "gap_us is 1; it holds traced, untraced"),
+        ("syncs = -1", "syncs is -1; it is a number from 0 to 1e[+]18"),
+        ("syncs = true", "syncs is True"),
+        ("syncs.max = nan", "syncs.max is nan"),
+        ("syncs.max = inf", "syncs.max is inf"),
+        (f"syncs = 1{'0' * 400}", "syncs is 1000"),
+        ("syncs = {}", "syncs is {}"),
+        ("syncs = {min = 2, max = 1}", "syncs: min 2 is above max 1"),
+        ("class = 1", "class is 1; it is a string"),
+        ("signature = []", r"signature is \[\]"),
+        ("range = 1", "range holds tables"),
+        ("[range]\nsyncs = 1", "range holds tables"),
+        ("[range.x]\nbase.recording = 'y'", "unknown key range.x.base"),
+        ("[device.x]\ngap_us.traced.p50.max = 1", "device.x: a device is a number"),
+        ("[device.0]\nsyncs = 1", "unknown key device.0.syncs; here may stand gap_us, causes_us"),
+        ("base = 'x'", "base is a table"),
+        ("[base]\nmax_slowdown = 0.1", "base is a table"),
+        ("[base]\nrecording = 'x'", "base states no max_slowdown"),
+        ("[base]\nrecording = 'x'\nslowdown = 1", "unknown key base.slowdown"),
+    ],
+)
+def test_what_makes_no_sense_is_named_with_the_file(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=f"^b.toml: {message}"):
+        budget(text)
+
+
+@pytest.mark.parametrize(
+    ("limit", "found", "excess"),
+    [
+        (Limit(2, 2), 2, 0),
+        (Limit(2, 2), 3, 1),
+        (Limit(2, 2), 1.5, -0.5),
+        (Limit(most=7), 0, 0),
+        (Limit(least=7), 5, -2),
+    ],
+)
+def test_excess(limit: Limit, found: float, excess: float) -> None:
+    assert limit.excess(found) == excess
+
+
+def test_exact_findings() -> None:
+    """Per step: sync, two copies, sync, launch, copy back, sync; 300 ns of compute from 95 ns on, 1 µs apart."""
+    trace = loop("saasgAs").trace
+    found = findings(
+        trace,
+        """
+        syncs = 2
+        copies = 3
+        launches.max = 0
+        class = ["sccc", "saaas"]
+        signature = "s a×2 s g a"
+        gap_us.traced.p50.max = 0.5
+        tokens_per_s.traced.min = 999999
+        causes_us.traced.copy.max = 1
+        """,
+    )
+    assert {name: (f.verdict, f.found, f.excess) for name, f in found.items()} == {
+        "syncs": ("broken", 3, 1),
+        "copies": ("kept", 3, 0),
+        "launches": ("broken", 1, 1),
+        "class": ("kept", "saaas", None),
+        "signature": ("broken", "s a×2 s g a s", None),
+        "gap_us.traced.p50": ("broken", 0.7, pytest.approx(0.2)),
+        "tokens_per_s.traced": ("kept", 1e6, 0),
+        "causes_us.traced.copy": ("kept", pytest.approx(found["causes_us.traced.copy"].found), 0),
+    }
+    surplus = found["syncs"].surplus
+    assert surplus is not None
+    assert (surplus.name, surplus.thread, surplus.step, surplus.time_in_step_us, surplus.nvtx) == (
+        "cudaStreamSynchronize_v3020", 101, 0, 0.12, ("token",),
+    )  # fmt: skip
+    assert found["signature"].surplus == surplus
+
+
+def test_the_path_of_a_surplus_call_goes_from_the_outermost_range_inwards() -> None:
+    script = loop("sg")
+    script.range("repeat", 0, TOKENS * 1000)
+    script.range("inputs", 2000, 2005)
+    script.range("elsewhere", 0, TOKENS * 1000, thread=7)
+    surplus = findings(script.trace, "syncs = 0")["syncs"].surplus
+    assert surplus is not None
+    assert surplus.nvtx == ("repeat", "token")
+
+
+def test_a_surplus_call_is_looked_for_in_the_first_step_that_has_one() -> None:
+    script = loop("sg")
+    for token in (2, 3, 4, 5):
+        script.sync(token * 1000 + 600, token * 1000 + 610)
+    surplus = findings(script.trace, "syncs = 1")["syncs"].surplus
+    assert surplus is not None
+    assert (surplus.step, surplus.time_in_step_us) == (2, 0.6)
+
+
+def test_too_few_calls_have_no_surplus() -> None:
+    finding = findings(loop("sg").trace, "syncs = 3")["syncs"]
+    assert (finding.verdict, finding.excess, finding.surplus) == ("broken", -2, None)
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "kinds", "most", "position"),
+    [
+        ("saasgas", "saasgas", "s", 3, -1),
+        ("ssaasgas", "saasgas", "s", 3, 1),
+        ("saassgas", "saasgas", "s", 3, 4),
+        ("saasgass", "saasgas", "s", 3, 7),
+        ("aasgass", "saasgas", "s", 3, 6),  # the first sync is missing, the last one is too many
+        ("saasgaas", "saasgas", "a", 3, 6),
+        ("saasgass", None, "s", 3, 7),
+        ("ssaasgas", None, "s", 3, 7),  # without a signature the first beyond what is allowed
+        ("sags", None, "s", 2, -1),
+    ],
+)
+def test_where_the_surplus_call_is(found: str, expected: str | None, kinds: str, most: int, position: int) -> None:
+    assert surplus_position(list(found), list(found), kinds, most, expected) == position
+
+
+def test_the_sync_behind_a_copy_that_blocks_is_the_surplus_one() -> None:
+    assert surplus_position(["s", "c", "", "g"], list("sasg"), "s", 1, "sag") == 2
+
+
+def test_untraced_figures_need_the_untraced_rate() -> None:
+    trace = loop("sg").trace
+    for text in ("gap_us.untraced.p50.max = 1", "tokens_per_s.untraced.min = 1", "causes_us.untraced.sync.max = 1"):
+        with pytest.raises(EmptyTraceError, match="--untraced-tokens-per-s"):
+            check_lines(trace, budget(text))
+    rate = 1e9 / 500  # 300 ns of compute leave a gap of 200
+    found = findings(
+        trace, "gap_us.untraced.p50.max = 0.2\ntokens_per_s.untraced.min = 3e6", untraced_tokens_per_s=rate
+    )
+    assert found["gap_us.untraced.p50"].verdict == "kept"
+    assert found["gap_us.untraced.p50"].found == pytest.approx(0.2)
+    assert found["tokens_per_s.untraced"].excess == pytest.approx(rate - 3e6)
+
+
+def test_a_lower_bound_keeps_nothing() -> None:
+    """At node level tracing stretches the kernels: the untraced gap is at least what is left."""
+    trace = read(LLAMA["sccc", "node"])
+    found = findings(trace, "gap_us.untraced.p50.max = 70\ngap_us.untraced.p90.max = 10\ngap_us.traced.p50.max = 400")
+    assert [f.verdict for f in found.values()] == ["not shown", "broken", "kept"]
+
+
+def test_a_cause_that_there_is_not_is_named_with_the_file() -> None:
+    with pytest.raises(UsageError, match=r"^b.toml: unknown cause causes_us.traced.coffee; there are sync, "):
+        check_lines(loop("sg").trace, budget("causes_us.traced.coffee.max = 1"))
+
+
+def test_devices_have_gaps_of_their_own() -> None:
+    script = Script()
+    for token in range(TOKENS):
+        t = token * 1000
+        script.range("token", t, t + 900)
+        script.launch((t, t + 10), (t + 100, t + 400), device=0)
+        script.launch((t + 20, t + 30), (t + 100, t + 900), device=1)
+    text = "[device.{}]\ngap_us.traced.p50 = {{min = {}, max = {}}}"
+    assert not broken(script.trace, text.format(0, 0.7, 0.7))
+    assert not broken(script.trace, text.format(1, 0.2, 0.2))
+    with pytest.raises(EmptyTraceError):
+        check_lines(script.trace, budget(text.format(2, 0, 1)))
+
+
+def test_lines_without_a_range_hold_inside_the_one_that_is_asked_for() -> None:
+    text = 'syncs = 3\n[range."run sccc concurrent"]\nsyncs = 8'
+    assert not broken(read(SIX), text, within="run saaas concurrent")
+    assert broken(read(SIX), text, within="run aaag concurrent") == {"syncs"}
+    assert len(findings(read(SIX), text, within="run saaas concurrent", bounds=(2, 5))) == 2
+
+
+@pytest.mark.parametrize(
+    ("recording", "file"), [(SIX, "six-strategies.toml"), (LLAMA["saaas", "graph"], "llama1b-saaas.toml")]
+)
+def test_the_bundled_budgets_are_kept(recording: Any, file: str) -> None:
+    assert broken(read(recording), (SAMPLES / file).read_text()) == set()
+
+
+def test_the_budget_of_saaas_is_broken_by_sccc() -> None:
+    text = (SAMPLES / "llama1b-saaas.toml").read_text()
+    assert broken(read(LLAMA["sccc", "graph"]), text) == {
+        "syncs", "class", "signature", "tokens_per_s.untraced", "gap_us.untraced.p50", "gap_us.untraced.p90",
+        "causes_us.traced.sync",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in SAMPLES.glob("*/run.json")))
+def test_a_recording_keeps_the_budget_that_is_written_from_it(name: str) -> None:
+    trace = read(SAMPLES / name)
+    ranges = [f"run {strategy} {mode}" for strategy, mode in CUPY_RUNS] if name == SIX.name else [None]
+    for within in ranges:
+        text = fulfilled_budget(measure(trace, Scope(within)))
+        assert {f.verdict for f in check_lines(trace, budget(text))} == {"kept"}
+        assert len(budget(text).lines) >= 8
+
+
+few = settings(max_examples=25)
+letters = st.text(alphabet="sacew", max_size=8).map(lambda text: f"s{text}g")
+"""They begin with a sync, or a copy might block or not by how the step before ends."""
+
+
+@few
+@given(letters, st.integers(2, 5))
+def test_a_written_budget_is_always_kept(calls: str, tokens: int) -> None:
+    trace = loop(calls, tokens).trace
+    text = fulfilled_budget(measure(trace, Scope()))
+    assert {finding.verdict for finding in check_lines(trace, budget(text))} == {"kept"}
+
+
+@few
+@given(letters, st.integers(2, 5))
+def test_one_sync_more_in_every_step_breaks_the_lines_of_syncs_and_no_other(calls: str, tokens: int) -> None:
+    """Behind the launch, where it changes neither class nor gap."""
+    script = loop(calls, tokens)
+    text = fulfilled_budget(measure(script.trace, Scope()))
+    for token in range(tokens):
+        script.sync(token * 1000 + 700, token * 1000 + 710)
+    found = findings(script.trace, text)
+    assert {name for name, f in found.items() if f.verdict == "broken"} == {"syncs", "signature"}
+    assert found["syncs"].excess == 1
+    for finding in (found["syncs"], found["signature"]):
+        assert finding.surplus is not None
+        assert (finding.surplus.step, finding.surplus.time_in_step_us) == (0, 0.7)
+
+
+KEYS = [
+    "syncs", "class", "gap_us", "traced", "p50", "max", "min", "range", "device", "0", "base", "recording", "a\nb",
+]  # fmt: skip
+leaves = st.one_of(st.integers(), st.floats(), st.booleans(), st.text(), st.dates(), st.lists(st.text(), max_size=2))
+tables = st.recursive(leaves, lambda inner: st.dictionaries(st.sampled_from(KEYS), inner), max_leaves=12)
+
+
+@given(st.dictionaries(st.sampled_from(KEYS), tables))
+def test_any_table_is_a_budget_or_one_line(table: dict[str, Any]) -> None:
+    try:
+        found = parse(table, "b.toml")
+    except UsageError as problem:
+        said = str(problem)
+    else:
+        assert found.lines or found.base
+        return
+    assert said.startswith("b.toml: ")
+    assert len(said.splitlines()) == 1
+
+
+@given(st.text())
+def test_strings_survive_toml(text: str) -> None:
+    if not any(0xD800 <= ord(c) < 0xE000 for c in text):
+        assert tomllib.loads(f"a = {toml_string(text)}\n[range.{toml_string(text)}]") == {
+            "a": text,
+            "range": {text: {}},
+        }
+
+
+@given(st.text(alphabet="sacgew", max_size=60))
+def test_expand_undoes_compress(word: str) -> None:
+    assert expand(compress(word)) == word
+
+
+@given(st.text(alphabet="sag", max_size=30), st.integers(0, 30))
+def test_an_inserted_call_is_found(word: str, at: int) -> None:
+    """Or one of its equals in the same run, which reads the same."""
+    at = min(at, len(word))
+    found = word[:at] + "s" + word[at:]
+    position = surplus_position(list(found), list(found), "s", math.inf, word)
+    assert found[:position] + found[position + 1 :] == word

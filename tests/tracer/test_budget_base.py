@@ -1,0 +1,81 @@
+"""A budget against a base recording: broken, kept or not shown, by the interval."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.recordings import LLAMA, SIX
+from tests.tracer.test_check_command import file, run
+from tracer.analysis.budget import Base
+from tracer.analysis.budget_base import check_base
+from tracer.analysis.estimates import Estimate
+
+
+def compared(**estimates: Estimate) -> Any:
+    """What of a comparison the lines look at."""
+    return SimpleNamespace(**estimates)
+
+
+@pytest.mark.parametrize(
+    ("speedup", "verdict", "interval"),
+    [
+        (Estimate(0.90, 0.88, 0.92), "broken", (0.08, 0.12)),
+        (Estimate(0.90, 0.85, 0.97), "not shown", (0.03, 0.15)),
+        (Estimate(0.96, 0.94, 0.99), "not shown", (0.01, 0.06)),
+        (Estimate(0.97, 0.96, 0.99), "kept", (0.01, 0.04)),
+        (Estimate(1.20, 1.10, 1.30), "kept", (-0.3, -0.1)),
+        (Estimate(0.50), "not shown", None),
+    ],
+)
+def test_slowdown(speedup: Estimate, verdict: str, interval: tuple[float, float] | None) -> None:
+    (finding,) = check_base(Base("main", max_slowdown=0.05), compared(speedup=speedup))
+    assert (finding.line.name, finding.verdict) == ("base.max_slowdown", verdict)
+    assert finding.found == pytest.approx(1 - speedup.estimate)
+    assert finding.excess == pytest.approx(max(0.95 - speedup.estimate, 0))
+    assert finding.interval == (None if interval is None else pytest.approx(interval))
+
+
+@pytest.mark.parametrize(
+    ("gap", "verdict"),
+    [
+        (Estimate(9.0, 5.1, 12.0), "broken"), (Estimate(9.0, 4.9, 12.0), "not shown"),
+        (Estimate(3.0, 1.0, 5.1), "not shown"), (Estimate(3.0, 1.0, 5.0), "kept"),
+        (Estimate(-9.0, -12.0, -5.0), "kept"),
+    ],
+)  # fmt: skip
+def test_extra_gap(gap: Estimate, verdict: str) -> None:
+    (finding,) = check_base(Base("main", max_extra_gap_us=5), compared(gap_us=gap))
+    assert (finding.line.name, finding.verdict, finding.found) == ("base.max_extra_gap_us", verdict, gap.estimate)
+
+
+def based(folder: Path, base: object, slowdown: float, extra: float) -> Path:
+    text = f"[base]\nrecording = '{base}'\nmax_slowdown = {slowdown}\nmax_extra_gap_us = {extra}"
+    return file(folder, text)
+
+
+def test_sccc_beside_saaas(tmp_path: Path) -> None:
+    """Measured without a profiler: 748.7 tokens/s beside 759.5, and a gap of 77 µs beside 60."""
+    base = LLAMA["saaas", "graph"]
+    assert run(LLAMA["sccc", "graph"], "--budget", based(tmp_path, base, 0.03, 30)).exit_code == 0
+    result = run(LLAMA["sccc", "graph"], "--budget", based(tmp_path, base, 0.005, 5), "--junit", tmp_path / "a.xml")
+    assert result.exit_code == 1
+    assert "base.max_slowdown      0.0142   at most 0.005  0.0092 too much" in result.stdout
+    assert "95 % interval" in (tmp_path / "a.xml").read_text()
+    unclear = run(LLAMA["sccc", "graph"], "--budget", based(tmp_path, base, 0.0142, 30))
+    assert unclear.exit_code == 0
+    assert "not shown either way" in unclear.stdout
+
+
+def test_the_path_of_the_base_is_relative_to_the_budget(tmp_path: Path) -> None:
+    (tmp_path / "main").symlink_to(LLAMA["saaas", "graph"])
+    assert run(LLAMA["saaas", "graph"], "--budget", based(tmp_path, "main", 0.01, 10)).exit_code == 0
+
+
+def test_a_base_that_cannot_be_compared_is_one_line(tmp_path: Path) -> None:
+    for base, said in ((SIX, f"base: {SIX} is not comparable with"), ("none", "none: no such file")):
+        result = run(LLAMA["saaas", "graph"], "--budget", based(tmp_path, base, 0.01, 10))
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert len(result.stderr.splitlines()) == 1
+        assert said in result.stderr

@@ -1,0 +1,426 @@
+"""The pytest plugin on itself: tests that pass, tests that fail, and what they print."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tracer.errors import RecordError
+from tracer.recorders import cupti
+
+PLUGIN = ("-p", "tracer.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:dash", "--strict-markers", "-W", "error")
+HEAD = '''
+import numpy as np
+import pytest
+from executor.backends.cpu import CpuBackend
+from tracer import annotate, record
+from tracer.recorders.host import HostRecorder
+
+
+class Engine:
+    """A device that copies in, waits and copies back."""
+
+    def __init__(self):
+        self.backend, self.recorder = CpuBackend(), HostRecorder()
+        self.values, self.buffer = np.zeros(64, np.uint8), self.backend.alloc(64)
+        self.backend.report_to(self.recorder)
+
+    def __enter__(self):
+        self.recorder.start()
+        return self
+
+    def __exit__(self, *failure):
+        self.recorder.stop()
+        self.backend.close()
+
+    def step(self, copies=1, syncs=1):
+        for _ in range(copies):
+            self.backend.copy_to_device(self.buffer, self.values, 0)
+        for _ in range(syncs):
+            self.backend.synchronize(0)  # waits
+'''
+
+
+def line_of(source: str, comment: str) -> int:
+    """The number of the line that ends with a comment, in a file as pytester writes it."""
+    return next(i for i, line in enumerate(source.strip().splitlines(), start=1) if line.endswith(comment))
+
+
+WAITS = line_of(HEAD, "# waits")
+
+
+def ran(pytester: pytest.Pytester, body: str, *options: str) -> pytest.RunResult:
+    pytester.makepyfile(test_inner=HEAD + body)
+    return pytester.runpytest(*PLUGIN, *options)
+
+
+def said(result: pytest.RunResult) -> str:
+    return "\n".join(result.outlines)
+
+
+def test_a_kept_budget_passes(pytester: pytest.Pytester) -> None:
+    result = ran(
+        pytester,
+        """
+@pytest.mark.sync_budget(syncs=1, copies=2, launches=0, signature="a×2 s", class_=("ggg", "aaag"))
+def test_it(recording):
+    with Engine() as engine:
+        engine.step(9, 9)  # warm-up
+        for index in range(4):
+            with recording.token(index):
+                engine.step(2, 1)
+    assert recording.report.syncs_per_token == 1
+    assert len(recording.trace["nvtx"]) == 4
+""",
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_a_broken_one_prints_the_signatures_and_the_line_of_the_surplus_call(pytester: pytest.Pytester) -> None:
+    body = """
+def decode(engine):
+    engine.step(2, 1)
+    engine.step(0, 1)  # one sync too many
+
+@pytest.mark.sync_budget(syncs=1, copies=2, signature="a×2 s")
+def test_it(recording):
+    with Engine() as engine:
+        for index in range(4):
+            with recording.token(index), annotate("layer"):
+                decode(engine)  # a step
+"""
+    result = ran(pytester, body)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "the sync budget is broken; counts are medians of 3 token steps (NVTX ranges token; the first is left out)",
+            "  ✗ syncs      found 2      allowed 1      1 too many",
+            "  ✓ copies     found 2      allowed 2",
+            "signature found:    a×2 s×2  (100% of the steps)",
+            "signature expected: a×2 s",
+            "first surplus call: streamSynchronize on thread * µs into step 1, in token / layer",
+            f"  test_inner.py:{WAITS} in step",
+            "      self.backend.synchronize(0)  # waits",
+            "    *cpu.py:* in synchronize*",
+            f"    test_inner.py:{line_of(HEAD + body, '# one sync too many')} in decode",
+            f"    test_inner.py:{line_of(HEAD + body, '# a step')} in test_it",
+        ],
+        consecutive=True,
+    )
+    assert "Traceback" not in said(result)
+    assert "_pytest" not in said(result)
+
+
+def test_without_marks_the_whole_body_is_one_step(pytester: pytest.Pytester) -> None:
+    result = ran(
+        pytester,
+        """
+@pytest.fixture
+def engine():
+    engine = Engine()
+    engine.backend.synchronize(0)
+    return engine
+
+@pytest.mark.sync_budget(syncs=3, copies=3)
+def test_body():
+    with Engine() as engine:
+        for _ in range(3):
+            engine.step()
+
+@pytest.mark.sync_budget(syncs=1)
+def test_too_many():
+    with Engine() as engine:
+        engine.step(0, 2)
+""",
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*counts are those of one step (the whole test body)"])
+
+
+def test_the_first_step_and_what_differs_in_few_steps_do_not_count(pytester: pytest.Pytester) -> None:
+    result = ran(
+        pytester,
+        """
+@pytest.mark.sync_budget(syncs=1)
+@pytest.mark.parametrize("syncs", [(5, 1, 1), (5, 1, 7, 1), (1, 2, 2), (1, 1, 2, 2, 2)])
+def test_it(recording, syncs):
+    with Engine() as engine:
+        for index, count in enumerate(syncs):
+            with annotate("token", index=index):
+                engine.step(1, count)
+""",
+    )
+    result.assert_outcomes(passed=2, failed=2)
+
+
+def test_steps_may_be_found(pytester: pytest.Pytester) -> None:
+    result = ran(
+        pytester,
+        """
+from executor.configuration import Configuration
+from executor.run import execute
+
+class Unmarked(HostRecorder):
+    def push_range(self, text, *rest): ...
+    def pop_range(self): ...
+
+@pytest.mark.sync_budget(syncs=3, copies=7, launches=1, class_="saaas", steps="found")
+def test_it():
+    execute([Configuration("cpu", strategy="saaas", tokens=6, repeats=1, warmup=1)], make_recorder=Unmarked)
+""",
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_marks_of_class_and_function_add_up_and_the_closest_counts(pytester: pytest.Pytester) -> None:
+    result = ran(
+        pytester,
+        """
+@pytest.mark.sync_budget(syncs=1, copies=1)
+class TestEngine:
+    def test_both(self):
+        with Engine() as engine:
+            engine.step(1, 1)
+
+    @pytest.mark.sync_budget(syncs=2)
+    def test_closest(self):
+        with Engine() as engine:
+            engine.step(1, 2)
+
+    @pytest.mark.sync_budget(syncs=2)
+    def test_inherited(self):
+        with Engine() as engine:
+            engine.step(2, 2)
+
+    @pytest.mark.parametrize("n", [pytest.param(n, marks=pytest.mark.sync_budget(copies={"max": n})) for n in (1, 2)])
+    def test_of_parameters(self, n):
+        with Engine() as engine:
+            engine.step(2, 1)
+""",
+    )
+    result.assert_outcomes(passed=3, failed=2)
+    assert "::test_inherited" in said(result)
+    assert "::test_of_parameters[1]" in said(result)
+
+
+def test_nothing_recorded_fails_and_says_so(pytester: pytest.Pytester) -> None:
+    result = ran(pytester, "@pytest.mark.sync_budget(syncs=0, backend='host')\ndef test_it(): pass")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["sync_budget: nothing to count: no host recorder that was made in the test saw a call that copies, *"]
+    )
+
+
+def test_without_cupti_the_message_says_why(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise RecordError("there is no NVIDIA driver here")
+
+    monkeypatch.setattr(cupti, "_process", missing)
+    body = "@pytest.mark.sync_budget(syncs=0)\ndef test_it(): pass\n"
+    body += "@pytest.mark.sync_budget(syncs=0, backend='cupti')\ndef test_cupti(): pass"
+    result = ran(pytester, body)
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        ["*nothing to count: *(CUPTI does not record here: there is no NVIDIA driver here)",
+         "sync_budget: there is no NVIDIA driver here"]
+    )  # fmt: skip
+    assert "During handling" not in said(result)
+
+
+def test_another_profiler_is_an_error_of_one_line(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Taken:
+        path = "libcupti.so"
+
+        def refuse_other_profilers(self) -> None:
+            raise RecordError("another profiler traces CUDA in this process (libTools.so); record without it")
+
+    class Process:
+        cupti = Taken()
+
+    monkeypatch.setattr(cupti, "_process", Process)
+    monkeypatch.setenv("NVTX_INJECTION64_PATH", "")  # so that monkeypatch takes back what the recorder sets
+    body = "@pytest.mark.sync_budget(syncs=1)\ndef test_it():\n    with Engine() as engine:\n        engine.step()\n"
+    body += "\ndef test_next():\n    assert not HostRecorder()._keeps_stacks"
+    result = ran(pytester, body)
+    result.assert_outcomes(failed=1, passed=1)
+    result.stdout.fnmatch_lines(["sync_budget: another profiler traces CUDA in this process (libTools.so); *"])
+
+
+@pytest.mark.parametrize(
+    ("mark", "message"),
+    [
+        ("sinks=1", "takes no sinks; it takes syncs, copies, launches, class_, signature, backend, steps by keyword"),
+        ("2", "takes no positional arguments; *"),
+        ("", "holds no budget; *"),
+        ("syncs=-1", "syncs is -1; it is a number from 0 to 1e+18"),
+        ("syncs={'most': 1}", "unknown key syncs.most; here may stand min, max"),
+        ("syncs=1, backend='gpu'", "backend is 'gpu'; it may be cupti or host"),
+    ],
+)
+def test_a_mark_that_makes_no_sense(pytester: pytest.Pytester, mark: str, message: str) -> None:
+    result = ran(pytester, f"@pytest.mark.sync_budget({mark})\ndef test_it(): pass")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"@pytest.mark.sync_budget: {message}"])
+
+
+def test_what_the_test_itself_raises_comes_first(pytester: pytest.Pytester) -> None:
+    result = ran(
+        pytester,
+        """
+from tracer.errors import UsageError
+
+@pytest.mark.sync_budget(syncs=9)
+@pytest.mark.parametrize("error", [ValueError("of the test"), UsageError("of the code")])
+def test_it(error):
+    raise error
+
+@pytest.mark.sync_budget(syncs=9)
+def test_skipped():
+    pytest.skip("no weights")
+
+@pytest.mark.xfail(strict=True)
+@pytest.mark.sync_budget(syncs=9)
+def test_known():
+    with Engine() as engine:
+        engine.step()
+""",
+    )
+    result.assert_outcomes(failed=2, skipped=1, xfailed=1)
+    result.stdout.fnmatch_lines(["E * ValueError: of the test", "E * tracer.errors.UsageError: of the code"])
+    assert "nothing to count" not in said(result)
+
+
+def test_several_recordings_each_keep_the_budget(pytester: pytest.Pytester) -> None:
+    result = ran(
+        pytester,
+        """
+@pytest.mark.sync_budget(syncs=1)
+@pytest.mark.parametrize("second", [1, 2])
+def test_it(recording, second):
+    for syncs in (1, second):
+        with Engine() as engine:
+            engine.step(1, syncs)
+    with pytest.raises(Exception, match="made 2 recordings"):
+        recording.trace
+    assert [each.measured.syncs.syncs_per_token for each in recording.observed()] == [1, second]
+""",
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["recording 2 of 2: the sync budget is broken*"])
+
+
+def test_the_fixture_alone_has_no_budget(pytester: pytest.Pytester) -> None:
+    result = ran(
+        pytester,
+        """
+def test_idle(recording):
+    pass
+
+@pytest.mark.sync_budget(backend="host")
+def test_asked(recording):
+    with Engine() as engine:
+        engine.step(2, 1)
+    assert (recording.report.signature, recording.report.steps) == ("a×2 s", 1)
+""",
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_under_xdist(pytester: pytest.Pytester) -> None:
+    body = """
+@pytest.mark.sync_budget(syncs=1)
+@pytest.mark.parametrize("syncs", [1, 1, 2, 1])
+def test_it(syncs):
+    with Engine() as engine:
+        engine.step(1, syncs)
+"""
+    result = ran(pytester, body, "-n", "1", "-p", "xdist")
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines(["first surplus call: streamSynchronize *", f"  test_inner.py:{WAITS} in step"])
+
+
+def test_the_mark_is_listed(pytester: pytest.Pytester) -> None:
+    assert "@pytest.mark.sync_budget(syncs=N, copies=N" in said(pytester.runpytest(*PLUGIN, "--markers"))
+
+
+def test_sessions_without_it_import_nothing_heavy(tmp_path: Path) -> None:
+    (tmp_path / "test_plain.py").write_text("def test_it(): pass\n")
+    program = (
+        f"import sys, pytest; code = pytest.main([{str(tmp_path)!r}, *{PLUGIN!r}]); "
+        "print(sorted({'numpy', 'pandas', 'pyarrow', 'nvtx', 'click'} & set(sys.modules))); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+ON_A_GPU = {
+    "cupy": """
+import cupy
+stream, x = cupy.cuda.Stream(non_blocking=True), cupy.ones(1024, cupy.float32)
+BUDGET = {"syncs": 1, "launches": 1, "copies": 0}
+
+def work():
+    with stream:
+        cupy.add(x, 1, out=x)
+
+def wait():
+    stream.synchronize()  # waits
+""",
+    "torch": """
+import torch
+x = torch.ones(1024, device="cuda")
+BUDGET = {"syncs": 1, "launches": 1, "copies": 0}
+
+def work():
+    x.add_(1)
+
+def wait():
+    torch.cuda.synchronize()  # waits
+""",
+    "cuda.bindings": """
+import numpy as np
+from cuda.bindings import runtime
+_, stream = runtime.cudaStreamCreate()
+_, memory = runtime.cudaMalloc(64)
+values = np.zeros(64, np.uint8)
+BUDGET = {"syncs": 1, "launches": 0, "copies": 1}
+
+def work():
+    runtime.cudaMemcpyAsync(memory, values.ctypes.data, 64, runtime.cudaMemcpyKind.cudaMemcpyHostToDevice, stream)
+
+def wait():
+    runtime.cudaStreamSynchronize(stream)  # waits
+""",
+}
+STEPS = """
+import pytest
+
+@pytest.mark.sync_budget(**BUDGET, backend="cupti")
+@pytest.mark.parametrize("waits", [1, 2])
+def test_it(recording, waits):
+    work()
+    wait()
+    for index in range(5):
+        with recording.token(index):
+            work()
+            for _ in range(waits):
+                wait()
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("library", ON_A_GPU)
+def test_code_on_a_gpu(pytester: pytest.Pytester, library: str) -> None:
+    """In a process of its own: CUPTI's state belongs to the process."""
+    pytest.importorskip(library)
+    source = ON_A_GPU[library] + STEPS
+    pytester.makepyfile(test_inner=source)
+    result = pytester.runpytest_subprocess(*PLUGIN, "-W", "default")  # of the libraries' own
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        ["  ✗ syncs      found 2      allowed 1      1 too many", "signature found: *",
+         "first surplus call: cu*Synchronize* µs into step 1, in token",
+         f"  test_inner.py:{line_of(source, '# waits')} in wait", "      *ynchronize(*  # waits"]
+    )  # fmt: skip

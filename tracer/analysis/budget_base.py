@@ -1,0 +1,37 @@
+"""A budget against a base: is a recording slower than another one, or its gap longer, by more than is allowed?
+
+A line is broken only where the 95 % interval of the comparison lies beyond what is allowed, and kept only where all of
+it lies within; between the two nothing is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracer.analysis.budget import Base, Limit, Line, Scope
+from tracer.analysis.budget_check import Finding, Verdict
+from tracer.analysis.compare import Comparison
+from tracer.analysis.estimates import Estimate
+
+
+def check_base(base: Base, comparison: Comparison) -> Iterator[Finding]:
+    """The base's lines beside a comparison in which it is the base.
+
+    `base.max_slowdown` is 1 - speedup, so 0.02 where 2 % of the tokens/s are lost; `base.max_extra_gap_us` the
+    difference of the median gaps.
+    """
+    if base.max_slowdown is not None:
+        speedup = comparison.speedup
+        low, high = (None if bound is None else 1 - bound for bound in (speedup.high, speedup.low))
+        yield _finding("base.max_slowdown", Estimate(1 - speedup.estimate, low, high), base.max_slowdown)
+    if base.max_extra_gap_us is not None:
+        yield _finding("base.max_extra_gap_us", comparison.gap_us, base.max_extra_gap_us)
+
+
+def _finding(name: str, found: Estimate, most: float) -> Finding:
+    limit = Limit(most=most)
+    line, excess = Line(Scope(), name, limit), limit.excess(found.estimate)
+    if found.low is None or found.high is None:
+        return Finding(line, found.estimate, "not shown", excess)
+    verdict: Verdict = "broken" if found.low > most else "kept" if found.high <= most else "not shown"
+    return Finding(line, found.estimate, verdict, excess, interval=(found.low, found.high))

@@ -1,0 +1,219 @@
+"""Whether a recording keeps a budget, and by how much it does not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final, Literal
+
+from tracer import run_json
+from tracer.analysis.budget import COUNTS, STATISTICS, TRACINGS, Budget, Line, Scope, toml_string
+from tracer.analysis.gaps import GapReport, gap_report
+from tracer.analysis.surplus import Surplus, first_deviation, first_surplus
+from tracer.analysis.syncs import SyncReport, sync_report
+from tracer.analysis.tokens import Steps, find_steps
+from tracer.errors import EmptyTraceError, TraceError, UsageError, printable
+from tracer.schema import DEVICE_TABLES
+from tracer.trace import Trace
+
+Verdict = Literal["kept", "broken", "not shown"]
+"""`not shown`: it may be kept or broken, because the interval of a comparison holds the budget, or only a lower bound
+of the figure is known."""
+
+HEADROOM: Final = 0.1
+"""By which a written budget lets times and rates be worse than those found."""
+
+Bounds = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A line of a budget and what the recording has.
+
+    Attributes:
+        line: what is allowed.
+        found: the figure, or the class or signature.
+        verdict: whether it is kept.
+        excess: by how much a figure is above (positive) or below what is allowed; None for words.
+        surplus: of a count or signature that is broken: the first call too many, if there is one.
+        interval: 95 % of a figure that comes from a comparison.
+    """
+
+    line: Line
+    found: float | str
+    verdict: Verdict
+    excess: float | None = None
+    surplus: Surplus | None = None
+    interval: tuple[float, float] | None = None
+
+
+class Measured:
+    """The figures of one scope of a trace, each analysis made when first asked for.
+
+    Args:
+        trace: the recording.
+        scope: what to look at.
+        steps: the token steps there.
+        untraced_tokens_per_s: the engine's own figure, which wins over that of run.json.
+    """
+
+    def __init__(self, trace: Trace, scope: Scope, steps: Steps, untraced_tokens_per_s: float | None = None) -> None:
+        self.trace, self.scope, self.steps = trace, scope, steps
+        self._given = untraced_tokens_per_s
+
+    @cached_property
+    def syncs(self) -> SyncReport:
+        """Counts, class and signature."""
+        return sync_report(self.trace, self.steps)
+
+    @cached_property
+    def gaps(self) -> GapReport:
+        """Gap and causes as recorded."""
+        rate = self._given or run_json.steps_per_s(self.trace, self.scope.within)
+        return gap_report(_on_device(self.trace, self.scope.device), self.steps, rate)
+
+    @cached_property
+    def untraced_gaps(self) -> GapReport:
+        """The same as they would be without a profiler.
+
+        Raises:
+            TraceError: that is not known.
+        """
+        if self.gaps.distortion is None:
+            raise EmptyTraceError("the gap without a profiler is not known; --untraced-tokens-per-s tells it")
+        return self.gaps.corrected()
+
+    @property
+    def untraced_is_least(self) -> bool:
+        """Whether `untraced_gaps` is a lower bound, since tracing stretched the kernels too."""
+        return self.gaps.graph_trace == "node" and self.gaps.warning is not None
+
+    def figure(self, name: str) -> float | str:
+        """The value of a line's name.
+
+        Raises:
+            TraceError: the recording does not have it.
+            KeyError: there is no such cause.
+        """
+        kind, *rest = name.split(".", 2)
+        if kind in COUNTS:
+            return float(getattr(self.syncs, f"{kind}_per_token"))
+        if kind in ("class", "signature"):
+            return self.syncs.strategy if kind == "class" else self.syncs.signature
+        if kind == "tokens_per_s":
+            return self._untraced_rate() if rest[0] == "untraced" else 1e6 / self.gaps.period_us
+        tracing, which = rest
+        found = self.untraced_gaps if tracing == "untraced" else self.gaps
+        if kind == "gap_us":
+            return found.gap_us[which]
+        return found.causes_us[which]
+
+    def _untraced_rate(self) -> float:
+        rate = run_json.tokens_per_s(self.trace, self.scope.within) or self._given
+        if rate is None and self.gaps.warning is None:  # no profiler disturbed
+            rate = 1e6 / self.gaps.period_us
+        if rate is None:
+            raise EmptyTraceError("tokens/s without a profiler are not known; --untraced-tokens-per-s tells them")
+        return rate
+
+
+def measure(
+    trace: Trace, scope: Scope, bounds: Bounds = (None, None), untraced_tokens_per_s: float | None = None
+) -> Measured:
+    """The figures of a scope, over the steps of a slice.
+
+    Raises:
+        EmptyTraceError: no steps there.
+    """
+    return Measured(trace, scope, find_steps(trace, within=scope.within).select(*bounds), untraced_tokens_per_s)
+
+
+def check_lines(
+    trace: Trace, budget: Budget, within: str | None = None, bounds: Bounds = (None, None),
+    untraced_tokens_per_s: float | None = None,
+) -> list[Finding]:  # fmt: skip
+    """Each line of a budget beside what the recording has.
+
+    Args:
+        trace: the recording.
+        budget: what is allowed.
+        within: the NVTX ranges in which the lines hold that name none.
+        bounds: only these steps of each scope, as in a slice.
+        untraced_tokens_per_s: token steps per second without a profiler.
+
+    Raises:
+        TraceError: the recording lacks what a line needs.
+        UsageError: a line names a cause that there is not.
+    """
+    measured: dict[Scope, Measured] = {}
+    findings = []
+    for line in budget.lines:
+        scope = replace(line.scope, within=within) if line.scope.within is None else line.scope
+        if scope not in measured:
+            measured[scope] = measure(trace, scope, bounds, untraced_tokens_per_s)
+        try:
+            findings.append(judge(line, measured[scope], budget.signature(line.scope)))
+        except KeyError:
+            causes = ", ".join(measured[scope].gaps.causes_us)
+            raise UsageError(f"{budget.origin}: unknown cause {printable(line.name)}; there are {causes}") from None
+    return findings
+
+
+def judge(line: Line, measured: Measured, signature: str | None) -> Finding:
+    """A line beside the figure; `signature` is the one expected, by which a surplus call is found."""
+    found = measured.figure(line.name)
+    if isinstance(line.allowed, tuple):
+        if found in line.allowed:
+            return Finding(line, found, "kept")
+        surplus = None
+        if line.name == "signature" and signature is not None:
+            surplus = first_deviation(measured.trace, measured.syncs, signature)
+        return Finding(line, found, "broken", surplus=surplus)
+    excess = line.allowed.excess(float(found))
+    if not excess:
+        least_only = ".untraced." in line.name and measured.untraced_is_least and math.isfinite(line.allowed.most)
+        return Finding(line, found, "not shown" if least_only else "kept", excess)
+    surplus = None
+    if excess > 0 and line.name in COUNTS:
+        surplus = first_surplus(measured.trace, measured.syncs, COUNTS[line.name], line.allowed.most, signature)
+    return Finding(line, found, "broken", excess, surplus)
+
+
+def fulfilled_budget(measured: Measured) -> str:
+    """A budget, as TOML, that the recording fulfils: counts, class, signature, and gap and rate with `HEADROOM`."""
+    scope, syncs = measured.scope, measured.syncs
+    facts = [f"{kind} = {measured.figure(kind):.10g}" for kind in COUNTS]
+    facts += [f"{kind} = {toml_string(str(measured.figure(kind)))}" for kind in ("class", "signature")]
+    facts += [f"# gap and tokens/s may be {HEADROOM:.0%} worse than they were", *_measures(measured)]
+    where = [] if scope.within is None else [f"[range.{toml_string(scope.within)}]"]
+    return "\n".join([f"# per token, median of {syncs.steps} steps", *where, *facts, ""])
+
+
+def _measures(measured: Measured) -> Iterator[str]:
+    """Lines for gaps and rates, as far as they are known."""
+    for tracing in TRACINGS:
+        for name in [f"tokens_per_s.{tracing}", *(f"gap_us.{tracing}.{which}" for which in STATISTICS[:2])]:
+            try:
+                found = float(measured.figure(name))
+            except TraceError:
+                continue
+            if name.startswith("gap_us.untraced") and measured.untraced_is_least:
+                continue
+            yield _least(name, found) if name.startswith("tokens") else _most(name, found)
+
+
+def _most(name: str, found: float) -> str:
+    return f"{name}.max = {math.ceil(found * (1 + HEADROOM) * 10) / 10:.10g}"
+
+
+def _least(name: str, found: float) -> str:
+    return f"{name}.min = {math.floor(found / (1 + HEADROOM) * 10) / 10:.10g}"
+
+
+def _on_device(trace: Trace, device: int | None) -> Trace:
+    """The trace with the activities of one device only."""
+    if device is None:
+        return trace
+    return trace.map_tables(lambda name, rows: rows[rows["device"] == device] if name in DEVICE_TABLES else rows)

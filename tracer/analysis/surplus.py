@@ -1,0 +1,127 @@
+"""The first call of a step that a budget does not allow."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import takewhile
+from typing import Final
+
+import pandas as pd
+
+from tracer.analysis.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT
+from tracer.analysis.syncs import SyncReport
+from tracer.schema import DEVICE_DOMAINS
+from tracer.trace import Trace
+
+_ALL: Final = "".join((SYNC, COPY, BLOCKING_COPY, LAUNCH, GRAPH_LAUNCH, EVENT, WAIT))
+
+
+@dataclass(frozen=True)
+class Surplus:
+    """A call too many.
+
+    Attributes:
+        name: of the call, as the recording has it.
+        process, thread: that made it.
+        correlation: the call's own.
+        step: the token step in which it lies.
+        time_in_step_us: from the step's begin to the call's.
+        nvtx: texts of the ranges around it, the outermost first.
+    """
+
+    name: str
+    process: int
+    thread: int
+    correlation: int
+    step: int
+    time_in_step_us: float
+    nvtx: tuple[str, ...]
+
+
+def expand(signature: str) -> str:
+    """The letters of a signature that `compress` wrote.
+
+    Example:
+        >>> expand("(sc)×3 g a s×2")
+        'scscscgass'
+    """
+    return "".join(unit.strip("()") * int(times or 1) for unit, times in re.findall(r"([^\s×]+)(?:×(\d+))?", signature))
+
+
+def surplus_position(
+    shown: Sequence[str], letters: Sequence[str], kinds: str, most: float, expected: str | None
+) -> int:
+    """The position of the first surplus call of a step, or -1.
+
+    Args:
+        shown: each call's letter as a signature shows it ("" for one that it swallows).
+        letters: each call's own letter.
+        kinds: of which letters there are too many.
+        most: how many are allowed.
+        expected: the signature's letters, if one is expected: then the first call of that kind which stands where the
+            signature has none; without one the first call beyond those allowed.
+    """
+    if expected is not None:
+        seen = [i for i, letter in enumerate(shown) if letter]
+        found = "".join(shown[i] for i in seen)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(expected, found, strict=False)))
+        changes = SequenceMatcher(None, expected[same:], found[same:], autojunk=False).get_opcodes()
+        spans = [range(same + a, same + b) for tag, _, _, a, b in changes if tag in ("insert", "replace")]
+        added = [seen[j] for span in spans for j in span]
+        for i in added:
+            if letters[i] in kinds:
+                return i
+            if SYNC in kinds and letters[i] == COPY and shown[i] == BLOCKING_COPY:
+                return i + 1  # the sync that makes the copy block
+    mine = [i for i, letter in enumerate(letters) if letter in kinds]
+    return mine[int(most)] if len(mine) > most else -1
+
+
+def first_surplus(trace: Trace, found: SyncReport, kinds: str, most: float, signature: str | None) -> Surplus | None:
+    """The first call too many, in the first step that makes too many.
+
+    Args:
+        trace: the recording, for its NVTX ranges.
+        found: what its steps do.
+        kinds: the letters of the calls that are limited.
+        most: how many of them a step may make.
+        signature: the one that is expected, if there is one.
+    """
+    calls = found.calls
+    counts = calls["letter"].isin(list(kinds)).groupby(calls["step"]).sum()
+    over = counts.index[counts > most]
+    expected = None if signature is None else expand(signature)
+    return _in_step(trace, found, int(over[0]), kinds, most, expected) if len(over) else None
+
+
+def first_deviation(trace: Trace, found: SyncReport, signature: str) -> Surplus | None:
+    """The first call that stands where the signature has none, in the first step that has such a call."""
+    expected = expand(signature)
+    words = found.calls.sort_values("start", kind="stable").groupby("step")["shown"].agg("".join)
+    steps = words[words != expected].drop_duplicates().index  # equal steps deviate alike
+    deviations = (_in_step(trace, found, int(step), _ALL, math.inf, expected) for step in steps)
+    return next((call for call in deviations if call is not None), None)
+
+
+def _in_step(
+    trace: Trace, found: SyncReport, step: int, kinds: str, most: float, expected: str | None
+) -> Surplus | None:  # fmt: skip
+    rows = found.calls[found.calls["step"] == step].sort_values("start", kind="stable")
+    position = surplus_position(rows["shown"].tolist(), rows["letter"].tolist(), kinds, most, expected)
+    if position < 0:
+        return None
+    call, counts = rows.iloc[position], found.counts
+    begin = int(counts["start"][counts["step"] == step].iloc[0])
+    at, process, thread = (int(call[column]) for column in ("start", "process", "thread"))
+    texts = _ranges_around(trace["nvtx"], at, process, thread)
+    return Surplus(str(call["name"]), process, thread, int(call["correlation"]), step, (at - begin) / 1e3, texts)
+
+
+def _ranges_around(nvtx: pd.DataFrame, at: int, process: int, thread: int) -> tuple[str, ...]:
+    mine = (nvtx["process"] == process) & (nvtx["thread"] == thread) & ~nvtx["domain"].isin(DEVICE_DOMAINS)
+    around = nvtx[mine & (nvtx["start"] <= at) & (nvtx["end"] > at)]
+    return tuple(map(str, around.sort_values(["start", "end"], ascending=[True, False])["text"]))

@@ -1,0 +1,215 @@
+"""What the pytest plugin records in a test, and the check of its budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Literal
+
+import pandas as pd
+
+from tracer.analysis.budget import Budget, Scope, parse
+from tracer.analysis.budget_check import Finding, Measured, judge
+from tracer.analysis.calls import host_calls
+from tracer.analysis.syncs import SyncReport
+from tracer.analysis.tokens import Steps, find_steps, marked_steps
+from tracer.errors import RecordError, UsageError
+from tracer.pytest_message import failure_message
+from tracer.recorders import Recorder, annotate
+from tracer.recorders.host import HostRecorder, watched
+from tracer.recorders.stacks import Stack
+from tracer.trace import Trace
+
+Backend = Literal["cupti", "host"]
+_OPTIONS: Final[dict[str, tuple[str, ...]]] = {"backend": ("cupti", "host"), "steps": ("found",)}
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One recording of a test: what a recorder saw, and its token steps.
+
+    Attributes:
+        trace: the recording.
+        stacks: correlation of a call -> its Python stack.
+        steps: those that count.
+        left_out: whether a first step was left out.
+    """
+
+    trace: Trace
+    stacks: Mapping[int, Stack]
+    steps: Steps
+    left_out: bool
+
+    @property
+    def reported(self) -> bool:
+        """Whether a backend reported the calls, rather than CUPTI."""
+        return self.trace.metadata.get("source") == "host"
+
+    @cached_property
+    def measured(self) -> Measured:
+        """Its figures."""
+        return Measured(self.trace, Scope(), self.steps)
+
+
+class Recording:
+    """Records a test's body, and checks its budget.
+
+    Args:
+        budget: what a step may do; None: anything.
+        backend: the only recorder to use; None: CUPTI where it sees calls of CUDA, else host recorders.
+        find: whether to find steps from the repeating calls where none are marked.
+    """
+
+    def __init__(self, budget: Budget | None = None, backend: Backend | None = None, find: bool = False) -> None:
+        self._budget, self._backend, self._find = budget, backend, find
+        self._cupti: Recorder | None = None
+        self._cupti_stacks: Mapping[int, Stack] = {}
+        self._no_cupti = ""
+        self._hosts: list[HostRecorder] = []
+        self._open = ExitStack()
+
+    def token(self, index: int | None = None) -> annotate:
+        """`with recording.token():` around each token step."""
+        return annotate("token", index=index)
+
+    @property
+    def trace(self) -> Trace:
+        """The recording.
+
+        Raises:
+            RecordError: the test made no recording, or several.
+        """
+        return self._only.trace
+
+    @property
+    def report(self) -> SyncReport:
+        """Counts, class, signature and calls of the steps so far, the first left out where there are several.
+
+        Raises:
+            RecordError: as for `trace`.
+            EmptyTraceError: no call lies inside a step.
+        """
+        return self._only.measured.syncs
+
+    def start(self) -> None:
+        """Begin to record.
+
+        Raises:
+            RecordError: another profiler holds CUPTI, or there is none and the mark asks for it.
+        """
+        if self._backend != "cupti":
+            self._hosts = self._open.enter_context(watched())
+        if self._backend == "host":
+            return
+        from tracer.recorders.cupti import CuptiRecorder
+
+        try:
+            recorder = CuptiRecorder(stacks=True)
+        except RecordError as problem:
+            if self._backend == "cupti":
+                raise
+            self._no_cupti = str(problem)
+            return
+        recorder.start()
+        self._open.callback(recorder.stop)
+        self._cupti, self._cupti_stacks = recorder, recorder.stacks
+
+    def stop(self) -> None:
+        """Wait for the device and stop recording."""
+        self._open.close()
+
+    def observed(self) -> list[Observed]:
+        """What was recorded: by CUPTI if it saw calls that copy, launch, wait or order, else by each host recorder.
+
+        Raises:
+            RecordError: no recorder saw such a call.
+        """
+        recorders: list[tuple[Recorder, Mapping[int, Stack]]] = [(host, host.stacks) for host in self._hosts]
+        if self._cupti is not None:
+            recorders.insert(0, (self._cupti, self._cupti_stacks))
+        found = []
+        for recorder, stacks in recorders:
+            trace = recorder.trace
+            if len(host_calls(trace)):
+                steps, left_out = self._steps(trace)
+                found.append(Observed(trace, stacks, steps, left_out))
+                if recorder is self._cupti:
+                    break
+        if not found:
+            raise RecordError(self._nothing())
+        return found
+
+    def failure(self) -> str | None:
+        """Why the test breaks its budget; None if it keeps it or has none.
+
+        Raises:
+            RecordError: there is a budget, but nothing was recorded.
+            TraceError: a recording lacks what the budget needs.
+        """
+        if self._budget is None:
+            return None
+        expected = self._budget.signature(Scope())
+        observed = self.observed()
+        for number, each in enumerate(observed):
+            findings: list[Finding] = [judge(line, each.measured, expected) for line in self._budget.lines]
+            if any(finding.verdict == "broken" for finding in findings):
+                which = f"recording {number + 1} of {len(observed)}: " if len(observed) > 1 else ""
+                return which + failure_message(
+                    findings, each.measured.syncs, each.steps, each.left_out, expected, each.stacks, each.reported
+                )
+        return None
+
+    @property
+    def _only(self) -> Observed:
+        observed = self.observed()
+        if len(observed) > 1:
+            raise RecordError(f"this test made {len(observed)} recordings; `recording.observed()` has each")
+        return observed[0]
+
+    def _steps(self, trace: Trace) -> tuple[Steps, bool]:
+        """The steps that count, and whether a first one was left out."""
+        steps = marked_steps(trace) or (find_steps(trace) if self._find else None)
+        if steps is None:
+            return _whole_body(trace), False
+        return (steps.select(1, None), True) if len(steps) > 1 else (steps, False)
+
+    def _nothing(self) -> str:
+        watched_here = {
+            "cupti": "CUPTI saw no call",
+            "host": "no host recorder that was made in the test saw a call",
+            None: "neither CUPTI nor a host recorder that was made in the test saw a call",
+        }[self._backend]
+        remedy = f" (CUPTI does not record here: {self._no_cupti})" if self._no_cupti else ""
+        return f"nothing to count: {watched_here} that copies, launches, waits or orders{remedy}"
+
+
+def recording_for(marks: Sequence[Mapping[str, Any]]) -> Recording:
+    """The recording of a test with these marks, the closest first; of several that say a thing the closest counts.
+
+    Args:
+        marks: the keywords of each; there is no budget without any, or where they only choose backend and steps.
+
+    Raises:
+        UsageError: a keyword that there is not, or a value that makes no sense.
+    """
+    given = {key: value for mark in reversed(marks) for key, value in mark.items()}
+    origin = "@pytest.mark.sync_budget"
+    known = ("syncs", "copies", "launches", "class_", "signature", *_OPTIONS)
+    if unknown := [key for key in given if key not in known]:
+        raise UsageError(f"{origin}: takes no {unknown[0]}; it takes {', '.join(known)} by keyword")
+    for option, choices in _OPTIONS.items():
+        if given.get(option) not in (None, *choices):
+            raise UsageError(f"{origin}: {option} is {given[option]!r}; it may be {' or '.join(choices)}")
+    lines = {key.rstrip("_"): list(v) if isinstance(v, tuple) else v for key, v in given.items() if key not in _OPTIONS}
+    budget = parse(lines, origin) if lines or (marks and not given) else None
+    return Recording(budget, given.get("backend"), given.get("steps") is not None)
+
+
+def _whole_body(trace: Trace) -> Steps:
+    """All that was recorded, as one step."""
+    start, end = trace.span
+    first = trace["api"].iloc[0]
+    row = {"step": 0, "start": start, "end": end + 1, "process": first["process"], "thread": first["thread"]}
+    return Steps(pd.DataFrame([row | {"group": 0}]), "test", "the whole test body")
