@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tracer import report
+from tracer.analysis.causes import CAUSES
 from tracer.analysis.compare import Basis, Comparison, Run
 from tracer.analysis.estimates import POWER, Estimate
-from tracer.analysis.gaps import CAUSES
 from tracer.analysis.recorded import COUNTS
 
 _MOST_KERNELS: Final = 10

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from tracer import formats
-from tracer.analysis.gaps import CAUSES
+from tracer.analysis.causes import CAUSES
 from tracer.errors import IntertokenError, printable
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from typing import Final, Literal
 import numpy as np
 import pandas as pd
 
+from tracer.analysis.causes import CAUSES
 from tracer.analysis.comparable import cautions, obstacles
 from tracer.analysis.compare_kernels import compare_kernels
 from tracer.analysis.estimates import FEWEST, Estimate, Floats, means, medians, needed, welch
-from tracer.analysis.gaps import CAUSES
 from tracer.analysis.recorded import Recording, Untraced, counts_per_token
 from tracer.errors import UsageError
 

@@ -12,8 +12,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer import run_json
+from tracer.analysis.causes import CAUSES
 from tracer.analysis.estimates import half_width
-from tracer.analysis.gaps import CAUSES, GapReport, gap_report
+from tracer.analysis.gaps import GapReport, gap_report
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import Steps, activity_steps, step_spans
 from tracer.errors import EmptyTraceError, TraceError
