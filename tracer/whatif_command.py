@@ -55,6 +55,7 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
     help="Without these syncs of every step (1 is its first); refused where data flow needs one.",
 )  # fmt: skip
 @click.option("--graph", "one_graph", is_flag=True, help="Kernels launched one by one as one graph launch.")
+@click.option("--early-starts", is_flag=True, help="For --graph: its kernels begin early (programmatic launch).")
 @click.option("--concurrent", is_flag=True, help="Independent kernels on several streams (runs with graph.json).")
 @click.option("--streams", type=click.IntRange(2, 64), default=4, show_default=True, help="For --concurrent: at most.")
 @click.option(
@@ -72,8 +73,8 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
 @click.option("--force", is_flag=True, help="Replace OUTPUT.")
 def whatif(
     path: Path, within: str | None, bounds: Bounds, as_json: bool, untraced_tokens_per_s: float | None,
-    strategies: str | None, without_syncs: bool, positions: tuple[int, ...], one_graph: bool, concurrent: bool,
-    streams: int, kernels: list[tuple[str, float]], scale_host: float | None, sync_latency_us: float | None,
+    strategies: str | None, without_syncs: bool, positions: tuple[int, ...], one_graph: bool, early_starts: bool,
+    concurrent: bool, streams: int, kernels: list[tuple[str, float]], scale_host: float | None, sync_latency_us: float | None,
     output: Path | None, force: bool,
 ) -> None:  # fmt: skip
     """What the recording would have been, had something been different.
@@ -99,7 +100,7 @@ def whatif(
     if positions:
         common.append(edits.WithoutSyncs(positions))
     if one_graph:
-        common.append(edits.OneGraph())
+        common.append(edits.OneGraph(early_starts))
     common += [edits.ScaleKernels(pattern, factor) for pattern, factor in kernels]
     common += [edits.ScaleHost(scale_host)] if scale_host is not None else []
     common += [edits.SyncLatency(sync_latency_us)] if sync_latency_us is not None else []

@@ -82,9 +82,10 @@ class Changes:
         self._residual[np.repeat(gone, 2)] = 0
 
     def forget_launches(self, activities: Ints) -> None:
-        """Activities no longer wait for the calls that issued them."""
+        """Activities no longer wait for the calls that issued them, nor for what delayed them on their way."""
         chosen = self._chosen(activities + len(self.calls))
         self._weight[(self._edges.kind == LAUNCH) & chosen[self._edges.target // 2]] = FREE
+        self._residual[0::2][chosen] = 0
 
     def forget_pauses(self, calls: Ints) -> None:
         """The host does nothing between these calls and the next ones."""
@@ -138,6 +139,12 @@ class Changes:
         alone = (self._weight[own] * factor).astype(np.int64)
         self._weight[own] = np.where(overlapped[segment], np.maximum(self._weight[own] - behind[segment], 0), alone)
         self._scale(waiting, factor)
+
+    def shorten_activities(self, activities: Ints, share: float, most_ns: int) -> None:
+        """Activities take this share of their time less, but no more than `most_ns` less."""
+        own = (self._edges.kind == DEVICE) & self._chosen(activities + len(self.calls))[self._edges.target // 2]
+        less = np.minimum(self._weight[own] * share, most_ns).astype(np.int64)
+        self._weight[own] -= less
 
     def add(self, edges: Edges) -> None:
         """Let points wait for others as well."""

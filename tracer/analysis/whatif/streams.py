@@ -1,19 +1,22 @@
 """A step's independent kernels on several streams: how long its compute would take.
 
-A recording of one stream does not tell which kernels are independent; the graph of the run (graph.json) does. Every
-kernel has a fixed part and moves bytes; kernels that run together share the memory's bandwidth equally, which is all
-that slows them. What waits for another stream starts `EDGE_NS` after it, and loses what it had from starting early.
+A recording of one stream does not tell which kernels are independent; the graph of the run (graph.json) does. Of a
+kernel's time up to `LATENCY_NS` are latencies, which others hide. The rest needs a share of the device: of its
+multiprocessors, as many as it has blocks, or of the memory's bandwidth, whichever is more; kernels that together ask
+for more than there is are slowed alike. What waits for another stream starts later by `EDGE_NS`, and loses what it had
+from starting early.
 """
 
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
 from tracer.analysis.tokens import Steps, step_compute
 from tracer.analysis.whatif.changes import Changes
@@ -26,9 +29,13 @@ EDGE_NS: Final = 1000
 """From the end of a kernel to the start of one on another stream, inside a CUDA graph."""
 
 PROLOGUE_NS: Final = 1500
-"""What programmatic dependent launch hides of a kernel's start; behind an edge between streams it shows. Both for an
-H200, chosen so that one cell of benchmarks/results/gpu_concurrency.json comes out (llama-1.1b, batch 1: 1.02)."""
+"""What programmatic dependent launch hides of a kernel's start; behind an edge between streams it shows."""
 
+LATENCY_NS: Final = 2500
+"""Of a kernel's time, what leaves the device free for others. All three for an H200, chosen so that llama-1.1b comes
+out in benchmarks/results/whatif_prediction.json, where the other models check them."""
+
+_SECOND_KERNEL: Final = re.compile(r"splitk_?reduce", re.IGNORECASE)
 _NOTHING: Final = 1e-3  # ns; what takes no longer is done
 
 
@@ -37,14 +44,15 @@ class Kernel:
     """A kernel of a step.
 
     Attributes:
-        fixed_ns: what it takes however fast memory is.
-        nbytes: what it moves.
+        latency_ns, work_ns: parts of its time, of which the second needs the device.
+        demand: the share of the device that the work takes, 0..1.
         late_ns: by how much later it is done where it waits for another stream.
         after: the kernels (by position) that it needs.
     """
 
-    fixed_ns: float
-    nbytes: float
+    latency_ns: float
+    work_ns: float
+    demand: float
     late_ns: float
     after: tuple[int, ...]
 
@@ -74,26 +82,30 @@ class Concurrent:
         Raises:
             UsageError: the recording and the graph do not belong together, or it has several streams already.
         """
-        times, gaps = kernel_times(self.node, self.node_steps)
-        stated = self.node["devices"]["memory_bandwidth"]
-        most = stated.max() / 1e9 if (stated > 0).any() else None
-        kernels, bandwidth = kernels_of(self.graph, times, gaps, most)
+        recorded = kernel_times(self.node, self.node_steps)
+        devices = self.node["devices"]
+        kernels = kernels_of(self.graph, recorded, *(int(devices[c].max()) for c in ("sm_count", "memory_bandwidth")))
         streams = assign(kernels, self.streams)
-        ratio = makespan(kernels, streams, bandwidth) / float(times.sum())
+        ratio = makespan(kernels, streams) / float(recorded["time"].sum())
         activities = changes.causality.segments.activities
         changes.scale_activities(np.flatnonzero(activities["table"].isin(COMPUTE_TABLES)), ratio)
         used = len(set(streams))
         return [
             f"{used} streams: a step's {len(kernels)} kernels take {ratio:.3f} times as long",
             f"an edge between streams is taken to cost {EDGE_NS / 1e3:g} µs, a start that cannot be early "
-            f"{PROLOGUE_NS / 1e3:g} µs, and kernels that overlap to share {bandwidth:,.0f} GB/s",
+            f"{PROLOGUE_NS / 1e3:g} µs, and {LATENCY_NS / 1e3:g} µs of a kernel to be latencies that others hide",
         ]
 
 
-def kernel_times(node: Trace, steps: Steps) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Of each kernel of a step the time from the end of the one before it to its own end, and to its start, ns.
+def kernel_times(node: Trace, steps: Steps) -> pd.DataFrame:
+    """The kernels of a step in their order.
 
-    The latter is negative for kernels that begin before their predecessor has ended. Medians over the steps.
+    Kernels may begin before their predecessor has ended, so durations do not add up. Medians over the steps that have
+    the usual number of kernels. The second kernel of a product that cuBLAS splits counts with the first.
+
+    Returns:
+        Columns time (from the end of the one before to its own end, ns), gap (from there to its start, negative for
+        one that begins before) and blocks.
 
     Raises:
         UsageError: there are no kernels.
@@ -108,33 +120,43 @@ def kernel_times(node: Trace, steps: Steps) -> tuple[NDArray[np.float64], NDArra
     start, end = (compute[c].to_numpy(dtype=np.float64).reshape(len(usual), -1) for c in ("start", "end"))
     reached = np.maximum.accumulate(end, axis=1)
     times = np.median(np.diff(np.concatenate((start[:, :1], reached), axis=1), axis=1), axis=0)
-    gaps = np.median(start[:, 1:] - reached[:, :-1], axis=0)
-    return times, np.append(0.0, gaps)
+    gaps = np.append(0.0, np.median(start[:, 1:] - reached[:, :-1], axis=0))
+    sizes = node["kernels"].set_index(["start", "stream"])[["grid_x", "grid_y", "grid_z"]].prod(axis=1)
+    blocks = sizes.reindex(pd.MultiIndex.from_frame(compute[["start", "stream"]])).to_numpy().reshape(len(usual), -1)
+    table = pd.DataFrame({"time": times, "gap": gaps, "blocks": np.abs(blocks).max(axis=0)})
+    own = ~compute["name"].iloc[: len(table)].astype("str").str.contains(_SECOND_KERNEL).to_numpy()
+    table["time"] = table["time"].groupby(np.cumsum(own)).transform("sum")
+    return table[own].reset_index(drop=True)
 
 
-def kernels_of(
-    graph: RunGraph, times: NDArray[np.float64], gaps: NDArray[np.float64], most: float | None
-) -> tuple[list[Kernel], float]:
-    """The kernels of a step with what they need, and the memory's bandwidth in bytes per ns.
+def kernels_of(graph: RunGraph, recorded: pd.DataFrame, multiprocessors: int, bandwidth: int) -> list[Kernel]:
+    """The kernels of a step with what they need.
 
-    The bandwidth is the best that a kernel reaches, or `most`, the device's by its own statement, if that is less; what
-    it leaves of a kernel's time is fixed.
+    Args:
+        graph: of the run.
+        recorded: as `kernel_times` gives it.
+        multiprocessors: of the device; not positive if unknown, then every kernel fills it.
+        bandwidth: of its memory by its own statement, bytes/s; not positive if unknown. What the best kernel reaches
+            is taken, if that is less.
 
     Raises:
         UsageError: the graph has another number of kernels, or they are on several streams.
     """
     if graph.streams > 1:
         raise UsageError(f"the run used {graph.streams} streams already")
-    if len(graph.launches) != len(times):
-        raise UsageError(f"graph.json has {len(graph.launches)} kernels, a recorded step {len(times)}")
+    if len(graph.launches) != len(recorded):
+        raise UsageError(f"graph.json has {len(graph.launches)} kernels, a recorded step {len(recorded)}")
+    times, gaps = recorded["time"].to_numpy(), recorded["gap"].to_numpy()
     moved = np.array([_bytes(graph, node) for node in graph.launches], dtype=np.float64)
-    best = float((moved / np.maximum(times, 1)).max())
-    bandwidth = min(best, most) if most else best
-    moved = np.minimum(moved, bandwidth * times)  # experts that were not used, say
-    needs = _needs(graph)
-    fixed = np.maximum(times - moved / bandwidth, 0)
+    reached = float((moved / np.maximum(times, 1)).max())
+    rate = min(reached, bandwidth / 1e9) if bandwidth > 0 else reached  # bytes may count experts that were not used
+    latency = np.minimum(times, LATENCY_NS)
+    work = times - latency
+    of_memory = moved / rate / np.maximum(work, 1)
+    of_processors = recorded["blocks"].to_numpy() / multiprocessors if multiprocessors > 0 else np.ones(len(times))
+    demand = np.clip(np.maximum(of_memory, of_processors), 1e-3, 1)
     late = np.where(gaps < 0, EDGE_NS + PROLOGUE_NS, np.maximum(EDGE_NS - gaps, 0))
-    return [Kernel(*row) for row in zip(fixed, moved, late, needs, strict=True)], bandwidth
+    return [Kernel(*row) for row in zip(latency, work, demand, late, _needs(graph), strict=True)]
 
 
 def _bytes(graph: RunGraph, index: int) -> int:
@@ -185,34 +207,33 @@ def assign(kernels: Sequence[Kernel], most: int) -> list[int]:
     return streams
 
 
-def makespan(kernels: Sequence[Kernel], streams: Sequence[int], bandwidth: float) -> float:
-    """How long they take, ns: a fixed part each, then their bytes at an equal share of the bandwidth."""
+def makespan(kernels: Sequence[Kernel], streams: Sequence[int]) -> float:
+    """How long they take on these streams, ns: latencies first, then their work at what share of the device they get."""
     queues: dict[int, list[int]] = {}
     for i, stream in enumerate(streams):
         queues.setdefault(stream, []).append(i)
     waiting = {stream: iter(queue) for stream, queue in queues.items()}
     head = {stream: next(queue) for stream, queue in waiting.items()}
     ended: dict[int, float] = {}
-    fixed: list[tuple[float, int]] = []  # when a running kernel's fixed part ends
-    left: dict[int, float] = {}  # bytes of those that move
-    now = 0.0
+    begun: list[tuple[float, int]] = []  # when the latencies of those that have started are over
+    left: dict[int, float] = {}  # work of those behind them
     started: set[int] = set()
-    while head or fixed or left:
-        for i in list(head.values()):
-            if i not in started and all(k in ended for k in kernels[i].after):
-                late = kernels[i].late_ns
-                ready = max([now, *(ended[k] + late * (streams[k] != streams[i]) for k in kernels[i].after)])
-                heapq.heappush(fixed, (ready + kernels[i].fixed_ns, i))
+    now = 0.0
+    while head:
+        for i in head.values():
+            kernel = kernels[i]
+            if i not in started and all(k in ended for k in kernel.after):
+                ready = max([now, *(ended[k] + kernel.late_ns * (streams[k] != streams[i]) for k in kernel.after)])
+                heapq.heappush(begun, (ready + kernel.latency_ns, i))
                 started.add(i)
-        rate = bandwidth / max(len(left), 1)
-        done = now + min(left.values()) / rate if left else np.inf
-        then = min(done, fixed[0][0] if fixed else np.inf)
-        left = {i: nbytes - (then - now) * rate for i, nbytes in left.items()}
+        slower = max(sum(kernels[i].demand for i in left), 1.0)
+        then = min(now + min(left.values(), default=np.inf) * slower, begun[0][0] if begun else np.inf)
+        left = {i: work - (then - now) / slower for i, work in left.items()}
         now = then
-        while fixed and fixed[0][0] <= now:
-            i = heapq.heappop(fixed)[1]
-            left[i] = kernels[i].nbytes
-        for i in [i for i, nbytes in left.items() if nbytes <= _NOTHING * bandwidth]:
+        while begun and begun[0][0] <= now:
+            i = heapq.heappop(begun)[1]
+            left[i] = kernels[i].work_ns
+        for i in [i for i, work in left.items() if work <= _NOTHING]:
             del left[i]
             ended[i] = now
             stream = streams[i]
