@@ -4,8 +4,9 @@ A cycle has a *marker*: an n-gram that occurs once in every turn. Passes:
 1. number the n-grams for n = 1, 2, 4, ... by prefix doubling (Karp, Miller, Rosenberg 1972), as a suffix array does;
 2. of the n-grams with equal counts take the one whose gaps vary least: a candidate;
 3. compare the turns of each candidate: the cost is the share of symbols by which turns differ from the median turn;
-4. choose the shortest turn whose cost is within `TOLERANCE` of the least. The layers of a token make short turns
-   too, but the token's own kernels (embedding, head) are a cost to them, and none to the token.
+4. choose the shortest turn of those that explain, within `TOLERANCE`, the most: the weight that a cycle reaches over
+   times one minus its cost. The layers of a token make short turns too, but the token's own kernels (embedding, head)
+   are a cost to them, and none to the token.
 """
 
 from __future__ import annotations
@@ -46,29 +47,36 @@ def find_cycle(symbols: NDArray[np.int64], weights: NDArray[np.int64]) -> Cycle 
 
     Args:
         symbols: numbered from 0.
-        weights: of each symbol, not negative; the cycle reaches over at least half as much as any other.
+        weights: of each symbol, not negative; what the cycle is to reach over.
     """
     begin = max(0, (len(symbols) - _WINDOW) // 2)
     window = symbols[begin : begin + _WINDOW]
     weight = np.concatenate(([0], np.cumsum(weights[begin : begin + _WINDOW])))
-    found: list[tuple[Cycle, int, int]] = []
+    found: list[tuple[Cycle, float, int]] = []
     rank, n = np.unique(window, return_inverse=True)[1], 1
     while True:
         cycles = _candidates(rank, window, weight)
-        found += [(cycle, int(weight[cycle.marks[-1]] - weight[cycle.marks[0]]), n) for cycle in cycles]
-        perfect = any(cycle.cost <= TOLERANCE and reach >= weight[-1] / 2 for cycle, reach, _ in found)
+        found += [(cycle, _reach(cycle, weight) * (1 - cycle.cost), n) for cycle in cycles]
+        perfect = any(explained >= weight[-1] * (1 - TOLERANCE) for _, explained, _ in found)
         if perfect or n == _LONGEST or len(rank) <= n + MIN_TURNS:
             break
         rank = np.unique(rank[:-n] * (int(rank.max()) + 1) + rank[n:], return_inverse=True)[1]
         n *= 2
     if not found:
         return None
-    farthest = max(reach for _, reach, _ in found)
-    far = [(cycle, n) for cycle, reach, n in found if reach >= farthest / 2]
-    least = min(cycle.cost for cycle, _ in far)
-    good = [(cycle, n) for cycle, n in far if cycle.cost <= least + TOLERANCE]
+    most = max(explained for _, explained, _ in found)
+    good = [(cycle, n) for cycle, explained, n in found if explained >= most - TOLERANCE * weight[-1]]
     best, n = min(good, key=lambda item: (-len(item[0].marks), item[0].marks[0]))
     return Cycle(_occurrences(symbols, window[best.marks[0] : best.marks[0] + n]), best.cost)
+
+
+def _reach(cycle: Cycle, weight: NDArray[np.int64]) -> float:
+    """The weight of all turns, one more than the marks part; the marks may stand anywhere in them."""
+    first, last, turns = int(cycle.marks[0]), int(cycle.marks[-1]), len(cycle.marks) - 1
+    turn = (last - first) // turns
+    between = int(weight[last] - weight[first])
+    there = int(weight[min(last + turn, len(weight) - 1)] - weight[max(first - turn, 0)])
+    return min(between * (turns + 1) / turns, there)
 
 
 def _occurrences(symbols: NDArray[np.int64], gram: NDArray[np.int64]) -> NDArray[np.int64]:

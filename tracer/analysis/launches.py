@@ -1,8 +1,8 @@
 """The launch calls of one host thread: what each launched, for how long the device computed for it, what led to it.
 
 The calls between two launches are the *slot* of the second one. A launch's symbol stands for what it launched: the
-graph, or the kernel's name together with its slot's letters, each with the device. Where a trace does not say which
-graph, the slot tells graphs apart.
+graph, or the kernel's name together with its slot's inputs, each with the device. Where a trace does not say which
+graph, the inputs tell graphs apart.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Launches:
         calls: the thread's host calls, see `calls.host_calls`.
         rows: positions in `calls` of the launches.
         symbol: numbers what is launched, see the module.
-        coarse: numbers kind of launch, device and slot alone.
+        coarse: numbers kind of launch, device and inputs alone.
         graph: whether a graph is launched.
         begins: whether a compute begins: a graph launch, or a kernel launch that does not directly follow another.
         device: that computes, MISSING if unknown.
@@ -111,27 +111,33 @@ def _launches(
     at = np.flatnonzero(launching)
     slots = _slots(letters, at)
     slot_names, slot = np.unique(slots, return_inverse=True)
+    done = np.concatenate(([0], np.cumsum(np.isin(letters, [COPY, BLOCKING_COPY]))))
+    inputs = np.diff(done[at], prepend=0)
+    wait = np.array([_wait(name) for name in slot_names], dtype=np.int64)[slot]
+    wait[0] = 2
+    fed = np.array([_fed(name) for name in slot_names])[slot]
+    fed = np.where((fed == "") & (wait > 0), SYNC, fed)
+    fed = np.char.add(fed, inputs.astype("U"))
     by_graph = letters[at] == GRAPH_LAUNCH
     code, device, busy = (activity[column].to_numpy()[at] for column in ("code", "device", "busy"))
     of_graph = activity["is_graph"].to_numpy()[at]
-    uses = np.bincount(code + 1)[code + 1]
-    code = np.where(of_graph & (uses < MIN_USES), -1, code)
+    code = np.where(of_graph & (np.bincount(code + 1)[code + 1] < MIN_USES), -1, code)
     known_graph = of_graph & (code >= 0)
-    to_device = np.isin(letters, [COPY, BLOCKING_COPY])
-    done = np.concatenate(([0], np.cumsum(to_device)))
-    wait = np.array([_wait(name) for name in slot_names], dtype=np.int64)[slot]
-    wait[0] = 2
+    like_first = np.flatnonzero((code[1:] == code[0]) & (by_graph[1:] == by_graph[0]) & (device[1:] == device[0])) + 1
+    if not inputs[0] and len(like_first):  # nothing can precede the first launch, so it counts as the others do
+        words, uses = np.unique(fed[like_first], return_counts=True)
+        fed[0] = words[uses.argmax()]
     return Launches(
         calls=calls,
         rows=at,
-        symbol=_number(code, device, by_graph, np.where(known_graph, -1, slot)),
-        coarse=_number(device, by_graph, slot),
+        symbol=_number(code, device, by_graph, np.where(known_graph, "", fed)),
+        coarse=_number(device, by_graph, fed),
         graph=by_graph,
         begins=by_graph | (slots != "") | (np.arange(len(at)) == 0),
         device=device,
         busy=busy,
         wait=wait,
-        inputs=np.diff(done[at], prepend=0),
+        inputs=inputs,
     )
 
 
@@ -148,6 +154,12 @@ def _slots(letters: NDArray[np.str_], at: NDArray[np.int64]) -> NDArray[np.str_]
             short[slot] = re.sub(r"(.)\1+", r"\1", re.sub("[ew]", "", slot))
         slots[i] = short[slot]
     return np.asarray(slots.astype("U"))
+
+
+def _fed(slot: str) -> str:
+    """The part of a slot that brings inputs: from the first copy that is not to the host."""
+    found = re.search(f"[{COPY}{BLOCKING_COPY}].*", slot)
+    return found[0] if found else ""
 
 
 def _wait(slot: str) -> int:

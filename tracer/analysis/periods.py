@@ -179,16 +179,21 @@ def _turned(launches: Launches, at: NDArray[np.int64], symbols: NDArray[np.int64
 
 
 def _divided(launches: Launches, at: NDArray[np.int64], heads: NDArray[np.int64]) -> NDArray[np.int64] | None:
-    """More heads, where each turn is several equal rounds that fetch a result and take as many inputs: an engine that
-    has a graph for each of its input buffers in turn. None where it is not."""
-    inputs = launches.inputs[at]
-    kind = launches.coarse[at] * (int(inputs.max()) + 1) + inputs
-    leader = int(np.bincount(kind[heads]).argmax())
-    rounds = np.flatnonzero((kind == leader) & (launches.wait[at] == 2))
-    if len(heads) < MIN_TURNS or np.median(np.diff(np.searchsorted(rounds, heads))) < 2:
+    """More heads, where most of each turn is equal rounds that fetch a result and take as many inputs as its head: a
+    graph for each of several input buffers in turn, or prompts with equally many tokens behind. None where it is not.
+    """
+    if len(heads) < MIN_TURNS:
         return None
+    inputs, device = launches.inputs[at], launches.device[at]
+    like_head = (inputs == np.median(inputs[heads])) & (device == np.median(device[heads])) & (launches.wait[at] == 2)
+    kinds = launches.coarse[at[like_head]]
+    if not len(kinds):
+        return None
+    rounds = np.flatnonzero(like_head & (launches.coarse[at] == np.bincount(kinds).argmax()))
     sizes = np.diff(rounds[(rounds >= heads[0]) & (rounds <= heads[-1])])
-    return rounds if np.mean(sizes == np.median(sizes)) > 1 - LIKE else None
+    if np.median(np.diff(np.searchsorted(rounds, heads))) < 2 or np.mean(sizes == np.median(sizes)) <= 1 - LIKE:
+        return None
+    return rounds
 
 
 def _alike(at: NDArray[np.int64], symbols: NDArray[np.int64], heads: NDArray[np.int64], launches: int) -> pd.DataFrame:
@@ -254,11 +259,14 @@ def _between_calls(launches: Launches, steps: pd.DataFrame) -> pd.DataFrame:
     calls, at = launches.calls, launches.rows
     first, last = steps["first"].to_numpy(), steps["last"].to_numpy()
     behind = np.where(first > 0, at[first - 1] + 1, 0)
+    letters = calls["letter"].to_numpy(dtype="U1")
     begin = first_inputs(calls, behind)
+    leads = np.append(True, np.diff(steps["group"]) != 0)
+    if np.mean(letters[begin[~leads]] == SYNC) > 0.5:  # the first step of a chain begins like the others
+        begin -= leads & (begin > behind) & (letters[begin] != SYNC) & (letters[begin - 1] == SYNC)
     fetched = at[last - 1] + 1  # the first call behind the last launch
     follows = np.append(np.diff(steps["group"]) == 0, False)
     end = np.append(begin[1:], len(calls))
-    letters = calls["letter"].to_numpy(dtype="U1")
     usual = _usual_fetch(letters, fetched[follows], end[follows])
     for i in np.flatnonzero(~follows):  # such a step reads its logits as the others do, as far as the calls go
         limit = min(len(calls), int(begin[i + 1]) if i + 1 < len(steps) else len(calls))
