@@ -109,31 +109,27 @@ def _launches(
     calls: pd.DataFrame, letters: NDArray[np.str_], activity: pd.DataFrame, launching: NDArray[np.bool_]
 ) -> Launches:
     at = np.flatnonzero(launching)
-    slots = _slots(letters, at)
-    slot_names, slot = np.unique(slots, return_inverse=True)
-    done = np.concatenate(([0], np.cumsum(np.isin(letters, [COPY, BLOCKING_COPY]))))
-    inputs = np.diff(done[at], prepend=0)
-    wait = np.array([_wait(name) for name in slot_names], dtype=np.int64)[slot]
-    wait[0] = 2
-    fed = np.array([_fed(name) for name in slot_names])[slot]
-    fed = np.where((fed == "") & (wait > 0), SYNC, fed)
-    fed = np.char.add(fed, inputs.astype("U"))
+    slot, words = _slots(letters, at)
     by_graph = letters[at] == GRAPH_LAUNCH
     code, device, busy = (activity[column].to_numpy()[at] for column in ("code", "device", "busy"))
     of_graph = activity["is_graph"].to_numpy()[at]
     code = np.where(of_graph & (np.bincount(code + 1)[code + 1] < MIN_USES), -1, code)
-    known_graph = of_graph & (code >= 0)
+    done = np.concatenate(([0], np.cumsum(np.isin(letters, [COPY, BLOCKING_COPY]))))
+    inputs = np.diff(done[at], prepend=0)
+    wait = np.array([_wait(word) for word in words], dtype=np.int64)[slot]
+    wait[0] = 2
+    parts = [_fed(word) or (SYNC if _wait(word) else "") for word in words]
+    fed = _number(np.unique(parts, return_inverse=True)[1][slot], inputs)
     like_first = np.flatnonzero((code[1:] == code[0]) & (by_graph[1:] == by_graph[0]) & (device[1:] == device[0])) + 1
     if not inputs[0] and len(like_first):  # nothing can precede the first launch, so it counts as the others do
-        words, uses = np.unique(fed[like_first], return_counts=True)
-        fed[0] = words[uses.argmax()]
+        fed[0] = np.bincount(fed[like_first]).argmax()
     return Launches(
         calls=calls,
         rows=at,
-        symbol=_number(code, device, by_graph, np.where(known_graph, "", fed)),
-        coarse=_number(device, by_graph, fed),
+        symbol=_number(code + 1, device + 1, by_graph, np.where(of_graph & (code >= 0), 0, fed + 1)),
+        coarse=_number(device + 1, by_graph, fed),
         graph=by_graph,
-        begins=by_graph | (slots != "") | (np.arange(len(at)) == 0),
+        begins=by_graph | (slot != 0) | (np.arange(len(at)) == 0),
         device=device,
         busy=busy,
         wait=wait,
@@ -141,19 +137,22 @@ def _launches(
     )
 
 
-def _slots(letters: NDArray[np.str_], at: NDArray[np.int64]) -> NDArray[np.str_]:
-    """The letters of each launch's slot without events and waits, repeats of a letter written once."""
+def _slots(letters: NDArray[np.str_], at: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[str]]:
+    """The letters of each launch's slot without events and waits, repeats of a letter written once: numbers of words.
+
+    Word 0 is "".
+    """
     text = "".join(letters)
     before = np.concatenate(([0], at[:-1] + 1))
-    short: dict[str, str] = {"": ""}
-    slots = np.zeros(len(at), dtype=object)
-    slots[:] = ""
-    for i in np.flatnonzero(at > before).tolist():
-        slot = text[before[i] : at[i]]
+    numbers, short = {"": 0}, {"": 0}
+    slots = np.zeros(len(at), dtype=np.int64)
+    some = np.flatnonzero(at > before)
+    for i, begin, end in zip(some.tolist(), before[some].tolist(), at[some].tolist(), strict=True):
+        slot = text[begin:end]
         if slot not in short:
-            short[slot] = re.sub(r"(.)\1+", r"\1", re.sub("[ew]", "", slot))
+            short[slot] = numbers.setdefault(re.sub(r"(.)\1+", r"\1", re.sub("[ew]", "", slot)), len(numbers))
         slots[i] = short[slot]
-    return np.asarray(slots.astype("U"))
+    return slots, list(numbers)
 
 
 def _fed(slot: str) -> str:
@@ -168,10 +167,9 @@ def _wait(slot: str) -> int:
     return int(SYNC in slot or BLOCKING_COPY in slot or _TO_HOST in slot)
 
 
-def _number(*columns: NDArray[np.generic]) -> NDArray[np.int64]:
-    """One number per row, equal where all columns are."""
+def _number(*columns: NDArray[np.int64] | NDArray[np.bool_]) -> NDArray[np.int64]:
+    """One number per row, equal where all columns are; these hold small numbers from 0."""
     result = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
-        values, inverse = np.unique(column, return_inverse=True)
-        result = np.unique(result * len(values) + inverse, return_inverse=True)[1]
-    return result
+        result = result * (int(column.max()) + 1) + column
+    return np.asarray(np.unique(result, return_inverse=True)[1], dtype=np.int64)

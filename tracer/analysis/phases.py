@@ -58,8 +58,9 @@ def phases_of_work(trace: Trace, launches: Launches, turns: pd.DataFrame) -> NDA
         turns: columns first and last (launches, half open, ascending) and regular: those are the majority.
     """
     turn = np.full(len(launches), -1)
-    for i, (first, last) in enumerate(zip(turns["first"].tolist(), turns["last"].tolist(), strict=True)):
-        turn[first:last] = i
+    first, sizes = turns["first"].to_numpy(), (turns["last"] - turns["first"]).to_numpy()
+    inside = np.arange(sizes.sum()) + np.repeat(first - np.cumsum(sizes) + sizes, sizes)
+    turn[inside] = np.repeat(np.arange(len(turns)), sizes)
     calls = launches.calls.iloc[launches.rows]
     kernels = trace["kernels"]
     rows = match_rows(calls, kernels)
