@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from tracer import report, run_json
-from tracer.analysis.tokens import Bounds as Bounds
+from tracer.analysis.steps import Bounds as Bounds
 from tracer.errors import TraceError, UsageError, printable
 from tracer.tables import Save, table_option
 

@@ -17,7 +17,8 @@ from tracer import Trace
 from tracer.analysis.cycles import find_cycle
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.phases import phase_of_text
-from tracer.analysis.tokens import LOW_CONFIDENCE, Steps, find_steps, step_spans
+from tracer.analysis.steps import LOW_CONFIDENCE, Steps
+from tracer.analysis.tokens import find_steps, step_spans
 from tracer.errors import EmptyTraceError, UsageError
 
 TOKENS = 12

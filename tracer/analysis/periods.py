@@ -13,6 +13,7 @@ Several threads have steps where each computes most on a device of its own.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 import numpy as np
@@ -282,8 +283,9 @@ def _between_calls(launches: Launches, steps: pd.DataFrame) -> pd.DataFrame:
 
 def _usual_fetch(letters: NDArray[np.str_], begin: NDArray[np.int64], end: NDArray[np.int64]) -> str:
     """The letters behind a step's last launch that most often still belong to it."""
-    words = pd.Series(["".join(letters[a:b]) for a, b in zip(begin.tolist(), end.tolist(), strict=True)], dtype="str")
-    return str(words.mode().iloc[0]) if len(words) else ""
+    text = "".join(letters)
+    words = Counter(text[a:b] for a, b in zip(begin.tolist(), end.tolist(), strict=True))
+    return max(words, key=lambda word: (words[word], word), default="")
 
 
 def first_inputs(calls: pd.DataFrame, behind: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ and what follows it. There is no inter-token gap between groups.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -19,7 +19,11 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import by_thread, match_rows
 from tracer.analysis.named import steps_by_name
 from tracer.analysis.periods import repeating_steps, within_any
-from tracer.analysis.phases import DECODE, PREFILL, judge, phase_of_text
+from tracer.analysis.phases import PREFILL, judge, phase_of_text
+from tracer.analysis.steps import ALL_STEPS as ALL_STEPS
+from tracer.analysis.steps import COLUMNS, NO_ROWS, rows_by_thread
+from tracer.analysis.steps import Bounds as Bounds
+from tracer.analysis.steps import Steps as Steps
 from tracer.errors import EmptyTraceError, UsageError
 from tracer.intervals import union
 from tracer.schema import COMPUTE_TABLES, DEVICE_DOMAINS, PROFILER_DOMAINS
@@ -36,7 +40,6 @@ _TRACING_CUDA: Final = {
 
 _PREFILL: Final = r"(?i:(?<![a-z])prefill(?![a-z]))"
 _NEVER: Final = np.iinfo(np.int64).min
-_NONE: Final = np.zeros(0, np.int64)
 _THREAD: Final = ["process", "thread"]
 
 
@@ -46,119 +49,6 @@ def step_pattern(name: str) -> str:
 
 
 SPAN_COLUMNS: Final = ["step", "device", "group", "start", "end", "correlation", "process"]
-COLUMNS: Final = ["step", "start", "end", "process", "thread", "group", "phase"]
-
-LOW_CONFIDENCE: Final = 0.5
-"""Steps found with less than this are shown with a warning."""
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Which steps of a trace are asked for.
-
-    Attributes:
-        first, last: a slice of them, as in Python.
-        phase: "prefill", "decode" or "all"; None for decode steps, or all where there are none.
-        pattern: regular expression of what begins a step, see `find_steps`.
-    """
-
-    first: int | None = None
-    last: int | None = None
-    phase: str | None = None
-    pattern: str | None = None
-
-
-ALL_STEPS: Final = Bounds()
-"""No bounds: what an analysis takes by itself."""
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Token steps of a trace.
-
-    Attributes:
-        table: one row per step, by start: step (0, 1, ...), start, end (ns), process, thread, group, phase ("prefill"
-            or "decode": what the NVTX text says; else by the step's work, see `tracer.analysis.phases`).
-        source: "nvtx" or "calls", how they were found.
-        detail: the same for a reader.
-        confidence: 0..1, see `periods.repeating_steps`; 1 for NVTX.
-        prefills: how many prefill steps the trace has, in the table or not.
-    """
-
-    table: pd.DataFrame
-    source: str
-    detail: str
-    confidence: float = 1.0
-    prefills: int = 0
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    @property
-    def notes(self) -> list[str]:
-        """What a reader of any figure over these steps must know."""
-        notes = []
-        if self.confidence < LOW_CONFIDENCE:
-            notes.append(
-                f"the token steps are uncertain (confidence {self.confidence:.2f}): {self.detail}; "
-                "--pattern names what begins a step, --range where to look"
-            )
-        if self.prefills and not (self.table["phase"] == PREFILL).any():
-            notes.append(f"left out: {self.prefills} prefill step(s); --phase prefill or all has them")
-        return notes
-
-    def of_phase(self, phase: str | None) -> Steps:
-        """The steps of one phase, or with "all" of any, numbered anew; see `Bounds.phase`.
-
-        Steps between which another phase's were left out are different groups.
-
-        Raises:
-            EmptyTraceError: nothing is left.
-        """
-        found = self.table["phase"].to_numpy()
-        phase = phase or (DECODE if (found == DECODE).any() else "all")
-        if phase == "all":
-            return self
-        kept = found == phase
-        if not kept.any():
-            raise EmptyTraceError(f"no {phase} step among the {len(self)} steps of the trace")
-        part = pd.Series(~kept).groupby(self.table["group"].to_numpy()).cumsum()
-        table = self.table[kept].reset_index(drop=True)
-        table["group"] = pd.factorize(pd.MultiIndex.from_arrays([table["group"], part[kept]]))[0]
-        table["step"] = np.arange(len(table))
-        return replace(self, table=table)
-
-    def select(self, first: int | None, last: int | None) -> Steps:
-        """Steps first..last-1, counted as in a Python slice.
-
-        Raises:
-            EmptyTraceError: nothing is left.
-        """
-        chosen = self.table.iloc[first:last].reset_index(drop=True)
-        if not len(chosen):
-            raise EmptyTraceError(f"no token step in {first}:{last}; the trace has {len(self)}")
-        return replace(self, table=chosen)
-
-    def of(
-        self, times: NDArray[np.int64], processes: NDArray[np.int64], threads: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """The position in `table` of the step in which a host call at each time lies, or -1.
-
-        Where all steps are on one thread, calls of its process' other threads belong to them too.
-        """
-        table = self.table
-        result = np.full(len(times), -1, dtype=np.int64)
-        owners = list(by_thread(table))
-        if len(owners) == 1:
-            threads = np.full(len(times), owners[0][1])
-        calls = _rows_by_thread(pd.DataFrame({"process": processes, "thread": threads}))
-        for process, thread, rows in owners:
-            mine = calls.get((process, thread), _NONE)
-            starts, ends = table["start"].to_numpy()[rows], table["end"].to_numpy()[rows]
-            at = np.searchsorted(starts, times[mine], side="right") - 1
-            inside = (at >= 0) & (times[mine] < ends[at])
-            result[mine[inside]] = rows[at[inside]]
-        return result
 
 
 def find_steps(
@@ -293,9 +183,9 @@ def _steps_from_ranges(
 def _overlapping(ranges: pd.DataFrame, others: pd.DataFrame) -> NDArray[np.bool_]:
     """Which ranges share time with one of the others on their thread."""
     result = np.zeros(len(ranges), dtype=bool)
-    of_thread = _rows_by_thread(ranges)
+    of_thread = rows_by_thread(ranges)
     for process, thread, rows in by_thread(others):
-        mine = of_thread.get((process, thread), _NONE)
+        mine = of_thread.get((process, thread), NO_ROWS)
         starts, ends = union(others["start"].to_numpy()[rows], others["end"].to_numpy()[rows])
         begun = np.searchsorted(starts, ranges["end"].to_numpy()[mine])
         ended = np.searchsorted(ends, ranges["start"].to_numpy()[mine], side="right")
@@ -306,22 +196,18 @@ def _overlapping(ranges: pd.DataFrame, others: pd.DataFrame) -> NDArray[np.bool_
 def _groups(trace: Trace, steps: pd.DataFrame, own: pd.Index) -> NDArray[np.int64]:
     """Number the groups: steps of one thread with the same enclosing ranges, of those that hold several steps."""
     nvtx = trace["nvtx"].drop(index=own)
-    of_thread = _rows_by_thread(nvtx)
+    of_thread = rows_by_thread(nvtx)
     labels = np.zeros(len(steps), dtype=object)
     for process, thread, rows in by_thread(steps):
         starts, ends = steps["start"].to_numpy()[rows], steps["end"].to_numpy()[rows]
         begin, finish = (
-            nvtx[column].to_numpy()[of_thread.get((process, thread), _NONE)] for column in ("start", "end")
+            nvtx[column].to_numpy()[of_thread.get((process, thread), NO_ROWS)] for column in ("start", "end")
         )
         holds = np.searchsorted(ends, finish, side="right") - np.searchsorted(starts, begin) >= 2
         edges = np.unique(np.concatenate((begin[holds], finish[holds])))
         inner = np.searchsorted(edges, starts, side="right")
         labels[rows] = [(process, thread, int(i)) for i in inner]
     return np.asarray(pd.factorize(labels)[0], dtype=np.int64)
-
-
-def _rows_by_thread(frame: pd.DataFrame) -> dict[tuple[int, int], NDArray[np.int64]]:
-    return {(process, thread): rows for process, thread, rows in by_thread(frame)}
 
 
 def launch_rows(trace: Trace, activities: pd.DataFrame) -> NDArray[np.int64]:
