@@ -173,10 +173,10 @@ def _turned(launches: Launches, at: NDArray[np.int64], symbols: NDArray[np.int64
         return np.asarray(hits[np.unique(of_turn, return_index=True)[1]])
 
     leader = int(np.bincount(symbols[first_highest(score)]).argmax())
-    heads = first_highest(np.where(symbols == leader, score, -1))
     if np.count_nonzero(symbols[cycle.marks[0] : cycle.marks[-1]] == leader) < len(cycle.marks):
-        return heads
-    return heads[score[heads] >= np.median(score[heads]) - 63]  # it leads nothing where another launch does, too
+        return np.flatnonzero(symbols == leader)  # once in every turn, so also where the marker is not
+    heads = first_highest(np.where(symbols == leader, score, -1))
+    return heads[score[heads] >= np.median(score[heads]) - 63]
 
 
 def _divided(launches: Launches, at: NDArray[np.int64], heads: NDArray[np.int64]) -> NDArray[np.int64] | None:
