@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from tracer import report, run_json
+from tracer.analysis.steps import Bounds as Bounds
 from tracer.errors import TraceError, UsageError, printable
 from tracer.tables import Save, table_option
 
@@ -24,10 +25,9 @@ if TYPE_CHECKING:
     from tracer.trace import Trace
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-Bounds = tuple[int | None, int | None]
 
 
-def parse_slice(ctx: click.Context, parameter: click.Parameter, value: str | None) -> Bounds:
+def parse_slice(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, int | None]:
     """`A:B` as two ints, either may be left out."""
     first, colon, last = (value or ":").partition(":")
     try:
@@ -40,16 +40,34 @@ def parse_slice(ctx: click.Context, parameter: click.Parameter, value: str | Non
 
 
 def trace_options(command: Command) -> Command:
-    """TRACE, --range, --steps and --json, which every analysis takes."""
-    command = _naming_the_file(command)
+    """TRACE, the options that say which steps, and --json, which every analysis takes."""
+    command = _bounded(_naming_the_file(command))
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-        click.option("--steps", "bounds", callback=parse_slice, metavar="A:B", help="Only steps A to B-1."),
+        click.option("--steps", "part", callback=parse_slice, metavar="A:B", help="Only steps A to B-1."),
+        click.option(
+            "--phase", type=click.Choice(["prefill", "decode", "all"]),
+            help="Only steps of this phase. [default: decode, or all where there is none]",
+        ),
+        click.option(
+            "--pattern", metavar="REGEX",
+            help="What begins a step: NVTX ranges of such a text, else API calls or kernels of such a name.",
+        ),
         click.option("--range", "within", metavar="TEXT", help="Only inside the NVTX ranges of that text (or regex)."),
         click.argument("path", metavar="TRACE", type=click.Path(path_type=Path)),
-    ):
+    ):  # fmt: skip
         command = option(command)
     return command
+
+
+def _bounded(command: Command) -> Command:
+    """Gather --steps, --phase and --pattern as the one argument `bounds`."""
+
+    @wraps(command)
+    def bounded(part: tuple[int | None, int | None], phase: str | None, pattern: str | None, **options: Any) -> None:
+        command(bounds=Bounds(*part, phase, pattern), **options)
+
+    return cast(Command, bounded)
 
 
 def _no_nan(ctx: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
@@ -79,13 +97,15 @@ def _naming_the_file(command: Command) -> Command:
 
 
 def load(path: Path, within: str | None, bounds: Bounds) -> tuple[Trace, Steps]:
-    """The trace and the chosen token steps."""
-    from tracer.analysis.tokens import find_steps
+    """The trace and the chosen token steps; what must be known about these is added to its notes."""
+    from tracer.analysis.tokens import choose_steps
     from tracer.formats import read
 
     with report.reading(path):
         trace = read(path, whole=False)
-    return trace, find_steps(trace, within=within).select(*bounds)
+    steps = choose_steps(trace, within, bounds)
+    trace.notes += steps.notes
+    return trace, steps
 
 
 def emit(as_json: bool, facts: dict[str, Any], show: Callable[[dict[str, Any]], None], notes: list[str]) -> None:
@@ -123,11 +143,17 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
 @click.command()
 @trace_options
 @table_option(
-    "one row per step and device that computes for it: step, process, thread, group, device, and in ns start "
-    "and end on the host, start_compute and end_compute there"
+    "one row per step and device that computes for it: step, process, thread, group, phase, device, and in ns "
+    "start and end on the host, start_compute and end_compute there"
 )
 def tokens(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save) -> None:
-    """The token steps and how they were found."""
+    """The token steps, how they were found, and how sure that is.
+
+    \b
+    Examples:
+      intertoken tokens rep.sqlite --phase all           prefill steps as well
+      intertoken tokens rep.sqlite --pattern embedding   a step begins with each launch of such a kernel
+    """
     from tracer.analysis.tokens import step_spans
 
     trace, steps = load(path, within, bounds)
@@ -142,6 +168,7 @@ def tokens(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: 
         "token_source": steps.source,
         "detail": steps.detail,
         "confidence": steps.confidence,
+        "prefill_steps": steps.prefills,
         "table": json.loads(table.to_json(orient="records")),
     }
     emit(as_json, facts, report.show_tokens, trace.notes)

@@ -129,7 +129,8 @@ def show_info(facts: dict[str, Any]) -> None:
     console.print(
         _grid(
             {
-                "token steps": f"{facts['steps']} (from {facts['token_source']})",
+                "token steps": f"{facts['steps']} (from {facts['token_source']}, confidence {facts['confidence']:.2f}; "
+                f"the recording has {facts['prefill_steps']} of prefill)",
                 "class": f"{facts['strategy']}{share}",
                 "signature": facts["signature"],
                 "per token": f"{number(facts['syncs_per_token'])} syncs, {number(facts['copies_per_token'])} copies, "
@@ -151,6 +152,7 @@ def show_tokens(facts: dict[str, Any]) -> None:
         {
             "step": row["step"],
             "group": row["group"],
+            "phase": row["phase"],
             "start_us": row["start"] / 1e3,
             "host_us": (row["end"] - row["start"]) / 1e3,
             "compute_us": (row["end_compute"] - row["start_compute"]) / 1e3 if row["end_compute"] is not None else None,
@@ -160,6 +162,7 @@ def show_tokens(facts: dict[str, Any]) -> None:
     headings = {
         "step": "step",
         "group": "group",
+        "phase": "phase",
         "start_us": "start µs",
         "host_us": "host µs",
         "compute_us": "compute µs",

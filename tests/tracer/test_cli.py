@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.recordings import LLAMA, SIX
+from tests.recordings import LLAMA, SAMPLES, SIX
 from tests.tracer.handmade import Script, decode_loop
 from tests.tracer.nsys_exports import DATA
 from tracer import write
@@ -60,6 +60,22 @@ def test_range_and_steps_choose() -> None:
     assert as_json("syncs", SIX, "--range", "run saaas concurrent")["class"] == "saaas"
     assert as_json("tokens", SIX, "--range", "run saaas concurrent", "--steps", "5:10")["steps"] == 5
     assert as_json("gaps", SIX, "--range", "run aaag .*", "--steps", "-8:")["steps"] == 8
+
+
+def test_phases_and_patterns_choose() -> None:
+    prompted = SAMPLES / "llama-1.1b-aaag-sequential-cuda-c4096-p2048-x2" / "node"
+    facts = as_json("tokens", prompted)
+    assert (facts["steps"], facts["prefill_steps"], facts["confidence"]) == (24, 2, 1.0)
+    assert "2 prefill step(s)" in facts["notes"][-1]
+    assert as_json("syncs", prompted, "--phase", "prefill")["steps"] == 2
+    assert as_json("gaps", prompted, "--phase", "all", "--steps", "2:")["steps"] == 24
+    assert {row["phase"] for row in as_json("tokens", prompted, "--phase", "all")["table"]} == {"prefill", "decode"}
+    assert as_json("streams", LLAMA["sccc", "graph"], "--pattern", "GraphLaunch")["steps"] == 64
+    assert as_json("info", LLAMA["sccc", "graph"], "--pattern", "GraphLaunch")["steps"] == 64
+    for command in ANALYSES:
+        wrong = run(command, SIX, "--pattern", "(")
+        assert (wrong.exit_code, wrong.output.count("\n")) == (2, 1), wrong.output
+        assert "--pattern '(' is no regular expression" in wrong.output
 
 
 @pytest.mark.parametrize("command", ANALYSES)

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.tracer.handmade import PROCESS, Script, decode_loop
-from tracer.analysis.periods import find_period
 from tracer.analysis.tokens import find_steps, step_spans
 from tracer.errors import EmptyTraceError
 
@@ -120,15 +119,6 @@ def test_two_graphs_a_step_have_period_two() -> None:
 def test_eager_launches_are_one_compute() -> None:
     script = decode_loop("saasgggewgAs", 8, launch="cudaLaunchKernel_v7000")
     assert len(find_steps(script.trace)) in (7, 8)
-
-
-def test_find_period_prefers_the_shortest() -> None:
-    import numpy as np
-
-    assert find_period(np.array([0, 0, 0, 0, 0, 0])) == 1
-    assert find_period(np.array([0, 1, 0, 1, 0, 1, 0, 1])) == 2
-    assert find_period(np.array([0, 1, 2, 3, 4, 5])) is None
-    assert find_period(np.array([9])) is None
 
 
 def test_activities_belong_to_the_step_that_launched_them() -> None:

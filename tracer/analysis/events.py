@@ -5,35 +5,33 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.tokens import activity_steps, find_steps
+from tracer.analysis.tokens import ALL_STEPS, Bounds, activity_steps, choose_steps
 from tracer.errors import EmptyTraceError, UsageError
 from tracer.schema import MISSING
 from tracer.trace import Trace
 
 
-def events_of(
-    trace: Trace, name: str, within: str | None = None, bounds: tuple[int | None, int | None] = (None, None)
-) -> pd.DataFrame:
+def events_of(trace: Trace, name: str, within: str | None = None, bounds: Bounds = ALL_STEPS) -> pd.DataFrame:
     """The rows of a table; those of a table with times have a column `step` in front, MISSING for no step.
 
     Args:
         trace: the recording.
         name: of the table, one of `schema.TABLES`.
         within: only events of the steps inside the NVTX ranges of this text.
-        bounds: only events of these steps, as in a slice.
+        bounds: only events of these steps.
 
     Raises:
         EmptyTraceError: steps are asked for, and there are none.
         UsageError: steps are asked for of a table without times.
     """
     table = trace[name]
-    chosen = within is not None or bounds != (None, None)
+    chosen = within is not None or bounds != ALL_STEPS
     if "start" not in table:
         if chosen:
-            raise UsageError(f"{name} has no times, so --range and --steps cannot choose from it")
+            raise UsageError(f"{name} has no times, so --range, --steps, --phase and --pattern cannot choose from it")
         return table
     try:
-        steps = find_steps(trace, within=within).select(*bounds)
+        steps = choose_steps(trace, within, bounds if chosen else Bounds(phase="all"))
     except EmptyTraceError:
         if chosen:
             raise

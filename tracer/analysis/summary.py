@@ -9,7 +9,7 @@ from tracer import run_json
 from tracer.analysis.distortion import Estimate
 from tracer.analysis.gaps import GapReport, gap_report
 from tracer.analysis.syncs import SyncReport, sync_report
-from tracer.analysis.tokens import Steps, find_steps
+from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps
 from tracer.errors import TraceError
 from tracer.trace import Trace
 
@@ -44,6 +44,8 @@ class Summary:
     signature: str | None = None
     steps: int | None = None
     token_source: str | None = None
+    confidence: float | None = None
+    prefill_steps: int | None = None
     graph_trace: str | None = None
     distortion: float | None = None
     warning: str | None = None
@@ -51,20 +53,18 @@ class Summary:
     problem: str | None = None
 
 
-def summarise(
-    trace: Trace, name: str, within: str | None = None, bounds: tuple[int | None, int | None] = (None, None)
-) -> Summary:
+def summarise(trace: Trace, name: str, within: str | None = None, bounds: Bounds = ALL_STEPS) -> Summary:
     """Analyse a trace as far as it goes; what fails is stated in `problem`, never raised.
 
     Args:
         trace: the recording.
         name: what to call it.
         within: only the NVTX range of this text.
-        bounds: only these steps, as in a slice.
+        bounds: only these steps.
     """
     facts = describe(trace, within)
     try:
-        steps = find_steps(trace, within=within).select(*bounds)
+        steps = choose_steps(trace, within, bounds)
     except TraceError as problem:
         return Summary(name, **facts, problem=str(problem))
     facts |= _step_facts(steps)
@@ -94,7 +94,12 @@ def describe(trace: Trace, within: str | None = None) -> dict[str, Any]:
 
 
 def _step_facts(steps: Steps) -> dict[str, Any]:
-    return {"steps": len(steps), "token_source": steps.source}
+    return {
+        "steps": len(steps),
+        "token_source": steps.source,
+        "confidence": steps.confidence,
+        "prefill_steps": steps.prefills,
+    }
 
 
 def _sync_facts(report: SyncReport) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 They are found from NVTX ranges; where there are none, `tracer.analysis.periods` finds them from the repeating
 sequence of host calls. A step lasts until the next one of its group begins, the last one until its own range (or its
-last call) ends. Groups are what belongs together: steps on one thread inside the same enclosing NVTX ranges. There is
-no inter-token gap between groups.
+last call) ends. Groups are what belongs together: steps on one thread inside the same enclosing NVTX ranges, a prefill
+and what follows it. There is no inter-token gap between groups.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -17,13 +17,20 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import by_thread, match_rows
+from tracer.analysis.named import steps_by_name
 from tracer.analysis.periods import repeating_steps, within_any
-from tracer.errors import EmptyTraceError
+from tracer.analysis.phases import PREFILL, judge, phase_of_text
+from tracer.analysis.steps import ALL_STEPS as ALL_STEPS
+from tracer.analysis.steps import COLUMNS, NO_ROWS, rows_by_thread
+from tracer.analysis.steps import Bounds as Bounds
+from tracer.analysis.steps import Steps as Steps
+from tracer.errors import EmptyTraceError, UsageError
+from tracer.intervals import union
 from tracer.schema import COMPUTE_TABLES, DEVICE_DOMAINS, PROFILER_DOMAINS
 from tracer.trace import Trace
 
 STEP_NAMES: Final = ("token", "decode", "profilerstep", "step", "forward", "execute_model")
-"""NVTX names that mean a token step, the first one present wins."""
+"""NVTX names that mean a token step, the first one present wins; ranges named prefill are steps beside them."""
 
 _TRACING_CUDA: Final = {
     "nsys": "nsys --trace=cuda,nvtx",
@@ -31,8 +38,8 @@ _TRACING_CUDA: Final = {
 }
 """How a trace's source begins -> how its recorder is told to trace CUDA."""
 
+_PREFILL: Final = r"(?i:(?<![a-z])prefill(?![a-z]))"
 _NEVER: Final = np.iinfo(np.int64).min
-_NONE: Final = np.zeros(0, np.int64)
 _THREAD: Final = ["process", "thread"]
 
 
@@ -42,88 +49,61 @@ def step_pattern(name: str) -> str:
 
 
 SPAN_COLUMNS: Final = ["step", "device", "group", "start", "end", "correlation", "process"]
-COLUMNS: Final = ["step", "start", "end", "process", "thread", "group"]
 
 
-@dataclass(frozen=True)
-class Steps:
-    """Token steps of a trace.
-
-    Attributes:
-        table: one row per step, by start: step (0, 1, ...), start, end (ns), process, thread, group.
-        source: "nvtx" or "calls", how they were found.
-        detail: the same for a reader.
-        confidence: share of the candidate launches that the steps explain, 0..1 (1 for NVTX).
-    """
-
-    table: pd.DataFrame
-    source: str
-    detail: str
-    confidence: float = 1.0
-
-    def __len__(self) -> int:
-        return len(self.table)
-
-    def select(self, first: int | None, last: int | None) -> Steps:
-        """Steps first..last-1, counted as in a Python slice.
-
-        Raises:
-            EmptyTraceError: nothing is left.
-        """
-        chosen = self.table.iloc[first:last].reset_index(drop=True)
-        if not len(chosen):
-            raise EmptyTraceError(f"no token step in {first}:{last}; the trace has {len(self)}")
-        return replace(self, table=chosen)
-
-    def of(
-        self, times: NDArray[np.int64], processes: NDArray[np.int64], threads: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """The position in `table` of the step in which a host call at each time lies, or -1.
-
-        Where all steps are on one thread, calls of its process' other threads belong to them too.
-        """
-        table = self.table
-        result = np.full(len(times), -1, dtype=np.int64)
-        owners = list(by_thread(table))
-        if len(owners) == 1:
-            threads = np.full(len(times), owners[0][1])
-        calls = _rows_by_thread(pd.DataFrame({"process": processes, "thread": threads}))
-        for process, thread, rows in owners:
-            mine = calls.get((process, thread), _NONE)
-            starts, ends = table["start"].to_numpy()[rows], table["end"].to_numpy()[rows]
-            at = np.searchsorted(starts, times[mine], side="right") - 1
-            inside = (at >= 0) & (times[mine] < ends[at])
-            result[mine[inside]] = rows[at[inside]]
-        return result
-
-
-def find_steps(trace: Trace, *, pattern: str | None = None, within: str | None = None) -> Steps:
+def find_steps(
+    trace: Trace, *, pattern: str | None = None, within: str | None = None, phase: str | None = None
+) -> Steps:
     """Find the token steps of a trace.
 
     Args:
         trace: the recording.
         pattern: regular expression for the NVTX text of a step, instead of `STEP_NAMES`; it may be an operator or
-            function that a profiler marked by itself, which those names pass over.
+            function that a profiler marked by itself, which those names pass over. If no NVTX text matches, a step
+            begins with each API call, or launch of a kernel, whose name does.
         within: only steps inside the NVTX ranges of this text (or, if none is called exactly so, matching it).
+        phase: see `Bounds.phase`.
 
     Raises:
         EmptyTraceError: no kernels, no such range, or no steps to be found; the message says what to do.
+        UsageError: the pattern is no regular expression.
     """
     if not any(len(trace[name]) for name in COMPUTE_TABLES):
         raise EmptyTraceError(f"the trace has no kernels and no graph launches; {was_traced('CUDA', trace)}")
+    try:
+        re.compile(pattern or "")
+    except re.error as problem:
+        raise UsageError(f"--pattern {pattern!r} is no regular expression: {problem}") from None
     window = _windows(trace, within) if within is not None else None
     steps = _nvtx_steps(trace, pattern, window)
-    if steps is None and pattern is not None:
-        raise EmptyTraceError(f"no NVTX range matches {pattern!r}")
-    if steps is not None:
-        return steps
-    repeating = repeating_steps(trace, window)
-    if repeating is None:
-        raise EmptyTraceError(
-            f"no token steps: no NVTX range named {', '.join(STEP_NAMES)}, and no repeating sequence of launches"
-        )
-    table, detail, confidence = repeating
-    return Steps(table[COLUMNS], "calls", detail, confidence)
+    if steps is None:
+        found = steps_by_name(trace, pattern, window) if pattern is not None else repeating_steps(trace, window)
+        if found is None and pattern is not None:
+            raise EmptyTraceError(f"no NVTX range, API call or kernel matches {pattern!r}")
+        if found is None:
+            raise EmptyTraceError(
+                f"no token steps: no NVTX range named {', '.join(STEP_NAMES)}, and no repeating sequence of launches; "
+                "--pattern takes the name of a kernel or API call that begins a step"
+            )
+        steps = Steps(found[0], "calls", *found[1:])
+    return _told_apart(trace, steps).of_phase(phase)
+
+
+def choose_steps(trace: Trace, within: str | None, bounds: Bounds) -> Steps:
+    """The steps inside the NVTX ranges `within` that are asked for; raises like `find_steps` and `Steps.select`."""
+    return find_steps(trace, pattern=bounds.pattern, within=within, phase=bounds.phase).select(
+        bounds.first, bounds.last
+    )
+
+
+def _told_apart(trace: Trace, steps: Steps) -> Steps:
+    """The steps with a phase each: those without one are judged by their work."""
+    table, known = steps.table, steps.table["phase"].to_numpy(dtype=object)
+    if (known == "").any():
+        of_kernel, of_graph = (activity_steps(trace, steps, trace[name]) for name in COMPUTE_TABLES)
+        worked = judge(trace, of_kernel, of_graph, known != PREFILL)
+        table = table.assign(phase=np.where(known == "", worked, known))
+    return replace(steps, table=table[COLUMNS], prefills=int((table["phase"] == PREFILL).sum()))
 
 
 def marked_steps(trace: Trace) -> Steps | None:
@@ -161,13 +141,15 @@ def _nvtx_steps(trace: Trace, pattern: str | None, window: pd.DataFrame | None) 
     unfit = DEVICE_DOMAINS if pattern is not None else PROFILER_DOMAINS
     ranges = nvtx[(nvtx["kind"] != "mark") & (nvtx["end"] > nvtx["start"]) & ~nvtx["domain"].isin(unfit)]
     patterns = [pattern] if pattern is not None else [step_pattern(name) for name in STEP_NAMES]
+    texts = [str(text) for text in ranges["text"].cat.categories]
+    if window is not None:
+        ranges = ranges[_inside(ranges, window)]
+    prefills = ranges[ranges["text"].isin([text for text in texts if re.search(_PREFILL, text)])]
     for candidate in patterns:
-        words = [t for t in ranges["text"].cat.categories if re.search(candidate, str(t))]
+        words = [text for text in texts if re.search(candidate, text)]
         found = ranges[ranges["text"].isin(words)]
-        if window is not None:
-            found = found[_inside(found, window)]
         if len(found):
-            return _steps_from_ranges(trace, found, words)
+            return _steps_from_ranges(trace, found, prefills, words, alone=pattern is not None)
     return None
 
 
@@ -176,13 +158,26 @@ def _inside(ranges: pd.DataFrame, windows: pd.DataFrame) -> NDArray[np.bool_]:
     return within_any(ranges, windows) & ~ranges.index.isin(windows.index)
 
 
-def _steps_from_ranges(trace: Trace, found: pd.DataFrame, words: list[str]) -> Steps:
+def _steps_from_ranges(
+    trace: Trace, found: pd.DataFrame, prefills: pd.DataFrame, words: list[str], alone: bool
+) -> Steps:
+    """Steps from the ranges found. A range named prefill without any of them inside is a step of its own (not if the
+    ranges found are to be `alone`); a step that is in such a range, or has one in it, is a prefill."""
+    inside, holds = (_overlapping(*pair) for pair in ((found, prefills), (prefills, found)))
+    phase = pd.Series([phase_of_text(str(text)) for text in found["text"]], index=found.index, dtype=object)
+    phase[(phase == "") & inside] = PREFILL
+    found = found.assign(phase=phase)
+    if not alone:
+        others = prefills[~holds & ~prefills.index.isin(found.index)]
+        found = pd.concat([found, others.assign(phase=PREFILL)])
     found = found.sort_values(["process", "thread", "start", "end"], ascending=[True, True, True, False])
     reach = found.assign(end=found.groupby(_THREAD)["end"].cummax()).groupby(_THREAD)["end"].shift(fill_value=_NEVER)
     found = found[found["end"] > reach]  # the outermost of nested matches
-    table = found[["start", "end", "process", "thread"]].reset_index(drop=True)
+    table = found[["start", "end", "process", "thread", "phase"]].reset_index(drop=True)
     table["group"] = _groups(trace, table, found.index)
     table = table.sort_values("start", kind="stable", ignore_index=True)
+    begins = (table["phase"] == PREFILL).groupby(table["group"]).cumsum()
+    table["group"] = pd.factorize(pd.MultiIndex.from_arrays([table["group"], begins]))[0]
     table["step"] = np.arange(len(table))
     next_start = table.groupby("group")["start"].shift(-1)
     table["end"] = next_start.fillna(table["end"]).astype("int64")
@@ -190,25 +185,34 @@ def _steps_from_ranges(trace: Trace, found: pd.DataFrame, words: list[str]) -> S
     return Steps(table[COLUMNS], "nvtx", f"NVTX ranges {shown}")
 
 
+def _overlapping(ranges: pd.DataFrame, others: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which ranges share time with one of the others on their thread."""
+    result = np.zeros(len(ranges), dtype=bool)
+    of_thread = rows_by_thread(ranges)
+    for process, thread, rows in by_thread(others):
+        mine = of_thread.get((process, thread), NO_ROWS)
+        starts, ends = union(others["start"].to_numpy()[rows], others["end"].to_numpy()[rows])
+        begun = np.searchsorted(starts, ranges["end"].to_numpy()[mine])
+        ended = np.searchsorted(ends, ranges["start"].to_numpy()[mine], side="right")
+        result[mine] = begun > ended
+    return result
+
+
 def _groups(trace: Trace, steps: pd.DataFrame, own: pd.Index) -> NDArray[np.int64]:
     """Number the groups: steps of one thread with the same enclosing ranges, of those that hold several steps."""
     nvtx = trace["nvtx"].drop(index=own)
-    of_thread = _rows_by_thread(nvtx)
+    of_thread = rows_by_thread(nvtx)
     labels = np.zeros(len(steps), dtype=object)
     for process, thread, rows in by_thread(steps):
         starts, ends = steps["start"].to_numpy()[rows], steps["end"].to_numpy()[rows]
         begin, finish = (
-            nvtx[column].to_numpy()[of_thread.get((process, thread), _NONE)] for column in ("start", "end")
+            nvtx[column].to_numpy()[of_thread.get((process, thread), NO_ROWS)] for column in ("start", "end")
         )
         holds = np.searchsorted(ends, finish, side="right") - np.searchsorted(starts, begin) >= 2
         edges = np.unique(np.concatenate((begin[holds], finish[holds])))
         inner = np.searchsorted(edges, starts, side="right")
         labels[rows] = [(process, thread, int(i)) for i in inner]
     return np.asarray(pd.factorize(labels)[0], dtype=np.int64)
-
-
-def _rows_by_thread(frame: pd.DataFrame) -> dict[tuple[int, int], NDArray[np.int64]]:
-    return {(process, thread): rows for process, thread, rows in by_thread(frame)}
 
 
 def launch_rows(trace: Trace, activities: pd.DataFrame) -> NDArray[np.int64]:

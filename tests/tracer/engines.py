@@ -1,0 +1,101 @@
+"""Traces shaped like those of engines, made by hand, with the steps that they truly have.
+
+A host thread makes its calls one behind the other, 10 ns each and 10 apart; kernels run for the time given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tests.tracer.handmade import PROCESS, Script
+from tracer import Trace
+
+WARM_UP_KERNEL_NS, KERNEL_NS, PROMPT_KERNEL_NS = 20, 50, 500
+
+
+@dataclass
+class Host:
+    """One host thread of an engine, with a device.
+
+    Attributes:
+        starts: when each step's first call began.
+        phases: of each step.
+    """
+
+    script: Script
+    thread: int = 101
+    device: int = 0
+    now: int = 0
+    starts: list[int] = field(default_factory=list)
+    phases: list[str] = field(default_factory=list)
+
+    def _call(self, name: str) -> tuple[int, int, int]:
+        start, self.now = self.now, self.now + 20
+        return start, start + 10, self.script.call(name, start, start + 10, self.thread)
+
+    def _on_device(self, table: str, correlation: int, length: int, **columns: object) -> None:
+        row = {"start": self.now, "end": self.now + length, "stream": 7, "correlation": correlation, "context": 1}
+        self.script.rows[table].append({**row, "device": self.device, "process": PROCESS, **columns})
+
+    def step(self, phase: str = "decode") -> None:
+        """A step begins with the next call."""
+        self.starts.append(self.now)
+        self.phases.append(phase)
+
+    def copy(self, kind: str = "HtoD") -> None:
+        """An asynchronous copy."""
+        self._on_device("memcpys", self._call("cudaMemcpyAsync_v3020")[2], 5, kind=kind, bytes=4)
+
+    def sync(self) -> None:
+        """A stream synchronisation."""
+        start, end, correlation = self._call("cudaStreamSynchronize_v3020")
+        row = {"start": start, "end": end, "stream": 7, "correlation": correlation, "type": "stream"}
+        self.script.rows["syncs"].append({**row, "device": self.device, "context": 1, "process": PROCESS})
+
+    def kernels(self, names: Sequence[str], length: int = KERNEL_NS, blocks: int = 8) -> None:
+        """Eager launches."""
+        for name in names:
+            self._kernel(self._call("cudaLaunchKernel_v7000")[2], name, length, blocks, -1)
+
+    def _kernel(self, correlation: int, name: str, length: int, blocks: int, graph: int) -> None:
+        sizes = {"grid_x": blocks, "grid_y": 1, "grid_z": 1, "graph": graph}
+        self._on_device("kernels", correlation, length, name=name, short_name=name, **sizes)
+
+    def graph(self, number: int, length: int = 10 * KERNEL_NS) -> None:
+        """A graph launch, traced as a whole."""
+        self._on_device("graph_launches", self._call("cudaGraphLaunch_v10000")[2], length, graph=number)
+
+    def fetch(self) -> None:
+        """The logits of a step, and the wait for them."""
+        self.copy("DtoH")
+        self.sync()
+
+
+@dataclass(frozen=True)
+class Known:
+    """A trace and the true steps: (start, phase) of each, of all threads, by start."""
+
+    trace: Trace
+    steps: list[tuple[int, str]]
+
+
+def known(script: Script, *hosts: Host) -> Known:
+    """The trace of the hosts' calls."""
+    steps = [step for host in hosts for step in zip(host.starts, host.phases, strict=True)]
+    return Known(script.trace, sorted(steps))
+
+
+def layers(count: int, prologue: str = "embed") -> list[str]:
+    """The kernels of an eager step."""
+    return [prologue, *["norm", "mul_mat", "rope", "attention", "mul_mat", "add"] * count, "norm", "head"]
+
+
+def warm_up(host: Host) -> None:
+    """What engines do first: fill memory, tune kernels, run once."""
+    for _ in range(6):
+        host.copy()
+        host.sync()
+    for width in range(5):
+        host.kernels([f"tune_{width}"] * 3, WARM_UP_KERNEL_NS)
+        host.sync()

@@ -1,0 +1,396 @@
+"""Steps of engines without NVTX: made by hand with the truth known, drawn by hypothesis, and recordings stripped."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tracer
+from tests.recordings import LLAMA, SAMPLES, SIX
+from tests.tracer.engines import PROMPT_KERNEL_NS, Host, Known, known, layers, warm_up
+from tests.tracer.handmade import Script, decode_loop
+from tracer import Trace
+from tracer.analysis.cycles import find_cycle
+from tracer.analysis.gaps import gap_report
+from tracer.analysis.phases import phase_of_text
+from tracer.analysis.steps import LOW_CONFIDENCE, Steps
+from tracer.analysis.tokens import find_steps, step_spans
+from tracer.errors import EmptyTraceError, UsageError
+
+TOKENS = 12
+
+
+def one_graph() -> Known:
+    host = Host(Script())
+    warm_up(host)
+    for _ in range(TOKENS):
+        host.step()
+        host.copy()
+        host.copy()
+        host.graph(1)
+        host.fetch()
+    return known(host.script, host)
+
+
+def three_graphs() -> Known:
+    """Splits: the second one takes a result of the host."""
+    host = Host(Script())
+    warm_up(host)
+    for _ in range(TOKENS):
+        host.step()
+        host.copy()
+        host.copy()
+        host.graph(1)
+        host.sync()
+        host.copy()
+        host.graph(2)
+        host.graph(3)
+        host.fetch()
+    return known(host.script, host)
+
+
+def a_graph_per_buffer() -> Known:
+    """Pipeline: inputs in four copies, each with a graph of its own."""
+    host = Host(Script())
+    for token in range(2 * TOKENS):
+        host.step()
+        host.copy()
+        host.graph(10 + token % 4)
+        host.fetch()
+    return known(host.script, host)
+
+
+def eager() -> Known:
+    """A kernel more from the fifth token on, and now and then one that occurs nowhere else."""
+    host = Host(Script())
+    warm_up(host)
+    for token in range(TOKENS):
+        host.step()
+        host.copy()
+        host.kernels(layers(8)[:-1] + ["combine"] * (token > 4) + ["head"])
+        if token in (3, 8):
+            host.kernels([f"rare_{token}"])
+        host.fetch()
+    return known(host.script, host)
+
+
+def eager_without_waits() -> Known:
+    """The host runs ahead and reads late: nothing but kernels, layers inside tokens."""
+    host = Host(Script())
+    for _ in range(TOKENS):
+        host.step()
+        host.kernels(layers(30))
+    host.fetch()
+    return known(host.script, host)
+
+
+def graphs_without_waits() -> Known:
+    """The same with graphs, and a result read every eighth token."""
+    host = Host(Script())
+    for token in range(2 * TOKENS):
+        host.step()
+        host.graph(5)
+        if token % 8 == 7:
+            host.fetch()
+    return known(host.script, host)
+
+
+def prompt_in_micro_batches() -> Known:
+    """Three micro-batches without a wait between, eager and wide, then tokens."""
+    host = Host(Script())
+    warm_up(host)
+    for _ in range(3):
+        host.step("prefill")
+        host.copy()
+        host.copy()
+        host.kernels(layers(4), PROMPT_KERNEL_NS, blocks=512)
+    host.fetch()
+    for _ in range(TOKENS):
+        host.step()
+        host.copy()
+        host.copy()
+        host.kernels(layers(4))
+        host.fetch()
+    return known(host.script, host)
+
+
+def prompts_between_tokens() -> Known:
+    """Prompts by eager kernels, tokens by a graph whose kernels the trace does not show."""
+    host = Host(Script())
+    for _ in range(3):
+        host.step("prefill")
+        host.copy()
+        host.kernels(layers(4), PROMPT_KERNEL_NS, blocks=512)
+        host.fetch()
+        for _ in range(TOKENS):
+            host.step()
+            host.copy()
+            host.graph(1)
+            host.fetch()
+    return known(host.script, host)
+
+
+def a_thread_per_device() -> Known:
+    script = Script()
+    hosts = [Host(script, thread=101 + i, device=i, now=3 * i) for i in range(3)]
+    for host in hosts:
+        warm_up(host)
+        for _ in range(TOKENS):
+            host.step()
+            host.copy()
+            host.graph(host.device)
+            host.fetch()
+    return known(script, *hosts)
+
+
+def one_launches_and_one_waits() -> Known:
+    script = Script()
+    launching, waiting = Host(script), Host(script, thread=555, now=7)
+    for _ in range(TOKENS):
+        launching.step()
+        launching.copy()
+        launching.graph(1)
+        waiting.fetch()
+        launching.now = waiting.now = max(launching.now, waiting.now) + 40
+    return known(script, launching)
+
+
+def one_thread_for_two_devices() -> Known:
+    host = Host(Script())
+    for _ in range(TOKENS):
+        host.step()
+        for device in (0, 1):
+            host.device = device
+            host.copy()
+            host.graph(9)
+        host.fetch()
+    return known(host.script, host)
+
+
+ENGINES: list[Callable[[], Known]] = [
+    one_graph, three_graphs, a_graph_per_buffer, eager, eager_without_waits, graphs_without_waits,
+    prompt_in_micro_batches, prompts_between_tokens, a_thread_per_device, one_launches_and_one_waits,
+    one_thread_for_two_devices,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_engines_without_nvtx_have_their_true_steps(engine: Callable[[], Known]) -> None:
+    truth = engine()
+    steps = find_steps(truth.trace, phase="all")
+    assert list(zip(steps.table["start"].tolist(), steps.table["phase"].tolist(), strict=True)) == truth.steps
+    assert steps.source == "calls"
+    assert steps.confidence > 0.6
+    check_invariants(truth.trace, steps)
+
+
+def check_invariants(trace: Trace, steps: Steps) -> None:
+    """Steps of one group follow each other without overlap, and every call lies in at most one step of its thread."""
+    for _, group in steps.table.groupby("group"):
+        assert all(end <= start for end, start in pairwise_bounds(group["end"], group["start"]))
+        assert group[["process", "thread"]].drop_duplicates().shape[0] == 1
+    for _, thread in steps.table.groupby(["process", "thread"]):
+        assert all(end <= start for end, start in pairwise_bounds(thread["end"], thread["start"]))
+    assert (steps.table["end"] > steps.table["start"]).all()
+    assert steps.table["start"].is_monotonic_increasing
+    assert 0 <= steps.confidence <= 1
+
+
+def pairwise_bounds(ends: "np.typing.ArrayLike", starts: "np.typing.ArrayLike") -> list[tuple[int, int]]:
+    return [(int(a), int(b)) for a, b in zip(np.asarray(ends)[:-1], np.asarray(starts)[1:], strict=True)]
+
+
+@given(
+    splits=st.integers(1, 6),
+    threads=st.integers(1, 3),
+    tokens=st.integers(8, 20),
+    fetches=st.booleans(),
+    warm=st.booleans(),
+    jitter=st.lists(st.integers(0, 19), max_size=2),
+    cut=st.booleans(),
+)
+@settings(deadline=None, max_examples=60)
+def test_any_number_of_splits_threads_and_devices(
+    splits: int, threads: int, tokens: int, fetches: bool, warm: bool, jitter: list[int], cut: bool
+) -> None:
+    script = Script()
+    hosts = [Host(script, thread=101 + i, device=i, now=i) for i in range(threads)]
+    for host in hosts:
+        if warm:
+            warm_up(host)
+        for token in range(tokens):
+            host.step()
+            host.copy()
+            host.copy()
+            for split in range(splits):
+                host.kernels([f"k{split}", *["shared"] * 6] + [f"rare_{token}"] * (token in jitter))
+                host.sync()
+                if split < splits - 1:
+                    host.copy()
+            if fetches and not (cut and token == tokens - 1):
+                host.fetch()
+    truth = known(script, *hosts)
+    steps = find_steps(truth.trace, phase="all")
+    assert steps.table["start"].tolist() == [start for start, _ in truth.steps]
+    assert set(steps.table["phase"]) == {"decode"}
+    check_invariants(truth.trace, steps)
+
+
+@given(
+    period=st.integers(1, 40), turns=st.integers(3, 30), warm=st.integers(0, 10), tail=st.integers(0, 39),
+    seed=st.integers(0, 5),
+)  # fmt: skip
+@settings(deadline=None)
+def test_a_cycle_is_found_with_its_period(period: int, turns: int, warm: int, tail: int, seed: int) -> None:
+    word = np.random.default_rng(seed).integers(0, 3, period)
+    word[0] = 7  # so that it is no power of a shorter one
+    string = np.concatenate([100 + np.arange(warm), np.tile(word, turns), word[: tail % period]])
+    cycle = find_cycle(np.unique(string, return_inverse=True)[1], np.ones(len(string), np.int64))
+    assert cycle is not None
+    assert cycle.cost == 0
+    assert set(np.diff(cycle.marks)) == {period}
+
+
+def test_nothing_that_repeats_is_no_cycle() -> None:
+    assert find_cycle(np.arange(20), np.ones(20, np.int64)) is None
+    assert find_cycle(np.array([0, 0]), np.ones(2, np.int64)) is None
+
+
+def without_nvtx(trace: Trace) -> Trace:
+    return Trace({name: frame for name, frame in trace.tables.items() if name != "nvtx"}, dict(trace.metadata))
+
+
+@pytest.mark.parametrize("path", sorted(SAMPLES.glob("llama-1.1b-*-cuda*")), ids=lambda path: str(path.name))
+def test_recordings_without_their_ranges_have_the_same_steps(path: Path) -> None:
+    light = tracer.read(path)
+    bare = without_nvtx(light)
+    compute = ["step", "device", "start", "end"]
+    assert step_spans(bare, find_steps(bare))[compute].equals(step_spans(light, find_steps(light))[compute])
+
+
+@pytest.mark.parametrize("strategy", ["aaag", "sccc"])
+def test_prompts_of_recordings_are_told_apart(strategy: str) -> None:
+    trace = tracer.read(SAMPLES / f"llama-1.1b-{strategy}-sequential-cuda-c4096-p2048-x2" / "node")
+    steps = find_steps(trace)
+    assert (len(steps), steps.prefills) == (24, 2)
+    assert "2 prefill" in steps.notes[0]
+    assert find_steps(trace, phase="prefill").table["phase"].tolist() == ["prefill"] * 2
+    assert len(gap_report(trace, steps).table) == 2 * 23
+    everything = find_steps(without_nvtx(trace), phase="all").table  # a prompt and 4 tokens before the run's own
+    micro_batches = ["prefill"] * 4
+    assert everything["phase"].tolist() == micro_batches + ["decode"] * 4 + micro_batches + ["decode"] * 24
+
+
+def test_confidence_of_recordings() -> None:
+    found = {key: find_steps(tracer.read(path)) for key, path in LLAMA.items()}
+    assert all(steps.confidence > 0.95 for steps in found.values())
+    assert [len(find_steps(tracer.read(SIX), within=f"run {mode}.*")) for mode in ("sccc", "saaas", "aaag")] == [64] * 3
+
+
+def test_what_does_not_explain_the_compute_is_uncertain() -> None:
+    host = Host(Script())
+    for _ in range(9):
+        host.step()
+        host.graph(1)
+        host.fetch()
+    for i in range(40):
+        host.kernels([f"other_{i}"], 10_000)
+    steps = find_steps(host.script.trace)
+    assert len(steps) == 9
+    assert steps.confidence < LOW_CONFIDENCE
+    assert "uncertain" in steps.notes[0]
+
+
+def test_a_pattern_may_name_a_kernel_or_a_call() -> None:
+    host = Host(Script())
+    for _ in range(5):
+        host.step()
+        host.kernels(["embed", "mul_mat", "head"])
+        host.fetch()
+    trace = host.script.trace
+    for pattern in ("^embed$", "emb"):
+        assert find_steps(trace, pattern=pattern).table["start"].tolist() == host.starts
+    by_sync = find_steps(trace, pattern="StreamSynchronize")
+    assert by_sync.table["start"].tolist() == [start + 80 for start in host.starts]
+    check_invariants(trace, by_sync)
+    with pytest.raises(EmptyTraceError, match="no NVTX range, API call or kernel matches 'absent'"):
+        find_steps(trace, pattern="absent")
+    with pytest.raises(UsageError, match="no regular expression"):
+        find_steps(trace, pattern="(")
+
+
+def test_nvtx_texts_tell_the_phase() -> None:
+    script = decode_loop("sasgAs", 6)
+    texts = ["prefill", "token", "token", "prefill", "token", "token"]
+    for i, text in enumerate(texts):
+        script.range(text, i * 1000, i * 1000 + 400)
+    everything = find_steps(script.trace, phase="all").table
+    assert everything["phase"].tolist() == ["decode" if text == "token" else text for text in texts]
+    assert everything["group"].tolist() == [0, 0, 0, 1, 1, 1]
+    decode = find_steps(script.trace)
+    assert decode.table[["step", "start", "group"]].to_numpy().tolist() == [
+        [0, 1000, 0], [1, 2000, 0], [2, 4000, 1], [3, 5000, 1],
+    ]  # fmt: skip
+    assert find_steps(script.trace, phase="prefill").table["start"].tolist() == [0, 3000]
+
+
+def test_a_step_around_or_inside_a_prefill_is_one() -> None:
+    script = decode_loop("sasgAs", 4)
+    for i in range(4):
+        script.range("forward", i * 1000, i * 1000 + 400)
+    script.range("prefill", 10, 300)
+    script.range("prefill", 990, 1500)
+    assert find_steps(script.trace, phase="all").table["phase"].tolist() == ["prefill"] * 2 + ["decode"] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "phase"),
+    [
+        ("_forward_step 7: 1 ctx reqs, 3 gen reqs", "prefill"),
+        ("_forward_step 7: 0 ctx reqs, 30 ctx tokens, 3 gen reqs", "decode"),
+        ("execute_context_1(512)_generation_0(0)", "prefill"),
+        ("execute_context_0(0)_generation_4(4)", "decode"),
+        ("Prefill", "prefill"), ("decode[bs=4]", "decode"), ("token 3", "decode"), ("step", ""), ("prefilled", ""),
+    ],
+)  # fmt: skip
+def test_phases_that_engines_write(text: str, phase: str) -> None:
+    assert phase_of_text(text) == phase
+
+
+def test_wide_and_long_steps_without_a_text_are_prefills() -> None:
+    host = Host(Script())
+    for i in range(6):
+        begin = host.now
+        host.kernels(layers(2), PROMPT_KERNEL_NS if i % 3 == 0 else 50, blocks=512 if i % 3 == 0 else 8)
+        host.fetch()
+        host.script.range("forward", begin, host.now - 5)
+    steps = find_steps(host.script.trace, phase="all")
+    assert steps.table["phase"].tolist() == ["prefill", "decode", "decode"] * 2
+
+
+def test_a_million_calls() -> None:
+    host = Host(Script())
+    for _ in range(1000):
+        host.copy()
+        host.graph(1)
+        host.fetch()
+    little = host.script.trace
+    tables = {
+        name: frame.loc[frame.index.repeat(250)].reset_index(drop=True)
+        for name, frame in little.tables.items()
+        if len(frame)
+    }
+    for frame in tables.values():
+        turn = np.arange(len(frame)) % 250
+        for column, each in (("start", 80_000), ("end", 80_000), ("correlation", 4000)):
+            frame[column] += turn * each
+    trace = Trace(tables)
+    begin = time.process_time()
+    steps = find_steps(trace)
+    assert time.process_time() - begin < 30
+    assert len(trace["api"]) == 1_000_000
+    assert len(steps) == 250_000
