@@ -42,9 +42,9 @@ Work = Callable[[Path], int]
 """Does one thing with the files in a directory; gives the bytes of the tables that it held."""
 
 
-def long_trace(events: int) -> Trace:
+def long_trace(events: int, source: Path = SOURCE) -> Trace:
     """The steady steps of the recording, again and again."""
-    trace = formats.read(SOURCE, whole=False)
+    trace = formats.read(source, whole=False)
     steps = find_steps(trace).select(WARM_UP, -WARM_UP).table
     start, end = int(steps["start"].min()), int(steps["end"].max())
     part = trace.map_tables(lambda _, f: f[(f["start"] >= start) & (f["start"] < end)] if "start" in f else f)

@@ -140,10 +140,10 @@ def _compared(
     from tracer.analysis.comparable import obstacles
     from tracer.analysis.compare import Run, compare
     from tracer.analysis.recorded import measure
-    from tracer.analysis.tokens import find_steps
+    from tracer.analysis.tokens import choose_steps
 
     recording = budget.parent / base.recording
-    steps = find_steps(trace, within=within).select(*bounds)
+    steps = choose_steps(trace, within, bounds)
     rates = [] if rate is None else [rate]
     current = measure(trace, steps, str(path), within=within, untraced_tokens_per_s=rates)
     try:

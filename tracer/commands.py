@@ -41,9 +41,20 @@ def parse_slice(ctx: click.Context, parameter: click.Parameter, value: str | Non
 
 def trace_options(command: Command) -> Command:
     """TRACE, the options that say which steps, and --json, which every analysis takes."""
-    command = _bounded(_naming_the_file(command))
+    command = step_options(_naming_the_file(command))
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+        click.option("--range", "within", metavar="TEXT", help="Only inside the NVTX ranges of that text (or regex)."),
+        click.argument("path", metavar="TRACE", type=click.Path(path_type=Path)),
+    ):
+        command = option(command)
+    return command
+
+
+def step_options(command: Command) -> Command:
+    """--steps, --phase and --pattern, which the command gets as `bounds`."""
+    command = _bounded(command)
+    for option in (
         click.option("--steps", "part", callback=parse_slice, metavar="A:B", help="Only steps A to B-1."),
         click.option(
             "--phase", type=click.Choice(["prefill", "decode", "all"]),
@@ -53,8 +64,6 @@ def trace_options(command: Command) -> Command:
             "--pattern", metavar="REGEX",
             help="What begins a step: NVTX ranges of such a text, else API calls or kernels of such a name.",
         ),
-        click.option("--range", "within", metavar="TEXT", help="Only inside the NVTX ranges of that text (or regex)."),
-        click.argument("path", metavar="TRACE", type=click.Path(path_type=Path)),
     ):  # fmt: skip
         command = option(command)
     return command

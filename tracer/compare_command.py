@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracer import report
-from tracer.commands import Bounds, emit, load, parse_slice
+from tracer.commands import Bounds, emit, load, step_options
 from tracer.errors import TraceError, UsageError
 from tracer.tables import saver
 
@@ -41,7 +41,7 @@ def _rate(text: str) -> float:
 @click.command()
 @click.argument("paths", metavar="BASE OTHER... | DIR", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--steps", "bounds", callback=parse_slice, metavar="A:B", help="Only steps A to B-1 of every run.")
+@step_options
 @click.option(
     "--range",
     "ranges",

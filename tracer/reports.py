@@ -14,6 +14,7 @@ import pandas as pd
 
 from tracer import formats
 from tracer.analysis.causes import CAUSES
+from tracer.analysis.steps import ALL_STEPS, Bounds
 from tracer.errors import IntertokenError, printable
 
 if TYPE_CHECKING:
@@ -71,23 +72,21 @@ def _is_report(path: Path) -> bool:
         return True
 
 
-def report_rows(
-    path: Path, root: Path, within: str | None = None, bounds: tuple[int | None, int | None] = (None, None)
-) -> list[dict[str, Any]]:
+def report_rows(path: Path, root: Path, within: str | None = None, bounds: Bounds = ALL_STEPS) -> list[dict[str, Any]]:
     """A report's rows, one per device, or one with the problem; keys are of `COLUMNS`.
 
     Args:
         path: the recording.
         root: the directory that was searched, which `report` and `run` are relative to.
         within: only the NVTX range of this text.
-        bounds: only these steps, as in a slice.
+        bounds: only these steps.
     """
     from tracer.analysis.recorded import counts_per_token, measure
-    from tracer.analysis.tokens import find_steps
+    from tracer.analysis.tokens import choose_steps
 
     try:
         trace = formats.read(path, whole=False)
-        steps = find_steps(trace, within=within).select(*bounds)
+        steps = choose_steps(trace, within, bounds)
         found = measure(trace, steps, path.name, within=within)
     except IntertokenError as problem:
         return [problem_row(path, root, str(problem))]

@@ -73,9 +73,7 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
 @click.option("--force", is_flag=True, help="Replace OUTPUT.")
 def whatif(
     path: Path, within: str | None, bounds: Bounds, as_json: bool, untraced_tokens_per_s: float | None,
-    strategies: str | None, without_syncs: bool, positions: tuple[int, ...], one_graph: bool, early_starts: bool,
-    concurrent: bool, streams: int, kernels: list[tuple[str, float]], scale_host: float | None, sync_latency_us: float | None,
-    output: Path | None, force: bool,
+    strategies: str | None, concurrent: bool, streams: int, output: Path | None, force: bool, **different: Any,
 ) -> None:  # fmt: skip
     """What the recording would have been, had something been different.
 
@@ -92,27 +90,14 @@ def whatif(
     """
     from tracer.analysis.causality.paths import Causality
     from tracer.analysis.whatif import edits, prediction
-    from tracer.formats import check_writable, write
+    from tracer.formats import write
 
-    common: list[Edit] = []
-    if without_syncs:
-        common.append(edits.WithoutSyncs())
-    if positions:
-        common.append(edits.WithoutSyncs(positions))
-    if one_graph:
-        common.append(edits.OneGraph(early_starts))
-    common += [edits.ScaleKernels(pattern, factor) for pattern, factor in kernels]
-    common += [edits.ScaleHost(scale_host)] if scale_host is not None else []
-    common += [edits.SyncLatency(sync_latency_us)] if sync_latency_us is not None else []
+    common = _edits(**different)
     chosen = [name.strip() for name in strategies.split(",")] if strategies else []
     if not (common or chosen or concurrent):
         raise UsageError("nothing is different; give --sync, --without-syncs, --graph, ... (see --help)")
     if output is not None:
-        if len(chosen) > 1:
-            raise UsageError("-o takes one prediction; give --sync one strategy")
-        if output.exists() and not force:
-            raise UsageError(f"{output}: exists already; choose another name or --force")
-        check_writable(output, replace=force)
+        _check_output(output, len(chosen), force)
     trace, steps = load(path, within, bounds)
     if concurrent:
         common.append(_concurrent(path, within, streams))
@@ -128,8 +113,41 @@ def whatif(
     emit(as_json, facts, _show, trace.notes)
 
 
+def _edits(
+    without_syncs: bool, positions: tuple[int, ...], one_graph: bool, early_starts: bool,
+    kernels: list[tuple[str, float]], scale_host: float | None, sync_latency_us: float | None,
+) -> list[Edit]:  # fmt: skip
+    """What the options ask for, besides strategies and streams."""
+    from tracer.analysis.whatif import edits
+
+    found: list[Edit] = [edits.WithoutSyncs()] if without_syncs else []
+    if positions:
+        found.append(edits.WithoutSyncs(positions))
+    if early_starts and not one_graph:
+        raise UsageError("--early-starts is for --graph")
+    if one_graph:
+        found.append(edits.OneGraph(early_starts))
+    found += [edits.ScaleKernels(pattern, factor) for pattern, factor in kernels]
+    if scale_host is not None:
+        found.append(edits.ScaleHost(scale_host))
+    if sync_latency_us is not None:
+        found.append(edits.SyncLatency(sync_latency_us))
+    return found
+
+
+def _check_output(output: Path, predictions: int, force: bool) -> None:
+    from tracer.formats import check_writable
+
+    if predictions > 1:
+        raise UsageError("-o takes one prediction; give --sync one strategy")
+    if output.exists() and not force:
+        raise UsageError(f"{output}: exists already; choose another name or --force")
+    check_writable(output, replace=force)
+
+
 def _concurrent(path: Path, within: str | None, streams: int) -> Edit:
     """The edit, with the graph of the run and the pass that has its kernels."""
+    from tracer.analysis.steps import ALL_STEPS
     from tracer.analysis.whatif.streams import Concurrent
     from tracer.graph_json import GRAPH_FILE, read_graph
 
@@ -138,7 +156,7 @@ def _concurrent(path: Path, within: str | None, streams: int) -> Edit:
         raise UsageError(
             f"{path}: has no {GRAPH_FILE}; a recording of one stream does not tell which kernels are independent"
         )
-    node, steps = load(path / _NODE_PASS if (path / _NODE_PASS).is_dir() else path, within, (None, None))
+    node, steps = load(path / _NODE_PASS if (path / _NODE_PASS).is_dir() else path, within, ALL_STEPS)
     return Concurrent(read_graph(graph), node, steps, streams)
 
 
@@ -154,7 +172,7 @@ def _facts(found: Prediction) -> dict[str, Any]:
             "gap_us": found.base_gap_us,
             "period_us": found.base_period_us,
         },
-        "untraced": found.untraced,
+        "base": found.base,
         "assumptions": found.notes,
     }
 
@@ -166,8 +184,9 @@ def _show(facts: dict[str, Any]) -> None:
     report.show_table(rows, headings)
     for note in dict.fromkeys(note for one in facts["predictions"] for note in one["assumptions"]):
         click.echo(f"  {note}")
-    if not facts["untraced"]:
-        click.echo("  the recording is slowed by its profiler: give --untraced-tokens-per-s for the engine's own rate")
+    if facts["base"] != "measured":
+        how = "what its profiler adds is estimated" if facts["base"] == "estimated" else "it is slowed by its profiler"
+        click.echo(f"  of the recording {how}: give --untraced-tokens-per-s for the engine's own rate")
 
 
 def _row(one: dict[str, Any]) -> dict[str, str]:

@@ -11,9 +11,10 @@ from typing import Final, Literal
 from tracer import run_json
 from tracer.analysis.budget import COUNTS, STATISTICS, TRACINGS, Budget, Line, Scope, toml_string
 from tracer.analysis.gaps import GapReport, gap_report
+from tracer.analysis.steps import ALL_STEPS, Bounds
 from tracer.analysis.surplus import Surplus, first_deviation, first_surplus
 from tracer.analysis.syncs import SyncReport, sync_report
-from tracer.analysis.tokens import Steps, find_steps
+from tracer.analysis.tokens import Steps, choose_steps
 from tracer.errors import EmptyTraceError, TraceError, UsageError, printable
 from tracer.schema import DEVICE_TABLES
 from tracer.trace import Trace
@@ -24,8 +25,6 @@ of the figure is known."""
 
 HEADROOM: Final = 0.1
 """By which a written budget lets times and rates be worse than those found."""
-
-Bounds = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True)
@@ -120,18 +119,18 @@ class Measured:
 
 
 def measure(
-    trace: Trace, scope: Scope, bounds: Bounds = (None, None), untraced_tokens_per_s: float | None = None
+    trace: Trace, scope: Scope, bounds: Bounds = ALL_STEPS, untraced_tokens_per_s: float | None = None
 ) -> Measured:
-    """The figures of a scope, over the steps of a slice.
+    """The figures of a scope, over the steps that are asked for.
 
     Raises:
         EmptyTraceError: no steps there.
     """
-    return Measured(trace, scope, find_steps(trace, within=scope.within).select(*bounds), untraced_tokens_per_s)
+    return Measured(trace, scope, choose_steps(trace, scope.within, bounds), untraced_tokens_per_s)
 
 
 def check_lines(
-    trace: Trace, budget: Budget, within: str | None = None, bounds: Bounds = (None, None),
+    trace: Trace, budget: Budget, within: str | None = None, bounds: Bounds = ALL_STEPS,
     untraced_tokens_per_s: float | None = None,
 ) -> list[Finding]:  # fmt: skip
     """Each line of a budget beside what the recording has.
@@ -140,7 +139,7 @@ def check_lines(
         trace: the recording.
         budget: what is allowed.
         within: the NVTX ranges in which the lines hold that name none.
-        bounds: only these steps of each scope, as in a slice.
+        bounds: only these steps of each scope.
         untraced_tokens_per_s: token steps per second without a profiler.
 
     Raises:

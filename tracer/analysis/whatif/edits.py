@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import numpy as np
 
@@ -20,6 +20,10 @@ class Edit(Protocol):
     """One thing that would be different."""
 
     @property
+    def doubt(self) -> float:
+        """By how much its effect on the speed-up may be off, besides what holds for every prediction."""
+
+    @property
     def label(self) -> str:
         """In a few words."""
 
@@ -27,8 +31,14 @@ class Edit(Protocol):
         """Make it; what a reader must know of it."""
 
 
+class _Certain:
+    """An edit that replays what was recorded."""
+
+    doubt: ClassVar[float] = 0.0
+
+
 @dataclass(frozen=True)
-class Strategy:
+class Strategy(_Certain):
     """Another synchronisation strategy, see `strategies.follow`."""
 
     name: str
@@ -48,7 +58,7 @@ class Strategy:
 
 
 @dataclass(frozen=True)
-class WithoutSyncs:
+class WithoutSyncs(_Certain):
     """Without host syncs: those of these positions in every step (1 for the first), or all that nothing needs.
 
     Attributes:
@@ -105,7 +115,7 @@ nodes and 10 µs for 342 (llama.cpp); the line through them."""
 
 
 @dataclass(frozen=True)
-class OneGraph:
+class OneGraph(_Certain):
     """Every run of kernel launches as one graph launch.
 
     Attributes:
@@ -145,13 +155,13 @@ class OneGraph:
         changes.limit_orders(inside, 0)
         changes.shorten_activities(inside, EARLY_SHARE, EARLY_MOST_NS)
         return [
-            f"{launching}; a kernel that begins early is taken to be done {EARLY_SHARE:.0%} of its time earlier, at most "
-            f"{EARLY_MOST_NS / 1e3:g} µs"
+            f"{launching}; a kernel that begins early is taken to be done earlier by {EARLY_SHARE:.0%} of its time, at "
+            f"most {EARLY_MOST_NS / 1e3:g} µs"
         ]
 
 
 @dataclass(frozen=True)
-class ScaleKernels:
+class ScaleKernels(_Certain):
     """Kernels whose name matches take `factor` times as long."""
 
     pattern: str
@@ -182,7 +192,7 @@ class ScaleKernels:
 
 
 @dataclass(frozen=True)
-class ScaleHost:
+class ScaleHost(_Certain):
     """The host's code between calls takes `factor` times as long."""
 
     factor: float
@@ -199,7 +209,7 @@ class ScaleHost:
 
 
 @dataclass(frozen=True)
-class SyncLatency:
+class SyncLatency(_Certain):
     """Every host sync returns so many µs later than recorded (negative: earlier), as on another platform."""
 
     later_us: float

@@ -13,7 +13,7 @@ import heapq
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 import pandas as pd
@@ -70,6 +70,8 @@ class Concurrent:
     node: Trace
     node_steps: Steps
     streams: int = 4
+    doubt: ClassVar[float] = 0.027
+    """The farthest that it was off for dense and linear models (benchmarks/results/whatif_prediction.json)."""
 
     @property
     def label(self) -> str:
@@ -208,7 +210,7 @@ def assign(kernels: Sequence[Kernel], most: int) -> list[int]:
 
 
 def makespan(kernels: Sequence[Kernel], streams: Sequence[int]) -> float:
-    """How long they take on these streams, ns: latencies first, then their work at what share of the device they get."""
+    """How long they take on these streams, ns: their latencies, then their work at the share of the device they get."""
     queues: dict[int, list[int]] = {}
     for i, stream in enumerate(streams):
         queues.setdefault(stream, []).append(i)

@@ -1,0 +1,154 @@
+"""What `intertoken whatif` predicts from one recording, beside what was measured.
+
+1. llama.cpp (sample_traces): saaas from the recordings of sccc at both tracing levels.
+2. Our ladder (sample_traces): every strategy from the recording of sccc alone, and branches on several streams from
+   the recording of one.
+3. What `whatif_record.py` measured in one call: the same for other models and batch sizes, and one graph launch from
+   recordings of eager ones.
+4. What `gpu_idle_sync.py` measured: a sync beside the critical path, and one on it, taken away.
+
+No GPU is needed. Usage: python benchmarks/whatif_prediction.py RECORDINGS [--json FILE], RECORDINGS being what the
+scripts named above wrote: whatif/ and idle/ below it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tracer import read
+from tracer.analysis.causality.paths import Causality
+from tracer.analysis.tokens import find_steps
+from tracer.analysis.whatif.edits import Edit, OneGraph, Strategy, WithoutSyncs
+from tracer.analysis.whatif.prediction import Prediction, predict
+from tracer.analysis.whatif.streams import Concurrent
+from tracer.graph_json import GRAPH_FILE, read_graph
+from tracer.trace import Trace
+
+ROOT = Path(__file__).parent
+SAMPLES = ROOT.parent / "sample_traces"
+LADDER = ("saaas", "aaas", "aaag", "ggg")
+LLAMA_CPP = {"saaas": 759.5 / 748.7, "aaag": 766.2 / 748.7}
+"""Tokens/s over sccc's, without a profiler."""
+
+Row = dict[str, Any]
+
+
+def row(kind: str, run: str, what: str, found: Prediction, measured: dict[str, float]) -> Row:
+    return {
+        "kind": kind,
+        "run": run,
+        "what": what,
+        "predicted": {k: round(v, 4) for k, v in vars(found.speedup).items()},
+        "measured": {k: round(measured[k], 4) for k in ("median", "low", "high") if k in measured},
+        "error_percent": round((found.speedup.estimate / measured["median"] - 1) * 100, 2),
+        "holds": found.speedup.low <= measured["median"] <= found.speedup.high,
+        "gap_us": round(found.gap_us["p50"], 1),
+    }
+
+
+def predicted(trace: Trace, edits: Sequence[Edit], rate: float | None = None) -> Prediction:
+    return predict(Causality.of(trace), find_steps(trace), edits, rate)
+
+
+def concurrent(run: Path) -> Concurrent:
+    node = read(run / "node")
+    return Concurrent(read_graph(run / GRAPH_FILE), node, find_steps(node))
+
+
+def llama_cpp() -> Iterator[Row]:
+    for level in ("graph", "node"):
+        trace = read(SAMPLES / f"llama1b-sccc-{level}")
+        for strategy, measured in LLAMA_CPP.items():
+            found = predicted(trace, [Strategy(strategy)], 748.7)
+            yield row("llama.cpp", f"llama1b-sccc-{level}", strategy, found, {"median": measured})
+
+
+def samples() -> Iterator[Row]:
+    def rate(name: str) -> float:
+        return float(json.loads((SAMPLES / name / "run.json").read_text())["measured"]["tokens_per_s"]["median"])
+
+    base = "llama-1.1b-sccc-sequential-cuda"
+    trace = read(SAMPLES / base)
+    for strategy in LADDER:
+        measured = rate(base.replace("sccc", strategy)) / rate(base)
+        yield row("sample ladder", base, strategy, predicted(trace, [Strategy(strategy)]), {"median": measured})
+    for strategy in ("sccc", *LADDER):
+        name = base.replace("sccc", strategy)
+        found = predicted(read(SAMPLES / name), [concurrent(SAMPLES / name)])
+        measured = rate(name.replace("sequential", "branches")) / rate(name)
+        yield row("sample branches", name, "branches", found, {"median": measured})
+
+
+def recorded(directory: Path) -> Iterator[Row]:
+    for entry in json.loads((directory / "measured.json").read_text())["rows"]:
+        run = directory / entry["run"]
+        for what, measured in entry["measured"].items():
+            strategy, launch, mode = what.split()
+            if entry["kind"] == "eager":
+                steps_per_s = entry["tokens_per_s"]["median"] / entry["batch"]
+                found = predicted(read(run / "node"), [OneGraph(early=True)], steps_per_s)
+            else:
+                edit = Strategy(strategy) if entry["kind"] == "ladder" else concurrent(run)
+                found = predicted(read(run), [edit])
+            name = {"ladder": strategy, "eager": launch, "branches": mode}[entry["kind"]]
+            yield row(entry["kind"], f"{entry['model']} b{entry['batch']}", name, found, measured)
+
+
+def idle_syncs(directory: Path) -> Iterator[Row]:
+    facts = json.loads((directory / "measured.json").read_text())
+    for variant, position in (("beside", 1), ("idle", 2)):
+        rate = 1e6 / facts["us_per_token"][variant]["median"]
+        found = predicted(read(directory / variant), [WithoutSyncs((position,))], rate)
+        yield row("sync", variant, f"without sync {position}", found, facts["speedup_without"][variant])
+
+
+def summary(rows: list[Row]) -> Row:
+    errors = np.abs([r["error_percent"] for r in rows])
+    wrong = [r for r in rows if (r["predicted"]["estimate"] - 1) * (r["measured"]["median"] - 1) < 0]
+    return {
+        "predictions": len(rows),
+        "median_error_percent": round(float(np.median(errors)), 2),
+        "largest_error_percent": round(float(errors.max()), 2),
+        "wrong_sign": [f"{r['run']} {r['what']}" for r in wrong],
+        "inside_interval": sum(r["holds"] for r in rows),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recordings", type=Path)
+    parser.add_argument("--json", type=Path, help="save the result here")
+    options = parser.parse_args()
+    rows = [
+        *llama_cpp(),
+        *samples(),
+        *recorded(options.recordings / "whatif"),
+        *idle_syncs(options.recordings / "idle"),
+    ]
+    for r in rows:
+        p, m = r["predicted"], r["measured"]
+        print(
+            f"{r['kind']:16} {r['run']:36} {r['what']:15} {p['estimate']:.4f} [{p['low']:.3f}, {p['high']:.3f}]  "
+            f"measured {m['median']:.4f}  {r['error_percent']:+6.2f} %{'' if r['holds'] else '  outside'}"
+        )
+    kinds = {kind: summary([r for r in rows if r["kind"] == kind]) for kind in dict.fromkeys(r["kind"] for r in rows)}
+    total = summary(rows)
+    print(json.dumps({"all": total, **kinds}, indent=1))
+    if options.json:
+        measured = json.loads((options.recordings / "whatif" / "measured.json").read_text())
+        facts = {
+            "benchmark": "whatif_prediction", "date": date.today().isoformat(), "commit": measured["commit"],
+            "summary": total, "by_kind": kinds, "rows": rows, "machine": measured["machine"],
+        }  # fmt: skip
+        options.json.write_text(json.dumps(facts, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""When steps compute, on the recorded timeline or a changed one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.causality.paths import Causality, StepEnds
+from tracer.analysis.tokens import Steps, activity_steps
+from tracer.schema import COMPUTE_TABLES
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """When steps compute, for any times of the points.
+
+    Attributes:
+        ends: their last compute.
+        spans: one row per (device, step) with compute: first and last position in `points`, and whether the row
+            before is the step before on the same device.
+        points: where compute activities start, by (device, step).
+    """
+
+    ends: StepEnds
+    spans: pd.DataFrame
+    points: Ints
+
+    @classmethod
+    def of(cls, causality: Causality, steps: Steps) -> StepTimes:
+        """Find them; raises as `StepEnds.of`."""
+        activities = causality.segments.activities
+        rows = np.flatnonzero(activities["table"].isin(COMPUTE_TABLES))
+        table = activities.iloc[rows][["device"]].assign(row=rows)
+        table["at"] = activity_steps(causality.trace, steps, activities.iloc[rows])
+        table = table[table["at"] >= 0]
+        table["group"] = steps.table["group"].to_numpy()[table["at"]]
+        table = table.sort_values(["device", "group", "at"], kind="stable", ignore_index=True)
+        keys = table[["device", "group", "at"]]
+        first = ~keys.duplicated()
+        spans = keys[first].assign(first=np.flatnonzero(first))
+        ordinal = steps.table.groupby("group").cumcount().to_numpy()[spans["at"]]
+        same = (spans[["device", "group"]] == spans[["device", "group"]].shift()).all(axis=1).to_numpy()
+        spans["follows"] = same & (ordinal == np.append(0, ordinal[:-1]) + 1)
+        return cls(StepEnds.of(causality, steps), spans, causality.segments.starts(table["row"].to_numpy()))
+
+    def periods(self, time: Ints) -> Ints:
+        """From the last compute of each step to that of the next, ns."""
+        table = self.ends.followed
+        return np.asarray(time[table["point"]] - time[table["previous"]])
+
+    def gap_us(self, time: Ints) -> dict[str, float]:
+        """p50, p90 and mean of the gaps, as the gap is defined."""
+        first = self.spans["first"].to_numpy()
+        start, end = np.minimum.reduceat(time[self.points], first), np.maximum.reduceat(time[self.points + 1], first)
+        follows = np.flatnonzero(self.spans["follows"])
+        gaps = np.maximum(start[follows] - end[follows - 1], 0) / 1e3
+        return {"p50": float(np.median(gaps)), "p90": float(np.percentile(gaps, 90)), "mean": float(gaps.mean())}
