@@ -167,9 +167,40 @@ def gap_estimate(found: dict[str, Any]) -> Iterator[str]:
     yield table(["recording", "by", "level", "as recorded", "measured untraced", "estimate", "inside"], rows)
 
 
+def predictions(found: dict[str, Any]) -> Iterator[str]:
+    total, kinds = found["summary"], found["by_kind"]
+    wrong = ", ".join(total["wrong_sign"]) or "none"
+    yield (
+        f"What `intertoken whatif` predicts from one recording, and what was measured: {total['predictions']} "
+        f"speed-ups, median error {total['median_error_percent']} %, {total['inside_interval']} inside their interval; "
+        f"wrong in sign: {wrong}. *ladder*: other strategies from a recording of `sccc`; *branches*: several streams "
+        "from a recording of one (constants fitted to llama-1.1b, checked on the others); *eager*: one graph launch "
+        "with early starts from a recording of single launches (its constants fitted to these very runs); *sync*: "
+        "without a sync beside the critical path, and without an idle one on it. llama.cpp, eager and sync are "
+        "recordings made under a profiler, the rest light passes. *sample*: recordings of `sample_traces/`; the others "
+        "were measured in one call."
+    )
+    yield table(
+        ["kind", "predictions", "median error, %", "largest, %", "inside the interval"],
+        [
+            [kind, *(str(k[name]) for name in ("predictions", "median_error_percent", "largest_error_percent")),
+             str(k["inside_interval"])]
+            for kind, k in kinds.items()
+        ],
+    )  # fmt: skip
+    rows = []
+    for row in found["rows"]:
+        predicted = "{estimate:.3f} [{low:.3f}, {high:.3f}]".format(**row["predicted"])
+        measured = row["measured"]
+        shown = spread(measured) if "low" in measured else f"{measured['median']:.3f}"
+        rows.append([row["kind"], f"`{row['run']}`", row["what"], predicted, shown, f"{row['error_percent']:+.2f}"])
+    yield table(["kind", "recording", "what if", "predicted speed-up", "measured", "error, %"], rows)
+
+
 SECTIONS: Final[Sequence[tuple[str, str, Callable[[dict[str, Any]], Iterator[str]]]]] = (
     ("The gap under each strategy", "gpu_gaps", gaps),
     ("The gap estimated from a traced recording", "gap_estimate", gap_estimate),
+    ("What-ifs, predicted and measured", "whatif_prediction", predictions),
     ("Branches of a token on several streams", "gpu_concurrency", concurrency),
     ("Layers on the host", "gpu_hybrid_llama-1.1b", placements),
     ("Experts on the host", "gpu_hybrid_moe-7b", placements),
