@@ -1,13 +1,15 @@
-"""Make the bundled recordings: `python sample_traces/make.py EXPORTS_DIR [RUNS_DIR]`.
+"""Make the bundled recordings: `python sample_traces/make.py EXPORTS_DIR [RUNS_DIR [IDLE_DIR]]`.
 
 EXPORTS_DIR holds SQLite exports of Nsight Systems. Scrubbed and written as run directories they are small; run.json
 adds what was measured without a profiler.
 RUNS_DIR holds our own run directories, as `intertoken run --trace-kinds all` leaves them; of the light pass only one
 repeat is kept.
+IDLE_DIR is what `benchmarks/gpu_idle_sync.py` wrote.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -79,10 +81,27 @@ def own(runs: Path, target: Path) -> None:
         shutil.copy(run / GRAPH_FILE, target / run.name)
 
 
-def main(exports: Path, runs: Path | None = None) -> None:
+def idle(directory: Path, target: Path) -> None:
+    """The loop that waits beside its critical path."""
+    trace = scrub(tracer.read(directory / "beside"))
+    us = json.loads((directory / "measured.json").read_text())["us_per_token"]["beside"]
+    rates = {name: round(1e6 / us[of], 1) for name, of in (("median", "median"), ("low", "high"), ("high", "low"))}
+    trace.metadata["run"] = {
+        "schema": "intertoken.run/1",
+        "configuration": {**CUPY, "strategy": "aaag", "concurrency": "branches"},
+        "measured": {"tokens_per_s": rates},
+        "machine": MACHINE,
+        "created": "2026-11-21",
+    }
+    tracer.write(trace, target / "cupy-sync-beside")
+
+
+def main(exports: Path, runs: Path | None = None, idle_syncs: Path | None = None) -> None:
     target = Path(__file__).parent
     if runs is not None:
         own(runs, target)
+    if idle_syncs is not None:
+        idle(idle_syncs, target)
     runs = {
         f"llama1b-{s}-{level}": (f"llama1b-{s}-{level}", llama(s)) for s in LLAMA_RATES for level in ("node", "graph")
     }

@@ -26,8 +26,9 @@ class Assumed:
     """What no recording tells exactly.
 
     Attributes:
-        host: untraced over traced time of all that the host does, calls and launches included.
-        device: the same of kernels, copies and what lies between them.
+        host: untraced over traced time of all that the host does, calls and launches included, and of what lies
+            between the activities of different calls, where a profiler marks their times.
+        device: the same of kernels, copies and what lies between those of one call.
         vanishing: of what usually lies behind a call (its wrapper, and what a profiler adds), the share that goes with
             a call that is removed.
     """
@@ -166,7 +167,9 @@ class Changes:
     def _untraced(self) -> tuple[Ints, Ints]:
         """Weights and residuals as they would be without a profiler."""
         dag, assumed = self.causality.dag, self._assumed
-        host = np.isin(dag.edges.kind, [CALL, HOST, LAUNCH, RETURN])
+        issued = np.append(np.full(len(self.calls), -1), self.causality.segments.activities["call"].to_numpy())
+        apart = issued[dag.edges.source // 2] != issued[dag.edges.target // 2]
+        host = np.isin(dag.edges.kind, [CALL, HOST, LAUNCH, RETURN]) | ((dag.edges.kind == ORDER) & apart)
         device = np.isin(dag.edges.kind, [DEVICE, ORDER, EVENT])
         factor = np.where(host, assumed.host, np.where(device, assumed.device, 1.0))
         of_host = np.arange(len(dag.time)) < 2 * len(self.causality.segments.calls)
