@@ -14,6 +14,7 @@ from tracer import Trace, read
 from tracer.analysis.budget import Budget, Limit, Line, Scope, parse, toml_string
 from tracer.analysis.budget_check import Finding, check_lines, fulfilled_budget, measure
 from tracer.analysis.signature import compress
+from tracer.analysis.steps import Bounds
 from tracer.analysis.surplus import expand, surplus_position
 from tracer.errors import EmptyTraceError, UsageError
 
@@ -249,7 +250,7 @@ def test_lines_without_a_range_hold_inside_the_one_that_is_asked_for() -> None:
     text = 'syncs = 3\n[range."run sccc concurrent"]\nsyncs = 8'
     assert not broken(read(SIX), text, within="run saaas concurrent")
     assert broken(read(SIX), text, within="run aaag concurrent") == {"syncs"}
-    assert len(findings(read(SIX), text, within="run saaas concurrent", bounds=(2, 5))) == 2
+    assert len(findings(read(SIX), text, within="run saaas concurrent", bounds=Bounds(2, 5))) == 2
 
 
 @pytest.mark.parametrize(
