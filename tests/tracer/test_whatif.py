@@ -190,7 +190,7 @@ def test_kernels_host_code_and_syncs_scale() -> None:
 
 
 def test_a_kernel_that_waited_for_the_one_before_shrinks_by_its_own_part() -> None:
-    """The second of two overlapping kernels runs alone for 100 of its 200 ns."""
+    """The second of two overlapping kernels runs alone for 100 of its 200 ns, the first for all of them."""
     script = Script()
     for token in range(6):
         at = token * 2000
@@ -200,6 +200,8 @@ def test_a_kernel_that_waited_for_the_one_before_shrinks_by_its_own_part() -> No
         script.kernel(at + 130, at + 330, correlation, name="second")
         script.sync(at + 40, at + 340)
     assert predicted(script.trace, ScaleKernels("second", 0.5)).period_us * 1e3 == 2000 - 50
+    assert predicted(script.trace, ScaleKernels("first", 0.5)).period_us * 1e3 == 2000 - 100
+    assert predicted(script.trace, ScaleKernels(".", 0.5)).period_us * 1e3 == 2000 - 150
 
 
 def eager(kernels: int = 30) -> Trace:
@@ -229,22 +231,25 @@ def test_eager_launches_become_one_graph() -> None:
         predicted(recorded("aaag"), OneGraph())
 
 
-def test_independent_kernels_share_the_bandwidth() -> None:
-    """Two kernels of 100 ns fixed and 1000 bytes at 10 bytes/ns: alone 200 each; together 100 + 200."""
-    one = Kernel(100, 1000, 0, ())
-    assert makespan([one, one], [0, 0], 10) == pytest.approx(400)
-    assert makespan([one, one], [0, 1], 10) == pytest.approx(300)
-    later = Kernel(100, 1000, 30, (0, 1))
-    assert makespan([one, one, later], [0, 1, 0], 10) == pytest.approx(300 + 30 + 200)
-    chain = Kernel(100, 1000, 30, (0,))
-    assert makespan([one, chain], [0, 0], 10) == pytest.approx(400)
+def test_kernels_together_share_the_device() -> None:
+    """Two kernels of 100 ns latency and 100 ns of work: those that each need all of the device follow each other."""
+
+    def kernel(demand: float, *after: int, late: float = 0) -> Kernel:
+        return Kernel(100, 100, demand, late, after)
+
+    whole, half = kernel(1), kernel(0.5)
+    assert makespan([whole, whole], [0, 0]) == pytest.approx(400)
+    assert makespan([whole, whole], [0, 1]) == pytest.approx(100 + 200)
+    assert makespan([half, half], [0, 1]) == pytest.approx(200)
+    assert makespan([whole, whole, kernel(1, 0, 1, late=30)], [0, 1, 0]) == pytest.approx(300 + 30 + 200)
+    assert makespan([whole, kernel(1, 0, late=30)], [0, 0]) == pytest.approx(400)
 
 
 def test_branches_get_streams_and_joins_give_them_back() -> None:
     """Two layers of norm -> q, k, v -> attention."""
 
     def kernel(*after: int) -> Kernel:
-        return Kernel(1, 1, 0, after)
+        return Kernel(1, 1, 1, 0, after)
 
     layer = [kernel(), kernel(0), kernel(0), kernel(0), kernel(1, 2, 3), kernel(4), kernel(5), kernel(5), kernel(5)]
     found = assign([*layer, kernel(6, 7, 8)], 4)
@@ -257,17 +262,14 @@ def test_branches_get_streams_and_joins_give_them_back() -> None:
 @given(st.data())
 @settings(max_examples=50, deadline=None)
 def test_more_streams_without_costs_are_never_slower_than_one(data: st.DataObject) -> None:
-    count = data.draw(st.integers(1, 12))
-    sizes = st.integers(1, 1000)
-    kernels = [
-        Kernel(
-            data.draw(sizes), data.draw(sizes), 0, tuple(sorted(data.draw(st.sets(st.integers(0, i - 1))))) if i else ()
-        )
-        for i in range(count)
-    ]
-    alone = makespan(kernels, [0] * count, 7)
-    assert alone == pytest.approx(sum(k.fixed_ns + k.nbytes / 7 for k in kernels), rel=1e-6)
-    assert makespan(kernels, assign(kernels, 4), 7) <= alone * (1 + 1e-6)
+    sizes, demands = st.integers(0, 1000), st.floats(0.01, 1)
+    kernels = []
+    for i in range(data.draw(st.integers(1, 12))):
+        after = data.draw(st.sets(st.integers(0, i - 1))) if i else set()
+        kernels.append(Kernel(data.draw(sizes), data.draw(sizes), data.draw(demands), 0, tuple(sorted(after))))
+    alone = makespan(kernels, [0] * len(kernels))
+    assert alone == pytest.approx(sum(k.latency_ns + k.work_ns for k in kernels), rel=1e-6)
+    assert makespan(kernels, assign(kernels, 4)) <= alone * (1 + 1e-6) + 1e-2
 
 
 def test_bad_strategies_are_named() -> None:
