@@ -116,7 +116,8 @@ def _activities(segments: Segments) -> Edges:
     own[ahead + 1] = end[ahead + 1] - end[ahead]
     point = segments.starts(np.arange(len(activities)))
     return Edges.joined(
-        Edges.of(point, point + 1, own, DEVICE), Edges.of(point[ahead] + 1, point[ahead + 1] + 1, own[ahead + 1], DEVICE)
+        Edges.of(point, point + 1, own, DEVICE),
+        Edges.of(point[ahead] + 1, point[ahead + 1] + 1, own[ahead + 1], DEVICE),
     )
 
 
