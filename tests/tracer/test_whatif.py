@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from tests.recordings import SAMPLES
@@ -41,6 +41,14 @@ LADDER = ["saaas", "aaas", "aaag", "ggg"]
 
 def predicted(trace: Trace, *edits: Edit, untraced: float | None = None) -> Prediction:
     return predict(Causality.of(trace), find_steps(trace), edits, untraced)
+
+
+def of_program(trace: Trace, *edits: Edit) -> Prediction:
+    """Of a random program, unless its steps end in no order."""
+    try:
+        return predicted(trace, *edits)
+    except EmptyTraceError:
+        reject()
 
 
 def period_ns(trace: Trace) -> float:
@@ -94,7 +102,7 @@ def test_the_new_timeline_lacks_the_calls_that_are_gone() -> None:
 @given(programs())
 @settings(max_examples=40, deadline=None)
 def test_without_an_edit_the_recording_comes_out(trace: Trace) -> None:
-    found = predicted(trace)
+    found = of_program(trace)
     assert found.speedup.estimate == found.speedup.low == found.speedup.high == 1
     for name, frame in trace.tables.items():
         if "start" in frame:
@@ -105,7 +113,7 @@ def test_without_an_edit_the_recording_comes_out(trace: Trace) -> None:
 @settings(max_examples=40, deadline=None)
 def test_without_syncs_nothing_ends_later(trace: Trace) -> None:
     """And what is kept reads, orders or reuses something."""
-    found = predicted(trace, WithoutSyncs())
+    found = of_program(trace, WithoutSyncs())
     for name in ("kernels", "memcpys"):
         before, after = (t[name].sort_values("correlation")["end"].to_numpy() for t in (trace, found.trace))
         assert (after <= before).all()
@@ -202,6 +210,86 @@ def test_a_kernel_that_waited_for_the_one_before_shrinks_by_its_own_part() -> No
     assert predicted(script.trace, ScaleKernels("second", 0.5)).period_us * 1e3 == 2000 - 50
     assert predicted(script.trace, ScaleKernels("first", 0.5)).period_us * 1e3 == 2000 - 100
     assert predicted(script.trace, ScaleKernels(".", 0.5)).period_us * 1e3 == 2000 - 150
+
+
+def test_costs_have_an_interval_of_speed_ups_too() -> None:
+    """However much slower: what it costs may be off by a factor, and no speed-up is negative."""
+    found = predicted(recorded("aaag"), SyncLatency(100)).speedup
+    assert 0 < found.low < found.estimate < found.high < 1
+
+
+def test_where_no_time_passes_there_is_no_speedup() -> None:
+    script = Script()
+    for token in range(4):
+        script.range("token", token * 100, token * 100 + 100)
+        script.kernel(token * 100, token * 100 + 100)
+    assert predicted(script.trace, ScaleKernels("k", 0.5)).speedup.estimate == 2
+    with pytest.raises(EmptyTraceError, match="none is left"):
+        predicted(script.trace, ScaleKernels("k", 0))
+    with pytest.raises(UsageError, match="no step has a sync 1; they have none"):
+        predicted(script.trace, WithoutSyncs((1,)))
+
+
+def in_two_parts(*between: str) -> Trace:
+    """Two launches a step; between them what is given."""
+    machine = Machine()
+    for _ in range(8):
+        start = machine.now
+        machine.copy()
+        machine.sync()
+        machine.launch()
+        for kind in between:
+            machine.copy(kind)
+            machine.sync()
+        machine.launch()
+        machine.copy("DtoH")
+        machine.sync()
+        machine.script.range("token", start, machine.now)
+    return machine.script.trace
+
+
+def test_what_the_host_reads_between_two_launches_is_still_read() -> None:
+    """Whatever the strategy; and ggg would have the device do what the host does with it."""
+    trace = in_two_parts("DtoH", "HtoD")
+    for strategy, syncs in (("saaas", 4), ("aaag", 2)):
+        assert len(predicted(trace, Strategy(strategy)).trace["syncs"]) == 8 * syncs
+    with pytest.raises(UnsafePlanError, match="between two launches of a step the host reads"):
+        predicted(trace, Strategy("ggg"))
+    assert len(predicted(in_two_parts("HtoD"), Strategy("ggg")).trace["syncs"]) == 0
+
+
+def test_ggg_is_not_for_steps_that_the_host_computes_a_part_of() -> None:
+    trace = read(SAMPLES / "llama-1.1b-aaag-sequential-cuda-ngl13")
+    with pytest.raises(UnsafePlanError, match="the host computes a part of the step .'split 0: host'"):
+        predicted(trace, Strategy("ggg"))
+    assert predicted(trace, Strategy("aaag")).speedup.estimate == 1
+
+
+def test_ggg_leaves_the_host_what_it_does_between_launches_of_a_run() -> None:
+    """Launching is all that it does; what lies before and behind the run goes with the token's own host code."""
+    trace = eager()
+    found = predicted(trace, Strategy("ggg"))
+    assert found.period_us * 1e3 == 30 * 20 + 29 * 3
+
+
+def test_one_graph_on_several_streams_starts_behind_its_launch() -> None:
+    machine = Machine()
+    for _ in range(8):
+        start = machine.now
+        for _ in range(10):
+            machine.launch(7, kernel=5, api="cudaLaunchKernel_v7000")
+            machine.launch(9, kernel=5, api="cudaLaunchKernel_v7000")
+        machine.copy("DtoH")
+        machine.sync()
+        machine.script.range("token", start, machine.now)
+    found = predicted(machine.script.trace, OneGraph()).trace
+    launched = found["api"].loc[found["api"]["name"] == "cudaLaunchKernel_v7000", "start"].to_numpy()
+    begun = found["kernels"].groupby(np.arange(len(found["kernels"])) // 20)["start"].min().to_numpy()
+    assert len(launched) == 8
+    assert (begun > launched).all()
+    for stream in (7, 9):
+        on_stream = found["kernels"][found["kernels"]["stream"] == stream]
+        assert (on_stream["start"].to_numpy()[::10] > launched).all()
 
 
 def eager(kernels: int = 30) -> Trace:
