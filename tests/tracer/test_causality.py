@@ -169,8 +169,22 @@ def test_a_kernel_that_starts_early_ends_behind_the_one_before() -> None:
     correlation = script.call("cudaGraphLaunch_v10000", 0, 10)
     script.kernel(20, 100, correlation)
     script.kernel(60, 130, correlation)
-    order = {e for e in edges_of(script.trace) if e[0] == "stream order"}
-    assert order == {("stream order", 20, 60), ("stream order", 100, 130)}
+    edges = edges_of(script.trace)
+    assert {e for e in edges if e[0] == "stream order"} == {("stream order", 20, 60)}
+    assert ("device", 100, 130) in edges
+
+
+def test_overlapping_kernels_are_on_the_path_with_their_own_time() -> None:
+    """Each of three kernels starts 20 ns before the one ahead of it ends."""
+    script = Script()
+    for token in range(3):
+        at = token * 1000
+        script.range("token", at, at + 900)
+        correlation = script.call("cudaGraphLaunch_v10000", at, at + 20)
+        for start, end, name in ((30, 130, "a"), (110, 330, "b"), (310, 630, "c")):
+            script.kernel(at + start, at + end, correlation, name=name)
+        script.sync(at + 40, at + 640)
+    assert pieces_of(script.trace)[-3:] == [("device", "a", 100), ("device", "b", 200), ("device", "c", 300)]
 
 
 def test_driver_calls_inside_runtime_calls_are_one() -> None:

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from tests.recordings import SAMPLES
@@ -42,6 +42,14 @@ LADDER = ["saaas", "aaas", "aaag", "ggg"]
 
 def predicted(trace: Trace, *edits: Edit, untraced: float | None = None) -> Prediction:
     return predict(Causality.of(trace), find_steps(trace), edits, untraced)
+
+
+def of_program(trace: Trace, *edits: Edit) -> Prediction:
+    """Of a random program, unless its steps end in no order."""
+    try:
+        return predicted(trace, *edits)
+    except EmptyTraceError:
+        reject()
 
 
 def period_ns(trace: Trace) -> float:
@@ -95,7 +103,7 @@ def test_the_new_timeline_lacks_the_calls_that_are_gone() -> None:
 @given(programs())
 @settings(max_examples=40, deadline=None)
 def test_without_an_edit_the_recording_comes_out(trace: Trace) -> None:
-    found = predicted(trace)
+    found = of_program(trace)
     assert found.speedup.estimate == found.speedup.low == found.speedup.high == 1
     for name, frame in trace.tables.items():
         if "start" in frame:
@@ -106,7 +114,7 @@ def test_without_an_edit_the_recording_comes_out(trace: Trace) -> None:
 @settings(max_examples=40, deadline=None)
 def test_without_syncs_nothing_ends_later(trace: Trace) -> None:
     """And what is kept reads, orders or reuses something."""
-    found = predicted(trace, WithoutSyncs())
+    found = of_program(trace, WithoutSyncs())
     for name in ("kernels", "memcpys"):
         before, after = (t[name].sort_values("correlation")["end"].to_numpy() for t in (trace, found.trace))
         assert (after <= before).all()
@@ -191,7 +199,7 @@ def test_kernels_host_code_and_syncs_scale() -> None:
 
 
 def test_a_kernel_that_waited_for_the_one_before_shrinks_by_its_own_part() -> None:
-    """The second of two overlapping kernels runs alone for 100 of its 200 ns."""
+    """The second of two overlapping kernels runs alone for 100 of its 200 ns, the first for all of them."""
     script = Script()
     for token in range(6):
         at = token * 2000
@@ -201,6 +209,88 @@ def test_a_kernel_that_waited_for_the_one_before_shrinks_by_its_own_part() -> No
         script.kernel(at + 130, at + 330, correlation, name="second")
         script.sync(at + 40, at + 340)
     assert predicted(script.trace, ScaleKernels("second", 0.5)).period_us * 1e3 == 2000 - 50
+    assert predicted(script.trace, ScaleKernels("first", 0.5)).period_us * 1e3 == 2000 - 100
+    assert predicted(script.trace, ScaleKernels(".", 0.5)).period_us * 1e3 == 2000 - 150
+
+
+def test_costs_have_an_interval_of_speed_ups_too() -> None:
+    """However much slower: what it costs may be off by a factor, and no speed-up is negative."""
+    found = predicted(recorded("aaag"), SyncLatency(100)).speedup
+    assert 0 < found.low < found.estimate < found.high < 1
+
+
+def test_where_no_time_passes_there_is_no_speedup() -> None:
+    script = Script()
+    for token in range(4):
+        script.range("token", token * 100, token * 100 + 100)
+        script.kernel(token * 100, token * 100 + 100)
+    assert predicted(script.trace, ScaleKernels("k", 0.5)).speedup.estimate == 2
+    with pytest.raises(EmptyTraceError, match="none is left"):
+        predicted(script.trace, ScaleKernels("k", 0))
+    with pytest.raises(UsageError, match="no step has a sync 1; they have none"):
+        predicted(script.trace, WithoutSyncs((1,)))
+
+
+def in_two_parts(*between: str) -> Trace:
+    """Two launches a step; between them what is given."""
+    machine = Machine()
+    for _ in range(8):
+        start = machine.now
+        machine.copy()
+        machine.sync()
+        machine.launch()
+        for kind in between:
+            machine.copy(kind)
+            machine.sync()
+        machine.launch()
+        machine.copy("DtoH")
+        machine.sync()
+        machine.script.range("token", start, machine.now)
+    return machine.script.trace
+
+
+def test_what_the_host_reads_between_two_launches_is_still_read() -> None:
+    """Whatever the strategy; and ggg would have the device do what the host does with it."""
+    trace = in_two_parts("DtoH", "HtoD")
+    for strategy, syncs in (("saaas", 4), ("aaag", 2)):
+        assert len(predicted(trace, Strategy(strategy)).trace["syncs"]) == 8 * syncs
+    with pytest.raises(UnsafePlanError, match="between two launches of a step the host reads"):
+        predicted(trace, Strategy("ggg"))
+    assert len(predicted(in_two_parts("HtoD"), Strategy("ggg")).trace["syncs"]) == 0
+
+
+def test_ggg_is_not_for_steps_that_the_host_computes_a_part_of() -> None:
+    trace = read(SAMPLES / "llama-1.1b-aaag-sequential-cuda-ngl13")
+    with pytest.raises(UnsafePlanError, match="the host computes a part of the step .'split 0: host'"):
+        predicted(trace, Strategy("ggg"))
+    assert predicted(trace, Strategy("aaag")).speedup.estimate == 1
+
+
+def test_ggg_leaves_the_host_what_it_does_between_launches_of_a_run() -> None:
+    """Launching is all that it does; what lies before and behind the run goes with the token's own host code."""
+    trace = eager()
+    found = predicted(trace, Strategy("ggg"))
+    assert found.period_us * 1e3 == 30 * 20 + 29 * 3
+
+
+def test_one_graph_on_several_streams_starts_behind_its_launch() -> None:
+    machine = Machine()
+    for _ in range(8):
+        start = machine.now
+        for _ in range(10):
+            machine.launch(7, kernel=5, api="cudaLaunchKernel_v7000")
+            machine.launch(9, kernel=5, api="cudaLaunchKernel_v7000")
+        machine.copy("DtoH")
+        machine.sync()
+        machine.script.range("token", start, machine.now)
+    found = predicted(machine.script.trace, OneGraph()).trace
+    launched = found["api"].loc[found["api"]["name"] == "cudaLaunchKernel_v7000", "start"].to_numpy()
+    begun = found["kernels"].groupby(np.arange(len(found["kernels"])) // 20)["start"].min().to_numpy()
+    assert len(launched) == 8
+    assert (begun > launched).all()
+    for stream in (7, 9):
+        on_stream = found["kernels"][found["kernels"]["stream"] == stream]
+        assert (on_stream["start"].to_numpy()[::10] > launched).all()
 
 
 def eager(kernels: int = 30) -> Trace:
@@ -230,25 +320,26 @@ def test_eager_launches_become_one_graph() -> None:
         predicted(recorded("aaag"), OneGraph())
 
 
-def test_kernels_that_overlap_share_the_device() -> None:
-    """Two kernels of 100 ns latency and 200 ns of work: one takes 300; together as the work's demand allows."""
-    whole, half = Kernel(100, 200, 1.0, 0, ()), Kernel(100, 200, 0.5, 0, ())
-    assert makespan([whole, whole], [0, 0]) == pytest.approx(600)
-    assert makespan([whole, whole], [0, 1]) == pytest.approx(100 + 400)
-    assert makespan([half, half], [0, 1]) == pytest.approx(100 + 200)
-    assert makespan([whole, half], [0, 1]) == pytest.approx(100 + 300)  # both are slowed by 1.5, then both are done
-    later = Kernel(100, 200, 1.0, 30, (0, 1))
-    assert makespan([half, half, later], [0, 1, 0]) == pytest.approx(300 + 30 + 300)
-    chain = Kernel(100, 200, 1.0, 30, (0,))
-    assert makespan([whole, chain], [0, 0]) == pytest.approx(600)
+def test_kernels_together_share_the_device() -> None:
+    """Two kernels of 100 ns latency and 100 ns of work: those that each need all of the device follow each other."""
 
+    def kernel(demand: float, *after: int, late: float = 0) -> Kernel:
+        return Kernel(100, 100, demand, late, after)
 
-def kernel(*after: int) -> Kernel:
-    return Kernel(1, 1, 1, 0, after)
+    whole, half = kernel(1), kernel(0.5)
+    assert makespan([whole, whole], [0, 0]) == pytest.approx(400)
+    assert makespan([whole, whole], [0, 1]) == pytest.approx(100 + 200)
+    assert makespan([half, half], [0, 1]) == pytest.approx(200)
+    assert makespan([whole, whole, kernel(1, 0, 1, late=30)], [0, 1, 0]) == pytest.approx(300 + 30 + 200)
+    assert makespan([whole, kernel(1, 0, late=30)], [0, 0]) == pytest.approx(400)
 
 
 def test_branches_get_streams_and_joins_give_them_back() -> None:
     """Two layers of norm -> q, k, v -> attention."""
+
+    def kernel(*after: int) -> Kernel:
+        return Kernel(1, 1, 1, 0, after)
+
     layer = [kernel(), kernel(0), kernel(0), kernel(0), kernel(1, 2, 3), kernel(4), kernel(5), kernel(5), kernel(5)]
     found = assign([*layer, kernel(6, 7, 8)], 4)
     assert len(set(found)) == 3
@@ -260,15 +351,14 @@ def test_branches_get_streams_and_joins_give_them_back() -> None:
 @given(st.data())
 @settings(max_examples=50, deadline=None)
 def test_more_streams_without_costs_are_never_slower_than_one(data: st.DataObject) -> None:
-    count = data.draw(st.integers(1, 12))
-    sizes, shares = st.integers(1, 1000), st.floats(0.01, 1)
+    sizes, demands = st.integers(0, 1000), st.floats(0.01, 1)
     kernels = []
-    for i in range(count):
+    for i in range(data.draw(st.integers(1, 12))):
         after = data.draw(st.sets(st.integers(0, i - 1))) if i else set()
-        kernels.append(Kernel(data.draw(sizes), data.draw(sizes), data.draw(shares), 0, tuple(sorted(after))))
-    alone = makespan(kernels, [0] * count)
+        kernels.append(Kernel(data.draw(sizes), data.draw(sizes), data.draw(demands), 0, tuple(sorted(after))))
+    alone = makespan(kernels, [0] * len(kernels))
     assert alone == pytest.approx(sum(k.latency_ns + k.work_ns for k in kernels), rel=1e-6)
-    assert makespan(kernels, assign(kernels, 4)) <= alone * (1 + 1e-6)
+    assert makespan(kernels, assign(kernels, 4)) <= alone * (1 + 1e-6) + 1e-2
 
 
 def test_bad_strategies_are_named() -> None:

@@ -88,6 +88,11 @@ _NO_WORK: Final = PROFILER_DOMAINS - {"cpu_op", "python_function"}
 Spans = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
+def of_host_compute(ranges: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which rows of trace["nvtx"] say that the host computes a part of the graph."""
+    return rows_named(ranges["text"], lambda text: re.match(_HOST_COMPUTE, text) is not None)
+
+
 def split_windows(trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
     """The causes of windows and the parts of them.
 
@@ -203,8 +208,7 @@ def _covering(trace: Trace, near: _Near, windows: pd.DataFrame) -> Iterator[tupl
     yield "host_allocation", _spans(calls[rows_named(calls["name"], is_allocation)])
     yield "host_api", _spans(calls)
     mine = near.on_thread(near.ranges, windows)
-    computing = rows_named(near.ranges["text"], lambda text: re.match(_HOST_COMPUTE, text) is not None)
-    yield "host_compute", _spans(near.ranges[mine & computing])
+    yield "host_compute", _spans(near.ranges[mine & of_host_compute(near.ranges)])
     yield "other_thread", _spans(near.api[~near.on_thread(near.api, windows)])
     others = near.all_compute
     yield "other_process", _spans(others[(others["device"] == device) & (others["process"] != process)])

@@ -103,9 +103,22 @@ def _calls(segments: Segments, waits: pd.DataFrame) -> Edges:
 
 
 def _activities(segments: Segments) -> Edges:
+    """Inside each activity.
+
+    One that starts before the one ahead of it on its stream ends (programmatic dependent launch) waits for that end;
+    its own time is what lies behind it.
+    """
     activities = segments.activities
-    start = segments.starts(np.arange(len(activities)))
-    return Edges.of(start, start + 1, (activities["end"] - activities["start"]).to_numpy(), DEVICE)
+    start, end = (activities[c].to_numpy() for c in ("start", "end"))
+    ahead = np.flatnonzero(_same(activities, ["lane"]))
+    ahead = ahead[(start[ahead + 1] < end[ahead]) & (end[ahead] <= end[ahead + 1])]
+    own = end - start
+    own[ahead + 1] = end[ahead + 1] - end[ahead]
+    point = segments.starts(np.arange(len(activities)))
+    return Edges.joined(
+        Edges.of(point, point + 1, own, DEVICE),
+        Edges.of(point[ahead] + 1, point[ahead + 1] + 1, own[ahead + 1], DEVICE),
+    )
 
 
 def _launches(segments: Segments) -> tuple[Edges, Ints]:
@@ -138,7 +151,7 @@ def _orders(segments: Segments, ready: Ints) -> Edges:
     """From each activity to the next of its stream.
 
     What lies between two is typical where the second was `ready` before the first ended. One that starts before the
-    other ends (programmatic dependent launch) follows its start, and ends behind its end.
+    other ends follows its start.
     """
     activities = segments.activities
     row = np.flatnonzero(_same(activities, ["lane"]))
@@ -153,14 +166,10 @@ def _orders(segments: Segments, ready: Ints) -> Edges:
     alone = inside & ~_on_several_streams(activities)[row]
     weight[alone & apart] = took[alone & apart]  # a graph on one stream: nothing else can have delayed it
     first, second = segments.starts(row), segments.starts(row + 1)
-    overlapping = ~apart & (after["end"].to_numpy() >= end)
     return Edges.joined(
         Edges.of(first[apart] + 1, second[apart], weight[apart], ORDER),
         Edges.of(first[~apart], second[~apart], (start - before["start"].to_numpy())[~apart], ORDER),
-        Edges.of(
-            first[overlapping] + 1, second[overlapping] + 1, (after["end"].to_numpy() - end)[overlapping], ORDER
-        ),
-    )  # fmt: skip
+    )
 
 
 def _events(trace: Trace, segments: Segments) -> Edges:

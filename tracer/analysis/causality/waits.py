@@ -31,8 +31,14 @@ def awaited(trace: Trace, segments: Segments) -> pd.DataFrame:
 
 
 def sync_lanes(trace: Trace, segments: Segments) -> pd.DataFrame:
-    """(call, lane): the streams that each host sync waits for, as far as the trace says; `lane` as in `Segments`."""
-    return _asked(trace, segments).merge(_lanes(segments), on=LANE)[["call", "lane"]]
+    """The streams that each host sync waits for, as far as the trace says.
+
+    Returns:
+        Columns call, lane (as in `Segments`; MISSING for a stream that was given nothing) and until (the sync waits for
+        what its stream was given before, ns).
+    """
+    found = _asked(trace, segments).merge(_lanes(segments), on=LANE, how="left")
+    return found.fillna({"lane": MISSING}).astype({"lane": "int64"})[["call", "lane", "until"]]
 
 
 def _asked(trace: Trace, segments: Segments) -> pd.DataFrame:

@@ -123,23 +123,11 @@ class Changes:
         self._scale(self._edges.kind == HOST, factor)
 
     def scale_activities(self, activities: Ints, factor: float) -> None:
-        """Activities take `factor` times as long.
-
-        One that starts before the one ahead of it ends was waiting for that end; only what it takes from there on
-        changes.
-        """
+        """Activities take `factor` times as long; one that starts while they run does so as much earlier or later."""
         edges = self._edges
         chosen = self._chosen(activities + len(self.calls))
-        waiting = (edges.kind == ORDER) & (edges.source % 2 == 1) & (edges.target % 2 == 1) & chosen[edges.target // 2]
-        own = (edges.kind == DEVICE) & chosen[edges.target // 2]
-        behind = np.zeros(len(chosen), np.int64)
-        behind[edges.target[waiting] // 2] = (self._weight[waiting] * (1 - factor)).astype(np.int64)
-        overlapped = np.zeros(len(chosen), bool)
-        overlapped[edges.target[waiting] // 2] = True
-        segment = edges.target[own] // 2
-        alone = (self._weight[own] * factor).astype(np.int64)
-        self._weight[own] = np.where(overlapped[segment], np.maximum(self._weight[own] - behind[segment], 0), alone)
-        self._scale(waiting, factor)
+        self._scale((edges.kind == DEVICE) & chosen[edges.target // 2], factor)
+        self._scale((edges.kind == ORDER) & (edges.source % 2 == 0) & chosen[edges.source // 2], factor)
 
     def shorten_activities(self, activities: Ints, share: float, most_ns: int) -> None:
         """Activities take this share of their time less, but no more than `most_ns` less."""

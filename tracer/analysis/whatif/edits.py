@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol
 
 import numpy as np
+import pandas as pd
 
 from tracer.analysis.calls import LAUNCH
+from tracer.analysis.causality.dag import Edges
+from tracer.analysis.causality.edges import LAUNCH as LAUNCHED
+from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes
 from tracer.analysis.whatif.needed import needed_syncs
@@ -52,7 +56,7 @@ class Strategy(_Certain):
         """Take away the calls that it does not make.
 
         Raises:
-            UsageError: it cannot be predicted from this recording.
+            UsageError, UnsafePlanError: it cannot be predicted from this recording, or must not be.
         """
         return follow(changes, steps, self.name)
 
@@ -91,7 +95,8 @@ class WithoutSyncs(_Certain):
         for position in self.positions:
             mine = syncs["position"] == position
             if not mine.any():
-                raise UsageError(f"no step has a sync {position}; they have {syncs['position'].max()} at most")
+                most = f"they have {syncs['position'].max()} at most" if len(syncs) else "they have none"
+                raise UsageError(f"no step has a sync {position}; {most}")
             if (mine & needed).sum() * 2 > mine.sum():
                 reason = syncs.loc[mine & needed, "reason"].mode().iloc[0]
                 raise UnsafePlanError(f"sync {position} cannot go: {reason}")
@@ -142,13 +147,15 @@ class OneGraph(_Certain):
             raise EmptyTraceError("no step launches kernels one by one: there is nothing to put into a graph")
         first = launches[~launches.duplicated("window")]
         others = launches[launches.duplicated("window")]["call"].to_numpy()
-        issued = changes.causality.segments.activities["call"].to_numpy()
-        inside = np.flatnonzero(np.isin(issued, others))
+        activities = changes.causality.segments.activities
+        inside = np.flatnonzero(np.isin(activities["call"], others))
         changes.forget_launches(inside)
         changes.limit_orders(inside, GRAPH_ORDER_NS)
         changes.remove_calls(others, and_issued=False)
         nodes = runs.transform("size").to_numpy()[~launches.duplicated("window")]
-        changes.set_calls(first["call"].to_numpy(), GRAPH_LAUNCH_NS + GRAPH_NODE_NS * nodes)
+        took = GRAPH_LAUNCH_NS + GRAPH_NODE_NS * nodes
+        changes.set_calls(first["call"].to_numpy(), took)
+        changes.add(_branches(changes.causality, launches, dict(zip(first["window"], took, strict=True))))
         launching = f"launching a graph is taken to cost {GRAPH_LAUNCH_NS / 1e3:g} µs and {GRAPH_NODE_NS} ns per node"
         if not self.early:
             return [f"{launching}, and its kernels to follow each other within {GRAPH_ORDER_NS / 1e3:g} µs"]
@@ -158,6 +165,19 @@ class OneGraph(_Certain):
             f"{launching}; a kernel that begins early is taken to be done earlier by {EARLY_SHARE:.0%} of its time, at "
             f"most {EARLY_MOST_NS / 1e3:g} µs"
         ]
+
+
+def _branches(causality: Causality, launches: pd.DataFrame, took: dict[int, int]) -> Edges:
+    """From the launch of each graph to its first activity on every stream but that of its first launch."""
+    activities = causality.segments.activities
+    issued = activities[["call", "lane"]].assign(activity=np.arange(len(activities)))
+    nodes = issued.merge(launches[["call", "window"]], on="call").sort_values("activity")
+    nodes = nodes.drop_duplicates(["window", "lane"])
+    graphs = launches.drop_duplicates("window").set_index("window")["call"]
+    nodes["graph"] = nodes["window"].map(graphs)
+    nodes = nodes[nodes["call"] != nodes["graph"]]
+    start = causality.segments.starts(nodes["activity"].to_numpy())
+    return Edges.of(2 * nodes["graph"].to_numpy(), start, nodes["window"].map(took).to_numpy(), LAUNCHED)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from tracer.analysis.calls import COPY, LAUNCHES, SYNC
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causality.waits import ordered_by_events, sync_lanes
 from tracer.analysis.tokens import Steps
+from tracer.schema import MISSING
 
 Ints = NDArray[np.int64]
 
@@ -49,13 +50,19 @@ def needed_syncs(causality: Causality, steps: Steps) -> pd.DataFrame:
 
 
 def _lanes_of(causality: Causality, table: pd.DataFrame) -> pd.DataFrame:
-    """(call, start, lane) of the table's syncs, one row per stream that each waits for; unknown ones wait for all."""
-    known = sync_lanes(causality.trace, causality.segments)
-    lanes = table[["call", "start"]].merge(known, on="call", how="left")
-    everywhere = lanes[lanes["lane"].isna()].drop(columns="lane")
-    all_lanes = pd.DataFrame({"lane": np.unique(causality.segments.activities["lane"])})
-    joined = pd.concat([lanes.dropna(subset=["lane"]), everywhere.merge(all_lanes, how="cross")])
-    return joined.astype({"lane": "int64"}).sort_values("start", kind="stable", ignore_index=True)
+    """(call, start, lane, until) of the table's syncs, one row per stream that each waits for, in order of `until`.
+
+    Those of which the trace says nothing wait for all streams of their process.
+    """
+    lanes = table[["call", "start", "process"]].merge(
+        sync_lanes(causality.trace, causality.segments), on="call", how="left"
+    )
+    unknown = lanes["lane"].isna()
+    everywhere = lanes.loc[unknown, ["call", "start", "process"]].assign(until=lanes["start"])
+    of_process = causality.segments.activities[["process", "lane"]].drop_duplicates()
+    joined = pd.concat([lanes[~unknown], everywhere.merge(of_process, on="process")], ignore_index=True)
+    joined = joined.astype({"lane": "int64", "until": "int64"}).sort_values(["until", "start"], kind="stable")
+    return joined[["call", "start", "lane", "until"]].reset_index(drop=True)
 
 
 def _work(causality: Causality) -> pd.DataFrame:
@@ -93,8 +100,13 @@ def _hidden(calls: pd.DataFrame, hidden: Ints, work: pd.DataFrame) -> pd.DataFra
     last = pd.Series(np.where(np.isin(letters, [SYNC, *LAUNCHES]), np.arange(len(calls)), np.nan))
     before = last.groupby(of_thread).ffill().to_numpy()[hidden]
     behind_launch = ~np.isnan(before) & np.isin(letters[np.nan_to_num(before).astype(np.int64)], LAUNCHES)
-    lane = int(work["lane"].mode().iloc[0]) if len(work) else 0
-    return pd.DataFrame({"call": hidden, "lane": lane, "brings": behind_launch, "sends": ~behind_launch})
+    lanes = pd.Series(np.nan, index=calls.index)
+    launches = work[np.isin(letters[work["call"]], LAUNCHES)]
+    lanes[launches["call"]] = launches["lane"].to_numpy()
+    ahead, behind = (lanes.groupby(of_thread).transform(fill).to_numpy()[hidden] for fill in ("bfill", "ffill"))
+    lane = np.where(behind_launch | np.isnan(ahead), behind, ahead)
+    found = pd.DataFrame({"call": hidden, "lane": lane, "brings": behind_launch, "sends": ~behind_launch})
+    return found.dropna(subset=["lane"]).astype({"lane": "int64"})
 
 
 def _mark(table: pd.DataFrame, calls: Ints, reason: str) -> None:
@@ -107,51 +119,53 @@ def _readers(lanes: pd.DataFrame, work: pd.DataFrame) -> Ints:
 
 
 def _next(work: pd.DataFrame, lanes: pd.DataFrame) -> pd.DataFrame:
-    """For each row of work the first sync of its stream behind it; without one, no row."""
+    """For each row of work the first sync that waits for it; without one, no row."""
     if not len(work) or not len(lanes):
         return pd.DataFrame({"call": [], "lane": []}, dtype="int64")
     found = pd.merge_asof(
-        work[["lane", "start"]].sort_values("start"), lanes, on="start", by="lane", direction="forward"
-    )
+        work[["lane", "start"]], lanes[["call", "lane", "until"]],
+        left_on="start", right_on="until", by="lane", direction="forward",
+    )  # fmt: skip
     return found.dropna(subset=["call"]).astype({"call": "int64"})
 
 
 def _mark_orders(causality: Causality, table: pd.DataFrame, lanes: pd.DataFrame, work: pd.DataFrame) -> None:
-    """Syncs with work before them that no needed sync has waited for, and work of another stream next behind them."""
-    if causality.segments.activities["lane"].nunique() < 2:
-        return
-    needed = lanes[lanes["call"].isin(table.loc[table["reason"] != "", "call"])]
-    candidates = lanes[~lanes["call"].isin(needed["call"])]
-    before = pd.merge_asof(
-        candidates, work[["lane", "start"]].rename(columns={"start": "issued"}),
-        left_on="start", right_on="issued", by="lane", allow_exact_matches=False,
-    )  # fmt: skip
-    before = pd.merge_asof(
-        before, needed[["lane", "start"]].rename(columns={"start": "told"}),
-        left_on="start", right_on="told", by="lane", allow_exact_matches=False,
-    )  # fmt: skip
-    pending = before[before["issued"].notna() & ~(before["told"] > before["issued"])]
-    nearest = work[["start", "lane"]].rename(columns={"start": "next", "lane": "other"})
-    behind = pd.merge_asof(
-        pending.sort_values("start"), nearest, left_on="start", right_on="next", direction="forward"
-    ).dropna(subset=["other"])  # fmt: skip
-    behind = behind[behind["other"] != behind["lane"]]
+    """Of each stream the syncs behind which another one is given work before the next sync, if they tell the host more.
+
+    More, that is, of the stream's own work than the last sync before them that stays.
+    """
+    activities = causality.segments.activities
     ordered = ordered_by_events(causality.trace, causality.segments)
-    lane_of = causality.segments.activities["lane"].to_numpy()
+    lane_of = activities["lane"].to_numpy()
     by_events = set(zip(lane_of[ordered["before"]], lane_of[ordered["after"]], strict=True))
-    streams = causality.segments.activities.drop_duplicates("lane").set_index("lane")["stream"].to_dict()
-    behind = behind.astype({"lane": "int64", "other": "int64"})
-    for lane, other in sorted(set(zip(behind["lane"], behind["other"], strict=True)) - by_events):
-        calls = behind.loc[(behind["lane"] == lane) & (behind["other"] == other), "call"]
-        _mark(table, calls.to_numpy(), ORDERS.format(streams[lane], streams[other]))
+    described = activities.drop_duplicates("lane").set_index("lane")[["process", "stream"]]
+    needed = table.loc[table["reason"] != "", "call"]
+    given = {lane: (rows["start"].to_numpy(), rows["call"].to_numpy()) for lane, rows in work.groupby("lane")}
+    for lane, syncs in lanes[lanes["lane"].isin(list(given))].groupby("lane"):
+        own, own_calls = given[lane]
+        start = syncs["start"].to_numpy()
+        until_next = np.append(start[1:], np.iinfo(np.int64).max)
+        stays = syncs["call"].isin(needed).to_numpy()
+        other = np.full(len(syncs), MISSING)
+        for another, (behind, calls) in given.items():
+            if described.loc[another, "process"] != described.loc[lane, "process"] or (lane, another) in by_events:
+                continue
+            behind = np.append(behind[~np.isin(calls, own_calls)], np.iinfo(np.int64).max)
+            other[behind[np.searchsorted(behind, start)] < until_next] = another
+        told = np.searchsorted(own, syncs["until"].to_numpy())
+        before = np.append(0, np.maximum.accumulate(np.where(stays | (other >= 0), told, 0))[:-1])
+        alone = (other >= 0) & (told > before)
+        for another in np.unique(other[alone]):
+            reason = ORDERS.format(described.loc[lane, "stream"], described.loc[another, "stream"])
+            _mark(table, syncs.loc[alone & (other == another), "call"].to_numpy(), reason)
 
 
 def _mark_reuse(table: pd.DataFrame, lanes: pd.DataFrame, sends: pd.DataFrame) -> None:
     """The last sync of a copy's stream in its step, where no needed one lies between the copy and the step's end."""
     is_needed = lanes["call"].isin(table.loc[table["reason"] != "", "call"])
     found = pd.merge_asof(
-        sends[["lane", "start"]], lanes.loc[is_needed, ["lane", "start"]].rename(columns={"start": "told"}),
-        left_on="start", right_on="told", by="lane", direction="forward",
+        sends[["lane", "start"]], lanes.loc[is_needed, ["lane", "until", "start"]].rename(columns={"start": "told"}),
+        left_on="start", right_on="until", by="lane", direction="forward",
     )  # fmt: skip
     step_of = table.set_index("call")["at"]
     unguarded = sends[~(found["told"].to_numpy() < sends["until"].to_numpy())]

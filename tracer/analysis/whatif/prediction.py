@@ -17,6 +17,7 @@ from tracer.analysis.whatif.edits import Edit
 from tracer.analysis.whatif.step_times import StepTimes
 from tracer.analysis.whatif.timeline import changed_trace
 from tracer.analysis.whatif.untraced import untraced
+from tracer.errors import EmptyTraceError
 from tracer.trace import Trace
 
 Ints = NDArray[np.int64]
@@ -91,7 +92,7 @@ def predict(
 
     Raises:
         UsageError, UnsafePlanError: an edit cannot be made, or must not.
-        EmptyTraceError: no step is followed by another.
+        EmptyTraceError: no step is followed by another, or no time is left of them.
         TraceError: the untraced rate leaves no time for what the recording shows of the device.
     """
     trace, times = causality.trace, StepTimes.of(causality, steps)
@@ -105,7 +106,7 @@ def predict(
     factor = DOUBT if trace.metadata.get("source") == "host" else DOUBT_TRACED
     speedup = _speedup(before, after, least, factor, max((edit.doubt for edit in edits), default=0.0))
     if edits:
-        speedup = replace(speedup, low=speedup.low - _LEAST_DOUBT, high=speedup.high + _LEAST_DOUBT)
+        speedup = replace(speedup, low=max(speedup.low - _LEAST_DOUBT, 0.0), high=speedup.high + _LEAST_DOUBT)
     label = ", ".join(edit.label for edit in edits) or "as recorded"
     base_rate = _base_rate(trace, rate, before, within)
     return Prediction(
@@ -138,12 +139,20 @@ def _base_rate(trace: Trace, rate: float | None, periods: Ints, within: str | No
 
 def _speedup(before: Ints, after: Ints, least: Ints, factor: float, doubt: float) -> Interval:
     """Ratio of the median periods; its interval from resampled steps, and from what the model may be off by."""
-    estimate = float(np.median(before) / np.median(after))
+    medians = [float(np.median(periods)) for periods in (before, after, least)]
+    if min(medians) <= 0:
+        raise EmptyTraceError("no speed-up: from token to token no time passes, or none is left of it")
+    estimate, other = medians[0] / medians[1], medians[0] / medians[2]
     random = np.random.default_rng(0)
     chosen = np.linspace(0, len(before) - 1, min(len(before), _MOST_STEPS)).astype(np.int64)
     sample = chosen[random.integers(0, len(chosen), (_RESAMPLES, len(chosen)))]
-    ratios = np.median(before[sample], axis=1) / np.median(after[sample], axis=1)
+    ratios = np.median(before[sample], axis=1) / np.maximum(np.median(after[sample], axis=1), 1)
     low, high = np.quantile(ratios / estimate, [0.025, 0.975])
-    other = float(np.median(before) / np.median(least))
-    models = [other, estimate, 1 + (estimate - 1) / factor, 1 + (estimate - 1) * factor]
-    return Interval(estimate, min(models) * float(low) - doubt, max(models) * float(high) + doubt)
+    models = [other, estimate, *(_off_by(estimate, share) for share in (1 / factor, factor))]
+    least_speedup, most_speedup = min(models) * min(float(low), 1.0), max(models) * max(float(high), 1.0)
+    return Interval(estimate, max(least_speedup - doubt, 0.0), most_speedup + doubt)
+
+
+def _off_by(speedup: float, factor: float) -> float:
+    """The speed-up if what it gains, or costs, is `factor` times as much."""
+    return 1 + (speedup - 1) * factor if speedup >= 1 else 1 / (1 + (1 / speedup - 1) * factor)

@@ -1,6 +1,7 @@
 """Another synchronisation strategy on a recording: which of its host calls would not be made.
 
-Only calls are taken away; a strategy that needs more of them than the recording has cannot be predicted from it.
+Only calls are taken away; a strategy that needs more of them than the recording has cannot be predicted from it. A sync
+behind which the host reads a result stays, whatever the strategy; only ggg leaves the token on the device.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC
 from tracer.analysis.causality.dag import Edges
 from tracer.analysis.causality.edges import ORDER, USUAL_NS
+from tracer.analysis.causality.paths import Causality
+from tracer.analysis.causes import of_host_compute
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes
-from tracer.errors import UsageError
+from tracer.analysis.whatif.needed import READS, needed_syncs
+from tracer.errors import UnsafePlanError, UsageError
 
 Ints = NDArray[np.int64]
 
@@ -29,7 +33,8 @@ def windows(changes: Changes, steps: Steps) -> pd.DataFrame:
 
     Returns:
         Columns call (position), at (position in `steps`), letter, window: number of the run of launches that comes
-        next in its step, or -1 for a call behind the last (the fetch of the result); `launches` itself has its own.
+        next in its step, or -1 for a call behind the last (the fetch of the result); a launch has its own; between:
+        whether launches of the step lie both before and behind it.
     """
     calls = changes.calls
     at = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
@@ -43,6 +48,8 @@ def windows(changes: Changes, steps: Steps) -> pd.DataFrame:
     last = table.assign(run=np.where(launch, run, -1)).groupby("at")["run"].transform("max").to_numpy()
     coming = np.where(launch, run, run + 1)
     table["window"] = np.where((last < 0) | (coming > last), -1, coming)
+    begun = pd.Series(launch).groupby(table["at"].to_numpy()).cumsum().to_numpy() > 0
+    table["between"] = begun & ~launch & (table["window"].to_numpy() >= 0)
     return table.drop(columns="start")
 
 
@@ -51,13 +58,19 @@ def follow(changes: Changes, steps: Steps, strategy: str) -> list[str]:
 
     Raises:
         UsageError: there is no such strategy.
+        UnsafePlanError: it leaves the whole step to the device, but the host has a part in it.
     """
     if strategy not in LADDER[1:]:
         raise UsageError(f"no prediction for strategy {strategy!r}; there are {', '.join(LADDER[1:])}")
     table = windows(changes, steps)
+    syncs = needed_syncs(changes.causality, steps)
+    reads = table["call"].isin(syncs.loc[syncs["reason"] == READS, "call"])
     if strategy == "ggg":
-        others = table[~table["letter"].isin(LAUNCHES)]
-        changes.forget_pauses(table["call"].to_numpy())
+        _check_device_alone(changes.causality, steps, table[reads])
+        launch = table["letter"].isin(LAUNCHES)
+        others = table[~launch]
+        inside_run = launch & launch.shift(-1, fill_value=False) & (table["window"] == table["window"].shift(-1))
+        changes.forget_pauses(table.loc[~inside_run, "call"].to_numpy())
         changes.remove_calls(others["call"].to_numpy())
         return ["the device is taken to choose the token and to prepare its own next step, in no time"]
     inputs = table[(table["window"] >= 0) & ~table["letter"].isin(LAUNCHES)]
@@ -71,10 +84,21 @@ def follow(changes: Changes, steps: Steps, strategy: str) -> list[str]:
     leading = sync & before_all & ~inputs.assign(s=sync & before_all).duplicated(["window", "s"], keep="first")
     kept = {"saaas": leading | final, "aaas": final, "aaag": pd.Series(False, index=inputs.index)}[strategy]
     has_copies = inputs["window"].isin(first.index)
-    gone = inputs.loc[sync & has_copies & ~kept, "call"].to_numpy()
+    gone = inputs.loc[sync & has_copies & ~kept & ~reads[inputs.index], "call"].to_numpy()
     _one_queue(changes, inputs[copy], table)
     changes.remove_calls(gone)
     return ["copies are taken to share the queue of compute, and to read memory that outlives them"]
+
+
+def _check_device_alone(causality: Causality, steps: Steps, reads: pd.DataFrame) -> None:
+    """Raises UnsafePlanError where the host computes in the steps, or reads what a later launch of the step may need."""
+    ranges = causality.trace["nvtx"]
+    ranges = ranges[of_host_compute(ranges)]
+    host = steps.of(*(ranges[c].to_numpy() for c in ("start", "process", "thread"))) >= 0
+    if host.any():
+        raise UnsafePlanError(f"ggg cannot be: the host computes a part of the step ({ranges['text'][host].iloc[0]!r})")
+    if reads.loc[reads["between"], "at"].nunique() * 2 > len(steps):
+        raise UnsafePlanError("ggg cannot be: between two launches of a step the host reads what a copy brought")
 
 
 def _one_queue(changes: Changes, copies: pd.DataFrame, table: pd.DataFrame) -> None:
