@@ -230,6 +230,18 @@ def test_where_no_time_passes_there_is_no_speedup() -> None:
         predicted(script.trace, WithoutSyncs((1,)))
 
 
+def test_kernels_of_no_duration() -> None:
+    script = Script()
+    for token in range(4):
+        at = token * 100_000
+        script.range("token", at, at + 100_000)
+        script.graph((at, at + 10_000), (at + 20_000, at + 20_000))
+        script.sync(at + 20_000, at + 30_000)
+    found = predicted(script.trace, SyncLatency(100), untraced=1e9 / 90_000)
+    assert found.base_tokens_per_s == pytest.approx(1e9 / 90_000)
+    assert found.speedup.estimate < 1
+
+
 def in_two_parts(*between: str) -> Trace:
     """Two launches a step; between them what is given."""
     machine = Machine()
@@ -260,7 +272,7 @@ def test_what_the_host_reads_between_two_launches_is_still_read() -> None:
 
 def test_ggg_is_not_for_steps_that_the_host_computes_a_part_of() -> None:
     trace = read(SAMPLES / "llama-1.1b-aaag-sequential-cuda-ngl13")
-    with pytest.raises(UnsafePlanError, match="the host computes a part of the step .'split 0: host'"):
+    with pytest.raises(UnsafePlanError, match=r"the host computes a part of the step \('split 0: host'\)"):
         predicted(trace, Strategy("ggg"))
     assert predicted(trace, Strategy("aaag")).speedup.estimate == 1
 
@@ -376,6 +388,8 @@ def test_an_untraced_rate_takes_the_profilers_part_out_of_the_host() -> None:
     assert predicted(trace, Strategy("aaag")).base in ("estimated", "traced")
     with pytest.raises(TraceError, match="tracing stretched the kernels"):
         predicted(trace, Strategy("aaag"), untraced=1e9 / KERNEL)
+    with pytest.raises(TraceError, match="that figure is of another run"):
+        predicted(trace, Strategy("aaag"), untraced=1e9 / base / 2)
 
 
 # What was measured: sample_traces, benchmarks/results.
@@ -448,10 +462,12 @@ def test_the_command_prints_a_table_and_json(tmp_path) -> None:
     ("options", "message"),
     [
         ([], "nothing is different"),
-        (["--without-sync", "13"], "sync 13 cannot go: the host reads"),
+        (["--without-sync", "13"], "llama1b-sccc-graph: sync 13 cannot go: the host reads"),
         (["--without-sync", "x"], "not a list of positions"),
         (["--scale-kernels", "a"], "is not REGEX=FACTOR"),
         (["--scale-kernels", "a=-1"], "is not REGEX=FACTOR"),
+        (["--scale-host", "nan"], "nan is no number"),
+        (["--sync-latency-us", "nan"], "nan is no number"),
         (["--concurrent"], "has no graph.json"),
         (["--sync", "saaas,aaag", "-o", "x.sqlite"], "-o takes one prediction"),
         (["--graph"], "nothing to put into a graph"),

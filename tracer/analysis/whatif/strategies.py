@@ -91,7 +91,7 @@ def follow(changes: Changes, steps: Steps, strategy: str) -> list[str]:
 
 
 def _check_device_alone(causality: Causality, steps: Steps, reads: pd.DataFrame) -> None:
-    """Raises UnsafePlanError where the host computes in the steps, or reads what a later launch of the step may need."""
+    """Raises UnsafePlanError where the host computes in the steps, or reads something between two of their launches."""
     ranges = causality.trace["nvtx"]
     ranges = ranges[of_host_compute(ranges)]
     host = steps.of(*(ranges[c].to_numpy() for c in ("start", "process", "thread"))) >= 0
