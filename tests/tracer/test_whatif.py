@@ -435,6 +435,13 @@ def test_saaas_of_llama_cpp_is_predicted_from_its_graph_level_recording() -> Non
     assert found.base_tokens_per_s == pytest.approx(748.7)
 
 
+def test_a_prediction_is_not_corrected_again() -> None:
+    found = predicted(read(SAMPLES / "llama1b-sccc-graph"), Strategy("saaas"))
+    again = predicted(found.trace)
+    assert again.base_gap_us == pytest.approx(found.gap_us)
+    assert again.base_period_us == pytest.approx(found.period_us)
+
+
 def run(*arguments: object) -> object:
     return CliRunner().invoke(main, ["whatif", *map(str, arguments)])
 

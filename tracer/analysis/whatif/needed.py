@@ -34,12 +34,7 @@ def needed_syncs(causality: Causality, steps: Steps) -> pd.DataFrame:
         Columns call (position), at (position in `steps`), position (1, 2, ... among the syncs of its step), name and
         reason ("" for one that data flow does not need), in order of time.
     """
-    calls = causality.segments.calls
-    at = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
-    rows = np.flatnonzero((at >= 0) & (calls["letter"] == SYNC).to_numpy())
-    table = calls.iloc[rows][["start", "end", "process", "thread", "name"]].assign(call=rows, at=at[rows], reason="")
-    table = table.sort_values("start", kind="stable", ignore_index=True)
-    table["position"] = table.groupby("at").cumcount() + 1
+    at, table = _syncs_inside(causality, steps)
     lanes = _lanes_of(causality, table)
     work = _work(causality)
     _mark(table, _readers(lanes, work), READS)
@@ -48,6 +43,23 @@ def needed_syncs(causality: Causality, steps: Steps) -> pd.DataFrame:
     sends["until"] = steps.table["end"].to_numpy()[sends["at"]]
     _mark_reuse(table, lanes, sends[sends["at"] >= 0])
     return table[["call", "at", "position", "name", "reason"]]
+
+
+def reading_syncs(causality: Causality, steps: Steps) -> Ints:
+    """The positions of the calls that `needed_syncs` finds to be needed because the host reads (`READS`)."""
+    table = _syncs_inside(causality, steps)[1]
+    return _readers(_lanes_of(causality, table), _work(causality))
+
+
+def _syncs_inside(causality: Causality, steps: Steps) -> tuple[Ints, pd.DataFrame]:
+    """(for each call its position in `steps`, or -1; the syncs inside the steps, by time)."""
+    calls = causality.segments.calls
+    at = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
+    rows = np.flatnonzero((at >= 0) & (calls["letter"] == SYNC).to_numpy())
+    table = calls.iloc[rows][["start", "end", "process", "thread", "name"]].assign(call=rows, at=at[rows], reason="")
+    table = table.sort_values("start", kind="stable", ignore_index=True)
+    table["position"] = table.groupby("at").cumcount() + 1
+    return at, table
 
 
 def _lanes_of(causality: Causality, table: pd.DataFrame) -> pd.DataFrame:

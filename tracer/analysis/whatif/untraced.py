@@ -46,6 +46,8 @@ def untraced(causality: Causality, steps: Steps, times: StepTimes, rate: float |
     """
     if causality.trace.metadata.get("source") == "host":  # nothing was traced
         return Assumed(), MEASURED
+    if rate is None and "whatif" in causality.trace.metadata:  # a prediction, which lacks the profiler's part already
+        return Assumed(), ESTIMATED
     report = gap_report(causality.trace, steps)  # without the rate, for its estimate
     gap_us = report.estimated.estimate if report.estimated else None
     if rate is None and gap_us is None:
