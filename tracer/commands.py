@@ -17,7 +17,7 @@ import click
 
 from tracer import report, run_json
 from tracer.analysis.steps import Bounds as Bounds
-from tracer.errors import TraceError, UsageError, printable
+from tracer.errors import TraceError, UnsafePlanError, UsageError, printable
 from tracer.tables import Save, table_option
 
 if TYPE_CHECKING:
@@ -79,14 +79,15 @@ def _bounded(command: Command) -> Command:
     return cast(Command, bounded)
 
 
-def _no_nan(ctx: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+def no_nan(ctx: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    """What `click.FloatRange` lets through."""
     if value is not None and math.isnan(value):
-        raise click.BadParameter("nan is no rate")
+        raise click.BadParameter("nan is no number")
     return value
 
 
 untraced_option = click.option(
-    "--untraced-tokens-per-s", type=click.FloatRange(1e-3, 1e9), callback=_no_nan, metavar="X",
+    "--untraced-tokens-per-s", type=click.FloatRange(1e-3, 1e9), callback=no_nan, metavar="X",
     help="Token steps per second by the engine's own benchmark, without a profiler: corrects the gap.",
 )  # fmt: skip
 
@@ -98,7 +99,7 @@ def _naming_the_file(command: Command) -> Command:
     def named(path: Path, **options: Any) -> None:
         try:
             command(path=path, **options)
-        except TraceError as problem:
+        except (TraceError, UnsafePlanError) as problem:
             text = str(problem)
             raise type(problem)(text if text.startswith(str(path)) else f"{path}: {text}") from None
 

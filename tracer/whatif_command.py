@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracer import report
-from tracer.commands import Bounds, emit, load, trace_options, untraced_option
+from tracer.commands import Bounds, emit, load, no_nan, trace_options, untraced_option
 from tracer.errors import UsageError
 from tracer.report import number
 
@@ -62,9 +62,11 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
     "--scale-kernels", "kernels", metavar="REGEX=F", multiple=True, callback=_scaled,
     help="Kernels of these names take F times as long.",
 )  # fmt: skip
-@click.option("--scale-host", type=click.FloatRange(0, 1e6), metavar="F", help="Host code takes F times as long.")
 @click.option(
-    "--sync-latency-us", type=click.FloatRange(-1e6, 1e6), metavar="X",
+    "--scale-host", type=click.FloatRange(0, 1e6), callback=no_nan, metavar="F", help="Host code takes F times as long."
+)
+@click.option(
+    "--sync-latency-us", type=click.FloatRange(-1e6, 1e6), callback=no_nan, metavar="X",
     help="Every sync returns X µs later (negative: earlier), as on another platform.",
 )  # fmt: skip
 @click.option(

@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import COPY, LAUNCHES, SYNC
+from tracer.analysis.causality.dag import NEVER
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causality.waits import ordered_by_events, sync_lanes
 from tracer.analysis.tokens import Steps
@@ -33,12 +34,7 @@ def needed_syncs(causality: Causality, steps: Steps) -> pd.DataFrame:
         Columns call (position), at (position in `steps`), position (1, 2, ... among the syncs of its step), name and
         reason ("" for one that data flow does not need), in order of time.
     """
-    calls = causality.segments.calls
-    at = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
-    rows = np.flatnonzero((at >= 0) & (calls["letter"] == SYNC).to_numpy())
-    table = calls.iloc[rows][["start", "end", "process", "thread", "name"]].assign(call=rows, at=at[rows], reason="")
-    table = table.sort_values("start", kind="stable", ignore_index=True)
-    table["position"] = table.groupby("at").cumcount() + 1
+    at, table = _syncs_inside(causality, steps)
     lanes = _lanes_of(causality, table)
     work = _work(causality)
     _mark(table, _readers(lanes, work), READS)
@@ -47,6 +43,23 @@ def needed_syncs(causality: Causality, steps: Steps) -> pd.DataFrame:
     sends["until"] = steps.table["end"].to_numpy()[sends["at"]]
     _mark_reuse(table, lanes, sends[sends["at"] >= 0])
     return table[["call", "at", "position", "name", "reason"]]
+
+
+def reading_syncs(causality: Causality, steps: Steps) -> Ints:
+    """The positions of the calls that `needed_syncs` finds to be needed because the host reads (`READS`)."""
+    table = _syncs_inside(causality, steps)[1]
+    return _readers(_lanes_of(causality, table), _work(causality))
+
+
+def _syncs_inside(causality: Causality, steps: Steps) -> tuple[Ints, pd.DataFrame]:
+    """(for each call its position in `steps`, or -1; the syncs inside the steps, by time)."""
+    calls = causality.segments.calls
+    at = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
+    rows = np.flatnonzero((at >= 0) & (calls["letter"] == SYNC).to_numpy())
+    table = calls.iloc[rows][["start", "end", "process", "thread", "name"]].assign(call=rows, at=at[rows], reason="")
+    table = table.sort_values("start", kind="stable", ignore_index=True)
+    table["position"] = table.groupby("at").cumcount() + 1
+    return at, table
 
 
 def _lanes_of(causality: Causality, table: pd.DataFrame) -> pd.DataFrame:
@@ -138,25 +151,26 @@ def _mark_orders(causality: Causality, table: pd.DataFrame, lanes: pd.DataFrame,
     ordered = ordered_by_events(causality.trace, causality.segments)
     lane_of = activities["lane"].to_numpy()
     by_events = set(zip(lane_of[ordered["before"]], lane_of[ordered["after"]], strict=True))
-    described = activities.drop_duplicates("lane").set_index("lane")[["process", "stream"]]
+    described = activities.drop_duplicates("lane").set_index("lane")
+    process, stream = (described[column].to_dict() for column in ("process", "stream"))
     needed = table.loc[table["reason"] != "", "call"]
-    given = {lane: (rows["start"].to_numpy(), rows["call"].to_numpy()) for lane, rows in work.groupby("lane")}
-    for lane, syncs in lanes[lanes["lane"].isin(list(given))].groupby("lane"):
-        own, own_calls = given[lane]
+    rows = {int(lane): work[work["lane"] == lane] for lane in np.unique(work["lane"])}
+    for lane, own in rows.items():
+        syncs = lanes[lanes["lane"] == lane]
         start = syncs["start"].to_numpy()
-        until_next = np.append(start[1:], np.iinfo(np.int64).max)
-        stays = syncs["call"].isin(needed).to_numpy()
+        until_next = np.append(start[1:], NEVER)
         other = np.full(len(syncs), MISSING)
-        for another, (behind, calls) in given.items():
-            if described.loc[another, "process"] != described.loc[lane, "process"] or (lane, another) in by_events:
+        for another, given in rows.items():
+            if process[another] != process[lane] or (lane, another) in by_events:
                 continue
-            behind = np.append(behind[~np.isin(calls, own_calls)], np.iinfo(np.int64).max)
+            behind = np.append(given.loc[~given["call"].isin(own["call"]), "start"].to_numpy(), NEVER)
             other[behind[np.searchsorted(behind, start)] < until_next] = another
-        told = np.searchsorted(own, syncs["until"].to_numpy())
-        before = np.append(0, np.maximum.accumulate(np.where(stays | (other >= 0), told, 0))[:-1])
+        told = np.searchsorted(own["start"], syncs["until"])
+        stays = syncs["call"].isin(needed).to_numpy() | (other >= 0)
+        before = np.append(0, np.maximum.accumulate(np.where(stays, told, 0)))[:-1]
         alone = (other >= 0) & (told > before)
-        for another in np.unique(other[alone]):
-            reason = ORDERS.format(described.loc[lane, "stream"], described.loc[another, "stream"])
+        for another in map(int, np.unique(other[alone])):
+            reason = ORDERS.format(stream[lane], stream[another])
             _mark(table, syncs.loc[alone & (other == another), "call"].to_numpy(), reason)
 
 

@@ -19,7 +19,7 @@ from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causes import of_host_compute
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes
-from tracer.analysis.whatif.needed import READS, needed_syncs
+from tracer.analysis.whatif.needed import reading_syncs
 from tracer.errors import UnsafePlanError, UsageError
 
 Ints = NDArray[np.int64]
@@ -63,8 +63,7 @@ def follow(changes: Changes, steps: Steps, strategy: str) -> list[str]:
     if strategy not in LADDER[1:]:
         raise UsageError(f"no prediction for strategy {strategy!r}; there are {', '.join(LADDER[1:])}")
     table = windows(changes, steps)
-    syncs = needed_syncs(changes.causality, steps)
-    reads = table["call"].isin(syncs.loc[syncs["reason"] == READS, "call"])
+    reads = table["call"].isin(reading_syncs(changes.causality, steps))
     if strategy == "ggg":
         _check_device_alone(changes.causality, steps, table[reads])
         launch = table["letter"].isin(LAUNCHES)
@@ -91,7 +90,7 @@ def follow(changes: Changes, steps: Steps, strategy: str) -> list[str]:
 
 
 def _check_device_alone(causality: Causality, steps: Steps, reads: pd.DataFrame) -> None:
-    """Raises UnsafePlanError where the host computes in the steps, or reads what a later launch of the step may need."""
+    """Raises UnsafePlanError where the host computes in the steps, or reads something between two of their launches."""
     ranges = causality.trace["nvtx"]
     ranges = ranges[of_host_compute(ranges)]
     host = steps.of(*(ranges[c].to_numpy() for c in ("start", "process", "thread"))) >= 0

@@ -22,7 +22,7 @@ from tracer.analysis.tokens import Steps, step_compute
 from tracer.analysis.whatif.changes import Changes
 from tracer.errors import UsageError
 from tracer.graph_json import RunGraph
-from tracer.schema import COMPUTE_TABLES
+from tracer.schema import COMPUTE_TABLES, MISSING
 from tracer.trace import Trace
 
 EDGE_NS: Final = 1000
@@ -86,7 +86,8 @@ class Concurrent:
         """
         recorded = kernel_times(self.node, self.node_steps)
         devices = self.node["devices"]
-        kernels = kernels_of(self.graph, recorded, *(int(devices[c].max()) for c in ("sm_count", "memory_bandwidth")))
+        has = (int(devices[c].max()) if len(devices) else MISSING for c in ("sm_count", "memory_bandwidth"))
+        kernels = kernels_of(self.graph, recorded, *has)
         streams = assign(kernels, self.streams)
         ratio = makespan(kernels, streams) / float(recorded["time"].sum())
         activities = changes.causality.segments.activities

@@ -29,6 +29,8 @@ TRACED: Final = "traced"
 _SEARCH: Final = 14
 _LEAST_DEVICE: Final = 0.75  # a profiler that stretched kernels by more than that was never seen
 
+_MOST_PERIOD: Final = 1.5  # untraced over recorded; a profiler speeds nothing up, but runs differ
+
 
 def untraced(causality: Causality, steps: Steps, times: StepTimes, rate: float | None) -> tuple[Assumed, str]:
     """How the recording's times are to be read, and which of the above the untraced period is.
@@ -40,16 +42,24 @@ def untraced(causality: Causality, steps: Steps, times: StepTimes, rate: float |
         rate: steps per second without a profiler, if known.
 
     Raises:
-        TraceError: the rate leaves no time for what the recording shows of the device.
+        TraceError: the rate leaves no time for what the recording shows of the device, or is far below the recorded.
     """
     if causality.trace.metadata.get("source") == "host":  # nothing was traced
         return Assumed(), MEASURED
+    if rate is None and "whatif" in causality.trace.metadata:  # a prediction, which lacks the profiler's part already
+        return Assumed(), ESTIMATED
     report = gap_report(causality.trace, steps)  # without the rate, for its estimate
     gap_us = report.estimated.estimate if report.estimated else None
     if rate is None and gap_us is None:
         return Assumed(), TRACED
     period_us = 1e6 / rate if rate is not None else report.compute_us + (gap_us or 0.0)
-    left = (period_us - gap_us) / report.compute_us if gap_us is not None else 1.0
+    recorded_us = float(np.median(times.periods(causality.dag.time))) / 1e3
+    if rate is not None and period_us > _MOST_PERIOD * recorded_us:
+        raise TraceError(
+            f"cannot correct the recording: under the profiler a token took {recorded_us:.1f} µs, by the untraced rate "
+            f"{period_us:.1f} µs; that figure is of another run"
+        )
+    left = (period_us - gap_us) / report.compute_us if gap_us is not None and report.compute_us > 0 else 1.0
     device = min(left, 1.0) if left >= _LEAST_DEVICE else 1.0
     assumed = Assumed(device=device if rate is not None and report.graph_trace == "node" else 1.0)
     found = _with_host(causality, times, period_us * 1e3, [assumed, replace(assumed, device=device)])
