@@ -269,3 +269,21 @@ def test_the_speedup_is_that_of_the_rates_which_are_shown() -> None:
     ]
     base, other = (run_of([2000] * 20, run=each) for each in facts)
     assert compare(base, other).speedup.estimate == pytest.approx(2.0)
+
+
+def test_a_rate_of_decode_is_not_that_of_steps_with_a_prefill() -> None:
+    rates = {"tokens_per_s": {"median": 1e6, "repeats": [1e6, 1.01e6]}, "steps_per_s": {"median": 1e6}}
+
+    def prompted(period: int) -> Run:
+        script = Script()
+        for step in range(8):
+            at = step * period
+            script.range("token" if step else "prefill", at, at + period - 10)
+            script.launch((at + 10, at + 20), (at + 30, at + period // 2))
+        trace = script.trace
+        trace.metadata["run"] = {"measured": rates}
+        return Run.of(measure(trace, find_steps(trace, phase="all"), "prompted"))
+
+    found = compare(prompted(2000), prompted(1000))
+    assert (found.basis, found.speedup.estimate) == ("traced", 2.0)
+    assert not found.base.recordings[0].corrected

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from tracer import run_json
 from tracer.analysis.budget import COUNTS, STATISTICS, TRACINGS, Budget, Limit, Line, Scope, toml_string
 from tracer.analysis.distortion import Estimate
-from tracer.analysis.gaps import GapReport, gap_report
+from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.steps import ALL_STEPS, Bounds
 from tracer.analysis.surplus import Surplus, first_deviation, first_surplus
 from tracer.analysis.syncs import SyncReport, sync_report
@@ -70,7 +70,7 @@ class Measured:
     @cached_property
     def gaps(self) -> GapReport:
         """Gap and causes as recorded."""
-        rate = self._given or run_json.steps_per_s(self.trace, self.scope.within)
+        rate = self._given or measured_rate(self.trace, self.steps, self.scope.within)
         return gap_report(self.trace, self.steps, rate, device=self.scope.device)
 
     @cached_property
@@ -124,7 +124,7 @@ class Measured:
     def _untraced_rate(self) -> float:
         if self._given is not None:
             return self._given * run_json.tokens_per_step(self.trace, self.scope.within)
-        rate = run_json.tokens_per_s(self.trace, self.scope.within)
+        rate = run_json.tokens_per_s(self.trace, self.scope.within) if self.steps.decode_alone else None
         if rate is None and self.gaps.warning is None:  # no profiler disturbed
             rate = self._recorded_rate()
         if rate is None:

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer import run_json
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS, split_windows
 from tracer.analysis.distortion import Estimate, estimate_of
 from tracer.analysis.tokens import Steps, step_compute, step_spans
@@ -134,6 +135,11 @@ def gap_report(
         estimated=estimated,
         warning=None if is_light else _warning(untraced, level),
     )
+
+
+def measured_rate(trace: Trace, steps: Steps, within: str | None = None) -> float | None:
+    """The untraced rate of the steps by run.json, which measures decode; None where it does not tell."""
+    return run_json.steps_per_s(trace, within) if steps.decode_alone else None
 
 
 def gap_table(trace: Trace, steps: Steps, compute: pd.DataFrame) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tracer import run_json
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.estimates import half_width
-from tracer.analysis.gaps import GapReport, gap_report
+from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import Steps, activity_steps, step_spans
 from tracer.errors import EmptyTraceError, TraceError
@@ -125,9 +125,11 @@ def measure(
         EmptyTraceError: no two steps follow each other on a device, or most overlap so that they have no period.
     """
     per_step = run_json.tokens_per_step(trace, within)
-    untraced = _given([rate * per_step for rate in untraced_tokens_per_s]) or _from_run_json(trace, within)
+    untraced = _given([rate * per_step for rate in untraced_tokens_per_s]) or (
+        _from_run_json(trace, within) if steps.decode_alone else None
+    )
     step_rate = (
-        float(np.median(untraced_tokens_per_s)) if untraced_tokens_per_s else run_json.steps_per_s(trace, within)
+        float(np.median(untraced_tokens_per_s)) if untraced_tokens_per_s else measured_rate(trace, steps, within)
     )
     recorded = gap_report(trace, steps, step_rate)
     if recorded.period_us <= 0:
