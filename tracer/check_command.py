@@ -108,7 +108,7 @@ def _findings(
     if budget.base is not None:
         against, cautions = _compared(budget.base, budget_path, path, trace, within, bounds, rate)
         findings += against
-        notes += cautions
+        notes += [text for text in cautions if text not in {f"{path}: {note}" for note in notes}]
     return findings, notes
 
 
@@ -166,4 +166,4 @@ def _write_budget(
     trace, steps = load(path, within, bounds)
     text = fulfilled_budget(Measured(trace, Scope(within), steps, untraced_tokens_per_s))
     write_output(target, lambda partial: partial.write_text(text, encoding="utf-8"), replace=force)
-    click.echo(f"{target}: {sum('=' in line for line in text.splitlines())} lines")
+    click.echo(f"{target}: {len(read_budget(target).lines)} lines")

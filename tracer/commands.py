@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from tracer import report, run_json
+from tracer import report
 from tracer.analysis.steps import Bounds as Bounds
 from tracer.errors import TraceError, UnsafePlanError, UsageError, printable
 from tracer.tables import Save, table_option
@@ -248,10 +248,10 @@ def gaps(
       intertoken gaps llama1b-sccc-node.sqlite --bubbles
     """
     from tracer.analysis.bubbles import bubble_report
-    from tracer.analysis.gaps import gap_report
+    from tracer.analysis.gaps import gap_report, measured_rate
 
     trace, steps = load(path, within, bounds)
-    found = gap_report(trace, steps, untraced_tokens_per_s or run_json.steps_per_s(trace, within))
+    found = gap_report(trace, steps, untraced_tokens_per_s or measured_rate(trace, steps, within))
     save(found.table)
     shown = found.corrected() if untraced_tokens_per_s else found
     facts = {

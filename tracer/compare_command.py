@@ -12,7 +12,7 @@ import click
 
 from tracer import report
 from tracer.commands import Bounds, emit, load, step_options
-from tracer.errors import TraceError, UsageError
+from tracer.errors import TraceError, UsageError, printable
 from tracer.tables import saver
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def _load(paths: Sequence[str], bounds: Bounds, ranges: Sequence[str], rates: Se
     for mine, each_within, each_rates in zip(parts, within, rates or [()] * len(paths), strict=True):
         recordings = []
         for part in mine:
-            name = part.name if twins[part.name] == 1 else str(part)
+            name = printable(part.name if twins[part.name] == 1 else str(part))
             name = f"{name} · {each_within}" if len(ranges) > 1 else name
             recordings.append(_measure(part, name, each_within, bounds, each_rates))
         runs.append(Run.of(*recordings))

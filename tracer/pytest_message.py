@@ -38,8 +38,9 @@ def failure_message(
         reported: whether the innermost frames are those of a backend that reports its calls.
     """
     counted = f"medians of {len(steps)} token steps" if len(steps) > 1 else "those of one step"
+    of_steps = f"{printable(steps.detail)}{'; the first is left out' * left_out}"
     lines = [
-        f"the sync budget is broken; counts are {counted} ({steps.detail}{'; the first is left out' * left_out})",
+        f"the sync budget is broken; counts are {counted} ({of_steps})",
         *(_row(finding) for finding in findings if finding.line.name != "signature"),
         f"signature found:    {report.signature}  ({report.signature_share:.0%} of the steps)",
     ]

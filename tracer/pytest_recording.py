@@ -13,6 +13,7 @@ import pandas as pd
 from tracer.analysis.budget import Budget, Scope, parse
 from tracer.analysis.budget_check import Finding, Measured, judge
 from tracer.analysis.calls import host_calls
+from tracer.analysis.phases import DECODE
 from tracer.analysis.syncs import SyncReport
 from tracer.analysis.tokens import Steps, find_steps, marked_steps
 from tracer.errors import RecordError, UsageError
@@ -212,4 +213,4 @@ def _whole_body(trace: Trace) -> Steps:
     start, end = trace.span
     first = trace["api"].iloc[0]
     row = {"step": 0, "start": start, "end": end + 1, "process": first["process"], "thread": first["thread"]}
-    return Steps(pd.DataFrame([row | {"group": 0}]), "test", "the whole test body")
+    return Steps(pd.DataFrame([row | {"group": 0, "phase": DECODE}]), "test", "the whole test body")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -12,17 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pandas as pd
 
-from tracer import formats
+from tracer import formats, run_json
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.steps import ALL_STEPS, Bounds
 from tracer.errors import IntertokenError, printable
 
 if TYPE_CHECKING:
     from tracer.analysis.recorded import Recording
+    from tracer.trace import Trace
 
 COLUMNS: Final[dict[str, str]] = {
     "report": "str", "run": "str", "rank": "Int64", "device": "Int64", "gpu": "str", "model": "str", "batch": "str",
     "source": "str", "graph_trace": "str", "steps": "Int64", "token_source": "str", "class": "str",
+    "configuration": "str",
     "signature": "str", "syncs_per_token": "float64", "copies_per_token": "float64", "launches_per_token": "float64",
     "tokens_per_s": "float64", "recorded_tokens_per_s": "float64", "distortion": "float64", "gap_p50_us": "float64",
     "gap_p90_us": "float64", "gap_mean_us": "float64", **{f"{cause}_us": "float64" for cause in CAUSES},
@@ -30,12 +33,20 @@ COLUMNS: Final[dict[str, str]] = {
 }  # fmt: skip
 """Columns of the table and their dtypes. Times are per token: µs of the steps of that device; the causes are means that
 add up to gap_mean_us, busy_us and compute_us are means, too. tokens_per_s is without a profiler, where that is known.
+configuration is run.json's, as JSON.
 A report that could not be read is one row with its problem; what is only partly there says so in notes."""
 
 FAR: Final = 3.5
 """Modified z-score above which a report is an outlier (Iglewicz and Hoaglin, "How to detect and handle outliers",
 1993)."""
 
+_APART: Final = (
+    "engine", "model", "strategy", "class", "concurrency", "launch", "batch", "prompt", "devices", "gpu_layers",
+    "experts", "graph_trace",
+)  # fmt: skip
+"""What a report must have in common with those whose outlier it may be."""
+
+_LONGEST_PATH: Final = 4096
 _LEAST_SPREAD: Final = 1e-3  # of log period: runs that hardly scatter have no outliers within 0.35 %
 _LEAST_REPORTS: Final = 5
 _RANK: Final = re.compile(r"(?i)(?<![a-z])rank[-_ .=]?(\d{1,6})(?!\d)")
@@ -99,9 +110,10 @@ def report_rows(path: Path, root: Path, within: str | None = None, bounds: Bound
         "batch": found.conditions.get("batch", ""), "source": found.conditions.get("source", ""),
         "graph_trace": found.graph_trace, "steps": len(steps), "token_source": steps.source,
         "class": found.strategy or "", "signature": found.signature or "",
+        "configuration": _configuration(trace, within),
         **{f"{kind}_per_token": value for kind, value in counts_per_token(found.steps).items()},
         "tokens_per_s": found.untraced.median if found.untraced else None, "distortion": found.distortion,
-        "gap_corrected": found.corrected, "notes": "; ".join(trace.notes),
+        "gap_corrected": found.corrected, "notes": "; ".join(found.notes),
     }  # fmt: skip
     return [
         of_report | {"device": device, "gpu": names.get(device, found.conditions.get("gpu", ""))} | figures
@@ -132,7 +144,8 @@ def _place(path: Path, root: Path) -> dict[str, str]:
     relative = path.relative_to(root)
     name = [relative.name.removesuffix("".join(relative.suffixes))] if _RANK.search(relative.name) else []
     parts = [_RANK.sub("", part).strip("-_. ") for part in (*relative.parent.parts, *name)]
-    return {"report": relative.as_posix(), "run": "/".join(filter(None, parts)) or "."}
+    names = {"report": relative.as_posix(), "run": "/".join(filter(None, parts)) or "."}
+    return {key: printable(name, _LONGEST_PATH) for key, name in names.items()}
 
 
 def _rank(path: str, source: str) -> int | None:
@@ -148,7 +161,7 @@ def _device_figures(found: Recording) -> Iterator[tuple[int, dict[str, float]]]:
             yield (
                 int(str(device)),
                 {
-                    "recorded_tokens_per_s": 1e6 / float(steps["period"].median()),
+                    "recorded_tokens_per_s": found.tokens_per_step * 1e6 / float(steps["period"].median()),
                     "gap_p50_us": float(gaps.median()),
                     "gap_p90_us": float(np.percentile(gaps, 90)),
                     "gap_mean_us": float(gaps.mean()),
@@ -178,7 +191,8 @@ class Overview:
 
 
 def overview(table: pd.DataFrame) -> Overview:
-    """Sum up a table of reports."""
+    """Sum up a table of reports; those of a run that were configured or traced otherwise are a run of their own."""
+    table = table.assign(run=_runs_apart(table))
     read = table[table["device"].notna()].copy()
     read["log_period"] = -np.log(read["recorded_tokens_per_s"])
     read["of_run"] = read.groupby("run")["recorded_tokens_per_s"].transform("median")
@@ -194,6 +208,36 @@ def overview(table: pd.DataFrame) -> Overview:
     shown = ["report", "rank", "device", "recorded_tokens_per_s", "of_run", "z"]
     problems = table.loc[table["device"].isna(), ["report", "problem"]]
     return Overview(pd.DataFrame(runs), outliers[shown].reset_index(drop=True), problems.reset_index(drop=True))
+
+
+def _configuration(trace: Trace, within: str | None) -> str:
+    return printable(json.dumps(run_json.configuration(trace, within)))
+
+
+def _runs_apart(table: pd.DataFrame) -> list[str]:
+    """The run of each row, with what its configuration, class and tracing have that others of the run have not."""
+    names = table["run"].tolist()
+    facts = [
+        {"class": kind} | _object(text) | {"graph_trace": level}
+        for text, kind, level in zip(*(table[c] for c in ("configuration", "class", "graph_trace")), strict=True)
+    ]
+    read = np.flatnonzero(table["device"].notna())
+    for positions in table.iloc[read].groupby("run").indices.values():
+        rows = read[positions]
+        apart = [key for key in _APART if len({str(facts[i].get(key)) for i in rows}) > 1]
+        for i in rows:
+            known = {key: facts[i][key] for key in apart if facts[i].get(key) not in (None, "")}
+            words = [value if isinstance(value, str) else f"{key} {value}" for key, value in known.items()]
+            names[i] = " ".join([names[i], *dict.fromkeys(words)])
+    return names
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:  # cut short
+        found = {"configuration": text}
+    return dict(found)
 
 
 def _run_row(rows: pd.DataFrame, read: pd.DataFrame) -> dict[str, Any]:

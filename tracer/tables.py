@@ -16,9 +16,15 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Save = Callable[[pd.DataFrame], None]
 """What a command with a table calls once its table is known."""
 
+
+def _write_parquet(table: pd.DataFrame, path: Path) -> None:
+    with path.open("wb") as file:  # Arrow opens no path that is not UTF-8
+        table.to_parquet(file, index=False)
+
+
 _WRITERS: Final[dict[str, Callable[[pd.DataFrame, Path], None]]] = {
     ".csv": lambda table, path: table.to_csv(path, index=False),
-    ".parquet": lambda table, path: table.to_parquet(path, index=False),
+    ".parquet": _write_parquet,
 }
 
 

@@ -1,6 +1,7 @@
 """Budgets: what a file may say, and exact findings on hand-made traces and on the bundled recordings."""
 
 import math
+import re
 import tomllib
 from typing import Any
 
@@ -13,9 +14,11 @@ from tests.tracer.handmade import Script, decode_loop
 from tracer import Trace, read
 from tracer.analysis.budget import Budget, Limit, Line, Scope, parse, toml_string
 from tracer.analysis.budget_check import Finding, check_lines, fulfilled_budget, measure
+from tracer.analysis.gaps import gap_report
 from tracer.analysis.signature import compress
 from tracer.analysis.steps import Bounds
 from tracer.analysis.surplus import expand, surplus_position
+from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError, UsageError
 
 TOKENS = 6
@@ -348,3 +351,57 @@ def test_an_inserted_call_is_found(word: str, at: int) -> None:
     found = word[:at] + "s" + word[at:]
     position = surplus_position(list(found), list(found), "s", math.inf, word)
     assert found[:position] + found[position + 1 :] == word
+
+
+def test_the_causes_of_a_device_are_those_of_its_gaps() -> None:
+    """What the other device computes in a pipeline is a cause too, also where only one device is looked at."""
+    trace = read(SAMPLES / "llama-1.1b-sccc-sequential-cuda-c4096-p2048-x2")
+    table = gap_report(trace, find_steps(trace)).table
+    other = table.loc[table["device"] == 1, "other"].mean() / 1e3
+    assert other > 100
+    line = '[device.1]\ncauses_us.traced."other process/thread"'
+    (found,) = findings(trace, f"{line}.max = 1").values()
+    assert found.found == pytest.approx(other)
+
+
+def test_an_estimated_gap_is_judged_by_its_interval() -> None:
+    trace = read(LLAMA["sccc", "graph"])
+    del trace.metadata["run"]
+    estimate = gap_report(trace, find_steps(trace)).estimated
+    assert estimate is not None
+    text = "gap_us.untraced.p50.max = {}"
+    for most, verdict in ((estimate.low - 1, "broken"), (estimate.estimate, "not shown"), (estimate.high, "kept")):
+        (found,) = findings(trace, text.format(most)).values()
+        assert (found.verdict, found.interval) == (verdict, (estimate.low, estimate.high))
+    with pytest.raises(EmptyTraceError):
+        check_lines(trace, budget("gap_us.untraced.p90.max = 1000"))
+    assert "gap_us.untraced" not in fulfilled_budget(measure(trace, Scope()))
+
+
+def test_steps_that_compute_at_once_have_no_rate() -> None:
+    script = Script()
+    for token in range(5):
+        script.range("token", token * 1000, token * 1000 + 1000)
+        script.launch((token * 1000, token * 1000 + 50), (10_000, 15_000))
+    with pytest.raises(EmptyTraceError, match="no rate"):
+        check_lines(script.trace, budget("tokens_per_s.traced.min = 1"))
+    text = fulfilled_budget(measure(script.trace, Scope()))
+    assert "tokens_per_s" not in text
+    assert not broken(script.trace, text)
+
+
+def test_the_given_rate_wins_and_counts_steps_of_several_sequences() -> None:
+    trace = loop("sg").trace
+    rates = {"tokens_per_s": {"median": 8e6}, "steps_per_s": {"median": 2e6}}
+    trace.metadata["run"] = {"measured": rates}
+    (found,) = findings(trace, "tokens_per_s.untraced.min = 1", untraced_tokens_per_s=1e6).values()
+    assert found.found == pytest.approx(4e6)
+    (found,) = findings(trace, "tokens_per_s.traced.min = 1").values()
+    assert found.found == pytest.approx(4 * 1e6)  # a step each microsecond
+
+
+def test_what_must_be_known_of_the_steps_is_noted_once() -> None:
+    trace = read(SAMPLES / "llama-1.1b-sccc-sequential-cuda-c4096-p2048-x2" / "node")
+    check_lines(trace, budget("syncs.max = 100\n[device.0]\ngap_us.traced.p50.max = 1e6"))
+    (note,) = (note for note in trace.notes if "prefill" in note)
+    assert re.match("left out: 2 prefill", note)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tracer.handmade import decode_loop
+from tests.tracer.handmade import Script, decode_loop
 from tests.tracer.steady import recording, run_of, trace_of
 from tracer.analysis.compare import Run, compare
 from tracer.analysis.estimates import Estimate
@@ -70,6 +70,22 @@ def test_too_few_steps_show_nothing() -> None:
     assert set(found.kernels["verdict"]) == {""}
 
 
+def test_runs_whose_gaps_lie_between_other_steps_are_not_paired() -> None:
+    def grouped(*sizes: int) -> Run:
+        script, now = Script(), 0
+        for group, size in enumerate(sizes):
+            script.range(f"part {group}", now, now + size * 1000)
+            for _ in range(size):
+                script.range("token", now, now + 900)
+                script.launch((now + 10, now + 20), (now + 30, now + 800))
+                now += 1000
+        return Run.of(measure(script.trace, find_steps(script.trace), "grouped"))
+
+    found = compare(grouped(2, 2), grouped(3, 1))
+    assert not found.paired
+    assert found.speedup.estimate == 1
+
+
 def test_untraced_repeats_come_before_the_recorded_steps() -> None:
     def facts(*repeats: float) -> dict[str, object]:
         median = sorted(repeats)[len(repeats) // 2]
@@ -81,7 +97,8 @@ def test_untraced_repeats_come_before_the_recorded_steps() -> None:
     found = compare(base, other)
     assert (found.basis, found.unit) == ("untraced", "repeats")
     assert found.speedup.estimate == pytest.approx(2.0)
-    assert found.speedup.low == pytest.approx(2 * np.exp(-2.776 * 0.0025 * np.sqrt(2 / 3)), rel=1e-4)  # t of 4
+    half = 2.776 * 0.0025 * np.sqrt(2 / 3 * np.pi / 2)  # t of 4; medians err by √(π/2) more than means
+    assert found.speedup.low == pytest.approx(2 * np.exp(-half), rel=1e-4)
     assert (base.tokens_per_s("untraced"), other.tokens_per_s("untraced")) == (401_000, 802_000)
 
 
@@ -149,6 +166,22 @@ def test_noise_alone_makes_no_kernel_slower() -> None:
     kernels = compare(many(1), many(2)).kernels
     assert len(kernels) == 61
     assert (kernels["verdict"] != "").sum() <= 2
+
+
+def test_a_graph_of_half_the_work_is_not_called_faster() -> None:
+    def graphs(per_token: int) -> Run:
+        script = Script()
+        for token in range(12):
+            script.range("token", token * 1000, token * 1000 + 900)
+            for part in range(per_token):
+                at = token * 1000 + part * 400
+                script.graph((at + 10, at + 20), (at + 30, at + 30 + 700 // per_token))
+        return Run.of(measure(script.trace, find_steps(script.trace), "graphs"))
+
+    whole, halves = graphs(1), graphs(2)
+    (kernel,) = compare(whole, halves).kernels.to_dict("records")
+    assert (kernel["base_calls"], kernel["other_calls"], kernel["verdict"]) == (1, 2, "")
+    assert np.isnan(kernel["per_call_ratio"])
 
 
 def test_a_kernel_of_one_run_only_is_said_to_be() -> None:
@@ -228,3 +261,29 @@ def test_all_times_longer_by_a_factor_are_slower_by_it(periods: list[int], k: in
     assert found.speedup.estimate == pytest.approx(1 / k)
     assert found.speedup.low == pytest.approx(1 / k)
     assert found.total_speedup == pytest.approx(1 / k)
+
+
+def test_the_speedup_is_that_of_the_rates_which_are_shown() -> None:
+    facts = [
+        {"measured": {"tokens_per_s": {"median": m, "repeats": [m * 0.8, m, m * k]}}} for m, k in ((1e5, 1.6), (2e5, 1))
+    ]
+    base, other = (run_of([2000] * 20, run=each) for each in facts)
+    assert compare(base, other).speedup.estimate == pytest.approx(2.0)
+
+
+def test_a_rate_of_decode_is_not_that_of_steps_with_a_prefill() -> None:
+    rates = {"tokens_per_s": {"median": 1e6, "repeats": [1e6, 1.01e6]}, "steps_per_s": {"median": 1e6}}
+
+    def prompted(period: int) -> Run:
+        script = Script()
+        for step in range(8):
+            at = step * period
+            script.range("token" if step else "prefill", at, at + period - 10)
+            script.launch((at + 10, at + 20), (at + 30, at + period // 2))
+        trace = script.trace
+        trace.metadata["run"] = {"measured": rates}
+        return Run.of(measure(trace, find_steps(trace, phase="all"), "prompted"))
+
+    found = compare(prompted(2000), prompted(1000))
+    assert (found.basis, found.speedup.estimate) == ("traced", 2.0)
+    assert not found.base.recordings[0].corrected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -152,3 +153,31 @@ def test_bad_input_is_one_clear_line(arguments: list[object], message: str) -> N
     assert result.exit_code == 2
     assert message in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_what_a_reader_of_any_figure_must_know_is_said_once() -> None:
+    node = SAMPLES / "llama-1.1b-sccc-sequential-cuda-c4096-p2048-x2" / "node"
+    result = run(node, node.parent)
+    assert result.exit_code == 0, result.output
+    assert " ".join(result.output.split()).count("left out: 2 prefill step(s)") == 1
+
+
+def test_a_path_that_is_not_utf_8(tmp_path: Path) -> None:
+    base, other = written(tmp_path / "base", 2000), written(tmp_path / os.fsdecode(b"other\xff"), 1000)
+    result = run(base, other, "--table", tmp_path / "t.parquet")
+    assert result.exit_code == 0, result.output
+    assert "other?: faster" in result.stdout
+
+
+def test_rates_of_steps_beside_rates_of_several_sequences(tmp_path: Path) -> None:
+    rates = {"tokens_per_s": {"median": 4e6, "low": 3.9e6, "high": 4.1e6}, "steps_per_s": {"median": 1e6}}
+    base, other = (written(tmp_path / name, 1000, run={"measured": rates}) for name in "ab")
+    runs = as_json(base, other, "--untraced-tokens-per-s", "5e5", "--untraced-tokens-per-s", "1e6")["runs"]
+    assert [each["tokens_per_s"] for each in runs] == [2e6, 4e6]
+    budget = tmp_path / "b.toml"
+    budget.write_text("[base]\nrecording = 'a'\nmax_slowdown = 0.6")
+    checked = CliRunner().invoke(
+        main, ["check", str(other), "--budget", str(budget), "--untraced-tokens-per-s", "5e5", "--json"]
+    )
+    (line,) = json.loads(checked.stdout)["lines"]
+    assert line["found"] == pytest.approx(0.5)

@@ -327,6 +327,25 @@ def test_asked(recording):
     result.assert_outcomes(passed=2)
 
 
+def test_prefills_do_not_count_and_names_are_printable(pytester: pytest.Pytester) -> None:
+    result = ran(
+        pytester,
+        """
+@pytest.mark.sync_budget(copies=1)
+def test_it():
+    with Engine() as engine:
+        for _ in range(3):
+            with annotate("prefill"):
+                engine.step(9)
+            with annotate("token \\x1b[31mred"):
+                engine.step(2)
+""",
+    )
+    result.assert_outcomes(failed=1)
+    assert "copies     found 2 " in said(result)
+    assert "NVTX ranges token ?[31mred;" in said(result)
+
+
 def test_under_xdist(pytester: pytest.Pytester) -> None:
     body = """
 @pytest.mark.sync_budget(syncs=1)

@@ -185,3 +185,23 @@ def test_without_a_scheduler_or_dask_it_says_what_to_do(tmp_path: Path, monkeypa
     result = CliRunner().invoke(main, ["compare", str(tmp_path)])
     assert result.exit_code == 2
     assert "pip install 'intertoken[dask]'" in result.stderr
+
+
+def test_a_name_that_is_not_utf_8_can_be_written(tmp_path: Path) -> None:
+    path = report(tmp_path / os.fsdecode(b"caf\xe9") / "r")
+    table = table_of_reports(report_rows(path, tmp_path))
+    assert table["report"].tolist() == ["caf?/r"]
+    table.to_parquet(tmp_path / "t.parquet")
+
+
+def test_runs_of_other_strategies_are_no_outliers_of_each_other() -> None:
+    configured = [f'{{"strategy": "{name}"}}' for name in ["sccc"] * 6 + ["ggg"] * 2]
+    rates = [1000, 1001, 1002, 1003, 1004, 1005, 2000, 2001]
+    rows = [
+        {"report": str(i), "run": ".", "device": 0, "recorded_tokens_per_s": rate, "configuration": text}
+        for i, (rate, text) in enumerate(zip(rates, configured, strict=True))
+    ]
+    found = overview(table_of_reports([*rows, {"report": "broken", "run": ".", "problem": "damaged"}]))
+    assert len(found.outliers) == 0
+    assert found.runs.set_index("run")["reports"].to_dict() == {".": 1, ". sccc": 6, ". ggg": 2}
+    assert found.runs["unread"].sum() == 1

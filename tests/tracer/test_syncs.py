@@ -126,3 +126,14 @@ def test_compressing_loses_nothing(letters: str) -> None:
 def test_every_copy_before_a_launch_follows_exactly_one_strategy(letters: str) -> None:
     before = letters[: letters.rfind("g") + 1]
     assert sum(strategies_followed(letters).values()) == before.count("a") + before.count("c")
+
+
+def test_a_run_of_launches_ends_with_its_step() -> None:
+    script = Script()
+    for token in range(4):
+        script.range("token", token * 1000, token * 1000 + 900)
+        for kernel in range(3):
+            at = token * 1000 + kernel * 100
+            script.launch((at, at + 10), (at + 20, at + 90))
+    found = sync_report(script.trace, find_steps(script.trace))
+    assert (found.signature, found.signature_share, found.launches_per_token) == ("g", 1.0, 3)

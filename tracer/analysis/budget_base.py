@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracer.analysis.budget import Base, Limit, Line, Scope
-from tracer.analysis.budget_check import Finding, Verdict
+from tracer.analysis.budget_check import Finding, verdict_of
 from tracer.analysis.compare import Comparison
 from tracer.analysis.estimates import Estimate
 
@@ -33,5 +33,5 @@ def _finding(name: str, found: Estimate, most: float) -> Finding:
     line, excess = Line(Scope(), name, limit), limit.excess(found.estimate)
     if found.low is None or found.high is None:
         return Finding(line, found.estimate, "not shown", excess)
-    verdict: Verdict = "broken" if found.low > most else "kept" if found.high <= most else "not shown"
-    return Finding(line, found.estimate, verdict, excess, interval=(found.low, found.high))
+    interval = found.low, found.high
+    return Finding(line, found.estimate, verdict_of(limit, *interval), excess, interval=interval)

@@ -9,19 +9,19 @@ from functools import cached_property
 from typing import Final, Literal
 
 from tracer import run_json
-from tracer.analysis.budget import COUNTS, STATISTICS, TRACINGS, Budget, Line, Scope, toml_string
-from tracer.analysis.gaps import GapReport, gap_report
+from tracer.analysis.budget import COUNTS, STATISTICS, TRACINGS, Budget, Limit, Line, Scope, toml_string
+from tracer.analysis.distortion import Estimate
+from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.steps import ALL_STEPS, Bounds
 from tracer.analysis.surplus import Surplus, first_deviation, first_surplus
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import Steps, choose_steps
 from tracer.errors import EmptyTraceError, TraceError, UsageError, printable
-from tracer.schema import DEVICE_TABLES
 from tracer.trace import Trace
 
 Verdict = Literal["kept", "broken", "not shown"]
-"""`not shown`: it may be kept or broken, because the interval of a comparison holds the budget, or only a lower bound
-of the figure is known."""
+"""`not shown`: it may be kept or broken, because the figure's interval holds the bound, or only a lower bound of it is
+known."""
 
 HEADROOM: Final = 0.1
 """By which a written budget lets times and rates be worse than those found."""
@@ -37,7 +37,7 @@ class Finding:
         verdict: whether it is kept.
         excess: by how much a figure is above (positive) or below what is allowed; None for words.
         surplus: of a count or signature that is broken: the first call too many, if there is one.
-        interval: 95 % of a figure that comes from a comparison.
+        interval: 95 % of a figure that comes from a comparison, or that is an estimate.
     """
 
     line: Line
@@ -70,8 +70,8 @@ class Measured:
     @cached_property
     def gaps(self) -> GapReport:
         """Gap and causes as recorded."""
-        rate = self._given or run_json.steps_per_s(self.trace, self.scope.within)
-        return gap_report(_on_device(self.trace, self.scope.device), self.steps, rate)
+        rate = self._given or measured_rate(self.trace, self.steps, self.scope.within)
+        return gap_report(self.trace, self.steps, rate, device=self.scope.device)
 
     @cached_property
     def untraced_gaps(self) -> GapReport:
@@ -102,17 +102,31 @@ class Measured:
         if kind in ("class", "signature"):
             return self.syncs.strategy if kind == "class" else self.syncs.signature
         if kind == "tokens_per_s":
-            return self._untraced_rate() if rest[0] == "untraced" else 1e6 / self.gaps.period_us
+            return self._untraced_rate() if rest[0] == "untraced" else self._recorded_rate()
         tracing, which = rest
+        if estimate := self.estimate(name):
+            return estimate.estimate
         found = self.untraced_gaps if tracing == "untraced" else self.gaps
         if kind == "gap_us":
             return found.gap_us[which]
         return found.causes_us[which]
 
+    def estimate(self, name: str) -> Estimate | None:
+        """The estimate, with its interval, that a line's name means where nothing better is known."""
+        unknown = name == "gap_us.untraced.p50" and self.gaps.distortion is None
+        return self.gaps.estimated if unknown else None
+
+    def _recorded_rate(self) -> float:
+        if self.gaps.period_us <= 0:
+            raise EmptyTraceError(f"no rate: half of the {len(self.steps)} token steps compute too early")
+        return run_json.tokens_per_step(self.trace, self.scope.within) * 1e6 / self.gaps.period_us
+
     def _untraced_rate(self) -> float:
-        rate = run_json.tokens_per_s(self.trace, self.scope.within) or self._given
+        if self._given is not None:
+            return self._given * run_json.tokens_per_step(self.trace, self.scope.within)
+        rate = run_json.tokens_per_s(self.trace, self.scope.within) if self.steps.decode_alone else None
         if rate is None and self.gaps.warning is None:  # no profiler disturbed
-            rate = 1e6 / self.gaps.period_us
+            rate = self._recorded_rate()
         if rate is None:
             raise EmptyTraceError("tokens/s without a profiler are not known; --untraced-tokens-per-s tells them")
         return rate
@@ -133,7 +147,7 @@ def check_lines(
     trace: Trace, budget: Budget, within: str | None = None, bounds: Bounds = ALL_STEPS,
     untraced_tokens_per_s: float | None = None,
 ) -> list[Finding]:  # fmt: skip
-    """Each line of a budget beside what the recording has.
+    """Each line of a budget beside what the recording has; what must be known of its steps is added to its notes.
 
     Args:
         trace: the recording.
@@ -152,6 +166,7 @@ def check_lines(
         scope = replace(line.scope, within=within) if line.scope.within is None else line.scope
         if scope not in measured:
             measured[scope] = measure(trace, scope, bounds, untraced_tokens_per_s)
+            trace.notes += [note for note in measured[scope].steps.notes if note not in trace.notes]
         try:
             findings.append(judge(line, measured[scope], budget.signature(line.scope)))
         except KeyError:
@@ -171,6 +186,9 @@ def judge(line: Line, measured: Measured, signature: str | None) -> Finding:
             surplus = first_deviation(measured.trace, measured.syncs, signature)
         return Finding(line, found, "broken", surplus=surplus)
     excess = line.allowed.excess(float(found))
+    if estimate := measured.estimate(line.name):
+        interval = estimate.low, estimate.high
+        return Finding(line, found, verdict_of(line.allowed, *interval), excess, interval=interval)
     if not excess:
         least_only = ".untraced." in line.name and measured.untraced_is_least and math.isfinite(line.allowed.most)
         return Finding(line, found, "not shown" if least_only else "kept", excess)
@@ -178,6 +196,13 @@ def judge(line: Line, measured: Measured, signature: str | None) -> Finding:
     if excess > 0 and line.name in COUNTS:
         surplus = first_surplus(measured.trace, measured.syncs, COUNTS[line.name], line.allowed.most, signature)
     return Finding(line, found, "broken", excess, surplus)
+
+
+def verdict_of(limit: Limit, low: float, high: float) -> Verdict:
+    """A limit beside the interval of a figure: broken if all of it lies beyond, kept if all lies within."""
+    if low > limit.most or high < limit.least:
+        return "broken"
+    return "kept" if limit.least <= low and high <= limit.most else "not shown"
 
 
 def fulfilled_budget(measured: Measured) -> str:
@@ -198,7 +223,7 @@ def _measures(measured: Measured) -> Iterator[str]:
                 found = float(measured.figure(name))
             except TraceError:
                 continue
-            if name.startswith("gap_us.untraced") and measured.untraced_is_least:
+            if measured.estimate(name) or (name.startswith("gap_us.untraced") and measured.untraced_is_least):
                 continue
             yield _least(name, found) if name.startswith("tokens") else _most(name, found)
 
@@ -209,10 +234,3 @@ def _most(name: str, found: float) -> str:
 
 def _least(name: str, found: float) -> str:
     return f"{name}.min = {math.floor(found / (1 + HEADROOM) * 10) / 10:.10g}"
-
-
-def _on_device(trace: Trace, device: int | None) -> Trace:
-    """The trace with the activities of one device only."""
-    if device is None:
-        return trace
-    return trace.map_tables(lambda name, rows: rows[rows["device"] == device] if name in DEVICE_TABLES else rows)

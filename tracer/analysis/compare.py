@@ -34,6 +34,10 @@ Basis = Literal["untraced", "light", "traced"]
 
 _BASE, _OTHER = 0, 1  # seeds, so that runs which are not paired are resampled independently
 _TOTAL_DIFFERS: Final = 0.01
+_ONE_EACH: Final = (
+    "of one recording on a side, intervals are over its steps: what differs from process to process (clocks, memory "
+    "layout) is not in them; several recordings of each run, joined by commas, show that"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +84,7 @@ class Run:
         return Untraced(float(np.median(rates)), tuple(rates), given=all(rate.given for rate in known))
 
     def tokens_per_s(self, basis: Basis) -> float:
-        """The rate on that basis; recorded steps count as one token each, and of several recordings it is the median.
+        """The rate on that basis; of several recordings it is the median.
 
         Raises:
             UsageError: the untraced rate is unknown.
@@ -153,6 +157,8 @@ def compare(base: Run, other: Run, *, basis: Basis | None = None, force: bool = 
     notes += dict.fromkeys(text for pair in pairs for text in cautions(*pair))
     notes += _warnings([*base.recordings, *other.recordings])
     basis = best_basis([base, other]) if basis is None else basis
+    if basis != "untraced" and not _clusters(base, other):
+        notes.append(_ONE_EACH)
     paired = _paired(base, other)
     speedup, method, unit, units = _speedup(base, other, basis, paired)
     total = _time_per_token(base) / _time_per_token(other)
@@ -184,11 +190,11 @@ def compare(base: Run, other: Run, *, basis: Basis | None = None, force: bool = 
 
 
 def _warnings(recordings: Sequence[Recording]) -> list[str]:
-    """What the gaps of the recordings warn of, each warning once."""
+    """What is to be known of the recordings, their steps and their gaps, each warning once."""
     said: dict[str, list[str]] = {}
     for recording in recordings:
-        if recording.gaps.warning:
-            said.setdefault(recording.gaps.warning, []).append(recording.name)
+        for warning in filter(None, (*recording.notes, recording.gaps.warning)):
+            said.setdefault(warning, []).append(recording.name)
     return [f"{', '.join(dict.fromkeys(names))}: {warning}" for warning, names in said.items()]
 
 
@@ -201,9 +207,11 @@ def best_basis(runs: Sequence[Run]) -> Basis:
 
 
 def _paired(base: Run, other: Run) -> bool:
-    """Whether both are one recording of the same steps."""
-    mine, theirs = base.steps.index, other.steps.index
-    return len(base.recordings) == len(other.recordings) == 1 and mine.equals(theirs)
+    """Whether both are one recording of the same steps, of which the same are followed by another."""
+    if not len(base.recordings) == len(other.recordings) == 1:
+        return False
+    mine, theirs = (run.steps[["period", "gap"]].notna() for run in (base, other))
+    return mine.equals(theirs)
 
 
 def _clusters(base: Run, other: Run) -> bool:
@@ -216,7 +224,7 @@ def _speedup(base: Run, other: Run, basis: Basis, paired: bool) -> tuple[Estimat
         return _untraced_speedup(base, other)
     if _clusters(base, other):
         rates = [np.log([r.tokens_per_s for r in run.recordings]) for run in (base, other)]
-        return welch(*rates).exp(), "Welch's t over the recordings", "recordings", min(map(len, rates))
+        return welch(*rates, of_medians=True).exp(), "Welch's t over the recordings", "recordings", min(map(len, rates))
     periods = [_columns(run, ["period"]) for run in (base, other)]
     if paired:
         draws = medians(np.log(_complete(base, other, "period")) @ np.array([[1.0], [-1.0]]))
@@ -234,7 +242,7 @@ def _untraced_speedup(base: Run, other: Run) -> tuple[Estimate, str, str, int | 
     if mine is None or theirs is None:
         raise UsageError("an untraced rate is not known of every run; give --untraced-tokens-per-s for each")
     if len(mine.repeats) > 1 and len(theirs.repeats) > 1:
-        ratio = welch(np.log(mine.repeats), np.log(theirs.repeats))
+        ratio = welch(np.log(mine.repeats), np.log(theirs.repeats), of_medians=True)
         return (
             ratio.exp(),
             "Welch's t over the untraced repeats",
@@ -245,14 +253,14 @@ def _untraced_speedup(base: Run, other: Run) -> tuple[Estimate, str, str, int | 
     if mine.error is None or theirs.error is None:
         return ratio.exp(), "one untraced rate each, without repeats", "repeats", None
     within = Estimate(ratio.estimate, ratio.estimate, ratio.estimate).widened(hypot(mine.error, theirs.error))
-    return within.exp(), "the spread of the untraced rates", "repeats", None
+    return within.exp(), "the spread of the untraced rates, as if of five repeats", "repeats", None
 
 
 def _gap_difference(base: Run, other: Run, paired: bool) -> Estimate:
     """Difference of the median gaps."""
     if _clusters(base, other):
         gaps = [np.array([r.gaps.gap_us["p50"] for r in run.recordings]) for run in (base, other)]
-        return welch(*gaps)
+        return welch(*gaps, of_medians=True)
     if paired:
         both = medians(_complete(base, other, "gap"))
         draws = both.of(slice(1, 2)).minus(both.of(slice(0, 1)), paired=True)

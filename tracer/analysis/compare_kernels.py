@@ -7,10 +7,11 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy import stats
 
 from tracer.analysis.estimates import Draws, Floats, means
-from tracer.analysis.recorded import KERNEL, Recording
+from tracer.analysis.recorded import KERNEL, WHOLE_GRAPH, Recording
 
 FALSE_DISCOVERIES: Final = 0.05
 """Which share of the kernels that are called slower or faster may be so by chance."""
@@ -27,7 +28,8 @@ def compare_kernels(base: Sequence[Recording], other: Sequence[Recording], paire
     Intervals are of the one kernel (95 %). `p` is for the hypothesis that a call takes as long in both runs, adjusted
     over all kernels that both have by Benjamini and Hochberg's method (1995), which bounds the share of false
     discoveries; Holm's would bound the chance of a single one and miss most where there are hundreds. The steps of
-    several recordings are taken as one run's.
+    several recordings are taken as one run's. Whole graphs are one kernel, and a call of them is compared only where a
+    token launches as many in both runs: halves of a model are not faster than all of it.
 
     Returns:
         Columns name, blocks (class of the grid), base_calls and other_calls (per token), base_us and other_us (per
@@ -48,7 +50,8 @@ def compare_kernels(base: Sequence[Recording], other: Sequence[Recording], paire
     found[["difference_low", "difference_high"]] = [(e.low, e.high) for e in difference.intervals()]
     for side, calls_of in (("base", "base_calls"), ("other", "other_calls")):
         found[f"{side}_us_per_call"] = found[f"{side}_us"] / found[calls_of].where(found[calls_of] > 0)
-    found = found.join(_per_call(us, calls, paired))
+    same_graphs = found["name"].ne(WHOLE_GRAPH) | found["base_calls"].eq(found["other_calls"])
+    found = found.join(_per_call(us, calls, same_graphs.to_numpy(), paired))
     only = found["base_calls"].eq(0).map({True: "only in other", False: ""})
     found["verdict"] = found["verdict"].fillna(only.where(found["other_calls"] > 0, "only in base"))
     order = found["difference_us"].abs().sort_values(ascending=False, kind="stable").index
@@ -77,9 +80,9 @@ def _draws(values: Sequence[Floats], paired: bool) -> tuple[list[Draws], list[Dr
     return [side.of(slice(0, m)) for side in sides], [side.of(slice(m, 2 * m)) for side in sides]
 
 
-def _per_call(us: list[Draws], calls: list[Draws], paired: bool) -> pd.DataFrame:
-    """Ratio per call with interval, p and verdict of the kernels that each resample of both runs has; else nothing."""
-    shared = np.logical_and.reduce([(each.draws > 0).all(axis=0) for each in (*us, *calls)])
+def _per_call(us: list[Draws], calls: list[Draws], alike: NDArray[np.bool_], paired: bool) -> pd.DataFrame:
+    """Ratio per call with interval, p and verdict of those `alike` kernels that each resample of both runs has."""
+    shared = np.logical_and.reduce([(each.draws > 0).all(axis=0) for each in (*us, *calls)]) & alike
     base, other = (
         u.of(shared).log().minus(c.of(shared).log(), paired=True) for u, c in zip(us, calls, strict=True)
     )  # fmt: skip

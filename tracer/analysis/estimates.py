@@ -5,8 +5,10 @@ give intervals that are too narrow. Whole blocks are resampled instead, in a cir
 (Politis and Romano, "A circular block-resampling procedure for stationary data", 1992). The block length comes from
 the series itself (Politis and White, "Automatic block-length selection for the dependent bootstrap", Econometric
 Reviews 23, 2004, with the correction of Patton, Politis and White, 28, 2009). Percentile intervals of few blocks are
-too narrow; they are widened as Hesterberg proposes ("What teachers should know about the bootstrap", The American
-Statistician 69, 2015, section 4.1: expanded percentile interval).
+too narrow; they are widened by Hesterberg's factor ("What teachers should know about the bootstrap", The American
+Statistician 69, 2015, section 4.1: √((k+1)/k) · t / z of k degrees of freedom, here on the distance of the percentiles
+from the estimate, since the farthest tails of few values are not there). Blocks also cut the ties between neighbours:
+where a first-order autoregression sees more of them than the blocks keep, the draws are stretched (`dependence`).
 
 A run that was repeated is another matter: repeats are few and independent, and what differs between processes (memory
 layout, clocks) shows only between them. With fewer than ten units a bootstrap cannot reach the tails, so the interval
@@ -17,12 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import ceil, exp, log, sqrt
+from math import ceil, exp, log, pi, sqrt
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri, stdtr, stdtrit  # scipy.stats takes a second to import
+from scipy.special import ndtri, stdtr, stdtrit  # scipy.stats takes a second to import
 
 LEVEL: Final = 0.95
 POWER: Final = 0.80
@@ -32,6 +34,7 @@ FEWEST: Final = 4
 """Of fewer steps no interval is made: resampling one value only ever gives that value."""
 
 RESAMPLES: Final = 2000
+_MOST_TIED: Final = 0.97  # correlation of neighbours; a trend comes near to 1
 _CHUNK: Final = 2_000_000  # resampled values at a time, so that memory is bounded
 _SEED: Final = 20211
 
@@ -73,45 +76,58 @@ class Draws:
         estimates: (m,) of the data.
         draws: (RESAMPLES, m) of the resampled data.
         freedom: (m,) degrees of freedom, from the number of blocks; NaN where the steps are too few for an interval.
+        series: (n, m) what the statistic is of, as far as neighbours resemble each other in it; no rows where `draws`
+            are stretched already.
+        block: how many steps were resampled together.
     """
 
     estimates: Floats
     draws: Floats
     freedom: Floats
+    series: Floats
+    block: int
 
     def of(self, columns: slice | NDArray[np.bool_]) -> Draws:
         """Some of the series."""
-        return Draws(self.estimates[columns], self.draws[:, columns], self.freedom[columns])
+        estimates, draws, freedom = self.estimates[columns], self.draws[:, columns], self.freedom[columns]
+        return Draws(estimates, draws, freedom, self.series[:, columns], self.block)
+
+    def stretched(self) -> Draws:
+        """The same with draws as far from the estimates as the series' dependence asks for."""
+        draws = self.estimates + (self.draws - self.estimates) * dependence(self.series, self.block)
+        return Draws(self.estimates, draws, self.freedom, self.series[:0], self.block)
 
     def minus(self, other: Draws, *, paired: bool = False) -> Draws:
         """Their difference; not `paired` (drawn together), its degrees of freedom are Welch and Satterthwaite's."""
-        estimates, draws = self.estimates - other.estimates, self.draws - other.draws
-        least = np.minimum(self.freedom, other.freedom)
+        estimates, least = self.estimates - other.estimates, np.minimum(self.freedom, other.freedom)
         if paired:
-            return Draws(estimates, draws, least)
-        mine, theirs = self.draws.var(axis=0), other.draws.var(axis=0)
-        weight = mine**2 / self.freedom + theirs**2 / other.freedom
-        return Draws(estimates, draws, np.divide((mine + theirs) ** 2, weight, out=least, where=weight > 0))
+            series = self.series - other.series
+            return Draws(estimates, self.draws - other.draws, least, series, self.block)
+        mine, theirs = self.stretched(), other.stretched()
+        variances = mine.draws.var(axis=0), theirs.draws.var(axis=0)
+        weight = variances[0] ** 2 / self.freedom + variances[1] ** 2 / other.freedom
+        freedom = np.divide(sum(variances) ** 2, weight, out=least, where=weight > 0)
+        return Draws(estimates, mine.draws - theirs.draws, freedom, mine.series, self.block)
 
     def log(self) -> Draws:
         """The logarithm of a positive statistic."""
-        return Draws(np.log(self.estimates), np.log(self.draws), self.freedom)
+        series = self.series / self.estimates
+        return Draws(np.log(self.estimates), np.log(self.draws), self.freedom, series, self.block)
 
     def intervals(self) -> list[Estimate]:
-        """An estimate per series, with Hesterberg's expanded percentile interval, or none of too few steps."""
-        tails = ndtr(-np.sqrt((self.freedom + 1) / self.freedom) * _quantile(self.freedom))
+        """An estimate per series with its expanded percentile interval (see the module), or none of too few steps."""
+        bounds = np.quantile(self.stretched().draws, ((1 - LEVEL) / 2, (1 + LEVEL) / 2), axis=0)
+        wider = np.sqrt((self.freedom + 1) / self.freedom) * _quantile(self.freedom) / ndtri((1 + LEVEL) / 2)
+        low = self.estimates + np.minimum(bounds[0] - self.estimates, 0) * wider
+        high = self.estimates + np.maximum(bounds[1] - self.estimates, 0) * wider
         return [
-            self._interval(column, float(tail)) if tail > 0 else Estimate(float(self.estimates[column]))
-            for column, tail in enumerate(tails)
+            Estimate(*map(float, each)) if each[1] == each[1] else Estimate(float(each[0]))
+            for each in zip(self.estimates, low, high, strict=True)
         ]
-
-    def _interval(self, column: int, tail: float) -> Estimate:
-        estimate, bounds = float(self.estimates[column]), np.quantile(self.draws[:, column], (tail, 1 - tail))
-        return Estimate(estimate, min(float(bounds[0]), estimate), max(float(bounds[1]), estimate))
 
     def p_values(self) -> Floats:
         """Two-sided, for the hypothesis that the statistic is 0: its t with the bootstrap's standard error."""
-        error = self.draws.std(axis=0)
+        error = self.stretched().draws.std(axis=0)
         t = np.divide(np.abs(self.estimates), error, out=np.full(len(error), np.inf), where=error > 0)
         nothing = (self.estimates == 0) | np.isnan(self.freedom)
         return np.asarray(np.where(nothing, 1.0, 2 * stdtr(self.freedom, -t)))
@@ -133,10 +149,15 @@ def means(values: Floats, seed: int = 0) -> Draws:
     return _draws(values, values.mean(axis=0), seed, resampled)
 
 
-def welch(base: Floats, other: Floats) -> Estimate:
-    """other's mean minus base's, of at least two independent values each, with Welch's 95 % interval."""
-    parts = [values.var(ddof=1) / len(values) for values in (base, other)]
-    difference, variance = float(other.mean() - base.mean()), sum(parts)
+def welch(base: Floats, other: Floats, *, of_medians: bool = False) -> Estimate:
+    """other's mean minus base's, of at least two independent values each, with Welch's 95 % interval.
+
+    `of_medians` gives the difference of the medians; the interval is √(π/2) times as wide, by which the median of many
+    normal values errs more than their mean; of few it errs less.
+    """
+    parts = [values.var(ddof=1) / len(values) * (pi / 2 if of_medians else 1) for values in (base, other)]
+    middle = np.median if of_medians else np.mean
+    difference, variance = float(middle(other) - middle(base)), sum(parts)
     if variance == 0:
         return Estimate(difference, difference, difference)
     freedom = variance**2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (base, other), strict=True))
@@ -187,11 +208,37 @@ def block_length(series: Floats) -> int:
     return int(np.clip(ceil((2 * g**2 * n / (4 / 3 * spectral**2)) ** (1 / 3)), 1, most))
 
 
+def dependence(series: Floats, block: int) -> Floats:
+    """By how much the error of each column's mean exceeds what resampling in circular blocks shows; at least 1.
+
+    With R(k) the circular autocovariances, blocks of b steps show the long-run variance Σ (1 - |k|/b) R(k), |k| < b,
+    too little where ties reach farther or the steps are few; a first-order autoregression has R(0) (1 + ρ) / (1 - ρ).
+    Its ρ is corrected for few steps, which make it look smaller, by (1 + 3ρ) / n (Kendall, Biometrika 41, 1954).
+
+    Args:
+        series: (n, m) values; of fewer than `FEWEST` rows nothing is said.
+        block: b.
+    """
+    n, m = series.shape
+    centred = series - series.mean(axis=0) if n else series
+    square = (centred**2).sum(axis=0)
+    known = square > 0
+    if n < FEWEST or not known.any():
+        return np.ones(m)
+    correlation = np.divide((centred[1:] * centred[:-1]).sum(axis=0), square, out=np.zeros(m), where=known)
+    rho = np.clip(correlation + (1 + 3 * correlation) / n, 0, _MOST_TIED)
+    in_blocks = square + 2 * sum(
+        (1 - lag / block) * (centred * np.roll(centred, lag, axis=0)).sum(axis=0) for lag in range(1, block)
+    )
+    ratio = np.divide(square * (1 + rho) / (1 - rho), in_blocks, out=np.ones(m), where=in_blocks > 0)
+    return np.asarray(np.sqrt(np.maximum(ratio, 1)))
+
+
 def _draws(values: Floats, estimates: Floats, seed: int, resampled: _Statistic) -> Draws:
     block = max(block_length(column) for column in _leading(values))
     parts = [resampled(rows) for rows in _blocks(len(values), block, np.random.default_rng(_SEED + seed))]
     freedom = max(len(values) / block - 1, 1.0) if len(values) >= FEWEST else np.nan
-    return Draws(estimates, np.concatenate(parts), np.full(values.shape[1], freedom))
+    return Draws(estimates, np.concatenate(parts), np.full(values.shape[1], freedom), values, block)
 
 
 def _leading(values: Floats) -> Iterator[Floats]:

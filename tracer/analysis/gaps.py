@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer import run_json
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS, split_windows
 from tracer.analysis.distortion import Estimate, estimate_of
 from tracer.analysis.tokens import Steps, step_compute, step_spans
@@ -89,7 +90,9 @@ class GapReport:
         return replace(self, gap_us=self.untraced_gap_us, causes_us=causes, parts_us=parts, warning=warning)
 
 
-def gap_report(trace: Trace, steps: Steps, untraced_tokens_per_s: float | None = None) -> GapReport:
+def gap_report(
+    trace: Trace, steps: Steps, untraced_tokens_per_s: float | None = None, *, device: int | None = None
+) -> GapReport:
     """Measure the gaps between the steps and split them by cause.
 
     Args:
@@ -97,12 +100,18 @@ def gap_report(trace: Trace, steps: Steps, untraced_tokens_per_s: float | None =
         steps: its token steps.
         untraced_tokens_per_s: token steps per second without a profiler, from the engine's own benchmark or from
             run.json. It gives distortion and untraced gap; `gap_us` stays as traced.
+        device: only the gaps of this one.
 
     Raises:
         EmptyTraceError: no two steps of one group follow each other on a device.
     """
     compute = step_compute(trace, steps)
     table = gap_table(trace, steps, compute)
+    if device is not None:
+        compute = compute[compute["device"] == device]
+        table = table[table["device"] == device].reset_index(drop=True)
+        if not len(table):
+            raise EmptyTraceError(f"no gap on device {device}")
     if not len(table):
         raise EmptyTraceError(f"no gap: {len(steps)} token step(s), none followed by another with kernels of its own")
     period_us = float((table["next_start"] - table["this_start"]).median() / 1e3)
@@ -126,6 +135,11 @@ def gap_report(trace: Trace, steps: Steps, untraced_tokens_per_s: float | None =
         estimated=estimated,
         warning=None if is_light else _warning(untraced, level),
     )
+
+
+def measured_rate(trace: Trace, steps: Steps, within: str | None = None) -> float | None:
+    """The untraced rate of the steps by run.json, which measures decode; None where it does not tell."""
+    return run_json.steps_per_s(trace, within) if steps.decode_alone else None
 
 
 def gap_table(trace: Trace, steps: Steps, compute: pd.DataFrame) -> pd.DataFrame:

@@ -63,6 +63,11 @@ class Steps:
         return len(self.table)
 
     @property
+    def decode_alone(self) -> bool:
+        """Whether none is a prefill, so that rates of decode are theirs."""
+        return not (self.table["phase"] == PREFILL).any()
+
+    @property
     def notes(self) -> list[str]:
         """What a reader of any figure over these steps must know."""
         notes = []
@@ -71,7 +76,7 @@ class Steps:
                 f"the token steps are uncertain (confidence {self.confidence:.2f}): {self.detail}; "
                 "--pattern names what begins a step, --range where to look"
             )
-        if self.prefills and not (self.table["phase"] == PREFILL).any():
+        if self.prefills and self.decode_alone:
             notes.append(f"left out: {self.prefills} prefill step(s); --phase prefill or all has them")
         return notes
 

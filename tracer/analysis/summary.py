@@ -7,7 +7,7 @@ from typing import Any
 
 from tracer import run_json
 from tracer.analysis.distortion import Estimate
-from tracer.analysis.gaps import GapReport, gap_report
+from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps
 from tracer.errors import TraceError
@@ -73,7 +73,7 @@ def summarise(trace: Trace, name: str, within: str | None = None, bounds: Bounds
     except TraceError as problem:
         facts["problem"] = str(problem)
     try:
-        facts |= _gap_facts(gap_report(trace, steps, run_json.steps_per_s(trace, within)))
+        facts |= _gap_facts(gap_report(trace, steps, measured_rate(trace, steps, within)))
     except TraceError as problem:
         facts["problem"] = str(problem)
     return Summary(name, **facts)

@@ -84,6 +84,8 @@ def sync_report(trace: Trace, steps: Steps) -> SyncReport:
     calls["shown"] = blocking_pairs(calls)
     calls["at"] = at
     calls = calls[at >= 0].reset_index(drop=True)
+    leads = ~calls.duplicated(["at", "process", "thread"]) & (calls["shown"] == "") & (calls["letter"] == LAUNCH)
+    calls.loc[leads, "shown"] = LAUNCH  # a run of launches does not reach into the next step
     calls["step"] = steps.table["step"].to_numpy()[calls["at"]]
     if not len(calls):
         raise EmptyTraceError(f"no CUDA API call lies inside a token step; {was_traced('the API', trace)}")

@@ -107,8 +107,9 @@ def _told_apart(trace: Trace, steps: Steps) -> Steps:
 
 
 def marked_steps(trace: Trace) -> Steps | None:
-    """The steps that NVTX ranges mark, also of a trace without kernels; None if none do."""
-    return _nvtx_steps(trace, None, None)
+    """The steps that NVTX ranges mark, of decode if there are any, also of a trace without kernels; None if none do."""
+    steps = _nvtx_steps(trace, None, None)
+    return None if steps is None else _told_apart(trace, steps).of_phase(None)
 
 
 def was_traced(what: str, trace: Trace) -> str:

@@ -56,14 +56,14 @@ def read(path: Path, *, whole: bool = False) -> Trace:
 
 
 def _load(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
-    with pq.ParquetFile(file) as parquet:
+    with file.open("rb") as opened, pq.ParquetFile(opened) as parquet:  # Arrow opens no path that is not UTF-8
         metadata, schema = parquet.metadata, parquet.schema_arrow
     columns, most = wanted(schema, name, left_out), _MOST_RATIO * file.stat().st_size
     _check_size(metadata, columns, most)
     texts = [column for column in columns if not is_number(schema.field(column).type)]
 
     def read(columns: list[str]) -> pa.Table:
-        with pq.ParquetFile(file, metadata=metadata, read_dictionary=texts) as parquet:
+        with file.open("rb") as opened, pq.ParquetFile(opened, metadata=metadata, read_dictionary=texts) as parquet:
             return parquet.read(columns=columns, use_threads=False)
 
     if metadata.num_rows < _FEW_ROWS:
@@ -123,11 +123,12 @@ def _write_table(table: pa.Table, file: Path) -> None:
     others = [c for c in table.column_names if c not in delta]
     # What has no NULL says so: it is read a quarter faster.
     known = pa.schema([field.with_nullable(table[field.name].null_count > 0) for field in table.schema])
-    pq.write_table(
-        table.cast(known), file, compression="zstd", compression_level=9, use_dictionary=others,
-        column_encoding=delta or None, write_statistics=False, store_schema=False,
-        row_group_size=max(1, len(table)),  # in one piece, which is read without copying
-    )  # fmt: skip
+    with file.open("wb") as opened:
+        pq.write_table(
+            table.cast(known), opened, compression="zstd", compression_level=9, use_dictionary=others,
+            column_encoding=delta or None, write_statistics=False, store_schema=False,
+            row_group_size=max(1, len(table)),  # in one piece, which is read without copying
+        )  # fmt: skip
 
 
 def _read_run(file: Path) -> dict[str, Any]:
