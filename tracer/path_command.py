@@ -80,7 +80,7 @@ def _show(facts: dict[str, Any]) -> None:
         {
             "position": str(row["position"]),
             "name": row["name"],
-            "letter": row["letter"],
+            "does": f"{row['letter']} {row['sync']}" if row["sync"] > 0 else row["letter"],
             "on_path": number(row["on_path_us"], 2),
             "slack": "none waits for it" if row["slack_us"] is None else number(row["slack_us"], 2),
             "verdict": row["verdict"],
@@ -88,6 +88,6 @@ def _show(facts: dict[str, Any]) -> None:
         for row in facts["calls"]
     ]
     headings = {
-        "position": "#", "name": "call", "letter": "", "on_path": "on the path, µs", "slack": "slack, µs", "verdict": ""
+        "position": "#", "name": "call", "does": "", "on_path": "on the path, µs", "slack": "slack, µs", "verdict": ""
     }  # fmt: skip
     report.show_table(rows, headings)

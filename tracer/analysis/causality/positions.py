@@ -9,6 +9,7 @@ import pandas as pd
 
 from tracer.analysis.calls import SYNC
 from tracer.analysis.causality.dag import NEVER
+from tracer.schema import MISSING
 
 _NONE: Final = 100  # ns a step on the path, below which a call costs nothing that could be seen
 
@@ -23,8 +24,9 @@ def by_position(calls: pd.DataFrame) -> pd.DataFrame:
         calls: as `paths.call_slack` gives them.
 
     Returns:
-        Columns position, name, letter, steps (that have it), on_path_us and slack_us (medians; slack is None where
-        nothing ever waits for the call), verdict ("" for what is on the path).
+        Columns position, name, letter, sync (1, 2, ... among the syncs, MISSING for other calls), steps (that have
+        it), on_path_us and slack_us (medians; slack is None where nothing ever waits for the call), verdict ("" for
+        what is on the path).
     """
     steps = calls["step"].nunique()
     groups = calls.groupby("position")
@@ -36,8 +38,10 @@ def by_position(calls: pd.DataFrame) -> pd.DataFrame:
         slack_us=("slack_ns", "median"),
     ).reset_index()
     table = table[table["steps"] * 2 >= steps].reset_index(drop=True)
+    is_sync = table["letter"] == SYNC
+    table.insert(3, "sync", is_sync.cumsum().where(is_sync, MISSING))
     beside = (table["on_path_us"] < _NONE) & (table["slack_us"] > 0)
-    table["verdict"] = np.where(beside, np.where(table["letter"] == SYNC, BESIDE_SYNC, BESIDE), "")
+    table["verdict"] = np.where(beside, np.where(is_sync, BESIDE_SYNC, BESIDE), "")
     table["on_path_us"] /= 1e3
     table["slack_us"] = (table["slack_us"] / 1e3).astype(object).where(table["slack_us"] < NEVER / 2, None)
     return table
