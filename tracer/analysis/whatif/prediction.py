@@ -146,7 +146,8 @@ def _speedup(before: Ints, after: Ints, least: Ints, factor: float, doubt: float
     random = np.random.default_rng(0)
     chosen = np.linspace(0, len(before) - 1, min(len(before), _MOST_STEPS)).astype(np.int64)
     sample = chosen[random.integers(0, len(chosen), (_RESAMPLES, len(chosen)))]
-    ratios = np.median(before[sample], axis=1) / np.maximum(np.median(after[sample], axis=1), 1)
+    resampled = [np.maximum(np.median(periods[sample], axis=1), 1) for periods in (before, after)]
+    ratios = resampled[0] / resampled[1]
     low, high = np.quantile(ratios / estimate, [0.025, 0.975])
     models = [other, estimate, *(_off_by(estimate, share) for share in (1 / factor, factor))]
     least_speedup, most_speedup = min(models) * min(float(low), 1.0), max(models) * max(float(high), 1.0)
