@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, reject, settings
-from hypothesis import strategies as st
 
 from tests.recordings import SAMPLES
 from tests.tracer.handmade import Script
 from tests.tracer.machine import KERNEL, SAMPLING, Machine, recorded
 from tests.tracer.test_causality import programs
 from tracer import Trace, read
-from tracer.analysis.causality.paths import Causality, StepEnds, call_slack, critical_path
-from tracer.analysis.causality.positions import BESIDE_SYNC, by_position
+from tracer.analysis.causality.paths import Causality
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.edits import (
@@ -32,10 +27,7 @@ from tracer.analysis.whatif.edits import (
 )
 from tracer.analysis.whatif.needed import ORDERS, READS, REUSES, needed_syncs
 from tracer.analysis.whatif.prediction import Prediction, predict
-from tracer.analysis.whatif.streams import Concurrent, Kernel, assign, makespan
-from tracer.cli import main
 from tracer.errors import EmptyTraceError, TraceError, UnsafePlanError, UsageError
-from tracer.graph_json import read_graph
 
 LADDER = ["saaas", "aaas", "aaag", "ggg"]
 
@@ -333,47 +325,6 @@ def test_eager_launches_become_one_graph() -> None:
         predicted(recorded("aaag"), OneGraph())
 
 
-def test_kernels_together_share_the_device() -> None:
-    """Two kernels of 100 ns latency and 100 ns of work: those that each need all of the device follow each other."""
-
-    def kernel(demand: float, *after: int, late: float = 0) -> Kernel:
-        return Kernel(100, 100, demand, late, after)
-
-    whole, half = kernel(1), kernel(0.5)
-    assert makespan([whole, whole], [0, 0]) == pytest.approx(400)
-    assert makespan([whole, whole], [0, 1]) == pytest.approx(100 + 200)
-    assert makespan([half, half], [0, 1]) == pytest.approx(200)
-    assert makespan([whole, whole, kernel(1, 0, 1, late=30)], [0, 1, 0]) == pytest.approx(300 + 30 + 200)
-    assert makespan([whole, kernel(1, 0, late=30)], [0, 0]) == pytest.approx(400)
-
-
-def test_branches_get_streams_and_joins_give_them_back() -> None:
-    """Two layers of norm -> q, k, v -> attention."""
-
-    def kernel(*after: int) -> Kernel:
-        return Kernel(1, 1, 1, 0, after)
-
-    layer = [kernel(), kernel(0), kernel(0), kernel(0), kernel(1, 2, 3), kernel(4), kernel(5), kernel(5), kernel(5)]
-    found = assign([*layer, kernel(6, 7, 8)], 4)
-    assert len(set(found)) == 3
-    assert len({found[i] for i in (1, 2, 3)}) == len({found[i] for i in (6, 7, 8)}) == 3
-    assert set(assign([*layer, kernel(6, 7, 8)], 2)) == {0, 1}
-    assert set(assign(layer, 1)) == {0}
-
-
-@given(st.data())
-@settings(max_examples=50, deadline=None)
-def test_more_streams_without_costs_are_never_slower_than_one(data: st.DataObject) -> None:
-    sizes, demands = st.integers(0, 1000), st.floats(0.01, 1)
-    kernels = []
-    for i in range(data.draw(st.integers(1, 12))):
-        after = data.draw(st.sets(st.integers(0, i - 1))) if i else set()
-        kernels.append(Kernel(data.draw(sizes), data.draw(sizes), data.draw(demands), 0, tuple(sorted(after))))
-    alone = makespan(kernels, [0] * len(kernels))
-    assert alone == pytest.approx(sum(k.latency_ns + k.work_ns for k in kernels), rel=1e-6)
-    assert makespan(kernels, assign(kernels, 4)) <= alone * (1 + 1e-6) + 1e-2
-
-
 def test_bad_strategies_are_named() -> None:
     with pytest.raises(UsageError, match="no prediction for strategy 'sccc'; there are saaas, aaas, aaag, ggg"):
         predicted(recorded("aaag"), Strategy("sccc"))
@@ -392,119 +343,3 @@ def test_an_untraced_rate_takes_the_profilers_part_out_of_the_host() -> None:
         predicted(trace, Strategy("aaag"), untraced=1e9 / KERNEL)
     with pytest.raises(TraceError, match="that figure is of another run"):
         predicted(trace, Strategy("aaag"), untraced=1e9 / base / 2)
-
-
-# What was measured: sample_traces, benchmarks/results.
-
-
-def rate(name: str) -> float:
-    run = json.loads((SAMPLES / name / "run.json").read_text())
-    return float(run["measured"]["tokens_per_s"]["median"])
-
-
-def test_the_ladder_of_the_h200_is_predicted_from_sccc() -> None:
-    """Tokens/s within 2 % (the median within 0.5 %), and the order as measured."""
-    base = "llama-1.1b-sccc-sequential-cuda"
-    trace = read(SAMPLES / base)
-    causality, steps = Causality.of(trace), find_steps(trace)
-    found = [predict(causality, steps, [Strategy(name)]) for name in LADDER]
-    errors = []
-    for prediction, name in zip(found, LADDER, strict=True):
-        measured = rate(base.replace("sccc", name))
-        errors.append(abs(prediction.tokens_per_s / measured - 1))
-        assert prediction.speedup.low < measured / rate(base) < prediction.speedup.high
-    assert max(errors) < 0.02
-    assert np.median(errors) < 0.005
-    rates = [prediction.tokens_per_s for prediction in found]
-    assert rates == sorted(rates)
-
-
-@pytest.mark.parametrize("strategy", ["sccc", "saaas", "aaas", "aaag", "ggg"])
-def test_branches_are_predicted_from_one_stream(strategy: str) -> None:
-    name = f"llama-1.1b-{strategy}-sequential-cuda"
-    trace, node = read(SAMPLES / name), read(SAMPLES / name / "node")
-    edit = Concurrent(read_graph(SAMPLES / name / "graph.json"), node, find_steps(node))
-    measured = rate(name.replace("sequential", "branches"))
-    assert predicted(trace, edit).tokens_per_s == pytest.approx(measured, rel=0.02)
-    assert predicted(trace, edit).speedup.estimate > 1
-
-
-@pytest.mark.parametrize("level", ["graph", "node"])
-def test_saaas_of_llama_cpp_is_predicted_from_a_traced_recording(level: str) -> None:
-    """Measured without a profiler: +1.4 %."""
-    found = predicted(read(SAMPLES / f"llama1b-sccc-{level}"), Strategy("saaas"), untraced=748.7)
-    assert found.speedup.estimate == pytest.approx(759.5 / 748.7, abs=0.01)
-    assert found.speedup.estimate > 1.002
-    assert found.base_tokens_per_s == pytest.approx(748.7)
-
-
-def test_a_sync_of_a_cupy_loop_is_beside_the_path_and_costs_nothing() -> None:
-    """Measured without a profiler: 0.9996 [0.9989, 1.0006]."""
-    trace = read(SAMPLES / "cupy-sync-beside")
-    causality, steps = Causality.of(trace), find_steps(trace)
-    ends = StepEnds.of(causality, steps)
-    table = by_position(call_slack(causality, ends, critical_path(causality, ends), steps))
-    sync = table[table["letter"] == "s"].iloc[0]
-    assert (sync["on_path_us"], sync["verdict"]) == (0, BESIDE_SYNC)
-    assert 190 < sync["slack_us"] < 240
-    found = predict(causality, steps, [WithoutSyncs((1,))])
-    assert found.speedup.estimate == pytest.approx(1, abs=1e-4)
-    assert found.base_gap_us["p50"] == pytest.approx(30, abs=0.5)  # the period less the graph's time
-
-
-def test_a_prediction_is_not_corrected_again() -> None:
-    found = predicted(read(SAMPLES / "llama1b-sccc-graph"), Strategy("saaas"))
-    again = predicted(found.trace)
-    assert again.base_gap_us == pytest.approx(found.gap_us)
-    assert again.base_period_us == pytest.approx(found.period_us)
-
-
-def run(*arguments: object) -> object:
-    return CliRunner().invoke(main, ["whatif", *map(str, arguments)])
-
-
-def test_the_command_prints_a_table_and_json(tmp_path) -> None:
-    name = SAMPLES / "llama1b-sccc-graph"
-    text = run(name, "--without-syncs")
-    assert text.exit_code == 0
-    assert "sync 13 stays: the host reads what the copy before it brought" in text.output
-    facts = json.loads(run(name, "--sync", "saaas,aaag", "--json").stdout)
-    assert facts["schema"] == "intertoken.whatif/1"
-    assert facts["edit"] == "saaas"
-    assert set(facts["speedup"]) == {"estimate", "low", "high"}
-    assert [p["edit"] for p in facts["predictions"]] == ["saaas", "aaag"]
-    assert facts["gap_us"]["p50"] < facts["recorded"]["gap_us"]["p50"]
-    out = tmp_path / "new.sqlite"
-    assert run(name, "--sync", "aaag", "-o", out).exit_code == 0
-    assert gap_report(*with_steps(read(out))).gap_us["p50"] < 60
-    again = run(name, "--sync", "aaag", "-o", out)
-    assert again.exit_code == 2
-    assert "exists already" in again.output
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([], "nothing is different"),
-        (["--without-sync", "13"], "llama1b-sccc-graph: sync 13 cannot go: the host reads"),
-        (["--without-sync", "x"], "not a list of positions"),
-        (["--scale-kernels", "a"], "is not REGEX=FACTOR"),
-        (["--scale-kernels", "a=-1"], "is not REGEX=FACTOR"),
-        (["--scale-host", "nan"], "nan is no number"),
-        (["--sync-latency-us", "nan"], "nan is no number"),
-        (["--concurrent"], "has no graph.json"),
-        (["--sync", "saaas,aaag", "-o", "x.sqlite"], "-o takes one prediction"),
-        (["--graph"], "nothing to put into a graph"),
-    ],
-)
-def test_bad_use_is_one_line(options: list[str], message: str) -> None:
-    found = run(SAMPLES / "llama1b-sccc-graph", *options)
-    assert found.exit_code == 2
-    assert message in found.output
-
-
-def test_the_path_command() -> None:
-    found = CliRunner().invoke(main, ["path", str(SAMPLES / "llama1b-sccc-graph")])
-    assert found.exit_code == 0
-    assert "critical path of a token: 1,439.4 µs" in found.output
-    assert "costs nothing: beside the path" in found.output
