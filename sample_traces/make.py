@@ -93,7 +93,7 @@ def idle(directory: Path, target: Path) -> None:
         "machine": MACHINE,
         "created": "2026-11-21",
     }
-    tracer.write(trace, target / "cupy-sync-beside")
+    tracer.write(trace, target / "sync-beside")
 
 
 def main(exports: Path, runs: Path | None = None, idle_syncs: Path | None = None) -> None:

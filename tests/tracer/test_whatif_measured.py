@@ -65,7 +65,7 @@ def test_saaas_of_llama_cpp_is_predicted_from_a_traced_recording(level: str) -> 
 
 def test_a_sync_of_a_cupy_loop_is_beside_the_path_and_costs_nothing() -> None:
     """Measured without a profiler: 0.9996 [0.9989, 1.0006]."""
-    trace = read(SAMPLES / "cupy-sync-beside")
+    trace = read(SAMPLES / "sync-beside")
     causality, steps = Causality.of(trace), find_steps(trace)
     ends = StepEnds.of(causality, steps)
     table = by_position(call_slack(causality, ends, critical_path(causality, ends), steps))
