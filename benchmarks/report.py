@@ -174,11 +174,14 @@ def predictions(found: dict[str, Any]) -> Iterator[str]:
         f"What `intertoken whatif` predicts from one recording, and what was measured: {total['predictions']} "
         f"speed-ups, median error {total['median_error_percent']} %, {total['inside_interval']} inside their interval; "
         f"wrong in sign: {wrong}. *ladder*: other strategies from a recording of `sccc`; *branches*: several streams "
-        "from a recording of one (constants fitted to llama-1.1b, checked on the others); *eager*: one graph launch "
-        "with early starts from a recording of single launches (its constants fitted to these very runs); *sync*: "
-        "without a sync beside the critical path, and without an idle one on it. llama.cpp, eager and sync are "
+        "from a recording of one; *eager*: one graph launch with early starts from a recording of single launches; "
+        "*sync*: without a sync beside the critical path, and without an idle one on it. llama.cpp, eager and sync are "
         "recordings made under a profiler, the rest light passes. *sample*: recordings of `sample_traces/`; the others "
-        "were measured in one call."
+        "were measured in one call, at the commit above; later code predicts.\n\n"
+        "**How independent this is**: only the estimates of *ladder* are, which was recorded after that part of the "
+        "model was made. With the rows in view were chosen: for *branches* the form of the model and its constants, for "
+        "*eager* its constants, for *sample ladder* how much host code goes with a call, for *llama.cpp* and *sync* that "
+        "a profiler lengthens what lies between activities of different calls, and the width of all intervals."
     )
     yield table(
         ["kind", "predictions", "median error, %", "largest, %", "inside the interval"],

@@ -28,7 +28,8 @@ LEAST_VANISHING: Final = 0.5
 DOUBT: Final = 1.25
 DOUBT_TRACED: Final = 2.25
 """By which factor the time saved may be off, from a light pass and from a recording made under a profiler, which adds
-to every call; benchmarks/whatif_prediction.py shows by how much it was off."""
+to every call. Chosen in view of how far benchmarks/whatif_prediction.py was off, so how many of its rows lie inside
+their interval is no independent check."""
 
 _LEAST_DOUBT: Final = 0.001  # of a speed-up; less is never measured
 

@@ -32,8 +32,9 @@ PROLOGUE_NS: Final = 1500
 """What programmatic dependent launch hides of a kernel's start; behind an edge between streams it shows."""
 
 LATENCY_NS: Final = 2500
-"""Of a kernel's time, what leaves the device free for others. All three for an H200, chosen so that llama-1.1b comes
-out in benchmarks/results/whatif_prediction.json, where the other models check them."""
+"""Of a kernel's time, what leaves the device free for others. The three are for an H200. They and the form of the model
+were chosen with all rows `branches` of benchmarks/results/whatif_prediction.json in view, so these rows are no
+independent check."""
 
 _SECOND_KERNEL: Final = re.compile(r"splitk_?reduce", re.IGNORECASE)
 _NOTHING: Final = 1e-3  # ns; what takes no longer is done
