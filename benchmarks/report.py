@@ -179,9 +179,10 @@ def predictions(found: dict[str, Any]) -> Iterator[str]:
         "recordings made under a profiler, the rest light passes. *sample*: recordings of `sample_traces/`; the others "
         "were measured in one call, at the commit above; later code predicts.\n\n"
         "**How independent this is**: only the estimates of *ladder* are, which was recorded after that part of the "
-        "model was made. With the rows in view were chosen: for *branches* the form of the model and its constants, for "
-        "*eager* its constants, for *sample ladder* how much host code goes with a call, for *llama.cpp* and *sync* that "
-        "a profiler lengthens what lies between activities of different calls, and the width of all intervals."
+        "model was made. With the rows in view were chosen: for *branches* the form of the model and its constants, "
+        "for *eager* its constants, for *sample ladder* how much host code goes with a call, for *llama.cpp* and "
+        "*sync* that a profiler lengthens what lies between activities of different calls, and the width of all "
+        "intervals."
     )
     yield table(
         ["kind", "predictions", "median error, %", "largest, %", "inside the interval"],
