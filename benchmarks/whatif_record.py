@@ -47,7 +47,7 @@ def cases() -> Iterator[Case]:
     for model in LADDER_MODELS:
         yield "ladder", [replace(BASE, model=model, strategy=strategy) for strategy in STRATEGIES]
     for model in EAGER_MODELS:
-        yield "eager", [replace(BASE, model=model, launch=launch) for launch in ("eager", "graph")]
+        yield "eager", [replace(BASE, model=model, strategy="sccc", launch=launch) for launch in ("eager", "graph")]
     for batch, model in product(BATCHES, BRANCH_MODELS):
         one = replace(BASE, model=model, batch=batch)
         yield "branches", [one, replace(one, concurrency="branches", allocator="stream_aware")]
@@ -57,10 +57,11 @@ def measure(kind: str, configurations: list[Configuration], repeats: int, direct
     results = execute([replace(c, repeats=repeats) for c in configurations])
     base = results[0]
     run = write_run(base, directory / kind)
-    with tracer.record("cupti", kinds=("kernels", "api", "descriptions")) as recording:
-        execute([replace(configurations[0], tokens=TRACED, repeats=1)], make_recorder=lambda: None)
-    nsys_parquet.write(recording.trace, run / "node")
-    gc.collect()
+    for configuration, name in zip(configurations[: 1 if kind == "ladder" else 2], ("node", "node-changed"), strict=False):
+        with tracer.record("cupti", kinds=("kernels", "api", "descriptions")) as recording:
+            execute([replace(configuration, tokens=TRACED, repeats=1)], make_recorder=lambda: None)
+        nsys_parquet.write(recording.trace, run / name)
+        gc.collect()
     return {
         "kind": kind,
         "run": f"{kind}/{run.name}",

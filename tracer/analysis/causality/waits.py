@@ -16,8 +16,9 @@ from tracer.trace import Trace
 def awaited(trace: Trace, segments: Segments) -> pd.DataFrame:
     """What each host sync waits for: the last activity issued to its stream before it.
 
-    A sync of a context waits for all its streams, one of an event for what its stream was given before the record. Of
-    a sync that the trace says nothing of, the last activity of its process that ended inside it is taken.
+    A sync of a context waits for all its streams, one of an event for what its stream was given before the record. A
+    sync that the trace says nothing of is taken to wait for the last activity of its process that ended before it did:
+    that may have been over already, but what ends later in a what-if would be waited for.
 
     Returns:
         Columns call, activity (positions in `segments`); no row for a sync that finds nothing to wait for.
@@ -27,7 +28,7 @@ def awaited(trace: Trace, segments: Segments) -> pd.DataFrame:
     is_sync = (segments.calls["letter"] == SYNC).to_numpy()
     told = np.zeros(len(is_sync), bool)
     told[asked["call"].to_numpy()] = True
-    return pd.concat([found, _ended_inside(segments, np.flatnonzero(is_sync & ~told))], ignore_index=True)
+    return pd.concat([found, _last_ended(segments, np.flatnonzero(is_sync & ~told))], ignore_index=True)
 
 
 def sync_lanes(trace: Trace, segments: Segments) -> pd.DataFrame:
@@ -118,12 +119,12 @@ def _issued(segments: Segments, asked: pd.DataFrame, direction: Literal["backwar
     return found.dropna(subset=["activity"])[["call", "activity"]].astype("int64")
 
 
-def _ended_inside(segments: Segments, calls: np.ndarray) -> pd.DataFrame:
-    """For each call the last activity of its process that ended inside it."""
-    spans = segments.calls.loc[calls, ["process", "start", "end"]].assign(call=calls)
+def _last_ended(segments: Segments, calls: np.ndarray) -> pd.DataFrame:
+    """For each call the last activity of its process that ended before it did."""
+    spans = segments.calls.loc[calls, ["process", "end"]].assign(call=calls)
     ends = segments.activities[["process", "end"]].rename(columns={"end": "ended"})
     ends["activity"] = np.arange(len(ends))
     found = pd.merge_asof(
         spans.sort_values("end"), ends.sort_values("ended"), left_on="end", right_on="ended", by="process"
     )
-    return found[found["ended"] > found["start"]][["call", "activity"]].astype("int64")
+    return found.dropna(subset=["activity"])[["call", "activity"]].astype("int64")
