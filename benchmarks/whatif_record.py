@@ -1,11 +1,14 @@
 """Records what `whatif_prediction.py` predicts from, and measures what it predicts, on one GPU.
 
-- ladder: every strategy of `intertoken whatif --sync`, and the recording of sccc;
-- eager: kernels launched one by one and as one graph, and the recordings of the former;
-- branches: one stream and branches on several under aaag, models × batch, and the recordings of one stream.
+- ladder: every strategy of `intertoken whatif --sync`, from the recording of sccc;
+- eager: kernels launched one by one and as one graph under sccc, from the recording of the former;
+- branches: one stream and branches on several under aaag, models × batch, from the recording of one stream;
+- both: one stream under sccc and branches under aaag, from the recording of the former.
 
-Everything compared runs interleaved in this process. Recordings are run directories of the light pass, with every
-kernel (CUPTI at node level, a few tokens) in `node/`. They are too large to be kept; what was predicted from them is.
+Everything compared runs interleaved in this process, which never loads CUPTI: after a recording at node level a graph
+launch takes many times as long for good (`gpu_after_cupti.py`). Recordings are run directories of the light pass, with
+every kernel (CUPTI at node level, a few tokens, in a process of its own) in `node/`. They are too large to be kept;
+what was predicted from them is.
 Usage: python benchmarks/whatif_record.py -o DIRECTORY [--repeats 3] [--seconds 600]        needs a GPU
 """
 
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import multiprocessing
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,42 +33,68 @@ from executor.configuration import Configuration
 from executor.run import execute
 from executor.run_directory import write_run
 from tracer.formats import nsys_parquet
+from tracer.recorders.cupti_layout import SETS
 
 STRATEGIES = ("sccc", "saaas", "aaas", "aaag", "ggg")
 LADDER_MODELS = ("llama-1.1b", "llama-8b", "gdn-2b")
 EAGER_MODELS = ("llama-1.1b", "gdn-2b", "moe-7b", "llama-8b")
 BRANCH_MODELS = ("llama-1.1b", "llama-8b", "moe-7b", "gdn-2b", "gdn-4b")
 BATCHES = (1, 4, 8, 2)
+UNSEEN = (
+    ("ladder", "llama-3b", 1), ("ladder", "moe-7b", 1), ("ladder", "gdn-4b", 4),
+    ("eager", "llama-3b", 1), ("eager", "gdn-4b", 1), ("eager", "llama-1.1b", 4),
+    ("branches", "llama-3b", 1), ("branches", "llama-3b", 4), ("branches", "llama-3b", 8), ("branches", "llama-8b", 3),
+    ("branches", "moe-7b", 3), ("branches", "gdn-2b", 6), ("branches", "gdn-4b", 3), ("branches", "llama-1.1b", 16),
+    ("both", "llama-1.1b", 1), ("both", "llama-8b", 4), ("both", "gdn-2b", 2),
+)  # fmt: skip
+"""Never measured before the model was made."""
+
 TRACED = 12  # tokens at node level
 BASE = Configuration(backend="cuda", strategy="aaag", tokens=40, warmup=8)
 
-Case = tuple[str, list[Configuration]]
-"""Kind, and the configurations to compare; the first is the one that is recorded."""
+Case = tuple[str, str, int]
+"""Kind, model and batch."""
 
 
 def cases() -> Iterator[Case]:
-    """What is compared, the most telling first."""
-    for model in LADDER_MODELS:
-        yield "ladder", [replace(BASE, model=model, strategy=strategy) for strategy in STRATEGIES]
-    for model in EAGER_MODELS:
-        yield "eager", [replace(BASE, model=model, strategy="sccc", launch=launch) for launch in ("eager", "graph")]
-    for batch, model in product(BATCHES, BRANCH_MODELS):
-        one = replace(BASE, model=model, batch=batch)
-        yield "branches", [one, replace(one, concurrency="branches", allocator="stream_aware")]
+    """What is compared."""
+    yield from UNSEEN
+    yield from (("ladder", model, 1) for model in LADDER_MODELS)
+    yield from (("eager", model, 1) for model in EAGER_MODELS)
+    yield from (("branches", model, batch) for batch, model in product(BATCHES, BRANCH_MODELS))
 
 
-def measure(kind: str, configurations: list[Configuration], repeats: int, directory: Path) -> dict[str, Any]:
-    results = execute([replace(c, repeats=repeats) for c in configurations])
+def configurations(kind: str, model: str, batch: int) -> list[Configuration]:
+    """What to compare; the first is the one that is recorded."""
+    one = replace(BASE, model=model, batch=batch)
+    branches = replace(one, concurrency="branches", allocator="stream_aware")
+    if kind == "ladder":
+        return [replace(one, strategy=strategy) for strategy in STRATEGIES]
+    if kind == "eager":
+        return [replace(one, strategy="sccc", launch=launch) for launch in ("eager", "graph")]
+    return [replace(one, strategy="sccc") if kind == "both" else one, branches]
+
+
+def record_nodes(configuration: Configuration, directory: Path) -> None:
+    """Every kernel of a few tokens."""
+    with tracer.record("cupti", kinds=SETS["all" if configuration.launch == "eager" else "lean"]) as recording:
+        execute([replace(configuration, tokens=TRACED, repeats=1)], make_recorder=lambda: None)
+    nsys_parquet.write(recording.trace, directory)
+
+
+def measure(kind: str, model: str, batch: int, repeats: int, directory: Path) -> dict[str, Any]:
+    results = execute([replace(c, repeats=repeats) for c in configurations(kind, model, batch)])
     base = results[0]
     run = write_run(base, directory / kind)
-    for configuration, name in zip(configurations[: 1 if kind == "ladder" else 2], ("node", "node-changed"), strict=False):
-        with tracer.record("cupti", kinds=("kernels", "api", "descriptions")) as recording:
-            execute([replace(configuration, tokens=TRACED, repeats=1)], make_recorder=lambda: None)
-        nsys_parquet.write(recording.trace, run / name)
-        gc.collect()
+    changed = write_run(results[1], directory / kind) if kind in ("branches", "both") else None
+    gc.collect()
+    with multiprocessing.get_context("spawn").Pool(1) as process:
+        process.apply(record_nodes, (base.configuration, run / "node"))
     return {
         "kind": kind,
+        "unseen": (kind, model, batch) in UNSEEN,
         "run": f"{kind}/{run.name}",
+        "run_changed": changed and f"{kind}/{changed.name}",
         "model": base.configuration.model,
         "batch": base.configuration.batch,
         "tokens_per_s": interval([base.configuration.tokens * base.configuration.batch / s for s in base.seconds]),
@@ -85,10 +115,10 @@ def main() -> None:
     parser.add_argument("--commit", default=commit())
     options = parser.parse_args()
     start, rows = time.monotonic(), []
-    for kind, configurations in cases():
+    for case in cases():
         if time.monotonic() - start > options.seconds:
             break
-        rows.append(row := measure(kind, configurations, options.repeats, options.output))
+        rows.append(row := measure(*case, options.repeats, options.output))
         found = "  ".join(f"{name} {m['median']:.4f}" for name, m in row["measured"].items())
         print(
             f"{time.monotonic() - start:5.0f} s  {row['run']:60} {row['tokens_per_s']['median']:8.1f}  {found}",

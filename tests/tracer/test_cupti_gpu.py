@@ -105,6 +105,68 @@ show(**counts(recorder.trace), notes=recorder.trace.notes, device=recorder.trace
     assert len(found["device"]) == 1
 
 
+def test_launching_a_graph_is_as_fast_after_a_recording_as_before() -> None:
+    found = facts("""
+import time, cupy
+stream = cupy.cuda.Stream(non_blocking=True)
+with stream:
+    x = cupy.zeros(16, cupy.float32)
+    stream.begin_capture()
+    for _ in range(300):
+        x += 1
+    graph = stream.end_capture()
+def launch_us():
+    times = []
+    for _ in range(50):
+        start = time.perf_counter_ns()
+        graph.launch(stream)
+        times.append(time.perf_counter_ns() - start)
+        stream.synchronize()
+    return sorted(times)[25] / 1e3
+before = [launch_us() for _ in range(3)]
+traces = []
+for _ in range(2):
+    with tracer.record("cupti") as recording:
+        during = launch_us()
+    after = launch_us()
+    traces.append(len(recording.trace["kernels"]))
+    after = max(after, launch_us())
+show(before=min(before), during=during, after=after, traces=traces)
+""")
+    assert found["traces"] == [15000, 15000]
+    assert found["after"] < 2 * found["before"] + 5
+    assert found["during"] > found["after"]
+
+
+def test_other_threads_may_use_cuda_while_it_starts_and_stops() -> None:
+    found = facts("""
+import threading, cupy
+done = threading.Event()
+launched = [0] * 4
+def work(number):
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        x = cupy.zeros(1024, cupy.float32)
+        while not done.is_set():
+            for _ in range(20):
+                x += 1
+            stream.synchronize()
+            launched[number] += 20
+threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+for t in threads: t.start()
+kernels = []
+for _ in range(20):
+    with tracer.record("cupti") as recording:
+        loop(5)
+    kernels.append(len(recording.trace["kernels"]))
+done.set()
+for t in threads: t.join()
+show(kernels=kernels, launched=launched)
+""")
+    assert min(found["kernels"]) >= 15
+    assert min(found["launched"]) > 0
+
+
 def test_graph_level_has_one_row_per_launch_and_may_start_again() -> None:
     found = facts("""
 recorder = CuptiRecorder("graph")

@@ -3,7 +3,6 @@
 import ctypes
 import struct
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -34,10 +33,17 @@ class StandIn:
 
     def refuse_other_profilers(self) -> None: ...
 
+    def system_thread_ids(self) -> None: ...
+
     def set_attribute(self, attribute: int, value: object) -> None: ...
 
     def register(self, give: object, take: object) -> None:
         self.give, self.take = give, take
+
+    def finalize(self) -> None:
+        assert self.enabled == []
+        self.give = self.take = None
+        self.pending = []
 
     def enable(self, kind: int) -> None:
         if kind == self.failing:
@@ -80,10 +86,9 @@ class StandInDriver:
 @pytest.fixture
 def cupti(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     library = StandIn()
-    process = SimpleNamespace(
-        driver=StandInDriver(), cupti=library, sizes=layout.sizes(VERSION), buffers=Buffers(library, 1 << 30),
-        recorder=None, graph_level=False, used=False,
-    )  # fmt: skip
+    process = recorder_module._Process.__new__(recorder_module._Process)
+    process.driver, process.cupti, process.sizes = StandInDriver(), library, layout.sizes(VERSION)
+    process.buffers, process.recorder, process.graph_level, process.attached = Buffers(1 << 30), None, False, False
     library.process = process
     monkeypatch.setattr(recorder_module, "_process", lambda: process)
     monkeypatch.setenv("NVTX_INJECTION64_PATH", "")  # so that monkeypatch takes back what the recorder sets
@@ -125,8 +130,35 @@ def test_it_goes_on_where_it_stopped_and_the_trace_may_be_read_between(cupti: St
     assert recorder.trace is recorder.trace
 
 
-def test_what_cupti_delivers_between_two_recordings_is_in_neither(cupti: StandIn) -> None:
+def test_what_stops_is_detached_but_for_graph_level_which_cannot_begin_again(cupti: StandIn) -> None:
+    with tracer.record("cupti"):
+        assert cupti.give is not None
+    assert cupti.give is None
+    cupti.failing = layout.SYNCHRONIZATION
+    with pytest.raises(RecordError):
+        CuptiRecorder().start()
+    assert cupti.give is None
+    cupti.failing = None
+    with tracer.record("cupti", graph_trace="graph"):
+        pass
+    assert cupti.give is not None
+
+
+def test_buffers_that_a_detached_cupti_kept_are_cleared_and_used_again(cupti: StandIn) -> None:
+    buffers = cupti.process.buffers
+    free = len(buffers._free)
     recorder = CuptiRecorder()
+    recorder.start()
+    buffer, size, most = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t(9)
+    cupti.give(ctypes.pointer(buffer), ctypes.pointer(size), ctypes.pointer(most))
+    ctypes.memset(buffer.value, 1, 100)
+    recorder.stop()
+    assert len(buffers._free) == free
+    assert ctypes.string_at(buffer.value, SIZE) == bytes(SIZE)
+
+
+def test_what_cupti_delivers_between_two_recordings_at_graph_level_is_in_neither(cupti: StandIn) -> None:
+    recorder = CuptiRecorder("graph")
     recorder.start()
     recorder.stop()
     cupti.pending = [call(1)]

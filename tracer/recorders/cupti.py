@@ -41,11 +41,32 @@ class _Process:
         self.driver = Driver()
         self.cupti = Cupti(find())
         self.sizes = layout.sizes(self.cupti.version)
-        self.cupti.system_thread_ids()
-        self.buffers = Buffers(self.cupti, _LIMIT)
-        self.used = False  # whether anything was recorded before
+        self.buffers = Buffers(_LIMIT)
+        self.attached = False
         self.recorder: CuptiRecorder | None = None
         self.graph_level = False  # whether graph-level tracing was enabled before CUDA was used
+
+    def attach(self) -> None:
+        """Make CUPTI ready to record; what it holds of an earlier recording is thrown away."""
+        if self.attached:
+            self.cupti.flush()
+            self.cupti.dropped()
+            return
+        self.cupti.system_thread_ids()
+        self.buffers.register(self.cupti)
+        self.attached = True
+
+    def detach(self) -> None:
+        """Take CUPTI out of the process.
+
+        Merely disabled, it makes every later launch of a graph some 0.4 us slower for each of its nodes
+        (benchmarks/gpu_after_cupti.py). After graph-level tracing it stays: that cannot begin a second time.
+        """
+        if self.graph_level:
+            return
+        self.cupti.finalize()
+        self.buffers.reclaim()
+        self.attached = False
 
 
 @lru_cache(maxsize=1)
@@ -113,10 +134,7 @@ class CuptiRecorder:
                 "graph-level tracing must start before the first CUDA call of the process (CUPTI crashes on graphs "
                 "that exist already): start the recorder first, or record with graph_trace='node'"
             )
-        if process.used:
-            process.cupti.flush()  # of what CUPTI still holds from before
-            process.cupti.dropped()
-        process.used = True
+        process.attach()
         process.buffers.keeping, process.buffers.limit = True, self._limit
         process.buffers.drain()
         self._origin = self._origin or time.time_ns()
@@ -136,6 +154,7 @@ class CuptiRecorder:
             for kind in enabled:
                 process.cupti.disable(kind)
             process.buffers.keeping = False
+            process.detach()
             raise
         process.graph_level |= self.graph_trace == "graph"
         process.recorder = self
@@ -147,7 +166,7 @@ class CuptiRecorder:
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Wait for the device, take all records and disable CUPTI's activities; from here on nothing costs.
+        """Wait for the device, take all records and detach CUPTI; from here on nothing costs.
 
         Except after graph-level tracing: CUPTI goes on timing the graphs that it saw, and we throw that away.
         """
@@ -168,6 +187,7 @@ class CuptiRecorder:
             cupti.disable(kind)
         self._take()
         self._process.buffers.keeping = False
+        self._process.detach()
         self._process.recorder = None
 
     @property

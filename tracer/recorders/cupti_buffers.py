@@ -26,7 +26,6 @@ class Buffers:
     interpreter's lock) by the one that CUPTI's own thread calls.
 
     Args:
-        cupti: the library to register with; None registers with none (tests).
         limit: bytes of records to keep at most; beyond it CUPTI gets no buffer, drops records and counts them.
 
     Attributes:
@@ -35,11 +34,12 @@ class Buffers:
             that were launched under graph-level tracing once, even when that is disabled.
     """
 
-    def __init__(self, cupti: Cupti | None, limit: int) -> None:
+    def __init__(self, limit: int) -> None:
         self.limit = limit
         self.keeping = True
         self._kept = 0
         self._free: list[int] = []
+        self._given: set[int] = set()
         self._filled: list[tuple[int, int]] = []
         self._map = ctypes.CDLL(None, use_errno=True).mmap
         self._map.restype = ctypes.c_void_p
@@ -47,11 +47,20 @@ class Buffers:
         for _ in range(_PREPARED):
             self._grow()
         self.callbacks = REQUEST(self._give), COMPLETE(self._take)  # CUPTI keeps their addresses only
-        if cupti is not None:
-            cupti.set_attribute(_ZEROED_OUT_ACTIVITY_BUFFER, ctypes.c_uint8(1))
-            with suppress(RecordError):  # an older CUPTI
-                cupti.set_attribute(_PER_THREAD_ACTIVITY_BUFFER, ctypes.c_uint8(1))
-            cupti.register(*self.callbacks)
+
+    def register(self, cupti: Cupti) -> None:
+        """Let CUPTI ask for buffers."""
+        cupti.set_attribute(_ZEROED_OUT_ACTIVITY_BUFFER, ctypes.c_uint8(1))
+        with suppress(RecordError):  # an older CUPTI
+            cupti.set_attribute(_PER_THREAD_ACTIVITY_BUFFER, ctypes.c_uint8(1))
+        cupti.register(*self.callbacks)
+
+    def reclaim(self) -> None:
+        """Take what a CUPTI that is gone did not give back."""
+        for address in self._given:
+            ctypes.memset(address, 0, SIZE)
+        self._free += self._given
+        self._given.clear()
 
     def drain(self) -> list[bytes]:
         """A copy of all that was filled so far; its buffers are free again."""
@@ -73,13 +82,15 @@ class Buffers:
     def _give(self, buffer: Any, size: Any, most_records: Any) -> None:
         most_records[0] = 0  # as many as fit
         if self._kept < self.limit and self._free:
-            buffer[0], size[0] = self._free.pop(), SIZE
+            buffer[0], size[0] = (address := self._free.pop()), SIZE
+            self._given.add(address)
         else:
             buffer[0], size[0] = None, 0
 
     def _take(self, context: int | None, stream: int, buffer: int | None, size: int, valid: int) -> None:
         if buffer is None:
             return
+        self._given.discard(buffer)
         if not (valid and self.keeping):
             ctypes.memset(buffer, 0, valid)
             self._free.append(buffer)

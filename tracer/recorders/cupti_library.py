@@ -100,6 +100,10 @@ class Cupti:
         if holder := os.environ.get(_PROFILER):
             raise RecordError(f"another profiler traces CUDA in this process ({Path(holder).name}); record without it")
 
+    def finalize(self) -> None:
+        """Detach from the process; of what was set and registered nothing remains."""
+        self._check("cuptiFinalize")
+
     def flush(self) -> None:
         """Take back all buffers, also those not full."""
         self._check("cuptiActivityFlushAll", ctypes.c_uint32(1))

@@ -1,0 +1,72 @@
+"""What a recording leaves behind: launching the same CUDA graphs before, during and after it, in one process.
+
+Per stage the median time of a graph's launch (the backend's own stamps of its calls) and tokens/s. "disabled" is what
+CUPTI costs when its activities are disabled and it stays in the process, "stopped" what is left when the recorder has
+stopped, which detaches it.
+Usage: python benchmarks/gpu_after_cupti.py [--models llama-1.1b,gdn-2b] [--json FILE]        needs a GPU
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from gpu_machine import commit, save
+
+import tracer
+from executor.backends.cuda_runtime import load_cuda
+from executor.configuration import Configuration
+from executor.run import execute
+from tracer.recorders import cupti
+
+
+def stage(model: str) -> dict[str, float]:
+    """µs of a launch, nodes of the graph, and tokens/s of a run."""
+    configuration = Configuration(backend="cuda", model=model, strategy="aaag", tokens=40, warmup=8, repeats=3)
+    (result,) = execute([configuration])
+    api = result.trace["api"]
+    launches = api[api["name"].astype("str") == "graphLaunch"]
+    return {
+        "launch_us": float(np.median(launches["end"] - launches["start"])) / 1e3,
+        "tokens_per_s": float(np.median([configuration.tokens / s for s in result.seconds])),
+        "nodes": len(result.prepared.splits[0].plan.launches),
+    }
+
+
+def stages(model: str) -> dict[str, dict[str, float]]:
+    """Stage -> its figures, in their order."""
+    found = {"before": stage(model)}
+    with patch.object(cupti._Process, "detach"), tracer.record("cupti"):
+        found["node level"] = stage(model)
+    found["disabled"] = stage(model)
+    with tracer.record("cupti"):
+        found["node level again"] = stage(model)
+    found["stopped"] = stage(model)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="llama-1.1b,gdn-2b,llama-8b")
+    parser.add_argument("--commit", default=commit())
+    parser.add_argument("--json", type=Path, help="save the result here")
+    options = parser.parse_args()
+    rows: dict[str, Any] = {}
+    for model in options.models.split(","):
+        with multiprocessing.get_context("spawn").Pool(1) as process:
+            rows[model] = process.apply(stages, (model,))
+        for name, row in rows[model].items():
+            print(
+                f"{model:12} {name:18} launch {row['launch_us']:7.1f} us  {row['tokens_per_s']:8.1f} tokens/s",
+                flush=True,
+            )
+    if options.json:
+        save(options.json, "gpu_after_cupti", load_cuda(), options.commit, {"models": rows})
+
+
+if __name__ == "__main__":
+    main()
