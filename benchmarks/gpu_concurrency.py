@@ -113,9 +113,9 @@ def main() -> None:
             for found in measure(model, batch, options.strategy, options.repeats):
                 rows.append(found)
                 show(found)
-    if options.json:
-        result = {"strategy": options.strategy, "tokens": TOKENS, "repeats": options.repeats, "rows": rows}
-        save(options.json, "gpu_concurrency", load_cuda(), options.commit, result)
+            if options.json:
+                result = {"strategy": options.strategy, "tokens": TOKENS, "repeats": options.repeats, "rows": rows}
+                save(options.json, "gpu_concurrency", load_cuda(), options.commit, result)
 
 
 if __name__ == "__main__":
