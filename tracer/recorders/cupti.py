@@ -47,14 +47,14 @@ class _Process:
         self.graph_level = False  # whether graph-level tracing was enabled before CUDA was used
 
     def attach(self) -> None:
-        """Make CUPTI ready to record; what it holds of an earlier recording is thrown away."""
+        """Make CUPTI ready to record; what it holds or lost before is of no recording."""
         if self.attached:
             self.cupti.flush()
-            self.cupti.dropped()
-            return
-        self.cupti.system_thread_ids()
-        self.buffers.register(self.cupti)
-        self.attached = True
+        else:
+            self.cupti.system_thread_ids()
+            self.buffers.register(self.cupti)
+            self.attached = True
+        self.cupti.dropped()
 
     def detach(self) -> None:
         """Take CUPTI out of the process.
