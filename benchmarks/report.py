@@ -201,11 +201,26 @@ def predictions(found: dict[str, Any]) -> Iterator[str]:
     yield table(["kind", "recording", "what if", "predicted speed-up", "measured", "error, %"], rows)
 
 
+def leftovers(found: dict[str, Any]) -> Iterator[str]:
+    yield (
+        'One process each: runs of `aaag` before, during and after recordings with `tracer.record("cupti")`. *disabled*: '
+        "CUPTI's activities are disabled, and it stays in the process; *stopped*: the recorder has stopped, which takes "
+        "it out. Median time of a graph's launch on the host."
+    )
+    rows = [
+        [f"`{model}`", str(row["nodes"]), stage, f"{row['launch_us']:.1f}", f"{row['tokens_per_s']:,.0f}"]
+        for model, stages in found["models"].items()
+        for stage, row in stages.items()
+    ]
+    yield table(["model", "kernels", "stage", "launch, µs", "tokens/s"], rows)
+
+
 SECTIONS: Final[Sequence[tuple[str, str, Callable[[dict[str, Any]], Iterator[str]]]]] = (
     ("The gap under each strategy", "gpu_gaps", gaps),
     ("The gap estimated from a traced recording", "gap_estimate", gap_estimate),
     ("What-ifs, predicted and measured", "whatif_prediction", predictions),
     ("Branches of a token on several streams", "gpu_concurrency", concurrency),
+    ("What a recording leaves behind", "gpu_after_cupti", leftovers),
     ("Layers on the host", "gpu_hybrid_llama-1.1b", placements),
     ("Experts on the host", "gpu_hybrid_moe-7b", placements),
     ("Two GPUs", "gpu_pipeline", pipeline),
