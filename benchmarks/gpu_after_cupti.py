@@ -1,9 +1,9 @@
 """What a recording leaves behind: launching the same CUDA graphs before, during and after it, in one process.
 
-Per stage the median time of a graph's launch (the backend's own stamps of its calls) and tokens/s. "disabled" is what
-CUPTI costs when its activities are disabled and it stays in the process, "stopped" what is left when the recorder has
-stopped, which detaches it.
-Usage: python benchmarks/gpu_after_cupti.py [--models llama-1.1b,gdn-2b] [--json FILE]        needs a GPU
+Per stage the time of a graph's launch (the backend's own stamps of its calls) and tokens/s, medians over several
+processes, the models in turn. "disabled" is what CUPTI costs when its activities are disabled and it stays in the
+process, "stopped" what is left when the recorder has stopped, which detaches it.
+Usage: python benchmarks/gpu_after_cupti.py [--models llama-1.1b,gdn-2b,llama-8b] [--json FILE]        needs a GPU
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from gpu_machine import commit, save
+from gpu_machine import commit, interval, save
 
 import tracer
 from executor.backends.cuda_runtime import load_cuda
@@ -33,7 +33,7 @@ def stage(model: str) -> dict[str, float]:
     return {
         "launch_us": float(np.median(launches["end"] - launches["start"])) / 1e3,
         "tokens_per_s": float(np.median([configuration.tokens / s for s in result.seconds])),
-        "nodes": len(result.prepared.splits[0].plan.launches),
+        "nodes": float(len(result.prepared.splits[0].plan.launches)),
     }
 
 
@@ -52,18 +52,21 @@ def stages(model: str) -> dict[str, dict[str, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="llama-1.1b,gdn-2b,llama-8b")
+    parser.add_argument("--processes", type=int, default=3, help="of each model")
     parser.add_argument("--commit", default=commit())
     parser.add_argument("--json", type=Path, help="save the result here")
     options = parser.parse_args()
-    rows: dict[str, Any] = {}
-    for model in options.models.split(","):
+    models = options.models.split(",")
+    found: dict[str, list[dict[str, dict[str, float]]]] = {model: [] for model in models}
+    for model in models * options.processes:
         with multiprocessing.get_context("spawn").Pool(1) as process:
-            rows[model] = process.apply(stages, (model,))
+            found[model].append(process.apply(stages, (model,)))
+    rows: dict[str, Any] = {}
+    for model, times in found.items():
+        rows[model] = {name: {k: interval([t[name][k] for t in times]) for k in times[0][name]} for name in times[0]}
         for name, row in rows[model].items():
-            print(
-                f"{model:12} {name:18} launch {row['launch_us']:7.1f} us  {row['tokens_per_s']:8.1f} tokens/s",
-                flush=True,
-            )
+            launch, rate = row["launch_us"], row["tokens_per_s"]
+            print(f"{model:12} {name:18} launch {launch['median']:7.1f} us  {rate['median']:8.1f} tokens/s", flush=True)
     if options.json:
         save(options.json, "gpu_after_cupti", load_cuda(), options.commit, {"models": rows})
 

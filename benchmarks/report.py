@@ -203,12 +203,18 @@ def predictions(found: dict[str, Any]) -> Iterator[str]:
 
 def leftovers(found: dict[str, Any]) -> Iterator[str]:
     yield (
-        'One process each: runs of `aaag` before, during and after recordings with `tracer.record("cupti")`. *disabled*: '
-        "CUPTI's activities are disabled, and it stays in the process; *stopped*: the recorder has stopped, which takes "
-        "it out. Median time of a graph's launch on the host."
+        'Runs of `aaag` before, during and after recordings with `tracer.record("cupti")`, in one process; medians of '
+        "several processes, with the least and the most. *disabled*: CUPTI's activities are disabled, and it stays in "
+        "the process; *stopped*: the recorder has stopped, which takes it out. A launch is the host's call."
     )
     rows = [
-        [f"`{model}`", str(row["nodes"]), stage, f"{row['launch_us']:.1f}", f"{row['tokens_per_s']:,.0f}"]
+        [
+            f"`{model}`",
+            f"{row['nodes']['median']:.0f}",
+            stage,
+            spread(row["launch_us"], 1),
+            spread(row["tokens_per_s"], 0),
+        ]
         for model, stages in found["models"].items()
         for stage, row in stages.items()
     ]
