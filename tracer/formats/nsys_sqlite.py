@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -33,6 +33,7 @@ from tracer.trace import Trace
 _MAGIC: Final = b"SQLite format 3\0"
 _SUFFIXES: Final = (".sqlite", ".sqlite3", ".db")
 _CHUNK: Final = 1 << 16  # rows; large enough to be fast, small enough to keep both threads busy
+_MANY_ROWS: Final = 1 << 20  # of integers; reading them from pages pays for compiling what reads them
 _MOST_TABLES: Final = 2000
 _LONGEST_DEFAULT: Final = 16  # characters; a row need not store it
 _CREATE: Final = re.compile(
@@ -87,13 +88,55 @@ def read_tables(
     """
     try:
         with _connect(path) as connection:
-            parts = list(_parts(connection, path.stat().st_size, only, left_out if left_out is not None else []))
-        tables = _fetch_all(path, parts)
+            found = list(_tables(connection, path.stat().st_size, only, left_out if left_out is not None else []))
+        return _read_all(path, found)
     except (dbapi.Error, pa.ArrowException) as error:
         raise FormatError(f"SQLite cannot read it: {_reason(error)}") from error
     except UnicodeDecodeError as error:
         raise FormatError(f"a table or column has a name that is no UTF-8: {error.object[:40]!r}") from error
-    return {name: rows.table() for name, rows in tables.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A table of the file.
+
+    Attributes:
+        name: nsys's.
+        root: the number of its root page, if it is one.
+        columns: those that are stored.
+        integers: those of them that hold what they are declared to, which is integers or NULL.
+        wanted: those that are read.
+        most_rows: how many rows it has, at most.
+        rowid: what the row ids are called, if rows are read by ranges of them.
+        rowids: the lowest and the highest.
+    """
+
+    name: str
+    root: int | None
+    columns: Sequence[str]
+    integers: frozenset[str]
+    wanted: Sequence[str]
+    most_rows: int
+    rowid: str | None = None
+    rowids: tuple[int, int] | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it may do to read integers from its pages."""
+        dense = self.rowids is not None and self.rowids[1] - self.rowids[0] + 1 == self.most_rows
+        return dense and self.root is not None and self.integers.issuperset(self.wanted)
+
+    def parts(self) -> Iterator[_Part]:
+        """Its rows, by ranges of row ids."""
+        sql = f"SELECT {', '.join(map(_name, self.wanted))} FROM {_name(self.name)} NOT INDEXED"
+        if self.rowids is None:
+            yield _Part(self.name, sql, self.most_rows)
+            return
+        low, high = self.rowids
+        step = max(_CHUNK, -(-(high - low + 1) // -(-self.most_rows // _CHUNK)))
+        for first in range(low, high + 1, step):
+            last = min(high, first + step - 1)
+            yield _Part(self.name, f"{sql} WHERE {self.rowid} BETWEEN {first} AND {last}", self.most_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,50 +148,44 @@ class _Part:
     most_rows: int
 
 
-def _parts(connection: Any, size: int, only: frozenset[str] | None, left_out: list[str]) -> Iterator[_Part]:
-    tables = _real_tables(connection)
-    if not tables & COLUMNS.keys():
+def _tables(connection: Any, size: int, only: frozenset[str] | None, left_out: list[str]) -> Iterator[_Table]:
+    roots = _real_tables(connection)
+    if not roots.keys() & COLUMNS.keys():
         raise FormatError("is an SQLite file but no nsys export (it has none of nsys's tables)")
     rows, values = _rows_of_tables(connection, size), 0
-    for table in sorted(tables if only is None else tables & only):
-        columns = _columns(connection, table)
+    for name in sorted(roots if only is None else roots.keys() & only):
+        columns, integers = _columns(connection, name)
         if only is None:
-            wanted = plainly_named(table, columns, left_out)
+            wanted = plainly_named(name, columns, left_out)
         else:
-            wanted = [column for column in columns if column in COLUMNS[table]]
-        values += rows[table] * len(wanted)
+            wanted = [column for column in columns if column in COLUMNS[name]]
+        values += rows[name] * len(wanted)
         if values > size:  # even NULL takes a byte
-            raise FormatError(f"is damaged: table {table} has {rows[table]} rows, more than the file has room for")
+            raise FormatError(f"is damaged: table {name} has {rows[name]} rows, more than the file has room for")
         if wanted:
-            sql = f"SELECT {', '.join(map(_name, wanted))} FROM {_name(table)} NOT INDEXED"
-            yield from _chunks(connection, _Part(table, sql, rows[table]), columns)
+            yield _with_rowids(connection, _Table(name, roots[name], columns, integers, wanted, rows[name]))
 
 
-def _chunks(connection: Any, whole: _Part, columns: Collection[str]) -> Iterator[_Part]:
-    """A table by ranges of its row ids, if it has row ids and more rows than a chunk."""
-    rowid = next(iter({"rowid", "_rowid_", "oid"} - {column.casefold() for column in columns}), None)
+def _with_rowids(connection: Any, table: _Table) -> _Table:
+    """The table with its row ids, if it has row ids and more rows than a chunk."""
+    rowid = next(iter({"rowid", "_rowid_", "oid"} - {column.casefold() for column in table.columns}), None)
     low = high = None
-    if rowid is not None and whole.most_rows > _CHUNK:
-        bounds = (f"(SELECT {end}({rowid}) FROM {_name(whole.table)})" for end in ("min", "max"))  # one each: no scan
+    if rowid is not None and table.most_rows > _CHUNK:
+        bounds = (f"(SELECT {end}({rowid}) FROM {_name(table.name)})" for end in ("min", "max"))  # one each: no scan
         with suppress(dbapi.ProgrammingError):  # WITHOUT ROWID
             ((low, high),) = _rows(connection, f"SELECT {', '.join(bounds)}")
-    if low is None or high is None:
-        yield whole
-        return
-    step = max(_CHUNK, -(-(high - low + 1) // -(-whole.most_rows // _CHUNK)))
-    for first in range(low, high + 1, step):
-        last = min(high, first + step - 1)
-        yield replace(whole, sql=f"{whole.sql} WHERE {rowid} BETWEEN {first} AND {last}")
+    return table if low is None or high is None else replace(table, rowid=rowid, rowids=(low, high))
 
 
-def _real_tables(connection: Any) -> set[str]:
-    """The tables.
+def _real_tables(connection: Any) -> dict[str, int | None]:
+    """The tables, and the numbers of their root pages.
 
     A view or virtual table has no pages, or says that it is none: reading it would run SQL or code from the file.
     """
-    sql = """SELECT CAST(name AS TEXT), CAST(sql AS TEXT) FROM main.sqlite_master
+    root = "CASE WHEN typeof(rootpage) = 'integer' THEN rootpage END"
+    sql = f"""SELECT CAST(name AS TEXT), CAST(sql AS TEXT), {root} FROM main.sqlite_master
         WHERE type = 'table' AND rootpage > 0 AND name NOT NULL AND sql NOT NULL"""
-    found = {name for name, made_by in _rows(connection, sql) if _creates(name, made_by)}
+    found = {name: root for name, made_by, root in _rows(connection, sql) if _creates(name, made_by)}
     if len(found) > _MOST_TABLES:
         raise FormatError(f"has {len(found)} tables; exports have about a hundred")
     return found
@@ -183,14 +220,43 @@ def _rows_of_tables(connection: Any, size: int) -> Counter[str]:
     return found
 
 
-def _columns(connection: Any, table: str) -> list[str]:
-    """The columns that are stored; generated ones are not."""
-    columns = []
-    for _, name, _, _, default, _ in _rows(connection, f"PRAGMA main.table_info({_name(table)})"):
+def _columns(connection: Any, table: str) -> tuple[list[str], frozenset[str]]:
+    """The columns that are stored, which generated ones are not; and those that surely hold what a row stores for them.
+
+    That is not sure where SQLite makes an integer a real number, the row id fills in, or a generated column is stored.
+    """
+    columns, integers, is_sure = [], set(), True
+    for _, name, type, _, default, key, hidden in _rows(connection, f"PRAGMA main.table_xinfo({_name(table)})"):
         if default is not None and len(default) > _LONGEST_DEFAULT:
             raise FormatError(f"table {table}, column {name} has a default of {len(default)} characters")
-        columns.append(name)
-    return columns
+        is_sure &= not hidden and not key
+        if not hidden:
+            columns.append(name)
+        if "INT" in type.upper():  # https://www.sqlite.org/datatype3.html, section 3.1: integer affinity
+            integers.add(name)
+    return columns, frozenset(integers if is_sure else ())
+
+
+def _read_all(path: Path, tables: Sequence[_Table]) -> dict[str, pa.Table]:
+    """The rows of all tables."""
+    plain = [table for table in tables if table.is_plain]
+    found: dict[str, pa.Table] = {}
+    if sum(table.most_rows for table in plain) >= _MANY_ROWS:
+        for table in plain:
+            if (rows := _read_plain(path, table)) is not None:
+                found[table.name] = nsys.typed(rows, table.name)
+    parts = [part for table in tables if table.name not in found for part in table.parts()]
+    found |= {name: rows.table() for name, rows in _fetch_all(path, parts).items()}
+    return {table.name: found[table.name] for table in tables}
+
+
+def _read_plain(path: Path, table: _Table) -> pa.Table | None:
+    from tracer.formats.sqlite_pages import read_integers  # and Numba, which takes a third of a second
+
+    assert table.root is not None
+    assert table.rowids is not None
+    columns = [column if column in table.wanted else None for column in table.columns]
+    return read_integers(path, table.root, table.rowids, columns, lambda rows: tell(rows, table.most_rows))
 
 
 def _fetch_all(path: Path, parts: Sequence[_Part]) -> dict[str, JoinedRows]:
