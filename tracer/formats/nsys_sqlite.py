@@ -174,7 +174,9 @@ def _with_rowids(connection: Any, table: _Table) -> _Table:
         bounds = (f"(SELECT {end}({rowid}) FROM {_name(table.name)})" for end in ("min", "max"))  # one each: no scan
         with suppress(dbapi.ProgrammingError):  # WITHOUT ROWID
             ((low, high),) = _rows(connection, f"SELECT {', '.join(bounds)}")
-    return table if low is None or high is None else replace(table, rowid=rowid, rowids=(low, high))
+    if low is None or high is None or low > high:  # the last of a damaged tree
+        return table
+    return replace(table, rowid=rowid, rowids=(low, high))
 
 
 def _real_tables(connection: Any) -> dict[str, int | None]:
@@ -274,12 +276,12 @@ def _fetch_all(path: Path, parts: Sequence[_Part]) -> dict[str, JoinedRows]:
                 chunk = _fetch(connection, part)
             finally:
                 free.put(connection)
-            left[part.table] -= len(chunk)
-            if left[part.table] < 0:
-                raise FormatError(f"is damaged: table {part.table} gives more rows than it has")
             return nsys.typed(chunk, part.table)
 
         for done, (part, chunk) in enumerate(zip(parts, pool.map(fetch, parts), strict=True), start=1):
+            left[part.table] -= len(chunk)  # in order, so that the same damage is always told alike
+            if left[part.table] < 0:
+                raise FormatError(f"is damaged: table {part.table} gives more rows than it has")
             tables[part.table].add(chunk, _NUMBERS.get(part.table, frozenset()))
             tell(done, len(parts))
     return tables
