@@ -33,7 +33,7 @@ from tracer.trace import Trace
 _MAGIC: Final = b"SQLite format 3\0"
 _SUFFIXES: Final = (".sqlite", ".sqlite3", ".db")
 _CHUNK: Final = 1 << 16  # rows; large enough to be fast, small enough to keep both threads busy
-_MANY_ROWS: Final = 1 << 20  # of integers; reading them from pages pays for compiling what reads them
+_MANY_ROWS: Final = 3 << 20  # of integers; what reading them from pages saves is more than compiling it takes
 _MOST_TABLES: Final = 2000
 _LONGEST_DEFAULT: Final = 16  # characters; a row need not store it
 _CREATE: Final = re.compile(

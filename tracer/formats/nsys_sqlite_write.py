@@ -15,6 +15,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from adbc_driver_manager import dbapi
 from adbc_driver_sqlite import dbapi as sqlite
 
@@ -94,14 +95,16 @@ def _write_table(
     declared = [column for column in declared if not whole or column.name in table.column_names] + extra
     declared = [_fitting(column, table[column.name]) if column.name in carried else column for column in declared]
     cursor.execute(f'CREATE TABLE "{name}" ({", ".join(_declaration(column) for column in declared)})')
-    given = [column for column in declared if column.name in table.column_names]
-    constant = [column for column in declared if column.not_null and column not in given]
-    values = ["?"] * len(given) + [repr(nsys.filler(name, column.name)) for column in constant]
-    columns = ", ".join(f'"{column.name}"' for column in given + constant)
-    rows = pa.table({column.name: _values(table[column.name], column) for column in given})
+    given = {c.name: _values(table[c.name], c) for c in declared if c.name in table.column_names}
+    # What stands in every row need not be bound row by row; the first column is, so that there are rows.
+    constant = {column: value for column in [*given][1:] if (value := _constant(given[column])) is not None}
+    constant |= {c.name: repr(nsys.filler(name, c.name)) for c in declared if c.not_null and c.name not in given}
+    rows = pa.table({column: values for column, values in given.items() if column not in constant})
+    columns = ", ".join(f'"{column}"' for column in [*rows.column_names, *constant])
+    values = ", ".join([*"?" * rows.num_columns, *constant.values()])
     for first in range(0, len(rows), _PART):
         part = rows.slice(first, _PART)
-        cursor.executemany(f'INSERT INTO "{name}" ({columns}) VALUES ({", ".join(values)})', part)
+        cursor.executemany(f'INSERT INTO "{name}" ({columns}) VALUES ({values})', part)
         yield len(part)
 
 
@@ -124,6 +127,16 @@ def _affinity(type: pa.DataType) -> str:
     if pa.types.is_floating(type):
         return "REAL"
     return "BLOB" if pa.types.is_binary(type) or pa.types.is_large_binary(type) else "TEXT"
+
+
+def _constant(values: pa.ChunkedArray) -> str | None:
+    """What all rows have, as SQL, if it is NULL or an integer."""
+    if values.null_count == len(values):
+        return "NULL"
+    if values.null_count or not pa.types.is_integer(values.type):
+        return None
+    lowest, highest = pc.min_max(values).as_py().values()
+    return str(lowest) if lowest == highest else None
 
 
 def _values(values: pa.ChunkedArray, column: SqlColumn) -> pa.ChunkedArray:
