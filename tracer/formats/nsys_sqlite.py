@@ -241,28 +241,33 @@ def _columns(connection: Any, table: str) -> tuple[list[str], frozenset[str]]:
 
 def _read_all(path: Path, tables: Sequence[_Table]) -> dict[str, pa.Table]:
     """The rows of all tables."""
+    done, total = 0, sum(table.most_rows for table in tables)
     plain = [table for table in tables if table.is_plain]
     found: dict[str, pa.Table] = {}
     if sum(table.most_rows for table in plain) >= _MANY_ROWS:
         for table in plain:
-            if (rows := _read_plain(path, table)) is not None:
+            if (rows := _read_plain(path, table, done, total)) is not None:
                 found[table.name] = nsys.typed(rows, table.name)
+                done += len(rows)
     parts = [part for table in tables if table.name not in found for part in table.parts()]
-    found |= {name: rows.table() for name, rows in _fetch_all(path, parts).items()}
+    found |= {name: rows.table() for name, rows in _fetch_all(path, parts, done, total).items()}
     return {table.name: found[table.name] for table in tables}
 
 
-def _read_plain(path: Path, table: _Table) -> pa.Table | None:
+def _read_plain(path: Path, table: _Table, done: int, total: int) -> pa.Table | None:
     from tracer.formats.sqlite_pages import read_integers  # and Numba, which takes a third of a second
 
     assert table.root is not None
     assert table.rowids is not None
     columns = [column if column in table.wanted else None for column in table.columns]
-    return read_integers(path, table.root, table.rowids, columns, lambda rows: tell(rows, table.most_rows))
+    return read_integers(path, table.root, table.rowids, columns, lambda rows: tell(done + rows, total))
 
 
-def _fetch_all(path: Path, parts: Sequence[_Part]) -> dict[str, JoinedRows]:
-    """The rows of all parts, by table. Each connection parses the schema, so each worker has one."""
+def _fetch_all(path: Path, parts: Sequence[_Part], done: int, total: int) -> dict[str, JoinedRows]:
+    """The rows of all parts, by table, after `done` rows of `total`.
+
+    Each connection parses the schema, so each worker has one.
+    """
     tables = {part.table: JoinedRows(part.most_rows) for part in parts}
     with ExitStack() as stack, ThreadPoolExecutor(_WORKERS) as pool:
         free: SimpleQueue[Any] = SimpleQueue()
@@ -278,12 +283,13 @@ def _fetch_all(path: Path, parts: Sequence[_Part]) -> dict[str, JoinedRows]:
                 free.put(connection)
             return nsys.typed(chunk, part.table)
 
-        for done, (part, chunk) in enumerate(zip(parts, pool.map(fetch, parts), strict=True), start=1):
+        for part, chunk in zip(parts, pool.map(fetch, parts), strict=True):
             left[part.table] -= len(chunk)  # in order, so that the same damage is always told alike
             if left[part.table] < 0:
                 raise FormatError(f"is damaged: table {part.table} gives more rows than it has")
             tables[part.table].add(chunk, _NUMBERS.get(part.table, frozenset()))
-            tell(done, len(parts))
+            done += len(chunk)
+            tell(done, total)
     return tables
 
 

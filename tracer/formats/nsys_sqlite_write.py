@@ -33,6 +33,8 @@ _PART: Final = 1 << 18  # rows
 
 # Nothing is journaled or flushed: until it is complete, the file has another name.
 _PRAGMAS: Final = ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE")
+_LARGE_PAGES: Final = "page_size = 32768"  # bytes, which each small table takes as well
+_MANY_ROWS: Final = 1 << 20
 
 
 def write(trace: Trace, path: Path) -> None:
@@ -56,13 +58,13 @@ def _write_tables(trace: Trace, path: Path) -> None:
     trace = without_what_changed(trace)
     tables = from_trace(trace, with_run=True)
     uri = f"file:{quote(os.fspath(path.absolute()))}?mode=rwc"
+    done, total = 0, sum(map(len, [*trace.tables.values(), *trace.carried.values()]))
     with sqlite.connect(uri, autocommit=True) as connection, connection.cursor() as cursor:
-        for pragma in _PRAGMAS:
+        for pragma in (*_PRAGMAS, *[_LARGE_PAGES] * (total > _MANY_ROWS)):
             cursor.execute(f"PRAGMA {pragma}").fetchall()
         cursor.execute("BEGIN")
         for name in nsys.ENUMS.keys() - tables.keys():
             sum(_write_table(cursor, name, nsys.enum_table(name), frozenset()))
-        done, total = 0, sum(map(len, [*trace.tables.values(), *trace.carried.values()]))
         for name, make in tables.items():
             for rows in _write_table(cursor, name, make(), _carried(trace, name), name in trace.carried):
                 done += rows
