@@ -6,12 +6,9 @@ The file is opened read-only and immutable, and only real tables are read, by na
 from __future__ import annotations
 
 import os
-import re
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
@@ -24,20 +21,15 @@ from adbc_driver_sqlite import dbapi as sqlite
 from tracer.errors import FormatError, printable
 from tracer.formats import WHOLE, Format, nsys, register
 from tracer.formats.joined_rows import JoinedRows
-from tracer.formats.nsys_carry import plainly_named
 from tracer.formats.nsys_schema import COLUMNS
+from tracer.formats.nsys_sqlite_tables import Part, Table, find_tables
 from tracer.formats.nsys_sqlite_write import write
 from tracer.progress import tell
 from tracer.trace import Trace
 
 _MAGIC: Final = b"SQLite format 3\0"
 _SUFFIXES: Final = (".sqlite", ".sqlite3", ".db")
-_CHUNK: Final = 1 << 16  # rows; large enough to be fast, small enough to keep both threads busy
-_MOST_TABLES: Final = 2000
-_LONGEST_DEFAULT: Final = 16  # characters; a row need not store it
-_CREATE: Final = re.compile(
-    r"""CREATE TABLE\s+(?:(\w+)|("(?:[^"]|"")+"|'(?:[^']|'')+'|`(?:[^`]|``)+`|\[[^]]+]))\s*\("""
-)
+_MANY_ROWS: Final = 3 << 20  # of integers; what reading them from pages saves is more than compiling it takes
 _NUMBERS: Final = {
     table: frozenset(name for name, type in columns.items() if pa.types.is_integer(type))
     for table, columns in COLUMNS.items()
@@ -87,114 +79,43 @@ def read_tables(
     """
     try:
         with _connect(path) as connection:
-            parts = list(_parts(connection, path.stat().st_size, only, left_out if left_out is not None else []))
-        tables = _fetch_all(path, parts)
+            found = list(find_tables(connection, path.stat().st_size, only, left_out if left_out is not None else []))
+        return _read_all(path, found)
     except (dbapi.Error, pa.ArrowException) as error:
         raise FormatError(f"SQLite cannot read it: {_reason(error)}") from error
     except UnicodeDecodeError as error:
         raise FormatError(f"a table or column has a name that is no UTF-8: {error.object[:40]!r}") from error
-    return {name: rows.table() for name, rows in tables.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A chunk of rows of a table, which has `most_rows` in all."""
-
-    table: str
-    sql: str
-    most_rows: int
-
-
-def _parts(connection: Any, size: int, only: frozenset[str] | None, left_out: list[str]) -> Iterator[_Part]:
-    tables = _real_tables(connection)
-    if not tables & COLUMNS.keys():
-        raise FormatError("is an SQLite file but no nsys export (it has none of nsys's tables)")
-    rows, values = _rows_of_tables(connection, size), 0
-    for table in sorted(tables if only is None else tables & only):
-        columns = _columns(connection, table)
-        if only is None:
-            wanted = plainly_named(table, columns, left_out)
-        else:
-            wanted = [column for column in columns if column in COLUMNS[table]]
-        values += rows[table] * len(wanted)
-        if values > size:  # even NULL takes a byte
-            raise FormatError(f"is damaged: table {table} has {rows[table]} rows, more than the file has room for")
-        if wanted:
-            sql = f"SELECT {', '.join(map(_name, wanted))} FROM {_name(table)} NOT INDEXED"
-            yield from _chunks(connection, _Part(table, sql, rows[table]), columns)
+def _read_all(path: Path, tables: Sequence[Table]) -> dict[str, pa.Table]:
+    """The rows of all tables."""
+    done, total = 0, sum(table.most_rows for table in tables)
+    plain = [table for table in tables if table.is_plain]
+    found: dict[str, pa.Table] = {}
+    if sum(table.most_rows for table in plain) >= _MANY_ROWS:
+        for table in plain:
+            if (rows := _read_plain(path, table, done, total)) is not None:
+                found[table.name] = nsys.typed(rows, table.name)
+                done += len(rows)
+    parts = [part for table in tables if table.name not in found for part in table.parts()]
+    found |= {name: rows.table() for name, rows in _fetch_all(path, parts, done, total).items()}
+    return {table.name: found[table.name] for table in tables}
 
 
-def _chunks(connection: Any, whole: _Part, columns: Collection[str]) -> Iterator[_Part]:
-    """A table by ranges of its row ids, if it has row ids and more rows than a chunk."""
-    rowid = next(iter({"rowid", "_rowid_", "oid"} - {column.casefold() for column in columns}), None)
-    low = high = None
-    if rowid is not None and whole.most_rows > _CHUNK:
-        bounds = (f"(SELECT {end}({rowid}) FROM {_name(whole.table)})" for end in ("min", "max"))  # one each: no scan
-        with suppress(dbapi.ProgrammingError):  # WITHOUT ROWID
-            ((low, high),) = _rows(connection, f"SELECT {', '.join(bounds)}")
-    if low is None or high is None:
-        yield whole
-        return
-    step = max(_CHUNK, -(-(high - low + 1) // -(-whole.most_rows // _CHUNK)))
-    for first in range(low, high + 1, step):
-        last = min(high, first + step - 1)
-        yield replace(whole, sql=f"{whole.sql} WHERE {rowid} BETWEEN {first} AND {last}")
+def _read_plain(path: Path, table: Table, done: int, total: int) -> pa.Table | None:
+    from tracer.formats.sqlite_pages import read_integers  # and Numba, which takes a third of a second
+
+    assert table.root is not None
+    assert table.rowids is not None
+    columns = [column if column in table.wanted else None for column in table.columns]
+    return read_integers(path, table.root, table.rowids, columns, lambda rows: tell(done + rows, total))
 
 
-def _real_tables(connection: Any) -> set[str]:
-    """The tables.
+def _fetch_all(path: Path, parts: Sequence[Part], done: int, total: int) -> dict[str, JoinedRows]:
+    """The rows of all parts, by table, after `done` rows of `total`.
 
-    A view or virtual table has no pages, or says that it is none: reading it would run SQL or code from the file.
+    Each connection parses the schema, so each worker has one.
     """
-    sql = """SELECT CAST(name AS TEXT), CAST(sql AS TEXT) FROM main.sqlite_master
-        WHERE type = 'table' AND rootpage > 0 AND name NOT NULL AND sql NOT NULL"""
-    found = {name for name, made_by in _rows(connection, sql) if _creates(name, made_by)}
-    if len(found) > _MOST_TABLES:
-        raise FormatError(f"has {len(found)} tables; exports have about a hundred")
-    return found
-
-
-def _creates(name: str, sql: str) -> bool:
-    """Whether the statement makes a table of that name; in a schema that was tampered with it may make another."""
-    match = _CREATE.match(sql)
-    if match is None or name.casefold().startswith("sqlite_"):
-        return False
-    bare, quoted = match[1], match[2]
-    return name == (bare if quoted is None else quoted[1:-1].replace(quoted[-1] * 2, quoted[-1]))
-
-
-def _rows_of_tables(connection: Any, size: int) -> Counter[str]:
-    """How many rows each table has, at most.
-
-    Raises:
-        FormatError: pages or rows that are used more than once, which makes a small file a huge recording.
-    """
-    most_pages = size // 512 + 1  # of the smallest size
-    walk = f"SELECT name, pagetype, ncell, payload, pgsize FROM main.dbstat LIMIT {most_pages}"
-    rows = "CASE WHEN pagetype = 'internal' AND payload = 0 THEN 0 ELSE ncell END"
-    sums = f"SELECT name, sum({rows}), sum(payload), sum(pgsize) FROM ({walk}) GROUP BY name"
-    found: Counter[str] = Counter()
-    used = 0
-    for name, cells, payload, pages in _rows(connection, sums):
-        found[name] = cells
-        used += max(pages, payload)
-    if used > size:
-        raise FormatError("is damaged: pages or rows in it are used more than once")
-    return found
-
-
-def _columns(connection: Any, table: str) -> list[str]:
-    """The columns that are stored; generated ones are not."""
-    columns = []
-    for _, name, _, _, default, _ in _rows(connection, f"PRAGMA main.table_info({_name(table)})"):
-        if default is not None and len(default) > _LONGEST_DEFAULT:
-            raise FormatError(f"table {table}, column {name} has a default of {len(default)} characters")
-        columns.append(name)
-    return columns
-
-
-def _fetch_all(path: Path, parts: Sequence[_Part]) -> dict[str, JoinedRows]:
-    """The rows of all parts, by table. Each connection parses the schema, so each worker has one."""
     tables = {part.table: JoinedRows(part.most_rows) for part in parts}
     with ExitStack() as stack, ThreadPoolExecutor(_WORKERS) as pool:
         free: SimpleQueue[Any] = SimpleQueue()
@@ -202,24 +123,26 @@ def _fetch_all(path: Path, parts: Sequence[_Part]) -> dict[str, JoinedRows]:
         for _ in range(min(_WORKERS, len(parts))):
             free.put(stack.enter_context(_connect(path)))
 
-        def fetch(part: _Part) -> pa.Table:
+        def fetch(part: Part) -> pa.Table:
             connection = free.get()
             try:
                 chunk = _fetch(connection, part)
             finally:
                 free.put(connection)
-            left[part.table] -= len(chunk)
-            if left[part.table] < 0:
-                raise FormatError(f"is damaged: table {part.table} gives more rows than it has")
             return nsys.typed(chunk, part.table)
 
-        for done, (part, chunk) in enumerate(zip(parts, pool.map(fetch, parts), strict=True), start=1):
+        for part, chunk in zip(parts, pool.map(fetch, parts), strict=True):
+            left[part.table] -= len(chunk)  # in order, so that the same damage is always told alike
+            if left[part.table] < 0:
+                pool.shutdown(cancel_futures=True)
+                raise FormatError(f"is damaged: table {part.table} gives more rows than it has")
             tables[part.table].add(chunk, _NUMBERS.get(part.table, frozenset()))
-            tell(done, len(parts))
+            done += len(chunk)
+            tell(done, total)
     return tables
 
 
-def _fetch(connection: Any, part: _Part) -> pa.Table:
+def _fetch(connection: Any, part: Part) -> pa.Table:
     # ADBC guesses a column's type from the first batch: a chunk is one batch.
     rows = part.most_rows + 1
     with connection.cursor() as cursor:
@@ -231,17 +154,6 @@ def _fetch(connection: Any, part: _Part) -> pa.Table:
 
 def _connect(path: Path) -> Any:
     return sqlite.connect(f"file://{quote(os.fspath(path.absolute()))}?mode=ro&immutable=1")
-
-
-def _rows(connection: Any, sql: str) -> list[Any]:
-    with connection.cursor() as cursor:
-        cursor.execute(sql)
-        rows: list[Any] = cursor.fetchall()
-        return rows
-
-
-def _name(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _starts_with_magic(path: Path) -> bool:

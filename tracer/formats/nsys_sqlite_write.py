@@ -15,6 +15,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from adbc_driver_manager import dbapi
 from adbc_driver_sqlite import dbapi as sqlite
 
@@ -32,6 +33,8 @@ _PART: Final = 1 << 18  # rows
 
 # Nothing is journaled or flushed: until it is complete, the file has another name.
 _PRAGMAS: Final = ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE")
+_LARGE_PAGES: Final = "page_size = 32768"  # bytes, which each small table takes as well
+_MANY_ROWS: Final = 1 << 20
 
 
 def write(trace: Trace, path: Path) -> None:
@@ -55,13 +58,13 @@ def _write_tables(trace: Trace, path: Path) -> None:
     trace = without_what_changed(trace)
     tables = from_trace(trace, with_run=True)
     uri = f"file:{quote(os.fspath(path.absolute()))}?mode=rwc"
+    done, total = 0, sum(map(len, [*trace.tables.values(), *trace.carried.values()]))
     with sqlite.connect(uri, autocommit=True) as connection, connection.cursor() as cursor:
-        for pragma in _PRAGMAS:
+        for pragma in (*_PRAGMAS, *[_LARGE_PAGES] * (total > _MANY_ROWS)):
             cursor.execute(f"PRAGMA {pragma}").fetchall()
         cursor.execute("BEGIN")
         for name in nsys.ENUMS.keys() - tables.keys():
             sum(_write_table(cursor, name, nsys.enum_table(name), frozenset()))
-        done, total = 0, sum(map(len, [*trace.tables.values(), *trace.carried.values()]))
         for name, make in tables.items():
             for rows in _write_table(cursor, name, make(), _carried(trace, name), name in trace.carried):
                 done += rows
@@ -94,14 +97,16 @@ def _write_table(
     declared = [column for column in declared if not whole or column.name in table.column_names] + extra
     declared = [_fitting(column, table[column.name]) if column.name in carried else column for column in declared]
     cursor.execute(f'CREATE TABLE "{name}" ({", ".join(_declaration(column) for column in declared)})')
-    given = [column for column in declared if column.name in table.column_names]
-    constant = [column for column in declared if column.not_null and column not in given]
-    values = ["?"] * len(given) + [repr(nsys.filler(name, column.name)) for column in constant]
-    columns = ", ".join(f'"{column.name}"' for column in given + constant)
-    rows = pa.table({column.name: _values(table[column.name], column) for column in given})
+    given = {c.name: _values(table[c.name], c) for c in declared if c.name in table.column_names}
+    # What stands in every row need not be bound row by row; the first column is, so that there are rows.
+    constant = {column: value for column in [*given][1:] if (value := _constant(given[column])) is not None}
+    constant |= {c.name: repr(nsys.filler(name, c.name)) for c in declared if c.not_null and c.name not in given}
+    rows = pa.table({column: values for column, values in given.items() if column not in constant})
+    columns = ", ".join(f'"{column}"' for column in [*rows.column_names, *constant])
+    values = ", ".join([*"?" * rows.num_columns, *constant.values()])
     for first in range(0, len(rows), _PART):
         part = rows.slice(first, _PART)
-        cursor.executemany(f'INSERT INTO "{name}" ({columns}) VALUES ({", ".join(values)})', part)
+        cursor.executemany(f'INSERT INTO "{name}" ({columns}) VALUES ({values})', part)
         yield len(part)
 
 
@@ -124,6 +129,16 @@ def _affinity(type: pa.DataType) -> str:
     if pa.types.is_floating(type):
         return "REAL"
     return "BLOB" if pa.types.is_binary(type) or pa.types.is_large_binary(type) else "TEXT"
+
+
+def _constant(values: pa.ChunkedArray) -> str | None:
+    """What all rows have, as SQL, if it is NULL or an integer."""
+    if values.null_count == len(values):
+        return "NULL"
+    if values.null_count or not pa.types.is_integer(values.type):
+        return None
+    lowest, highest = pc.min_max(values).as_py().values()
+    return str(lowest) if lowest == highest else None
 
 
 def _values(values: pa.ChunkedArray, column: SqlColumn) -> pa.ChunkedArray:

@@ -1,0 +1,185 @@
+"""The cells of SQLite's table b-trees, decoded by compiled loops (Numba).
+
+Source of every layout here: https://www.sqlite.org/fileformat2.html, sections 1.6 (b-tree pages), 2.1 (records) and
+2.3 (rowid tables). The bytes come from strangers and compiled loops check no index by themselves: every position is
+compared with the end of its page before it is used, and `PADDING` readable bytes behind the pages cover what is read
+before it is compared. Anything but the plainest form is refused, never repaired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
+Loop = TypeVar("Loop", bound=Callable[..., Any])
+
+PADDING: Final = 64
+"""Bytes that `data` has behind its last page; three numbers of nine bytes are read before an end is looked at."""
+
+LEAF: Final = 13
+"""The first byte of a leaf of a rowid table."""
+
+REFUSED: Final = -1
+"""What the loops return where a page is not as it must be."""
+
+_INTERIOR: Final = 5
+_OVERFLOWS: Final = 35  # a payload that is longer than the usable page but for these bytes has overflow pages
+_SIZES: Final = (0, 1, 2, 3, 4, 6, 8)  # of serial types: NULL and integers
+_ZERO: Final = 8
+_ONE: Final = 9
+_TEXT: Final = 12  # and blobs: the first serial type of a value of (type - 12) // 2 bytes
+_REAL: Final = 7
+
+
+def _compiled(loop: Loop) -> Loop:
+    """The loop, compiled when first called. Numba keeps it beside this file or in the user's cache."""
+    try:
+        return cast(Loop, numba.njit(nogil=True, cache=True)(loop))
+    except RuntimeError:  # neither can be written
+        return cast(Loop, numba.njit(nogil=True)(loop))
+
+
+@_compiled
+def _varint(data: Bytes, at: int) -> tuple[int, int]:  # pragma: no cover - compiled
+    """The number at a position, and the position behind it."""
+    value = 0
+    for i in range(8):
+        byte = int(data[at + i])
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            return value, at + i + 1
+    return value << 8 | int(data[at + 8]), at + 9
+
+
+@_compiled
+def _two(data: Bytes, at: int) -> int:  # pragma: no cover - compiled
+    return int(data[at]) << 8 | int(data[at + 1])
+
+
+@_compiled
+def _eight(data: Bytes, at: int) -> int:  # pragma: no cover - compiled
+    value = 0
+    for i in range(8):
+        value = value << 8 | int(data[at + i])
+    return value
+
+
+@_compiled
+def children(
+    data: Bytes, page_size: int, usable: int, last: Ints, page: Ints, bound: Ints
+) -> int:  # pragma: no cover - compiled
+    """The children of interior pages, in order.
+
+    Args:
+        data: the pages, of `page_size` bytes each, and `PADDING`.
+        page_size: bytes.
+        usable: bytes of a page without those reserved at its end.
+        last: per page the highest rowid that may be below it.
+        page: gets the children's page numbers.
+        bound: gets the highest rowid that may be below each.
+
+    Returns:
+        How many there are, or `REFUSED`.
+    """
+    found = 0
+    for i in range(len(last)):
+        base = i * page_size
+        cells = _two(data, base + 3)
+        lowest = 12 + 2 * cells
+        if data[base] != _INTERIOR or cells == 0 or lowest > usable or found + cells >= len(page):
+            return REFUSED
+        for cell in range(cells + 1):
+            if cell < cells:
+                offset = _two(data, base + 12 + 2 * cell)
+                if offset < lowest or offset + 4 >= usable:
+                    return REFUSED
+                at = base + offset
+                bound[found], end = _varint(data, at + 4)
+                if end > base + usable:
+                    return REFUSED
+            else:  # the right-most child stands in the page's header
+                at = base + 8
+                bound[found] = last[i]
+            page[found] = _two(data, at) << 16 | _two(data, at + 2)
+            found += 1
+    return found
+
+
+@_compiled
+def rows(
+    data: Bytes, page_size: int, usable: int, first: Ints, place: Ints, values: NDArray[np.int64],
+    is_null: NDArray[np.bool_], nulls: Ints,
+) -> int:  # fmt: skip  # pragma: no cover - compiled
+    """The rows of leaf pages, which hold the rowids from `first` on without a gap.
+
+    Args:
+        data: the pages, of `page_size` bytes each, and `PADDING`.
+        page_size: bytes.
+        usable: bytes of a page without those reserved at its end.
+        first: per page its lowest rowid, and behind the last one the next.
+        place: per stored column its row in `values`, or -1: any value may stand there.
+        values: gets the integers, one row per wanted column; room for all rows.
+        is_null: of the same shape and False; becomes True where a value is NULL.
+        nulls: gets the number of NULLs added per wanted column.
+
+    Returns:
+        How many rows there are, or `REFUSED`.
+    """
+    row = 0
+    for page in range(len(first) - 1):
+        base = page * page_size
+        end = base + usable
+        cells = first[page + 1] - first[page]
+        lowest = 8 + 2 * cells
+        if data[base] != LEAF or _two(data, base + 3) != cells or lowest > usable or row + cells > values.shape[1]:
+            return REFUSED
+        for cell in range(cells):
+            offset = _two(data, base + 8 + 2 * cell)
+            if offset < lowest or offset >= usable:
+                return REFUSED
+            payload, at = _varint(data, base + offset)
+            rowid, at = _varint(data, at)
+            if rowid != first[page] + cell or payload < 1 or payload > end - at or payload > usable - _OVERFLOWS:
+                return REFUSED
+            stop = at + payload
+            header, type_at = _varint(data, at)
+            if header < 1 or header > payload:
+                return REFUSED
+            value_at = types_end = at + header
+            for column in range(len(place)):
+                if type_at >= types_end:
+                    return REFUSED
+                type, type_at = _varint(data, type_at)
+                if type < 0:
+                    return REFUSED
+                to = place[column]
+                if type < len(_SIZES):
+                    size = _SIZES[type]
+                elif type >= _TEXT:
+                    size = (type - _TEXT) >> 1
+                else:
+                    size = 8 if type == _REAL else 0
+                if size > stop - value_at:
+                    return REFUSED
+                if to < 0:
+                    pass
+                elif type == 0:
+                    is_null[to, row] = True
+                    nulls[to] += 1
+                elif type < len(_SIZES):
+                    values[to, row] = _eight(data, value_at) >> (64 - 8 * size)
+                elif _ZERO <= type <= _ONE:
+                    values[to, row] = type - _ZERO
+                else:
+                    return REFUSED
+                value_at += size
+            if type_at != types_end or value_at != stop:
+                return REFUSED
+            row += 1
+    return row
