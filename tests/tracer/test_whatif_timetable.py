@@ -8,6 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.tracer.handmade import PROCESS, Script
 from tests.tracer.test_whatif import predicted
@@ -19,6 +21,7 @@ from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.learning import Learned
 from tracer.analysis.whatif.overlap import Overlap
 from tracer.analysis.whatif.streams import Concurrent
+from tracer.analysis.whatif.timetable import lowest_free
 from tracer.errors import UsageError
 from tracer.graph_json import Node
 from tracer.schema import TABLES
@@ -80,11 +83,24 @@ def test_each_kernel_is_where_the_simulation_has_it() -> None:
     assert len(found.trace["graph_launches"]) == 0
     assert len(found.trace["kernels"]) == 4 * TOKENS
     new = PERIOD - 12_000 + 8200
-    expected = [("a", 7, 0, 2000), ("b", 7, 2000, 6000), ("c", 8, 2200, 6200), ("d", 8, 6200, 8200)]
+    expected = [("a", 7, 0, 2000), ("b", 7, 2000, 6000), ("c", 8, 2200, 6200), ("d", 7, 6200, 8200)]
     for step in range(TOKENS):
         assert placed(found.trace, step, step * new + 50) == expected
     assert found.period_us * 1e3 == new
     assert found.speedup.estimate == pytest.approx(PERIOD / new)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1))
+def test_as_few_streams_as_kernels_run_at_once(spans: list[tuple[int, int]]) -> None:
+    start, took = np.array(spans, dtype=float).T
+    end = start + took
+    streams = lowest_free(start, end)
+    for stream in set(streams):
+        mine = np.flatnonzero(streams == stream)
+        mine = mine[np.lexsort((end[mine], start[mine]))]
+        assert (start[mine][1:] >= end[mine][:-1]).all()
+    most = max(int(((start <= time) & (time < end)).sum()) for time in start)
+    assert len(set(streams)) <= max(most, 1) + int((took == 0).any())
 
 
 def test_gap_period_and_overlap_are_those_of_the_prediction() -> None:
@@ -96,7 +112,7 @@ def test_gap_period_and_overlap_are_those_of_the_prediction() -> None:
     assert gaps.period_us == pytest.approx(found.period_us)
     report = stream_report(found.trace, steps)
     assert report.devices.loc[0, ["streams", "busy_us", "overlap_us"]].tolist() == [2, 8.2 * TOKENS, 3.8 * TOKENS]
-    assert report.streams["compute_us"].tolist() == [6 * TOKENS, 6 * TOKENS]
+    assert report.streams["compute_us"].tolist() == [8 * TOKENS, 4 * TOKENS]
     again = predicted(found.trace)
     assert again.base_gap_us == pytest.approx(found.gap_us)
     assert again.base_period_us == pytest.approx(found.period_us)
@@ -117,7 +133,7 @@ def test_from_a_recording_with_every_kernel() -> None:
     found = predicted(run(every_kernel=True), edit())
     assert len(found.trace["kernels"]) == 4 * TOKENS
     rows = placed(found.trace, 0, 50)
-    assert [row[:2] for row in rows] == [("a", 7), ("b", 7), ("c", 8), ("d", 8)]
+    assert [row[:2] for row in rows] == [("a", 7), ("b", 7), ("c", 8), ("d", 7)]
     expected = [(0, 1000), (1000, 3000), (1100, 3100), (3100, 4100)]
     assert np.array([row[2:] for row in rows]) == pytest.approx(np.array(expected), abs=2)  # whole ns per kernel
     assert found.period_us * 1e3 == pytest.approx(PERIOD - 6000 + 4100, abs=2)

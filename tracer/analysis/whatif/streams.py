@@ -13,7 +13,7 @@ from tracer.analysis.whatif.changes import Changes
 from tracer.analysis.whatif.learning import H200, Learned
 from tracer.analysis.whatif.overlap import StepKernels, assign
 from tracer.analysis.whatif.recorded_step import RecordedStep
-from tracer.analysis.whatif.timetable import Timetable
+from tracer.analysis.whatif.timetable import Timetable, lowest_free
 from tracer.errors import UsageError
 from tracer.graph_json import RunGraph
 from tracer.schema import COMPUTE_TABLES
@@ -63,15 +63,14 @@ class Concurrent:
         _check_launches(activities["call"].to_numpy()[compute], at)
         recorded = RecordedStep.of(self.node, self.node_steps)
         kernels = StepKernels.of(self.graph, recorded)
-        streams = np.array(assign(kernels.needs, self.streams))
-        start, end = kernels.schedule(self.learned.overlap, streams.tolist())
+        start, end = kernels.schedule(self.learned.overlap, assign(kernels.needs, self.streams))
         ratio = float(end.max())
         changes.scale_activities(compute, ratio)
-        of = recorded.times["kernel"].to_numpy()
+        streams, of = lowest_free(start, end), recorded.times["kernel"].to_numpy()
         begin, finish = ((start[of] + (end - start)[of] * part.to_numpy()) / ratio for part in recorded.parts())
         changes.timetable = Timetable(compute, at, recorded.rows, begin, finish, streams[of])
         return [
-            f"{len(set(streams.tolist()))} streams: a step's {len(start)} kernels take {ratio:.3f} times as long",
+            f"{streams.max() + 1} streams: a step's {len(start)} kernels take {ratio:.3f} times as long",
             self.learned.note,
         ]
 

@@ -93,6 +93,21 @@ class Timetable:
         return pd.concat([known[like.columns], added.astype("int64")])
 
 
+def lowest_free(start: Floats, end: Floats) -> Ints:
+    """For each kernel the lowest stream that is free when it starts, or a new one.
+
+    These are as few as can be (interval partitioning), and what runs alone is on stream 0, as where branches leave one
+    stream and join on it.
+    """
+    found = np.zeros(len(start), np.int64)
+    until: list[float] = []
+    for i in np.lexsort((end, start)):
+        stream = next((s for s, busy in enumerate(until) if busy <= start[i]), len(until))
+        until[stream : stream + 1] = [end[i]]
+        found[i] = stream
+    return found
+
+
 def _graphs(causality: Causality, activities: pd.DataFrame) -> Ints:
     """The CUDA graph that each ran in, or that it is, or `MISSING`."""
     found = np.full(len(activities), MISSING)
