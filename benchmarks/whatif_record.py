@@ -57,7 +57,9 @@ def measure(kind: str, configurations: list[Configuration], repeats: int, direct
     results = execute([replace(c, repeats=repeats) for c in configurations])
     base = results[0]
     run = write_run(base, directory / kind)
-    for configuration, name in zip(configurations[: 1 if kind == "ladder" else 2], ("node", "node-changed"), strict=False):
+    for configuration, name in zip(
+        configurations[: 1 if kind == "ladder" else 2], ("node", "node-changed"), strict=False
+    ):
         with tracer.record("cupti", kinds=("kernels", "api", "descriptions")) as recording:
             execute([replace(configuration, tokens=TRACED, repeats=1)], make_recorder=lambda: None)
         nsys_parquet.write(recording.trace, run / name)

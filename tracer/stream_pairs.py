@@ -100,24 +100,21 @@ def pair_of(one: Path, streams: int, relative: float) -> Pair:
     return Pair(kernels, tuple(assign(kernels.needs, streams)), relative)
 
 
-def read_pair(found: RunPair, gpu: str | None = None) -> Pair | None:
-    """The pair, from both light passes and the node pass; None if it ran on another GPU.
+def read_pair(one: Path, several: Path) -> Pair:
+    """The pair, from both light passes and the node pass.
 
     Raises:
         UsageError, TraceError: a recording cannot be used; the message names it.
     """
     try:
-        light = read(found.one, whole=False)
-        if gpu is not None and gpu_of(light) != gpu:
-            return None
-        relative = compute_ns(read(found.several, whole=False)) / compute_ns(light)
+        relative = compute_ns(read(several, whole=False)) / compute_ns(read(one, whole=False))
         if not (np.isfinite(relative) and relative > 0):
             raise UsageError("a step's compute takes no time")
-        return pair_of(found.one, read_graph(found.several / GRAPH_FILE).streams, relative)
+        return pair_of(one, read_graph(several / GRAPH_FILE).streams, relative)
     except IntertokenError as error:
         text = str(error)
-        named = any(text.startswith(str(path)) for path in (found.one, found.several))
-        raise type(error)(text if named else f"{found.one}: {text}") from error
+        named = any(text.startswith(str(path)) for path in (one, several))
+        raise type(error)(text if named else f"{one}: {text}") from error
 
 
 def learn_from(directories: Sequence[Path], configuration: Mapping[str, Any], gpu: str) -> Learned:
@@ -134,7 +131,7 @@ def learn_from(directories: Sequence[Path], configuration: Mapping[str, Any], gp
     own = work_of(configuration)
     try:
         others = [found for found in find_pairs(directories) if found.work != own]
-        pairs = [pair for found in others if (pair := read_pair(found, gpu)) is not None]
+        pairs = [read_pair(p.one, p.several) for p in others if gpu_of(read(p.one, whole=False)) == gpu]
     except TraceError as error:  # it is not of the run's recording
         raise UsageError(f"--learn-from: {error}") from error
     if not pairs:
