@@ -59,7 +59,7 @@ def find_pairs(directories: Sequence[Path]) -> list[RunPair]:
         FormatError: a damaged run.json.
         OSError: a directory cannot be listed.
     """
-    runs = {run.resolve() for directory in directories for run in find_reports(directory) if _has(run, RUN_FILE)}
+    runs = {run.absolute() for directory in directories for run in find_reports(directory) if _has(run, RUN_FILE)}
     found: dict[tuple[Path, str], dict[str, list[Path]]] = defaultdict(lambda: defaultdict(list))
     for run in sorted(runs):
         configuration = read_run(run / RUN_FILE).get("configuration")

@@ -160,11 +160,17 @@ def test_both_kernels_of_a_split_product_share_its_time() -> None:
     assert (rows[["start", "end"]].to_numpy() - 50).tolist() == [[6200, 7600], [7600, 8200]]
 
 
-def test_several_devices_and_processes_need_no_numbers_of_their_own() -> None:
+def test_new_streams_have_numbers_of_their_own() -> None:
     """Streams that only syncs and copies name are counted as well."""
     trace = run(every_kernel=False)
     trace.tables["syncs"] = trace["syncs"].assign(stream=np.where(np.arange(TOKENS) == 1, 40, 7))
     assert set(predicted(trace, edit()).trace["kernels"]["stream"]) == {7, 41}
+
+
+def test_a_recording_of_whole_graphs_has_no_kernels_to_place() -> None:
+    whole = run(every_kernel=False)
+    with pytest.raises(UsageError, match="no kernels, only whole graphs"):
+        predicted(whole, edit(node=whole, node_steps=find_steps(whole)))
 
 
 def test_kernels_launched_one_by_one_are_refused() -> None:

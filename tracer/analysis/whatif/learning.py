@@ -61,7 +61,7 @@ class Learned:
         source = f"learned from {self.pairs} pair{'s'[: self.pairs != 1]} of runs" if self.pairs else "as on an H200"
         return (
             f"{source}: an edge between streams costs {edge}, a start that cannot be early at most {prologue}, and up "
-            f"to {latency} of a kernel are latencies that others hide; off by at most {self.error:.1%}"
+            f"to {latency} of a kernel are latencies that others hide; a step's compute may be off by {self.error:.1%}"
         )
 
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.whatif.recorded_step import RecordedStep
@@ -190,7 +189,9 @@ def simulate(kernels: Sequence[Kernel], streams: Sequence[int]) -> tuple[Floats,
     A kernel starts when the one before it on its stream and all that it needs have ended, of other streams `late_ns`
     later.
     """
-    queues = pd.Series(range(len(kernels))).groupby(np.asarray(streams)).agg(list)
+    queues: dict[int, list[int]] = {}
+    for i, stream in enumerate(streams):
+        queues.setdefault(stream, []).append(i)
     waiting = {stream: iter(queue) for stream, queue in queues.items()}
     head = {stream: next(queue) for stream, queue in waiting.items()}
     start, end = np.zeros(len(kernels)), np.full(len(kernels), np.inf)
