@@ -167,6 +167,17 @@ def gap_estimate(found: dict[str, Any]) -> Iterator[str]:
     yield table(["recording", "by", "level", "as recorded", "measured untraced", "estimate", "inside"], rows)
 
 
+def branches_in_view(found: dict[str, Any]) -> str:
+    """What was chosen for predictions of several streams with their measurements in view."""
+    if (unseen := found.get("branches_of_unseen_models")) is None:
+        return "the form of the model and its constants"
+    return (
+        "the form of the model and the defaults of its three numbers, which *sample branches* has and the fit is drawn "
+        "to; the numbers of each row are learned from all other configurations (learned from other models only, the "
+        f"median error is {unseen['median_error_percent']} %, the largest {unseen['largest_error_percent']} %)"
+    )
+
+
 def predictions(found: dict[str, Any]) -> Iterator[str]:
     total, kinds = found["summary"], found["by_kind"]
     wrong = ", ".join(total["wrong_sign"]) or "none"
@@ -179,7 +190,7 @@ def predictions(found: dict[str, Any]) -> Iterator[str]:
         "recordings made under a profiler, the rest light passes. *sample*: recordings of `sample_traces/`; the others "
         "were measured in one call, at the commit above; later code predicts.\n\n"
         "**How independent this is**: only the estimates of *ladder* are, which was recorded after that part of the "
-        "model was made. With the rows in view were chosen: for *branches* the form of the model and its constants, "
+        f"model was made. With the rows in view were chosen: for *branches* {branches_in_view(found)}, "
         "for *eager* its constants, for *sample ladder* how much host code goes with a call, for *llama.cpp* and "
         "*sync* that a profiler lengthens what lies between activities of different calls, and the width of all "
         "intervals."

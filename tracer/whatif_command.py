@@ -17,8 +17,7 @@ from tracer.report import number
 if TYPE_CHECKING:
     from tracer.analysis.whatif.edits import Edit
     from tracer.analysis.whatif.prediction import Prediction
-
-_NODE_PASS = "node"
+    from tracer.trace import Trace
 
 
 def _positions(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, ...]:
@@ -59,6 +58,12 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
 @click.option("--concurrent", is_flag=True, help="Independent kernels on several streams (runs with graph.json).")
 @click.option("--streams", type=click.IntRange(2, 64), default=4, show_default=True, help="For --concurrent: at most.")
 @click.option(
+    "--learn-from", metavar="DIRECTORY", multiple=True, type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="For --concurrent: what kernels on several streams lose and hide, learned from the runs below it that were "
+    "made on one stream (with graph.json and node/) and, beside it, on several (--concurrency branches). The pair of "
+    "TRACE itself is left out, so that no prediction is of what was learned. [default: numbers of an H200]",
+)  # fmt: skip
+@click.option(
     "--scale-kernels", "kernels", metavar="REGEX=F", multiple=True, callback=_scaled,
     help="Kernels of these names take F times as long.",
 )  # fmt: skip
@@ -75,7 +80,8 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
 @click.option("--force", is_flag=True, help="Replace OUTPUT.")
 def whatif(
     path: Path, within: str | None, bounds: Bounds, as_json: bool, untraced_tokens_per_s: float | None,
-    strategies: str | None, concurrent: bool, streams: int, output: Path | None, force: bool, **different: Any,
+    strategies: str | None, concurrent: bool, streams: int, learn_from: tuple[Path, ...], output: Path | None,
+    force: bool, **different: Any,
 ) -> None:  # fmt: skip
     """What the recording would have been, had something been different.
 
@@ -89,6 +95,7 @@ def whatif(
       intertoken whatif rep.sqlite --without-syncs --untraced-tokens-per-s 748.7
       intertoken whatif rep.sqlite --without-sync 14       does the last one cost anything?
       intertoken whatif rep.sqlite --scale-kernels 'mul_mat=0.5' -o faster.sqlite
+      intertoken whatif runs/tiny-aaag-sequential --concurrent --learn-from runs
     """
     from tracer.analysis.causality.paths import Causality
     from tracer.analysis.whatif import edits, prediction
@@ -98,11 +105,13 @@ def whatif(
     chosen = [name.strip() for name in strategies.split(",")] if strategies else []
     if not (common or chosen or concurrent):
         raise UsageError("nothing is different; give --sync, --without-syncs, --graph, ... (see --help)")
+    if learn_from and not concurrent:
+        raise UsageError("--learn-from is for --concurrent")
     if output is not None:
         _check_output(output, len(chosen), force)
     trace, steps = load(path, within, bounds)
     if concurrent:
-        common.append(_concurrent(path, within, streams))
+        common.append(_concurrent(path, within, streams, learn_from, trace))
     variants = [[edits.Strategy(name), *common] for name in chosen] or [common]
     with report.working("replaying"):
         causality = Causality.of(trace)
@@ -147,19 +156,25 @@ def _check_output(output: Path, predictions: int, force: bool) -> None:
     check_writable(output, replace=force)
 
 
-def _concurrent(path: Path, within: str | None, streams: int) -> Edit:
+def _concurrent(path: Path, within: str | None, streams: int, learn_from: tuple[Path, ...], trace: Trace) -> Edit:
     """The edit, with the graph of the run and the pass that has its kernels."""
+    from tracer import run_json, stream_pairs
     from tracer.analysis.steps import ALL_STEPS
+    from tracer.analysis.whatif.learning import H200
     from tracer.analysis.whatif.streams import Concurrent
     from tracer.graph_json import GRAPH_FILE, read_graph
 
-    graph = path / GRAPH_FILE
+    graph, node_pass = path / GRAPH_FILE, path / stream_pairs.NODE_PASS
     if not graph.is_file():
         raise UsageError(
             f"{path}: has no {GRAPH_FILE}; a recording of one stream does not tell which kernels are independent"
         )
-    node, steps = load(path / _NODE_PASS if (path / _NODE_PASS).is_dir() else path, within, ALL_STEPS)
-    return Concurrent(read_graph(graph), node, steps, streams)
+    node, steps = load(node_pass if node_pass.is_dir() else path, within, ALL_STEPS)
+    learned = H200
+    if learn_from:
+        with report.working("learning from other runs"):
+            learned = stream_pairs.learn_from(learn_from, run_json.configuration(trace), stream_pairs.gpu_of(trace))
+    return Concurrent(read_graph(graph), node, steps, streams, learned)
 
 
 def _facts(found: Prediction) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def read(path: Path, *, whole: bool = False) -> Trace:
     """
     trace = read_directory(path, _SUFFIX, _load, whole=whole)
     if (path / RUN_FILE).is_file():
-        trace.metadata["run"] = _read_run(path / RUN_FILE)
+        trace.metadata["run"] = read_run(path / RUN_FILE)
     return trace
 
 
@@ -131,7 +131,12 @@ def _write_table(table: pa.Table, file: Path) -> None:
         )  # fmt: skip
 
 
-def _read_run(file: Path) -> dict[str, Any]:
+def read_run(file: Path) -> dict[str, Any]:
+    """What a run.json holds.
+
+    Raises:
+        FormatError: no JSON object, or one too large to be ours.
+    """
     if (size := file.stat().st_size) > _MOST_RUN:
         raise FormatError(f"{file}: has {size} bytes; that is no file of ours")
     try:

@@ -16,6 +16,7 @@ from tracer.analysis.calls import SYNC
 from tracer.analysis.causality.dag import FREE, Dag, Edges
 from tracer.analysis.causality.edges import CALL, DEVICE, EVENT, HOST, LAUNCH, ORDER, RETURN
 from tracer.analysis.causality.paths import Causality
+from tracer.analysis.whatif.timetable import Timetable
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -47,7 +48,10 @@ class Changes:
 
     Attributes:
         removed: which segments are gone.
+        timetable: kernels to show instead of what was recorded, or None.
     """
+
+    timetable: Timetable | None = None
 
     def __init__(self, causality: Causality, assumed: Assumed | None = None) -> None:
         self.causality = causality

@@ -121,7 +121,7 @@ def predict(
         base_period_us=float(np.median(before)) / 1e3,
         notes=notes,
         base=known,
-        trace=changed_trace(causality, new, changes.removed, label),
+        trace=changed_trace(changes, new, label),
     )
 
 

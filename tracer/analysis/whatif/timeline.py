@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from tracer.analysis.calls import by_thread
 from tracer.analysis.causality.paths import Causality
+from tracer.analysis.whatif.changes import Changes
 from tracer.schema import DEVICE_TABLES, MISSING
 from tracer.trace import Trace
 
@@ -15,20 +16,25 @@ Ints = NDArray[np.int64]
 _HOST_TABLES = ("api", "nvtx", "syncs")
 
 
-def changed_trace(causality: Causality, time: Ints, removed: NDArray[np.bool_], label: str) -> Trace:
+def changed_trace(changes: Changes, time: Ints, label: str) -> Trace:
     """The new timeline.
 
     Host events between two calls of a thread move with them, in proportion; what belongs to a call that is gone, goes.
 
     Args:
-        causality: of the recording.
+        changes: to the recording.
         time: of every point, as the changed graph replays.
-        removed: per segment.
         label: what was changed, for the notes.
     """
+    causality, removed, timetable = changes.causality, changes.removed, changes.timetable
     recording = causality.trace
-    moved = {name: _device_table(causality, time, removed, name) for name in DEVICE_TABLES}
+    gone_activities = removed[len(causality.segments.calls) :].copy()
+    if timetable is not None:
+        gone_activities[timetable.activities] = True
+    moved = {name: _device_table(causality, time, gone_activities, name) for name in DEVICE_TABLES}
     moved |= {name: _host_table(causality, time, removed, name) for name in _HOST_TABLES}
+    if timetable is not None:
+        moved |= timetable.tables(causality, time, moved)
     gone = _gone_calls(causality, removed)
     events = recording["cuda_events"]
     moved["cuda_events"] = events[~_belongs(events, gone)]
@@ -39,7 +45,8 @@ def changed_trace(causality: Causality, time: Ints, removed: NDArray[np.bool_], 
     return Trace(recording.tables | moved, metadata, notes)
 
 
-def _device_table(causality: Causality, time: Ints, removed: NDArray[np.bool_], name: str) -> pd.DataFrame:
+def _device_table(causality: Causality, time: Ints, gone: NDArray[np.bool_], name: str) -> pd.DataFrame:
+    """Its rows where they would be, but for the activities that are gone."""
     segments, frame = causality.segments, causality.trace[name]
     of_table = np.flatnonzero((segments.activities["table"] == name).to_numpy())
     rows = segments.activities["row"].to_numpy()[of_table]
@@ -47,7 +54,7 @@ def _device_table(causality: Causality, time: Ints, removed: NDArray[np.bool_], 
     start, end = np.empty(len(frame), np.int64), np.empty(len(frame), np.int64)
     stays = np.ones(len(frame), bool)
     start[rows], end[rows] = time[point], time[point + 1]
-    stays[rows] = ~removed[of_table + len(segments.calls)]
+    stays[rows] = ~gone[of_table]
     return frame.assign(start=start, end=end)[stays]
 
 

@@ -1,0 +1,96 @@
+"""What kernels on several streams lose and hide, learned from runs that were recorded on one stream and on several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from tracer.analysis.whatif.overlap import Overlap, StepKernels
+
+Floats = NDArray[np.float64]
+
+_PAIR_DOUBT: Final = 0.01  # of the logarithm of a pair's relative time: what the form of the model misses
+_PRIOR_DOUBT: Final = float(np.log(2))  # of the logarithm of a number, around its default
+_ENOUGH: Final = 19  # the largest of n errors holds the next one in n of n + 1 cases: 95 % ask for 19
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One run on one stream and the same on several.
+
+    Attributes:
+        kernels: of a step, as recorded on one stream.
+        streams: that the other run used, a number for each kernel.
+        relative: compute of a step on several streams over that on one, both without a profiler.
+    """
+
+    kernels: StepKernels
+    streams: tuple[int, ...]
+    relative: float
+
+    def error(self, overlap: Overlap) -> float:
+        """Logarithm of the relative time by the model over the measured one."""
+        return float(np.log(self.kernels.schedule(overlap, self.streams)[1].max() / self.relative))
+
+
+@dataclass(frozen=True)
+class Learned:
+    """An overlap and how sure it is.
+
+    Attributes:
+        overlap: what was learned.
+        error: the largest error of a step's relative time, of a pair that was left out, at least that of the default
+            where there are fewer than 19 pairs: the largest error of n pairs is not exceeded by another one of their
+            kind in n of n + 1 cases, and fewer would make it less than 95 % of them.
+        pairs: from how many; 0 for the default.
+    """
+
+    overlap: Overlap
+    error: float
+    pairs: int
+
+    @property
+    def note(self) -> str:
+        """In a sentence."""
+        edge, prologue, latency = (f"{ns / 1e3:.3g} µs" for ns in asdict(self.overlap).values())
+        source = f"learned from {self.pairs} pair{'s'[: self.pairs != 1]} of runs" if self.pairs else "as on an H200"
+        return (
+            f"{source}: an edge between streams costs {edge}, a start that cannot be early at most {prologue}, and up "
+            f"to {latency} of a kernel are latencies that others hide; a step's compute may be off by {self.error:.1%}"
+        )
+
+
+H200: Final = Learned(Overlap(), 0.053, 0)
+"""The three numbers and the form of the model were chosen with the 20 cases `branches` of
+benchmarks/whatif_prediction.py in view, of which the largest error is."""
+
+
+def learned(pairs: Sequence[Pair]) -> Learned:
+    """Fit the three numbers of an overlap to pairs.
+
+    Least squares over the logarithms of the relative times, in the logarithms of the numbers. One pair cannot tell
+    three numbers apart: every number is also drawn to its default, as if that were known to a factor of 2 and a pair
+    to 1 % (ridge regression; the maximum of the posterior of Gaussian errors). The error of a pair that is left out is
+    e / (1 - h), h the diagonal of the hat matrix of the fit at its solution (Allen 1974; exact for a linear model).
+
+    Args:
+        pairs: none gives the default.
+    """
+    if not pairs:
+        return H200
+    default = np.array(list(asdict(H200.overlap).values()))
+
+    def residuals(log: Floats) -> Floats:
+        overlap = Overlap(*(default * np.exp(log)))
+        return np.append([pair.error(overlap) / _PAIR_DOUBT for pair in pairs], log / _PRIOR_DOUBT)
+
+    fit = least_squares(residuals, np.zeros(len(default)), diff_step=0.05, x_scale=1.0, max_nfev=12)
+    hat = np.diagonal(fit.jac @ np.linalg.pinv(fit.jac))[: len(pairs)]
+    left_out = float(np.abs(fit.fun[: len(pairs)] / (1 - hat)).max()) * _PAIR_DOUBT
+    error = left_out if len(pairs) >= _ENOUGH else max(left_out, H200.error)
+    return Learned(Overlap(*map(float, default * np.exp(fit.x))), error, len(pairs))

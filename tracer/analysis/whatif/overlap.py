@@ -1,0 +1,224 @@
+"""A step's independent kernels on several streams: how long its compute would take, and when each of them runs.
+
+A recording of one stream does not tell which kernels are independent; the graph of the run (graph.json) does. Of a
+kernel's time up to `Overlap.latency_ns` are latencies, which others hide. The rest needs a share of the device: of its
+multiprocessors, as many as it has blocks, or of the memory's bandwidth, whichever is more; kernels that together ask
+for more than there is are slowed alike. What waits for another stream starts later by `Overlap.edge_ns`, and loses what
+it had from starting early.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracer.analysis.whatif.recorded_step import RecordedStep
+from tracer.errors import UsageError
+from tracer.graph_json import Leaf, Node, RunGraph
+
+Floats = NDArray[np.float64]
+Needs = tuple[tuple[int, ...], ...]
+"""For each kernel of a step, in the order of launching, the positions of those whose results it reads."""
+
+_NOTHING: Final = 1e-3  # ns; what takes no longer is done
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """What kernels on several streams lose and hide; the defaults are for an H200, see `learning.H200`.
+
+    Attributes:
+        edge_ns: from the end of a kernel to the start of one on another stream, inside a CUDA graph.
+        prologue_ns: what a kernel at most loses behind such an edge by not starting before its predecessor has ended
+            (programmatic dependent launch).
+        latency_ns: of a kernel's time, what leaves the device free for others.
+    """
+
+    edge_ns: float = 1000
+    prologue_ns: float = 1500
+    latency_ns: float = 2500
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of a step.
+
+    Attributes:
+        latency_ns, work_ns: parts of its time, of which the second needs the device.
+        demand: the share of the device that the work takes, 0..1.
+        late_ns: by how much later it is done where it waits for another stream.
+        after: the kernels (by position) that it needs.
+    """
+
+    latency_ns: float
+    work_ns: float
+    demand: float
+    late_ns: float
+    after: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StepKernels:
+    """The kernels of a step on one stream, in the order of launching; arrays have one entry per kernel.
+
+    Attributes:
+        time: from the end of the one before to its own end, ns.
+        gap: from there to its start, ns, negative for one that begins before.
+        moving: what its bytes take at the memory's bandwidth, ns.
+        processors: its blocks over the device's multiprocessors.
+        needs: what it reads.
+    """
+
+    time: Floats
+    gap: Floats
+    moving: Floats
+    processors: Floats
+    needs: Needs
+
+    @classmethod
+    def of(cls, graph: RunGraph, step: RecordedStep) -> StepKernels:
+        """From the graph of a run and its recording with every kernel.
+
+        Where the device tells no number of multiprocessors every kernel fills it; where it tells no bandwidth, or more
+        than the best kernel reaches, what that one reaches is taken.
+
+        Raises:
+            UsageError: the graph has another number of kernels, or they are on several streams.
+        """
+        if graph.streams > 1:
+            raise UsageError(f"the run used {graph.streams} streams already")
+        kernels = step.kernels()
+        if len(graph.launches) != len(kernels):
+            raise UsageError(f"graph.json has {len(graph.launches)} kernels, a recorded step {len(kernels)}")
+        time, gap, blocks = (kernels[c].to_numpy(dtype=np.float64) for c in ("time", "gap", "blocks"))
+        moved = np.array([_bytes(graph, graph.nodes[i]) for i in graph.launches], dtype=np.float64)
+        rate = float((moved / np.maximum(time, 1)).max())
+        if step.bandwidth > 0:
+            rate = min(rate, step.bandwidth / 1e9)
+        processors = blocks / step.multiprocessors if step.multiprocessors > 0 else np.ones(len(time))
+        return cls(time, gap, moved / rate, processors, _needs(graph))
+
+    def under(self, overlap: Overlap) -> list[Kernel]:
+        """The same with what they lose and hide."""
+        latency = np.minimum(self.time, overlap.latency_ns)
+        work = self.time - latency
+        demand = np.clip(np.maximum(self.moving / np.maximum(work, 1), self.processors), 1e-3, 1)
+        early = np.minimum(np.maximum(-self.gap, 0), overlap.prologue_ns)
+        late = early + np.maximum(overlap.edge_ns - np.maximum(self.gap, 0), 0)
+        return [Kernel(*row) for row in zip(latency, work, demand, late, self.needs, strict=True)]
+
+    def schedule(self, overlap: Overlap, streams: Sequence[int]) -> tuple[Floats, Floats]:
+        """When each starts and ends on these streams (one number per kernel), as shares of their time on one."""
+        alone = float(self.time.sum())
+        start, end = simulate(self.under(overlap), streams)
+        return start / alone, end / alone
+
+
+def _bytes(graph: RunGraph, node: Node) -> float:
+    """What a node reads and writes: of a matrix only the rows taken or set, of experts at most as many as are used."""
+    ops = node.op.split("+")
+    operands: list[Node | Leaf] = [*(graph.nodes[i] for i in node.src), *(graph.leaves[i] for i in node.leaves)]
+    weights, written = float(node.weight_bytes), node.nbytes
+    if ops[0] == "get_rows":
+        weights = node.nbytes
+    elif ops[0] == "mul_mat_id":
+        weights *= _experts_used(graph, node)
+    if ops[-1] == "set_rows":  # its result is all of what it sets rows of
+        operands = [o for o in operands if o.shape != node.shape]
+        rows = min((o.shape[0] for o in operands if o.dtype == "int64" and len(o.shape) == 1), default=node.shape[0])
+        written = node.nbytes // node.shape[0] * rows
+    return weights + written + sum(o.nbytes for o in operands)
+
+
+def _experts_used(graph: RunGraph, node: Node) -> float:
+    """The share of the experts that tokens can choose: top_k of each token, all different."""
+    chosen = next((graph.nodes[s] for s in node.src if graph.nodes[s].op.endswith("top_k")), None)
+    if chosen is None:
+        return 1.0
+    experts = graph.nodes[chosen.src[0]].shape[-1]
+    return min(float(np.prod(chosen.shape)) / experts, 1.0)
+
+
+def _needs(graph: RunGraph) -> Needs:
+    """What each kernel reads, also through nodes without a kernel."""
+    position = {node: i for i, node in enumerate(graph.launches)}
+    through: list[frozenset[int]] = []
+    for index, node in enumerate(graph.nodes):
+        sources = [frozenset({position[s]}) if s in position else through[s] for s in node.src]
+        through.append(frozenset().union(*sources))
+        if index in position:
+            through[index] = through[index] - {position[index]}
+    return tuple(tuple(sorted(through[node])) for node in graph.launches)
+
+
+def assign(needs: Needs, most: int) -> list[int]:
+    """A stream for each kernel, in the order of launching.
+
+    A kernel goes on where the last of what it needs was the last; else it opens a branch, on a stream whose last kernel
+    it needs in any case, or on a new one, or, with `most` in use, on that of what it needs.
+    """
+    streams: list[int] = []
+    last: list[int] = []
+    before: list[frozenset[int]] = []
+    for i, after in enumerate(needs):
+        before.append(frozenset(after).union(*(before[k] for k in after)))
+        ends = [stream for stream, tail in enumerate(last) if tail in after]
+        free = [stream for stream, tail in enumerate(last) if tail in before[i]]
+        if ends:
+            stream = max(ends, key=lambda s: last[s])
+        elif free:
+            stream = free[0]
+        elif len(last) < most:
+            stream = len(last)
+            last.append(i)
+        else:
+            stream = streams[after[-1]] if after else 0
+        last[stream] = i
+        streams.append(stream)
+    return streams
+
+
+def simulate(kernels: Sequence[Kernel], streams: Sequence[int]) -> tuple[Floats, Floats]:
+    """When each starts and ends on these streams, ns: its latencies, then its work at the share of the device it gets.
+
+    A kernel starts when the one before it on its stream and all that it needs have ended, of other streams `late_ns`
+    later.
+    """
+    queues: dict[int, list[int]] = {}
+    for i, stream in enumerate(streams):
+        queues.setdefault(stream, []).append(i)
+    waiting = {stream: iter(queue) for stream, queue in queues.items()}
+    head = {stream: next(queue) for stream, queue in waiting.items()}
+    start, end = np.zeros(len(kernels)), np.full(len(kernels), np.inf)
+    begun: list[tuple[float, int]] = []  # when the latencies of those that have started are over
+    left: dict[int, float] = {}  # work of those behind them
+    started: set[int] = set()
+    now = 0.0
+    while head:
+        for i in head.values():
+            kernel = kernels[i]
+            if i not in started and all(end[k] <= now for k in kernel.after):
+                start[i] = max([now, *(end[k] + kernel.late_ns * (streams[k] != streams[i]) for k in kernel.after)])
+                heapq.heappush(begun, (start[i] + kernel.latency_ns, i))
+                started.add(i)
+        slower = max(sum(kernels[i].demand for i in left), 1.0)
+        then = min(now + min(left.values(), default=np.inf) * slower, begun[0][0] if begun else np.inf)
+        left = {i: work - (then - now) / slower for i, work in left.items()}
+        now = then
+        while begun and begun[0][0] <= now:
+            i = heapq.heappop(begun)[1]
+            left[i] = kernels[i].work_ns
+        for i in [i for i, work in left.items() if work <= _NOTHING]:
+            del left[i]
+            end[i] = now
+            stream = streams[i]
+            if (following := next(waiting[stream], None)) is None:
+                del head[stream]
+            else:
+                head[stream] = following
+    return start, end

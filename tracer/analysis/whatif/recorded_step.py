@@ -1,0 +1,79 @@
+"""The kernels of a usual step in a recording that has every kernel of one stream."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from tracer.analysis.tokens import Steps, activity_steps
+from tracer.errors import UsageError
+from tracer.schema import MISSING, TABLES
+from tracer.trace import Trace
+
+_SECOND_KERNEL: Final = re.compile(r"splitk_?reduce", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class RecordedStep:
+    """A usual step.
+
+    Attributes:
+        rows: its rows of trace["kernels"], by start.
+        times: for each of them time (from the end of the one before to its own end, ns), gap (from there to its start,
+            negative for one that begins before), both medians over the steps, blocks, and kernel (its position among
+            the step's kernels: the second kernel of a product that cuBLAS splits counts with the first).
+        multiprocessors, bandwidth: of the device, and of its memory by its own statement (bytes/s); `MISSING` if not
+            told.
+    """
+
+    rows: pd.DataFrame
+    times: pd.DataFrame
+    multiprocessors: int
+    bandwidth: int
+
+    @classmethod
+    def of(cls, node: Trace, steps: Steps) -> RecordedStep:
+        """Of the steps that have the usual number of kernels.
+
+        Kernels may begin before their predecessor has ended, so durations do not add up.
+
+        Raises:
+            UsageError: there are no kernels.
+        """
+        kernels = node["kernels"][TABLES["kernels"].column_names]
+        at = activity_steps(node, steps, kernels)
+        kernels = kernels.assign(at=at)[at >= 0].sort_values(["at", "start"], kind="stable")
+        sizes = kernels.groupby("at").size()
+        if not len(sizes):
+            raise UsageError("the recording has no kernels, only whole graphs: streams need one at node level")
+        usual = sizes[sizes == sizes.mode().iloc[0]].index
+        kernels = kernels[kernels["at"].isin(usual)]
+        start, end = (kernels[c].to_numpy(dtype=np.float64).reshape(len(usual), -1) for c in ("start", "end"))
+        reached = np.maximum.accumulate(end, axis=1)
+        rows = kernels.iloc[: start.shape[1]].drop(columns="at").reset_index(drop=True)
+        blocks = kernels[["grid_x", "grid_y", "grid_z"]].prod(axis=1).abs().to_numpy().reshape(start.shape)
+        second = rows["name"].astype("str").str.contains(_SECOND_KERNEL).to_numpy()
+        times = pd.DataFrame({
+            "time": np.median(np.diff(np.concatenate((start[:, :1], reached), axis=1), axis=1), axis=0),
+            "gap": np.append(0.0, np.median(start[:, 1:] - reached[:, :-1], axis=0)),
+            "blocks": blocks.max(axis=0),
+            "kernel": np.maximum(np.cumsum(~second) - 1, 0),
+        })  # fmt: skip
+        devices = node["devices"]
+        has = (int(devices[c].max()) if len(devices) else MISSING for c in ("sm_count", "memory_bandwidth"))
+        return cls(rows, times, *has)
+
+    def kernels(self) -> pd.DataFrame:
+        """Columns time, gap and blocks, one row per kernel of the step."""
+        return self.times.groupby("kernel").agg({"time": "sum", "gap": "first", "blocks": "first"})
+
+    def parts(self) -> tuple[pd.Series, pd.Series]:
+        """For each of `rows`, from where to where in the time of its kernel it runs, as shares."""
+        time = self.times.groupby("kernel")["time"]
+        whole = time.transform("sum").clip(lower=1)
+        to = time.cumsum() / whole
+        return to - self.times["time"] / whole, to
