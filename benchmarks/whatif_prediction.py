@@ -129,7 +129,7 @@ def pair(directory: Path, entry: Row) -> Pair:
 
 
 def branches(directory: Path, unlike: Callable[[Row, Row], bool]) -> Iterator[Row]:
-    """Rows of branches, also of those under another strategy, each predicted with what those teach that are unlike it."""
+    """Rows of branches, also under another strategy, each predicted with what those teach that are unlike it."""
     entries = [entry for entry in measured_in(directory) if entry["kind"] in (BRANCHES, BOTH)]
     teachers = [(entry, pair(directory, entry)) for entry in entries if entry["kind"] == BRANCHES]
     for entry in entries:
@@ -160,7 +160,7 @@ def idle_syncs(directory: Path) -> Iterator[Row]:
 
 
 def wrong_order(rows: list[Row]) -> Iterator[str]:
-    """What is predicted the other way round than measured, of two what-ifs of one recording that differ by measurement."""
+    """Two what-ifs of one recording that differ by measurement, and are predicted the other way round."""
     for one, two in combinations(rows, 2):
         if (one["kind"], one["run"]) == (two["kind"], two["run"]) and "low" in one["measured"]:
             slow, fast = sorted((one, two), key=lambda r: float(r["measured"]["median"]))

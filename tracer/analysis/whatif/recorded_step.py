@@ -14,7 +14,9 @@ from tracer.errors import UsageError
 from tracer.schema import MISSING, TABLES
 from tracer.trace import Trace
 
+_FIRST_KERNEL: Final = re.compile(r"^cast_f16$")
 _SECOND_KERNEL: Final = re.compile(r"splitk_?reduce", re.IGNORECASE)
+"""Of the kernels that multiply, what stands before and behind the product: they are one node of the graph."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class RecordedStep:
         rows: its rows of trace["kernels"], by start.
         times: for each of them time (from the end of the one before to its own end, ns), gap (from there to its start,
             negative for one that begins before), both medians over the steps, blocks, and kernel (its position among
-            the step's kernels: the second kernel of a product that cuBLAS splits counts with the first).
+            the step's kernels: one that only prepares a product, or ends one that cuBLAS splits, counts with it).
         multiprocessors, bandwidth: of the device, and of its memory by its own statement (bytes/s); `MISSING` if not
             told.
     """
@@ -56,12 +58,14 @@ class RecordedStep:
         reached = np.maximum.accumulate(end, axis=1)
         rows = kernels.iloc[: start.shape[1]].drop(columns="at").reset_index(drop=True)
         blocks = kernels[["grid_x", "grid_y", "grid_z"]].prod(axis=1).abs().to_numpy().reshape(start.shape)
-        second = rows["name"].astype("str").str.contains(_SECOND_KERNEL).to_numpy()
+        name = rows["name"].astype("str")
+        first, second = (name.str.contains(kernel).to_numpy() for kernel in (_FIRST_KERNEL, _SECOND_KERNEL))
+        goes_on = second | np.append(False, first[:-1])
         times = pd.DataFrame({
             "time": np.median(np.diff(np.concatenate((start[:, :1], reached), axis=1), axis=1), axis=0),
             "gap": np.append(0.0, np.median(start[:, 1:] - reached[:, :-1], axis=0)),
             "blocks": blocks.max(axis=0),
-            "kernel": np.maximum(np.cumsum(~second) - 1, 0),
+            "kernel": np.maximum(np.cumsum(~goes_on) - 1, 0),
         })  # fmt: skip
         devices = node["devices"]
         has = (int(devices[c].max()) if len(devices) else MISSING for c in ("sm_count", "memory_bandwidth"))
@@ -69,7 +73,7 @@ class RecordedStep:
 
     def kernels(self) -> pd.DataFrame:
         """Columns time, gap and blocks, one row per kernel of the step."""
-        return self.times.groupby("kernel").agg({"time": "sum", "gap": "first", "blocks": "first"})
+        return self.times.groupby("kernel").agg({"time": "sum", "gap": "first", "blocks": "max"})
 
     def parts(self) -> tuple[pd.Series, pd.Series]:
         """For each of `rows`, from where to where in the time of its kernel it runs, as shares."""
