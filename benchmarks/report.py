@@ -179,21 +179,25 @@ def branches_in_view(found: dict[str, Any]) -> str:
 
 
 def predictions(found: dict[str, Any]) -> Iterator[str]:
-    total, kinds = found["summary"], found["by_kind"]
+    total, kinds, new = found["summary"], found["by_kind"], found["unseen_summary"]
     wrong = ", ".join(total["wrong_sign"]) or "none"
+    order = ", ".join(total["wrong_order"]) or "none"
     yield (
         f"What `intertoken whatif` predicts from one recording, and what was measured: {total['predictions']} "
         f"speed-ups, median error {total['median_error_percent']} %, {total['inside_interval']} inside their interval; "
-        f"wrong in sign: {wrong}. *ladder*: other strategies from a recording of `sccc`; *branches*: several streams "
-        "from a recording of one; *eager*: one graph launch with early starts from a recording of single launches; "
-        "*sync*: without a sync beside the critical path, and without an idle one on it. llama.cpp, eager and sync are "
-        "recordings made under a profiler, the rest light passes. *sample*: recordings of `sample_traces/`; the others "
-        "were measured in one call, at the commit above; later code predicts.\n\n"
-        "**How independent this is**: only the estimates of *ladder* are, which was recorded after that part of the "
-        f"model was made. With the rows in view were chosen: for *branches* {branches_in_view(found)}, "
-        "for *eager* its constants, for *sample ladder* how much host code goes with a call, for *llama.cpp* and "
-        "*sync* that a profiler lengthens what lies between activities of different calls, and the width of all "
-        "intervals."
+        f"wrong in sign: {wrong}; what-ifs of one recording that differ and are predicted in the wrong order: {order}. "
+        "*ladder*: other strategies from a recording of `sccc`; *branches*: several streams from a recording of one; "
+        "*both*: strategy and streams at once; *eager*: one graph launch with early starts from a recording of single "
+        "launches; *sync*: without a sync beside the critical path, and without an idle one on it. llama.cpp, eager "
+        "and sync are recordings made under a profiler, the rest light passes. *sample*: recordings of "
+        "`sample_traces/`; the others were measured in one call, at the commit above; later code predicts.\n\n"
+        "**How independent this is**: rows marked *new* are of configurations that were never measured before the "
+        f"model was made: {new['predictions']}, median error {new['median_error_percent']} %, largest "
+        f"{new['largest_error_percent']} %, wrong in sign: {', '.join(new['wrong_sign']) or 'none'}. Those of *ladder* "
+        "are all from after it. With rows of the other configurations in view, though measured anew, were chosen: "
+        f"for *branches* {branches_in_view(found)}, for *eager* its constants, for *sample ladder* how much host code "
+        "goes with a call, for *llama.cpp* and *sync* that a profiler lengthens what lies between activities of "
+        "different calls, and the width of all intervals."
     )
     yield table(
         ["kind", "predictions", "median error, %", "largest, %", "inside the interval"],
@@ -208,7 +212,10 @@ def predictions(found: dict[str, Any]) -> Iterator[str]:
         predicted = "{estimate:.3f} [{low:.3f}, {high:.3f}]".format(**row["predicted"])
         measured = row["measured"]
         shown = spread(measured) if "low" in measured else f"{measured['median']:.3f}"
-        rows.append([row["kind"], f"`{row['run']}`", row["what"], predicted, shown, f"{row['error_percent']:+.2f}"])
+        mark = " *new*" if row.get("unseen") else ""
+        rows.append(
+            [row["kind"], f"`{row['run']}`{mark}", row["what"], predicted, shown, f"{row['error_percent']:+.2f}"]
+        )
     yield table(["kind", "recording", "what if", "predicted speed-up", "measured", "error, %"], rows)
 
 

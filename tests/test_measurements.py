@@ -64,10 +64,10 @@ def test_a_pair_from_both_recordings_is_that_from_their_rates():
 def test_benchmark_rows_learn_from_others_only(tmp_path):
     """Two cases: each learns from the other; with one model there is nobody to learn from."""
     rows = []
-    for strategy in ("saaas", "aaag"):
+    for batch, strategy in enumerate(("saaas", "aaag"), start=1):  # as if they were of different batches
         one, several = (f"llama-1.1b-{strategy}-{mode}-cuda" for mode in ("sequential", "branches"))
         measured = {"x": {"median": 1.02, "low": 1.01, "high": 1.03}}
-        rows.append({"kind": "branches", "run": one, "run_changed": several, "model": "llama-1.1b", "batch": 1})
+        rows.append({"kind": "branches", "run": one, "run_changed": several, "model": "llama-1.1b", "batch": batch})
         rows[-1] |= {"tokens_per_s": {"median": 1279.0}, "measured": measured}
         for run in (one, several):
             (tmp_path / run).symlink_to(SAMPLES / run)
