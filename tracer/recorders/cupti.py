@@ -59,7 +59,7 @@ class _Process:
     def detach(self) -> None:
         """Take CUPTI out of the process.
 
-        Merely disabled, it makes every later launch of a graph some 0.4 us slower for each of its nodes
+        Merely disabled, it makes every later launch of a graph some 0.35 us slower for each of its nodes
         (benchmarks/gpu_after_cupti.py). After graph-level tracing it stays: that cannot begin a second time.
         """
         if self.graph_level:
