@@ -181,11 +181,13 @@ def branches_in_view(found: dict[str, Any]) -> str:
 def predictions(found: dict[str, Any]) -> Iterator[str]:
     total, kinds, new = found["summary"], found["by_kind"], found["unseen_summary"]
     wrong = ", ".join(total["wrong_sign"]) or "none"
+    claimed = ", ".join(total["wrong_sign_claimed"]) or "none"
     order = ", ".join(total["wrong_order"]) or "none"
     yield (
         f"What `intertoken whatif` predicts from one recording, and what was measured: {total['predictions']} "
         f"speed-ups, median error {total['median_error_percent']} %, {total['inside_interval']} inside their interval; "
-        f"wrong in sign: {wrong}; what-ifs of one recording that differ and are predicted in the wrong order: {order}. "
+        f"wrong in sign: {wrong}; of those whose interval excludes 1: {claimed}; what-ifs of one recording that differ "
+        f"and are predicted in the wrong order: {order}. "
         "*ladder*: other strategies from a recording of `sccc`; *branches*: several streams from a recording of one; "
         "*both*: strategy and streams at once; *eager*: one graph launch with early starts from a recording of single "
         "launches; *sync*: without a sync beside the critical path, and without an idle one on it. llama.cpp, eager "

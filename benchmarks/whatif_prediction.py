@@ -172,13 +172,13 @@ def wrong_order(rows: list[Row]) -> Iterator[str]:
 def summary(rows: list[Row]) -> Row:
     errors = np.abs([r["error_percent"] for r in rows])
     wrong = [r for r in rows if (r["predicted"]["estimate"] - 1) * (r["measured"]["median"] - 1) < 0]
-    shown = [r for r in wrong if not r["measured"].get("low", 0) <= 1 <= r["measured"].get("high", np.inf)]
+    claimed = [r for r in wrong if not r["predicted"]["low"] < 1 < r["predicted"]["high"]]
     return {
         "predictions": len(rows),
         "median_error_percent": round(float(np.median(errors)), 2),
         "largest_error_percent": round(float(errors.max()), 2),
         "wrong_sign": [f"{r['run']} {r['what']}" for r in wrong],
-        "wrong_sign_of_a_difference": [f"{r['run']} {r['what']}" for r in shown],
+        "wrong_sign_claimed": [f"{r['run']} {r['what']}" for r in claimed],
         "wrong_order": list(wrong_order(rows)),
         "inside_interval": sum(r["holds"] for r in rows),
     }

@@ -199,6 +199,9 @@ def _show(facts: dict[str, Any]) -> None:
     rows += [_row(one) for one in facts["predictions"]]
     headings = {"edit": "", "tokens_per_s": "tokens/s", "speedup": "speed-up [95 %]", "gap": "gap p50, µs"}
     report.show_table(rows, headings)
+    for one in facts["predictions"]:
+        if one["speedup"]["low"] < 1 < one["speedup"]["high"]:
+            click.echo(f"  {one['edit']}: no difference shown, the interval holds 1")
     for note in dict.fromkeys(note for one in facts["predictions"] for note in one["assumptions"]):
         click.echo(f"  {note}")
     if facts["base"] != "measured":
