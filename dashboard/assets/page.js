@@ -41,6 +41,12 @@ window.dash_clientside.intertoken = {
     }
   },
 
+  // The links to other pages take the chosen runs, the token and the theme along.
+  carry: function (search, ...links) {
+    const kept = new URLSearchParams([...new URLSearchParams(search)].filter(([name]) => ["run", "token", "theme"].includes(name)));
+    return links.map((link) => link.split("?")[0] + (kept.size ? "?" + kept : ""));
+  },
+
   copyLink: async function () {
     try {
       await navigator.clipboard.writeText(window.location.href);

@@ -43,6 +43,12 @@ def browser(tmp_path_factory):
     page.quit()
 
 
+def faults(browser):
+    """What the browser complained of since it was last asked; not the default of a component that is its own."""
+    log = [e["message"] for e in browser.get_log("browser") if e["level"] in {"SEVERE", "WARNING"}]
+    return [message for message in log if "custom wheel sensitivity" not in message]
+
+
 @contextmanager
 def served(runs):
     """The address of a dashboard that shows these runs."""

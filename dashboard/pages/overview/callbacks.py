@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, State, ctx, html, no_update
+from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.causes import causes_figure, causes_height, causes_of
@@ -37,12 +37,6 @@ def register(app: Dash, store: RunStore) -> None:
     _reduce(app, store)
     _render(app, store)
     _pick(app, store)
-    _in_browser(app, "screen", Output("screen", "data"), Input("view", "data"))
-    _in_browser(app, "copyLink", Output("said", "children"), Input("copy-link", "n_clicks"))
-
-
-def _in_browser(app: Any, function: str, output: Output, event: Input) -> None:
-    app.clientside_callback(ClientsideFunction("intertoken", function), output, event, prevent_initial_call=True)
 
 
 def _table(app: Dash, store: RunStore) -> None:
