@@ -1,8 +1,9 @@
-"""The Dash app."""
+"""The dashboard as one Flask server with a Dash app per page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from dash import Dash
@@ -10,17 +11,43 @@ from flask import Flask
 
 from dashboard.frame import add_pages
 from dashboard.pages import graph, overview
+from dashboard.serving.guard import content_security_policy, guard
+from dashboard.serving.health import add_health
+from dashboard.serving.login import require_token
 from dashboard.store import RunStore
 
 PAGES = (overview.PAGE, graph.PAGE)
 """In the order of the navigation."""
 
 
-def create_app(paths: Iterable[Path | str]) -> Dash:
-    """An app that shows the recordings at these paths, and those in the directories among them.
+@dataclass(frozen=True)
+class Serving:
+    """How the dashboard is served.
 
-    Nothing is read before the page is first opened, and nothing outside the paths ever.
+    Attributes:
+        prefix: what stands before all addresses in the browser, "" or such as "/tool". The WSGI server takes it off
+            (waitress: `url_prefix`).
+        hosts: names that a Host header may give; None for any.
+        token: what a reader must know; None for nothing.
     """
+
+    prefix: str = ""
+    hosts: frozenset[str] | None = None
+    token: str | None = None
+
+
+def create_app(paths: Iterable[Path | str], serving: Serving | None = None) -> Dash:
+    """The app of the first page, whose `server` serves them all: the recordings at these paths, and in the directories.
+
+    Nothing is read before a page is first opened, and nothing outside the paths ever.
+    """
+    serving = serving or Serving()
     store = RunStore(paths)
     server = Flask("intertoken", static_folder=None)
-    return add_pages(server, PAGES, store)[0]
+    apps = add_pages(server, PAGES, store, serving.prefix)
+    policy = content_security_policy(script for app in apps for script in app.csp_hashes())
+    guard(server, policy, serving.hosts, serving.prefix)
+    if serving.token is not None:
+        require_token(server, serving.token, serving.prefix)
+    add_health(server, store)
+    return apps[0]

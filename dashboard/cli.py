@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import secrets
 import socket
 import sys
 import webbrowser
@@ -11,13 +13,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode
 
 import click
 
 from dashboard.view import ALIGNMENTS, View
 from tracer.output import check_output, write_output
 from tracer.report import working
+
+if TYPE_CHECKING:
+    from dashboard.app import Serving
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -28,6 +34,12 @@ def register(group: click.Group) -> None:
         group.add_command(command)
 
 
+def _prefix(_: click.Context, __: click.Parameter, value: str) -> str:
+    if not re.fullmatch(r"/?([\w.~-]+/?)*", value, re.ASCII):
+        raise click.BadParameter(f"{value!r} is no path of an address; for example /intertoken")
+    return f"/{value.strip('/')}".rstrip("/")
+
+
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[TRACE_OR_DIR]...", type=click.Path(path_type=Path))
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -35,28 +47,70 @@ def register(group: click.Group) -> None:
     "--port", default=8050, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 takes a free one."
 )
 @click.option("--open/--no-open", "opens", default=True, help="Open a browser.")
-def dashboard(paths: tuple[Path, ...], host: str, port: int, opens: bool) -> None:
+@click.option(
+    "--token",
+    metavar="TOKEN",
+    envvar="INTERTOKEN_TOKEN",
+    help="Ask readers for this token; `auto` makes one and prints a link with it.",
+)
+@click.option(
+    "--prefix",
+    default="",
+    callback=_prefix,
+    metavar="/PATH",
+    help="Where a reverse proxy shows the dashboard, whether it takes the prefix off or not.",
+)
+@click.option(
+    "--allow-host",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Also answer under this name, as behind a proxy; several times for several.",
+)
+def dashboard(
+    paths: tuple[Path, ...], host: str, port: int, opens: bool, token: str | None, prefix: str, names: tuple[str, ...]
+) -> None:
     """Show recordings side by side in a browser.
 
     A directory that is no recording itself is searched for recordings, two levels deep.
     """
-    import waitress
-
-    from dashboard.app import create_app
+    from dashboard.app import Serving, create_app
+    from dashboard.serving.guard import LOOPBACK
 
     for path in paths:
         if not path.exists():
             raise click.BadParameter(f"{path}: no such file or directory", param_hint="TRACE_OR_DIR")
-    if not _is_loopback(host):
-        click.echo(f"warning: {host} is not a loopback address: whoever reaches it reads these recordings", err=True)
+    if token == "":
+        raise click.BadParameter("is empty; `auto` makes one", param_hint="--token")
+    token = secrets.token_urlsafe(24) if token == "auto" else token
+    if not _is_loopback(host) and token is None:
+        click.echo(
+            f"warning: {host} is not a loopback address and there is no --token: "
+            "whoever reaches it reads these recordings",
+            err=True,
+        )
+    hosts = {*LOOPBACK, host} if _is_loopback(host) else set()
+    serving = Serving(prefix, frozenset(hosts | set(names)) if hosts or names else None, token)
+    serve(create_app(paths, serving).server, host, port, serving, opens)
+
+
+def serve(app: Any, host: str, port: int, serving: Serving, opens: bool) -> None:
+    """Serve a WSGI app until Ctrl-C, and say where.
+
+    Raises:
+        click.UsageError: the address or port cannot be had.
+    """
+    import waitress
+
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a page asks for many files at once: no news
-    app = create_app(paths)
     try:
-        server = waitress.create_server(app.server, host=host, port=port, threads=8, ident=None)
+        server = waitress.create_server(app, host=host, port=port, threads=8, ident=None, url_prefix=serving.prefix)
     except (OSError, socket.gaierror) as problem:
         raise click.UsageError(f"cannot listen on {host}:{port}: {problem}; choose another --port") from None
     shown = f"[{host}]" if ":" in host else host
-    url = f"http://{shown}:{getattr(server, 'effective_port', port)}/"
+    url = f"http://{shown}:{getattr(server, 'effective_port', port)}{serving.prefix}/"
+    if serving.token is not None:
+        url += f"login?{urlencode({'token': serving.token})}"
     click.echo(f"intertoken dashboard at {url} (Ctrl-C stops it)")
     if opens and (sys.stdout.isatty() or os.environ.get("DISPLAY")):
         webbrowser.open(url)

@@ -3,9 +3,8 @@
 import pytest
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
-from selenium.webdriver.support.ui import WebDriverWait
 
-from tests.dashboard.conftest import faults, served
+from tests.dashboard.conftest import faults, served, until
 from tests.dashboard.graph_runs import write_runs
 
 pytestmark = pytest.mark.browser
@@ -15,10 +14,6 @@ pytestmark = pytest.mark.browser
 def address(tmp_path_factory):
     with served(write_runs(tmp_path_factory.mktemp("runs"))) as address:
         yield address
-
-
-def until(browser, condition, what):
-    return WebDriverWait(browser, 20, 0.1).until(lambda _: condition(), what)
 
 
 FOCUSED = "const e = document.activeElement; return e.id || e.innerText || e.tagName"
