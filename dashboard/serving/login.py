@@ -99,7 +99,9 @@ def require_token(server: Flask, token: str, prefix: str, attempts: Attempts | N
         if request.method == "POST":
             return redirect(target, 303)
         # A link from elsewhere: a redirect would still count as from there, and the cookie would stay at home.
-        return Response("Logged in.", headers={"Refresh": f"0; url={prefix}/"}, mimetype="text/plain")
+        return Response(
+            '<!doctype html><link rel="icon" href="data:,">Logged in.', headers={"Refresh": f"0; url={prefix}/"}
+        )
 
 
 def _digest(text: str) -> bytes:

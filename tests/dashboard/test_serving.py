@@ -237,8 +237,9 @@ def test_behind_a_prefix_with_a_token(browser, tmp_path, strips):
         browser.delete_all_cookies()
         browser.get(f"{address}login?token=a+token+%26+more")
         until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline by link")
-        browser.get(address.rstrip("/"))
-        until(browser, lambda: browser.current_url.startswith(address), "the address with its slash")
+        if not strips:  # one that takes the prefix off has to add the slash itself
+            browser.get(address.rstrip("/"))
+            until(browser, lambda: browser.current_url.startswith(address), "the address with its slash")
         assert faults(browser) == []
 
 
