@@ -14,6 +14,8 @@ from dashboard.pages import graph, overview
 from dashboard.serving.guard import content_security_policy, guard
 from dashboard.serving.health import add_health
 from dashboard.serving.login import require_token
+from dashboard.serving.uploads import Inbox, add_uploads
+from dashboard.serving.watch import add_watch
 from dashboard.store import RunStore
 
 PAGES = (overview.PAGE, graph.PAGE)
@@ -29,11 +31,15 @@ class Serving:
             (waitress: `url_prefix`).
         hosts: names that a Host header may give; None for any.
         token: what a reader must know; None for nothing.
+        uploads: an empty directory for recordings that readers upload; None where they may not.
+        upload_limit: most bytes of such a recording.
     """
 
     prefix: str = ""
     hosts: frozenset[str] | None = None
     token: str | None = None
+    uploads: Path | None = None
+    upload_limit: int = 2 * 10**9
 
 
 def create_app(paths: Iterable[Path | str], serving: Serving | None = None) -> Dash:
@@ -42,12 +48,15 @@ def create_app(paths: Iterable[Path | str], serving: Serving | None = None) -> D
     Nothing is read before a page is first opened, and nothing outside the paths ever.
     """
     serving = serving or Serving()
-    store = RunStore(paths)
+    store = RunStore(paths, inbox=serving.uploads)
     server = Flask("intertoken", static_folder=None)
-    apps = add_pages(server, PAGES, store, serving.prefix)
+    apps = add_pages(server, PAGES, store, serving.prefix, serving.upload_limit if serving.uploads else 0)
     policy = content_security_policy(script for app in apps for script in app.csp_hashes())
     guard(server, policy, serving.hosts, serving.prefix)
     if serving.token is not None:
         require_token(server, serving.token, serving.prefix)
     add_health(server, store)
+    add_watch(server, store)
+    if serving.uploads is not None:
+        add_uploads(server, Inbox(serving.uploads, serving.upload_limit, store))
     return apps[0]

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import secrets
+import signal
 import socket
 import sys
 import webbrowser
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 
@@ -25,6 +27,7 @@ from tracer.report import working
 if TYPE_CHECKING:
     from dashboard.app import Serving
 
+_LARGEST_REQUEST = 16 << 20  # bytes: the table of runs goes along with some; uploads come in slices
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -67,12 +70,30 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> str:
     metavar="NAME",
     help="Also answer under this name, as behind a proxy; several times for several.",
 )
+@click.option("--upload/--no-upload", "takes", default=True, help="Whether readers may upload recordings.")
+@click.option(
+    "--upload-limit",
+    default=2_000,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="MB",
+    help="Largest recording that may be uploaded, unpacked too.",
+)
 def dashboard(
-    paths: tuple[Path, ...], host: str, port: int, opens: bool, token: str | None, prefix: str, names: tuple[str, ...]
+    paths: tuple[Path, ...],
+    host: str,
+    port: int,
+    opens: bool,
+    token: str | None,
+    prefix: str,
+    names: tuple[str, ...],
+    takes: bool,
+    upload_limit: int,
 ) -> None:
     """Show recordings side by side in a browser.
 
-    A directory that is no recording itself is searched for recordings, two levels deep.
+    A directory that is no recording itself is searched for recordings, two levels deep; those that come later appear
+    while the page is open. What readers upload is gone when the command ends.
     """
     from dashboard.app import Serving, create_app
     from dashboard.serving.guard import LOOPBACK
@@ -90,12 +111,14 @@ def dashboard(
             err=True,
         )
     hosts = {*LOOPBACK, host} if _is_loopback(host) else set()
-    serving = Serving(prefix, frozenset(hosts | set(names)) if hosts or names else None, token)
-    serve(create_app(paths, serving).server, host, port, serving, opens)
+    allowed = frozenset(hosts | set(names)) if hosts or names else None
+    with TemporaryDirectory(prefix="intertoken-uploads-") as folder:  # nobody else's to read, and removed at the end
+        serving = Serving(prefix, allowed, token, Path(folder) if takes else None, upload_limit * 10**6)
+        serve(create_app(paths, serving).server, host, port, serving, opens)
 
 
 def serve(app: Any, host: str, port: int, serving: Serving, opens: bool) -> None:
-    """Serve a WSGI app until Ctrl-C, and say where.
+    """Serve a WSGI app until Ctrl-C or SIGTERM, and say where.
 
     Raises:
         click.UsageError: the address or port cannot be had.
@@ -104,7 +127,15 @@ def serve(app: Any, host: str, port: int, serving: Serving, opens: bool) -> None
 
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a page asks for many files at once: no news
     try:
-        server = waitress.create_server(app, host=host, port=port, threads=8, ident=None, url_prefix=serving.prefix)
+        server = waitress.create_server(
+            app,
+            host=host,
+            port=port,
+            threads=8,
+            ident=None,
+            url_prefix=serving.prefix,
+            max_request_body_size=_LARGEST_REQUEST,
+        )
     except (OSError, socket.gaierror) as problem:
         raise click.UsageError(f"cannot listen on {host}:{port}: {problem}; choose another --port") from None
     shown = f"[{host}]" if ":" in host else host
@@ -114,6 +145,7 @@ def serve(app: Any, host: str, port: int, serving: Serving, opens: bool) -> None
     click.echo(f"intertoken dashboard at {url} (Ctrl-C stops it)")
     if opens and (sys.stdout.isatty() or os.environ.get("DISPLAY")):
         webbrowser.open(url)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that everything is cleared away
     try:
         server.run()
     except KeyboardInterrupt:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,9 @@ class Page:
     register: Callable[[Dash, RunStore], None]
 
 
-def add_pages(server: Flask, pages: Sequence[Page], store: RunStore, prefix: str = "") -> list[Dash]:
+def add_pages(
+    server: Flask, pages: Sequence[Page], store: RunStore, prefix: str = "", upload_limit: int = 0
+) -> list[Dash]:
     """Serve the pages.
 
     Args:
@@ -47,8 +50,16 @@ def add_pages(server: Flask, pages: Sequence[Page], store: RunStore, prefix: str
         pages: in the order of the navigation.
         store: the runs that they show.
         prefix: what stands before all addresses in the browser, "" or such as "/tool".
+        upload_limit: most bytes of an upload, 0 where there are none.
     """
-    return [_add(server, page, pages, store, prefix) for page in pages]
+    apps = []
+    for page in pages:
+        app = _app(server, page, prefix)
+        app.layout = partial(_layout, page, pages, upload_limit)
+        page.register(app, store)
+        _register(app, page, pages)
+        apps.append(app)
+    return apps
 
 
 def link(target: str, here: str) -> str:
@@ -66,8 +77,8 @@ def named(label: str) -> dict[str, Any]:
     return {"aria-label": label}
 
 
-def _add(server: Any, page: Page, pages: Sequence[Page], store: RunStore, prefix: str) -> Dash:
-    app = Dash(
+def _app(server: Any, page: Page, prefix: str) -> Dash:
+    return Dash(
         "intertoken",
         server=server,
         routes_pathname_prefix=f"/{page.address}",
@@ -80,22 +91,23 @@ def _add(server: Any, page: Page, pages: Sequence[Page], store: RunStore, prefix
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"},
                    {"name": "color-scheme", "content": "light dark"}],
     )  # fmt: skip
-    app.layout = lambda: _layout(page, pages)
-    page.register(app, store)
+
+
+def _register(app: Dash, page: Page, pages: Sequence[Page]) -> None:
     _in_browser(app, "screen", Output("screen", "data"), Input("view", "data"))
     _in_browser(app, "copyLink", Output("said", "children"), Input("copy-link", "n_clicks"))
     others = [_id(other) for other in pages if other is not page]
     if others:
         outputs = [Output(key, "href") for key in others]
         _in_browser(app, "carry", outputs, Input("url", "search"), [State(key, "href") for key in others])
-    return app
 
 
 def _in_browser(app: Any, function: str, *dependencies: Any) -> None:
     app.clientside_callback(ClientsideFunction("intertoken", function), *dependencies, prevent_initial_call=True)
 
 
-def _layout(page: Page, pages: Sequence[Page]) -> html.Div:
+def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> html.Div:
+    data: dict[str, Any] = {"data-root": link("", page.address), "data-upload-limit": str(upload_limit)}
     return html.Div(
         [
             dcc.Location(id="url", refresh=False),
@@ -117,6 +129,7 @@ def _layout(page: Page, pages: Sequence[Page]) -> html.Div:
             html.P(id="said", role="status", className="unseen"),
         ],
         id="page",
+        **data,
     )
 
 

@@ -30,7 +30,8 @@ from tracer.schema import DEVICE_DOMAINS
 from tracer.trace import Trace
 
 Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
-_DEEPEST = 2  # levels below a given directory that are searched
+DEEPEST = 2
+"""Levels below a given directory that are searched."""
 _MOST_RANGES = 20
 
 
@@ -127,11 +128,12 @@ class Run:
 class RunStore:
     """All runs below the given paths. Safe to use from several threads.
 
-    Without `passes` the traced passes inside run directories are left out, unless a path names them.
+    Without `passes` the traced passes inside run directories are left out, unless a path names them. `inbox` is one
+    more directory, for recordings that come by upload.
     """
 
-    def __init__(self, paths: Iterable[Path | str], passes: bool = True) -> None:
-        self.given = [Path(p) for p in paths]
+    def __init__(self, paths: Iterable[Path | str], passes: bool = True, inbox: Path | None = None) -> None:
+        self.given, self.inbox = [Path(p) for p in paths], inbox
         self._passes = passes
         self._lock = threading.RLock()
         self._reading = threading.Lock()
@@ -154,7 +156,7 @@ class RunStore:
         """
         with self._reading:
             before = self._runs or {}
-            paths = find_traces(self.given, self._passes)
+            paths = find_traces(self.places, self._passes)
             stamps = {path: stamp_of(path) for path in paths}
             if self._runs is not None and list(stamps.items()) == list(self._stamps.items()):
                 return
@@ -176,13 +178,18 @@ class RunStore:
             self._counts = len(paths), len(paths)
             self._runs, self._stamps, self.revision = found, stamps, self.revision + 1
 
+    @property
+    def places(self) -> list[Path]:
+        """All paths that are searched."""
+        return [*self.given, *([self.inbox] if self.inbox else [])]
+
     def counts(self) -> tuple[int, int]:
         """How many recordings have been read, and how many there are as far as is known; reads nothing."""
         return self._counts
 
-    def at(self, path: Path) -> list[Run]:
-        """The runs of the recording at a path."""
-        return [run for run in self.runs() if run.path == path]
+    def below(self, path: Path) -> list[Run]:
+        """The runs of the recordings at a path and below it."""
+        return [run for run in self.runs() if run.path is not None and run.path.is_relative_to(path)]
 
     def chosen(self, keys: Iterable[str]) -> list[Run]:
         """The runs of these keys that have tokens to show, in this order; keys nobody knows are left out."""
@@ -217,7 +224,7 @@ def find_traces(given: Iterable[Path], passes: bool = True) -> list[Path]:
     """
     found: dict[Path, None] = {}
     for path in given:
-        below = [trace for trace in _below(path, _DEEPEST) if passes or trace == path or not _is_pass(trace)]
+        below = [trace for trace in _below(path, DEEPEST) if passes or trace == path or not _is_pass(trace)]
         found |= dict.fromkeys(below if below or path.is_dir() else [path])
     return list(found)
 

@@ -41,6 +41,21 @@ window.dash_clientside.intertoken = {
     }
   },
 
+  // Ask every two seconds whether there are other runs than those of the table, of this revision.
+  watch: function (revision) {
+    const { latest, look } = window.dash_clientside.intertoken;
+    if (latest.revision === undefined) window.setInterval(() => document.hidden || look(), 2000);
+    latest.revision = revision;
+  },
+  look: async function () {
+    const { latest, root } = window.dash_clientside.intertoken;
+    const answer = await fetch(root() + "revision").catch(() => null);
+    if (!answer || !answer.ok) return;
+    const { revision } = await answer.json();
+    if (revision !== latest.revision) window.dash_clientside.set_props("revision", { data: revision });
+  },
+  root: () => document.getElementById("page").dataset.root,
+
   // The links to other pages take the chosen runs, the token and the theme along.
   carry: function (search, ...links) {
     const kept = new URLSearchParams([...new URLSearchParams(search)].filter(([name]) => ["run", "token", "theme"].includes(name)));

@@ -32,9 +32,9 @@ _GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": "au
           "showTips": False}  # fmt: skip
 
 
-def sections() -> list[html.Section]:
+def sections() -> list[Any]:
     """What stands on the page."""
-    return [_runs(), _timeline(), _causes()]
+    return [dcc.Store(id="revision"), _runs(), _timeline(), _causes()]
 
 
 def _runs() -> html.Section:
@@ -44,13 +44,16 @@ def _runs() -> html.Section:
                 [
                     html.H2("Runs"),
                     html.P("Select one to six.  ▲ comes from a traced pass, which inflates it.", className="hint"),
+                    html.Button("Add recordings …", id="add", className="button moves upload",
+                                title="Upload recordings, or drop them anywhere on the page"),
                 ],
                 className="bar",
             ),
+            html.Ul(id="uploads", className="uploads", **named("Uploads")),
             grid(),
         ],
         **named("Runs"),
-    )
+    )  # fmt: skip
 
 
 def _timeline() -> html.Section:
