@@ -11,6 +11,7 @@ from flask import Flask
 
 from dashboard.frame import add_pages
 from dashboard.pages import graph, overview
+from dashboard.serving.downloads import add_downloads
 from dashboard.serving.guard import content_security_policy, guard
 from dashboard.serving.health import add_health
 from dashboard.serving.login import require_token
@@ -57,6 +58,7 @@ def create_app(paths: Iterable[Path | str], serving: Serving | None = None) -> D
         require_token(server, serving.token, serving.prefix)
     add_health(server, store)
     add_watch(server, store)
+    add_downloads(server, store)
     if serving.uploads is not None:
         add_uploads(server, Inbox(serving.uploads, serving.upload_limit, store))
     return apps[0]

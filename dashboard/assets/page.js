@@ -62,6 +62,18 @@ window.dash_clientside.intertoken = {
     return links.map((link) => link.split("?")[0] + (kept.size ? "?" + kept : ""));
   },
 
+  // A figure as a file, on the page's own surface, which the figure leaves transparent.
+  save: async function () {
+    const [, figure, format] = window.dash_clientside.callback_context.triggered_id.split("-");
+    const plot = document.querySelector(`#${figure} .js-plotly-plot`);
+    if (!plot) return;
+    const surface = getComputedStyle(document.documentElement).getPropertyValue("--surface");
+    const layout = { ...plot.layout, paper_bgcolor: surface, plot_bgcolor: surface };
+    const { clientWidth: width, clientHeight: height } = plot;
+    const size = { width: width, height: height, scale: format === "png" ? 2 : 1 };
+    await window.Plotly.downloadImage({ data: plot.data, layout: layout }, { format: format, filename: `intertoken-${figure}`, ...size });
+  },
+
   copyLink: async function () {
     try {
       await navigator.clipboard.writeText(window.location.href);

@@ -70,11 +70,10 @@ class Inbox:
         Raises:
             UsageError: too large, empty, or too many at once.
         """
-        shown = plain(name, 90)
         if size > self._limit:
-            raise UsageError(f"{shown}: has {size:,} bytes, the limit is {self._limit:,} (--upload-limit)")
+            raise UsageError(f"has {size:,} bytes, the limit is {self._limit:,} (--upload-limit)")
         if size <= 0:
-            raise UsageError(f"{shown}: the file is empty")
+            raise UsageError("is empty")
         with self._lock:
             for key in [k for k, u in self._open.items() if u.touched < self._clock() - _PATIENCE]:
                 self._forget(key)
@@ -82,7 +81,7 @@ class Inbox:
                 raise UsageError("too many uploads at once; wait until one is done")
             promised = sum(upload.size - upload.received for upload in self._open.values())
             if shutil.disk_usage(self._folder).free < size + promised + _SPARE:
-                raise UsageError(f"{shown}: the server's disk has no room for it")
+                raise UsageError("the server's disk has no room for it")
             key = secrets.token_urlsafe(16)
             part = self._parts / key / safe_name(name)
             part.parent.mkdir()
@@ -103,7 +102,7 @@ class Inbox:
             data = stream.read(SLICE + 1)
             if len(data) > SLICE or at + len(data) > upload.size:
                 self.cancel(key)
-                raise UsageError(f"{upload.part.name}: more has come than was announced")
+                raise UsageError("more has come than was announced")
             with upload.part.open("ab") as file:
                 file.write(data)
             upload.received += len(data)
@@ -136,11 +135,13 @@ class Inbox:
                 raise FormatError(runs[0].summary.problem if runs else f"{target.name}: holds no recording")
             return readable[0].key
         except FormatError as problem:
-            raise FormatError(str(problem).replace(f"{self._folder}/", "")) from None
+            said = str(problem).replace(f"{self._folder}/", "")
+            raise FormatError(said.removeprefix(f"{target.name}: ")) from None  # the reader knows which file it was
         finally:
             self._remove(upload)
             if not readable:
                 shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+                self._taken.discard(target)
                 self._store.refresh()
 
     def cancel(self, key: str) -> None:

@@ -16,6 +16,7 @@ from dash.exceptions import PreventUpdate
 
 from dashboard.figures.causes import causes_figure, causes_height, causes_of
 from dashboard.pages.graph.view import GraphView
+from dashboard.pages.overview import downloads
 from dashboard.pages.overview.events import Event, after
 from dashboard.pages.overview.table import columns, height, row
 from dashboard.store import Run, RunStore
@@ -39,6 +40,7 @@ def register(app: Dash, store: RunStore) -> None:
     _reduce(app, store)
     _render(app, store)
     _pick(app, store)
+    downloads.register(app, store)
 
 
 def _table(app: Dash, store: RunStore) -> None:

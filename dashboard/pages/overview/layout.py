@@ -7,6 +7,7 @@ from typing import Any
 from dash import dcc, html
 
 from dashboard.frame import named
+from dashboard.pages.overview import downloads
 from dashboard.pages.overview.table import grid
 from dashboard.palette import COLOURS, NAMES
 from dashboard.view import ALIGNMENTS
@@ -34,7 +35,7 @@ _GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": "au
 
 def sections() -> list[Any]:
     """What stands on the page."""
-    return [dcc.Store(id="revision"), _runs(), _timeline(), _causes()]
+    return [dcc.Store(id="revision"), _runs(), _timeline(), _causes(), downloads.section()]
 
 
 def _runs() -> html.Section:
