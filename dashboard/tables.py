@@ -18,10 +18,11 @@ from dashboard.store import Run
 
 @dataclass(frozen=True)
 class Table:
-    """A table: what it holds, in words, and how it is made of the chosen runs."""
+    """A table: what it holds, in words, how it is made of the chosen runs, and whether only graphs have it."""
 
     words: str
     make: Callable[[Sequence[Run]], pd.DataFrame]
+    of_graph: bool = False
 
 
 def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
@@ -61,6 +62,18 @@ def syncs_table(runs: Sequence[Run]) -> pd.DataFrame:
     return _joined(runs, lambda run: None if run.syncs is None else run.syncs.inventory())
 
 
+def nodes_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row per node of the graph of each run that has one, with the median time of its kernel where it is known."""
+    return _joined(runs, _nodes)
+
+
+def memory_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row per allocator and run with a graph: what its plan takes, and what is alive at once, bytes."""
+    return _joined(
+        runs, lambda run: None if run.graph_file is None else pd.DataFrame([asdict(m) for m in run.graph.memory])
+    )
+
+
 TABLES: Final = {
     "runs": Table("All runs: their figures", runs_table),
     "gaps": Table("Gaps: one row per gap, with its causes, ns", gaps_table),
@@ -68,8 +81,19 @@ TABLES: Final = {
     "syncs": Table("Syncs of a token: what they wait for, µs", syncs_table),
     "calls": Table("Host calls of every token, ns", calls_table),
     "tokens": Table("Tokens: start and end, ns", tokens_table),
+    "nodes": Table("Nodes of the graph: streams, sizes, times, ns", nodes_table, of_graph=True),
+    "memory": Table("Memory of the graph: peaks per allocator, bytes", memory_table, of_graph=True),
 }
 """Name -> table; `runs` is made of all runs, the others of the chosen ones."""
+
+
+def _nodes(run: Run) -> pd.DataFrame | None:
+    if run.graph_file is None:
+        return None
+    columns = ("name", "op", "shape", "dtype", "nbytes", "weight_bytes", "stream")
+    nodes = pd.DataFrame([{name: getattr(node, name) for name in columns} for node in run.graph.nodes])
+    nodes["shape"] = [" × ".join(map(str, shape)) for shape in nodes["shape"]]
+    return nodes.astype({"stream": "Int64"}).join(run.executions.durations["median"].rename("kernel_median_ns"))
 
 
 def _figures(run: Run) -> dict[str, Any]:

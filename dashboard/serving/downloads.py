@@ -66,7 +66,10 @@ def add_downloads(server: Flask, store: RunStore) -> None:
         if name not in TABLES or suffix not in FORMS:
             abort(404)
         media_type, make = FORMS[suffix]
-        made = TABLES[name].make(store.runs() if name == "runs" else _chosen(store))
+        try:
+            made = TABLES[name].make(store.runs() if name == "runs" else _chosen(store))
+        except TraceError as problem:
+            abort(_unreadable(problem))
         answer = Response(make(made), mimetype=media_type)
         answer.headers.set("Content-Disposition", "attachment", filename=f"intertoken-{name}.{suffix}")
         return answer
@@ -84,7 +87,7 @@ def add_downloads(server: Flask, store: RunStore) -> None:
         try:
             file = zip_of(run)
         except TraceError as problem:
-            abort(Response(plain(str(problem)), 422, mimetype="text/plain"))
+            abort(_unreadable(problem))
         name = safe_name(run.key.replace("/", "-"))
         return send_file(file, "application/zip", as_attachment=True, download_name=f"{name}.zip")
 
@@ -108,6 +111,10 @@ def zip_of(run: Run) -> IO[bytes]:
                 archive.write(run.graph_file, GRAPH_FILE)
     file.seek(0)
     return file
+
+
+def _unreadable(problem: TraceError) -> Response:
+    return Response(f"{plain(str(problem))}\n", 422, mimetype="text/plain")
 
 
 def _chosen(store: RunStore) -> list[Run]:

@@ -35,7 +35,10 @@ def client(runs):
     return create_app([runs]).server.test_client()
 
 
-@pytest.mark.parametrize("name", TABLES)
+PLAIN = [name for name, table in TABLES.items() if not table.of_graph]
+
+
+@pytest.mark.parametrize("name", PLAIN)
 def test_a_table_says_the_same_in_every_form(client, name):
     answers = {form: client.get(f"/download/{name}.{form}?run=a&run=b") for form in ("csv", "json", "parquet")}
     for form, answer in answers.items():
@@ -62,6 +65,22 @@ def test_figures_of_the_page_are_in_the_tables(client):
     assert "broken.sqlite" in table["broken"]["problem"]
 
 
+def test_graphs_have_tables_of_nodes_and_memory(tmp_path):
+    write_runs(tmp_path)
+    client = create_app([tmp_path]).server.test_client()
+    nodes = pd.DataFrame(client.get("/download/nodes.json?run=tiny-sccc-branches&run=imported").get_json())
+    assert len(nodes) == 102
+    assert set(nodes["run"]) == {"tiny-sccc-branches"}
+    assert nodes["stream"].notna().sum() == (nodes["kernel_median_ns"] > 0).sum() == 82
+    memory = pd.DataFrame(client.get("/download/memory.json?run=tiny-sccc-branches").get_json())
+    assert "stream_aware" in set(memory["allocator"])
+    assert (memory["peak_bytes"] > 0).all()
+    broken = client.get("/download/nodes.csv?run=broken")
+    assert (broken.status_code, "lacks allocator" in broken.text) == (422, True)
+    runs = RunStore([tmp_path]).chosen(["tiny-sccc-branches"])
+    assert len(rows(runs, View())) == len(TABLES) + 2
+
+
 @pytest.mark.parametrize("length", [0, 1, 20_000, 20_001, 50_000])
 def test_large_tables_come_in_pieces_and_whole(length):
     frame = pd.DataFrame({"a": range(length), "b": ['x,\n"' + str(i) for i in range(length)]})
@@ -79,14 +98,13 @@ def test_the_report_is_that_of_the_chosen_runs(client):
     assert HOSTILE not in answer.text
 
 
-@pytest.mark.parametrize("form", ["zip"])
-def test_a_recording_comes_back_by_upload_as_it_was(tmp_path, form):
+def test_a_recording_comes_back_by_upload_as_it_was(tmp_path):
     directory, inbox = tmp_path / "runs", tmp_path / "inbox"
     directory.mkdir()
     inbox.mkdir()
     write_runs(directory)
     client = create_app([directory]).server.test_client()
-    with client.get(f"/download/recording.{form}?run=tiny-sccc-branches") as answer:
+    with client.get("/download/recording.zip?run=tiny-sccc-branches") as answer:
         assert answer.headers["Content-Disposition"] == "attachment; filename=tiny-sccc-branches.zip"
         data = answer.data
     names = zipfile.ZipFile(io.BytesIO(data)).namelist()
@@ -127,7 +145,7 @@ def test_a_recording_that_is_gone_is_said_in_a_line(tmp_path):
 def test_the_page_links_every_table_of_the_chosen_runs(client, runs):
     store = RunStore([runs])
     links = [str(cell.children.href) for row in rows(store.chosen(["a", "b"]), View()) for cell in row.children[1:]]
-    assert len(links) == 3 * len(TABLES) + 1 + 2
+    assert len(links) == 3 * len(PLAIN) + 1 + 2
     for link in links:
         with client.get(f"/{link}") as answer:
             assert answer.status_code == 200, link

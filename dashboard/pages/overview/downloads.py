@@ -61,7 +61,8 @@ def _save(app: Any) -> None:
 def rows(runs: Sequence[Run], view: View) -> list[html.Tr]:
     """A row of links per table, the report and the recordings; only the table of all runs where none is chosen."""
     chosen = urlencode([("run", run.key) for run in runs])
-    shown = {name: table for name, table in TABLES.items() if runs or name == "runs"}
+    has_graph = any(run.graph_file is not None for run in runs)
+    shown = {name: table for name, table in TABLES.items() if name == "runs" or (has_graph if table.of_graph else runs)}
     found = [
         _row(
             table.words,
