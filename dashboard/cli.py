@@ -54,6 +54,7 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> str:
     "--token",
     metavar="TOKEN",
     envvar="INTERTOKEN_TOKEN",
+    show_envvar=True,
     help="Ask readers for this token; `auto` makes one and prints a link with it.",
 )
 @click.option(
@@ -113,7 +114,9 @@ def dashboard(
     hosts = {*LOOPBACK, host} if _is_loopback(host) else set()
     allowed = frozenset(hosts | set(names)) if hosts or names else None
     with TemporaryDirectory(prefix="intertoken-uploads-") as folder:  # nobody else's to read, and removed at the end
-        serving = Serving(prefix, allowed, token, Path(folder) if takes else None, upload_limit * 10**6)
+        inbox = Path(folder) / "uploads"  # a reader sees the name where two recordings have the same
+        inbox.mkdir()
+        serving = Serving(prefix, allowed, token, inbox if takes else None, upload_limit * 10**6)
         serve(create_app(paths, serving).server, host, port, serving, opens)
 
 
@@ -145,12 +148,13 @@ def serve(app: Any, host: str, port: int, serving: Serving, opens: bool) -> None
     click.echo(f"intertoken dashboard at {url} (Ctrl-C stops it)")
     if opens and (sys.stdout.isatty() or os.environ.get("DISPLAY")):
         webbrowser.open(url)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that everything is cleared away
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that everything is cleared away
     try:
         server.run()
     except KeyboardInterrupt:
         pass
     finally:
+        signal.signal(signal.SIGTERM, before)
         server.close()
 
 

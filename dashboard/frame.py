@@ -125,6 +125,13 @@ def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> html.Div:
                     html.Button("Dark", id="theme", className="button", title="Switch between light and dark"),
                 ]
             ),
+            html.P(
+                "The server of this page does not answer: is intertoken dashboard still running?",
+                id="offline",
+                role="alert",
+                hidden=True,
+                className="offline",
+            ),
             html.Main(list(page.sections()), id="content", tabIndex="-1"),
             html.P(id="said", role="status", className="unseen"),
         ],

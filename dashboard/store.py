@@ -152,7 +152,7 @@ class RunStore:
     def refresh(self) -> None:
         """Read what has come or changed since it was last read, and forget what is gone; `revision` counts the changes.
 
-        A run that stays keeps its key, so that links to it hold.
+        The runs of a recording that has not changed keep their keys, so that links to them hold.
         """
         with self._reading:
             before = self._runs or {}

@@ -50,6 +50,7 @@ window.dash_clientside.intertoken = {
   look: async function () {
     const { latest, root } = window.dash_clientside.intertoken;
     const answer = await fetch(root() + "revision").catch(() => null);
+    document.getElementById("offline").hidden = answer !== null;
     if (!answer || !answer.ok) return;
     const { revision } = await answer.json();
     if (revision !== latest.revision) window.dash_clientside.set_props("revision", { data: revision });

@@ -71,6 +71,7 @@ def guard(server: Flask, policy: str, hosts: Collection[str] | None, prefix: str
     @server.after_request
     def add(response: Response) -> Response:
         response.headers.update(headers)
+        response.headers.setdefault("Cache-Control", "private, no-cache")  # Dash says so itself of what may be kept
         return response
 
 

@@ -2,8 +2,13 @@
 
 import http.client
 import http.server
+import os
 import re
+import subprocess
+import sys
 import threading
+import urllib.error
+import urllib.request
 from contextlib import contextmanager
 
 import pytest
@@ -45,6 +50,7 @@ def test_every_answer_carries_the_headers(runs, address, status):
         assert "frame-ancestors 'none'" in policy
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["Referrer-Policy"] == "no-referrer"
+        assert "no-cache" in answer.headers["Cache-Control"]
         assert answer.headers["Cross-Origin-Opener-Policy"] == "same-origin"
 
 
@@ -279,6 +285,26 @@ def test_senseless_options_are_one_line(runs, arguments):
     result = CliRunner().invoke(dashboard.cli.dashboard, [str(runs), "--no-open", *arguments])
     assert result.exit_code == 2
     assert "Error" in result.output
+
+
+def test_what_was_uploaded_is_gone_when_the_command_ends(runs, tmp_path):
+    command = [sys.executable, "-c", "from tracer.cli import main; main()"]
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([*command, "dashboard", str(runs), "--port", "0", "--no-open"], env=environment, text=True,
+                          stdout=subprocess.PIPE) as process:  # fmt: skip
+        address = re.search("http://[^ ]+/", process.stdout.readline())[0]
+        with urllib.request.urlopen(f"{address}healthz") as answer:
+            assert answer.status == 200
+        inbox = next(tmp_path.glob("intertoken-uploads-*"))
+        assert inbox.stat().st_mode & 0o077 == 0
+        (inbox / "uploads" / "x.json").write_text("left")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(f"{address}healthz", headers={"Host": "evil.example"}))
+        refused.value.close()
+        assert refused.value.code == 400
+        process.terminate()
+        assert process.wait(30) == 0
+    assert not inbox.exists()
 
 
 def _started(monkeypatch, arguments):

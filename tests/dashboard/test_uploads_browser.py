@@ -108,3 +108,10 @@ def test_recordings_appear_as_they_come(page, tmp_path):
     formats.write(decode(), tmp_path / "runs" / "newer")
     until(page, lambda: rows(page) == {"new", "newer"}, "the next one")
     assert faults(page) == []
+
+
+def test_a_server_that_is_gone_is_said_and_comes_back(page):
+    page.execute_script("window.real = window.fetch; window.fetch = () => Promise.reject(new TypeError('gone'))")
+    until(page, lambda: "does not answer" in page.find_element(By.CSS_SELECTOR, "[role=alert]").text, "said so")
+    page.execute_script("window.fetch = window.real")
+    until(page, lambda: not page.find_element(By.ID, "offline").is_displayed(), "well again")
