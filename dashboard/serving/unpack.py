@@ -46,6 +46,7 @@ def unpack_zip(path: Path, target: Path, limit: int) -> None:
             hold a part of it.
     """
     _check_directory(path)
+    target.mkdir()
     try:
         with zipfile.ZipFile(path) as archive:
             members = [member for member in archive.infolist() if not member.is_dir()]

@@ -157,10 +157,13 @@ class Inbox:
         shutil.rmtree(upload.part.parent, ignore_errors=True)
 
     def _place(self, part: Path, target: Path) -> None:
+        """Put what has come where the store sees it."""
         with part.open("rb") as file:
             magic = file.read(4)
         if magic == b"PK\3\4":
-            unpack_zip(part, target, self._limit)
+            unpacked = part.with_name("unpacked")  # out of the store's sight until it is whole
+            unpack_zip(part, unpacked, self._limit)
+            unpacked.rename(target)
             return
         if magic.startswith(b"\x1f\x8b"):
             check_gzip(part, self._limit)
