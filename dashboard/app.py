@@ -1,46 +1,64 @@
-"""The Dash app."""
+"""The dashboard as one Flask server with a Dash app per page."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dash import Dash
+from flask import Flask
 
-from dashboard.pages.graph import callbacks as graph_callbacks
-from dashboard.pages.graph import layout as graph_layout
-from dashboard.pages.graph.view import ADDRESS
-from dashboard.pages.overview import callbacks, layout
+from dashboard.frame import add_pages
+from dashboard.pages import graph, overview
+from dashboard.serving.downloads import add_downloads
+from dashboard.serving.guard import content_security_policy, guard
+from dashboard.serving.health import add_health
+from dashboard.serving.login import require_token
+from dashboard.serving.uploads import Inbox, add_uploads
+from dashboard.serving.watch import add_watch
 from dashboard.store import RunStore
 
+PAGES = (overview.PAGE, graph.PAGE)
+"""In the order of the navigation."""
 
-def create_app(paths: Iterable[Path | str]) -> Dash:
-    """An app that shows the recordings at these paths, and those in the directories among them.
 
-    Nothing is read before the page is first opened, and nothing outside the paths ever. The graph page is an app of its
-    own on the same server.
+@dataclass(frozen=True)
+class Serving:
+    """How the dashboard is served.
+
+    Attributes:
+        prefix: what stands before all addresses in the browser, "" or such as "/tool". The WSGI server takes it off
+            (waitress: `url_prefix`).
+        hosts: names that a Host header may give; None for any.
+        token: what a reader must know; None for nothing.
+        uploads: an empty directory for recordings that readers upload; None where they may not.
+        upload_limit: most bytes of such a recording.
     """
-    store = RunStore(paths)
-    app = _page(True, "/")
-    app.layout = layout.layout
-    callbacks.register(app, store)
-    other = _page(app.server, ADDRESS)
-    other.layout = graph_layout.layout
-    graph_callbacks.register(other, store)
-    return app
+
+    prefix: str = ""
+    hosts: frozenset[str] | None = None
+    token: str | None = None
+    uploads: Path | None = None
+    upload_limit: int = 2 * 10**9
 
 
-def _page(server: Any, address: str) -> Dash:
-    return Dash(
-        "intertoken",
-        server=server,
-        url_base_pathname=address,
-        assets_folder=str(Path(__file__).parent / "assets"),
-        title="intertoken",
-        update_title=None,  # type: ignore[arg-type]  # Dash takes None for "never", its annotation says str
-        serve_locally=True,
-        add_log_handler=False,
-        meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"},
-                   {"name": "color-scheme", "content": "light dark"}],
-    )  # fmt: skip
+def create_app(paths: Iterable[Path | str], serving: Serving | None = None) -> Dash:
+    """The app of the first page, whose `server` serves them all: the recordings at these paths, and in the directories.
+
+    Nothing is read before a page is first opened, and nothing outside the paths ever.
+    """
+    serving = serving or Serving()
+    store = RunStore(paths, inbox=serving.uploads)
+    server = Flask("intertoken", static_folder=None)
+    apps = add_pages(server, PAGES, store, serving.prefix, serving.upload_limit if serving.uploads else 0)
+    policy = content_security_policy(script for app in apps for script in app.csp_hashes())
+    guard(server, policy, serving.hosts, serving.prefix)
+    if serving.token is not None:
+        require_token(server, serving.token, serving.prefix)
+    add_health(server, store)
+    add_watch(server, store)
+    add_downloads(server, store)
+    if serving.uploads is not None:
+        add_uploads(server, Inbox(serving.uploads, serving.upload_limit, store))
+    return apps[0]

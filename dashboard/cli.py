@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import secrets
+import signal
 import socket
 import sys
 import webbrowser
@@ -11,7 +14,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, TypeVar
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode
 
 import click
 
@@ -19,6 +24,10 @@ from dashboard.view import ALIGNMENTS, View
 from tracer.output import check_output, write_output
 from tracer.report import working
 
+if TYPE_CHECKING:
+    from dashboard.app import Serving
+
+_LARGEST_REQUEST = 16 << 20  # bytes: the table of runs goes along with some; uploads come in slices
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -28,6 +37,12 @@ def register(group: click.Group) -> None:
         group.add_command(command)
 
 
+def _prefix(_: click.Context, __: click.Parameter, value: str) -> str:
+    if not re.fullmatch(r"/?([\w.~-]+/?)*", value, re.ASCII):
+        raise click.BadParameter(f"{value!r} is no path of an address; for example /intertoken")
+    return f"/{value.strip('/')}".rstrip("/")
+
+
 @click.command()
 @click.argument("paths", nargs=-1, metavar="[TRACE_OR_DIR]...", type=click.Path(path_type=Path))
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -35,36 +50,111 @@ def register(group: click.Group) -> None:
     "--port", default=8050, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 takes a free one."
 )
 @click.option("--open/--no-open", "opens", default=True, help="Open a browser.")
-def dashboard(paths: tuple[Path, ...], host: str, port: int, opens: bool) -> None:
+@click.option(
+    "--token",
+    metavar="TOKEN",
+    envvar="INTERTOKEN_TOKEN",
+    show_envvar=True,
+    help="Ask readers for this token; `auto` makes one and prints a link with it.",
+)
+@click.option(
+    "--prefix",
+    default="",
+    callback=_prefix,
+    metavar="/PATH",
+    help="Where a reverse proxy shows the dashboard, whether it takes the prefix off or not.",
+)
+@click.option(
+    "--allow-host",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Also answer under this name, as behind a proxy; several times for several.",
+)
+@click.option("--upload/--no-upload", "takes", default=True, help="Whether readers may upload recordings.")
+@click.option(
+    "--upload-limit",
+    default=2_000,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="MB",
+    help="Largest recording that may be uploaded, unpacked too.",
+)
+def dashboard(
+    paths: tuple[Path, ...],
+    host: str,
+    port: int,
+    opens: bool,
+    token: str | None,
+    prefix: str,
+    names: tuple[str, ...],
+    takes: bool,
+    upload_limit: int,
+) -> None:
     """Show recordings side by side in a browser.
 
-    A directory that is no recording itself is searched for recordings, two levels deep.
+    A directory that is no recording itself is searched for recordings, two levels deep; those that come later appear
+    while the page is open. What readers upload is gone when the command ends.
     """
-    import waitress
-
-    from dashboard.app import create_app
+    from dashboard.app import Serving, create_app
+    from dashboard.serving.guard import LOOPBACK
 
     for path in paths:
         if not path.exists():
             raise click.BadParameter(f"{path}: no such file or directory", param_hint="TRACE_OR_DIR")
-    if not _is_loopback(host):
-        click.echo(f"warning: {host} is not a loopback address: whoever reaches it reads these recordings", err=True)
+    if token == "":
+        raise click.BadParameter("is empty; `auto` makes one", param_hint="--token")
+    token = secrets.token_urlsafe(24) if token == "auto" else token
+    if not _is_loopback(host) and token is None:
+        click.echo(
+            f"warning: {host} is not a loopback address and there is no --token: "
+            "whoever reaches it reads these recordings",
+            err=True,
+        )
+    hosts = {*LOOPBACK, host} if _is_loopback(host) else set()
+    allowed = frozenset(hosts | set(names)) if hosts or names else None
+    with TemporaryDirectory(prefix="intertoken-uploads-") as folder:  # nobody else's to read, and removed at the end
+        inbox = Path(folder) / "uploads"  # a reader sees the name where two recordings have the same
+        inbox.mkdir()
+        serving = Serving(prefix, allowed, token, inbox if takes else None, upload_limit * 10**6)
+        serve(create_app(paths, serving).server, host, port, serving, opens)
+
+
+def serve(app: Any, host: str, port: int, serving: Serving, opens: bool) -> None:
+    """Serve a WSGI app until Ctrl-C or SIGTERM, and say where.
+
+    Raises:
+        click.UsageError: the address or port cannot be had.
+    """
+    import waitress
+
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a page asks for many files at once: no news
-    app = create_app(paths)
     try:
-        server = waitress.create_server(app.server, host=host, port=port, threads=8, ident=None)
+        server = waitress.create_server(
+            app,
+            host=host,
+            port=port,
+            threads=8,
+            ident=None,
+            url_prefix=serving.prefix,
+            max_request_body_size=_LARGEST_REQUEST,
+        )
     except (OSError, socket.gaierror) as problem:
         raise click.UsageError(f"cannot listen on {host}:{port}: {problem}; choose another --port") from None
     shown = f"[{host}]" if ":" in host else host
-    url = f"http://{shown}:{getattr(server, 'effective_port', port)}/"
+    url = f"http://{shown}:{getattr(server, 'effective_port', port)}{serving.prefix}/"
+    if serving.token is not None:
+        url += f"login?{urlencode({'token': serving.token})}"
     click.echo(f"intertoken dashboard at {url} (Ctrl-C stops it)")
     if opens and (sys.stdout.isatty() or os.environ.get("DISPLAY")):
         webbrowser.open(url)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that everything is cleared away
     try:
         server.run()
     except KeyboardInterrupt:
         pass
     finally:
+        signal.signal(signal.SIGTERM, before)
         server.close()
 
 

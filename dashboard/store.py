@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from stat import S_ISREG
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -27,7 +29,9 @@ from tracer.graph_json import GRAPH_FILE, RunGraph, read_graph
 from tracer.schema import DEVICE_DOMAINS
 from tracer.trace import Trace
 
-_DEEPEST = 2  # levels below a given directory that are searched
+Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
+DEEPEST = 2
+"""Levels below a given directory that are searched."""
 _MOST_RANGES = 20
 
 
@@ -42,6 +46,7 @@ class Run:
         trace: the recording, None if it could not be read.
         steps: its token steps, None if none were found.
         graph_file: the graph that was run, None if the run directory has none.
+        path: where the recording is.
     """
 
     key: str
@@ -50,6 +55,7 @@ class Run:
     trace: Trace | None = field(default=None, repr=False)
     steps: Steps | None = field(default=None, repr=False)
     graph_file: Path | None = None
+    path: Path | None = None
 
     @cached_property
     def graph(self) -> RunGraph:
@@ -122,31 +128,68 @@ class Run:
 class RunStore:
     """All runs below the given paths. Safe to use from several threads.
 
-    Without `passes` the traced passes inside run directories are left out, unless a path names them.
+    Without `passes` the traced passes inside run directories are left out, unless a path names them. `inbox` is one
+    more directory, for recordings that come by upload.
     """
 
-    def __init__(self, paths: Iterable[Path | str], passes: bool = True) -> None:
-        self._given = [Path(p) for p in paths]
+    def __init__(self, paths: Iterable[Path | str], passes: bool = True, inbox: Path | None = None) -> None:
+        self.given, self.inbox = [Path(p) for p in paths], inbox
         self._passes = passes
         self._lock = threading.RLock()
+        self._reading = threading.Lock()
         self._runs: dict[str, Run] | None = None
+        self._stamps: dict[Path, Stamp] = {}
+        self._counts = (0, 0)
+        self.revision = 0
 
     def runs(self) -> list[Run]:
         """Every run, in the order of the paths; the first call reads them."""
         with self._lock:
             if self._runs is None:
-                found: dict[str, Run] = {}
-                paths = find_traces(self._given, self._passes)
-                twins = {name for name, times in Counter(path.name for path in paths).items() if times > 1}
-                for path in paths:
-                    for run in _read(path):
+                self.refresh()
+            return list((self._runs or {}).values())
+
+    def refresh(self) -> None:
+        """Read what has come or changed since it was last read, and forget what is gone; `revision` counts the changes.
+
+        The runs of a recording that has not changed keep their keys, so that links to them hold.
+        """
+        with self._reading:
+            before = self._runs or {}
+            paths = find_traces(self.places, self._passes)
+            stamps = {path: stamp_of(path) for path in paths}
+            if self._runs is not None and list(stamps.items()) == list(self._stamps.items()):
+                return
+            kept = {path for path in paths if self._stamps.get(path) == stamps[path]}
+            taken = {key: run for key, run in before.items() if run.path in kept}
+            twins = {name for name, times in Counter(path.name for path in paths).items() if times > 1}
+            found: dict[str, Run] = {}
+            for number, path in enumerate(paths):
+                self._counts = number, len(paths)
+                runs = [run for run in taken.values() if run.path == path] if path in kept else _read(path)
+                for run in runs:
+                    if run.path is None:
+                        run.path = path
                         if path.name in twins and not _is_pass(path):
                             run.name = f"{path.absolute().parent.name}/{run.name}"
                             run.key = f"{path.absolute().parent.name}/{run.key}"
-                        run.key = _unused(run.key, found)
-                        found[run.key] = run
-                self._runs = found
-            return list(self._runs.values())
+                        run.key = _unused(run.key, taken | found)
+                    found[run.key] = run
+            self._counts = len(paths), len(paths)
+            self._runs, self._stamps, self.revision = found, stamps, self.revision + 1
+
+    @property
+    def places(self) -> list[Path]:
+        """All paths that are searched."""
+        return [*self.given, *([self.inbox] if self.inbox else [])]
+
+    def counts(self) -> tuple[int, int]:
+        """How many recordings have been read, and how many there are as far as is known; reads nothing."""
+        return self._counts
+
+    def below(self, path: Path) -> list[Run]:
+        """The runs of the recordings at a path and below it."""
+        return [run for run in self.runs() if run.path is not None and run.path.is_relative_to(path)]
 
     def chosen(self, keys: Iterable[str]) -> list[Run]:
         """The runs of these keys that have tokens to show, in this order; keys nobody knows are left out."""
@@ -175,15 +218,24 @@ def runs_to_compare(paths: Iterable[Path]) -> list[Run]:
 
 
 def find_traces(given: Iterable[Path], passes: bool = True) -> list[Path]:
-    """The recordings among and below the given paths; a path without any stays, to be shown with its problem.
+    """The recordings among and below the given paths; a file that is none stays, to be shown with its problem.
 
     A run directory may hold the traced passes of the same run in directories of their own; they follow it if `passes`.
     """
     found: dict[Path, None] = {}
     for path in given:
-        below = [trace for trace in _below(path, _DEEPEST) if passes or trace == path or not _is_pass(trace)]
-        found |= dict.fromkeys(below or [path])
+        below = [trace for trace in _below(path, DEEPEST) if passes or trace == path or not _is_pass(trace)]
+        found |= dict.fromkeys(below if below or path.is_dir() else [path])
     return list(found)
+
+
+def stamp_of(path: Path) -> Stamp:
+    """What tells whether a recording has changed: name, time of change (ns) and size of its file or files."""
+    try:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        return tuple((file.name, at.st_mtime_ns, at.st_size) for file in files if S_ISREG((at := file.stat()).st_mode))
+    except OSError:
+        return ()
 
 
 def _below(path: Path, depth: int) -> list[Path]:

@@ -41,7 +41,7 @@ HYBRID = View(
 DRAWN = "#timeline .barlayer path"
 PICTURES = {
     "timeline.png": (f"/{TIMELINE.query()}", (1500, 1400), None, DRAWN, "#causes .barlayer path"),
-    "graph.png": (GRAPH.link(), (1500, 1250), None, "#to-timeline", "#memory .barlayer path"),
+    "graph.png": (f"/{GRAPH.link()}", (1500, 1250), None, "#to-timeline", "#memory .barlayer path"),
     "pipeline.png": (f"/{PIPELINE.query()}", (1500, 1400), "#timeline", DRAWN),
     "hybrid.png": (f"/{HYBRID.query()}", (1500, 1400), "#timeline", DRAWN),
 }

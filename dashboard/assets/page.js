@@ -41,6 +41,40 @@ window.dash_clientside.intertoken = {
     }
   },
 
+  // Ask every two seconds whether there are other runs than those of the table, of this revision.
+  watch: function (revision) {
+    const { latest, look } = window.dash_clientside.intertoken;
+    if (latest.revision === undefined) window.setInterval(() => document.hidden || look(), 2000);
+    latest.revision = revision;
+  },
+  look: async function () {
+    const { latest, root } = window.dash_clientside.intertoken;
+    const answer = await fetch(root() + "revision").catch(() => null);
+    document.getElementById("offline").hidden = answer !== null;
+    if (!answer || !answer.ok) return;
+    const { revision } = await answer.json();
+    if (revision !== latest.revision) window.dash_clientside.set_props("revision", { data: revision });
+  },
+  root: () => document.getElementById("page").dataset.root,
+
+  // The links to other pages take the chosen runs, the token and the theme along.
+  carry: function (search, ...links) {
+    const kept = new URLSearchParams([...new URLSearchParams(search)].filter(([name]) => ["run", "token", "theme"].includes(name)));
+    return links.map((link) => link.split("?")[0] + (kept.size ? "?" + kept : ""));
+  },
+
+  // A figure as a file, on the page's own surface, which the figure leaves transparent.
+  save: async function () {
+    const [, figure, format] = window.dash_clientside.callback_context.triggered_id.split("-");
+    const plot = document.querySelector(`#${figure} .js-plotly-plot`);
+    if (!plot) return;
+    const surface = getComputedStyle(document.documentElement).getPropertyValue("--surface");
+    const layout = { ...plot.layout, paper_bgcolor: surface, plot_bgcolor: surface };
+    const { clientWidth: width, clientHeight: height } = plot;
+    const size = { width: width, height: height, scale: format === "png" ? 2 : 1 };
+    await window.Plotly.downloadImage({ data: plot.data, layout: layout }, { format: format, filename: `intertoken-${figure}`, ...size });
+  },
+
   copyLink: async function () {
     try {
       await navigator.clipboard.writeText(window.location.href);

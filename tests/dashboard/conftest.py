@@ -8,7 +8,8 @@ from contextlib import contextmanager
 import pytest
 import waitress
 from selenium import webdriver
-from selenium.common.exceptions import WebDriverException
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException, WebDriverException
+from selenium.webdriver.support.ui import WebDriverWait
 
 from dashboard.app import create_app
 
@@ -43,13 +44,27 @@ def browser(tmp_path_factory):
     page.quit()
 
 
+def until(browser, condition, what):
+    """Wait for a condition; `what` is missing if it does not come."""
+    return WebDriverWait(browser, 20, 0.1, (StaleElementReferenceException, NoSuchElementException)).until(
+        lambda _: condition(), what
+    )
+
+
+def faults(browser):
+    """What the browser complained of since it was last asked; not the default of a component that is its own."""
+    log = [e["message"] for e in browser.get_log("browser") if e["level"] in {"SEVERE", "WARNING"}]
+    return [message for message in log if "custom wheel sensitivity" not in message]
+
+
 @contextmanager
-def served(runs):
+def served(runs, serving=None):
     """The address of a dashboard that shows these runs."""
-    server = waitress.create_server(create_app([runs]).server, host="127.0.0.1", port=0, threads=12)
+    app, prefix = create_app([runs], serving).server, serving.prefix if serving else ""
+    server = waitress.create_server(app, host="127.0.0.1", port=0, threads=12, url_prefix=prefix)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    yield f"http://127.0.0.1:{server.effective_port}/"
+    yield f"http://127.0.0.1:{server.effective_port}{prefix}/"
     server.close()
     server.task_dispatcher.shutdown()
     thread.join(10)

@@ -5,7 +5,7 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from tests.dashboard.conftest import served
+from tests.dashboard.conftest import faults, served
 from tests.dashboard.graph_runs import HOSTILE, write_runs
 
 pytestmark = pytest.mark.browser
@@ -64,10 +64,9 @@ class Page:
 
 @pytest.fixture
 def page(browser):
-    browser.get_log("browser")
+    faults(browser)
     yield Page(browser)
-    log = [e["message"] for e in browser.get_log("browser") if e["level"] in {"SEVERE", "WARNING"}]
-    assert [m for m in log if "custom wheel sensitivity" not in m] == []  # the component's own default
+    assert faults(browser) == []
     assert browser.execute_script("return window.hacked") is None
 
 

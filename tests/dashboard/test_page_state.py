@@ -216,9 +216,12 @@ def test_causes_and_empty_states(store, runs):
     assert [c.name for c in found] == ["a", "b"]
     assert found[0].total_us == pytest.approx(100)
     assert found[0].note == "median 100 µs"
-    assert "intertoken dashboard" in nothing_to_show([])
-    assert "Select" in nothing_to_show(runs)
-    assert "table says why" in nothing_to_show(RunStore([Path("/nowhere")]).runs())
+    assert "intertoken dashboard" in str(nothing_to_show([]))
+    assert "B('my-runs')" in str(nothing_to_show([], [Path("/home/x/my-runs")]))
+    assert "dropped" in str(nothing_to_show([], uploads=True))
+    assert "dropped" not in str(nothing_to_show([]))
+    assert "Select" in str(nothing_to_show(runs))
+    assert "table says why" in str(nothing_to_show(RunStore([Path("/nowhere")]).runs()))
 
 
 def test_the_app_serves_its_page_and_nothing_from_elsewhere(store, tmp_path):

@@ -1,1 +1,8 @@
-"""The graph of a run: its streams, forks and joins, its kernels' times, and what each allocator takes."""
+"""The graph page: the model graph that ran, its streams and events, and what each allocator takes."""
+
+from dashboard.frame import Page
+from dashboard.pages.graph.callbacks import register
+from dashboard.pages.graph.layout import sections
+from dashboard.pages.graph.view import ADDRESS
+
+PAGE = Page(ADDRESS, "Graph", "the graph of one token", sections, register)

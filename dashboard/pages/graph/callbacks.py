@@ -16,7 +16,6 @@ from dashboard.palette import stream_colours
 from dashboard.store import Run, RunStore
 from dashboard.text import plain
 from dashboard.units import size
-from dashboard.view import View
 from tracer.errors import FormatError
 from tracer.graph_json import Memory, RunGraph
 
@@ -28,13 +27,13 @@ def register(app: Dash, store: RunStore) -> None:
     """Attach the page's callbacks to an app that shows the graphs of the runs of `store`."""
     _reduce(app, store)
     _render(app, store)
-    _in_browser(app, "screen", Output("screen", "data"), Input("view", "data"))
-    _in_browser(app, "copyLink", Output("said", "children"), Input("copy-link", "n_clicks"))
-    _in_browser(app, "focus", Input("focus", "data"))
+    _focus(app)
 
 
-def _in_browser(app: Any, function: str, *dependencies: Output | Input) -> None:
-    app.clientside_callback(ClientsideFunction("intertoken", function), *dependencies, prevent_initial_call=True)
+def _focus(app: Any) -> None:
+    app.clientside_callback(
+        ClientsideFunction("intertoken", "focus"), Input("focus", "data"), prevent_initial_call=True
+    )
 
 
 def _reduce(app: Dash, store: RunStore) -> None:
@@ -86,7 +85,6 @@ def _render(app: Dash, store: RunStore) -> None:
         Output("run", "value"),
         Output("node", "options"),
         Output("node", "value"),
-        Output("timeline-link", "href"),
         Input("screen", "data"),
         State("view", "data"),
         prevent_initial_call=True,
@@ -95,12 +93,11 @@ def _render(app: Dash, store: RunStore) -> None:
         view, theme = GraphView(**data), str(screen["scheme"])
         run = find_run(store, view)
         runs = [{"value": r.key, "label": plain(r.name, 90)} for r in store.runs() if r.graph_file is not None]
-        home = "/" + View(runs=(run.key,) if run else None, token=view.token, theme=view.theme).query()
         problem = problem_of(run, view)
         if problem or run is None:
             return (
                 *([], _HIDDEN, no_update, no_update, no_update, [], "", _HIDDEN, [], no_update, no_update, no_update),
-                *(_HIDDEN, _HIDDEN, problem, _SHOWN, runs, run.key if run else None, [], None, home),
+                *(_HIDDEN, _HIDDEN, problem, _SHOWN, runs, run.key if run else None, [], None),
             )
         graph, parts, number = run.graph, parts_of(run.graph), shown_part(run, view)
         selected = graph.index.get(view.node) if view.node else None
@@ -127,7 +124,6 @@ def _render(app: Dash, store: RunStore) -> None:
             run.key,
             [{"value": node.name, "label": plain(node.name, 90)} for node in graph.nodes],
             None if selected is None else view.node,
-            home,
         )
 
 

@@ -8,30 +8,12 @@ import dash_cytoscape as cyto
 from dash import dcc, html
 
 from dashboard.figures.graph import stylesheet
+from dashboard.frame import named
 
 
-def layout() -> html.Div:
-    """The page."""
-    return html.Div(
-        [
-            dcc.Location(id="url", refresh=False),
-            dcc.Store(id="view"),
-            dcc.Store(id="screen"),
-            dcc.Store(id="focus"),
-            html.Header(
-                [
-                    html.H1("intertoken"),
-                    html.P("the graph of one token", className="motto"),
-                    html.A("Timeline", id="timeline-link", href="/", className="button"),
-                    html.Button("Copy link", id="copy-link", className="button", title="Copy a link to this view"),
-                    html.Button("Dark", id="theme", className="button", title="Switch between light and dark"),
-                ]
-            ),
-            html.Main([_graph(), _memory()]),
-            html.P(id="said", role="status", className="unseen"),
-        ],
-        id="page",
-    )
+def sections() -> list[Any]:
+    """What stands on the page."""
+    return [dcc.Store(id="focus"), _graph(), _memory()]
 
 
 def _graph() -> html.Section:
@@ -46,20 +28,20 @@ def _graph() -> html.Section:
                 ],
                 className="bar",
             ),
-            html.Ul(id="streams", className="legend", **_named("Colours and lines")),
+            html.Ul(id="streams", className="legend", **named("Colours and lines")),
             html.Div(id="nothing", className="empty", role="status"),
             html.Div(
                 [
                     html.Div(
-                        _canvas(), id="canvas-holder", className="canvas", tabIndex=0, role="img", **_named("Graph")
+                        _canvas(), id="canvas-holder", className="canvas", tabIndex=0, role="img", **named("Graph")
                     ),
-                    html.Aside(id="panel", className="panel", **{"aria-live": "polite", **_named("Selected node")}),
+                    html.Aside(id="panel", className="panel", **{"aria-live": "polite", **named("Selected node")}),
                 ],
                 id="picture",
                 className="picture",
             ),
         ],
-        **_named("Graph"),
+        **named("Graph"),
     )
 
 
@@ -90,14 +72,14 @@ def _choice(key: str, label: str, width: int, **options: Any) -> html.Label:
 def _parts() -> html.Div:
     return html.Div(
         [
-            html.Button("‹", id="part-back", className="button", title="Part before", **_named("Part before")),
+            html.Button("‹", id="part-back", className="button", title="Part before", **named("Part before")),
             html.Span(id="part-label"),
-            html.Button("›", id="part-on", className="button", title="Next part", **_named("Next part")),
+            html.Button("›", id="part-on", className="button", title="Next part", **named("Next part")),
         ],
         id="parts",
         className="token moves",
         role="group",
-        **_named("Which part of the graph is shown"),
+        **named("Which part of the graph is shown"),
     )
 
 
@@ -119,13 +101,9 @@ def _memory() -> html.Section:
                 dcc.Graph(id="memory", config={"displayModeBar": False}, responsive=True, style={"height": "150px"}),
                 id="memory-holder",
                 role="img",
-                **_named("Peak memory per allocator"),
+                **named("Peak memory per allocator"),
             ),
         ],
         id="memory-section",
-        **_named("Memory per allocator"),
+        **named("Memory per allocator"),
     )
-
-
-def _named(label: str) -> dict[str, Any]:
-    return {"aria-label": label}

@@ -8,7 +8,8 @@ from typing import Any
 
 from dash import dcc, html
 
-from dashboard.pages.graph.view import GraphView
+from dashboard.frame import link
+from dashboard.pages.graph.view import ADDRESS, GraphView
 from dashboard.palette import stream_colours
 from dashboard.store import Run
 from dashboard.text import plain
@@ -142,7 +143,7 @@ def _wait(graph: RunGraph, text: str, node: int | None, otherwise: str, view: Gr
 
 def _link(graph: RunGraph, node: int, view: GraphView) -> dcc.Link:
     name = graph.nodes[node].name
-    return dcc.Link(plain(name, 60), href=replace(view, node=name, part=None).link())
+    return dcc.Link(plain(name, 60), href=replace(view, node=name, part=None).query())
 
 
 def _times(run: Run, index: int) -> dict[str, Any]:
@@ -176,4 +177,4 @@ def timeline_link(run: Run, view: GraphView, index: int) -> str | None:
     start, end = (time - tokens.anchor(token, "end") for time in found)
     margin = max(2 * (end - start), 2_000)
     shown = View(runs=(run.key,), token=token, range=span(start - margin, end + margin), theme=view.theme)
-    return "/" + shown.query()
+    return link("", ADDRESS) + shown.query()

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from dashboard.view import THEME_NAMES, integer_of, last_of, query_of
 
-ADDRESS: Final = "/graph/"
+ADDRESS: Final = "graph/"
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class GraphView:
         return "?" + urlencode(pairs) if pairs else ""
 
     def link(self) -> str:
-        """The address of the page that shows this."""
+        """The address of the page that shows this, below that of the dashboard."""
         return ADDRESS + self.query()
 
     @classmethod

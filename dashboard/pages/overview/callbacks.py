@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, html, no_update
@@ -15,6 +16,7 @@ from dash.exceptions import PreventUpdate
 
 from dashboard.figures.causes import causes_figure, causes_height, causes_of
 from dashboard.pages.graph.view import GraphView
+from dashboard.pages.overview import downloads
 from dashboard.pages.overview.events import Event, after
 from dashboard.pages.overview.table import columns, height, row
 from dashboard.store import Run, RunStore
@@ -34,15 +36,11 @@ _HIDDEN, _SHOWN = {"display": "none"}, {"display": "block"}
 def register(app: Dash, store: RunStore) -> None:
     """Attach the page's callbacks to an app that shows the runs of `store`."""
     _table(app, store)
+    _watch(app)
     _reduce(app, store)
     _render(app, store)
     _pick(app, store)
-    _in_browser(app, "screen", Output("screen", "data"), Input("view", "data"))
-    _in_browser(app, "copyLink", Output("said", "children"), Input("copy-link", "n_clicks"))
-
-
-def _in_browser(app: Any, function: str, output: Output, event: Input) -> None:
-    app.clientside_callback(ClientsideFunction("intertoken", function), output, event, prevent_initial_call=True)
+    downloads.register(app, store)
 
 
 def _table(app: Dash, store: RunStore) -> None:
@@ -51,12 +49,18 @@ def _table(app: Dash, store: RunStore) -> None:
         Output("runs", "columnDefs"),
         Output("runs", "style"),
         Output("runs", "dashGridOptions"),
+        Output("revision", "data"),
         Input("url", "pathname"),
+        Input("revision", "data"),
         State("runs", "dashGridOptions"),
     )
-    def load(_: str, options: dict[str, Any]) -> tuple[Any, ...]:
+    def load(_: str, __: int, options: dict[str, Any]) -> tuple[Any, ...]:
         rows = [row(run) for run in store.runs()]
-        return rows, columns(rows), {"height": height(rows)}, {**options, "loading": False}
+        return rows, columns(rows), {"height": height(rows)}, {**options, "loading": False}, store.revision
+
+
+def _watch(app: Any) -> None:
+    app.clientside_callback(ClientsideFunction("intertoken", "watch"), Input("revision", "data"))
 
 
 def _reduce(app: Dash, store: RunStore) -> None:
@@ -149,6 +153,8 @@ def _keys(selected: Any) -> list[str]:
 
 
 def _render(app: Dash, store: RunStore) -> None:
+    watched = [path for path in store.given if path.is_dir()]
+
     @app.callback(
         Output("timeline", "figure"),
         Output("timeline", "style"),
@@ -176,7 +182,7 @@ def _render(app: Dash, store: RunStore) -> None:
             causes_figure(causes, theme),
             {"height": f"{causes_height(causes)}px"},
             _SHOWN if causes else _HIDDEN,
-            nothing_to_show(store.runs()),
+            nothing_to_show(store.runs(), watched, store.inbox is not None),
             _HIDDEN if runs else _SHOWN,
             f"Causes of the gap. {said}",
         )
@@ -216,10 +222,27 @@ def node_of_click(click: dict[str, Any] | None, view: View, runs: Sequence[Run])
     return [html.B(plain(tensor.name, 80)), words, html.A("Show in graph", href=link, id="to-graph")]
 
 
-def nothing_to_show(runs: Sequence[Run]) -> str:
-    """What to do when no timeline is shown."""
+def nothing_to_show(runs: Sequence[Run], watched: Sequence[Path] = (), uploads: bool = False) -> list[Any]:
+    """What to do when no timeline is shown.
+
+    Args:
+        runs: all there are.
+        watched: directories in which new recordings are seen.
+        uploads: whether recordings can be dropped on the page.
+    """
     if not runs:
-        return "No recordings yet. Start with: intertoken dashboard RUNS_DIR_OR_TRACE ..."
+        places = ", ".join(plain(path.absolute().name or str(path), 60) for path in watched[:3])
+        where: list[Any] = (
+            ["What is recorded in ", html.B(places), " appears here by itself."]
+            if watched
+            else ["Then start with ", html.Code("intertoken dashboard runs my-recording"), "."]
+        )
+        dropped = " Reports of Nsight Systems and traces of PyTorch can be dropped on this page." if uploads else ""
+        return [
+            html.P([html.B("No recordings yet."), " Make some on this machine, with a GPU or without:"]),
+            html.Pre("intertoken run --sync sccc,saaas,aaag -o runs\nintertoken record -o my-recording -- COMMAND ..."),
+            html.P([*where, dropped]),
+        ]
     if not any(run.steps is not None for run in runs):
-        return "None of these recordings has token steps to show; the table says why."
-    return "Select one to six runs in the table to see them on one time axis."
+        return [html.P("None of these recordings has token steps to show; the table says why.")]
+    return [html.P("Select one to six runs in the table to see them on one time axis.")]

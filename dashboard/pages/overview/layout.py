@@ -6,6 +6,8 @@ from typing import Any
 
 from dash import dcc, html
 
+from dashboard.frame import named
+from dashboard.pages.overview import downloads
 from dashboard.pages.overview.table import grid
 from dashboard.palette import COLOURS, NAMES
 from dashboard.view import ALIGNMENTS
@@ -31,30 +33,9 @@ _GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": "au
           "showTips": False}  # fmt: skip
 
 
-def layout() -> html.Div:
-    """The page."""
-    return html.Div(
-        [
-            dcc.Location(id="url", refresh=False),
-            dcc.Store(id="view"),
-            dcc.Store(id="screen"),
-            _header(),
-            html.Main([_runs(), _timeline(), _causes()]),
-            html.P(id="said", role="status", className="unseen"),
-        ],
-        id="page",
-    )
-
-
-def _header() -> html.Header:
-    return html.Header(
-        [
-            html.H1("intertoken"),
-            html.P("what happens between two tokens", className="motto"),
-            html.Button("Copy link", id="copy-link", className="button", title="Copy a link to exactly this view"),
-            html.Button("Dark", id="theme", className="button", title="Switch between light and dark"),
-        ]
-    )
+def sections() -> list[Any]:
+    """What stands on the page."""
+    return [dcc.Store(id="revision"), _runs(), _timeline(), _causes(), downloads.section()]
 
 
 def _runs() -> html.Section:
@@ -64,13 +45,16 @@ def _runs() -> html.Section:
                 [
                     html.H2("Runs"),
                     html.P("Select one to six.  ▲ comes from a traced pass, which inflates it.", className="hint"),
+                    html.Button("Add recordings …", id="add", className="button moves upload",
+                                title="Upload recordings, or drop them anywhere on the page"),
                 ],
                 className="bar",
             ),
+            html.Ul(id="uploads", className="uploads", **named("Uploads")),
             grid(),
         ],
-        **_named("Runs"),
-    )
+        **named("Runs"),
+    )  # fmt: skip
 
 
 def _timeline() -> html.Section:
@@ -82,12 +66,12 @@ def _timeline() -> html.Section:
                     _token(),
                     html.Div(
                         [
-                            html.Button(text, id=key, className="button", title=hint, **_named(hint))
+                            html.Button(text, id=key, className="button", title=hint, **named(hint))
                             for key, (text, hint) in _MOVES.items()
                         ],
                         className="moves",
                         role="group",
-                        **_named("What the time axis shows"),
+                        **named("What the time axis shows"),
                     ),
                 ],
                 className="bar",
@@ -98,21 +82,21 @@ def _timeline() -> html.Section:
                     for kind in _LEGEND
                 ],
                 className="legend",
-                **_named("Colours"),
+                **named("Colours"),
             ),
             html.Div("Reading the recordings …", id="nothing", className="empty"),
             html.Div(
                 _graph("timeline", 300),
                 id="timeline-holder",
                 role="img",
-                **_named("Timelines of the selected runs"),
+                **named("Timelines of the selected runs"),
             ),
             html.P("Drag to zoom, shift-drag to move, double-click for one token. Hover for names and times, "
                    "click a kernel to find it in the graph of its run.",
                    className="hint foot"),
             html.P(id="picked", role="status", className="picked"),
         ],
-        **_named("Timeline"),
+        **named("Timeline"),
     )  # fmt: skip
 
 
@@ -133,7 +117,7 @@ def _token() -> html.Div:
                 id="token-back",
                 className="button",
                 title="Token before",
-                **_named("Token before"),
+                **named("Token before"),
             ),
             html.Div(
                 dcc.Slider(
@@ -148,11 +132,11 @@ def _token() -> html.Div:
                 ),
                 className="slider",
             ),
-            html.Button("›", id="token-on", className="button", title="Next token", **_named("Next token")),
+            html.Button("›", id="token-on", className="button", title="Next token", **named("Next token")),
         ],
         className="token",
         role="group",
-        **_named("Which token the runs are aligned at"),
+        **named("Which token the runs are aligned at"),
     )
 
 
@@ -170,17 +154,13 @@ def _causes() -> html.Section:
                 dcc.Graph(id="causes", figure=_BLANK, config=_GRAPH, responsive=True, style={"height": "80px"}),
                 id="causes-holder",
                 role="img",
-                **_named("Causes of the gap"),
+                **named("Causes of the gap"),
             ),
         ],
         id="causes-section",
-        **_named("Causes of the gap"),
+        **named("Causes of the gap"),
     )
 
 
 def _graph(key: str, height: int) -> dcc.Graph:
     return dcc.Graph(id=key, figure=_BLANK, config=_GRAPH, responsive=True, style={"height": f"{height}px"})
-
-
-def _named(label: str) -> dict[str, Any]:
-    return {"aria-label": label}

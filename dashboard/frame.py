@@ -1,0 +1,149 @@
+"""What all pages share: one server, the navigation, and what stands around a page's own sections.
+
+Each page is a Dash app of its own on the same Flask server. Dash's `pages` would keep all of them in one list per
+process, so that two dashboards (the tests make many) would show each other's, and in one name space of components and
+callbacks. Links between pages are relative: they hold behind any prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
+from flask import Flask
+
+from dashboard.store import RunStore
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page.
+
+    Attributes:
+        address: below the root, "" or such as "graph/".
+        name: in the navigation and the title.
+        motto: what it shows, in a few words.
+        sections: makes what stands in its <main>, and stores of its own.
+        register: attaches its callbacks. Every page has the components `url` (dcc.Location), `view` and `screen`
+            (dcc.Store), `theme` and `copy-link` (buttons) and `said` (what a screen reader is told); a page writes
+            `view`, the browser answers with `screen`.
+    """
+
+    address: str
+    name: str
+    motto: str
+    sections: Callable[[], Sequence[Any]]
+    register: Callable[[Dash, RunStore], None]
+
+
+def add_pages(
+    server: Flask, pages: Sequence[Page], store: RunStore, prefix: str = "", upload_limit: int = 0
+) -> list[Dash]:
+    """Serve the pages.
+
+    Args:
+        server: serves them.
+        pages: in the order of the navigation.
+        store: the runs that they show.
+        prefix: what stands before all addresses in the browser, "" or such as "/tool".
+        upload_limit: most bytes of an upload, 0 where there are none.
+    """
+    apps = []
+    for page in pages:
+        app = _app(server, page, prefix)
+        app.layout = partial(_layout, page, pages, upload_limit)
+        page.register(app, store)
+        _register(app, page, pages)
+        apps.append(app)
+    return apps
+
+
+def link(target: str, here: str) -> str:
+    """The relative address of a page, seen from another.
+
+    Example:
+        >>> link("", "graph/"), link("graph/", ""), link("syncs/", "graph/"), link("", "")
+        ('../', 'graph/', '../syncs/', './')
+    """
+    return "../" * here.count("/") + target or "./"
+
+
+def named(label: str) -> dict[str, Any]:
+    """The name of a part, for those who do not see it."""
+    return {"aria-label": label}
+
+
+def _app(server: Any, page: Page, prefix: str) -> Dash:
+    return Dash(
+        "intertoken",
+        server=server,
+        routes_pathname_prefix=f"/{page.address}",
+        requests_pathname_prefix=f"{prefix}/{page.address}",
+        assets_folder=str(Path(__file__).parent / "assets"),
+        title=f"{page.name} · intertoken",
+        update_title=None,  # type: ignore[arg-type]  # Dash takes None for "never", its annotation says str
+        serve_locally=True,
+        add_log_handler=False,
+        meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"},
+                   {"name": "color-scheme", "content": "light dark"}],
+    )  # fmt: skip
+
+
+def _register(app: Dash, page: Page, pages: Sequence[Page]) -> None:
+    _in_browser(app, "screen", Output("screen", "data"), Input("view", "data"))
+    _in_browser(app, "copyLink", Output("said", "children"), Input("copy-link", "n_clicks"))
+    others = [_id(other) for other in pages if other is not page]
+    if others:
+        outputs = [Output(key, "href") for key in others]
+        _in_browser(app, "carry", outputs, Input("url", "search"), [State(key, "href") for key in others])
+
+
+def _in_browser(app: Any, function: str, *dependencies: Any) -> None:
+    app.clientside_callback(ClientsideFunction("intertoken", function), *dependencies, prevent_initial_call=True)
+
+
+def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> html.Div:
+    data: dict[str, Any] = {"data-root": link("", page.address), "data-upload-limit": str(upload_limit)}
+    return html.Div(
+        [
+            dcc.Location(id="url", refresh=False),
+            dcc.Store(id="view"),
+            dcc.Store(id="screen"),
+            html.A("Skip to the content", href="#content", className="skip"),
+            html.Header(
+                [
+                    html.H1("intertoken"),
+                    html.Nav(html.Ul([html.Li(_entry(entry, page)) for entry in pages]), **named("Pages")),
+                    html.P(page.motto, className="motto"),
+                    html.Button(
+                        "Copy link", id="copy-link", className="button", title="Copy a link to exactly this view"
+                    ),
+                    html.Button("Dark", id="theme", className="button", title="Switch between light and dark"),
+                ]
+            ),
+            html.P(
+                "The server of this page does not answer: is intertoken dashboard still running?",
+                id="offline",
+                role="alert",
+                hidden=True,
+                className="offline",
+            ),
+            html.Main(list(page.sections()), id="content", tabIndex="-1"),
+            html.P(id="said", role="status", className="unseen"),
+        ],
+        id="page",
+        **data,
+    )
+
+
+def _entry(entry: Page, page: Page) -> html.A:
+    current: dict[str, Any] = {"aria-current": "page"} if entry is page else {}
+    return html.A(entry.name, id=_id(entry), href=link(entry.address, page.address), **current)
+
+
+def _id(page: Page) -> str:
+    return f"page-{page.name.lower().replace(' ', '-')}"

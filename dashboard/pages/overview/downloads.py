@@ -1,0 +1,102 @@
+"""What can be taken away from the overview: tables, figures, the report and the recordings of the chosen runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from dash import ClientsideFunction, Dash, Input, Output, State, html
+
+from dashboard.frame import named
+from dashboard.serving.downloads import FORMS
+from dashboard.store import Run, RunStore
+from dashboard.tables import TABLES
+from dashboard.text import plain
+from dashboard.timeline.scene import token_of
+from dashboard.view import View
+
+_FIGURES: Final = {"timeline": "Timeline, as it is shown", "causes": "What the gap is made of"}
+_PICTURES: Final = ("svg", "png")
+
+
+def section() -> html.Section:
+    """Where the links stand."""
+    return html.Section(
+        [
+            html.Div([html.H2("Downloads")], className="bar"),
+            html.Table(
+                [
+                    html.Tbody(id="downloads-of-runs"),
+                    html.Tbody([_row(_FIGURES[key], [_button(key, form) for form in _PICTURES]) for key in _FIGURES]),
+                ],
+                className="downloads",
+            ),
+            html.P("Recordings are as recorded: names of commands, files and machines are in them. "
+                   "intertoken scrub takes these out.", className="hint foot"),
+        ],
+        **named("Downloads"),
+    )  # fmt: skip
+
+
+def register(app: Dash, store: RunStore) -> None:
+    """Attach what keeps the links those of the chosen runs, and what saves the figures."""
+
+    @app.callback(Output("downloads-of-runs", "children"), Input("screen", "data"), State("view", "data"))
+    def links(_: Any, data: dict[str, Any] | None) -> list[html.Tr]:
+        view = View.from_data(data)
+        return rows(store.chosen(view.runs or ()), view)
+
+    _save(app)
+
+
+def _save(app: Any) -> None:
+    app.clientside_callback(
+        ClientsideFunction("intertoken", "save"),
+        *(Input(_key(figure, form), "n_clicks") for figure in _FIGURES for form in _PICTURES),
+        prevent_initial_call=True,
+    )
+
+
+def rows(runs: Sequence[Run], view: View) -> list[html.Tr]:
+    """A row of links per table, the report and the recordings; only the table of all runs where none is chosen."""
+    chosen = urlencode([("run", run.key) for run in runs])
+    has_graph = any(run.graph_file is not None for run in runs)
+    shown = {name: table for name, table in TABLES.items() if name == "runs" or (has_graph if table.of_graph else runs)}
+    found = [
+        _row(
+            table.words,
+            [_link(f"{name}.{form}", "" if name == "runs" else chosen, form, table.words) for form in FORMS],
+        )
+        for name, table in shown.items()
+    ]
+    if runs:
+        words = f"Report of this comparison, token {token_of(runs, view)}: one file that needs no network"
+        query = f"{chosen}&token={token_of(runs, view)}"
+        found.append(_row(words, [_link("report.html", query, "html", "Report")]))
+    for run in runs:
+        words = f"Recording {plain(run.name, 90)}: nsys parquetdir"
+        found.append(_row(words, [_link("recording.zip", urlencode({"run": run.key}), "zip", words)]))
+    return found
+
+
+def _row(words: str, links: Sequence[Any]) -> html.Tr:
+    return html.Tr([html.Th(words, scope="row"), *(html.Td(link) for link in links)])
+
+
+def _link(file: str, query: str, form: str, words: str) -> html.A:
+    address = f"download/{file}?{query}".rstrip("?")
+    return html.A(_shown(form), href=address, download="", **named(f"{words}, as {_shown(form)}"))
+
+
+def _button(figure: str, form: str) -> html.Button:
+    label = f"{_FIGURES[figure]}, as {_shown(form)}"
+    return html.Button(_shown(form), id=_key(figure, form), className="link", **named(label))
+
+
+def _key(figure: str, form: str) -> str:
+    return f"save-{figure}-{form}"
+
+
+def _shown(form: str) -> str:
+    return "Parquet" if form == "parquet" else form.upper()

@@ -1,0 +1,1 @@
+"""Who may ask the server what: headers, hosts, origins, the token, and how it is."""

@@ -1,0 +1,126 @@
+"""What readers take away: tables, the report of a comparison, and recordings. Streamed, under safe names."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import IO, Final
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from flask import Flask, Response, abort, request, send_file
+
+from dashboard.report.page import report_page
+from dashboard.serving.names import safe_name
+from dashboard.store import Run, RunStore
+from dashboard.tables import TABLES
+from dashboard.text import plain
+from dashboard.view import MOST_RUNS, View
+from tracer import formats
+from tracer.errors import TraceError
+from tracer.graph_json import GRAPH_FILE
+
+_ROWS: Final = 20_000
+
+
+def csv_of(table: pd.DataFrame) -> Iterator[str]:
+    """The table as CSV, in pieces."""
+    yield table.head(0).to_csv(index=False)
+    for start in range(0, len(table), _ROWS):
+        yield table.iloc[start : start + _ROWS].to_csv(index=False, header=False)
+
+
+def json_of(table: pd.DataFrame) -> Iterator[str]:
+    """The table as one JSON list of objects, in pieces."""
+    for start in range(0, len(table), _ROWS):
+        piece = table.iloc[start : start + _ROWS].to_json(orient="records", double_precision=15)
+        yield ("," if start else "[") + piece[1:-1]
+    yield "]" if len(table) else "[]"
+
+
+def parquet_of(table: pd.DataFrame) -> Iterator[bytes]:
+    """The table as Parquet, in pieces."""
+    with TemporaryFile() as file:
+        pq.write_table(pa.Table.from_pandas(table, preserve_index=False), file)
+        file.seek(0)
+        while piece := file.read(1 << 20):
+            yield piece
+
+
+FORMS: Final[dict[str, tuple[str, Callable[[pd.DataFrame], Iterator[str] | Iterator[bytes]]]]] = {
+    "csv": ("text/csv; charset=utf-8", csv_of),
+    "parquet": ("application/vnd.apache.parquet", parquet_of),
+    "json": ("application/json", json_of),
+}
+"""Suffix -> media type, and what makes a table into it."""
+
+
+def add_downloads(server: Flask, store: RunStore) -> None:
+    """Answer /download/TABLE.SUFFIX, /download/report.html and /download/recording.zip, all with ?run=KEY&run=KEY."""
+
+    @server.get("/download/<name>.<suffix>")
+    def table(name: str, suffix: str) -> Response:
+        if name not in TABLES or suffix not in FORMS:
+            abort(404)
+        media_type, make = FORMS[suffix]
+        try:
+            made = TABLES[name].make(store.runs() if name == "runs" else _chosen(store))
+        except TraceError as problem:
+            abort(_unreadable(problem))
+        answer = Response(make(made), mimetype=media_type)
+        answer.headers.set("Content-Disposition", "attachment", filename=f"intertoken-{name}.{suffix}")
+        return answer
+
+    @server.get("/download/report.html")
+    def report() -> Response:
+        runs = _chosen(store)
+        answer = Response(report_page(runs, View.parse(request.query_string.decode()).token), mimetype="text/html")
+        answer.headers.set("Content-Disposition", "attachment", filename="intertoken-report.html")
+        return answer
+
+    @server.get("/download/recording.zip")
+    def recording() -> Response:
+        run = _chosen(store)[0]
+        try:
+            file = zip_of(run)
+        except TraceError as problem:
+            abort(_unreadable(problem))
+        name = safe_name(run.key.replace("/", "-"))
+        return send_file(file, "application/zip", as_attachment=True, download_name=f"{name}.zip")
+
+
+def zip_of(run: Run) -> IO[bytes]:
+    """The recording of a run as a zip of its parquetdir, with its graph; as recorded, not scrubbed.
+
+    Raises:
+        TraceError: it cannot be read any more.
+    """
+    if run.path is None:
+        raise TraceError(f"{run.name}: is no recording on disk")
+    with TemporaryDirectory() as folder:
+        place = Path(folder) / "recording"
+        formats.write(formats.read(run.path), place)
+        file = TemporaryFile()  # noqa: SIM115  # whoever sends it closes it
+        with zipfile.ZipFile(file, "w") as archive:  # Parquet is compressed already
+            for part in sorted(place.iterdir()):
+                archive.write(part, part.name)
+            if run.graph_file is not None:
+                archive.write(run.graph_file, GRAPH_FILE)
+    file.seek(0)
+    return file
+
+
+def _unreadable(problem: TraceError) -> Response:
+    return Response(f"{plain(str(problem))}\n", 422, mimetype="text/plain")
+
+
+def _chosen(store: RunStore) -> list[Run]:
+    """The runs that the address names; it ends the request where they are none, or too many."""
+    keys = request.args.getlist("run")
+    runs = store.chosen(keys)
+    if not runs or len(keys) > MOST_RUNS:
+        abort(Response(f"Name one to {MOST_RUNS} runs that there are: ?run=NAME\n", 404, mimetype="text/plain"))
+    return runs

@@ -1,0 +1,101 @@
+"""What every answer carries, and which requests are answered at all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final
+from urllib.parse import urlsplit
+
+from flask import Flask, Response, abort, redirect, request
+from werkzeug.wrappers import Response as Answer
+
+_SAFE: Final = {"GET", "HEAD", "OPTIONS"}
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+"""Names by which a browser reaches this machine itself."""
+
+
+def content_security_policy(scripts: Iterable[str]) -> str:
+    """The policy: everything from this server only, no inline script but those of these hashes.
+
+    Dash's and Plotly's components write styles and make pictures of their own, so `style-src` has to allow inline
+    styles, and `img-src` data: and blob: addresses.
+
+    Args:
+        scripts: as `Dash.csp_hashes` gives them.
+    """
+    rules = {
+        "default-src": "'none'",
+        "script-src": " ".join(["'self'", *sorted(set(scripts))]),
+        "style-src": "'self' 'unsafe-inline'",
+        "img-src": "'self' data: blob:",
+        "font-src": "'self' data:",
+        "connect-src": "'self'",
+        "form-action": "'self'",
+        "base-uri": "'none'",
+        "frame-ancestors": "'none'",
+    }
+    return "; ".join(f"{name} {allowed}" for name, allowed in rules.items())
+
+
+def guard(server: Flask, policy: str, hosts: Collection[str] | None, prefix: str) -> None:
+    """Add the headers to all answers, and refuse requests that come from other sites' pages.
+
+    Args:
+        server: to be guarded.
+        policy: the content security policy.
+        hosts: names that the Host header may give, against DNS rebinding; None for any.
+        prefix: what stands before all addresses in the browser, "" or such as "/tool".
+    """
+    headers = {
+        "Content-Security-Policy": policy,
+        "X-Content-Type-Options": "nosniff",
+        "X-Frame-Options": "DENY",  # for browsers older than frame-ancestors
+        "Referrer-Policy": "no-referrer",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    }
+
+    @server.before_request
+    def check() -> Answer | None:
+        if hosts is not None and not is_host(request.headers.get("Host", ""), hosts):
+            abort(Response("This address is not answered here; see --allow-host.\n", 400, mimetype="text/plain"))
+        if request.method not in _SAFE and not is_same_origin():
+            abort(Response("Only this dashboard's own pages may ask for that.\n", 403, mimetype="text/plain"))
+        if prefix and not request.environ.get("PATH_INFO"):  # relative links need the slash
+            return redirect(f"{prefix}/{'?' if request.query_string else ''}{request.query_string.decode('latin-1')}")
+        if "path" in (request.view_args or {}):  # Dash's own rule for whatever it does not know
+            abort(404)
+        return None
+
+    @server.after_request
+    def add(response: Response) -> Response:
+        response.headers.update(headers)
+        response.headers.setdefault("Cache-Control", "private, no-cache")  # Dash says so itself of what may be kept
+        return response
+
+
+def is_host(header: str, names: Collection[str]) -> bool:
+    """Whether a Host header gives one of these names, with any port.
+
+    Example:
+        >>> is_host("[::1]:8050", LOOPBACK), is_host("evil.example:8050", LOOPBACK)
+        (True, False)
+    """
+    try:
+        return (urlsplit(f"//{header}").hostname or "") in names
+    except ValueError:
+        return False
+
+
+def is_same_origin() -> bool:
+    """Whether the request comes from a page of this server, or from no page at all.
+
+    Browsers say so in Sec-Fetch-Site (over HTTPS and on loopback), else by Origin, which they send with every request
+    of this kind. Behind a proxy Origin holds the name that the proxy passes on as Host or X-Forwarded-Host, neither of
+    which another site's page can set.
+    """
+    site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
+    if site is not None:
+        return site in {"same-origin", "none"}
+    return origin is None or urlsplit(origin).netloc in {request.host, request.headers.get("X-Forwarded-Host")}

@@ -1,0 +1,108 @@
+"""A token that a shared host asks for once, and the session that follows."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from flask import Flask, Response, redirect, render_template_string, request, session
+from werkzeug.wrappers import Response as Answer
+
+LOGIN: Final = "/login"
+_OPEN: Final = ("/assets/", "/healthz")
+_MOST_WRONG, _WINDOW, _MOST_ADDRESSES = 10, 60.0, 1_000
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Log in · intertoken</title><link rel="icon" href="data:,">
+<link rel="stylesheet" href="{{ prefix }}/assets/page.css"></head>
+<body><header><h1>intertoken</h1></header><main><section aria-label="Log in">
+<p role="alert">{{ message }}</p>
+<form method="post" action="{{ prefix }}/login" class="bar">
+<input type="hidden" name="next" value="{{ next }}">
+<label class="token">Token
+<input type="password" name="token" required autofocus autocomplete="current-password"></label>
+<button class="button">Log in</button>
+</form></section></main></body></html>
+"""
+
+
+class Attempts:
+    """Wrong tokens of late, by the address they came from: ten in a minute, then that address waits."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def wait(self, address: str) -> float:
+        """Seconds until this address may try again, 0 if it may now."""
+        times = self._wrong.get(address, deque())
+        while times and times[0] <= self._clock() - _WINDOW:
+            times.popleft()
+        return times[0] + _WINDOW - self._clock() if len(times) >= _MOST_WRONG else 0.0
+
+    def wrong(self, address: str) -> None:
+        """Remember a wrong token."""
+        self._wrong.setdefault(address, deque()).append(self._clock())
+        self._wrong.move_to_end(address)
+        if len(self._wrong) > _MOST_ADDRESSES:
+            self._wrong.popitem(last=False)
+
+
+def require_token(server: Flask, token: str, prefix: str, attempts: Attempts | None = None) -> None:
+    """Answer only who has given the token, at /login by form or link; the rest gets a page that asks for it (403).
+
+    The session is a signed cookie that other sites' requests do not carry and scripts do not see. Its key is made from
+    the token: it holds for all workers and over restarts with the same token, for a week.
+    """
+    attempts = attempts or Attempts()
+    key = hashlib.sha256(b"session of intertoken\0" + token.encode()).digest()
+    server.secret_key = key
+    server.config.update(
+        SESSION_COOKIE_NAME=f"intertoken-{hashlib.sha256(key).hexdigest()[:8]}",  # ports share their cookies
+        SESSION_COOKIE_HTTPONLY=True,
+        SESSION_COOKIE_SAMESITE="Strict",
+        SESSION_COOKIE_PATH=prefix or "/",
+        PERMANENT_SESSION_LIFETIME=timedelta(days=7),
+    )
+
+    def asks(message: str, status: int, wanted: str, **headers: str) -> Response:
+        page = render_template_string(_PAGE, message=message, prefix=prefix, next=wanted)
+        return Response(page, status, {"Cache-Control": "no-store", **headers})
+
+    @server.before_request
+    def check() -> Answer | None:
+        if request.path == LOGIN or request.path.startswith(_OPEN) or session.get("in"):
+            return None
+        wanted = request.full_path.rstrip("?") if request.method == "GET" else "/"
+        return asks(
+            "This dashboard asks for its token: the link that it printed when it started holds it.", 403, wanted
+        )
+
+    @server.route(LOGIN, methods=["GET", "POST"])
+    def login() -> Answer:
+        given, wanted = request.values.get("token", ""), request.values.get("next", "/")
+        address = request.remote_addr or ""
+        if wait := attempts.wait(address):
+            return asks("Too many wrong tokens; wait a minute.", 429, wanted, **{"Retry-After": f"{wait + 1:.0f}"})
+        if not hmac.compare_digest(_digest(given), _digest(token)):
+            if given:
+                attempts.wrong(address)
+            return asks("That is not the token." if given else "Give the token.", 403, wanted)
+        session.permanent, session["in"] = True, True
+        target = prefix + (wanted if wanted.startswith("/") and wanted[1:2] not in {"/", "\\"} else "/")
+        if request.method == "POST":
+            return redirect(target, 303)
+        # A link from elsewhere: a redirect would still count as from there, and the cookie would stay at home.
+        return Response(
+            '<!doctype html><link rel="icon" href="data:,">Logged in.', headers={"Refresh": f"0; url={prefix}/"}
+        )
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

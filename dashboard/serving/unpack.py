@@ -1,0 +1,91 @@
+"""Archives from elsewhere: unpacked only as far as they stay small and inside their directory."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from tracer.errors import FormatError
+
+_END: Final = struct.Struct("<4s4H2LH")
+_MOST_FILES, _MOST_DIRECTORY, _DEEPEST = 2_000, 1 << 20, 3
+_CHUNK: Final = 1 << 20
+
+
+def check_gzip(path: Path, limit: int) -> None:
+    """Raise FormatError if a gzip file holds more than `limit` bytes; its reader tells of damage. Keeps nothing."""
+    size = 0
+    with path.open("rb") as file:
+        unpacker = zlib.decompressobj(wbits=31)
+        while packed := unpacker.unconsumed_tail or unpacker.unused_data or file.read(_CHUNK):
+            if unpacker.eof:  # another member follows
+                unpacker = zlib.decompressobj(wbits=31)
+            try:
+                size += len(unpacker.decompress(packed, _CHUNK))
+            except zlib.error:
+                return
+            if size > limit:
+                raise FormatError(
+                    f"{path.name}: holds more than {limit:,} bytes unpacked, which --upload-limit refuses"
+                )
+
+
+def unpack_zip(path: Path, target: Path, limit: int) -> None:
+    """Unpack a recording's directory.
+
+    Args:
+        path: the archive.
+        target: the directory to make; without the one directory that may stand around everything in the archive.
+        limit: most bytes unpacked.
+
+    Raises:
+        FormatError: not a zip, a damaged one, too large unpacked, or with names that lead elsewhere. `target` may then
+            hold a part of it.
+    """
+    _check_directory(path)
+    target.mkdir()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [member for member in archive.infolist() if not member.is_dir()]
+            names = [_inside(path, member) for member in members]
+            around = {name.parts[0] for name in names if len(name.parts) > 1}
+            skip = 1 if len(around) == 1 and all(len(name.parts) > 1 for name in names) else 0
+            left = limit
+            for member, name in zip(members, names, strict=True):
+                place = target.joinpath(*name.parts[skip:])
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(member) as source, place.open("xb") as file:
+                    while chunk := source.read(_CHUNK):
+                        left -= len(chunk)
+                        if left < 0:
+                            raise FormatError(
+                                f"{path.name}: holds more than {limit:,} bytes unpacked, which --upload-limit refuses"
+                            )
+                        file.write(chunk)
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError) as problem:
+        raise FormatError(f"{path.name}: cannot be unpacked: {problem}") from None
+
+
+def _check_directory(path: Path) -> None:
+    """Refuse a table of contents that would fill the memory: zipfile reads all of it at once."""
+    with path.open("rb") as file:
+        tail = file.seek(0, 2)
+        file.seek(max(tail - _END.size - 65_535 - 20, 0))
+        end = file.read()
+    at = end.rfind(b"PK\5\6")
+    if at < 0 or len(end) - at < _END.size:
+        raise FormatError(f"{path.name}: is a truncated zip")
+    *_, entries, size, _, _ = _END.unpack_from(end, at)
+    if entries > _MOST_FILES or size > _MOST_DIRECTORY or end[max(at - 20, 0) : at].startswith(b"PK\6\7"):
+        raise FormatError(f"{path.name}: holds more files than a recording has ({_MOST_FILES:,} at most)")
+
+
+def _inside(path: Path, member: zipfile.ZipInfo) -> PurePosixPath:
+    name = PurePosixPath(member.filename)
+    is_plain = member.filename.isprintable() and "\\" not in member.filename and ":" not in member.filename
+    if not is_plain or name.is_absolute() or ".." in name.parts or not 1 <= len(name.parts) <= _DEEPEST:
+        raise FormatError(f"{path.name}: {member.filename[:80]!r} in it is no place for a part of a recording")
+    return name

@@ -1,0 +1,210 @@
+"""Recordings that come by upload: in slices onto the disk, checked when complete, gone when the server ends.
+
+Slices, because a WSGI server holds a request's body until it is complete: so no request is large, whatever the file
+is, a proxy's usual limit of 1 MiB suffices, and what has arrived survives a broken connection. (Dash's own dcc.Upload
+holds the file in memory, twice, as base64; dash-uploader has had no release since 2023.)
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import chain, count
+from pathlib import Path
+from typing import IO, Any, Final
+
+from flask import Flask, request
+
+from dashboard.serving.names import safe_name
+from dashboard.serving.unpack import check_gzip, unpack_zip
+from dashboard.store import RunStore
+from dashboard.text import plain
+from tracer import formats
+from tracer.errors import FormatError, UsageError
+
+SLICE: Final = 1 << 20
+"""Most bytes in one request."""
+_MOST_OPEN, _PATIENCE = 16, 600.0
+_SPARE: Final = 256 << 20  # bytes of the disk that uploads leave free
+Answer = tuple[dict[str, Any], int]
+
+
+@dataclass
+class Upload:
+    """A file on its way: where it grows, its size in bytes, when something last came (s), and how much is there."""
+
+    part: Path
+    size: int
+    touched: float
+    received: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Inbox:
+    """The directory that uploads end in.
+
+    Args:
+        folder: private to this server; its recordings are among the store's.
+        limit: most bytes of a recording, packed and unpacked.
+        store: reads them.
+        clock: seconds.
+    """
+
+    def __init__(
+        self, folder: Path, limit: int, store: RunStore, clock: Callable[[], float] = time.monotonic
+    ) -> None:  # fmt: skip
+        self._folder, self._limit, self._store, self._clock = folder, limit, store, clock
+        self._parts = folder / ".parts"  # hidden: the store does not look into it
+        self._parts.mkdir(exist_ok=True)
+        self._lock = threading.Lock()
+        self._open: dict[str, Upload] = {}
+        self._taken: set[Path] = set()
+
+    def begin(self, name: str, size: int) -> str:
+        """Take a new file on; its id.
+
+        Raises:
+            UsageError: too large, empty, or too many at once.
+        """
+        if size > self._limit:
+            raise UsageError(f"has {size:,} bytes, the limit is {self._limit:,} (--upload-limit)")
+        if size <= 0:
+            raise UsageError("is empty")
+        with self._lock:
+            for key in [k for k, u in self._open.items() if u.touched < self._clock() - _PATIENCE]:
+                self._forget(key)
+            if len(self._open) >= _MOST_OPEN:
+                raise UsageError("too many uploads at once; wait until one is done")
+            promised = sum(upload.size - upload.received for upload in self._open.values())
+            if shutil.disk_usage(self._folder).free < size + promised + _SPARE:
+                raise UsageError("the server's disk has no room for it")
+            key = secrets.token_urlsafe(16)
+            part = self._parts / key / safe_name(name)
+            part.parent.mkdir()
+            self._open[key] = Upload(part, size, self._clock())
+        return key
+
+    def append(self, key: str, at: int, stream: IO[bytes]) -> int:
+        """Add a slice that belongs at this offset; one that is there already is left. How many bytes are there now.
+
+        Raises:
+            KeyError: no such upload.
+            UsageError: more than was announced.
+        """
+        upload = self._open[key]
+        with upload.lock:
+            if at != upload.received:
+                return upload.received
+            data = stream.read(SLICE + 1)
+            if len(data) > SLICE or at + len(data) > upload.size:
+                self.cancel(key)
+                raise UsageError("more has come than was announced")
+            with upload.part.open("ab") as file:
+                file.write(data)
+            upload.received += len(data)
+            upload.touched = self._clock()
+            return upload.received
+
+    def is_complete(self, key: str) -> bool:
+        """Whether all of it has come."""
+        upload = self._open.get(key)
+        return upload is not None and upload.received == upload.size
+
+    def finish(self, key: str) -> str:
+        """Make a complete upload one of the store's recordings; the key of its (first) run.
+
+        Raises:
+            KeyError: no such upload.
+            FormatError: not a recording that can be read. Nothing is kept of it.
+        """
+        with self._lock:
+            upload = self._open.pop(key)
+            target = self._unused(upload.part.name)
+            self._taken.add(target)
+        readable = []
+        try:
+            self._place(upload.part, target)
+            self._store.refresh()
+            runs = self._store.below(target)
+            readable = [run for run in runs if run.trace is not None]
+            if not readable:
+                raise FormatError(runs[0].summary.problem if runs else f"{target.name}: holds no recording")
+            return readable[0].key
+        except FormatError as problem:
+            said = str(problem).replace(f"{self._folder}/", "")
+            raise FormatError(said.removeprefix(f"{target.name}: ")) from None  # the reader knows which file it was
+        finally:
+            self._remove(upload)
+            if not readable:
+                shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+                self._taken.discard(target)
+                self._store.refresh()
+
+    def cancel(self, key: str) -> None:
+        """Forget an upload and what is there of it."""
+        with self._lock:
+            self._forget(key)
+
+    def _forget(self, key: str) -> None:
+        if upload := self._open.pop(key, None):
+            self._remove(upload)
+
+    def _remove(self, upload: Upload) -> None:
+        shutil.rmtree(upload.part.parent, ignore_errors=True)
+
+    def _place(self, part: Path, target: Path) -> None:
+        """Put what has come where the store sees it."""
+        with part.open("rb") as file:
+            magic = file.read(4)
+        if magic == b"PK\3\4":
+            unpacked = part.with_name("unpacked")  # out of the store's sight until it is whole
+            unpack_zip(part, unpacked, self._limit)
+            unpacked.rename(target)
+            return
+        if magic.startswith(b"\x1f\x8b"):
+            check_gzip(part, self._limit)
+        if not formats.is_trace(part):
+            known = ", ".join(form.name for form in formats.registered() if form.read is not None)
+            raise FormatError(f"{target.name}: is not a recording; expected one of: {known}; a directory as a zip")
+        part.rename(target)
+
+    def _unused(self, name: str) -> Path:
+        name = name[:-4] if name.lower().endswith(".zip") else name
+        names = chain([name], (f"{number}-{name}" for number in count(2)))
+        return next(place for name in names if (place := self._folder / name) not in self._taken)
+
+
+def add_uploads(server: Flask, inbox: Inbox) -> None:
+    """Answer POST /upload?name=&size= (a new one), PUT /upload/ID?at= (a slice) and DELETE /upload/ID."""
+
+    @server.post("/upload")
+    def begin() -> Answer:
+        try:
+            size = int(request.args.get("size", "0"))
+            return {"id": inbox.begin(request.args.get("name", ""), size), "slice": SLICE}, 201
+        except ValueError:
+            return {"error": "The size is no number."}, 400
+        except UsageError as problem:
+            return {"error": str(problem)}, 413
+
+    @server.put("/upload/<key>")
+    def append(key: str) -> Answer:
+        try:
+            received = inbox.append(key, request.args.get("at", -1, int), request.stream)
+            run = inbox.finish(key) if inbox.is_complete(key) else None
+        except KeyError:
+            return {"error": "The server does not know of this upload any more."}, 404
+        except UsageError as problem:
+            return {"error": str(problem)}, 413
+        except FormatError as problem:
+            return {"error": plain(str(problem))}, 422
+        return {"received": received, "run": run}, 200
+
+    @server.delete("/upload/<key>")
+    def cancel(key: str) -> Answer:
+        inbox.cancel(key)
+        return {}, 200

@@ -1,0 +1,45 @@
+"""What all pages share, in a real Chromium: the navigation, by keyboard and by link."""
+
+import pytest
+from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.common.by import By
+
+from tests.dashboard.conftest import faults, served, until
+from tests.dashboard.graph_runs import write_runs
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    with served(write_runs(tmp_path_factory.mktemp("runs"))) as address:
+        yield address
+
+
+FOCUSED = "const e = document.activeElement; return e.id || e.innerText || e.tagName"
+
+
+def test_by_keyboard_from_page_to_page_with_the_chosen_run_token_and_theme(browser, address):
+    faults(browser)
+    browser.get(f"{address}?run=tiny-sccc-branches&token=2&theme=dark")
+    until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline")
+    order = []
+    for _ in range(5):
+        ActionChains(browser).send_keys(Keys.TAB).perform()
+        order.append(browser.execute_script(FOCUSED))
+    assert order == ["Skip to the content", "page-runs", "page-graph", "copy-link", "theme"]
+    current = browser.find_elements(By.CSS_SELECTOR, "nav [aria-current=page]")
+    assert [entry.text for entry in current] == ["Runs"]
+
+    browser.find_element(By.ID, "page-graph").send_keys(Keys.ENTER)
+    until(browser, lambda: "82 of 102" in browser.find_element(By.ID, "panel").text, "the graph")
+    assert browser.current_url.startswith(f"{address}graph/?run=tiny-sccc-branches&token=2&theme=dark")
+    assert browser.title == "Graph · intertoken"
+    assert browser.execute_script("return document.documentElement.dataset.theme") == "dark"
+    browser.find_element(By.ID, "page-runs").send_keys(Keys.ENTER)
+    until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline again")
+    assert "token=2" in browser.current_url
+
+    browser.find_element(By.CSS_SELECTOR, ".skip").send_keys(Keys.ENTER)
+    assert browser.execute_script(FOCUSED) == "content"
+    assert faults(browser) == []

@@ -1,0 +1,327 @@
+"""What the server answers, to whom, and with which headers."""
+
+import http.client
+import http.server
+import os
+import re
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from contextlib import contextmanager
+
+import pytest
+from click.testing import CliRunner
+
+import dashboard.cli
+from dashboard.app import Serving, create_app
+from dashboard.serving.guard import LOOPBACK, is_host
+from dashboard.serving.login import Attempts
+from tests.dashboard.conftest import served
+from tests.dashboard.traces import decode
+from tracer import formats
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("runs")
+    formats.write(decode(), directory / "a")
+    return directory
+
+
+def client_of(runs, **serving):
+    return create_app([runs], Serving(**serving)).server.test_client()
+
+
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [("/", 200), ("/graph/", 200), ("/_dash-layout", 200), ("/graph", 308), ("/healthz", 200), ("/assets/page.js", 200),
+     ("/no/such/page", 404), ("/etc/passwd", 404), ("/assets/..%2fapp.py", 404), ("/assets/../app.py", 404)],
+)  # fmt: skip
+def test_every_answer_carries_the_headers(runs, address, status):
+    with client_of(runs).get(address) as answer:
+        assert answer.status_code == status
+        policy = answer.headers["Content-Security-Policy"]
+        script = re.search("script-src ([^;]*)", policy)[1]
+        assert "unsafe" not in script
+        assert "'self' 'sha256-" in script
+        assert "http:" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Referrer-Policy"] == "no-referrer"
+        assert "no-cache" in answer.headers["Cache-Control"]
+        assert answer.headers["Cross-Origin-Opener-Policy"] == "same-origin"
+
+
+def test_no_page_shows_how_it_fails(runs, monkeypatch):
+    server = create_app([runs]).server
+    server.config["PROPAGATE_EXCEPTIONS"] = False
+    monkeypatch.setattr("dashboard.store.RunStore.counts", lambda self: 1 / 0)
+    answer = server.test_client().get("/healthz")
+    assert answer.status_code == 500
+    assert "Traceback" not in answer.text
+    assert "ZeroDivision" not in answer.text
+    assert "Content-Security-Policy" in answer.headers
+    assert not server.debug
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("localhost:8050", 200), ("127.0.0.1", 200), ("[::1]:8050", 200), ("evil.example:8050", 400), ("", 400),
+     ("localhost.evil.example", 400), ("127.0.0.1@evil.example", 400), ("[::1", 400)],
+)  # fmt: skip
+def test_only_the_names_of_this_machine_are_answered(runs, host, status):
+    assert is_host(host, LOOPBACK) == (status == 200)
+    answer = client_of(runs, hosts=LOOPBACK).get("/healthz", headers={"Host": host})
+    assert answer.status_code == status
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 204),
+        ({"Sec-Fetch-Site": "same-origin"}, 204),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site", "Origin": "http://localhost"}, 403),
+        ({"Origin": "http://localhost"}, 204),
+        ({"Origin": "http://localhost:3000"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "https://tool.example", "X-Forwarded-Host": "tool.example"}, 204),
+    ],
+)
+def test_only_own_pages_may_change_anything(runs, headers, status):
+    server = create_app([runs]).server
+    server.add_url_rule("/change", view_func=lambda: ("", 204), methods=["POST"])
+    assert server.test_client().post("/change", headers=headers).status_code == status
+
+
+def test_health_tells_how_many_and_no_names(runs):
+    client = client_of(runs, token="secret")
+    assert client.get("/healthz").get_json()["runs"] == {"read": 0, "total": 0}
+    client.get("/login?token=secret")
+    rows = client.post("/_dash-update-component", json=_table(client)).get_json()["response"]["runs"]["rowData"]
+    assert [row["key"] for row in rows] == ["a"]
+    answer = create_app([runs]).server.test_client().get("/healthz").get_json()
+    assert sorted(answer) == ["runs", "status", "version"]
+    assert client.get("/healthz").get_json()["runs"] == {"read": 1, "total": 1}
+
+
+def _table(client):
+    callback = next(c for c in client.get("/_dash-dependencies").get_json() if "runs.rowData" in c["output"])
+    parts = callback["output"].strip(".").split("...")
+    return {
+        "output": callback["output"],
+        "outputs": [dict(zip(("id", "property"), part.split("."), strict=True)) for part in parts],
+        "inputs": [part | {"value": "/"} for part in callback["inputs"]],
+        "state": [part | {"value": {}} for part in callback["state"]],
+        "changedPropIds": ["url.pathname"],
+    }
+
+
+def test_without_the_token_nothing_is_shown(runs):
+    client = client_of(runs, token="secret", prefix="/tool")
+    for address in ("/", "/graph/?run=a&node=%3Cb%3E", "/_dash-layout", "/_dash-dependencies"):
+        answer = client.get(address)
+        assert answer.status_code == 403
+        assert 'action="/tool/login"' in answer.text
+        assert "<b>" not in answer.text
+    assert client.post("/_dash-update-component", json={}).status_code == 403
+    with client.get("/assets/page.css") as style:
+        assert style.status_code == 200
+    wrong = client.post("/login", data={"token": "sécret"})
+    assert wrong.status_code == 403
+    assert "Set-Cookie" not in wrong.headers
+    client.set_cookie("intertoken-00000000", "forged")
+    assert client.get("/").status_code == 403
+
+
+def test_the_token_opens_a_session_by_link_and_by_form(runs):
+    client = client_of(runs, token="secret", prefix="/tool")
+    answer = client.get("/login?token=secret")
+    assert (answer.status_code, answer.headers["Refresh"]) == (200, "0; url=/tool/")
+    cookie = answer.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert "Path=/tool" in cookie
+    assert "secret" not in cookie
+
+    other = client_of(runs, token="secret")
+    answer = other.post("/login", data={"token": "secret", "next": "/graph/?run=a"})
+    assert (answer.status_code, answer.location) == (303, "/graph/?run=a")
+    assert other.get("/graph/?run=a").status_code == 200
+    for elsewhere in ("//evil.example", "/\\evil.example", "https://evil.example"):
+        assert other.post("/login", data={"token": "secret", "next": elsewhere}).location == "/"
+
+
+def test_ten_wrong_tokens_a_minute(runs):
+    now = [0.0]
+    attempts = Attempts(lambda: now[0])
+    for second in range(10):
+        now[0] = second
+        assert attempts.wait("10.0.0.1") == 0
+        attempts.wrong("10.0.0.1")
+    assert attempts.wait("10.0.0.1") == 51
+    assert attempts.wait("10.0.0.2") == 0
+    now[0] = 60.0
+    assert attempts.wait("10.0.0.1") == 0
+    for number in range(5_000):
+        attempts.wrong(f"address {number}")
+    assert len(attempts._wrong) <= 1_000
+
+    client = client_of(runs, token="secret")
+    answers = [client.post("/login", data={"token": "guess"}).status_code for _ in range(12)]
+    assert answers == [403] * 10 + [429] * 2
+    late = client.post("/login", data={"token": "secret"})
+    assert (late.status_code, int(late.headers["Retry-After"]) > 50) == (429, True)
+
+
+@contextmanager
+def proxied(target, strips, prefix):
+    """A reverse proxy that shows a server below a prefix, which it takes off or not."""
+
+    class Proxy(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            if not self.path.startswith(prefix):
+                self.send_error(404)
+                return
+            path = self.path.removeprefix(prefix) if strips else self.path
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            there = http.client.HTTPConnection("127.0.0.1", target)
+            there.request(self.command, path or "/", body, dict(self.headers))
+            answer = there.getresponse()
+            data = answer.read()
+            self.send_response(answer.status)
+            for name, value in answer.getheaders():
+                if name.lower() not in {"transfer-encoding", "connection", "content-length"}:
+                    self.send_header(name, value)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+            there.close()
+
+        do_POST = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}{prefix}/"
+    server.shutdown()
+    server.server_close()
+    thread.join(10)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("strips", [False, True])
+def test_behind_a_prefix_with_a_token(browser, tmp_path, strips):
+    from selenium.webdriver.common.by import By
+
+    from tests.dashboard.conftest import faults, until
+    from tests.dashboard.graph_runs import write_runs
+
+    browser.get("about:blank")
+    browser.execute_cdp_cmd("Network.clearBrowserCookies", {})
+    faults(browser)
+    serving = Serving(prefix="/lab/tool", hosts=LOOPBACK, token="a token & more")
+    with served(write_runs(tmp_path), serving) as direct, proxied(_port(direct), strips, "/lab/tool") as address:
+        browser.get(f"{address}graph/?run=tiny-sccc-branches&theme=dark")
+        assert browser.find_element(By.CSS_SELECTOR, "[role=alert]").text.startswith("This dashboard asks")
+        assert [fault for fault in faults(browser) if "403" not in fault] == []
+        browser.find_element(By.NAME, "token").send_keys("a token & more\n")
+        until(browser, lambda: "82 of 102" in browser.find_element(By.ID, "panel").text, "the graph that was asked for")
+        assert "theme=dark" in browser.current_url
+        browser.find_element(By.ID, "page-runs").click()
+        until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline")
+        assert browser.current_url.startswith(f"{address}?run=tiny-sccc-branches")
+        link = '#runs .ag-row[row-id="tiny-sccc-branches"] a'
+        until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, link), "the table")
+        browser.find_element(By.CSS_SELECTOR, link).click()
+        until(browser, lambda: "82 of 102" in browser.find_element(By.ID, "panel").text, "the graph by the table")
+        assert browser.current_url.startswith(f"{address}graph/")
+        browser.delete_all_cookies()
+        browser.get(f"{address}login?token=a+token+%26+more")
+        until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline by link")
+        if not strips:  # one that takes the prefix off has to add the slash itself
+            browser.get(address.rstrip("/"))
+            until(browser, lambda: browser.current_url.startswith(address), "the address with its slash")
+        assert faults(browser) == []
+
+
+def _port(address):
+    return int(re.search(r":(\d+)/", address)[1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "hosts"),
+    [
+        ([], "dashboard at http://127.0.0.1:8050/ (", LOOPBACK),
+        (["--prefix", "tool/"], "dashboard at http://127.0.0.1:8050/tool/ (", LOOPBACK),
+        (["--token", "a b"], "dashboard at http://127.0.0.1:8050/login?token=a+b (", LOOPBACK),
+        (["--allow-host", "gpu1"], "dashboard at http://127.0.0.1:8050/ (", LOOPBACK | {"gpu1"}),
+        (["--host", "0.0.0.0"], "warning: 0.0.0.0 is not a loopback address and there is no --token", None),
+        (["--host", "0.0.0.0", "--allow-host", "gpu1"], "warning: 0.0.0.0 is not", {"gpu1"}),
+    ],
+)
+def test_the_command_says_where_and_warns(runs, monkeypatch, arguments, said, hosts):
+    result, serving = _started(monkeypatch, [str(runs), *arguments])
+    assert result.exit_code == 0
+    assert said in result.output
+    assert serving.hosts == hosts
+
+
+def test_a_random_token_is_printed_once_as_a_link(runs, monkeypatch):
+    result, serving = _started(monkeypatch, [str(runs), "--token", "auto", "--host", "0.0.0.0"])
+    assert len(serving.token) >= 32
+    assert result.output.count(serving.token) == 1
+    assert "warning" not in result.output
+    assert _started(monkeypatch, [str(runs), "--token", "auto"])[1].token != serving.token
+
+
+@pytest.mark.parametrize("arguments", [["--token", ""], ["--prefix", "/a?b"], ["--prefix", "//x"], ["--port", "99999"]])
+def test_senseless_options_are_one_line(runs, arguments):
+    result = CliRunner().invoke(dashboard.cli.dashboard, [str(runs), "--no-open", *arguments])
+    assert result.exit_code == 2
+    assert "Error" in result.output
+
+
+def test_what_was_uploaded_is_gone_when_the_command_ends(runs, tmp_path):
+    command = [sys.executable, "-c", "from tracer.cli import main; main()"]
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([*command, "dashboard", str(runs), "--port", "0", "--no-open"], env=environment, text=True,
+                          stdout=subprocess.PIPE) as process:  # fmt: skip
+        address = re.search("http://[^ ]+/", process.stdout.readline())[0]
+        with urllib.request.urlopen(f"{address}healthz") as answer:
+            assert answer.status == 200
+        inbox = next(tmp_path.glob("intertoken-uploads-*"))
+        assert inbox.stat().st_mode & 0o077 == 0
+        (inbox / "uploads" / "x.json").write_text("left")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(f"{address}healthz", headers={"Host": "evil.example"}))
+        refused.value.close()
+        assert refused.value.code == 400
+        process.terminate()
+        assert process.wait(30) == 0
+    assert not inbox.exists()
+
+
+def _started(monkeypatch, arguments):
+    """What the command prints, and how it would serve."""
+    seen = []
+
+    class Server:
+        def run(self):
+            raise KeyboardInterrupt
+
+        def close(self):
+            pass
+
+    def create(paths, serving):
+        seen.append(serving)
+        return create_app(paths, serving)
+
+    monkeypatch.setattr("dashboard.app.create_app", create)
+    monkeypatch.setattr("waitress.create_server", lambda *_, **__: Server())
+    return CliRunner().invoke(dashboard.cli.dashboard, [*arguments, "--no-open"]), seen[0]

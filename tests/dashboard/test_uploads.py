@@ -1,0 +1,235 @@
+"""Uploads: what is taken, what is refused, and what is left behind."""
+
+import gzip
+import io
+import json
+import os
+import tracemalloc
+import zipfile
+import zlib
+
+import pytest
+
+from dashboard.app import Serving, create_app
+from dashboard.serving.names import safe_name
+from dashboard.serving.uploads import SLICE, Inbox
+from dashboard.store import RunStore
+from tests.dashboard.traces import decode
+from tracer import formats
+from tracer.errors import UsageError
+
+LIMIT = 5_000_000
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A recording as files that can be uploaded, by suffix."""
+    folder = tmp_path_factory.mktemp("files")
+    formats.write(decode(), folder / "dir")
+    for suffix in ("sqlite", "json", "json.gz"):
+        formats.write(decode(), folder / f"x.{suffix}")
+    made = {suffix: (folder / f"x.{suffix}").read_bytes() for suffix in ("sqlite", "json", "json.gz")}
+    for name, prefix in (("zip", ""), ("around.zip", "my run/"), ("deep.zip", "runs/my run/")):
+        made[name] = zip_of({f"{prefix}{file.name}": file.read_bytes() for file in (folder / "dir").iterdir()})
+    return made
+
+
+def zip_of(members, **options):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, **options) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def inbox(tmp_path):
+    folder = tmp_path / "inbox"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def client(inbox):
+    return create_app([], Serving(uploads=inbox, upload_limit=LIMIT)).server.test_client()
+
+
+def send(client, name, data, step=SLICE):
+    begun = client.post("/upload", query_string={"name": name, "size": len(data)})
+    if begun.status_code != 201:
+        return begun
+    key = begun.get_json()["id"]
+    for at in range(0, len(data), step):
+        answer = client.put(f"/upload/{key}?at={at}", data=data[at : at + step])
+        if answer.status_code != 200:
+            break
+    return answer
+
+
+def left(inbox):
+    return sorted(path.name for path in inbox.rglob("*") if path.name != ".parts")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "json", "json.gz", "zip", "around.zip", "deep.zip"])
+def test_every_kind_of_file_arrives_in_slices_and_is_read(client, inbox, files, kind):
+    answer = send(client, f"my run.{kind}", files[kind], step=10_000)
+    assert answer.status_code == 200, answer.get_json()
+    assert answer.get_json()["received"] == len(files[kind])
+    key = answer.get_json()["run"]
+    store = RunStore([inbox])
+    assert store.chosen([key])[0].summary.gap_p50_us == pytest.approx(100)
+    assert list((inbox / ".parts").iterdir()) == []
+
+
+def test_equal_names_stand_beside_each_other(client, inbox, files):
+    answers = [send(client, "same.json", files["json"]).get_json()["run"] for _ in range(3)]
+    assert len(set(answers)) == 3
+    assert left(inbox) == ["2-same.json", "3-same.json", "same.json"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("cat.png", b"\x89PNG\r\n\x1a\n" * 9, "is not a recording"),
+        ("page.html", b"<script>alert(1)</script>", "is not a recording"),
+        ("x.sqlite", b"MZ not at all", "not an SQLite file"),
+        ("x.sqlite", b"SQLite format 3\0" + b"junk" * 99, "is truncated"),
+        ("x.json", b"{}", "is not a recording"),
+        ("x.json.gz", b"\x1f\x8b junk", "is not a recording"),
+        ("x.zip", b"PK\3\4 and no more", "truncated zip"),
+        ("x.zip", zip_of({"readme.txt": "no recording"}), "holds no recording"),
+        ("x.zip", zip_of({}), "is not a recording"),
+        ("x.zip", zip_of({"../../out.parquet": "x"}), "no place for a part"),
+        ("x.zip", zip_of({"/etc/x": "x"}), "no place for a part"),
+        ("x.zip", zip_of({"a/b/c/d/e": "x"}), "no place for a part"),
+        ("x.zip", zip_of({"a\\..\\b": "x"}), "no place for a part"),
+        ("x.zip", zip_of({"a\u202eb": "x"}), "no place for a part"),
+        ("x.zip", zip_of({f"{i}": "" for i in range(2_001)}), "more files than"),
+        ("x.nsys-rep", b"x" * 999, "x.nsys-rep"),
+    ],
+)
+def test_what_is_no_recording_is_refused_in_words_and_deleted(client, inbox, name, data, words):
+    answer = send(client, name, data)
+    assert answer.status_code == 422
+    said = answer.get_json()["error"]
+    assert words in said
+    assert str(inbox) not in said
+    assert left(inbox) == []
+    assert client.get("/healthz").get_json()["runs"] == {"read": 0, "total": 0}
+
+
+def test_bombs_are_refused_before_they_fill_disk_or_memory(client, inbox):
+    zeros = b"\0" * 10_000_000
+    packer = zlib.compressobj(9, wbits=31)
+    gzip_bomb = b"".join(packer.compress(zeros) for _ in range(100)) + packer.flush()
+    many = b"".join([gzip.compress(zeros[:1_000_000])] * 50)
+    zip_bomb = zip_of({"NVTX_EVENTS.parquet": zeros * 2, "b": zeros})
+    for name, bomb in (("x.json.gz", gzip_bomb), ("x.json.gz", many), ("x.zip", zip_bomb)):
+        tracemalloc.start()
+        answer = send(client, name, bomb)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert answer.status_code == 422
+        assert "more than 5,000,000 bytes unpacked" in answer.get_json()["error"]
+        assert peak < 10 * SLICE
+        assert left(inbox) == []
+
+
+def test_a_lying_table_of_contents_is_not_read(client, inbox):
+    whole = zip_of({"a": "x"})
+    for change in ((len(whole) - 10, b"\xff\xff\xff\x7f"), (len(whole) - 12, b"\xff\xff")):
+        data = bytearray(whole)
+        data[change[0] : change[0] + len(change[1])] = change[1]
+        assert "more files" in send(client, "x.zip", bytes(data)).get_json()["error"]
+    assert left(inbox) == []
+
+
+def test_the_limit_holds_for_what_is_announced_and_for_what_comes(client, inbox):
+    answer = client.post("/upload", query_string={"name": "x", "size": LIMIT + 1})
+    assert (answer.status_code, "--upload-limit" in answer.get_json()["error"]) == (413, True)
+    assert client.post("/upload", query_string={"name": "x", "size": "much"}).status_code == 400
+    assert client.post("/upload", query_string={"name": "x", "size": 0}).status_code == 413
+    key = client.post("/upload", query_string={"name": "x", "size": 10}).get_json()["id"]
+    assert client.put(f"/upload/{key}?at=0", data=b"x" * 11).status_code == 413
+    assert client.put(f"/upload/{key}?at=0", data=b"x").status_code == 404  # given up
+    key = client.post("/upload", query_string={"name": "x", "size": LIMIT}).get_json()["id"]
+    assert client.put(f"/upload/{key}?at=0", data=b"x" * (SLICE + 1)).status_code == 413
+    assert left(inbox) == []
+
+
+def test_slices_sent_again_or_out_of_order_do_no_harm(client, files):
+    data = files["json"]
+    key = client.post("/upload", query_string={"name": "x.json", "size": len(data)}).get_json()["id"]
+    parts = [data[:100], data[100:]]
+    assert client.put(f"/upload/{key}?at=100", data=parts[1]).get_json() == {"received": 0, "run": None}
+    for _ in range(2):
+        assert client.put(f"/upload/{key}?at=0", data=parts[0]).get_json()["received"] == 100
+    assert client.put(f"/upload/{key}?at=100", data=parts[1]).get_json()["run"] == "x"
+    assert client.put(f"/upload/{key}?at=100", data=parts[1]).status_code == 404
+    assert client.put("/upload/../../etc/passwd?at=0", data=b"x").status_code in {404, 405}
+
+
+def test_uploads_that_stop_half_way_make_room_for_others(inbox):
+    now = [0.0]
+    box = Inbox(inbox, LIMIT, RunStore([], inbox=inbox), lambda: now[0])
+    for number in range(16):
+        box.append(box.begin(f"x{number}", 100), 0, io.BytesIO(b"half"))
+    with pytest.raises(UsageError, match="too many"):
+        box.begin("one more", 100)
+    now[0] = 601.0
+    key = box.begin("one more", 100)
+    assert left(inbox) == [key]
+    box.cancel(key)
+    assert left(inbox) == []
+
+
+def test_a_full_disk_is_said(inbox, monkeypatch):
+    box = Inbox(inbox, LIMIT, RunStore([], inbox=inbox))
+    usage = type("Usage", (), {"free": 10**6})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    with pytest.raises(UsageError, match="no room"):
+        box.begin("x", 100)
+
+
+def test_a_reader_that_fails_leaves_nothing_behind(client, inbox, files, monkeypatch):
+    server = client.application
+    server.config["PROPAGATE_EXCEPTIONS"] = False
+    with monkeypatch.context() as patched:
+        patched.setattr("tracer.formats.chrome.read", lambda *_, **__: 1 / 0)
+        patched.setattr("tracer.formats.read", lambda *_, **__: 1 / 0)
+        assert send(client, "x.json", files["json"]).status_code == 500
+    assert left(inbox) == []
+    assert send(client, "y.json", files["json"]).get_json()["run"] == "y"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../etc/passwd", "..", "", ".hidden.json", "a\0b.json", "<img src=x onerror=alert(1)>.json", " . .json",
+     "x" * 10_000 + ".json", "\u202egnp.json", "😀.json", "C:\\Windows\\x.json", "a/b\\c.json", "\ud800.json",
+     "-rf.json", "a\nb.json"],
+)  # fmt: skip
+def test_names_are_made_safe(client, inbox, files, name):
+    safe = safe_name(name)
+    assert safe == os.path.basename(safe)
+    assert 0 < len(safe) <= 100
+    assert safe.isprintable()
+    assert not safe.startswith(".")
+    assert not set(safe) & set("<>\0\n\u202e/\\:")
+    assert safe.endswith(".json") == name.endswith(".json")
+    answer = send(client, name.encode("utf-8", "replace").decode(), files["json"])
+    assert answer.status_code == 200
+    assert all(path.parent == inbox for path in inbox.iterdir())
+
+
+def test_without_uploads_there_is_no_such_address(tmp_path):
+    client = create_app([tmp_path]).server.test_client()
+    assert client.post("/upload?name=x&size=3").status_code in {404, 405}
+    assert json.loads(client.get("/_dash-layout").text)["props"]["data-upload-limit"] == "0"
+
+
+def test_other_sites_and_strangers_cannot_upload(inbox):
+    client = create_app([], Serving(uploads=inbox, token="secret")).server.test_client()
+    assert client.post("/upload?name=x&size=3").status_code == 403
+    client.post("/login", data={"token": "secret"})
+    assert client.post("/upload?name=x&size=3", headers={"Origin": "https://evil.example"}).status_code == 403
+    assert client.post("/upload?name=x&size=3").status_code == 201

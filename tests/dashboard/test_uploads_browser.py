@@ -1,0 +1,117 @@
+"""Uploads in a real Chromium: chosen or dropped files, hostile ones too, and recordings that come into a directory."""
+
+import pytest
+from selenium.webdriver.common.by import By
+
+from dashboard.app import Serving
+from tests.dashboard.conftest import faults, served, until
+from tests.dashboard.traces import decode
+from tracer import formats
+
+pytestmark = pytest.mark.browser
+
+HOSTILE = "<img src=x onerror=window.hacked=1>\u202e😀.json"
+
+
+@pytest.fixture
+def page(browser, tmp_path):
+    """An empty directory, and a browser at a dashboard that watches it and takes uploads of up to 3 MB."""
+    for name in ("inbox", "runs"):
+        (tmp_path / name).mkdir()
+    browser.get("about:blank")
+    faults(browser)
+    with served(tmp_path / "runs", Serving(uploads=tmp_path / "inbox", upload_limit=3_000_000)) as address:
+        browser.get(address)
+        until(browser, lambda: "No recordings yet" in browser.find_element(By.ID, "nothing").text, "what to do")
+        yield browser
+        assert browser.execute_script("return window.hacked") is None
+        browser.get("about:blank")  # before the server is gone
+
+
+DROP = """
+const files = new DataTransfer();
+for (const [name, size, text] of arguments[0]) files.items.add(new File([text || new Uint8Array(size)], name));
+for (const kind of ["dragover", "drop"])
+  document.body.dispatchEvent(new DragEvent(kind, {dataTransfer: files, bubbles: true, cancelable: true}));
+"""
+
+
+def rows(browser):
+    found = browser.find_elements(By.CSS_SELECTOR, "#runs .ag-center-cols-container [row-id]")
+    return {row.get_attribute("row-id") for row in found}
+
+
+def said(browser):
+    return [row.text for row in browser.find_elements(By.CSS_SELECTOR, "#uploads li")]
+
+
+def choose(browser, *paths):
+    """Give files to the button, as a reader who chooses them."""
+    browser.execute_script("""
+        const click = HTMLInputElement.prototype.click;
+        HTMLInputElement.prototype.click = function () { this.id = "chosen"; document.body.append(this); };
+        document.getElementById("add").click();
+        HTMLInputElement.prototype.click = click;
+    """)
+    browser.find_element(By.ID, "chosen").send_keys("\n".join(str(path) for path in paths))
+
+
+def test_a_chosen_file_appears_in_the_table_and_is_shown(page, tmp_path):
+    formats.write(decode(), tmp_path / "first.json")
+    formats.write(decode(tokens=1200), tmp_path / "large.sqlite")
+    assert (tmp_path / "large.sqlite").stat().st_size > 1_100_000  # several slices
+    choose(page, tmp_path / "first.json", tmp_path / "large.sqlite")
+    until(page, lambda: rows(page) == {"first", "large"}, "both in the table")
+    until(page, lambda: [text.split("\n")[1] for text in said(page)] == ["is in the table. Show it"] * 2, "said so")
+    page.find_elements(By.LINK_TEXT, "Show it")[1].click()
+    until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "its timeline")
+    assert page.current_url.endswith("?run=large")
+    assert faults(page) == []
+
+
+def test_hostile_files_are_refused_in_place_and_the_rest_goes_on(page, tmp_path):
+    formats.write(decode(kernel=HOSTILE), tmp_path / "x.json")
+    text = (tmp_path / "x.json").read_text()
+    page.execute_script(DROP, [[HOSTILE + ".png", 9, ""], ["big.sqlite", 3_000_001, ""], ["empty.json", 0, ""],
+                               ["n" * 10_000 + ".zip", 5, "PK\3\4!"], [HOSTILE, 0, text]])  # fmt: skip
+    until(page, lambda: len(rows(page)) == 1, "the one that can be read")
+    lines = until(
+        page, lambda: len(said(page)) == 5 and "in the table" in said(page)[-1] and said(page), "five answers"
+    )
+    assert lines[0].startswith("<img src=x onerror=window.hacked=1>")
+    assert "is not a recording" in lines[0]
+    assert "the limit is 3,000,000" in lines[1]
+    assert "is empty" in lines[2]
+    assert "truncated zip" in lines[3]
+    assert page.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
+    assert [fault for fault in faults(page) if "413" not in fault and "422" not in fault] == []
+    page.find_element(By.CSS_SELECTOR, "#uploads button").click()
+    assert len(said(page)) == 4
+
+
+def test_an_upload_can_be_cancelled(page, tmp_path):
+    page.execute_script(
+        "const fetch = window.fetch;"
+        "window.fetch = (...asked) => new Promise(r => setTimeout(r, 300)).then(() => fetch(...asked))"
+    )
+    page.execute_script(DROP, [["slow.sqlite", 2_900_000, ""]])
+    until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#uploads progress"), "an upload under way")
+    until(page, lambda: page.execute_script("return document.querySelector('#uploads progress').value") > 0, "progress")
+    page.find_element(By.CSS_SELECTOR, "#uploads button").click()
+    until(page, lambda: not said(page), "no more of it")
+    until(page, lambda: list((tmp_path / "inbox" / ".parts").iterdir()) == [], "nothing on the disk")
+
+
+def test_recordings_appear_as_they_come(page, tmp_path):
+    formats.write(decode(), tmp_path / "runs" / "new")
+    until(page, lambda: rows(page) == {"new"}, "the new run")
+    formats.write(decode(), tmp_path / "runs" / "newer")
+    until(page, lambda: rows(page) == {"new", "newer"}, "the next one")
+    assert faults(page) == []
+
+
+def test_a_server_that_is_gone_is_said_and_comes_back(page):
+    page.execute_script("window.real = window.fetch; window.fetch = () => Promise.reject(new TypeError('gone'))")
+    until(page, lambda: "does not answer" in page.find_element(By.CSS_SELECTOR, "[role=alert]").text, "said so")
+    page.execute_script("window.fetch = window.real")
+    until(page, lambda: not page.find_element(By.ID, "offline").is_displayed(), "well again")
