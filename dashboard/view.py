@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 from urllib.parse import parse_qs, urlencode
@@ -79,6 +79,17 @@ class View:
             range=None if limits is None else span(*limits),
             theme=data["theme"],
         )
+
+
+def with_fields(query: str, fields: Mapping[str, str | int | float | None]) -> str:
+    """A link's query with fields of a page's own; those without a value stay out of it.
+
+    Example:
+        >>> with_fields("?run=a", {"sync": 3, "scale": ""})
+        '?run=a&sync=3'
+    """
+    own = urlencode([(name, value) for name, value in fields.items() if value not in (None, "")])
+    return "?" + "&".join(filter(None, (query.removeprefix("?"), own))) if query or own else ""
 
 
 def span(low: float, high: float) -> tuple[int, int]:
