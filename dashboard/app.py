@@ -9,10 +9,10 @@ from dash import Dash
 from flask import Flask
 
 from dashboard.frame import add_pages
-from dashboard.pages import gap, graph, overview
+from dashboard.pages import gap, graph, overview, syncs, whatif
 from dashboard.store import RunStore
 
-PAGES = (overview.PAGE, gap.PAGE, graph.PAGE)
+PAGES = (overview.PAGE, gap.PAGE, syncs.PAGE, whatif.PAGE, graph.PAGE)
 """In the order of the navigation."""
 
 

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import pandas as pd
 
+from dashboard.background import Background
 from dashboard.executions import Executions, executions_of
 from dashboard.timeline.align import Tokens, tokens_of
 from dashboard.timeline.marks import WAIT_COLUMNS, waits_of
@@ -115,7 +116,8 @@ class Run:
     @property
     def inflated(self) -> bool:
         """Whether its timeline comes from a traced pass, which inflates the gap."""
-        return self.gaps is not None and self.gaps.warning is not None
+        predicted = self.trace is not None and "whatif" in self.trace.metadata
+        return self.gaps is not None and self.gaps.warning is not None and not predicted
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -141,6 +143,11 @@ class RunStore:
         self._stamps: dict[Path, Stamp] = {}
         self._counts = (0, 0)
         self.revision = 0
+
+    @cached_property
+    def background(self) -> Background:
+        """Where answers about the runs that take seconds are worked out."""
+        return Background()
 
     def runs(self) -> list[Run]:
         """Every run, in the order of the paths; the first call reads them."""

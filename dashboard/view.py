@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 from urllib.parse import parse_qs, urlencode
 
@@ -61,6 +61,12 @@ class View:
             range=_range(last_of(query, "range")),
             theme=theme if theme in THEME_NAMES else "auto",
         )
+
+    def led_by(self, key: str) -> View:
+        """The view with this run in front; one that was not chosen takes the place of the first."""
+        runs = self.runs or ()
+        others = [k for k in runs if k != key] if key in runs else runs[1:]
+        return replace(self, runs=(key, *others), range=None)
 
     def data(self) -> dict[str, Any]:
         """The view as JSON, for a dcc.Store."""

@@ -29,6 +29,13 @@ def choice(key: str, label: str, **options: Any) -> html.Label:
     return html.Label([html.Span(label), html.Div(dropdown, className="wide")], className="token grows")
 
 
+def table_of_lines(lines: Sequence[dict[str, str]]) -> html.Table:
+    """A small table whose lines have the same headings, the first of which names the line."""
+    heads = html.Thead(html.Tr([html.Th(name, scope="col") for name in lines[0]]))
+    cells = [[html.Th(t, scope="row") if i == 0 else html.Td(t) for i, t in enumerate(r.values())] for r in lines]
+    return html.Table([heads, html.Tbody([html.Tr(row) for row in cells])], className="figures")
+
+
 def run_options(store: RunStore) -> list[dict[str, str]]:
     """The runs that have steps, for a list to choose from."""
     return [{"value": run.key, "label": plain(run.name, 90)} for run in store.runs() if run.steps is not None]

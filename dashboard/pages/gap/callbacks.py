@@ -14,7 +14,7 @@ from dashboard.pages.gap.layout import LONGEST_COLUMNS, MADE_OF_COLUMNS
 from dashboard.pages.gap.tables import figures_of, longest_of, made_of, panels_of
 from dashboard.pages.gap.view import GapView, after
 from dashboard.pages.overview.callbacks import opened
-from dashboard.pages.parts import HIDDEN, SHOWN, run_options, table_height, with_several
+from dashboard.pages.parts import HIDDEN, SHOWN, run_options, table_height, table_of_lines, with_several
 from dashboard.store import Run, RunStore
 from dashboard.text import plain
 
@@ -82,7 +82,7 @@ def _render(app: Dash, store: RunStore) -> None:
         return (
             nothing,
             SHOWN if nothing else HIDDEN,
-            [_table([figures_of(run) for run in runs])] if runs else [],
+            [table_of_lines([figures_of(run) for run in runs])] if runs else [],
             _warnings(runs),
             *(SHOWN if runs else HIDDEN for _ in _SECTIONS),
             steps_figure(panels, view.scale, theme), style,
@@ -109,12 +109,6 @@ def nothing_to_show(known: Sequence[Run], chosen: Sequence[Run], shown: Sequence
         return "Choose one to six runs above."
     without = [plain(run.name, 60) for run in chosen if run not in shown]
     return f"No two tokens of {', '.join(without)} follow each other, so there is no gap." if without else ""
-
-
-def _table(lines: Sequence[dict[str, str]]) -> html.Table:
-    heads = html.Thead(html.Tr([html.Th(name, scope="col") for name in lines[0]]))
-    cells = [[html.Th(t, scope="row") if i == 0 else html.Td(t) for i, t in enumerate(r.values())] for r in lines]
-    return html.Table([heads, html.Tbody([html.Tr(row) for row in cells])], className="figures")
 
 
 def _warnings(runs: Sequence[Run]) -> list[html.P]:
