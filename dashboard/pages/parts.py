@@ -80,6 +80,14 @@ def words(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]
     return {"field": field, "headerName": header, "width": width, "headerTooltip": hint or None, "tooltipField": field}
 
 
+def links(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]:
+    """A column of links, written as in Markdown; Enter follows that of the cell."""
+    return {
+        "field": field, "headerName": header, "width": width, "headerTooltip": hint or None, "filter": False,
+        "cellRenderer": "markdown", "sortable": False, "suppressKeyboardEvent": {"function": "followLink(params)"},
+    }  # fmt: skip
+
+
 def number(field: str, header: str, form: str, width: int, hint: str = "") -> dict[str, Any]:
     """A column of numbers in a form of d3; where there is none, a dash."""
     value = f"params.data.{field}"

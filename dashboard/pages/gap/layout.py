@@ -10,12 +10,11 @@ from dash import dcc, html
 from dashboard.figures.causes import CAUSE_COLOURS
 from dashboard.frame import named
 from dashboard.pages.gap.view import SCALES
-from dashboard.pages.parts import chart, choice, number, section, table_of, words
+from dashboard.pages.parts import chart, choice, links, number, section, table_of, words
 
 LONGEST_COLUMNS: list[dict[str, Any]] = [
     words("run", "Run", 240) | {"minWidth": 200, "flex": 2},
-    words("show", "In the timeline", 120, "Shows the gap behind this token")
-    | {"cellRenderer": "markdown", "filter": False, "sortable": False},
+    links("show", "In the timeline", 120, "Shows the gap behind this token"),
     number("device", "GPU", "d", 70),
     number("gap", "Gap, µs", ",.1f", 100),
     number("times", "× median", ",.1f", 96, "Gap over the run's median gap"),

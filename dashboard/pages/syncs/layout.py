@@ -7,7 +7,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from dashboard.pages.parts import choice, number, section, table_of, words
+from dashboard.pages.parts import choice, links, number, section, table_of, words
 
 _POLL_MS = 700
 
@@ -20,6 +20,8 @@ COLUMNS: list[dict[str, Any]] = [
     words("verdict", "Verdict", 390, "What data flow and the critical path say") | {"minWidth": 200},
     number("gain", "Tokens/s without it", "", 210, "Predicted, with its 95 % interval") | {"valueFormatter": _GAIN},
     number("gap_us", "Gap, µs", "+,.2f", 84, "By which the median gap would change"),
+    links("try", "Try", 90, "Predicts a run without it"),
+    links("show", "Timeline", 96, "Shows it in one token"),
     words("name", "Call", 220) | {"minWidth": 180, "flex": 2},
     words("waits_for", "Waited for", 130, "The activity it usually waited for; empty where the stream was idle"),
     number("waiting_share", "Waited", ".0%", 80, "Share of the steps in which the device was still busy"),
@@ -27,10 +29,6 @@ COLUMNS: list[dict[str, Any]] = [
     number("max_us", "Longest, µs", ",.1f", 106, "As recorded"),
     number("on_path_us", "On the path, µs", ",.2f", 126, "Of a step's critical path inside this call (median)"),
     number("slack_us", "Slack, µs", ",.2f", 92, "By which it could return later and no step end later (median)"),
-    words("show", "Timeline", 96) | {"cellRenderer": "markdown", "filter": False, "sortable": False,
-                                     "tooltipField": None},
-    words("try", "Try", 90, "Predicts a run without it")
-    | {"cellRenderer": "markdown", "filter": False, "sortable": False, "tooltipField": None},
     words("path", "NVTX ranges", 200, "Around the call in that token") | {"minWidth": 140, "flex": 1},
     words("thread", "Thread", 120),
     number("stream", "Stream", "d", 84),

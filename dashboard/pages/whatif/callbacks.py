@@ -21,7 +21,7 @@ from dashboard.pages.parts import HIDDEN, SHOWN, run_options, table_of_lines
 from dashboard.pages.syncs.table import inventory_of, known
 from dashboard.pages.whatif.edits import edits_for, kernel_names
 from dashboard.pages.whatif.figures import lines_of, notes_of
-from dashboard.pages.whatif.view import ALL, FIELDS, WhatIfView, of_run, with_value
+from dashboard.pages.whatif.view import ALL, FIELDS, NUMBERS, WhatIfView, of_run, with_value
 from dashboard.predictions import WhatIf, what_if
 from dashboard.store import Run, RunStore
 from dashboard.text import plain
@@ -66,7 +66,8 @@ def _reduce(app: Dash, store: RunStore) -> None:
             view = WhatIfView.from_data(before)
             runs = _drawn(store, view)
             view = after(view, source, values.get(source), runs, (screen or {}).get("scheme", ""))
-        if before is not None and view == WhatIfView.from_data(before):
+        is_refused = source in NUMBERS and bool(values[source])  # no number, or one too large: the field is reset
+        if before is not None and view == WhatIfView.from_data(before) and not is_refused:
             raise PreventUpdate
         run = run_of(store, view)
         link = view.query()
@@ -78,8 +79,17 @@ def _reduce(app: Dash, store: RunStore) -> None:
             _sync_options(store, run),
             [] if run is None else [{"value": n, "label": plain(n, 90)} for n in kernel_names(store, run)],
             HIDDEN if run is None or run.graph_file is None else SHOWN,
-            *(list(v) if isinstance(v := getattr(view, field), tuple) else v or None for field in FIELDS),
+            *(_value(getattr(view, field), field) for field in FIELDS),
         )
+
+
+def _value(value: Any, field: str) -> Any:
+    """What the component of a field shows."""
+    if isinstance(value, tuple):
+        return list(value)
+    if field in NUMBERS:
+        return "" if value is None else f"{value:g}"
+    return value or None
 
 
 def after(view: WhatIfView, source: str, value: Any, runs: Sequence[Run], scheme: str) -> WhatIfView:

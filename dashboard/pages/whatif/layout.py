@@ -68,9 +68,8 @@ def _list(key: str, label: str, options: list[tuple[str, str]], none: str, multi
 
 def _number(key: str, label: str) -> html.Label:
     low, high = NUMBERS[key]
-    field = dcc.Input(id=key, type="number", min=low, max=high, step="any", debounce=True, placeholder="as recorded",
-                      className="number")  # fmt: skip
-    return html.Label([html.Span(label), field], id=f"{key}-field")
+    field = dcc.Input(id=key, type="text", debounce=True, placeholder="as recorded", maxLength=20)
+    return html.Label([html.Span(label), field], id=f"{key}-field", title=f"{low:,g} to {high:,g}")
 
 
 def _token() -> html.Div:
