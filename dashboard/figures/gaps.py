@@ -106,8 +106,8 @@ def distribution_figure(panels: Sequence[GapPanel], scale: str, theme: str) -> g
                    hovertext=text, hoverinfo="text"),
             row=number, col=1,
         )  # fmt: skip
-        top = float(share.max()) * 1.3 or 1.0
-        for name, percentile, high in (("p50", 50, 0.91), ("p90", 90, 0.76)):
+        top = float(share.max()) * 1.5 or 1.0
+        for name, percentile, high in (("p50", 50, 0.93), ("p90", 90, 0.78)):
             us = float(np.percentile(gaps, percentile))
             line = {"color": look.ink, "width": 1.4, "dash": "solid" if name == "p50" else "dot"}
             figure.add_shape(type="line", x0=us, x1=us, y0=0, y1=top, line=line, row=number, col=1)

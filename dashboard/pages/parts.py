@@ -18,8 +18,8 @@ _ROW, _HEAD, _MOST_ROWS = 32, 36, 14  # px, px
 
 
 def section(title: str, bar: Sequence[Any], *content: Any, key: str | None = None) -> html.Section:
-    """A section under its title, which has controls or a hint beside it."""
-    own: dict[str, Any] = {} if key is None else {"id": key}
+    """A section under its title, which has controls or a hint beside it; with a key, hidden until filled."""
+    own: dict[str, Any] = {} if key is None else {"id": key, "style": HIDDEN}
     return html.Section([html.Div([html.H2(title), *bar], className="bar"), *content], **own, **named(title))
 
 

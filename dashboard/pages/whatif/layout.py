@@ -42,7 +42,7 @@ def sections() -> list[Any]:
         section(
             "Predicted",
             [],
-            html.P(id="nothing", className="empty", role="status"),
+            html.P("Reading the recording …", id="nothing", className="empty", role="status"),
             html.P(id="problem", className="problem", role="alert"),
             html.Div(id="figures", className="scrolls", tabIndex=0, role="region", **named("Predicted figures")),
             html.Ul(id="notes", className="notes"),
