@@ -10,7 +10,7 @@ from dash import Dash
 from flask import Flask
 
 from dashboard.frame import add_pages
-from dashboard.pages import graph, overview
+from dashboard.pages import gap, graph, overview, syncs, whatif
 from dashboard.serving.downloads import add_downloads
 from dashboard.serving.guard import content_security_policy, guard
 from dashboard.serving.health import add_health
@@ -19,7 +19,7 @@ from dashboard.serving.uploads import Inbox, add_uploads
 from dashboard.serving.watch import add_watch
 from dashboard.store import RunStore
 
-PAGES = (overview.PAGE, graph.PAGE)
+PAGES = (overview.PAGE, gap.PAGE, syncs.PAGE, whatif.PAGE, graph.PAGE)
 """In the order of the navigation."""
 
 

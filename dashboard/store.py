@@ -14,13 +14,14 @@ from typing import TypeAlias
 import numpy as np
 import pandas as pd
 
+from dashboard.background import Background
 from dashboard.executions import Executions, executions_of
 from dashboard.timeline.align import Tokens, tokens_of
 from dashboard.timeline.marks import WAIT_COLUMNS, waits_of
 from dashboard.timeline.rows import Row, rows_of
 from dashboard.view import MOST_RUNS
 from tracer import formats
-from tracer.analysis.gaps import GapReport, gap_report
+from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.summary import Summary, summarise
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import Steps, find_steps, step_spans
@@ -47,6 +48,7 @@ class Run:
         steps: its token steps, None if none were found.
         graph_file: the graph that was run, None if the run directory has none.
         path: where the recording is.
+        within: the NVTX range that it is, None for the whole recording.
     """
 
     key: str
@@ -56,6 +58,7 @@ class Run:
     steps: Steps | None = field(default=None, repr=False)
     graph_file: Path | None = None
     path: Path | None = None
+    within: str | None = None
 
     @cached_property
     def graph(self) -> RunGraph:
@@ -81,11 +84,11 @@ class Run:
 
     @cached_property
     def gaps(self) -> GapReport | None:
-        """The gaps as the recording shows them, uncorrected, or None where it has none."""
+        """The gaps as the recording shows them, with the untraced ones beside, or None where it has none."""
         if self.trace is None or self.steps is None:
             return None
         try:
-            return gap_report(self.trace, self.steps)
+            return gap_report(self.trace, self.steps, measured_rate(self.trace, self.steps, self.within))
         except TraceError:
             return None
 
@@ -114,7 +117,8 @@ class Run:
     @property
     def inflated(self) -> bool:
         """Whether its timeline comes from a traced pass, which inflates the gap."""
-        return self.gaps is not None and self.gaps.warning is not None
+        predicted = self.trace is not None and "whatif" in self.trace.metadata
+        return self.gaps is not None and self.gaps.warning is not None and not predicted
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -141,6 +145,11 @@ class RunStore:
         self._stamps: dict[Path, Stamp] = {}
         self._counts = (0, 0)
         self.revision = 0
+
+    @cached_property
+    def background(self) -> Background:
+        """Where answers about the runs that take seconds are worked out."""
+        return Background()
 
     def runs(self) -> list[Run]:
         """Every run, in the order of the paths; the first call reads them."""
@@ -274,9 +283,9 @@ def _read(path: Path) -> list[Run]:
 def _run(key: str, name: str, trace: Trace, within: str | None, graph: Path | None) -> Run:
     summary = summarise(trace, name, within=within)
     try:
-        return Run(key, name, summary, trace, find_steps(trace, within=within), graph)
+        return Run(key, name, summary, trace, find_steps(trace, within=within), graph, within=within)
     except TraceError:
-        return Run(key, name, summary, trace, graph_file=graph)
+        return Run(key, name, summary, trace, graph_file=graph, within=within)
 
 
 def _graph_file(path: Path) -> Path | None:

@@ -29,6 +29,16 @@ def microseconds(us: float | None) -> str:
     return "–" if us is None else duration(us * 1e3)
 
 
+def percent(share: float, digits: int = 2) -> str:
+    """A change as a percentage with its sign.
+
+    Example:
+        >>> percent(0.0153), percent(-0.2, 0)
+        ('+1.53 %', '−20 %')
+    """
+    return f"{share * 100:+.{digits}f} %".replace("-", "−")
+
+
 def size(number: int) -> str:
     """A number of bytes in B, KiB, MiB or GiB."""
     value = float(number)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 from urllib.parse import parse_qs, urlencode
 
@@ -62,6 +62,12 @@ class View:
             theme=theme if theme in THEME_NAMES else "auto",
         )
 
+    def led_by(self, key: str) -> View:
+        """The view with this run in front; one that was not chosen takes the place of the first."""
+        runs = self.runs or ()
+        others = [k for k in runs if k != key] if key in runs else runs[1:]
+        return replace(self, runs=(key, *others), range=None)
+
     def data(self) -> dict[str, Any]:
         """The view as JSON, for a dcc.Store."""
         return asdict(self)
@@ -79,6 +85,17 @@ class View:
             range=None if limits is None else span(*limits),
             theme=data["theme"],
         )
+
+
+def with_fields(query: str, fields: Mapping[str, str | int | float | None]) -> str:
+    """A link's query with fields of a page's own; those without a value stay out of it.
+
+    Example:
+        >>> with_fields("?run=a", {"sync": 3, "scale": ""})
+        '?run=a&sync=3'
+    """
+    own = urlencode([(name, value) for name, value in fields.items() if value not in (None, "")])
+    return "?" + "&".join(filter(None, (query.removeprefix("?"), own))) if query or own else ""
 
 
 def span(low: float, high: float) -> tuple[int, int]:

@@ -99,9 +99,10 @@ def whatif(
     """
     from tracer.analysis.causality.paths import Causality
     from tracer.analysis.whatif import edits, prediction
+    from tracer.analysis.whatif.choice import edits_of
     from tracer.formats import write
 
-    common = _edits(**different)
+    common = edits_of(**different)
     chosen = [name.strip() for name in strategies.split(",")] if strategies else []
     if not (common or chosen or concurrent):
         raise UsageError("nothing is different; give --sync, --without-syncs, --graph, ... (see --help)")
@@ -122,28 +123,6 @@ def whatif(
     rows = [_facts(one) for one in found]
     facts = {"schema": "intertoken.whatif/1", **rows[0], "steps": len(steps), "predictions": rows}
     emit(as_json, facts, _show, trace.notes)
-
-
-def _edits(
-    without_syncs: bool, positions: tuple[int, ...], one_graph: bool, early_starts: bool,
-    kernels: list[tuple[str, float]], scale_host: float | None, sync_latency_us: float | None,
-) -> list[Edit]:  # fmt: skip
-    """What the options ask for, besides strategies and streams."""
-    from tracer.analysis.whatif import edits
-
-    found: list[Edit] = [edits.WithoutSyncs()] if without_syncs else []
-    if positions:
-        found.append(edits.WithoutSyncs(positions))
-    if early_starts and not one_graph:
-        raise UsageError("--early-starts is for --graph")
-    if one_graph:
-        found.append(edits.OneGraph(early_starts))
-    found += [edits.ScaleKernels(pattern, factor) for pattern, factor in kernels]
-    if scale_host is not None:
-        found.append(edits.ScaleHost(scale_host))
-    if sync_latency_us is not None:
-        found.append(edits.SyncLatency(sync_latency_us))
-    return found
 
 
 def _check_output(output: Path, predictions: int, force: bool) -> None:

@@ -13,6 +13,13 @@
   window.addEventListener("resize", tell);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", tell);
 })();
+// Enter in a table's cell follows the link in it, which the table would keep from it.
+window.dashAgGridFunctions = window.dashAgGridFunctions || {};
+window.dashAgGridFunctions.followLink = function ({ event }) {
+  const link = event.key === "Enter" && event.target.closest(".ag-cell")?.querySelector("a");
+  if (link && event.type === "keydown") link.click();
+  return Boolean(link);
+};
 window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.intertoken = {
   latest: { view: null },

@@ -24,10 +24,19 @@ def test_by_keyboard_from_page_to_page_with_the_chosen_run_token_and_theme(brows
     browser.get(f"{address}?run=tiny-sccc-branches&token=2&theme=dark")
     until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline")
     order = []
-    for _ in range(5):
+    for _ in range(8):
         ActionChains(browser).send_keys(Keys.TAB).perform()
         order.append(browser.execute_script(FOCUSED))
-    assert order == ["Skip to the content", "page-runs", "page-graph", "copy-link", "theme"]
+    assert order == [
+        "Skip to the content",
+        "page-runs",
+        "page-gap",
+        "page-syncs",
+        "page-what-if",
+        "page-graph",
+        "copy-link",
+        "theme",
+    ]
     current = browser.find_elements(By.CSS_SELECTOR, "nav [aria-current=page]")
     assert [entry.text for entry in current] == ["Runs"]
 

@@ -117,11 +117,12 @@ def _in_step(
     call, counts = rows.iloc[position], found.counts
     begin = int(counts["start"][counts["step"] == step].iloc[0])
     at, process, thread = (int(call[column]) for column in ("start", "process", "thread"))
-    texts = _ranges_around(trace["nvtx"], at, process, thread)
+    texts = ranges_around(trace["nvtx"], at, process, thread)
     return Surplus(str(call["name"]), process, thread, int(call["correlation"]), step, (at - begin) / 1e3, texts)
 
 
-def _ranges_around(nvtx: pd.DataFrame, at: int, process: int, thread: int) -> tuple[str, ...]:
+def ranges_around(nvtx: pd.DataFrame, at: int, process: int, thread: int) -> tuple[str, ...]:
+    """The texts of the ranges of trace["nvtx"] that hold a moment of a thread, the outermost first."""
     mine = (nvtx["process"] == process) & (nvtx["thread"] == thread) & ~nvtx["domain"].isin(DEVICE_DOMAINS)
     around = nvtx[mine & (nvtx["start"] <= at) & (nvtx["end"] > at)]
     return tuple(map(str, around.sort_values(["start", "end"], ascending=[True, False])["text"]))

@@ -101,7 +101,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
         source = next(iter(triggered), "")
         opens = before is None or source == "url" or triggered.get("runs") == "runs.rowData"
         if opens:
-            view = _opened(View.parse(search), store)
+            view = opened(View.parse(search), store)
         else:
             view = View.from_data(before)
             value = _keys(selected) if source == "runs" else values.get(source)
@@ -125,7 +125,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
         )
 
 
-def _opened(view: View, store: RunStore) -> View:
+def opened(view: View, store: RunStore) -> View:
     """A view as a link gives it; without one, the runs alike the first with the longest and the shortest gap."""
     if view.runs is None:
         view = replace(view, runs=tuple(extremes(store.runs())))

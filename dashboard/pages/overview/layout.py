@@ -12,8 +12,8 @@ from dashboard.pages.overview.table import grid
 from dashboard.palette import COLOURS, NAMES
 from dashboard.view import ALIGNMENTS
 
-_LEGEND = ("kernel", "graph", "copy", "memset", "sync", "launch", "host", "api", "other", "nvtx", "gap")
-_MOVES = {
+LEGEND = ("kernel", "graph", "copy", "memset", "sync", "launch", "host", "api", "other", "nvtx", "gap")
+MOVES = {
     "show-gap": ("Gap", "Zoom to the gap"),
     "show-token": ("Token", "Show one token"),
     "show-all": ("Whole run", "Show every token"),
@@ -67,7 +67,7 @@ def _timeline() -> html.Section:
                     html.Div(
                         [
                             html.Button(text, id=key, className="button", title=hint, **named(hint))
-                            for key, (text, hint) in _MOVES.items()
+                            for key, (text, hint) in MOVES.items()
                         ],
                         className="moves",
                         role="group",
@@ -79,7 +79,7 @@ def _timeline() -> html.Section:
             html.Ul(
                 [
                     html.Li([html.Span(style={"background": COLOURS[kind]}, className="swatch"), NAMES[kind]])
-                    for kind in _LEGEND
+                    for kind in LEGEND
                 ],
                 className="legend",
                 **named("Colours"),

@@ -45,3 +45,9 @@ def by_position(calls: pd.DataFrame) -> pd.DataFrame:
     table["on_path_us"] /= 1e3
     table["slack_us"] = (table["slack_us"] / 1e3).astype(object).where(table["slack_us"] < NEVER / 2, None)
     return table
+
+
+def syncs_by_position(calls: pd.DataFrame) -> pd.DataFrame:
+    """The same of syncs alone, by their positions among the syncs of a step, as `SyncReport.inventory` has them."""
+    syncs = calls[calls["letter"] == SYNC]
+    return by_position(syncs.assign(position=syncs.groupby("step").cumcount() + 1))

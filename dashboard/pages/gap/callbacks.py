@@ -1,0 +1,123 @@
+"""Which event feeds what on the gap page: whatever happens becomes a new view (`reduce`), which is drawn (`render`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from dash import Dash, Input, Output, State, ctx, html, no_update
+from dash.exceptions import PreventUpdate
+
+from dashboard.figures.gaps import distribution_figure, height_of, steps_figure
+from dashboard.pages.gap.layout import LONGEST_COLUMNS, MADE_OF_COLUMNS
+from dashboard.pages.gap.tables import figures_of, longest_of, made_of, panels_of
+from dashboard.pages.gap.view import GapView, after
+from dashboard.pages.overview.callbacks import opened
+from dashboard.pages.parts import HIDDEN, SHOWN, run_options, table_height, table_of_lines, with_several
+from dashboard.store import Run, RunStore
+from dashboard.text import plain
+
+_SECTIONS = ("steps-section", "distribution-section", "longest-section", "made-of-section")
+
+
+def register(app: Dash, store: RunStore) -> None:
+    """Attach the page's callbacks to an app that shows the gaps of the runs of `store`."""
+    _reduce(app, store)
+    _render(app, store)
+    _download(app)
+
+
+def _reduce(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("view", "data"),
+        Output("url", "search"),
+        Output("chosen", "options"),
+        Output("chosen", "value"),
+        Output("scale", "value"),
+        Input("url", "search"),
+        Input("chosen", "value"),
+        Input("scale", "value"),
+        Input("theme", "n_clicks"),
+        State("view", "data"),
+        State("screen", "data"),
+    )
+    def reduce(search: str, chosen: Any, scale: str, _: Any, before: Any, screen: Any) -> tuple[Any, ...]:
+        source = str(ctx.triggered_id or "url")
+        if before is None or source == "url":
+            view = GapView.parse(search)
+            view = replace(view, shared=opened(view.shared, store))
+        else:
+            value = {"chosen": chosen or [], "scale": scale}.get(source)
+            view = after(GapView.from_data(before), source, value, (screen or {}).get("scheme", ""))
+        keys = list(view.shared.runs or ())
+        if before is not None and view == GapView.from_data(before) and keys == chosen:
+            raise PreventUpdate
+        link = view.query()
+        return view.data(), no_update if link == (search or "") else link, run_options(store), keys, view.scale
+
+
+def _render(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("nothing", "children"),
+        Output("nothing", "style"),
+        Output("figures", "children"),
+        Output("warnings", "children"),
+        *(Output(key, "style") for key in _SECTIONS),
+        *(Output(key, part) for key in ("steps", "distribution") for part in ("figure", "style")),
+        *(Output(f"{key}-holder", "aria-label") for key in ("steps", "distribution")),
+        *(Output(key, part) for key in ("longest", "made-of") for part in ("columnDefs", "rowData", "style")),
+        Input("screen", "data"),
+        State("view", "data"),
+        prevent_initial_call=True,
+    )
+    def render(screen: dict[str, Any], data: dict[str, Any]) -> tuple[Any, ...]:
+        view, theme = GapView.from_data(data), str(screen["scheme"])
+        chosen = store.chosen(view.shared.runs or ())
+        runs = [run for run in chosen if run.gaps is not None]
+        panels = panels_of(runs)
+        style = {"height": f"{height_of(panels)}px"}
+        longest, parts = longest_of(runs, view.shared.theme), made_of(runs)
+        nothing = nothing_to_show(store.runs(), chosen, runs)
+        return (
+            nothing,
+            SHOWN if nothing else HIDDEN,
+            [table_of_lines([figures_of(run) for run in runs])] if runs else [],
+            _warnings(runs),
+            *(SHOWN if runs else HIDDEN for _ in _SECTIONS),
+            steps_figure(panels, view.scale, theme), style,
+            distribution_figure(panels, view.scale, theme), style,
+            f"Causes of the gap over the run. {_said(runs)}", f"Distribution of the gap. {_said(runs)}",
+            with_several(LONGEST_COLUMNS, longest, "run", "device"), longest, table_height(longest),
+            with_several(MADE_OF_COLUMNS, parts, "run"), parts, table_height(parts),
+        )  # fmt: skip
+
+
+def _download(app: Dash) -> None:
+    @app.callback(Output("made-of", "exportDataAsCsv"), Input("download", "n_clicks"), prevent_initial_call=True)
+    def download(_: Any) -> bool:
+        return True
+
+
+def nothing_to_show(known: Sequence[Run], chosen: Sequence[Run], shown: Sequence[Run]) -> str:
+    """What to do where a run has no gap to show; empty if every chosen one has."""
+    if not known:
+        return "No recordings yet. Start with: intertoken dashboard RUNS_DIR_OR_TRACE ..."
+    if not any(run.steps is not None for run in known):
+        return "None of these recordings has token steps; the table on the page Runs says why."
+    if not chosen:
+        return "Choose one to six runs above."
+    without = [plain(run.name, 60) for run in chosen if run not in shown]
+    return f"No two tokens of {', '.join(without)} follow each other, so there is no gap." if without else ""
+
+
+def _warnings(runs: Sequence[Run]) -> list[html.P]:
+    said: dict[str, list[str]] = {}
+    for run in runs:
+        if run.gaps is not None and run.gaps.warning is not None:
+            said.setdefault(run.gaps.warning, []).append(plain(run.name, 60))
+    return [html.P([html.B(", ".join(names)), f": {text}."], className="hint warns") for text, names in said.items()]
+
+
+def _said(runs: Sequence[Run]) -> str:
+    return "; ".join(f"{line['Run']}: p50 {line['p50']}, p90 {line['p90']}" for line in map(figures_of, runs))

@@ -1,0 +1,138 @@
+"""The tables of the gap page, from the gap reports of its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from dashboard.figures.gaps import GapPanel
+from dashboard.frame import link
+from dashboard.pages.gap.view import ADDRESS
+from dashboard.store import Run
+from dashboard.text import plain
+from dashboard.timeline.scene import range_of
+from dashboard.units import microseconds
+from dashboard.view import View
+from tracer.analysis.causes import CAUSES, PART_NAMES, PARTS
+from tracer.analysis.gaps import GapReport
+
+LONGEST: Final = 12
+"""How many of each run's gaps stand in the table of the longest."""
+
+
+def panels_of(runs: Sequence[Run]) -> list[GapPanel]:
+    """What the figures draw: one panel per run, or where it computes on several devices, per device of it."""
+    panels = []
+    for run in runs:
+        if run.gaps is not None:
+            devices = run.gaps.table["device"].unique()
+            for device in sorted(map(int, devices)):
+                table = run.gaps.table[run.gaps.table["device"] == device]
+                name = plain(run.name, 60) + (f" · GPU {device}" if len(devices) > 1 else "")
+                panels.append(GapPanel(name, _note(run.gaps), table))
+    return panels
+
+
+def _note(report: GapReport) -> str:
+    """What a reader must know of the times."""
+    if report.warning is None:
+        return ""
+    distortion = f", distortion {report.distortion:.2f}" if report.distortion is not None else ""
+    return f"traced ({report.graph_trace} level): inflated{distortion}"
+
+
+def figures_of(run: Run) -> dict[str, str]:
+    """The line of a run in the table of gaps: heading -> what stands there."""
+    report = run.gaps
+    assert report is not None
+    return {
+        "Run": plain(run.name, 90),
+        "Gaps": f"{len(report.table):,}",
+        **{name: microseconds(report.gap_us[key]) for name, key in (("p50", "p50"), ("p90", "p90"), ("Mean", "mean"))},
+        "Recorded": "no profiler" if report.warning is None else f"traced, {report.graph_trace} level",
+        "Distortion": "–" if report.distortion is None else f"{report.distortion:.2f}",
+        "p50 without tracing": _untraced(report),
+    }
+
+
+def _untraced(report: GapReport) -> str:
+    if report.warning is None:
+        return "the same"
+    if report.untraced_gap_us is not None:
+        least = "at least " if report.graph_trace == "node" else ""
+        exact = f"{least}{microseconds(report.untraced_gap_us['p50'])}"
+        return exact if report.estimated is None else f"{exact}; {report.estimated}"
+    return "not known" if report.estimated is None else str(report.estimated)
+
+
+def longest_of(runs: Sequence[Run], theme: str) -> list[dict[str, Any]]:
+    """The longest gaps of every run: run, step, device, gap and median (µs), cause, its share (0..1), part and link."""
+    return [row for run in runs if run.gaps is not None for row in _longest(run, run.gaps, theme)]
+
+
+def _longest(run: Run, report: GapReport, theme: str) -> list[dict[str, Any]]:
+    rows = []
+    for gap in report.table.nlargest(LONGEST, "gap").to_dict("records"):
+        cause = max(CAUSES, key=lambda column: gap[column])
+        part = max(PARTS[cause], key=lambda column: gap[column])
+        rows.append(
+            {
+                "run": plain(run.name, 90),
+                "step": int(gap["step"]),
+                "device": int(gap["device"]),
+                "gap": gap["gap"] / 1e3,
+                "times": gap["gap"] / 1e3 / report.gap_us["p50"] if report.gap_us["p50"] > 0 else None,
+                "cause": CAUSES[cause] if gap["gap"] else "",
+                "share": gap[cause] / gap["gap"] if gap["gap"] else None,
+                "part": PART_NAMES[part] if gap["gap"] else "",
+                "show": f"[token {int(gap['step'])}]({timeline_link(run, int(gap['step']), theme)})",
+            }
+        )
+    return rows
+
+
+def timeline_link(run: Run, step: int, theme: str) -> str:
+    """The overview at a step of the run, zoomed to the gap behind it."""
+    assert run.tokens is not None
+    at = run.tokens.clamp(int(np.searchsorted(run.tokens.step, step)))
+    view = View(runs=(run.key,), token=at, theme=theme)
+    return link("", ADDRESS) + replace(view, range=range_of([run], view, "gap")).query()
+
+
+def made_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """What the gaps consist of: per run the gap, its causes and their parts.
+
+    Columns run, cause, part ("" for the whole cause), and of all gaps, in µs, mean (parts add up to their cause, causes
+    to the gap), median and p90; share is that of the mean gap, 0..1.
+    """
+    return [row for run in runs if run.gaps is not None for row in _made_of(plain(run.name, 90), run.gaps)]
+
+
+def _made_of(name: str, report: GapReport) -> list[dict[str, Any]]:
+    total = report.gap_us["mean"]
+    table = report.table
+    rows = [_row(name, "gap", "", total, total, table["gap"])]
+    for column, cause in CAUSES.items():
+        rows.append(_row(name, cause, "", report.causes_us[cause], total, table[column]))
+        rows += [
+            _row(name, cause, PART_NAMES[part], us, total, table[part])
+            for part, us in report.parts_us[cause].items()
+            if us
+        ]
+    return rows
+
+
+def _row(run: str, cause: str, part: str, mean: float, total: float, ns: pd.Series) -> dict[str, Any]:
+    return {
+        "run": run,
+        "cause": cause,
+        "part": part,
+        "mean": mean,
+        "share": mean / total if total > 0 else None,
+        "median": float(ns.median() / 1e3),
+        "p90": float(ns.quantile(0.9) / 1e3),
+    }

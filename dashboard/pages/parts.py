@@ -1,0 +1,98 @@
+"""What the pages of answers are made of: sections, choices, charts and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import dash_ag_grid as dag
+from dash import dcc, html
+
+from dashboard.frame import named
+from dashboard.store import RunStore
+from dashboard.text import plain
+
+HIDDEN: Final[dict[str, str]] = {"display": "none"}
+SHOWN: Final[dict[str, str]] = {}
+_ROW, _HEAD, _MOST_ROWS = 32, 36, 14  # px, px
+
+
+def section(title: str, bar: Sequence[Any], *content: Any, key: str | None = None) -> html.Section:
+    """A section under its title, which has controls or a hint beside it; with a key, hidden until filled."""
+    own: dict[str, Any] = {} if key is None else {"id": key, "style": HIDDEN}
+    return html.Section([html.Div([html.H2(title), *bar], className="bar"), *content], **own, **named(title))
+
+
+def choice(key: str, label: str, **options: Any) -> html.Label:
+    """A list to choose from."""
+    dropdown = dcc.Dropdown(id=key, options=[], **options)
+    return html.Label([html.Span(label), html.Div(dropdown, className="wide")], className="token grows")
+
+
+def table_of_lines(lines: Sequence[dict[str, str]]) -> html.Table:
+    """A small table whose lines have the same headings, the first of which names the line."""
+    heads = html.Thead(html.Tr([html.Th(name, scope="col") for name in lines[0]]))
+    cells = [[html.Th(t, scope="row") if i == 0 else html.Td(t) for i, t in enumerate(r.values())] for r in lines]
+    return html.Table([heads, html.Tbody([html.Tr(row) for row in cells])], className="figures")
+
+
+def run_options(store: RunStore) -> list[dict[str, str]]:
+    """The runs that have steps, for a list to choose from."""
+    return [{"value": run.key, "label": plain(run.name, 90)} for run in store.runs() if run.steps is not None]
+
+
+def chart(key: str, label: str) -> html.Div:
+    """A figure that is said in words to those who do not see it: the holder's label."""
+    figure = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False},
+                                     "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}}  # fmt: skip
+    config: Any = {"displayModeBar": False, "displaylogo": False, "scrollZoom": False, "showTips": False}
+    graph = dcc.Graph(id=key, figure=figure, config=config, responsive=True, style={"height": "160px"})
+    return html.Div(graph, id=f"{key}-holder", role="img", **named(label))
+
+
+def table_of(key: str, columns: list[dict[str, Any]], **options: Any) -> dag.AgGrid:
+    """A table, empty as yet, whose columns can be sorted and filtered."""
+    return dag.AgGrid(
+        id=key,
+        columnDefs=columns,
+        rowData=[],
+        defaultColDef={"sortable": True, "filter": True, "resizable": True, "suppressHeaderMenuButton": True},
+        dashGridOptions={"rowHeight": _ROW, "headerHeight": _HEAD, "tooltipShowDelay": 300,
+                         "enableCellTextSelection": True},
+        style={"height": "120px"},
+        **options,
+    )  # fmt: skip
+
+
+def with_several(columns: list[dict[str, Any]], rows: Sequence[dict[str, Any]], *fields: str) -> list[dict[str, Any]]:
+    """The columns, of these fields only those that tell rows apart."""
+    same = {field for field in fields if len({row[field] for row in rows}) <= 1}
+    return [column | {"hide": column["field"] in same} for column in columns]
+
+
+def table_height(rows: Sequence[Any]) -> dict[str, str]:
+    """The style of a table as tall as its rows, up to some of them."""
+    return {"height": f"{_HEAD + _ROW * min(max(len(rows), 1), _MOST_ROWS) + 18}px"}
+
+
+def words(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]:
+    """A column of text, which a tooltip repeats whole."""
+    return {"field": field, "headerName": header, "width": width, "headerTooltip": hint or None, "tooltipField": field}
+
+
+def links(field: str, header: str, width: int, hint: str = "") -> dict[str, Any]:
+    """A column of links, written as in Markdown; Enter follows that of the cell."""
+    return {
+        "field": field, "headerName": header, "width": width, "headerTooltip": hint or None, "filter": False,
+        "cellRenderer": "markdown", "sortable": False, "suppressKeyboardEvent": {"function": "followLink(params)"},
+    }  # fmt: skip
+
+
+def number(field: str, header: str, form: str, width: int, hint: str = "") -> dict[str, Any]:
+    """A column of numbers in a form of d3; where there is none, a dash."""
+    value = f"params.data.{field}"
+    return {
+        "field": field, "headerName": header, "width": width, "headerTooltip": hint or None, "type": "rightAligned",
+        "filter": "agNumberColumnFilter",
+        "valueFormatter": {"function": f"{value} == null ? '–' : d3.format('{form}')({value})"},
+    }  # fmt: skip

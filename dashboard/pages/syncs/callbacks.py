@@ -1,0 +1,156 @@
+"""Which event feeds what on the syncs page.
+
+A new view is drawn at once with what is known of its run; while answers are missing the page asks again, and is drawn
+anew when there are more of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from dash import Dash, Input, Output, State, ctx, html, no_update
+from dash.exceptions import PreventUpdate
+
+from dashboard.frame import link
+from dashboard.pages.overview.callbacks import opened
+from dashboard.pages.parts import HIDDEN, SHOWN, run_options, table_height
+from dashboard.pages.syncs.layout import columns_of
+from dashboard.pages.syncs.table import ADDRESS, known, rows_of
+from dashboard.predictions import gain_without
+from dashboard.store import Run, RunStore
+from dashboard.text import plain
+from dashboard.units import duration, percent
+from dashboard.view import View, with_fields
+from tracer.analysis.whatif.prediction import Prediction
+
+
+def register(app: Dash, store: RunStore) -> None:
+    """Attach the page's callbacks to an app that shows the syncs of a run of `store`."""
+    _reduce(app, store)
+    _render(app, store)
+    _download(app)
+
+
+def _reduce(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("view", "data"),
+        Output("url", "search"),
+        Output("run", "options"),
+        Output("run", "value"),
+        Input("url", "search"),
+        Input("run", "value"),
+        Input("theme", "n_clicks"),
+        State("view", "data"),
+        State("screen", "data"),
+    )
+    def reduce(search: str, run: str | None, _: Any, before: Any, screen: Any) -> tuple[Any, ...]:
+        source = str(ctx.triggered_id or "url")
+        if before is None or source == "url":
+            view = replace(opened(View.parse(search), store), range=None, align="end")
+        else:
+            view = after(View.from_data(before), source, run, (screen or {}).get("scheme", ""))
+        lead = next(iter(view.runs or ()), None)
+        if before is not None and view == View.from_data(before) and lead == run:
+            raise PreventUpdate
+        query = view.query()
+        return view.data(), no_update if query == (search or "") else query, run_options(store), lead
+
+
+def after(view: View, source: str, run: str | None, scheme: str) -> View:
+    """The view after another run was chosen, or the theme switched from that `scheme`."""
+    match source, run:
+        case "run", str(key):
+            return view.led_by(key)
+        case "theme", _:
+            return replace(view, theme="light" if scheme == "dark" else "dark")
+    return view
+
+
+def _render(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("syncs", "columnDefs"),
+        Output("syncs", "rowData"),
+        Output("syncs", "style"),
+        Output("inventory-section", "style"),
+        Output("said-of-all", "children"),
+        Output("warning", "children"),
+        Output("nothing", "children"),
+        Output("nothing", "style"),
+        Output("poll", "disabled"),
+        Output("progress", "data"),
+        Input("screen", "data"),
+        Input("poll", "n_intervals"),
+        State("view", "data"),
+        State("progress", "data"),
+        prevent_initial_call=True,
+    )
+    def render(screen: Any, _: Any, data: dict[str, Any], before: Any) -> tuple[Any, ...]:
+        view = View.from_data(data)
+        run = next(iter(store.chosen(view.runs or ())), None)
+        rows = [] if run is None else rows_of(store, run, view.theme)
+        together: Prediction | str | None = ""
+        if run is not None and rows:
+            together = known(gain_without(store, run, None))
+        missing = sum(row["pending"] for row in rows) + (together is None)
+        progress = [view.query(), missing]
+        if ctx.triggered_id == "poll" and progress == before:
+            raise PreventUpdate
+        nothing = nothing_to_show(store, run, rows)
+        return (
+            columns_of(rows),
+            rows,
+            table_height(rows),
+            HIDDEN if nothing else SHOWN,
+            [] if run is None or nothing else in_words(run, rows, together, view.theme),
+            warning_of(run),
+            nothing,
+            SHOWN if nothing else HIDDEN,
+            missing == 0,
+            progress,
+        )
+
+
+def _download(app: Dash) -> None:
+    @app.callback(Output("syncs", "exportDataAsCsv"), Input("download", "n_clicks"), prevent_initial_call=True)
+    def download(_: Any) -> bool:
+        return True
+
+
+def nothing_to_show(store: RunStore, run: Run | None, rows: list[Any]) -> str:
+    """What to do where there is no inventory; empty where there is one."""
+    if not store.runs():
+        return "No recordings yet. Start with: intertoken dashboard RUNS_DIR_OR_TRACE ..."
+    if run is None:
+        return "Choose a run above."
+    if run.syncs is None:
+        return f"{plain(run.name, 90)} says nothing of what its host does: it has no CUDA calls inside the token steps."
+    return "" if rows else f"The steps of {plain(run.name, 90)} have no host sync at all: class {run.syncs.strategy}."
+
+
+def warning_of(run: Run | None) -> str:
+    """What a reader must know of the recorded times."""
+    if run is None or run.gaps is None or run.gaps.warning is None:
+        return ""
+    distortion = f" (distortion {run.gaps.distortion:.2f})" if run.gaps.distortion is not None else ""
+    return f"Times inside calls are as recorded{distortion}: {run.gaps.warning}. Predictions leave the profiler out."
+
+
+def in_words(run: Run, rows: list[dict[str, Any]], together: Prediction | str | None, theme: str) -> list[Any]:
+    """How many syncs a token has, and what it would bring to do without all that nothing needs."""
+    assert run.syncs is not None
+    beside = sum(row["verdict"].startswith("costs nothing") for row in rows)
+    said = f"{run.syncs.syncs_per_token:g} syncs a token (class {run.syncs.strategy}, {plain(run.syncs.signature, 80)})"
+    said += f"; {beside} of them cost nothing. " if beside else ". "
+    if together is None:
+        return [said, "Predicting what it brings to do without each …"]
+    if isinstance(together, str):
+        return [said, plain(together, 300)]
+    speedup = together.speedup
+    target = link("whatif/", ADDRESS) + with_fields(View(runs=(run.key,), theme=theme).query(), {"without": "all"})
+    return [
+        said,
+        html.A("Without all that data flow does not need", href=target),
+        f": {percent(speedup.estimate - 1)} tokens/s [{percent(speedup.low - 1)}, {percent(speedup.high - 1)}], gap "
+        f"{duration(together.base_gap_us['p50'] * 1e3)} → {duration(together.gap_us['p50'] * 1e3)}, predicted.",
+    ]

@@ -1,0 +1,67 @@
+"""Where things stand on the syncs page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dash import dcc, html
+
+from dashboard.pages.parts import choice, links, number, section, table_of, words
+
+_POLL_MS = 700
+
+_PERCENT = "d3.format('+.2%')(params.data.{})"
+_INTERVAL = f"{_PERCENT.format('gain')} + ' [' + {_PERCENT.format('low')} + ', ' + {_PERCENT.format('high')} + ']'"
+_GAIN = {"function": f"params.data.gain == null ? (params.data.pending ? '…' : '–') : {_INTERVAL}"}
+
+COLUMNS: list[dict[str, Any]] = [
+    number("position", "#", "d", 56, "Position among the syncs of a step") | {"filter": False},
+    words("verdict", "Verdict", 390, "What data flow and the critical path say") | {"minWidth": 200},
+    number("gain", "Tokens/s without it", "", 210, "Predicted, with its 95 % interval") | {"valueFormatter": _GAIN},
+    number("gap_us", "Gap, µs", "+,.2f", 84, "By which the median gap would change"),
+    links("try", "Try", 90, "Predicts a run without it"),
+    links("show", "Timeline", 96, "Shows it in one token"),
+    words("name", "Call", 220) | {"minWidth": 180, "flex": 2},
+    words("waits_for", "Waited for", 130, "The activity it usually waited for; empty where the stream was idle"),
+    number("waiting_share", "Waited", ".0%", 80, "Share of the steps in which the device was still busy"),
+    number("median_us", "Median, µs", ",.2f", 104, "Time inside the call, as recorded"),
+    number("max_us", "Longest, µs", ",.1f", 106, "As recorded"),
+    number("on_path_us", "On the path, µs", ",.2f", 126, "Of a step's critical path inside this call (median)"),
+    number("slack_us", "Slack, µs", ",.2f", 92, "By which it could return later and no step end later (median)"),
+    words("path", "NVTX ranges", 200, "Around the call in that token") | {"minWidth": 140, "flex": 1},
+    words("thread", "Thread", 120),
+    number("stream", "Stream", "d", 84),
+    number("steps", "Steps", "d", 76, "That have it"),
+]  # fmt: skip
+
+
+def columns_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The columns, that of NVTX ranges only where there are some."""
+    return [column | {"hide": column["field"] == "path" and not any(row["path"] for row in rows)} for column in COLUMNS]
+
+
+def sections() -> list[Any]:
+    """What stands on the page."""
+    return [
+        dcc.Interval(id="poll", interval=_POLL_MS, disabled=True),
+        dcc.Store(id="progress"),
+        section(
+            "Syncs of a token",
+            [choice("run", "Run", clearable=False)],
+            html.Div("Reading the recording …", id="nothing", className="empty", role="status"),
+            html.P(id="said-of-all", className="answer", role="status"),
+            html.P(id="warning", className="hint warns"),
+        ),
+        section(
+            "Inventory",
+            [
+                html.P("One row per sync of a step. Gains are predicted by replaying the run without it.",
+                       className="hint"),
+                html.Button("Download CSV", id="download", className="button"),
+            ],
+            table_of("syncs", COLUMNS, getRowId="params.data.key",
+                     csvExportParams={"fileName": "intertoken-syncs.csv"}),
+            key="inventory-section",
+        ),
+    ]  # fmt: skip

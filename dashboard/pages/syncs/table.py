@@ -1,0 +1,142 @@
+"""The inventory of a run's syncs, one row per position in a step, filled as the answers come."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+from weakref import ref
+
+import pandas as pd
+
+from dashboard.frame import link
+from dashboard.predictions import gain_without, slack_of
+from dashboard.store import Run, RunStore
+from dashboard.text import plain
+from dashboard.view import View, span, with_fields
+from tracer.analysis.calls import SYNC
+from tracer.analysis.surplus import ranges_around
+from tracer.analysis.whatif.prediction import Prediction
+from tracer.errors import IntertokenError, printable
+
+ADDRESS: Final = "syncs/"
+_PENDING: Final = "…"
+Answer = TypeVar("Answer")
+
+
+def rows_of(store: RunStore, run: Run, theme: str) -> list[dict[str, Any]]:
+    """One row per position, with what is known by now; the rest is asked for.
+
+    Columns key and position, name, stream, thread, path (NVTX ranges around it, of one step), waits_for, steps (that
+    have it), waiting_share (0..1), median_us, max_us, on_path_us, slack_us, gain, low and high (of the tokens/s,
+    share), gap_us (by which the median gap changes), verdict, pending, and show and try (links).
+    """
+    if run.syncs is None:
+        return []
+    slack = known(slack_of(store, run))
+    by_position: dict[Any, Any] = {}
+    if isinstance(slack, pd.DataFrame):
+        by_position = slack.set_index("position").to_dict("index")
+    rows = []
+    for place in inventory_of(store, run):
+        position = place.row["position"]
+        gain = known(gain_without(store, run, (position,)))
+        what_if = View(runs=(run.key,), theme=theme).query()
+        rows.append(
+            place.row
+            | _slack(by_position.get(position))
+            | _gain(gain)
+            | {
+                "verdict": _verdict(slack, by_position.get(position), gain),
+                "pending": slack is None or gain is None,
+                "show": f"[token {place.step}]({timeline_link(run, place, theme)})",
+                "try": f"[what if]({link('whatif/', ADDRESS)}{with_fields(what_if, {'without': position})})",
+            }
+        )
+    return rows
+
+
+def known(answer: Future[Answer]) -> Answer | str | None:
+    """What is known by now: the answer, why there is none, or None for not yet."""
+    if not answer.done() or answer.cancelled():
+        return None
+    problem = answer.exception()
+    if problem is None:
+        return answer.result()
+    return printable(str(problem)) if isinstance(problem, IntertokenError) else f"an error of ours: {problem!r}"
+
+
+def _slack(row: dict[str, Any] | None) -> dict[str, float | None]:
+    return {key: row[key] if row else None for key in ("on_path_us", "slack_us")}
+
+
+def _gain(gain: Prediction | str | None) -> dict[str, float | None]:
+    if not isinstance(gain, Prediction):
+        return dict.fromkeys(("gain", "low", "high", "gap_us"))
+    speedup = gain.speedup
+    return {
+        "gain": speedup.estimate - 1,
+        "low": speedup.low - 1,
+        "high": speedup.high - 1,
+        "gap_us": gain.gap_us["p50"] - gain.base_gap_us["p50"],
+    }
+
+
+def _verdict(slack: pd.DataFrame | str | None, row: dict[str, Any] | None, gain: Prediction | str | None) -> str:
+    """What can be said of a sync in a few words."""
+    if isinstance(gain, str):
+        return plain(gain, 300)
+    if row and row["verdict"]:
+        return str(row["verdict"])
+    if gain is None or slack is None:
+        return _PENDING
+    return "not needed: it can go" if gain.speedup.low > 1 else "not needed, though its gain may be none"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A row of the inventory without answers, and where one step has that sync: its number, start and end (ns)."""
+
+    row: dict[str, Any]
+    step: int
+    start: int
+    end: int
+
+
+def inventory_of(store: RunStore, run: Run) -> list[Place]:
+    """The rows of `SyncReport.inventory`, each with thread and NVTX path of the middle step that has it."""
+    return store.background.now((ref(run), "inventory"), lambda: _inventory(run), len)
+
+
+def _inventory(run: Run) -> list[Place]:
+    if run.syncs is None or run.trace is None:
+        return []
+    calls = run.syncs.calls[run.syncs.calls["letter"] == SYNC]
+    by_position = calls.groupby(calls.groupby("step").cumcount() + 1)
+    threads = run.trace["threads"]
+    places = []
+    for row in run.syncs.inventory().to_dict("records"):
+        mine = by_position.get_group(row["position"])
+        call = mine.iloc[len(mine) // 2]
+        process, thread, start = (int(call[c]) for c in ("process", "thread", "start"))
+        names = threads.loc[(threads["process"] == process) & (threads["thread"] == thread), "name"]
+        name = plain(str(names.iloc[0]), 60) if len(names) else ""
+        found = {
+            **{key: row[key] for key in ("position", "steps", "stream", "median_us", "max_us", "waiting_share")},
+            **{key: plain(str(row[key]), 200) for key in ("name", "waits_for")},
+            "key": str(row["position"]),
+            "thread": f"{name} {thread}".strip(),
+            "path": plain(" › ".join(ranges_around(run.trace["nvtx"], start, process, thread)), 300),
+        }
+        places.append(Place(found, int(call["step"]), start, int(call["end"])))
+    return places
+
+
+def timeline_link(run: Run, place: Place, theme: str) -> str:
+    """The overview at a sync of a step, zoomed to it."""
+    assert run.tokens is not None
+    token = run.tokens.clamp(int(run.tokens.step.searchsorted(place.step)))
+    start, end = (time - run.tokens.anchor(token, "end") for time in (place.start, place.end))
+    margin = max(2 * (end - start), 5_000)
+    view = View(runs=(run.key,), token=token, range=span(start - margin, end + margin), theme=theme)
+    return link("", ADDRESS) + view.query()

@@ -1,0 +1,195 @@
+"""Which event feeds what on the what-if page.
+
+Whatever happens becomes a new view (`reduce`), which is drawn (`render`): at once the recorded run, and when the
+prediction is there, for which the page asks again and again, this beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from dash import Dash, Input, Output, State, ctx, no_update
+from dash.exceptions import PreventUpdate
+
+from dashboard.pages.overview.callbacks import opened
+from dashboard.pages.overview.events import Event
+from dashboard.pages.overview.events import after as moved
+from dashboard.pages.overview.layout import MOVES
+from dashboard.pages.parts import HIDDEN, SHOWN, run_options, table_of_lines
+from dashboard.pages.syncs.table import inventory_of, known
+from dashboard.pages.whatif.edits import edits_for, kernel_names
+from dashboard.pages.whatif.figures import lines_of, notes_of
+from dashboard.pages.whatif.view import ALL, FIELDS, NUMBERS, WhatIfView, of_run, with_value
+from dashboard.predictions import WhatIf, what_if
+from dashboard.store import Run, RunStore
+from dashboard.text import plain
+from dashboard.timeline.scene import timeline, token_of
+
+_BUTTONS = ("token-back", "token-on", *MOVES, "theme")
+
+
+def register(app: Dash, store: RunStore) -> None:
+    """Attach the page's callbacks to an app that makes predictions for the runs of `store`."""
+    _reduce(app, store)
+    _render(app, store)
+
+
+def _reduce(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("view", "data"),
+        Output("url", "search"),
+        Output("run", "options"),
+        Output("run", "value"),
+        Output("without", "options"),
+        Output("kernels", "options"),
+        Output("streams-field", "style"),
+        *(Output(field, "value") for field in FIELDS),
+        Input("url", "search"),
+        Input("run", "value"),
+        *(Input(field, "value") for field in FIELDS),
+        Input("timeline", "relayoutData"),
+        Input("reset", "n_clicks"),
+        *(Input(button, "n_clicks") for button in _BUTTONS),
+        State("view", "data"),
+        State("screen", "data"),
+    )
+    def reduce(search: str, key: str | None, *rest: Any) -> tuple[Any, ...]:
+        values = dict(zip((*FIELDS, "timeline"), rest, strict=False)) | {"run": key}
+        before, screen = rest[-2:]
+        source = str(ctx.triggered_id or "url")
+        if before is None or source == "url":
+            view = WhatIfView.parse(search)
+            view = replace(view, shared=opened(view.shared, store))
+        else:
+            view = WhatIfView.from_data(before)
+            runs = _drawn(store, view)
+            view = after(view, source, values.get(source), runs, (screen or {}).get("scheme", ""))
+        is_refused = source in NUMBERS and bool(values[source])  # no number, or one too large: the field is reset
+        if before is not None and view == WhatIfView.from_data(before) and not is_refused:
+            raise PreventUpdate
+        run = run_of(store, view)
+        link = view.query()
+        return (
+            view.data(),
+            no_update if link == (search or "") else link,
+            run_options(store),
+            None if run is None else run.key,
+            _sync_options(store, run),
+            [] if run is None else [{"value": n, "label": plain(n, 90)} for n in kernel_names(store, run)],
+            HIDDEN if run is None or run.graph_file is None else SHOWN,
+            *(_value(getattr(view, field), field) for field in FIELDS),
+        )
+
+
+def _value(value: Any, field: str) -> Any:
+    """What the component of a field shows."""
+    if isinstance(value, tuple):
+        return list(value)
+    if field in NUMBERS:
+        return "" if value is None else f"{value:g}"
+    return value or None
+
+
+def after(view: WhatIfView, source: str, value: Any, runs: Sequence[Run], scheme: str) -> WhatIfView:
+    """The view after something that the reader did.
+
+    Args:
+        view: as it was.
+        source: the component.
+        value: its new value.
+        runs: those that are drawn.
+        scheme: "light" or "dark", what the page looks like now.
+    """
+    if source in FIELDS:
+        return with_value(view, source, value)
+    if source == "run":
+        return of_run(view, value) if value else view
+    if source == "reset":
+        return WhatIfView(view.shared)
+    return replace(view, shared=moved(view.shared, Event(source, value), runs, scheme))
+
+
+def run_of(store: RunStore, view: WhatIfView) -> Run | None:
+    """The run of a view."""
+    return next(iter(store.chosen(view.shared.runs or ())), None)
+
+
+def answer_of(store: RunStore, view: WhatIfView) -> WhatIf | str | None:
+    """The prediction, why there is none ("" where nothing is different), or None for not yet."""
+    run = run_of(store, view)
+    if run is None or not view.is_different:
+        return ""
+    return known(what_if(store, run, view.asked, lambda: edits_for(store, run, view)))
+
+
+def _drawn(store: RunStore, view: WhatIfView) -> list[Run]:
+    """The runs whose timelines are shown."""
+    answer, run = answer_of(store, view), run_of(store, view)
+    if isinstance(answer, WhatIf):
+        return [one for one in answer.runs if one.tokens is not None]
+    return [] if run is None else [run]
+
+
+def _sync_options(store: RunStore, run: Run | None) -> list[dict[str, str]]:
+    if run is None:
+        return []
+    every = {"value": ALL, "label": "all that data flow does not need"}
+    rows = [place.row for place in inventory_of(store, run)]
+    said = [f"{r['position']}: {r['name']}" + (f", waits for {r['waits_for']}" if r["waits_for"] else "") for r in rows]
+    return [every, *({"value": row["key"], "label": text} for row, text in zip(rows, said, strict=True))]
+
+
+def _render(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("nothing", "children"),
+        Output("nothing", "style"),
+        Output("problem", "children"),
+        Output("figures", "children"),
+        Output("notes", "children"),
+        Output("timeline", "figure"),
+        Output("timeline", "style"),
+        Output("timeline-section", "style"),
+        Output("token-label", "children"),
+        Output("poll", "disabled"),
+        Output("progress", "data"),
+        Input("screen", "data"),
+        Input("poll", "n_intervals"),
+        State("view", "data"),
+        State("progress", "data"),
+        prevent_initial_call=True,
+    )
+    def render(screen: dict[str, Any], _: Any, data: dict[str, Any], before: Any) -> tuple[Any, ...]:
+        view, theme = WhatIfView.from_data(data), str(screen["scheme"])
+        answer = answer_of(store, view)
+        progress = [view.query(), answer is None]
+        if ctx.triggered_id == "poll" and progress == before:
+            raise PreventUpdate
+        runs = _drawn(store, view)
+        figure, tall = timeline(runs, view.shared, theme, int(screen["width"]))
+        nothing = nothing_to_show(store.runs(), run_of(store, view), answer)
+        return (
+            nothing,
+            SHOWN if nothing else HIDDEN,
+            plain(answer, 600) if isinstance(answer, str) else "",
+            [table_of_lines(lines_of(answer.found))] if isinstance(answer, WhatIf) else [],
+            notes_of(answer) if isinstance(answer, WhatIf) else [],
+            figure,
+            {"height": f"{tall}px"},
+            SHOWN if runs else HIDDEN,
+            f"token {token_of(runs, view.shared)}",
+            answer is not None,
+            progress,
+        )
+
+
+def nothing_to_show(known_runs: Sequence[Run], run: Run | None, answer: WhatIf | str | None) -> str:
+    """What to do where there is no prediction; empty where there is one, or a reason."""
+    if not known_runs:
+        return "No recordings yet. Start with: intertoken dashboard RUNS_DIR_OR_TRACE ..."
+    if run is None:
+        return "Choose a run above."
+    if answer is None:
+        return "Replaying the run …"
+    return "Choose above what would be different, such as another strategy." if answer == "" else ""

@@ -1,0 +1,97 @@
+"""Where things stand on the what-if page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import dcc, html
+
+from dashboard.frame import named
+from dashboard.pages.overview.layout import LEGEND, MOVES
+from dashboard.pages.parts import chart, choice, section
+from dashboard.pages.whatif.view import GRAPHS, NUMBERS, STRATEGIES
+from dashboard.palette import COLOURS, NAMES
+
+_POLL_MS = 500
+
+
+def sections() -> list[Any]:
+    """What stands on the page."""
+    return [
+        dcc.Interval(id="poll", interval=_POLL_MS, disabled=True),
+        dcc.Store(id="progress"),
+        section(
+            "What if",
+            [choice("run", "Run", clearable=False), html.Button("Nothing different", id="reset", className="button")],
+            html.Div(
+                [
+                    _list("sync", "Strategy", [(name, name) for name in STRATEGIES], "as recorded"),
+                    _list("without", "Without syncs", [], "with all", multi=True),
+                    _list("graph", "Kernel launches", list(GRAPHS.items()), "as recorded"),
+                    _list("kernels", "Kernels", [], "all kernels", multi=True),
+                    _number("times", "These kernels take × as long"),
+                    _number("host", "Host code takes × as long"),
+                    _number("latency", "Every sync returns later by µs"),
+                    _number("streams", "Streams at most"),
+                ],
+                className="fields",
+                role="group",
+                **named("What would be different"),
+            ),
+        ),
+        section(
+            "Predicted",
+            [],
+            html.P("Reading the recording …", id="nothing", className="empty", role="status"),
+            html.P(id="problem", className="problem", role="alert"),
+            html.Div(id="figures", className="scrolls", tabIndex=0, role="region", **named("Predicted figures")),
+            html.Ul(id="notes", className="notes"),
+        ),
+        section(
+            "Timelines",
+            [_token(), _moves()],
+            html.Ul(
+                [html.Li([html.Span(style={"background": COLOURS[k]}, className="swatch"), NAMES[k]]) for k in LEGEND],
+                className="legend",
+                **named("Colours"),
+            ),
+            chart("timeline", "Timelines of the recorded and the predicted run"),
+            key="timeline-section",
+        ),
+    ]
+
+
+def _list(key: str, label: str, options: list[tuple[str, str]], none: str, multi: bool = False) -> html.Label:
+    chosen = [{"value": value, "label": text} for value, text in options]
+    return html.Label([html.Span(label), dcc.Dropdown(id=key, options=chosen, placeholder=none, multi=multi)])
+
+
+def _number(key: str, label: str) -> html.Label:
+    low, high = NUMBERS[key]
+    field = dcc.Input(id=key, type="text", debounce=True, placeholder="as recorded", maxLength=20)
+    return html.Label([html.Span(label), field], id=f"{key}-field", title=f"{low:,g} to {high:,g}")
+
+
+def _token() -> html.Div:
+    return html.Div(
+        [
+            html.Button("‹", id="token-back", className="button", title="Token before", **named("Token before")),
+            html.Span(id="token-label"),
+            html.Button("›", id="token-on", className="button", title="Next token", **named("Next token")),
+        ],
+        className="token",
+        role="group",
+        **named("Which token is shown"),
+    )
+
+
+def _moves() -> html.Div:
+    return html.Div(
+        [
+            html.Button(text, id=key, className="button", title=hint, **named(hint))
+            for key, (text, hint) in MOVES.items()
+        ],
+        className="moves",
+        role="group",
+        **named("What the time axis shows"),
+    )

@@ -1,0 +1,140 @@
+"""What the what-if page shows, as a value: what all pages share, and what would be different."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from dashboard.view import View, last_of, query_of
+from tracer.analysis.whatif.strategies import LADDER
+
+ADDRESS: Final = "whatif/"
+ALL: Final = "all"
+STRATEGIES: Final = LADDER[1:]
+GRAPHS: Final = {"plain": "as one CUDA graph", "early": "as one CUDA graph, early starts"}
+"""How kernels launched one by one could be launched instead -> in words."""
+NUMBERS: Final = {"times": (0.0, 1e6), "host": (0.0, 1e6), "latency": (-1e6, 1e6), "streams": (2, 64)}
+"""Field -> its least and its greatest value."""
+_MOST_NAMES = 20
+
+
+@dataclass(frozen=True)
+class WhatIfView:
+    """What is shown.
+
+    Attributes:
+        shared: the runs, of which the first is meant; token, alignment and range of its timeline; the theme.
+        sync: another strategy, "" for the recorded one.
+        without: the positions of syncs that are not made, or `ALL` alone for all that nothing needs.
+        graph: a key of `GRAPHS`, "" for launches as recorded.
+        kernels: the names of the kernels that take `times` as long; none for all.
+        times, host: factors of their time, of these kernels and of host code; None for 1.
+        latency: by how many µs every sync returns later.
+        streams: at most so many for independent kernels.
+    """
+
+    shared: View
+    sync: str = ""
+    without: tuple[str, ...] = ()
+    graph: str = ""
+    kernels: tuple[str, ...] = ()
+    times: float | None = None
+    host: float | None = None
+    latency: float | None = None
+    streams: float | None = None
+
+    @property
+    def asked(self) -> tuple[Any, ...]:
+        """What is different, for comparing."""
+        return tuple(getattr(self, field) for field in FIELDS)
+
+    @property
+    def is_different(self) -> bool:
+        """Whether anything is."""
+        return replace(self, kernels=()).asked != WhatIfView(self.shared).asked or bool(self.kernels)
+
+    def query(self) -> str:
+        """The view as the query of a link; what is as by default stays out of it."""
+        pairs: list[tuple[str, str]] = []
+        for field in FIELDS:
+            value = getattr(self, field)
+            if isinstance(value, tuple):
+                pairs += [(field, each) for each in value]
+            elif value not in (None, ""):
+                pairs.append((field, value if isinstance(value, str) else f"{value:g}"))
+        base = self.shared.query().removeprefix("?")
+        return "?" + "&".join(filter(None, (base, urlencode(pairs)))) if base or pairs else ""
+
+    @classmethod
+    def parse(cls, search: str | None) -> WhatIfView:
+        """The view that a link describes; what is missing or senseless in it takes its default."""
+        query = query_of(search)
+        sync, graph = last_of(query, "sync"), last_of(query, "graph")
+        return cls(
+            shared=View.parse(search),
+            sync=sync if sync in STRATEGIES else "",
+            without=without_of(query.get("without", [])),
+            graph=graph if graph in GRAPHS else "",
+            kernels=names_of(query.get("kernels", [])),
+            **{field: number_of(field, last_of(query, field)) for field in NUMBERS},
+        )
+
+    def data(self) -> dict[str, Any]:
+        """The view as JSON, for a dcc.Store."""
+        return self.shared.data() | {field: value for field, value in asdict(self).items() if field != "shared"}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> WhatIfView:
+        """The view that `data` returned."""
+        own: dict[str, Any] = {field: data[field] for field in FIELDS}
+        return cls(View.from_data(data), **own | {field: tuple(own[field]) for field in ("without", "kernels")})
+
+
+FIELDS: Final = tuple(field.name for field in fields(WhatIfView) if field.name != "shared")
+"""What can be different, in the order of the page; also the components and the fields of a link."""
+
+
+def with_value(view: WhatIfView, field: str, value: Any) -> WhatIfView:
+    """The view after the reader gave a field of `FIELDS` a value."""
+    if field in NUMBERS:
+        value = number_of(field, value)
+    elif field == "without":
+        value = without_of(value or [])
+    elif field == "kernels":
+        value = names_of(value or [])
+    elif value not in (STRATEGIES if field == "sync" else GRAPHS):
+        value = ""
+    return replace(view, **{field: value})
+
+
+def of_run(view: WhatIfView, key: str) -> WhatIfView:
+    """The same for another run, without what only the one before has: positions of syncs and names of kernels."""
+    kept = () if view.without != (ALL,) else view.without
+    return replace(view, shared=replace(view.shared.led_by(key), token=None), without=kept, kernels=())
+
+
+def number_of(field: str, value: Any) -> float | None:
+    """A number of a field within its bounds; None where it is none."""
+    low, high = NUMBERS[field]
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    if not math.isfinite(number) or not low <= number <= high:
+        return None
+    return float(int(number)) if field == "streams" else number
+
+
+def without_of(values: list[str]) -> tuple[str, ...]:
+    """Positions in order, or `ALL`, which whoever chose it last means alone."""
+    found = [value for value in dict.fromkeys(values) if value == ALL or (value.isdecimal() and len(value) <= 6)]
+    if found and found[-1] == ALL:
+        return (ALL,)
+    return tuple(sorted((v for v in found if v != ALL and int(v) > 0), key=int))
+
+
+def names_of(values: list[str]) -> tuple[str, ...]:
+    """Names of kernels, some of them at most."""
+    return tuple(name for name in dict.fromkeys(values) if name)[:_MOST_NAMES]

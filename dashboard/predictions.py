@@ -1,0 +1,98 @@
+"""What the pages syncs and what-if ask about a run: slack, predicted gains, another timeline. All of it takes seconds.
+
+Questions refer to runs weakly, so that one whose recording is gone is not kept for its answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Final
+from weakref import ref
+
+import pandas as pd
+
+from dashboard.store import Run, RunStore
+from tracer.analysis.causality.paths import Causality, StepEnds, call_slack, critical_path
+from tracer.analysis.causality.positions import syncs_by_position
+from tracer.analysis.summary import summarise
+from tracer.analysis.tokens import Steps, find_steps
+from tracer.analysis.whatif.edits import Edit, WithoutSyncs
+from tracer.analysis.whatif.prediction import Prediction, predict
+from tracer.errors import EmptyTraceError, TraceError
+from tracer.trace import Trace
+
+_SYNCS: Final = "syncs"
+_WHAT_IF: Final = "what-if"
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A prediction, and the runs to draw: the recorded one (without its profiler, if it had one) and the predicted."""
+
+    found: Prediction
+    runs: tuple[Run, ...]
+
+
+def slack_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
+    """The syncs of a run, see `positions.syncs_by_position`; fails with TraceError where there is no path."""
+
+    def work() -> pd.DataFrame:
+        causality, steps = _causality(store, run), _recorded(run)[1]
+        ends = StepEnds.of(causality, steps)
+        return syncs_by_position(call_slack(causality, ends, critical_path(causality, ends), steps))
+
+    return store.background.ask(_SYNCS, (ref(run), "slack"), work)
+
+
+def gain_without(store: RunStore, run: Run, positions: tuple[int, ...] | None) -> Future[Prediction]:
+    """What a run would be without the syncs at these positions, None for all that nothing needs; it has no trace.
+
+    Fails with UnsafePlanError where data flow needs one, or TraceError where nothing can be predicted.
+    """
+
+    def work() -> Prediction:
+        found = _predicted(store, run, [WithoutSyncs(positions)])
+        return replace(found, trace=Trace({}))
+
+    return store.background.ask(_SYNCS, (ref(run), "without", positions), work)
+
+
+def what_if(store: RunStore, run: Run, question: Hashable, edits: Callable[[], Sequence[Edit]]) -> Future[WhatIf]:
+    """What a run would be with edits; fails with what making them, or the prediction, raises."""
+
+    def work() -> WhatIf:
+        found = _predicted(store, run, edits())
+        base = run
+        if run.inflated:
+            name = f"{run.name} · without its profiler"
+            base = _run(run, name, _predicted(store, run, []).trace)
+        return WhatIf(found, (base, _run(run, f"{run.name} · {found.label}", found.trace)))
+
+    return store.background.ask(_WHAT_IF, (ref(run), question), work, lambda answer: 2 * len(answer.found.trace))
+
+
+def _recorded(run: Run) -> tuple[Trace, Steps]:
+    if run.trace is None or run.steps is None:
+        raise EmptyTraceError(f"{run.name} has no token steps")
+    return run.trace, run.steps
+
+
+def _causality(store: RunStore, run: Run) -> Causality:
+    """What waits for what in a run."""
+    trace = _recorded(run)[0]
+    return store.background.now((ref(run), "causality"), lambda: Causality.of(trace), lambda _: 2 * len(trace))
+
+
+def _predicted(store: RunStore, run: Run, edits: Sequence[Edit]) -> Prediction:
+    return predict(_causality(store, run), _recorded(run)[1], edits, None, run.within)
+
+
+def _run(run: Run, name: str, trace: Trace) -> Run:
+    """A predicted trace as a run that a timeline can show; without steps where none are to be seen in it."""
+    try:
+        steps = find_steps(trace, within=run.within)
+    except TraceError:
+        steps = None
+    return Run(run.key, name, summarise(trace, name, run.within), trace, steps, within=run.within)

@@ -1,0 +1,171 @@
+"""Gap, syncs and what-if in a real Chromium, on recordings, by keyboard."""
+
+import shutil
+
+import pytest
+from selenium.webdriver import Keys
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from tests.dashboard.conftest import faults, served
+from tests.dashboard.traces import decode
+from tests.recordings import LLAMA, SAMPLES
+from tracer import formats
+
+pytestmark = pytest.mark.browser
+
+HOSTILE = '<img src=x onerror="window.hacked=1">'
+TRACED, OURS = LLAMA["sccc", "graph"].name, "llama-1.1b-sccc-sequential-cuda"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("runs")
+    for name in (TRACED, LLAMA["saaas", "graph"].name, OURS):
+        shutil.copytree(SAMPLES / name, runs / name, ignore=shutil.ignore_patterns("node"))
+    formats.write(decode(tokens=8, kernel=HOSTILE), runs / HOSTILE.replace("/", ""))
+    with served(runs) as address:
+        yield address
+
+
+class Page:
+    """What a reader does with a page."""
+
+    def __init__(self, browser):
+        self.browser = browser
+
+    def until(self, condition, what, seconds=60):
+        return WebDriverWait(self.browser, seconds, 0.2).until(lambda _: condition(), what)
+
+    def open(self, address):
+        self.browser.get("about:blank")
+        self.browser.get(address)
+
+    def text(self, key):
+        return self.browser.execute_script("return (document.getElementById(arguments[0]) || {}).innerText || ''", key)
+
+    def says(self, key, words):
+        self.until(lambda: words in self.text(key), f"{words!r} in {key}")
+
+    def press(self, key, *keys):
+        found = self.until(lambda: self.browser.find_elements(By.ID, key), key)[0]
+        self.browser.execute_script("arguments[0].focus()", found)
+        found.send_keys(*keys)
+
+    def follow(self, link):
+        """Press Enter in the table's cell that has this link, as one who came there by arrow keys."""
+        self.until(lambda: self.browser.find_elements(By.CSS_SELECTOR, link), link)
+        cell = "const cell = document.querySelector(arguments[0]).closest('.ag-cell'); cell.focus(); return cell"
+        self.browser.execute_script(cell, link).send_keys(Keys.ENTER)
+
+    def drawn(self, key):
+        """Names of the traces of a figure."""
+        names = "const gd = document.querySelector(arguments[0]); return gd && gd.data ? gd.data.map(t => t.name) : []"
+        return self.browser.execute_script(names, f"#{key} .js-plotly-plot")
+
+    def linked(self, words):
+        self.until(lambda: words in self.browser.current_url, f"{words} in the link")
+
+
+@pytest.fixture
+def page(browser):
+    faults(browser)
+    yield Page(browser)
+    assert faults(browser) == []
+    assert browser.execute_script("return window.hacked") is None
+
+
+def test_the_gap_its_longest_and_their_place_in_the_timeline(page, address):
+    page.open(f"{address}gap/?run={TRACED}&run={OURS}&theme=light")
+    page.says("figures", "78.1 µs")
+    page.says("figures", "1.05")
+    page.until(lambda: {"sync", "launch", "host"} <= set(page.drawn("steps")), "causes")
+    page.until(lambda: page.drawn("distribution"), "a distribution")
+    page.says("made-of", "inside a launch call")
+    page.browser.find_element(By.CSS_SELECTOR, '#scale input[value="all"]').send_keys(Keys.SPACE)
+    page.linked("scale=all")
+    page.press("theme", Keys.ENTER)
+    page.linked("theme=dark")
+    page.follow("#longest a[href*='token=44']")
+    page.linked("token=44")
+    page.until(lambda: page.browser.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "the timeline")
+
+
+def test_choosing_runs_for_the_gap_by_keyboard(page, address):
+    page.open(f"{address}gap/?run=")
+    page.says("nothing", "Choose one to six runs")
+    page.press("chosen", Keys.ENTER)
+    page.until(lambda: page.browser.find_elements(By.CSS_SELECTOR, ".dash-dropdown-content"), "the list")
+    page.browser.switch_to.active_element.send_keys("saaas")
+    page.browser.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
+    page.browser.switch_to.active_element.send_keys(Keys.SPACE)
+    page.linked("run=llama1b-saaas-graph")
+    page.says("figures", "58.6 µs")
+
+
+def test_the_syncs_fill_with_predictions_and_lead_to_a_what_if(page, address):
+    page.open(f"{address}syncs/?run={TRACED}")
+    page.says("syncs", "cudaStreamSynchronize")
+    page.says("said-of-all", "14 syncs a token (class sccc")
+    page.says("said-of-all", "tokens/s [")
+    page.says("syncs", "sync 13 cannot go")
+    page.says("syncs", "not needed")
+    page.until(lambda: "…" not in page.text("syncs"), "all answers")
+    page.follow("#syncs a[href*='without=1']")
+    page.linked("whatif/")
+    page.says("figures", "without sync 1")
+
+
+def test_a_what_if_by_keyboard_and_by_its_link(page, address):
+    page.open(f"{address}whatif/?run={TRACED}&theme=light")
+    page.says("nothing", "Choose above what would be different")
+    page.press("sync", Keys.ENTER)
+    page.until(lambda: page.browser.find_elements(By.CSS_SELECTOR, ".dash-dropdown-content"), "the list")
+    page.browser.switch_to.active_element.send_keys("aaag")
+    page.browser.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
+    page.browser.switch_to.active_element.send_keys(Keys.SPACE)
+    page.linked("sync=aaag")
+    page.says("figures", "51.9 µs")
+    page.until(lambda: "aaag" in page.text("timeline"), "the predicted timeline")
+    page.press("host", "0.5", Keys.ENTER)
+    page.linked("host=0.5")
+    page.says("figures", "host code × 0.5")
+    page.press("show-gap", Keys.ENTER)
+    page.linked("range=")
+    link, figures = page.browser.current_url, page.text("figures")
+    page.open(link)
+    page.until(lambda: page.text("figures") == figures, "the same figures")
+    page.press("latency", "much", Keys.ENTER)
+    page.until(lambda: page.browser.find_element(By.ID, "latency").get_attribute("value") == "", "no number, no field")
+    page.press("reset", Keys.ENTER)
+    page.until(lambda: "sync=" not in page.browser.current_url, "nothing different")
+
+
+def test_a_refusal_stands_where_the_figures_would(page, address):
+    page.open(f"{address}whatif/?run={TRACED}&without=13")
+    page.says("problem", "sync 13 cannot go: the host reads what the copy before it brought")
+    assert page.browser.find_element(By.ID, "problem").get_attribute("role") == "alert"
+
+
+@pytest.mark.parametrize("place", ["gap/", "syncs/", "whatif/"])
+@pytest.mark.parametrize("query", ["?run=%3Cimg+src%3Dx+onerror%3D%22window.hacked%3D1%22%3E&host=0.5", "?run=gone"])
+def test_hostile_names_and_unknown_runs(page, address, place, query):
+    page.open(f"{address}{place}{query}")
+    if "gone" in query:
+        page.says("nothing", "Choose")
+    else:
+        page.until(lambda: "<img" in page.text("figures") + page.text("run") + page.text("timeline"), "its name")
+
+
+@pytest.mark.parametrize("place", ["gap/", "syncs/", "whatif/"])
+def test_a_phone_has_no_need_to_scroll_sideways(page, address, place):
+    page.browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": True}
+    )
+    try:
+        page.open(f"{address}{place}?run={TRACED}&host=0.5")
+        page.says("figures" if place != "syncs/" else "said-of-all", "µs")
+        wide = "return document.documentElement.scrollWidth"
+        assert page.browser.execute_script(wide) <= 390
+    finally:
+        page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -1,0 +1,218 @@
+"""The syncs page: its inventory against the commands, and what is worked out in the background."""
+
+import json
+import threading
+import time
+from concurrent.futures import wait
+
+import pytest
+from click.testing import CliRunner
+
+from dashboard.app import create_app
+from dashboard.background import Background
+from dashboard.pages.syncs.callbacks import after, in_words, nothing_to_show, warning_of
+from dashboard.pages.syncs.table import rows_of
+from dashboard.predictions import gain_without, slack_of
+from dashboard.store import RunStore
+from dashboard.view import View
+from tests.dashboard.traces import decode
+from tests.recordings import LLAMA, SAMPLES
+from tracer import formats
+from tracer.analysis.causality.positions import BESIDE_SYNC
+from tracer.cli import main
+
+TRACED = LLAMA["sccc", "graph"]
+
+
+def command(*arguments):
+    return json.loads(CliRunner().invoke(main, [*map(str, arguments), "--json"]).stdout)
+
+
+def complete(store, run):
+    """The rows once every answer is there."""
+    for row in rows_of(store, run, "light"):
+        wait([slack_of(store, run), gain_without(store, run, (row["position"],)), gain_without(store, run, None)], 60)
+    return rows_of(store, run, "light")
+
+
+@pytest.fixture(scope="module")
+def store():
+    return RunStore([TRACED, SAMPLES / "sync-beside"])
+
+
+@pytest.fixture(scope="module")
+def rows(store):
+    return complete(store, store.runs()[0])
+
+
+def test_the_inventory_is_that_of_the_commands(rows):
+    syncs = command("syncs", TRACED)["inventory"]
+    assert [row["position"] for row in rows] == [row["position"] for row in syncs]
+    for key in ("name", "steps", "waits_for", "stream"):
+        assert [row[key] for row in rows] == [row[key] for row in syncs]
+    for key in ("median_us", "max_us", "waiting_share"):
+        assert [row[key] for row in rows] == pytest.approx([row[key] for row in syncs])
+    path = {call["sync"]: call for call in command("path", TRACED)["calls"] if call["sync"] > 0}
+    for key in ("on_path_us", "slack_us"):
+        assert [row[key] for row in rows] == pytest.approx([path[row["position"]][key] for row in rows])
+    assert not any(row["pending"] for row in rows)
+
+
+@pytest.mark.parametrize("position", [1, 14])
+def test_a_predicted_gain_is_that_of_the_command(rows, position):
+    facts = command("whatif", TRACED, "--without-sync", position)
+    row = rows[position - 1]
+    found = {"estimate": row["gain"] + 1, "low": row["low"] + 1, "high": row["high"] + 1}
+    assert found == pytest.approx(facts["speedup"])
+    assert row["gap_us"] == pytest.approx(facts["gap_us"]["p50"] - facts["recorded"]["gap_us"]["p50"])
+
+
+def test_a_needed_sync_says_why_and_has_no_gain(rows):
+    assert rows[12]["verdict"] == "sync 13 cannot go: the host reads what the copy before it brought"
+    assert rows[12]["gain"] is None
+    assert rows[0]["verdict"].startswith("not needed")
+
+
+def test_a_sync_beside_the_path_costs_nothing(store):
+    run = store.runs()[1]
+    rows = complete(store, run)
+    assert rows[0]["verdict"] == BESIDE_SYNC
+    assert rows[0]["slack_us"] > 10
+    assert "1 of them cost nothing" in in_words(run, rows, None, "light")[0]
+
+
+def test_a_row_leads_to_its_sync_in_the_timeline_and_to_its_what_if(store, rows):
+    run = store.runs()[0]
+    view = View.parse(rows[3]["show"].split("](../")[1].removesuffix(")"))
+    low, high = (time + run.tokens.anchor(view.token, "end") for time in view.range)
+    calls = run.syncs.calls[run.syncs.calls["letter"] == "s"]
+    fourth = calls[(calls.groupby("step").cumcount() == 3) & (calls["step"] == run.tokens.step[view.token])]
+    assert low < fourth["start"].item() < fourth["end"].item() < high
+    assert rows[3]["try"] == f"[what if](../whatif/?run={run.key}&theme=light&without=4)"
+
+
+def test_place_of_a_sync(tmp_path):
+    trace = decode(tokens=5)
+    formats.write(trace, tmp_path / "run")
+    store = RunStore([tmp_path])
+    first, second = rows_of(store, store.runs()[0], "light")
+    assert first["path"] == "token 2"
+    assert first["thread"] == "70"
+    assert (first["waits_for"], second["waits_for"]) == ("memcpy HtoD", "k")
+    assert first["verdict"] == "…"
+    assert first["pending"]
+
+
+def test_words_above_the_table(store, rows):
+    run = store.runs()[0]
+    facts = command("whatif", TRACED, "--without-syncs")
+    together = gain_without(store, run, None).result(60)
+    said, link, figures = in_words(run, rows, together, "dark")
+    assert said.startswith("14 syncs a token (class sccc, (sc)×6 g a s×2)")
+    assert link.href == f"../whatif/?run={run.key}&theme=dark&without=all"
+    assert f"+{(facts['speedup']['estimate'] - 1) * 100:.2f} %" in figures
+    assert "distortion 1.05" in warning_of(run)
+    assert in_words(run, rows, "no path: why", "dark")[1] == "no path: why"
+
+
+def test_what_to_do_where_there_is_nothing(store, tmp_path):
+    assert "intertoken dashboard RUNS" in nothing_to_show(RunStore([tmp_path]), None, [])
+    assert nothing_to_show(store, None, []) == "Choose a run above."
+    assert "no host sync at all" in nothing_to_show(store, store.runs()[0], [])
+    assert nothing_to_show(store, store.runs()[0], [{}]) == ""
+
+
+def test_events_change_the_view():
+    view = View(runs=("a", "b"), token=3)
+    assert after(view, "run", "b", "").runs == ("b", "a")
+    assert after(view, "run", "c", "").runs == ("c", "b")
+    assert after(view, "theme", "a", "dark").theme == "light"
+    assert after(view, "poll", "b", "dark") == view
+
+
+def test_a_question_is_answered_once_and_in_the_background():
+    background, asked, may = Background(), [], threading.Event()
+
+    def work():
+        asked.append(threading.current_thread().name)
+        may.wait(20)
+        return 42
+
+    answers = {id(background.ask("lane", "question", work)) for _ in range(20)}
+    assert len(answers) == 1
+    other = background.ask("other lane", "quick", lambda: "done")
+    assert other.result(20) == "done"
+    may.set()
+    assert background.ask("lane", "question", work).result(20) == 42
+    assert asked == ["background lane"]
+    assert background.ask("lane", "bad", lambda: 1 // 0).exception(20).args
+
+
+def test_answers_asked_for_longest_ago_are_forgotten():
+    background = Background(heaviest=10)
+    for number in range(5):
+        background.ask("lane", number, lambda number=number: number, lambda _: 4).result(20)
+    made = []
+    background.ask("lane", 4, lambda: made.append(4)).result(20)
+    assert made == []
+    background.ask("lane", 0, lambda: made.append(0)).result(20)
+    assert made == [0]
+
+
+def test_what_several_answers_need_is_found_once():
+    background, made = Background(), []
+
+    def slow():
+        time.sleep(0.1)
+        made.append(1)
+        return "shared"
+
+    answers = [background.ask(str(i), i, lambda: background.now("base", slow, len)) for i in range(4)]
+    assert [answer.result(20) for answer in answers] == ["shared"] * 4
+    assert made == [1]
+
+
+def test_many_waiting_questions_are_dropped_oldest_first():
+    background, may = Background(), threading.Event()
+    first = background.ask("lane", "first", lambda: may.wait(20))
+    while not first.running():
+        time.sleep(0.01)
+    waiting = [background.ask("lane", number, lambda: None) for number in range(501)]
+    assert waiting[0].cancelled()
+    assert not waiting[1].cancelled()
+    may.set()
+    assert background.ask("lane", 0, lambda: "again").result(20) == "again"
+
+
+def test_twenty_readers_at_once():
+    client = create_app([TRACED]).server.test_client()
+    callback = next(c for c in client.get("/syncs/_dash-dependencies").get_json() if "syncs.rowData" in c["output"])
+    names = [part.split(".") for part in callback["output"].strip(".").split("...")]
+    body = {
+        "output": callback["output"], "outputs": [{"id": key, "property": name} for key, name in names],
+        "changedPropIds": ["screen.data"],
+        "inputs": [{"id": "screen", "property": "data", "value": {"scheme": "light"}},
+                   {"id": "poll", "property": "n_intervals", "value": 0}],
+        "state": [{"id": "view", "property": "data", "value": View(runs=(TRACED.name,)).data()},
+                  {"id": "progress", "property": "data", "value": None}],
+    }  # fmt: skip
+    app = client.application
+    found = []
+
+    def reader():
+        own = app.test_client()
+        for _ in range(200):
+            answer = own.post("/syncs/_dash-update-component", json=body).get_json()["response"]
+            if answer["poll"]["disabled"]:
+                found.append([row["gain"] for row in answer["syncs"]["rowData"]])
+                return
+            time.sleep(0.3)
+
+    readers = [threading.Thread(target=reader) for _ in range(20)]
+    for thread in readers:
+        thread.start()
+    for thread in readers:
+        thread.join(120)
+    assert len(found) == 20
+    assert all(gains == found[0] for gains in found)
+    assert found[0][0] is not None

@@ -1,0 +1,184 @@
+"""The what-if page: its predictions against the command, refusals, links and the predicted timeline."""
+
+import json
+from concurrent.futures import wait
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard.pages.overview.events import Event
+from dashboard.pages.overview.events import after as moved
+from dashboard.pages.whatif.callbacks import after, answer_of, nothing_to_show, run_of
+from dashboard.pages.whatif.edits import edits_for, kernel_names
+from dashboard.pages.whatif.figures import lines_of, notes_of
+from dashboard.pages.whatif.view import ALL, GRAPHS, NUMBERS, STRATEGIES, WhatIfView, number_of, without_of
+from dashboard.predictions import WhatIf, what_if
+from dashboard.store import RunStore
+from dashboard.timeline.scene import timeline
+from dashboard.view import View
+from tests.dashboard.traces import decode
+from tests.recordings import LLAMA, SAMPLES
+from tracer import formats
+from tracer.cli import main
+from tracer.errors import UsageError
+
+TRACED = LLAMA["sccc", "graph"]
+OURS = SAMPLES / "llama-1.1b-sccc-sequential-cuda"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    eager = tmp_path_factory.mktemp("eager") / "eager"
+    formats.write(decode(tokens=12, kernel="void k<float>(T*)"), eager)
+    return RunStore([TRACED, OURS, eager])
+
+
+def predicted(store, view):
+    """The answer, once it is there."""
+    run = run_of(store, view)
+    wait([what_if(store, run, view.asked, lambda: edits_for(store, run, view))], 60)
+    return answer_of(store, view)
+
+
+@pytest.mark.parametrize(
+    ("path", "arguments", "fields"),
+    [
+        (TRACED, ["--sync", "aaag"], {"sync": "aaag"}),
+        (TRACED, ["--without-syncs", "--scale-host", "0.5"], {"without": (ALL,), "host": 0.5}),
+        (TRACED, ["--without-sync", "2,4", "--sync-latency-us", "-0.5"], {"without": ("2", "4"), "latency": -0.5}),
+        (OURS, ["--sync", "saaas", "--concurrent", "--streams", "3"], {"sync": "saaas", "streams": 3.0}),
+        (TRACED, ["--scale-kernels", "=0.9"], {"times": 0.9}),
+    ],
+)  # fmt: skip
+def test_a_prediction_is_that_of_the_command(store, path, arguments, fields):
+    facts = json.loads(CliRunner().invoke(main, ["whatif", str(path), *arguments, "--json"]).stdout)
+    answer = predicted(store, WhatIfView(View(runs=(path.name,)), **fields))
+    found = answer.found
+    assert found.tokens_per_s == pytest.approx(facts["tokens_per_s"])
+    assert found.gap_us == pytest.approx(facts["gap_us"])
+    assert (found.speedup.low, found.speedup.high) == pytest.approx((facts["speedup"]["low"], facts["speedup"]["high"]))
+    recorded, line = lines_of(found)
+    assert line["Tokens/s"] == f"{facts['tokens_per_s']:,.1f}"
+    assert recorded["Tokens/s"] == f"{facts['recorded']['tokens_per_s']:,.1f}"
+    assert line[""] == facts["edit"]
+    assert [note.children for note in notes_of(answer)] == facts["assumptions"]
+
+
+def test_both_timelines_have_the_gaps_of_the_figures(store):
+    view = WhatIfView(View(runs=(TRACED.name,)), sync="aaag")
+    answer = predicted(store, view)
+    base, new = answer.runs
+    assert base.gaps.gap_us["p50"] == pytest.approx(answer.found.base_gap_us["p50"], rel=0.01)
+    assert new.gaps.gap_us["p50"] == pytest.approx(answer.found.gap_us["p50"], rel=0.01)
+    assert base.name.endswith("without its profiler")
+    assert not base.inflated
+    figure, _ = timeline(answer.runs, moved(view.shared, Event("show-gap"), answer.runs), "light", 1200)
+    headings = [a.text for a in figure.layout.annotations if a.name == "heading"]
+    assert len(headings) == 2
+    assert "aaag" in headings[1]
+    assert len(figure.to_json()) < 300_000
+
+
+def test_a_light_pass_stands_beside_its_prediction_as_it_is(store):
+    answer = predicted(store, WhatIfView(View(runs=(OURS.name,)), sync="ggg"))
+    assert answer.runs[0] is store.chosen([OURS.name])[0]
+    assert answer.runs[1].tokens is not None
+
+
+@pytest.mark.parametrize(
+    ("key", "fields", "words"),
+    [
+        (TRACED.name, {"without": ("13",)}, "sync 13 cannot go: the host reads what the copy before it brought"),
+        (TRACED.name, {"without": ("99",)}, "no step has a sync 99; they have 14 at most"),
+        (TRACED.name, {"graph": "plain"}, "no step launches kernels one by one"),
+        (TRACED.name, {"streams": 4.0}, "has no graph.json"),
+        (TRACED.name, {"kernels": ("graph 1",)}, "say by which factor"),
+        (TRACED.name, {"kernels": ("gone",), "times": 0.5}, "no kernel matches"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(store, key, fields, words):
+    answer = predicted(store, WhatIfView(View(runs=(key,)), **fields))
+    assert words in answer
+    assert "\n" not in answer
+
+
+def test_kernels_are_named_not_matched(store):
+    run = store.chosen([TRACED.name])[0]
+    assert kernel_names(store, run)[0] == "graph 1"
+    assert kernel_names(store, store.chosen(["eager"])[0]) == ["k"]
+    faster = predicted(store, WhatIfView(View(runs=(run.key,)), kernels=("graph 1",), times=0.5))
+    assert faster.found.label == "kernels graph 1 × 0.5"
+    assert faster.found.speedup.estimate > 1.5
+    (edit,) = edits_for(store, run, WhatIfView(View(), kernels=("a(b", "(x+)+$"), times=2.0))
+    assert edit.pattern == r"\A(?:a\(b|\(x\+\)\+\$)\Z"
+    with pytest.raises(UsageError, match="factor"):
+        edits_for(store, run, WhatIfView(View(), kernels=("k",)))
+
+
+def test_launches_as_one_graph(store):
+    answer = predicted(store, WhatIfView(View(runs=("eager",)), graph="early"))
+    assert answer.found.label == "one graph launch with early starts"
+
+
+def test_nothing_different_asks_for_nothing(store):
+    view = WhatIfView(View(runs=(TRACED.name,)))
+    assert answer_of(store, view) == ""
+    assert answer_of(store, WhatIfView(View(runs=()), sync="aaag")) == ""
+    run = run_of(store, view)
+    assert "Choose above" in nothing_to_show(store.runs(), run, "")
+    assert nothing_to_show(store.runs(), run, None) == "Replaying the run …"
+    assert nothing_to_show(store.runs(), run, "refused") == ""
+    assert "Choose a run" in nothing_to_show(store.runs(), None, "")
+    assert "intertoken dashboard" in nothing_to_show([], None, "")
+
+
+def numbers(field):
+    low, high = NUMBERS[field]
+    whole = st.integers(int(low), int(high)).map(float)
+    return st.none() | (whole if field == "streams" else whole | st.sampled_from([0.05, 0.5, 1.25]))
+
+
+@given(
+    st.builds(
+        WhatIfView,
+        shared=st.builds(View, runs=st.just(("a b", "c&")), token=st.none() | st.integers(0, 99)),
+        sync=st.sampled_from(["", *STRATEGIES]),
+        without=st.sampled_from([(), (ALL,), ("1",), ("2", "13")]),
+        graph=st.sampled_from(["", *GRAPHS]),
+        kernels=st.lists(st.text(st.characters(codec="utf-8"), min_size=1), max_size=3, unique=True).map(tuple),
+        **{field: numbers(field) for field in NUMBERS},
+    )
+)
+def test_a_link_reproduces_the_view(view):
+    assert WhatIfView.parse(view.query()) == view
+    assert WhatIfView.from_data(json.loads(json.dumps(view.data()))) == view
+
+
+def test_senseless_links_change_nothing():
+    assert WhatIfView.parse("?sync=x&graph=y&without=-1&host=nan&times=1e9&streams=1&latency=b") == WhatIfView(View())
+    assert not WhatIfView(View()).is_different
+    assert WhatIfView(View(), kernels=("k",)).is_different
+    assert number_of("streams", "4.7") == 4
+    assert number_of("host", "inf") is None
+    assert without_of(["3", ALL]) == (ALL,)
+    assert without_of([ALL, "12", "3", "0"]) == ("3", "12")
+
+
+def test_events_change_the_view(store):
+    view = WhatIfView(View(runs=("a",), token=3), sync="aaag", without=("2",), kernels=("k",), times=0.5)
+    assert after(view, "sync", "ggg", [], "").sync == "ggg"
+    assert after(view, "sync", None, [], "").sync == ""
+    assert after(view, "without", [ALL], [], "").without == (ALL,)
+    assert after(view, "host", 0.25, [], "").host == 0.25
+    assert after(view, "kernels", None, [], "").kernels == ()
+    other = after(view, "run", "b", [], "")
+    assert (other.shared.runs, other.shared.token, other.sync) == (("b",), None, "aaag")
+    assert (other.without, other.kernels) == ((), ())
+    assert after(view, "reset", 1, [], "") == WhatIfView(view.shared)
+    assert after(view, "theme", 1, [], "dark").shared.theme == "light"
+    run = store.chosen([TRACED.name])
+    assert after(view, "token-on", 1, run, "").shared.token == 4
+    assert after(view, "timeline", {"xaxis.range[0]": 0, "xaxis.range[1]": 1e-6}, run, "").shared.range == (0, 1000)
+    assert isinstance(predicted(store, WhatIfView(View(runs=(TRACED.name,)), sync="aaas")), WhatIf)

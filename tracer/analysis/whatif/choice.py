@@ -1,0 +1,32 @@
+"""From what a reader chooses to the edits of a what-if."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracer.analysis.whatif.edits import Edit, OneGraph, ScaleHost, ScaleKernels, SyncLatency, WithoutSyncs
+from tracer.errors import UsageError
+
+
+def edits_of(
+    *, without_syncs: bool = False, positions: Sequence[int] = (), one_graph: bool = False, early_starts: bool = False,
+    kernels: Sequence[tuple[str, float]] = (), scale_host: float | None = None, sync_latency_us: float | None = None,
+) -> list[Edit]:  # fmt: skip
+    """The edits in the order in which they are made; strategies and streams are no part of them.
+
+    Raises:
+        UsageError: choices that do not go together.
+    """
+    found: list[Edit] = [WithoutSyncs()] if without_syncs else []
+    if positions:
+        found.append(WithoutSyncs(tuple(positions)))
+    if early_starts and not one_graph:
+        raise UsageError("--early-starts is for --graph")
+    if one_graph:
+        found.append(OneGraph(early_starts))
+    found += [ScaleKernels(pattern, factor) for pattern, factor in kernels]
+    if scale_host is not None:
+        found.append(ScaleHost(scale_host))
+    if sync_latency_us is not None:
+        found.append(SyncLatency(sync_latency_us))
+    return found
