@@ -65,7 +65,7 @@ def edits_for(store: RunStore, run: Run, view: WhatIfView) -> list[Edit]:
 
 def _concurrent(store: RunStore, run: Run, streams: int) -> Concurrent:
     """The edit, with the graph of the run and the pass that has its kernels."""
-    inside = store.at(run.path / _NODE_PASS) if run.path is not None else []
+    inside = store.below(run.path / _NODE_PASS) if run.path is not None else []
     node = next((one for one in inside if one.steps is not None), run)
     if node.trace is None or node.steps is None:
         raise UsageError(f"{node.name} has no token steps")
