@@ -52,6 +52,17 @@ class Page:
         self.browser.execute_script("arguments[0].focus()", found)
         found.send_keys(*keys)
 
+    def choose(self, key, words):
+        """Open a list, type what is searched for, and take the first that is left."""
+        self.press(key, Keys.ENTER)
+        search = self.until(lambda: self.browser.find_elements(By.CSS_SELECTOR, ".dash-dropdown-search"), "a search")[0]
+        search.send_keys(words)
+        options = ".dash-dropdown-content .dash-options-list-option"
+        self.until(lambda: len(self.browser.find_elements(By.CSS_SELECTOR, options)) == 1, f"only {words}")
+        search.send_keys(Keys.ARROW_DOWN)
+        self.until(lambda: self.browser.switch_to.active_element != search, "the focus on it")
+        self.browser.switch_to.active_element.send_keys(Keys.SPACE)
+
     def follow(self, link):
         """Press Enter in the table's cell that has this link, as one who came there by arrow keys."""
         self.until(lambda: self.browser.find_elements(By.CSS_SELECTOR, link), link)
@@ -94,11 +105,7 @@ def test_the_gap_its_longest_and_their_place_in_the_timeline(page, address):
 def test_choosing_runs_for_the_gap_by_keyboard(page, address):
     page.open(f"{address}gap/?run=")
     page.says("nothing", "Choose one to six runs")
-    page.press("chosen", Keys.ENTER)
-    page.until(lambda: page.browser.find_elements(By.CSS_SELECTOR, ".dash-dropdown-content"), "the list")
-    page.browser.switch_to.active_element.send_keys("saaas")
-    page.browser.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
-    page.browser.switch_to.active_element.send_keys(Keys.SPACE)
+    page.choose("chosen", "saaas")
     page.linked("run=llama1b-saaas-graph")
     page.says("figures", "58.6 µs")
 
@@ -119,11 +126,7 @@ def test_the_syncs_fill_with_predictions_and_lead_to_a_what_if(page, address):
 def test_a_what_if_by_keyboard_and_by_its_link(page, address):
     page.open(f"{address}whatif/?run={TRACED}&theme=light")
     page.says("nothing", "Choose above what would be different")
-    page.press("sync", Keys.ENTER)
-    page.until(lambda: page.browser.find_elements(By.CSS_SELECTOR, ".dash-dropdown-content"), "the list")
-    page.browser.switch_to.active_element.send_keys("aaag")
-    page.browser.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
-    page.browser.switch_to.active_element.send_keys(Keys.SPACE)
+    page.choose("sync", "aaag")
     page.linked("sync=aaag")
     page.says("figures", "51.9 µs")
     page.until(lambda: "aaag" in page.text("timeline"), "the predicted timeline")
