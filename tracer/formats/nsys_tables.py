@@ -85,7 +85,7 @@ def _numbered(trace: Trace) -> _StringTable:
         frame = trace[table.name]
         for column in table.columns:
             if column.kind == NAME and f"{CARRIED}{column.nsys}" not in frame:
-                strings.ids(frame[column.name])
+                strings.number(frame[column.name])
     return strings
 
 
@@ -104,12 +104,14 @@ class _StringTable:
 
     def ids(self, names: pd.Series) -> nsys.Ids:
         """The ids of a categorical's strings."""
-        codes = names.cat.codes.to_numpy()
-        used = pd.unique(codes).tolist()  # as they come: written and read again they are numbered alike
+        return self.number(names)[names.cat.codes.to_numpy()]
+
+    def number(self, names: pd.Series) -> nsys.Ids:
+        """The ids of a categorical's categories, of those that occur."""
         lookup = np.zeros(len(names.cat.categories), np.int64)
-        for code in used:
+        for code in pd.unique(names.cat.codes.to_numpy()).tolist():  # as they come: written and read again alike
             lookup[code] = self._id(names.cat.categories[code])
-        return lookup[codes]
+        return lookup
 
     def _id(self, text: str) -> int:
         if text not in self._ids:
@@ -197,9 +199,18 @@ def _gpus(make: Callable[[], pa.Table]) -> pa.Table:
     return gpus.append_column("vmId", pa.array(np.full(len(gpus), nsys.VIRTUAL_MACHINE)))
 
 
+def _on_devices(trace: Trace, columns: list[str]) -> pd.DataFrame:
+    """What occurs in these columns of the tables of devices."""
+    found = []
+    for frame in (trace[name][columns] for name in DEVICE_TABLES):
+        is_one = len(frame) and all((frame[c].to_numpy() == frame[c].iloc[0]).all() for c in columns)  # the rule: faster
+        found.append(frame.iloc[:1] if is_one else frame.drop_duplicates())
+    return pd.concat(found).drop_duplicates()
+
+
 def _cuda_devices(trace: Trace) -> pa.Table:
     """Which process saw which device; we have no other numbering of GPUs than CUDA's."""
-    used = pd.concat([trace[name][["device", "process"]] for name in DEVICE_TABLES]).drop_duplicates()
+    used = _on_devices(trace, ["device", "process"])
     pairs = trace["devices"][["device"]].merge(used, how="left").drop_duplicates()
     device = pa.array(pairs["device"].to_numpy())
     return pa.table(
@@ -220,7 +231,7 @@ def _session(start: int) -> pa.Table:
 
 def _contexts(trace: Trace) -> pa.Table:
     """The contexts in which something ran, each with its null stream where that is known."""
-    used = pd.concat([trace[name][["process", "device", "context"]] for name in DEVICE_TABLES]).drop_duplicates()
+    used = _on_devices(trace, ["process", "device", "context"])
     streams = trace["streams"]
     null = streams.loc[streams["flag"] == _NULL_STREAM, ["process", "context", "stream"]]
     contexts = used.merge(null.drop_duplicates(["process", "context"]), how="left").fillna(MISSING)
