@@ -203,7 +203,7 @@ def _on_devices(trace: Trace, columns: list[str]) -> pd.DataFrame:
     """What occurs in these columns of the tables of devices."""
     found = []
     for frame in (trace[name][columns] for name in DEVICE_TABLES):
-        is_one = len(frame) and all((frame[c].to_numpy() == frame[c].iloc[0]).all() for c in columns)  # the rule: faster
+        is_one = len(frame) and all((frame[c].to_numpy() == frame[c].iloc[0]).all() for c in columns)  # the rule
         found.append(frame.iloc[:1] if is_one else frame.drop_duplicates())
     return pd.concat(found).drop_duplicates()
 
