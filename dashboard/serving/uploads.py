@@ -2,7 +2,7 @@
 
 Slices, because a WSGI server holds a request's body until it is complete: so no request is large, whatever the file
 is, a proxy's usual limit of 1 MiB suffices, and what has arrived survives a broken connection. (Dash's own dcc.Upload
-holds the file in memory, twice, as base64; dash-uploader has had no release since 2023.)
+holds the file in memory, as base64.)
 """
 
 from __future__ import annotations

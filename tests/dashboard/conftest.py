@@ -67,4 +67,4 @@ def served(runs, serving=None):
     yield f"http://127.0.0.1:{server.effective_port}{prefix}/"
     server.close()
     server.task_dispatcher.shutdown()
-    thread.join(10)
+    thread.join(1)  # it goes on while a page is connected, and does no harm
