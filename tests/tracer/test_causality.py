@@ -147,11 +147,13 @@ def test_a_context_sync_waits_for_all_its_streams_and_no_other_context() -> None
     assert returns == {("return", 100, 210), ("return", 200, 210)}
 
 
-def test_a_sync_of_which_the_trace_says_nothing_waits_for_what_ended_inside_it() -> None:
+@pytest.mark.parametrize("start", [40, 110])
+def test_a_sync_of_which_the_trace_says_nothing_waits_for_what_ended_before_it_did(start: int) -> None:
+    """Also where that was over when the sync began."""
     script = Script()
     script.launch((0, 10), (20, 100), stream=7)
     script.launch((12, 20), (30, 200), stream=8)
-    script.call("cudaStreamSynchronize_v3020", 40, 120)
+    script.call("cudaStreamSynchronize_v3020", start, 120)
     assert ("return", 100, 120) in edges_of(script.trace)
 
 

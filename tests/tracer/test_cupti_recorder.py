@@ -144,6 +144,17 @@ def test_what_stops_is_detached_but_for_graph_level_which_cannot_begin_again(cup
     assert cupti.give is not None
 
 
+def test_a_cupti_that_refuses_to_go_stays_and_records_again(cupti: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise RecordError("CUPTI says CUPTI_ERROR_NOT_SUPPORTED to cuptiFinalize")
+
+    monkeypatch.setattr(cupti, "finalize", refuse)
+    for number in range(2):
+        with tracer.record("cupti") as recording:
+            cupti.pending = [call(time.time_ns(), number)]
+        assert recording.trace["api"]["correlation"].tolist() == [number]
+
+
 def test_buffers_that_a_detached_cupti_kept_are_cleared_and_used_again(cupti: StandIn) -> None:
     buffers = cupti.process.buffers
     free = len(buffers._free)
