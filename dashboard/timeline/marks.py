@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dashboard.palette import KINDS
 from dashboard.text import markup
-from dashboard.timeline.detail import Detail, detail, in_view
+from dashboard.timeline.detail import Detail
 from dashboard.timeline.layout import Panel, Placed
 from dashboard.timeline.rows import Row
 from dashboard.units import duration, size
@@ -44,27 +44,34 @@ class Window:
         """How long one pixel is."""
         return (self.high - self.low) / self.width
 
+    @property
+    def wider(self) -> tuple[int, int]:
+        """What is drawn: what is in view, and a tenth of it on either side."""
+        margin = (self.high - self.low) // 10
+        return self.low - margin, self.high + margin
+
     def seconds(self, times: Ints) -> NDArray[np.float64]:
         """Times as x."""
         return (times - self.anchor) / 1e9
 
 
-def marks_of(placed: Placed, window: Window, waits: pd.DataFrame) -> pd.DataFrame:
+def detail_of(row: Row, window: Window) -> Detail:
+    """How the row is drawn in a window, and a little beside it for who moves."""
+    return row.pyramid.detail(*window.wider, window.bins)
+
+
+def marks_of(placed: Placed, drawn: Detail, window: Window, waits: pd.DataFrame) -> pd.DataFrame:
     """The marks of one row: x dx (s), y height (px), what (position in KINDS), share (busy share, 1 for an
     event), wide (whether it can bear an outline), hover, text and text_x (what stands inside it, and where), event
     (its position in the row's events, MISSING for a bin).
     """
-    row = placed.row
-    margin = (window.high - window.low) // 10
-    low, high = window.low - margin, window.high + margin
-    chosen = in_view(row.start, row.reach, row.end, low, high)
-    drawn = detail(row.start, row.end, chosen, low, high, window.bins)
-    parts = [_exact(placed, drawn.exact, window, waits, low, high), _merged(placed, drawn, window)]
+    parts = [_exact(placed, drawn.exact, window, waits), _merged(placed, drawn, window)]
     return pd.concat([p for p in parts if len(p)] or parts[:1], ignore_index=True)
 
 
-def _exact(placed: Placed, index: Ints, window: Window, waits: pd.DataFrame, low: int, high: int) -> pd.DataFrame:
-    row = placed.row
+def _exact(placed: Placed, index: Ints, window: Window, waits: pd.DataFrame) -> pd.DataFrame:
+    row, (low, high) = placed.row, window.wider
+    index = index[(row.start[index] < high) & ((row.end[index] > low) | (row.start[index] >= low))]
     start, end = np.maximum(row.start[index], low), np.minimum(row.end[index], high)
     seen_start, seen_end = np.maximum(start, window.low), np.minimum(end, window.high)
     room = (seen_end - seen_start) / window.ns_per_pixel
@@ -196,4 +203,4 @@ def connectors(panel: Panel, waits: pd.DataFrame, window: Window) -> pd.DataFram
 def _source(panel: Panel, process: int, stream: int, until: int) -> Placed | None:
     """The row of the activity that ended at `until`, on this stream unless the sync's stream is unknown."""
     rows = [p for p in panel.rows if p.row.role == "stream" and p.row.process == process]
-    return next((p for p in rows if stream in (p.row.stream, MISSING) and (p.row.end == until).any()), None)
+    return next((p for p in rows if stream in (p.row.stream, MISSING) and p.row.ends_at(until)), None)

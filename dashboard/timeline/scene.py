@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -10,13 +11,15 @@ import plotly.graph_objects as go
 from dashboard.figures.timeline import MARGIN, Drawing, height_of, timeline_figure
 from dashboard.store import Run
 from dashboard.timeline import align
+from dashboard.timeline.detail import Detail
 from dashboard.timeline.layout import Panel, panels
-from dashboard.timeline.marks import Window, connectors, marks_of
+from dashboard.timeline.marks import Window, connectors, detail_of, marks_of
 from dashboard.units import duration
 from dashboard.view import View
 from tracer.analysis.causes import CAUSES
 
-_MOST_MARKS = 3600  # in one figure: what a browser redraws without a stutter
+_HEAVIEST = 3000  # marks in one figure, see `_weight`: what a browser redraws without a stutter, and under 300 KB
+_FEWEST_BINS = 16
 _MOST_GAPS = 150
 
 
@@ -53,17 +56,27 @@ def range_of(runs: Sequence[Run], view: View, what: str) -> tuple[int, int] | No
 def draw(runs: Sequence[Run], view: View, width: int) -> list[Drawing]:
     """The drawings of these runs in this view, `width` px wide."""
     limits, token = limits_of(runs, view), token_of(runs, view)
-    places = panels([run.rows for run in runs])
-    rows = max(sum(len(p.rows) for p in places), 1)
-    bins = min(max(_MOST_MARKS // rows, 60), width)
-    drawings = []
-    for run, panel in zip(runs, places, strict=True):
-        if run.tokens is None:
-            continue
-        anchor = run.tokens.anchor(token, view.align)
-        window = Window(limits[0] + anchor, limits[1] + anchor, anchor, width, bins)
-        drawings.append(_drawing(run, panel, window, token))
-    return drawings
+    shown = [(run, panel, run.tokens) for run, panel in zip(runs, panels([run.rows for run in runs]), strict=True)]
+    anchors = [(run, panel, tokens.anchor(token, view.align)) for run, panel, tokens in shown if tokens is not None]
+    bins = width
+    while True:
+        windows = [Window(limits[0] + at, limits[1] + at, at, width, bins) for _, _, at in anchors]
+        details = [
+            [detail_of(placed.row, window) for placed in panel.rows]
+            for (_, panel, _), window in zip(anchors, windows, strict=True)
+        ]
+        if bins <= _FEWEST_BINS or sum(map(_weight, chain.from_iterable(details))) <= _HEAVIEST:
+            break
+        bins = max(bins // 2, _FEWEST_BINS)
+    return [
+        _drawing(run, panel, window, token, drawn)
+        for (run, panel, _), window, drawn in zip(anchors, windows, details, strict=True)
+    ]
+
+
+def _weight(drawn: Detail) -> int:
+    """What it adds to a figure: an event needs about twice the text of a bin."""
+    return 2 * len(drawn.exact) + len(drawn.start)
 
 
 def picked(runs: Sequence[Run], y: float, event: int) -> tuple[Run, pd.Series] | None:
@@ -75,9 +88,12 @@ def picked(runs: Sequence[Run], y: float, event: int) -> tuple[Run, pd.Series] |
     return None
 
 
-def _drawing(run: Run, panel: Panel, window: Window, token: int) -> Drawing:
+def _drawing(run: Run, panel: Panel, window: Window, token: int, details: Sequence[Detail]) -> Drawing:
     waits = run.waits
-    marks = pd.concat([marks_of(placed, window, waits) for placed in panel.rows], ignore_index=True)
+    marks = pd.concat(
+        [marks_of(placed, drawn, window, waits) for placed, drawn in zip(panel.rows, details, strict=True)],
+        ignore_index=True,
+    )
     gaps = _gaps(run, panel, window)
     return Drawing(run.name, _note(run, token), panel, marks, connectors(panel, waits, window), gaps)
 

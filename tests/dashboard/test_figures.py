@@ -149,3 +149,24 @@ def test_hostile_kernel_names_reach_the_figure_escaped(name, tmp_path):
     figure = _figure(run, View(token=2))
     kernel = next(t for t in figure.data if t.name == "kernel")
     assert kernel.hovertext[0].startswith(f"<b>{markup(name, width=88)}</b><br>")
+
+
+def test_a_figure_of_many_rows_stays_light(tmp_path):
+    """Bins get wider until what is drawn is little enough, and still every kernel is drawn or counted."""
+    streams, each = 40, 400
+    count = streams * each
+    start = np.arange(count, dtype=np.int64) * 5_000
+    long = decode(tokens=count * 5_000 // PERIOD)
+    kernels = {
+        "start": start, "end": start + 4_000, "stream": np.arange(count) % streams + 100, "device": np.zeros(count, int),
+        "process": np.full(count, 7), "correlation": np.arange(count), "name": ["k"] * count,
+    }  # fmt: skip
+    formats.write(Trace.from_columns(**{**long.tables, "kernels": kernels}), tmp_path / "a")
+    run = RunStore([tmp_path / "a"]).chosen(["a"])[0]
+    whole = View(runs=("a",), range=(-count * 5_000, count * 5_000))
+    (drawing,) = draw([run], whole, 1200)
+    assert len(drawing.marks) <= 3000
+    details = [row.pyramid.detail(0, count * 5_000, 100) for row in run.rows if row.stream >= 100]
+    assert [len(d.exact) + d.count.sum() for d in details] == pytest.approx([each] * streams, rel=0.1)
+    figure, _ = timeline([run], whole, "light", 1400)
+    assert len(figure.to_json()) < 300_000
