@@ -21,9 +21,9 @@ from dashboard.units import duration, size
 from tracer.intervals import Ints
 from tracer.schema import MISSING
 
-COLUMNS: Final = ["x", "dx", "y", "height", "what", "share", "wide", "hover", "text", "text_x", "event"]
+COLUMNS: Final = ["x", "dx", "y", "height", "what", "share", "wide", "title", "more", "text", "text_x", "event"]
 WAIT_COLUMNS: Final = ["start", "end", "process", "thread", "stream", "waited_for", "waited_until"]
-_MOST_WHOLE = 150  # events of a row in view; with more, hovers hold shortened names
+_MOST_WHOLE = 150  # events of a row in view; with more, hovers hold shortened names and no numbers
 _CHARACTER = 6.4  # px of one character inside a bar
 _SHARPEST = 4.0  # px; bars at least this wide are set apart from their neighbours
 _MOST_CONNECTORS = 40
@@ -61,9 +61,12 @@ def detail_of(row: Row, window: Window) -> Detail:
 
 
 def marks_of(placed: Placed, drawn: Detail, window: Window, waits: pd.DataFrame) -> pd.DataFrame:
-    """The marks of one row: x dx (s), y height (px), what (position in KINDS), share (busy share, 1 for an
-    event), wide (whether it can bear an outline), hover, text and text_x (what stands inside it, and where), event
-    (its position in the row's events, MISSING for a bin).
+    """The marks of one row.
+
+    Columns: x dx (s), y height (px), what (position in KINDS), share (busy share, 1 for an event), wide (whether it can
+    bear an outline), title (of the event, or the longest of a bin), more (a list: what else a hover says of an event,
+    or of a bin its count, width, busy share in % and the longest event's length), text and text_x (what stands inside it,
+    and where), event (its position in the row's events, MISSING for a bin).
     """
     parts = [_exact(placed, drawn.exact, window, waits), _merged(placed, drawn, window)]
     return pd.concat([p for p in parts if len(p)] or parts[:1], ignore_index=True)
@@ -75,6 +78,7 @@ def _exact(placed: Placed, index: Ints, window: Window, waits: pd.DataFrame) -> 
     start, end = np.maximum(row.start[index], low), np.minimum(row.end[index], high)
     seen_start, seen_end = np.maximum(start, window.low), np.minimum(end, window.high)
     room = (seen_end - seen_start) / window.ns_per_pixel
+    whole = len(index) <= _MOST_WHOLE
     return pd.DataFrame(
         {
             "x": window.seconds(start),
@@ -84,7 +88,8 @@ def _exact(placed: Placed, index: Ints, window: Window, waits: pd.DataFrame) -> 
             "what": row.events["what"].to_numpy()[index],
             "share": 1.0,
             "wide": (end - start) / window.ns_per_pixel >= _SHARPEST,
-            "hover": _hovers(row, index, window, waits),
+            "title": (row.titles if whole else row.brief_titles)[row.codes[1][index]],
+            "more": [[more] for more in _hovers(row, index, window, waits, whole)],
             "text": _texts(row, index, room),
             "text_x": window.seconds((seen_start + seen_end) // 2),
             "event": index,
@@ -95,24 +100,23 @@ def _exact(placed: Placed, index: Ints, window: Window, waits: pd.DataFrame) -> 
 
 def _merged(placed: Placed, drawn: Detail, window: Window) -> pd.DataFrame:
     row = placed.row
-    titles, codes = row.brief_titles, row.codes[1][drawn.longest]
-    lengths = row.end[drawn.longest] - row.start[drawn.longest]
-    share = drawn.busy / (drawn.end - drawn.start)
-    facts = (drawn.count, drawn.end - drawn.start, share, lengths, codes)
-    hover = [
-        f"<b>{count} events</b> in {duration(width)}, busy {part:.0%}<br>longest: {duration(length)} {titles[code]}"
-        for count, width, part, length, code in zip(*(f.tolist() for f in facts), strict=True)
-    ]
+    width, length = drawn.end - drawn.start, row.end[drawn.longest] - row.start[drawn.longest]
+    share = drawn.busy / width
+    facts = (drawn.count, width, np.floor(share * 100 + 0.5).astype(np.int64), length)
     return pd.DataFrame(
         {
             "x": window.seconds(drawn.start),
-            "dx": (drawn.end - drawn.start) / 1e9,
+            "dx": width / 1e9,
             "y": placed.middle,
             "height": placed.bottom - placed.top,
             "what": row.events["what"].to_numpy()[drawn.longest],
             "share": share,
             "wide": False,
-            "hover": hover,
+            "title": row.brief_titles[row.codes[1][drawn.longest]],
+            "more": [
+                [count, duration(wide), busy, duration(longest)]
+                for count, wide, busy, longest in zip(*(f.tolist() for f in facts), strict=True)
+            ],
             "text": "",
             "text_x": 0.0,
             "event": MISSING,
@@ -131,15 +135,14 @@ def _texts(row: Row, index: Ints, room: NDArray[np.float64]) -> list[str]:
     ]
 
 
-def _hovers(row: Row, index: Ints, window: Window, waits: pd.DataFrame) -> list[str]:
-    events = row.events
-    titles = (row.titles if len(index) <= _MOST_WHOLE else row.brief_titles)[row.codes[1][index]]
-    columns = [events[c].to_numpy()[index].tolist() for c in ("start", "end", "stream", "correlation", "bytes")]
+def _hovers(row: Row, index: Ints, window: Window, waits: pd.DataFrame, whole: bool) -> list[str]:
+    """What a hover says of events below their title; of very many not the numbers, which would weigh too much."""
+    columns = [row.events[c].to_numpy()[index].tolist() for c in ("start", "end", "stream", "correlation", "bytes")]
     notes = _wait_notes(row, index, waits)
     return [
-        f"<b>{title}</b><br>{duration(end - start)}, from {_signed(start - window.anchor)}"
-        f"{_ids(stream, number, count)}{note}"
-        for title, start, end, stream, number, count, note in zip(titles, *columns, notes, strict=True)
+        f"{duration(end - start)}, from {_signed(start - window.anchor)}"
+        f"{_ids(stream, number, count) if whole else ''}{note}"
+        for start, end, stream, number, count, note in zip(*columns, notes, strict=True)
     ]
 
 
@@ -157,8 +160,12 @@ def _ids(stream: int, correlation: int, count: int) -> str:
 def _wait_notes(row: Row, index: Ints, waits: pd.DataFrame) -> list[str]:
     """For the syncs among the events what they waited for."""
     notes = [""] * len(index)
-    mine = waits[(waits["process"] == row.process) & (waits["thread"] == row.thread)]
-    if row.role != "api" or not len(mine):
+    if row.role != "api" or not len(index):
+        return notes
+    near = slice(*waits["start"].searchsorted([row.start[index[0]], row.start[index[-1]] + 1]))
+    mine = waits.iloc[near]
+    mine = mine[(mine["process"] == row.process) & (mine["thread"] == row.thread)]
+    if not len(mine):
         return notes
     starts = mine["start"].to_numpy()
     at = np.minimum(np.searchsorted(starts, row.start[index]), len(starts) - 1)

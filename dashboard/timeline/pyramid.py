@@ -96,7 +96,7 @@ class Pyramid:
         return found
 
 
-def _cut(level: Level, exact: Ints, low: int, high: int) -> Detail:
+def _cut(level: Level, exact: Ints | Positions, low: int, high: int) -> Detail:
     shift = level.shift
     seen = slice(*np.searchsorted(level.number, (low >> shift, high >> shift)))
     left = level.number[seen] << shift
@@ -114,13 +114,15 @@ def _levels(start: Ints, end: Ints) -> Iterator[Level]:
 
 
 def _level(start: Ints, end: Ints, first: int, last: int, shift: int, most: int) -> Level:
-    """The bins of 2^shift ns of the events `first` to `last`; where they are more than `most`, no more than one more."""
+    """The bins of 2^shift ns of the events `first` to `last`; of more than `most`, only the first ones."""
     number, busy = np.empty(most + 2, np.int64), np.zeros(most + 2, np.int64)
     count, longest = np.zeros(most + 2, np.int32), np.empty(most + 2, np.int32)
     used = _compiled()(start, end, first, last, shift, number, busy, count, longest)
     long = first + np.flatnonzero(end[first:last] - start[first:last] >= 1 << shift)
-    kept = (column[:used].copy() for column in (number, busy, count, longest))
-    return Level(shift, *kept, long.astype(np.int32))
+    kept = slice(used)
+    return Level(
+        shift, number[kept].copy(), busy[kept].copy(), count[kept].copy(), longest[kept].copy(), long.astype(np.int32)
+    )
 
 
 @cache

@@ -23,7 +23,7 @@ from tracer.schema import MISSING
 from tracer.trace import Trace
 
 COLUMNS: Final = ["start", "end", "what", "name", "full", "stream", "correlation", "bytes"]
-Codes = NDArray[np.signedinteger[Any]]
+Codes = NDArray[np.integer[Any]]
 _API_KINDS: Final = {"s": "sync", "a": "copy", "c": "copy", "g": "launch", "G": "launch"}
 _DEVICE_KINDS: Final = {
     "kernels": "kernel",

@@ -88,9 +88,10 @@ def test_every_way_of_answering_is_taken(row):
     """So that the tests above test them all: few events, a level, and many events where no level is narrow enough."""
     start, end, levels = row
     burst = start[BURST + 99] - start[BURST] < 10_000
-    with mock.patch.object(pyramid, "detail", wraps=detail) as few, mock.patch.object(
-        pyramid, "_level", wraps=pyramid._level
-    ) as level:
+    with (
+        mock.patch.object(pyramid, "detail", wraps=detail) as few,
+        mock.patch.object(pyramid, "_level", wraps=pyramid._level) as level,
+    ):
         levels.detail(int(start[100]), int(start[110]), 900)
         assert (few.call_count, level.call_count) == (1, 0)
         levels.detail(int(start[0]), int(end.max()), 900)

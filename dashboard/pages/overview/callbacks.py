@@ -14,12 +14,13 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, html, no_u
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.causes import causes_figure, causes_height, causes_of
+from dashboard.figures.timeline import packed
 from dashboard.pages.graph.view import GraphView
 from dashboard.pages.overview.events import Event, after
 from dashboard.pages.overview.table import columns, height, row
 from dashboard.store import Run, RunStore
 from dashboard.text import plain
-from dashboard.timeline.scene import picked, timeline, token_of
+from dashboard.timeline.scene import picked, timeline_of, token_of
 from dashboard.units import duration
 from dashboard.view import View
 from tracer.errors import FormatError
@@ -166,11 +167,11 @@ def _render(app: Dash, store: RunStore) -> None:
     def render(screen: dict[str, Any], data: dict[str, Any]) -> tuple[Any, ...]:
         view, theme = View.from_data(data), str(screen["scheme"])
         runs = store.chosen(view.runs or ())
-        figure, tall = timeline(runs, view, theme, int(screen["width"]))
+        plot, tall = timeline_of(runs, view, theme, int(screen["width"]))
         causes = causes_of(runs)
         said = "; ".join(f"{c.name}: {duration(c.total_us * 1e3)} ({c.note})" for c in causes)
         return (
-            figure,
+            packed(plot),
             {"height": f"{tall}px"},
             _SHOWN if runs else _HIDDEN,
             causes_figure(causes, theme),
@@ -197,7 +198,7 @@ def _pick(app: Dash, store: RunStore) -> None:
 def node_of_click(click: dict[str, Any] | None, view: View, runs: Sequence[Run]) -> list[Any]:
     """Which node of the graph the clicked kernel is, with a link to it; nothing where that is not known."""
     match click:
-        case {"points": [{"y": int() | float() as y, "customdata": int(event)}, *_]}:
+        case {"points": [{"y": int() | float() as y, "customdata": [int(event), *_]}, *_]}:
             found = picked(runs, y, event)
         case _:
             return []
