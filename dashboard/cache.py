@@ -13,12 +13,12 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import platformdirs
 
@@ -26,6 +26,7 @@ from dashboard import snapshot
 
 MOST_BYTES: Final = 8 << 30
 _CODE: Final = ("dashboard", "tracer")
+Value = TypeVar("Value")
 _log = logging.getLogger(__name__)
 
 
@@ -36,11 +37,14 @@ class Cache:
         self.directory = directory or platformdirs.user_cache_path("intertoken", appauthor=False) / "dashboard"
         self.most_bytes = most_bytes
 
-    def load(self, recording: Path, classes: tuple[type, ...]) -> Any:
-        """The value kept for a recording, which may hold these dataclasses; None if there is no sound one."""
+    def load(self, recording: Path, classes: tuple[type, ...], restored: Callable[[Any], Value]) -> Value | None:
+        """What `restored` makes of the value kept for a recording, which may hold these dataclasses.
+
+        None if there is no sound value.
+        """
         try:
             entry = self._entry(recording)
-            value = snapshot.load(entry, classes)
+            value = restored(snapshot.load(entry, classes))
             os.utime(entry)
         except FileNotFoundError:
             return None

@@ -1,159 +1,138 @@
-"""The recordings that a page may show: found once, read and analysed when first asked for, then kept."""
+"""The recordings that a page may show: found once, read in the background or when first asked for, then kept."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
-
-from dashboard.executions import Executions, executions_of
-from dashboard.timeline.align import Tokens, tokens_of
-from dashboard.timeline.marks import WAIT_COLUMNS, waits_of
-from dashboard.timeline.rows import Row, rows_of
+from dashboard.cache import Cache
+from dashboard.reading import is_pass, name_of, read_runs
+from dashboard.run import Run
 from dashboard.view import MOST_RUNS
-from tracer import formats
-from tracer.analysis.gaps import GapReport, gap_report
-from tracer.analysis.summary import Summary, summarise
-from tracer.analysis.syncs import SyncReport, sync_report
-from tracer.analysis.tokens import Steps, find_steps, step_spans
-from tracer.errors import FormatError, TraceError, UsageError
-from tracer.graph_json import GRAPH_FILE, RunGraph, read_graph
-from tracer.schema import DEVICE_DOMAINS
-from tracer.trace import Trace
+from tracer import formats, progress
+from tracer.analysis.summary import Summary
+from tracer.errors import TraceError, UsageError
 
 _DEEPEST = 2  # levels below a given directory that are searched
-_MOST_RANGES = 20
 
 
 @dataclass(eq=False)
-class Run:
-    """One run: a recording, or the part of one inside an NVTX range. Analyses are made when first used.
+class _Place:
+    """A recording: where it is, what its runs are called, and once they are read the runs."""
 
-    Attributes:
-        key: what links call it; unique in its store.
-        name: what readers call it.
-        summary: its figures; `problem` says what could not be had.
-        trace: the recording, None if it could not be read.
-        steps: its token steps, None if none were found.
-        graph_file: the graph that was run, None if the run directory has none.
-    """
-
+    path: Path
     key: str
     name: str
-    summary: Summary
-    trace: Trace | None = field(default=None, repr=False)
-    steps: Steps | None = field(default=None, repr=False)
-    graph_file: Path | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    share: float | None = None
+    runs: list[Run] | None = None
 
-    @cached_property
-    def graph(self) -> RunGraph:
-        """The graph that was run.
+    def read(self, cache: Cache | None) -> list[Run]:
+        """Its runs; who comes second waits for the first."""
+        with self.lock:
+            if self.runs is None:
+                self.share = 0.0
+                with progress.listening(self._tell):
+                    runs = read_runs(self.path, cache)
+                own = name_of(self.path)
+                for run in runs:
+                    run.key, run.name = self.key + run.key[len(own) :], self.name + run.name[len(own) :]
+                    run.tokens  # noqa: B018  # made here, where one thread at a time does it
+                self.runs = runs
+            return self.runs
 
-        Raises:
-            FormatError: the run directory has none, or a damaged one.
-        """
-        if self.graph_file is None:
-            raise FormatError(f"{self.name} has no {GRAPH_FILE}: only runs of `intertoken run` do")
-        return read_graph(self.graph_file)
+    def _tell(self, share: float) -> None:
+        self.share = share
 
-    @cached_property
-    def executions(self) -> Executions:
-        """The kernels of the graph's nodes.
+    def so_far(self) -> list[Run]:
+        """Its runs, or until they are read one that says so."""
+        if self.runs is not None:
+            return self.runs
+        said = "waiting to be read" if self.share is None else f"being read: {self.share:.0%}"
+        return [Run(self.key, self.name, Summary(self.name, problem=said))]
 
-        Raises:
-            FormatError: there is no graph.
-        """
-        if self.trace is None or self.steps is None:
-            return executions_of(None, None, self.graph)
-        return executions_of(self.trace, self.steps.table, self.graph)
 
-    @cached_property
-    def gaps(self) -> GapReport | None:
-        """The gaps as the recording shows them, uncorrected, or None where it has none."""
-        if self.trace is None or self.steps is None:
-            return None
-        try:
-            return gap_report(self.trace, self.steps)
-        except TraceError:
-            return None
+@dataclass(frozen=True)
+class Progress:
+    """How many recordings there are, and how many of them are read."""
 
-    @cached_property
-    def syncs(self) -> SyncReport | None:
-        """What its steps do between host and device, or None where the recording does not say."""
-        if self.trace is None or self.steps is None:
-            return None
-        try:
-            return sync_report(self.trace, self.steps)
-        except TraceError:
-            return None
-
-    @cached_property
-    def tokens(self) -> Tokens | None:
-        """Where its tokens are; None if there is nothing to align at."""
-        if self.trace is None or self.steps is None:
-            return None
-        return tokens_of(step_spans(self.trace, self.steps), None if self.gaps is None else self.gaps.table)
-
-    @cached_property
-    def waits(self) -> pd.DataFrame:
-        """Its syncs and what they waited for; see `timeline.marks.waits_of`."""
-        return waits_of(self.syncs.calls) if self.syncs is not None else pd.DataFrame(columns=list(WAIT_COLUMNS))
+    read: int
+    total: int
 
     @property
-    def inflated(self) -> bool:
-        """Whether its timeline comes from a traced pass, which inflates the gap."""
-        return self.gaps is not None and self.gaps.warning is not None
-
-    @cached_property
-    def rows(self) -> list[Row]:
-        """The timeline's rows."""
-        if self.trace is None or self.steps is None:
-            return []
-        table = self.steps.table
-        return rows_of(self.trace, int(table["start"].min()), int(table["end"].max()))
+    def done(self) -> bool:
+        """Whether all are read."""
+        return self.read == self.total
 
 
 class RunStore:
     """All runs below the given paths. Safe to use from several threads.
 
-    Without `passes` the traced passes inside run directories are left out, unless a path names them.
+    Without `passes` the traced passes inside run directories are left out, unless a path names them. With a `cache`
+    nothing is read twice.
     """
 
-    def __init__(self, paths: Iterable[Path | str], passes: bool = True) -> None:
+    def __init__(self, paths: Iterable[Path | str], passes: bool = True, cache: Cache | None = None) -> None:
         self._given = [Path(p) for p in paths]
         self._passes = passes
-        self._lock = threading.RLock()
-        self._runs: dict[str, Run] | None = None
+        self._cache = cache
+        self._lock = threading.Lock()
+        self._found: list[_Place] | None = None
+        self._reader: threading.Thread | None = None
 
     def runs(self) -> list[Run]:
-        """Every run, in the order of the paths; the first call reads them."""
+        """Every run, in the order of the paths; waits until all are read."""
+        return [run for place in self._places() for run in place.read(self._cache)]
+
+    def so_far(self) -> list[Run]:
+        """The same without waiting: what is not read yet stands for itself, with how far it is as its problem."""
+        return [run for place in self._places() for run in place.so_far()]
+
+    def progress(self) -> Progress:
+        """How far reading is."""
+        places = self._places()
+        return Progress(sum(place.runs is not None for place in places), len(places))
+
+    def read_ahead(self) -> None:
+        """Read everything in the background, in the order of the paths."""
         with self._lock:
-            if self._runs is None:
-                found: dict[str, Run] = {}
-                paths = find_traces(self._given, self._passes)
-                twins = {name for name, times in Counter(path.name for path in paths).items() if times > 1}
-                for path in paths:
-                    for run in _read(path):
-                        if path.name in twins and not _is_pass(path):
-                            run.name = f"{path.absolute().parent.name}/{run.name}"
-                            run.key = f"{path.absolute().parent.name}/{run.key}"
-                        run.key = _unused(run.key, found)
-                        found[run.key] = run
-                self._runs = found
-            return list(self._runs.values())
+            if self._reader is not None:
+                return
+            self._reader = threading.Thread(target=self.runs, name="reading", daemon=True)
+        self._reader.start()
 
     def chosen(self, keys: Iterable[str]) -> list[Run]:
-        """The runs of these keys that have tokens to show, in this order; keys nobody knows are left out."""
-        self.runs()
-        with self._lock:  # analyses are made here, one at a time
-            known = self._runs or {}
-            return [known[key] for key in keys if key in known and known[key].tokens is not None]
+        """The runs of these keys that have tokens to show, in this order; keys nobody knows are left out.
+
+        Waits until their recordings are read, not for others.
+        """
+        wanted = list(keys)
+        for place in self._places():
+            if any(place.key == key or key.startswith(f"{place.key}~") for key in wanted):
+                place.read(self._cache)
+        return self.ready(wanted)
+
+    def ready(self, keys: Iterable[str]) -> list[Run]:
+        """Those of `chosen` that are read."""
+        known = {run.key: run for place in self._places() for run in place.runs or ()}
+        return [known[key] for key in keys if key in known and known[key].tokens is not None]
+
+    def _places(self) -> Sequence[_Place]:
+        with self._lock:
+            if self._found is None:
+                paths = find_traces(self._given, self._passes)
+                twins = {name for name, times in Counter(path.name for path in paths).items() if times > 1}
+                places: dict[str, _Place] = {}
+                for path in paths:
+                    apart = path.name in twins and not is_pass(path)
+                    name = f"{path.absolute().parent.name}/{name_of(path)}" if apart else name_of(path)
+                    key = _unused(name, places)
+                    places[key] = _Place(path, key, name)
+                self._found = list(places.values())
+            return self._found
 
 
 def runs_to_compare(paths: Iterable[Path]) -> list[Run]:
@@ -181,7 +160,7 @@ def find_traces(given: Iterable[Path], passes: bool = True) -> list[Path]:
     """
     found: dict[Path, None] = {}
     for path in given:
-        below = [trace for trace in _below(path, _DEEPEST) if passes or trace == path or not _is_pass(trace)]
+        below = [trace for trace in _below(path, _DEEPEST) if passes or trace == path or not is_pass(trace)]
         found |= dict.fromkeys(below or [path])
     return list(found)
 
@@ -199,56 +178,5 @@ def _below(path: Path, depth: int) -> list[Path]:
     return found
 
 
-def _is_pass(path: Path) -> bool:
-    """Whether a recording is a traced pass inside the run directory of another."""
-    return formats.is_trace(path.parent)
-
-
-def _read(path: Path) -> list[Run]:
-    """The runs of one recording."""
-    name = path.stem if path.suffix in {".sqlite", ".json", ".nsys-rep"} else path.name
-    if _is_pass(path):
-        name = f"{path.parent.name} · {name}"
-    try:
-        trace = formats.read(path, whole=False)
-    except TraceError as problem:
-        return [Run(name, name, Summary(name, problem=str(problem)))]
-    parts, graph = _parts(trace), _graph_file(path)
-    if not parts:
-        return [_run(name, name, trace, None, graph)]
-    return [_run(f"{name}~{text}", f"{name} · {text}", trace, text, graph) for text in parts]
-
-
-def _run(key: str, name: str, trace: Trace, within: str | None, graph: Path | None) -> Run:
-    summary = summarise(trace, name, within=within)
-    try:
-        return Run(key, name, summary, trace, find_steps(trace, within=within), graph)
-    except TraceError:
-        return Run(key, name, summary, trace, graph_file=graph)
-
-
-def _graph_file(path: Path) -> Path | None:
-    """The graph in a run directory, which its traced passes share."""
-    file = (path.parent if _is_pass(path) else path) / GRAPH_FILE
-    return file if file.is_file() else None
-
-
-def _parts(trace: Trace) -> list[str]:
-    """NVTX texts whose ranges each hold several token steps: the runs of a recording of more than one."""
-    try:
-        steps = find_steps(trace)
-    except TraceError:
-        return []
-    if steps.source != "nvtx" or steps.table["group"].nunique() < 2:
-        return []
-    nvtx = trace["nvtx"]
-    ranges = nvtx[(nvtx["end"] > nvtx["start"]) & ~nvtx["domain"].isin(DEVICE_DOMAINS)]
-    starts, ends = (np.sort(steps.table[c].to_numpy()) for c in ("start", "end"))
-    held = np.searchsorted(ends, ranges["end"], side="right") - np.searchsorted(starts, ranges["start"], side="left")
-    holders = ranges[(held >= 2) & (held < len(steps))]
-    texts = list(pd.unique(holders["text"].astype("str")))
-    return texts if 2 <= len(texts) <= _MOST_RANGES and len(texts) == len(holders) else []
-
-
-def _unused(key: str, taken: dict[str, Run]) -> str:
+def _unused(key: str, taken: dict[str, _Place]) -> str:
     return key if key not in taken else next(k for i in range(2, len(taken) + 3) if (k := f"{key}-{i}") not in taken)

@@ -64,8 +64,8 @@ def marks_of(placed: Placed, drawn: Detail, window: Window, waits: pd.DataFrame)
     """The marks of one row.
 
     Columns: x dx (s), y height (px), what (position in KINDS), share (busy share, 1 for an event), wide (whether it can
-    bear an outline), title (of the event, or the longest of a bin), more (a list: what else a hover says of an event,
-    or of a bin its count, width, busy share in % and the longest event's length), text and text_x (what stands inside it,
+    bear an outline), title (of the event, or the longest of a bin), more (a list: what else a hover says of one,
+    or of a bin its count, width, busy share in % and the longest event's length), text and text_x (what stands inside,
     and where), event (its position in the row's events, MISSING for a bin).
     """
     parts = [_exact(placed, drawn.exact, window, waits), _merged(placed, drawn, window)]

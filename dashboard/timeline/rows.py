@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -102,7 +102,7 @@ class Row:
     @cached_property
     def codes(self) -> tuple[Codes, Codes]:
         """Per event its position in `texts` and in `titles`."""
-        name, full = (self.events[c].cat.codes.to_numpy() for c in ("name", "full"))
+        name, full = (cast(pd.Categorical, self.events[c].array).codes for c in ("name", "full"))  # no copy
         return name, full
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from dashboard.figures.timeline import MARGIN, Drawing, Plot, height_of, timeline_figure, timeline_plot
-from dashboard.store import Run
+from dashboard.run import Run
 from dashboard.timeline import align
 from dashboard.timeline.detail import Detail
 from dashboard.timeline.layout import Panel, panels

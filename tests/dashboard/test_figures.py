@@ -12,7 +12,7 @@ from dashboard.figures.timeline import packed, timeline_figure, timeline_plot
 from dashboard.palette import COLOURS, DARK_TEXT_ON, KINDS, NAMES
 from dashboard.store import RunStore
 from dashboard.text import markup, plain
-from dashboard.timeline.scene import draw, limits_of, timeline, timeline_of, token_of
+from dashboard.timeline.scene import draw, limits_of, timeline_of, token_of
 from dashboard.units import duration, microseconds, size, ticks
 from dashboard.view import View
 from executor.configuration import Configuration

@@ -14,7 +14,8 @@ from dashboard.figures.causes import causes_of
 from dashboard.pages.overview.callbacks import extremes, nothing_to_show
 from dashboard.pages.overview.events import Event, after
 from dashboard.pages.overview.table import COLUMNS, columns, row
-from dashboard.store import Run, RunStore, find_traces
+from dashboard.run import Run
+from dashboard.store import RunStore, find_traces
 from dashboard.view import ALIGNMENTS, MOST_RUNS, SHORTEST, THEME_NAMES, View, span, zoom
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import Trace, formats

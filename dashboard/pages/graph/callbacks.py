@@ -13,7 +13,8 @@ from dashboard.pages.graph.panel import panel
 from dashboard.pages.graph.parts import first_part, part_of, parts_of
 from dashboard.pages.graph.view import GraphView, after
 from dashboard.palette import stream_colours
-from dashboard.store import Run, RunStore
+from dashboard.run import Run
+from dashboard.store import RunStore
 from dashboard.text import plain
 from dashboard.units import size
 from dashboard.view import View

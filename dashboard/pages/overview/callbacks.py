@@ -18,7 +18,8 @@ from dashboard.figures.timeline import packed
 from dashboard.pages.graph.view import GraphView
 from dashboard.pages.overview.events import Event, after
 from dashboard.pages.overview.table import columns, height, row
-from dashboard.store import Run, RunStore
+from dashboard.run import Run
+from dashboard.store import RunStore
 from dashboard.text import plain
 from dashboard.timeline.scene import picked, timeline_of, token_of
 from dashboard.units import duration

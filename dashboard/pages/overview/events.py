@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dashboard.store import Run
+from dashboard.run import Run
 from dashboard.timeline.scene import limits_of, range_of, token_of
 from dashboard.view import ALIGNMENTS, MOST_RUNS, View, span, zoom
 

@@ -8,7 +8,7 @@ from typing import Any
 import dash_ag_grid as dag
 
 from dashboard.pages.graph.view import GraphView
-from dashboard.store import Run
+from dashboard.run import Run
 from dashboard.text import plain
 
 
