@@ -8,6 +8,7 @@ from typing import Any
 
 from dash import Dash
 
+from dashboard.cache import Cache
 from dashboard.pages.graph import callbacks as graph_callbacks
 from dashboard.pages.graph import layout as graph_layout
 from dashboard.pages.graph.view import ADDRESS
@@ -15,13 +16,15 @@ from dashboard.pages.overview import callbacks, layout
 from dashboard.store import RunStore
 
 
-def create_app(paths: Iterable[Path | str]) -> Dash:
+def create_app(paths: Iterable[Path | str], cache: Cache | None = None) -> Dash:
     """An app that shows the recordings at these paths, and those in the directories among them.
+
+    With a `cache` none is read twice.
 
     Nothing is read before the page is first opened, and nothing outside the paths ever. The graph page is an app of its
     own on the same server.
     """
-    store = RunStore(paths)
+    store = RunStore(paths, cache=cache)
     app = _page(True, "/")
     app.layout = layout.layout
     callbacks.register(app, store)

@@ -35,7 +35,17 @@ def register(group: click.Group) -> None:
     "--port", default=8050, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 takes a free one."
 )
 @click.option("--open/--no-open", "opens", default=True, help="Open a browser.")
-def dashboard(paths: tuple[Path, ...], host: str, port: int, opens: bool) -> None:
+@click.option(
+    "--cache",
+    "kept_in",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where to keep what the page needs of recordings.  [default: in the user's cache directory]",
+)
+@click.option("--no-cache", "forgets", is_flag=True, help="Keep nothing, and read every recording anew.")
+def dashboard(
+    paths: tuple[Path, ...], host: str, port: int, opens: bool, kept_in: Path | None, forgets: bool
+) -> None:  # fmt: skip
     """Show recordings side by side in a browser.
 
     A directory that is no recording itself is searched for recordings, two levels deep.
@@ -43,6 +53,7 @@ def dashboard(paths: tuple[Path, ...], host: str, port: int, opens: bool) -> Non
     import waitress
 
     from dashboard.app import create_app
+    from dashboard.cache import Cache
 
     for path in paths:
         if not path.exists():
@@ -50,7 +61,7 @@ def dashboard(paths: tuple[Path, ...], host: str, port: int, opens: bool) -> Non
     if not _is_loopback(host):
         click.echo(f"warning: {host} is not a loopback address: whoever reaches it reads these recordings", err=True)
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a page asks for many files at once: no news
-    app = create_app(paths)
+    app = create_app(paths, None if forgets else Cache(kept_in))
     try:
         server = waitress.create_server(app.server, host=host, port=port, threads=8, ident=None)
     except (OSError, socket.gaierror) as problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,10 @@ class _Place:
                 self.runs = runs
             return self.runs
 
+    def holds(self, key: str) -> bool:
+        """Whether a run of this key can only be here."""
+        return key == self.key or key.startswith(f"{self.key}~")
+
     def _tell(self, share: float) -> None:
         self.share = share
 
@@ -82,6 +87,7 @@ class RunStore:
         self._lock = threading.Lock()
         self._found: list[_Place] | None = None
         self._reader: threading.Thread | None = None
+        self._since: float | None = None
 
     def runs(self) -> list[Run]:
         """Every run, in the order of the paths; waits until all are read."""
@@ -101,8 +107,14 @@ class RunStore:
         with self._lock:
             if self._reader is not None:
                 return
+            self._since = time.monotonic()
             self._reader = threading.Thread(target=self.runs, name="reading", daemon=True)
         self._reader.start()
+
+    @property
+    def waited(self) -> float:
+        """Seconds since reading in the background began, 0 before."""
+        return 0.0 if self._since is None else time.monotonic() - self._since
 
     def chosen(self, keys: Iterable[str]) -> list[Run]:
         """The runs of these keys that have tokens to show, in this order; keys nobody knows are left out.
@@ -111,9 +123,19 @@ class RunStore:
         """
         wanted = list(keys)
         for place in self._places():
-            if any(place.key == key or key.startswith(f"{place.key}~") for key in wanted):
+            if any(place.holds(key) for key in wanted):
                 place.read(self._cache)
         return self.ready(wanted)
+
+    def named(self, key: str) -> Run | None:
+        """The run of this key, once its recording is read; None if nobody knows it."""
+        here = (place for place in self._places() if place.holds(key))
+        return next((run for place in here for run in place.read(self._cache) if run.key == key), None)
+
+    def awaited(self, keys: Iterable[str]) -> list[str]:
+        """Those of the keys whose recordings are still to be read."""
+        unread = [place for place in self._places() if place.runs is None]
+        return [key for key in keys if any(place.holds(key) for place in unread)]
 
     def ready(self, keys: Iterable[str]) -> list[Run]:
         """Those of `chosen` that are read."""

@@ -23,7 +23,7 @@ from tracer.schema import MISSING
 
 COLUMNS: Final = ["x", "dx", "y", "height", "what", "share", "wide", "title", "more", "text", "text_x", "event"]
 WAIT_COLUMNS: Final = ["start", "end", "process", "thread", "stream", "waited_for", "waited_until"]
-_MOST_WHOLE = 150  # events of a row in view; with more, hovers hold shortened names and no numbers
+_MOST_WHOLE = 150  # events of a row in view; with more, hovers hold shortened names and only times
 _CHARACTER = 6.4  # px of one character inside a bar
 _SHARPEST = 4.0  # px; bars at least this wide are set apart from their neighbours
 _MOST_CONNECTORS = 40
@@ -136,9 +136,9 @@ def _texts(row: Row, index: Ints, room: NDArray[np.float64]) -> list[str]:
 
 
 def _hovers(row: Row, index: Ints, window: Window, waits: pd.DataFrame, whole: bool) -> list[str]:
-    """What a hover says of events below their title; of very many not the numbers, which would weigh too much."""
+    """What a hover says of events below their title; of very many only the times, as all would weigh too much."""
     columns = [row.events[c].to_numpy()[index].tolist() for c in ("start", "end", "stream", "correlation", "bytes")]
-    notes = _wait_notes(row, index, waits)
+    notes = _wait_notes(row, index, waits) if whole else [""] * len(index)
     return [
         f"{duration(end - start)}, from {_signed(start - window.anchor)}"
         f"{_ids(stream, number, count) if whole else ''}{note}"

@@ -18,7 +18,7 @@ from dashboard.units import duration
 from dashboard.view import View
 from tracer.analysis.causes import CAUSES
 
-_HEAVIEST = 3000  # marks in one figure, see `_weight`: what a browser redraws without a stutter, and under 300 KB
+_HEAVIEST = 2600  # marks in one figure, see `_weight`: what a browser redraws without a stutter, and under 300 KB
 _FEWEST_BINS = 16
 _MOST_GAPS = 150
 

@@ -1,4 +1,4 @@
-"""What the page needs of a recording is kept on disk: the same after reading it back, renewed, bounded, never trusted."""
+"""What the page needs of a recording is kept on disk: the same when it is read back, renewed, bounded."""
 
 import json
 import mmap

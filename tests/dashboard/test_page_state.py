@@ -15,7 +15,7 @@ from dashboard.pages.overview.callbacks import extremes, nothing_to_show
 from dashboard.pages.overview.events import Event, after
 from dashboard.pages.overview.table import COLUMNS, columns, row
 from dashboard.run import Run
-from dashboard.store import RunStore, find_traces
+from dashboard.store import Progress, RunStore, find_traces
 from dashboard.view import ALIGNMENTS, MOST_RUNS, SHORTEST, THEME_NAMES, View, span, zoom
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import Trace, formats
@@ -217,9 +217,10 @@ def test_causes_and_empty_states(store, runs):
     assert [c.name for c in found] == ["a", "b"]
     assert found[0].total_us == pytest.approx(100)
     assert found[0].note == "median 100 µs"
-    assert "intertoken dashboard" in nothing_to_show([])
-    assert "Select" in nothing_to_show(runs)
-    assert "table says why" in nothing_to_show(RunStore([Path("/nowhere")]).runs())
+    assert "intertoken dashboard" in nothing_to_show([], Progress(0, 0))
+    assert "Select" in nothing_to_show(runs, Progress(2, 2))
+    assert "1 of 3" in nothing_to_show([], Progress(1, 3))
+    assert "table says why" in nothing_to_show(RunStore([Path("/nowhere")]).runs(), Progress(1, 1))
 
 
 def test_the_app_serves_its_page_and_nothing_from_elsewhere(store, tmp_path):

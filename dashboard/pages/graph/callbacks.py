@@ -95,7 +95,7 @@ def _render(app: Dash, store: RunStore) -> None:
     def render(screen: dict[str, Any], data: dict[str, Any]) -> tuple[Any, ...]:
         view, theme = GraphView(**data), str(screen["scheme"])
         run = find_run(store, view)
-        runs = [{"value": r.key, "label": plain(r.name, 90)} for r in store.runs() if r.graph_file is not None]
+        runs = [{"value": r.key, "label": plain(r.name, 90)} for r in store.so_far() if r.graph_file is not None]
         home = "/" + View(runs=(run.key,) if run else None, token=view.token, theme=view.theme).query()
         problem = problem_of(run, view)
         if problem or run is None:
@@ -134,7 +134,9 @@ def _render(app: Dash, store: RunStore) -> None:
 
 def find_run(store: RunStore, view: GraphView) -> Run | None:
     """The run of a view: the first with a graph where it names none."""
-    return next((r for r in store.runs() if (r.key == view.run if view.run else r.graph_file is not None)), None)
+    if view.run:
+        return store.named(view.run)
+    return next((run for run in store.runs() if run.graph_file is not None), None)
 
 
 def problem_of(run: Run | None, view: GraphView) -> str:

@@ -19,7 +19,7 @@ from dashboard.pages.graph.view import GraphView
 from dashboard.pages.overview.events import Event, after
 from dashboard.pages.overview.table import columns, height, row
 from dashboard.run import Run
-from dashboard.store import RunStore
+from dashboard.store import Progress, RunStore
 from dashboard.text import plain
 from dashboard.timeline.scene import picked, timeline_of, token_of
 from dashboard.units import duration
@@ -30,6 +30,8 @@ _BUTTONS = (
     *("token-back", "token-on", "show-gap", "show-token", "show-all"),
     *("zoom-in", "zoom-out", "pan-left", "pan-right", "theme"),
 )
+PATIENCE = 2.0
+"""Seconds after which the page opens with the recordings that are read by then."""
 _HIDDEN, _SHOWN = {"display": "none"}, {"display": "block"}
 
 
@@ -53,12 +55,27 @@ def _table(app: Dash, store: RunStore) -> None:
         Output("runs", "columnDefs"),
         Output("runs", "style"),
         Output("runs", "dashGridOptions"),
+        Output("reading", "disabled"),
+        Output("reading-said", "children"),
+        Output("arrived", "data"),
         Input("url", "pathname"),
+        Input("reading", "n_intervals"),
         State("runs", "dashGridOptions"),
+        State("arrived", "data"),
     )
-    def load(_: str, options: dict[str, Any]) -> tuple[Any, ...]:
-        rows = [row(run) for run in store.runs()]
-        return rows, columns(rows), {"height": height(rows)}, {**options, "loading": False}
+    def load(_: str, __: int, options: dict[str, Any], before: int | None) -> tuple[Any, ...]:
+        store.read_ahead()
+        progress = store.progress()  # before the rows, so that the last call has them all
+        rows = [row(run) for run in store.so_far()]
+        return (
+            rows,
+            columns(rows),
+            {"height": height(rows)},
+            {**options, "loading": False} if options["loading"] else no_update,
+            progress.done,
+            "" if progress.done else f"{progress.read} of {progress.total} recordings read",
+            no_update if before == progress.read else progress.read,
+        )
 
 
 def _reduce(app: Dash, store: RunStore) -> None:
@@ -97,24 +114,26 @@ def _reduce(app: Dash, store: RunStore) -> None:
             raise PreventUpdate
         triggered = {t["prop_id"].split(".")[0]: t["prop_id"] for t in ctx.triggered}
         source = next(iter(triggered), "")
-        opens = before is None or source == "url" or triggered.get("runs") == "runs.rowData"
-        if opens:
-            view = _opened(View.parse(search), store)
+        arrives = triggered.get("runs") == "runs.rowData"
+        opens = before is None or source == "url" or View.from_data(before).runs is None
+        if opens or arrives:
+            view = _opened(View.parse(search) if opens else View.from_data(before), store)
         else:
             view = View.from_data(before)
-            value = _keys(selected) if source == "runs" else values.get(source)
-            shown = store.chosen(view.runs or ())
+            unread = store.awaited(view.runs or ())  # the table cannot select them yet
+            value = [*_keys(selected), *unread] if source == "runs" else values.get(source)
+            shown = store.ready(view.runs or ())
             view = after(view, Event(source, value), shown, (screen or {}).get("scheme", "light"))
-        agreed = set(view.runs or ()) == set(_keys(selected))  # the grid reports in its own order
+        runs = store.ready(view.runs or ())
+        agreed = {run.key for run in runs} == set(_keys(selected))  # the grid reports in its own order
         if before is not None and view == View.from_data(before) and agreed:
             raise PreventUpdate
-        runs = store.chosen(view.runs or ())
         most = max((len(run.tokens) for run in runs if run.tokens is not None), default=2) - 1
         link = view.query()
         return (
             view.data(),
             no_update if link == (search or "") else link,
-            no_update if agreed else {"ids": list(view.runs or ())},
+            no_update if agreed else {"ids": [run.key for run in runs]},
             token_of(runs, view),
             max(most, 1),
             f"of token {token_of(runs, view)} (0–{most})",
@@ -124,10 +143,15 @@ def _reduce(app: Dash, store: RunStore) -> None:
 
 
 def _opened(view: View, store: RunStore) -> View:
-    """A view as a link gives it; without one, the runs alike the first with the longest and the shortest gap."""
+    """A view as a link gives it; without one, the runs alike the first with the longest and the shortest gap.
+
+    They are chosen when all are read, or among those that are after a moment; until then `runs` stays None.
+    """
     if view.runs is None:
-        view = replace(view, runs=tuple(extremes(store.runs())))
-    return replace(view, runs=tuple(run.key for run in store.chosen(view.runs or ())))
+        chosen = extremes(store.so_far()) if store.progress().done or store.waited > PATIENCE else []
+        return replace(view, runs=tuple(chosen)) if chosen or store.progress().done else view
+    known = {run.key for run in store.ready(view.runs)} | set(store.awaited(view.runs))
+    return replace(view, runs=tuple(key for key in view.runs if key in known))
 
 
 def extremes(runs: Sequence[Run]) -> list[str]:
@@ -161,13 +185,21 @@ def _render(app: Dash, store: RunStore) -> None:
         Output("nothing", "children"),
         Output("nothing", "style"),
         Output("causes-holder", "aria-label"),
+        Output("drawn", "data"),
         Input("screen", "data"),
+        Input("arrived", "data"),
         State("view", "data"),
+        State("drawn", "data"),
         prevent_initial_call=True,
     )
-    def render(screen: dict[str, Any], data: dict[str, Any]) -> tuple[Any, ...]:
+    def render(screen: dict[str, Any] | None, _: int, data: dict[str, Any], drawn: list[str] | None) -> tuple[Any, ...]:
+        if screen is None:
+            raise PreventUpdate
         view, theme = View.from_data(data), str(screen["scheme"])
-        runs = store.chosen(view.runs or ())
+        runs = store.ready(view.runs or ())
+        keys = [run.key for run in runs]
+        if ctx.triggered_id == "arrived" and keys == drawn and not store.progress().done:
+            raise PreventUpdate
         plot, tall = timeline_of(runs, view, theme, int(screen["width"]))
         causes = causes_of(runs)
         said = "; ".join(f"{c.name}: {duration(c.total_us * 1e3)} ({c.note})" for c in causes)
@@ -178,9 +210,10 @@ def _render(app: Dash, store: RunStore) -> None:
             causes_figure(causes, theme),
             {"height": f"{causes_height(causes)}px"},
             _SHOWN if causes else _HIDDEN,
-            nothing_to_show(store.runs()),
+            nothing_to_show(store.so_far(), store.progress()),
             _HIDDEN if runs else _SHOWN,
             f"Causes of the gap. {said}",
+            keys,
         )
 
 
@@ -193,7 +226,7 @@ def _pick(app: Dash, store: RunStore) -> None:
     )
     def pick(click: dict[str, Any] | None, data: dict[str, Any]) -> list[Any]:
         view = View.from_data(data)
-        return node_of_click(click, view, store.chosen(view.runs or ()))
+        return node_of_click(click, view, store.ready(view.runs or ()))
 
 
 def node_of_click(click: dict[str, Any] | None, view: View, runs: Sequence[Run]) -> list[Any]:
@@ -218,8 +251,10 @@ def node_of_click(click: dict[str, Any] | None, view: View, runs: Sequence[Run])
     return [html.B(plain(tensor.name, 80)), words, html.A("Show in graph", href=link, id="to-graph")]
 
 
-def nothing_to_show(runs: Sequence[Run]) -> str:
+def nothing_to_show(runs: Sequence[Run], progress: Progress) -> str:
     """What to do when no timeline is shown."""
+    if not progress.done:
+        return f"Reading the recordings: {progress.read} of {progress.total} …"
     if not runs:
         return "No recordings yet. Start with: intertoken dashboard RUNS_DIR_OR_TRACE ..."
     if not any(run.steps is not None for run in runs):

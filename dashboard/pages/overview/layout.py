@@ -38,6 +38,9 @@ def layout() -> html.Div:
             dcc.Location(id="url", refresh=False),
             dcc.Store(id="view"),
             dcc.Store(id="screen"),
+            dcc.Store(id="arrived"),
+            dcc.Store(id="drawn"),
+            dcc.Interval(id="reading", interval=400),
             _header(),
             html.Main([_runs(), _timeline(), _causes()]),
             html.P(id="said", role="status", className="unseen"),
@@ -64,6 +67,7 @@ def _runs() -> html.Section:
                 [
                     html.H2("Runs"),
                     html.P("Select one to six.  ▲ comes from a traced pass, which inflates it.", className="hint"),
+                    html.P("Looking for recordings …", id="reading-said", role="status", className="hint"),
                 ],
                 className="bar",
             ),
