@@ -1,10 +1,10 @@
 """The dashboard over ten million events: time to first view, zooming and panning, memory; beside it nsys-ai's timeline.
 
 The trace is that of `ten_million.py`. Each side is a server in a process of its own, asked over HTTP what its page
-would ask: ours for the view and its drawing, nsys-ai's `timeline-web` for the tiles of 5 s that a view touches, each in as
-many buckets as its page would ask for and, like there, never twice. Views are drawn at random (seeded): widths from the
-whole run down to 1 µs, even on a logarithmic scale. No browser draws anything here. A first view counts from the start
-of the process; the views' figures are of all repeats together.
+would ask: ours for the view and its drawing, nsys-ai's `timeline-web` for the tiles of 5 s that a view touches, each in
+as many buckets as its page would ask for and, like there, never twice. Views are drawn at random (seeded): widths from
+the whole run down to 1 µs, even on a logarithmic scale. No browser draws anything here. A first view counts from the
+start of the process; the views' figures are of all repeats together.
 Usage: python benchmarks/dashboard_latency.py [--events 10000000] [--views 200] [--repeats 3] [--made DIR]
        [--python NSYS_AI_VENV/bin/python] [--json FILE]
 """

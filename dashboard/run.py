@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,20 +27,25 @@ from tracer.trace import Trace
 Report = TypeVar("Report")
 
 
-@dataclass(eq=False)
 class Recording:
     """A trace on disk, read when first asked for."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()  # one for each: before Python 3.12 a cached_property has one for all
+        self._trace: Trace | None = None
 
-    @cached_property
+    @property
     def trace(self) -> Trace:
         """The trace.
 
         Raises:
             FormatError: it cannot be read.
         """
-        return formats.read(self.path, whole=False)
+        with self._lock:
+            if self._trace is None:
+                self._trace = formats.read(self.path, whole=False)
+            return self._trace
 
 
 @dataclass(eq=False)

@@ -1,5 +1,6 @@
 """The page in a real Chromium: choose two runs, zoom with the mouse, follow a link, switch the theme."""
 
+import threading
 import time
 from types import SimpleNamespace
 
@@ -150,6 +151,28 @@ def test_choosing_two_runs_zooming_and_coming_back_by_link(page, address):
     page.shows(lambda d: d.range == zoomed.range, "the same range")
     assert again.rows == both.rows
     page.shows(lambda d: d.marks == zoomed.marks and d.gaps == zoomed.gaps, "the same marks")
+
+
+def test_the_page_opens_while_recordings_are_still_read(page, tmp_path, monkeypatch):
+    formats.write(decode(tokens=9), tmp_path / "first")
+    formats.write(decode(tokens=9, gap=2 * GAP), tmp_path / "slow")
+    may_go, read = threading.Event(), formats.read
+    monkeypatch.setattr(formats, "read", lambda path, **o: (path.name != "slow" or may_go.wait(60)) and read(path, **o))
+    with served(tmp_path) as address:
+        page.open(f"{address}?run=slow&run=first")
+        page.shows(lambda d: len(d.headings) == 1 and "first" in d.headings[0], "the one that is read")
+        said = page.browser.find_element(By.ID, "reading-said")
+        assert said.text == "1 of 2 recordings read"
+        assert "being read" in page.browser.find_element(By.CSS_SELECTOR, '#runs .ag-row[row-id="slow"]').text
+        may_go.set()
+        both = page.shows(lambda d: len(d.headings) == 2, "both")
+        assert "slow" in both.headings[0]
+        page.until(lambda: said.text == "", "no more progress")
+        boxes = '#runs .ag-row[row-id="{}"] .ag-checkbox-input'
+        page.until(
+            lambda: all(page.browser.find_element(By.CSS_SELECTOR, boxes.format(k)).is_selected()
+                        for k in ("slow", "first")), "both selected",
+        )  # fmt: skip
 
 
 def test_from_the_whole_run_down_to_single_kernels(page, address):
