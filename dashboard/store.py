@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
@@ -17,6 +18,7 @@ from tracer import formats, progress
 from tracer.analysis.summary import Summary
 from tracer.errors import TraceError, UsageError
 
+_log = logging.getLogger(__name__)
 _DEEPEST = 2  # levels below a given directory that are searched
 
 
@@ -108,8 +110,17 @@ class RunStore:
             if self._reader is not None:
                 return
             self._since = time.monotonic()
-            self._reader = threading.Thread(target=self.runs, name="reading", daemon=True)
+            self._reader = threading.Thread(target=self._read_all, name="reading", daemon=True)
         self._reader.start()
+
+    def _read_all(self) -> None:
+        for place in self._places():
+            try:
+                place.read(self._cache)
+            except Exception as problem:  # a fault of ours must not keep the others from being read
+                _log.exception("%s cannot be shown", place.path)
+                said = f"{place.path}: cannot be shown: {type(problem).__name__}: {problem}"
+                place.runs = [Run(place.key, place.name, Summary(place.name, problem=said))]
 
     @property
     def waited(self) -> float:

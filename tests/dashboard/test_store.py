@@ -97,6 +97,21 @@ def test_what_is_needed_does_not_wait_for_others(gate, recordings):
     assert sorted(gate.order) == ["a", "b", "c"]
 
 
+def test_a_fault_of_ours_keeps_no_other_recording_from_being_shown(recordings, monkeypatch, caplog):
+    def faulty(path, cache):
+        if path.name == "a":
+            raise ZeroDivisionError("one in a million")
+        return reading.read_runs(path, cache)
+
+    monkeypatch.setattr("dashboard.store.read_runs", faulty)
+    store = RunStore([recordings])
+    store.read_ahead()
+    _until(lambda: store.progress().done)
+    assert [run.tokens is not None for run in store.so_far()] == [False, True, True]
+    assert "a: cannot be shown: ZeroDivisionError: one in a million" in store.so_far()[0].summary.problem
+    assert "Traceback" in caplog.text
+
+
 def test_a_link_waits_for_its_runs_and_no_link_only_a_moment(gate, recordings, monkeypatch):
     gate.close("b")
     store = RunStore([recordings])
