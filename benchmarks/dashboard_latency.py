@@ -36,8 +36,8 @@ WIDTH: Final = 1200  # px of the page
 SHORTEST: Final = 1_000  # ns
 TILE: Final = 5  # s: what nsys-ai's page asks for at a time
 PATIENCE: Final = 300.0  # s for a first view, and for all views of a repeat
-Answer = tuple[float, int]
-"""Seconds, and the bytes that came."""
+Answer = tuple[float, float, int]
+"""Seconds, the processor's seconds that the server took, and the bytes that came."""
 
 
 class Server:
@@ -62,16 +62,21 @@ class Server:
     def ask(self, path: str, body: Any = None) -> tuple[Answer, bytes]:
         """GET, or POST with a body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        start = time.perf_counter()
+        start, before = time.perf_counter(), self.processor()
         data, headers = (None, {}) if body is None else (json.dumps(body), {"Content-Type": "application/json"})
         connection.request("GET" if body is None else "POST", path, data, headers)
         response = connection.getresponse()
         text = response.read()
-        took = time.perf_counter() - start
+        took, spent = time.perf_counter() - start, self.processor() - before
         connection.close()
         if response.status not in (200, 204):
             raise SystemExit(f"{path}: {response.status} {text[:300]!r}")
-        return (took, len(text)), text
+        return (took, spent, len(text)), text
+
+    def processor(self) -> float:
+        """Seconds that its threads have run, see schedstat in proc(5)."""
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
+        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
     def memory(self) -> dict[str, int]:
         """MiB: resident, its own part (what is not a file that the system can drop), and the peak."""
@@ -144,7 +149,7 @@ class Page:
         """What one zoom costs the server: the new view, and its drawing."""
         self.state["timeline.relayoutData"] = {"xaxis.range[0]": low / 1e9, "xaxis.range[1]": high / 1e9}
         view, drawing = self.call("view.data", "timeline.relayoutData"), self.call("timeline.figure", "screen.data")
-        return view[0] + drawing[0], drawing[1]
+        return view[0] + drawing[0], view[1] + drawing[1], drawing[2]
 
 
 class Tiles:
@@ -170,7 +175,7 @@ class Tiles:
 
     def show(self, low: int, high: int) -> Answer:
         """What one zoom costs its server."""
-        took, size = 0.0, 0
+        took, spent, size = 0.0, 0.0, 0
         for tile in range(low // (TILE * 10**9), -(-high // (TILE * 10**9))):
             share = TILE / max((high - low) / 1e9, 0.001)
             buckets = max(64, min(100_000, round(WIDTH * share)))
@@ -178,8 +183,8 @@ class Tiles:
                 self.asked.add((tile, buckets))
                 query = f"start_s={tile * TILE}&end_s={(tile + 1) * TILE}&max_buckets={buckets}&kernels=1&nvtx=0"
                 answer, _ = self.server.ask(f"/api/data?{query}")
-                took, size = took + answer[0], size + answer[1]
-        return took, size
+                took, spent, size = took + answer[0], spent + answer[1], size + answer[2]
+        return took, spent, size
 
 
 def views(low: int, high: int, count: int, seed: int) -> Iterator[tuple[int, int]]:
@@ -201,17 +206,23 @@ def measured(page: Page | Tiles, wanted: Iterator[tuple[int, int]]) -> list[Answ
 
 
 def statistics_of(answers: list[Answer]) -> dict[str, Any]:
-    ms, sizes = np.array([took * 1e3 for took, _ in answers]), np.array([size for _, size in answers])
-    p50, p95, worst = (round(float(q), 1) for q in np.percentile(ms, (50, 95, 100)))
+    seconds, spent, sizes = (np.array(column) for column in zip(*answers, strict=True))
     return {
         "views": len(answers),
-        "ms": {"p50": p50, "p95": p95, "worst": worst},
-        "payload_kb": {"p95": round(float(np.percentile(sizes, 95)) / 1e3), "worst": round(int(sizes.max()) / 1e3)},
+        "ms": _spread(seconds * 1e3),
+        "processor_ms": _spread(spent * 1e3),
+        "payload_kb": _spread(sizes / 1e3),
     }
+
+
+def _spread(values: Any) -> dict[str, float]:
+    p50, p95, worst = (round(float(q), 1) for q in np.percentile(values, (50, 95, 100)))
+    return {"p50": p50, "p95": p95, "worst": worst}
 
 
 def ours(source: Path, directory: Path, count: int, repeats: int) -> dict[str, Any]:
     first: dict[str, list[float]] = {"cold": [], "warm": []}
+    spent: dict[str, list[float]] = {"cold": [], "warm": []}
     held: dict[str, dict[str, int]] = {}
     answers: list[Answer] = []
     for repeat in range(repeats):
@@ -222,12 +233,19 @@ def ours(source: Path, directory: Path, count: int, repeats: int) -> dict[str, A
                 page = Page(server)
                 page.open()
                 first[temperature].append(time.perf_counter() - server.start)
+                spent[temperature].append(server.processor())
                 if temperature == "warm":
                     answers += measured(page, views(*page.whole(), count, repeat))
                 held[f"after {'a cold start' if temperature == 'cold' else f'{count} views'}"] = server.memory()
     kept = sum(path.stat().st_size for path in (directory / "cache-0").rglob("*") if path.is_file())
-    seconds = {name: [round(s, 2) for s in each] for name, each in first.items()}
-    return {"first_view_s": seconds, **statistics_of(answers), "memory_mib": held, "cache_mb": round(kept / 1e6)}
+    rounded = [{name: [round(s, 2) for s in each] for name, each in times.items()} for times in (first, spent)]
+    return {
+        "first_view_s": rounded[0],
+        "first_view_processor_s": rounded[1],
+        **statistics_of(answers),
+        "memory_mib": held,
+        "cache_mb": round(kept / 1e6),
+    }
 
 
 def nsys_ai(python: Path, profile: Path, directory: Path, count: int) -> dict[str, Any]:

@@ -23,7 +23,8 @@ _HOVER_BIN = (
     "<b>%{customdata[1]} events</b> in %{customdata[2]}, busy %{customdata[3]}%<br>"
     "longest: %{customdata[4]} %{hovertext}<extra></extra>"
 )
-_LABELLED = 34  # px; a narrower gap gets no label
+LABELLED = 34
+"""px; a narrower gap gets no label."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +36,7 @@ class Drawing:
         panel: where it stands.
         marks: as `timeline.marks.marks_of` makes them.
         lines: as `timeline.marks.connectors` makes them.
-        gaps: the gaps in view: x dx (s), gap (ns), text (a hover, escaped), top bottom (px).
+        gaps: the gaps in view: x dx (s), gap (ns), text (a hover, escaped, where it has a label), top bottom (px).
     """
 
     title: str
@@ -279,9 +280,9 @@ def _gap_labels(drawing: Drawing, limits: tuple[int, int], look: Theme, width: i
     per_pixel = (limits[1] - limits[0]) / width
     for x, dx, gap, text, _, bottom in drawing.gaps.itertuples(index=False):
         low, high = max(x * 1e9, limits[0]), min((x + dx) * 1e9, limits[1])
-        if (high - low) / per_pixel < _LABELLED:
+        if (high - low) / per_pixel < LABELLED:
             continue
-        words = f"gap {duration(gap)}" if (high - low) / per_pixel >= 2.2 * _LABELLED else duration(gap)
+        words = f"gap {duration(gap)}" if (high - low) / per_pixel >= 2.2 * LABELLED else duration(gap)
         labels.append(
             {
                 "x": (low + high) / 2e9, "y": bottom - GAP_STRIP / 2, "yanchor": "middle",

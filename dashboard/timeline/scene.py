@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboard.figures.timeline import MARGIN, Drawing, Plot, height_of, timeline_figure, timeline_plot
+from dashboard.figures.timeline import LABELLED, MARGIN, Drawing, Plot, height_of, timeline_figure, timeline_plot
 from dashboard.run import Run
 from dashboard.timeline import align
 from dashboard.timeline.detail import Detail
@@ -18,7 +20,7 @@ from dashboard.units import duration
 from dashboard.view import View
 from tracer.analysis.causes import CAUSES
 
-_HEAVIEST = 2600  # marks in one figure, see `_weight`: what a browser redraws without a stutter, and under 300 KB
+_HEAVIEST = 2400  # marks in one figure, see `_weight`: what a browser redraws without a stutter, and under 300 KB
 _FEWEST_BINS = 16
 _MOST_GAPS = 150
 
@@ -117,7 +119,10 @@ def _note(run: Run, token: int) -> str:
 
 
 def _gaps(run: Run, panel: Panel, window: Window) -> pd.DataFrame:
-    """The gaps in view, each over its device's rows, with what they are made of: x dx gap text top bottom."""
+    """The gaps in view, each over its device's rows: x dx gap text top bottom.
+
+    text is what the gap is made of, empty where it is too narrow for a label.
+    """
     bands = {band.device: band for band in panel.bands}
     table = run.gaps.table if run.gaps is not None else pd.DataFrame(columns=["start", "end", "gap", "step", "device"])
     seen = table[
@@ -127,16 +132,23 @@ def _gaps(run: Run, panel: Panel, window: Window) -> pd.DataFrame:
         & table["device"].isin(list(bands))
     ]
     seen = seen.nlargest(_MOST_GAPS, "gap").sort_values("start") if len(seen) > _MOST_GAPS else seen
-    rows = [
-        (
-            (row["start"] - window.anchor) / 1e9,
-            (row["end"] - row["start"]) / 1e9,
-            int(row["gap"]),
-            f"<b>gap after token {row['step']}: {duration(row['gap'])}</b><br>"
-            + "<br>".join(f"{name} {duration(row[column])}" for column, name in CAUSES.items() if row[column]),
-            bands[row["device"]].top,
-            bands[row["device"]].bottom,
-        )
-        for row in seen.to_dict("records")
-    ]
-    return pd.DataFrame(rows, columns=["x", "dx", "gap", "text", "top", "bottom"])
+    start, gap = seen["start"].to_numpy(dtype=np.int64), seen["gap"].to_numpy(dtype=np.int64)
+    bears = gap >= LABELLED * window.ns_per_pixel
+    texts = np.full(len(seen), "", dtype=object)
+    texts[bears] = [_made_of(row) for row in seen[bears].to_dict("records")]
+    on = [bands[device] for device in seen["device"]]
+    return pd.DataFrame(
+        {
+            "x": window.seconds(start),
+            "dx": gap / 1e9,
+            "gap": gap,
+            "text": texts,
+            "top": np.array([band.top for band in on], dtype=np.int64),
+            "bottom": np.array([band.bottom for band in on], dtype=np.int64),
+        }
+    )
+
+
+def _made_of(gap: dict[Any, Any]) -> str:
+    causes = (f"{name} {duration(gap[column])}" for column, name in CAUSES.items() if gap[column])
+    return f"<b>gap after token {gap['step']}: {duration(gap['gap'])}</b><br>" + "<br>".join(causes)

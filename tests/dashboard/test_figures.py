@@ -169,7 +169,7 @@ def test_a_figure_of_many_rows_stays_light(tmp_path):
     run = RunStore([tmp_path / "a"]).chosen(["a"])[0]
     whole = View(runs=("a",), range=(-count * 5_000, count * 5_000))
     (drawing,) = draw([run], whole, 1200)
-    assert len(drawing.marks) <= 2600
+    assert len(drawing.marks) <= 2400
     details = [row.pyramid.detail(0, count * 5_000, 100) for row in run.rows if row.stream >= 100]
     assert [len(d.exact) + d.count.sum() for d in details] == pytest.approx([each] * streams, rel=0.1)
     plot, _ = timeline_of([run], whole, "light", 1400)

@@ -182,9 +182,9 @@ def _render(app: Dash, store: RunStore) -> None:
         Output("causes", "figure"),
         Output("causes", "style"),
         Output("causes-section", "style"),
+        Output("causes-holder", "aria-label"),
         Output("nothing", "children"),
         Output("nothing", "style"),
-        Output("causes-holder", "aria-label"),
         Output("drawn", "data"),
         Input("screen", "data"),
         Input("arrived", "data"),
@@ -197,24 +197,31 @@ def _render(app: Dash, store: RunStore) -> None:
             raise PreventUpdate
         view, theme = View.from_data(data), str(screen["scheme"])
         runs = store.ready(view.runs or ())
-        keys = [run.key for run in runs]
-        if ctx.triggered_id == "arrived" and keys == drawn and not store.progress().done:
+        draws = [theme, *(run.key for run in runs)]
+        if ctx.triggered_id == "arrived" and draws == drawn and not store.progress().done:
             raise PreventUpdate
         plot, tall = timeline_of(runs, view, theme, int(screen["width"]))
-        causes = causes_of(runs)
-        said = "; ".join(f"{c.name}: {duration(c.total_us * 1e3)} ({c.note})" for c in causes)
         return (
             packed(plot),
             {"height": f"{tall}px"},
             _SHOWN if runs else _HIDDEN,
-            causes_figure(causes, theme),
-            {"height": f"{causes_height(causes)}px"},
-            _SHOWN if causes else _HIDDEN,
-            nothing_to_show(store.so_far(), store.progress()),
+            *([no_update] * 4 if draws == drawn else _causes(runs, theme)),
+            "" if runs else nothing_to_show(store.so_far(), store.progress()),
             _HIDDEN if runs else _SHOWN,
-            f"Causes of the gap. {said}",
-            keys,
+            draws,
         )
+
+
+def _causes(runs: Sequence[Run], theme: str) -> list[Any]:
+    """The figure of causes, its style, the section's style, and what a screen reader is told."""
+    causes = causes_of(runs)
+    said = "; ".join(f"{c.name}: {duration(c.total_us * 1e3)} ({c.note})" for c in causes)
+    return [
+        causes_figure(causes, theme),
+        {"height": f"{causes_height(causes)}px"},
+        _SHOWN if causes else _HIDDEN,
+        f"Causes of the gap. {said}",
+    ]
 
 
 def _pick(app: Dash, store: RunStore) -> None:
