@@ -222,7 +222,6 @@ def _spread(values: Any) -> dict[str, float]:
 
 def ours(source: Path, directory: Path, count: int, repeats: int) -> dict[str, Any]:
     first: dict[str, list[float]] = {"cold": [], "warm": []}
-    spent: dict[str, list[float]] = {"cold": [], "warm": []}
     held: dict[str, dict[str, int]] = {}
     answers: list[Answer] = []
     for repeat in range(repeats):
@@ -233,15 +232,12 @@ def ours(source: Path, directory: Path, count: int, repeats: int) -> dict[str, A
                 page = Page(server)
                 page.open()
                 first[temperature].append(time.perf_counter() - server.start)
-                spent[temperature].append(server.processor())
                 if temperature == "warm":
                     answers += measured(page, views(*page.whole(), count, repeat))
                 held[f"after {'a cold start' if temperature == 'cold' else f'{count} views'}"] = server.memory()
     kept = sum(path.stat().st_size for path in (directory / "cache-0").rglob("*") if path.is_file())
-    rounded = [{name: [round(s, 2) for s in each] for name, each in times.items()} for times in (first, spent)]
     return {
-        "first_view_s": rounded[0],
-        "first_view_processor_s": rounded[1],
+        "first_view_s": {name: [round(s, 2) for s in each] for name, each in first.items()},
         **statistics_of(answers),
         "memory_mib": held,
         "cache_mb": round(kept / 1e6),
