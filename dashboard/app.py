@@ -9,6 +9,7 @@ from pathlib import Path
 from dash import Dash
 from flask import Flask
 
+from dashboard.cache import Cache
 from dashboard.frame import add_pages
 from dashboard.pages import gap, graph, overview, syncs, whatif
 from dashboard.serving.downloads import add_downloads
@@ -43,13 +44,14 @@ class Serving:
     upload_limit: int = 2 * 10**9
 
 
-def create_app(paths: Iterable[Path | str], serving: Serving | None = None) -> Dash:
+def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cache: Cache | None = None) -> Dash:
     """The app of the first page, whose `server` serves them all: the recordings at these paths, and in the directories.
 
-    Nothing is read before a page is first opened, and nothing outside the paths ever.
+    Nothing is read before a page is first opened, and nothing outside the paths ever. With a `cache` nothing is read
+    twice.
     """
     serving = serving or Serving()
-    store = RunStore(paths, inbox=serving.uploads)
+    store = RunStore(paths, inbox=serving.uploads, cache=cache)
     server = Flask("intertoken", static_folder=None)
     apps = add_pages(server, PAGES, store, serving.prefix, serving.upload_limit if serving.uploads else 0)
     policy = content_security_policy(script for app in apps for script in app.csp_hashes())

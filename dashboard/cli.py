@@ -80,6 +80,14 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> str:
     metavar="MB",
     help="Largest recording that may be uploaded, unpacked too.",
 )
+@click.option(
+    "--cache",
+    "kept_in",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where to keep what the page needs of recordings.  [default: in the user's cache directory]",
+)
+@click.option("--no-cache", "forgets", is_flag=True, help="Keep nothing, and read every recording anew.")
 def dashboard(
     paths: tuple[Path, ...],
     host: str,
@@ -90,6 +98,8 @@ def dashboard(
     names: tuple[str, ...],
     takes: bool,
     upload_limit: int,
+    kept_in: Path | None,
+    forgets: bool,
 ) -> None:
     """Show recordings side by side in a browser.
 
@@ -97,6 +107,7 @@ def dashboard(
     while the page is open. What readers upload is gone when the command ends.
     """
     from dashboard.app import Serving, create_app
+    from dashboard.cache import Cache
     from dashboard.serving.guard import LOOPBACK
 
     for path in paths:
@@ -117,7 +128,8 @@ def dashboard(
         inbox = Path(folder) / "uploads"  # a reader sees the name where two recordings have the same
         inbox.mkdir()
         serving = Serving(prefix, allowed, token, inbox if takes else None, upload_limit * 10**6)
-        serve(create_app(paths, serving).server, host, port, serving, opens)
+        app = create_app(paths, serving, None if forgets else Cache(kept_in))
+        serve(app.server, host, port, serving, opens)
 
 
 def serve(app: Any, host: str, port: int, serving: Serving, opens: bool) -> None:

@@ -28,9 +28,9 @@ class Page:
         name: in the navigation and the title.
         motto: what it shows, in a few words.
         sections: makes what stands in its <main>, and stores of its own.
-        register: attaches its callbacks. Every page has the components `url` (dcc.Location), `view` and `screen`
-            (dcc.Store), `theme` and `copy-link` (buttons) and `said` (what a screen reader is told); a page writes
-            `view`, the browser answers with `screen`.
+        register: attaches its callbacks. Every page has the components `url` (dcc.Location), `view`, `screen` and
+            `revision` (dcc.Store), `theme` and `copy-link` (buttons) and `said` (what a screen reader is told); a page
+            writes `view`, the browser answers with `screen`, and sets `revision` when there are other recordings.
     """
 
     address: str
@@ -95,6 +95,7 @@ def _app(server: Any, page: Page, prefix: str) -> Dash:
 
 def _register(app: Dash, page: Page, pages: Sequence[Page]) -> None:
     _in_browser(app, "screen", Output("screen", "data"), Input("view", "data"))
+    _in_browser(app, "watch", Input("revision", "data"), at_once=True)
     _in_browser(app, "copyLink", Output("said", "children"), Input("copy-link", "n_clicks"))
     others = [_id(other) for other in pages if other is not page]
     if others:
@@ -102,8 +103,9 @@ def _register(app: Dash, page: Page, pages: Sequence[Page]) -> None:
         _in_browser(app, "carry", outputs, Input("url", "search"), [State(key, "href") for key in others])
 
 
-def _in_browser(app: Any, function: str, *dependencies: Any) -> None:
-    app.clientside_callback(ClientsideFunction("intertoken", function), *dependencies, prevent_initial_call=True)
+def _in_browser(app: Any, function: str, *dependencies: Any, at_once: bool = False) -> None:
+    name = ClientsideFunction("intertoken", function)
+    app.clientside_callback(name, *dependencies, prevent_initial_call=not at_once)
 
 
 def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> html.Div:
@@ -113,6 +115,7 @@ def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> html.Div:
             dcc.Location(id="url", refresh=False),
             dcc.Store(id="view"),
             dcc.Store(id="screen"),
+            dcc.Store(id="revision"),
             html.A("Skip to the content", href="#content", className="skip"),
             html.Header(
                 [

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 from weakref import ref
 
 import pandas as pd
 
-from dashboard.store import Run, RunStore
+from dashboard.run import Recording, Run
+from dashboard.store import RunStore
 from tracer.analysis.causality.paths import Causality, StepEnds, call_slack, critical_path
 from tracer.analysis.causality.positions import syncs_by_position
 from tracer.analysis.summary import summarise
@@ -95,4 +97,5 @@ def _run(run: Run, name: str, trace: Trace) -> Run:
         steps = find_steps(trace, within=run.within)
     except TraceError:
         steps = None
-    return Run(run.key, name, summarise(trace, name, run.within), trace, steps, within=run.within)
+    summary, recording = summarise(trace, name, run.within), Recording(run.path or Path(), trace)
+    return Run(run.key, name, summary, recording, steps, path=run.path, within=run.within, predicted=True)

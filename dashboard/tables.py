@@ -13,7 +13,7 @@ from typing import Any, Final
 import pandas as pd
 
 from dashboard.figures.causes import causes_of
-from dashboard.store import Run
+from dashboard.run import Run
 
 
 @dataclass(frozen=True)

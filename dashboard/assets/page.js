@@ -20,6 +20,11 @@ window.dashAgGridFunctions.followLink = function ({ event }) {
   if (link && event.type === "keydown") link.click();
   return Boolean(link);
 };
+// Which rows a reader has chosen, told only when it was the reader: a table also changes its choice when rows come.
+window.dashAgGridFunctions.tellChoice = function ({ source, api }, tell) {
+  const byReader = ["rowClicked", "checkboxSelected", "spaceKey"].includes(source);
+  if (byReader) tell(api.getSelectedNodes().map((node) => node.id));
+};
 window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.intertoken = {
   latest: { view: null },

@@ -9,7 +9,7 @@ from typing import Final
 import plotly.graph_objects as go
 
 from dashboard.palette import COLOURS, FONT, THEMES
-from dashboard.store import Run
+from dashboard.run import Run
 from dashboard.text import markup
 from dashboard.units import duration, microseconds, ticks
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,9 +15,16 @@ from dashboard.palette import COLOURS, DARK_TEXT_ON, FONT, KINDS, THEMES, Theme
 from dashboard.text import markup
 from dashboard.timeline.layout import GAP_STRIP, Panel
 from dashboard.units import duration, ticks
+from tracer.schema import MISSING
 
 MARGIN = {"l": 112, "r": 22, "t": 52, "b": 8}
-_LABELLED = 34  # px; a narrower gap gets no label
+_HOVER_EVENT = "<b>%{hovertext}</b><br>%{customdata[1]}<extra></extra>"
+_HOVER_BIN = (
+    "<b>%{customdata[1]} events</b> in %{customdata[2]}, busy %{customdata[3]}%<br>"
+    "longest: %{customdata[4]} %{hovertext}<extra></extra>"
+)
+LABELLED = 34
+"""px; a narrower gap gets no label."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +36,7 @@ class Drawing:
         panel: where it stands.
         marks: as `timeline.marks.marks_of` makes them.
         lines: as `timeline.marks.connectors` makes them.
-        gaps: the gaps in view: x dx (s), gap (ns), text (a hover, escaped), top bottom (px).
+        gaps: the gaps in view: x dx (s), gap (ns), text (a hover, escaped, where it has a label), top bottom (px).
     """
 
     title: str
@@ -38,9 +47,31 @@ class Drawing:
     gaps: pd.DataFrame
 
 
-def timeline_figure(
-    drawings: Sequence[Drawing], limits: tuple[int, int], origin: str, theme: str, width: int
-) -> go.Figure:
+Plot = dict[str, Any]
+"""A figure in Plotly's own form: `data` and `layout`, with arrays of NumPy in it."""
+
+
+def timeline_figure(plot: Plot) -> go.Figure:
+    """A plot as a figure, which Plotly has checked."""
+    return go.Figure(plot, skip_invalid=False)
+
+
+def packed(value: Any) -> Any:
+    """A plot, or a part of one, as JSON has it: arrays of floats in base64, which plotly.js reads since 2.35."""
+    match value:
+        case np.ndarray() if value.dtype.kind == "f":
+            little = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
+            return {"dtype": little.dtype.str[1:], "bdata": base64.b64encode(little.tobytes()).decode()}
+        case np.ndarray():
+            return value.tolist()
+        case dict():
+            return {key: packed(inner) for key, inner in value.items()}
+        case [dict(), *_]:
+            return [packed(inner) for inner in value]
+    return value
+
+
+def timeline_plot(drawings: Sequence[Drawing], limits: tuple[int, int], origin: str, theme: str, width: int) -> Plot:
     """Draw the runs.
 
     Args:
@@ -52,16 +83,14 @@ def timeline_figure(
     """
     look = THEMES[theme]
     height = max((d.panel.bottom for d in drawings), default=0)
-    data: list[go.Bar | go.Scatter] = []
+    data: list[dict[str, Any]] = []
     if drawings:
         marks = pd.concat([d.marks for d in drawings], ignore_index=True)
         data += _gap_bars(drawings, look)
         data += _bars(marks, look)
         data += _connectors(pd.concat([d.lines for d in drawings], ignore_index=True))
         data += _texts(marks)
-    figure = go.Figure(data=data, skip_invalid=False)
-    figure.update_layout(_layout(drawings, limits, origin, look, height, width), overwrite=True)
-    return figure
+    return {"data": data, "layout": _layout(drawings, limits, origin, look, height, width)}
 
 
 def height_of(drawings: Sequence[Drawing]) -> int:
@@ -69,92 +98,98 @@ def height_of(drawings: Sequence[Drawing]) -> int:
     return max((d.panel.bottom for d in drawings), default=0) + MARGIN["t"] + MARGIN["b"]
 
 
-def _bars(marks: pd.DataFrame, look: Theme) -> list[go.Bar]:
+def _bars(marks: pd.DataFrame, look: Theme) -> list[dict[str, Any]]:
     """One Bar per kind and way of drawing: merged bins, narrow events, wide events on top."""
-    way = np.where(marks["share"] < 1, 0, np.where(marks["wide"], 2, 1))
+    way = np.where(marks["event"] == MISSING, 0, np.where(marks["wide"], 2, 1))
     bars = []
     for _, part in marks.groupby([way, "what"], sort=True):
         kind = KINDS[int(part["what"].iloc[0])]
         colour = COLOURS[kind]
-        wide = bool(part["wide"].iloc[0])
+        wide, merged = bool(part["wide"].iloc[0]), bool(part["event"].iloc[0] == MISSING)
         bars.append(
-            go.Bar(
-                name=kind,
-                orientation="h",
-                base=part["x"].to_numpy(),
-                x=part["dx"].to_numpy(),
-                y=part["y"].to_numpy(),
-                width=part["height"].to_numpy(dtype="float64"),
-                marker={
+            {
+                "type": "bar",
+                "name": kind,
+                "orientation": "h",
+                "base": part["x"].tolist(),  # plotly.js unpacks no arrays here
+                "x": part["dx"].to_numpy(),
+                "y": part["y"].to_numpy(dtype="float32"),
+                "width": part["height"].to_numpy(dtype="float32"),
+                "marker": {
                     "color": colour,
-                    "opacity": np.round(0.2 + 0.8 * part["share"].to_numpy(), 2),
+                    "opacity": (0.2 + 0.8 * part["share"].to_numpy()).astype("float32") if merged else 1,
                     "line": {"width": 0.8, "color": look.surface if wide else colour},
                 },
-                customdata=part["event"].tolist(),  # Dash reads no typed array here
-                hovertext=part["hover"].tolist(),
-                hoverinfo="text",
-                hoverlabel={"bordercolor": colour},
-                showlegend=False,
-            )
+                "customdata": [
+                    [event, *more] for event, more in zip(part["event"].tolist(), part["more"], strict=True)
+                ],
+                "hovertext": part["title"].tolist(),
+                "hovertemplate": _HOVER_BIN if merged else _HOVER_EVENT,
+                "hoverlabel": {"bordercolor": colour},
+                "showlegend": False,
+            }
         )
     return bars
 
 
-def _gap_bars(drawings: Sequence[Drawing], look: Theme) -> list[go.Bar]:
+def _gap_bars(drawings: Sequence[Drawing], look: Theme) -> list[dict[str, Any]]:
     parts = [d.gaps for d in drawings if len(d.gaps)]
     if not parts:
         return []
     gaps = pd.concat(parts, ignore_index=True)
     return [
-        go.Bar(
-            name="gap",
-            orientation="h",
-            base=gaps["x"].to_numpy(),
-            x=gaps["dx"].to_numpy(),
-            y=((gaps["top"] + gaps["bottom"]) / 2).to_numpy(),
-            width=(gaps["bottom"] - gaps["top"]).to_numpy(dtype="float64"),
-            marker={"color": COLOURS["gap"], "opacity": look.gap_opacity, "line": {"width": 0}},
-            hoverinfo="skip",
-            showlegend=False,
-        )
+        {
+            "type": "bar",
+            "name": "gap",
+            "orientation": "h",
+            "base": gaps["x"].tolist(),
+            "x": gaps["dx"].to_numpy(),
+            "y": ((gaps["top"] + gaps["bottom"]) / 2).to_numpy(),
+            "width": (gaps["bottom"] - gaps["top"]).to_numpy(dtype="float64"),
+            "marker": {"color": COLOURS["gap"], "opacity": look.gap_opacity, "line": {"width": 0}},
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
     ]
 
 
-def _connectors(lines: pd.DataFrame) -> list[go.Scatter]:
+def _connectors(lines: pd.DataFrame) -> list[dict[str, Any]]:
     """From the end of what a sync waited for up to the sync's return."""
     if not len(lines):
         return []
     gap = np.full(len(lines), np.nan)
     return [
-        go.Scatter(
-            name="waited for",
-            mode="lines+markers",
-            x=np.column_stack([lines["x0"], lines["x0"], lines["x1"], gap]).ravel(),
-            y=np.column_stack([lines["y0"], lines["y1"] + 7, lines["y1"], gap]).ravel(),
-            line={"color": COLOURS["sync"], "width": 1.2},
-            marker={"size": np.tile([5, 0, 0, 0], len(lines)), "color": COLOURS["sync"], "line": {"width": 0}},
-            hoverinfo="skip",
-            showlegend=False,
-        )
+        {
+            "type": "scatter",
+            "name": "waited for",
+            "mode": "lines+markers",
+            "x": np.column_stack([lines["x0"], lines["x0"], lines["x1"], gap]).ravel(),
+            "y": np.column_stack([lines["y0"], lines["y1"] + 7, lines["y1"], gap]).ravel(),
+            "line": {"color": COLOURS["sync"], "width": 1.2},
+            "marker": {"size": np.tile([5, 0, 0, 0], len(lines)), "color": COLOURS["sync"], "line": {"width": 0}},
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
     ]
 
 
-def _texts(marks: pd.DataFrame) -> list[go.Scatter]:
+def _texts(marks: pd.DataFrame) -> list[dict[str, Any]]:
     labelled = marks[marks["text"] != ""]
     if not len(labelled):
         return []
     dark = labelled["what"].isin([KINDS.index(k) for k in DARK_TEXT_ON])
     return [
-        go.Scatter(
-            name="text",
-            mode="text",
-            x=labelled["text_x"].to_numpy(),
-            y=labelled["y"].to_numpy(),
-            text=labelled["text"].tolist(),
-            textfont={"size": 10.5, "color": np.where(dark, "#1B2430", "#FFFFFF").tolist()},
-            hoverinfo="skip",
-            showlegend=False,
-        )
+        {
+            "type": "scatter",
+            "name": "text",
+            "mode": "text",
+            "x": labelled["text_x"].to_numpy(),
+            "y": labelled["y"].to_numpy(),
+            "text": labelled["text"].tolist(),
+            "textfont": {"size": 10.5, "color": np.where(dark, "#1B2430", "#FFFFFF").tolist()},
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
     ]
 
 
@@ -245,9 +280,9 @@ def _gap_labels(drawing: Drawing, limits: tuple[int, int], look: Theme, width: i
     per_pixel = (limits[1] - limits[0]) / width
     for x, dx, gap, text, _, bottom in drawing.gaps.itertuples(index=False):
         low, high = max(x * 1e9, limits[0]), min((x + dx) * 1e9, limits[1])
-        if (high - low) / per_pixel < _LABELLED:
+        if (high - low) / per_pixel < LABELLED:
             continue
-        words = f"gap {duration(gap)}" if (high - low) / per_pixel >= 2.2 * _LABELLED else duration(gap)
+        words = f"gap {duration(gap)}" if (high - low) / per_pixel >= 2.2 * LABELLED else duration(gap)
         labels.append(
             {
                 "x": (low + high) / 2e9, "y": bottom - GAP_STRIP / 2, "yanchor": "middle",

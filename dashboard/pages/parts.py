@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import dash_ag_grid as dag
-from dash import dcc, html
+from dash import Dash, Input, Output, dcc, html
 
 from dashboard.frame import named
 from dashboard.store import RunStore
@@ -37,8 +37,16 @@ def table_of_lines(lines: Sequence[dict[str, str]]) -> html.Table:
 
 
 def run_options(store: RunStore) -> list[dict[str, str]]:
-    """The runs that have steps, for a list to choose from."""
-    return [{"value": run.key, "label": plain(run.name, 90)} for run in store.runs() if run.steps is not None]
+    """The runs that are read and have steps, for a list to choose from."""
+    return [{"value": run.key, "label": plain(run.name, 90)} for run in store.so_far() if run.steps is not None]
+
+
+def keep_options(app: Dash, store: RunStore, key: str) -> None:
+    """Keep a list to choose runs from as the store is: some are read later, some come and go."""
+
+    @app.callback(Output(key, "options", allow_duplicate=True), Input("revision", "data"), prevent_initial_call=True)
+    def options(_: Any) -> list[dict[str, str]]:
+        return run_options(store)
 
 
 def chart(key: str, label: str) -> html.Div:

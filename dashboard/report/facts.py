@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from dashboard.figures.causes import CAUSE_COLOURS
-from dashboard.store import Run
+from dashboard.run import Run
 from dashboard.text import plain
 from dashboard.units import duration, microseconds
 from tracer import run_json

@@ -19,7 +19,7 @@ from plotly.offline import get_plotlyjs
 from dashboard.figures.causes import CAUSE_COLOURS, causes_figure, causes_height, causes_of
 from dashboard.palette import COLOURS, NAMES, THEMES
 from dashboard.report.facts import cards, cautions, groups_of_facts
-from dashboard.store import Run
+from dashboard.run import Run
 from dashboard.text import plain
 from dashboard.timeline.scene import range_of, timeline, token_of
 from dashboard.view import View

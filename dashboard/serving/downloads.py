@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 from flask import Flask, Response, abort, request, send_file
 
 from dashboard.report.page import report_page
+from dashboard.run import Run
 from dashboard.serving.names import safe_name
-from dashboard.store import Run, RunStore
+from dashboard.store import RunStore
 from dashboard.tables import TABLES
 from dashboard.text import plain
 from dashboard.view import MOST_RUNS, View

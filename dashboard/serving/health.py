@@ -15,5 +15,9 @@ def add_health(server: Flask, store: RunStore) -> None:
 
     @server.get("/healthz")
     def healthz() -> dict[str, Any]:
-        read, total = store.counts()
-        return {"status": "ok", "version": version("intertoken"), "runs": {"read": read, "total": total}}
+        progress = store.progress()
+        return {
+            "status": "ok",
+            "version": version("intertoken"),
+            "runs": {"read": progress.read, "total": progress.total},
+        }

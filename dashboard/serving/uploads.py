@@ -130,7 +130,7 @@ class Inbox:
             self._place(upload.part, target)
             self._store.refresh()
             runs = self._store.below(target)
-            readable = [run for run in runs if run.trace is not None]
+            readable = [run for run in runs if run.recording is not None]
             if not readable:
                 raise FormatError(runs[0].summary.problem if runs else f"{target.name}: holds no recording")
             return readable[0].key

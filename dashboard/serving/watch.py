@@ -51,7 +51,7 @@ class Watch:
         return self._store.revision
 
     def _look(self) -> None:
-        now = fingerprint(self._store.places)
+        now = fingerprint(self._store.searched)
         if now == self._last and now != self._read:
             self._store.refresh()
             self._read = now

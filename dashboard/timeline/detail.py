@@ -23,7 +23,7 @@ class Detail:
         start, end: the bins that merge the others, disjoint and by start; each touches at least one event.
         busy: how much of each bin its events cover.
         count: how many events touch each bin.
-        longest: the longest event of each bin.
+        longest: the longest event of each bin, the first of several.
     """
 
     exact: Ints
@@ -76,8 +76,8 @@ def _bins(exact: Ints, chosen: Ints, first: Ints, last: Ints, low: int, high: in
     length = np.concatenate((last - first, (last - first)[both]))
     count = np.bincount(touches, minlength=len(edges) - 1)
     longest = np.zeros(len(count), dtype=np.int64)
-    order = np.argsort(length, kind="stable")
-    longest[touches[order]] = event[order]  # of several the last one stays: the longest
+    order = np.lexsort((-event, length))
+    longest[touches[order]] = event[order]  # of several the last one stays
     bin_start, bin_end = np.maximum(edges[:-1], low), np.minimum(edges[1:], high)
     busy = covered(first, last, bin_start, bin_end)
     used: NDArray[np.int64] = np.flatnonzero(count)

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from dashboard.palette import KINDS
 from dashboard.text import markup
-from dashboard.timeline.detail import Detail, detail, in_view
+from dashboard.timeline.detail import Detail
 from dashboard.timeline.layout import Panel, Placed
 from dashboard.timeline.rows import Row
 from dashboard.units import duration, size
 from tracer.intervals import Ints
 from tracer.schema import MISSING
 
-COLUMNS: Final = ["x", "dx", "y", "height", "what", "share", "wide", "hover", "text", "text_x", "event"]
+COLUMNS: Final = ["x", "dx", "y", "height", "what", "share", "wide", "title", "more", "text", "text_x", "event"]
 WAIT_COLUMNS: Final = ["start", "end", "process", "thread", "stream", "waited_for", "waited_until"]
-_MOST_WHOLE = 150  # events of a row in view; with more, hovers hold shortened names
+_MOST_WHOLE = 150  # events of a row in view; with more, hovers hold shortened names and only times
 _CHARACTER = 6.4  # px of one character inside a bar
 _SHARPEST = 4.0  # px; bars at least this wide are set apart from their neighbours
 _MOST_CONNECTORS = 40
@@ -44,30 +44,41 @@ class Window:
         """How long one pixel is."""
         return (self.high - self.low) / self.width
 
+    @property
+    def wider(self) -> tuple[int, int]:
+        """What is drawn: what is in view, and a tenth of it on either side."""
+        margin = (self.high - self.low) // 10
+        return self.low - margin, self.high + margin
+
     def seconds(self, times: Ints) -> NDArray[np.float64]:
         """Times as x."""
         return (times - self.anchor) / 1e9
 
 
-def marks_of(placed: Placed, window: Window, waits: pd.DataFrame) -> pd.DataFrame:
-    """The marks of one row: x dx (s), y height (px), what (position in KINDS), share (busy share, 1 for an
-    event), wide (whether it can bear an outline), hover, text and text_x (what stands inside it, and where), event
-    (its position in the row's events, MISSING for a bin).
+def detail_of(row: Row, window: Window) -> Detail:
+    """How the row is drawn in a window, and a little beside it for who moves."""
+    return row.pyramid.detail(*window.wider, window.bins)
+
+
+def marks_of(placed: Placed, drawn: Detail, window: Window, waits: pd.DataFrame) -> pd.DataFrame:
+    """The marks of one row.
+
+    Columns: x dx (s), y height (px), what (position in KINDS), share (busy share, 1 for an event), wide (whether it can
+    bear an outline), title (of the event, or the longest of a bin), more (a list: what else a hover says of one,
+    or of a bin its count, width, busy share in % and the longest event's length), text and text_x (what stands inside,
+    and where), event (its position in the row's events, MISSING for a bin).
     """
-    row = placed.row
-    margin = (window.high - window.low) // 10
-    low, high = window.low - margin, window.high + margin
-    chosen = in_view(row.start, row.reach, row.end, low, high)
-    drawn = detail(row.start, row.end, chosen, low, high, window.bins)
-    parts = [_exact(placed, drawn.exact, window, waits, low, high), _merged(placed, drawn, window)]
+    parts = [_exact(placed, drawn.exact, window, waits), _merged(placed, drawn, window)]
     return pd.concat([p for p in parts if len(p)] or parts[:1], ignore_index=True)
 
 
-def _exact(placed: Placed, index: Ints, window: Window, waits: pd.DataFrame, low: int, high: int) -> pd.DataFrame:
-    row = placed.row
+def _exact(placed: Placed, index: Ints, window: Window, waits: pd.DataFrame) -> pd.DataFrame:
+    row, (low, high) = placed.row, window.wider
+    index = index[(row.start[index] < high) & ((row.end[index] > low) | (row.start[index] >= low))]
     start, end = np.maximum(row.start[index], low), np.minimum(row.end[index], high)
     seen_start, seen_end = np.maximum(start, window.low), np.minimum(end, window.high)
     room = (seen_end - seen_start) / window.ns_per_pixel
+    whole = len(index) <= _MOST_WHOLE
     return pd.DataFrame(
         {
             "x": window.seconds(start),
@@ -77,7 +88,8 @@ def _exact(placed: Placed, index: Ints, window: Window, waits: pd.DataFrame, low
             "what": row.events["what"].to_numpy()[index],
             "share": 1.0,
             "wide": (end - start) / window.ns_per_pixel >= _SHARPEST,
-            "hover": _hovers(row, index, window, waits),
+            "title": (row.titles if whole else row.brief_titles)[row.codes[1][index]],
+            "more": [[more] for more in _hovers(row, index, window, waits, whole)],
             "text": _texts(row, index, room),
             "text_x": window.seconds((seen_start + seen_end) // 2),
             "event": index,
@@ -88,24 +100,23 @@ def _exact(placed: Placed, index: Ints, window: Window, waits: pd.DataFrame, low
 
 def _merged(placed: Placed, drawn: Detail, window: Window) -> pd.DataFrame:
     row = placed.row
-    titles, codes = row.brief_titles, row.codes[1][drawn.longest]
-    lengths = row.end[drawn.longest] - row.start[drawn.longest]
-    share = drawn.busy / (drawn.end - drawn.start)
-    facts = (drawn.count, drawn.end - drawn.start, share, lengths, codes)
-    hover = [
-        f"<b>{count} events</b> in {duration(width)}, busy {part:.0%}<br>longest: {duration(length)} {titles[code]}"
-        for count, width, part, length, code in zip(*(f.tolist() for f in facts), strict=True)
-    ]
+    width, length = drawn.end - drawn.start, row.end[drawn.longest] - row.start[drawn.longest]
+    share = drawn.busy / width
+    facts = (drawn.count, width, np.floor(share * 100 + 0.5).astype(np.int64), length)
     return pd.DataFrame(
         {
             "x": window.seconds(drawn.start),
-            "dx": (drawn.end - drawn.start) / 1e9,
+            "dx": width / 1e9,
             "y": placed.middle,
             "height": placed.bottom - placed.top,
             "what": row.events["what"].to_numpy()[drawn.longest],
             "share": share,
             "wide": False,
-            "hover": hover,
+            "title": row.brief_titles[row.codes[1][drawn.longest]],
+            "more": [
+                [count, duration(wide), busy, duration(longest)]
+                for count, wide, busy, longest in zip(*(f.tolist() for f in facts), strict=True)
+            ],
             "text": "",
             "text_x": 0.0,
             "event": MISSING,
@@ -124,15 +135,14 @@ def _texts(row: Row, index: Ints, room: NDArray[np.float64]) -> list[str]:
     ]
 
 
-def _hovers(row: Row, index: Ints, window: Window, waits: pd.DataFrame) -> list[str]:
-    events = row.events
-    titles = (row.titles if len(index) <= _MOST_WHOLE else row.brief_titles)[row.codes[1][index]]
-    columns = [events[c].to_numpy()[index].tolist() for c in ("start", "end", "stream", "correlation", "bytes")]
-    notes = _wait_notes(row, index, waits)
+def _hovers(row: Row, index: Ints, window: Window, waits: pd.DataFrame, whole: bool) -> list[str]:
+    """What a hover says of events below their title; of very many only the times, as all would weigh too much."""
+    columns = [row.events[c].to_numpy()[index].tolist() for c in ("start", "end", "stream", "correlation", "bytes")]
+    notes = _wait_notes(row, index, waits) if whole else [""] * len(index)
     return [
-        f"<b>{title}</b><br>{duration(end - start)}, from {_signed(start - window.anchor)}"
-        f"{_ids(stream, number, count)}{note}"
-        for title, start, end, stream, number, count, note in zip(titles, *columns, notes, strict=True)
+        f"{duration(end - start)}, from {_signed(start - window.anchor)}"
+        f"{_ids(stream, number, count) if whole else ''}{note}"
+        for start, end, stream, number, count, note in zip(*columns, notes, strict=True)
     ]
 
 
@@ -150,8 +160,12 @@ def _ids(stream: int, correlation: int, count: int) -> str:
 def _wait_notes(row: Row, index: Ints, waits: pd.DataFrame) -> list[str]:
     """For the syncs among the events what they waited for."""
     notes = [""] * len(index)
-    mine = waits[(waits["process"] == row.process) & (waits["thread"] == row.thread)]
-    if row.role != "api" or not len(mine):
+    if row.role != "api" or not len(index):
+        return notes
+    near = slice(*waits["start"].searchsorted([row.start[index[0]], row.start[index[-1]] + 1]))
+    mine = waits.iloc[near]
+    mine = mine[(mine["process"] == row.process) & (mine["thread"] == row.thread)]
+    if not len(mine):
         return notes
     starts = mine["start"].to_numpy()
     at = np.minimum(np.searchsorted(starts, row.start[index]), len(starts) - 1)
@@ -196,4 +210,4 @@ def connectors(panel: Panel, waits: pd.DataFrame, window: Window) -> pd.DataFram
 def _source(panel: Panel, process: int, stream: int, until: int) -> Placed | None:
     """The row of the activity that ended at `until`, on this stream unless the sync's stream is unknown."""
     rows = [p for p in panel.rows if p.row.role == "stream" and p.row.process == process]
-    return next((p for p in rows if stream in (p.row.stream, MISSING) and (p.row.end == until).any()), None)
+    return next((p for p in rows if stream in (p.row.stream, MISSING) and p.row.ends_at(until)), None)

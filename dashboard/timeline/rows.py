@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -16,12 +16,14 @@ from pandas.api.types import union_categoricals
 
 from dashboard.palette import KINDS
 from dashboard.text import markup, plain
+from dashboard.timeline.pyramid import Pyramid
 from tracer.analysis.calls import letters_of, match_rows
 from tracer.intervals import Ints
 from tracer.schema import MISSING
 from tracer.trace import Trace
 
 COLUMNS: Final = ["start", "end", "what", "name", "full", "stream", "correlation", "bytes"]
+Codes = NDArray[np.integer[Any]]
 _API_KINDS: Final = {"s": "sync", "a": "copy", "c": "copy", "g": "launch", "G": "launch"}
 _DEVICE_KINDS: Final = {
     "kernels": "kernel",
@@ -73,9 +75,14 @@ class Row:
         return self.events["end"].to_numpy()
 
     @cached_property
-    def reach(self) -> Ints:
-        """Running maximum of the ends: the events before a time end no later than this."""
-        return np.maximum.accumulate(self.end)
+    def pyramid(self) -> Pyramid:
+        """Its level of detail."""
+        return Pyramid.of(self.start, self.end)
+
+    def ends_at(self, time: int) -> bool:
+        """Whether an event ends at this time."""
+        index = self.pyramid.in_view(time - 1, time + 1)
+        return bool((self.end[index] == time).any())
 
     @cached_property
     def texts(self) -> NDArray[np.object_]:
@@ -90,12 +97,12 @@ class Row:
     @cached_property
     def brief_titles(self) -> NDArray[np.object_]:
         """The same, cut short, for views of so many events that whole names would weigh too much."""
-        return np.array([markup(str(c), 90) for c in self.events["full"].cat.categories], dtype=object)
+        return np.array([markup(str(c), 48) for c in self.events["full"].cat.categories], dtype=object)
 
     @cached_property
-    def codes(self) -> tuple[Ints, Ints]:
+    def codes(self) -> tuple[Codes, Codes]:
         """Per event its position in `texts` and in `titles`."""
-        name, full = (self.events[c].cat.codes.to_numpy().astype(np.int64) for c in ("name", "full"))
+        name, full = (cast(pd.Categorical, self.events[c].array).codes for c in ("name", "full"))  # no copy
         return name, full
 
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboard.figures.timeline import MARGIN, Drawing, height_of, timeline_figure
-from dashboard.store import Run
+from dashboard.figures.timeline import LABELLED, MARGIN, Drawing, Plot, height_of, timeline_figure, timeline_plot
+from dashboard.run import Run
 from dashboard.timeline import align
+from dashboard.timeline.detail import Detail
 from dashboard.timeline.layout import Panel, panels
-from dashboard.timeline.marks import Window, connectors, marks_of
+from dashboard.timeline.marks import Window, connectors, detail_of, marks_of
 from dashboard.units import duration
 from dashboard.view import View
 from tracer.analysis.causes import CAUSES
 
-_MOST_MARKS = 3600  # in one figure: what a browser redraws without a stutter
+_HEAVIEST = 2400  # marks in one figure, see `_weight`: what a browser redraws without a stutter, and under 300 KB
+_FEWEST_BINS = 16
 _MOST_GAPS = 150
 
 
@@ -38,10 +43,16 @@ def _tokens(runs: Sequence[Run]) -> list[align.Tokens]:
 
 def timeline(runs: Sequence[Run], view: View, theme: str, width: int) -> tuple[go.Figure, int]:
     """The timeline figure of these runs in this view, `width` px wide with its margins, and its height, px."""
-    plot = min(max(width - MARGIN["l"] - MARGIN["r"], 300), 4000)
-    drawings = draw(runs, view, plot)
+    plot, height = timeline_of(runs, view, theme, width)
+    return timeline_figure(plot), height
+
+
+def timeline_of(runs: Sequence[Run], view: View, theme: str, width: int) -> tuple[Plot, int]:
+    """The same without Plotly's checks, which take longer than all the rest."""
+    within = min(max(width - MARGIN["l"] - MARGIN["r"], 300), 4000)
+    drawings = draw(runs, view, within)
     origin = f"{view.align} of token {token_of(runs, view)}’s compute"
-    return timeline_figure(drawings, limits_of(runs, view), origin, theme, plot), height_of(drawings)
+    return timeline_plot(drawings, limits_of(runs, view), origin, theme, within), height_of(drawings)
 
 
 def range_of(runs: Sequence[Run], view: View, what: str) -> tuple[int, int] | None:
@@ -53,17 +64,27 @@ def range_of(runs: Sequence[Run], view: View, what: str) -> tuple[int, int] | No
 def draw(runs: Sequence[Run], view: View, width: int) -> list[Drawing]:
     """The drawings of these runs in this view, `width` px wide."""
     limits, token = limits_of(runs, view), token_of(runs, view)
-    places = panels([run.rows for run in runs])
-    rows = max(sum(len(p.rows) for p in places), 1)
-    bins = min(max(_MOST_MARKS // rows, 60), width)
-    drawings = []
-    for run, panel in zip(runs, places, strict=True):
-        if run.tokens is None:
-            continue
-        anchor = run.tokens.anchor(token, view.align)
-        window = Window(limits[0] + anchor, limits[1] + anchor, anchor, width, bins)
-        drawings.append(_drawing(run, panel, window, token))
-    return drawings
+    shown = [(run, panel, run.tokens) for run, panel in zip(runs, panels([run.rows for run in runs]), strict=True)]
+    anchors = [(run, panel, tokens.anchor(token, view.align)) for run, panel, tokens in shown if tokens is not None]
+    bins = width
+    while True:
+        windows = [Window(limits[0] + at, limits[1] + at, at, width, bins) for _, _, at in anchors]
+        details = [
+            [detail_of(placed.row, window) for placed in panel.rows]
+            for (_, panel, _), window in zip(anchors, windows, strict=True)
+        ]
+        if bins <= _FEWEST_BINS or sum(map(_weight, chain.from_iterable(details))) <= _HEAVIEST:
+            break
+        bins = max(bins // 2, _FEWEST_BINS)
+    return [
+        _drawing(run, panel, window, token, drawn)
+        for (run, panel, _), window, drawn in zip(anchors, windows, details, strict=True)
+    ]
+
+
+def _weight(drawn: Detail) -> int:
+    """What it adds to a figure: an event needs about twice the text of a bin."""
+    return 2 * len(drawn.exact) + len(drawn.start)
 
 
 def picked(runs: Sequence[Run], y: float, event: int) -> tuple[Run, pd.Series] | None:
@@ -75,9 +96,12 @@ def picked(runs: Sequence[Run], y: float, event: int) -> tuple[Run, pd.Series] |
     return None
 
 
-def _drawing(run: Run, panel: Panel, window: Window, token: int) -> Drawing:
+def _drawing(run: Run, panel: Panel, window: Window, token: int, details: Sequence[Detail]) -> Drawing:
     waits = run.waits
-    marks = pd.concat([marks_of(placed, window, waits) for placed in panel.rows], ignore_index=True)
+    marks = pd.concat(
+        [marks_of(placed, drawn, window, waits) for placed, drawn in zip(panel.rows, details, strict=True)],
+        ignore_index=True,
+    )
     gaps = _gaps(run, panel, window)
     return Drawing(run.name, _note(run, token), panel, marks, connectors(panel, waits, window), gaps)
 
@@ -95,7 +119,10 @@ def _note(run: Run, token: int) -> str:
 
 
 def _gaps(run: Run, panel: Panel, window: Window) -> pd.DataFrame:
-    """The gaps in view, each over its device's rows, with what they are made of: x dx gap text top bottom."""
+    """The gaps in view, each over its device's rows: x dx gap text top bottom.
+
+    text is what the gap is made of, empty where it is too narrow for a label.
+    """
     bands = {band.device: band for band in panel.bands}
     table = run.gaps.table if run.gaps is not None else pd.DataFrame(columns=["start", "end", "gap", "step", "device"])
     seen = table[
@@ -105,16 +132,23 @@ def _gaps(run: Run, panel: Panel, window: Window) -> pd.DataFrame:
         & table["device"].isin(list(bands))
     ]
     seen = seen.nlargest(_MOST_GAPS, "gap").sort_values("start") if len(seen) > _MOST_GAPS else seen
-    rows = [
-        (
-            (row["start"] - window.anchor) / 1e9,
-            (row["end"] - row["start"]) / 1e9,
-            int(row["gap"]),
-            f"<b>gap after token {row['step']}: {duration(row['gap'])}</b><br>"
-            + "<br>".join(f"{name} {duration(row[column])}" for column, name in CAUSES.items() if row[column]),
-            bands[row["device"]].top,
-            bands[row["device"]].bottom,
-        )
-        for row in seen.to_dict("records")
-    ]
-    return pd.DataFrame(rows, columns=["x", "dx", "gap", "text", "top", "bottom"])
+    start, gap = seen["start"].to_numpy(dtype=np.int64), seen["gap"].to_numpy(dtype=np.int64)
+    bears = gap >= LABELLED * window.ns_per_pixel
+    texts = np.full(len(seen), "", dtype=object)
+    texts[bears] = [_made_of(row) for row in seen[bears].to_dict("records")]
+    on = [bands[device] for device in seen["device"]]
+    return pd.DataFrame(
+        {
+            "x": window.seconds(start),
+            "dx": gap / 1e9,
+            "gap": gap,
+            "text": texts,
+            "top": np.array([band.top for band in on], dtype=np.int64),
+            "bottom": np.array([band.bottom for band in on], dtype=np.int64),
+        }
+    )
+
+
+def _made_of(gap: dict[Any, Any]) -> str:
+    causes = (f"{name} {duration(gap[column])}" for column, name in CAUSES.items() if gap[column])
+    return f"<b>gap after token {gap['step']}: {duration(gap['gap'])}</b><br>" + "<br>".join(causes)

@@ -1,21 +1,25 @@
 """What the figures hold: bars, gaps, labels, ticks; and how names, times and sizes are written."""
 
+import base64
+import json
+
 import numpy as np
 import pytest
+from dash._utils import to_json
 
 from dashboard.figures.causes import CAUSE_COLOURS, Causes, causes_figure
-from dashboard.figures.timeline import timeline_figure
+from dashboard.figures.timeline import packed, timeline_figure, timeline_plot
 from dashboard.palette import COLOURS, DARK_TEXT_ON, KINDS, NAMES
 from dashboard.store import RunStore
 from dashboard.text import markup, plain
-from dashboard.timeline.scene import draw, limits_of, token_of
+from dashboard.timeline.scene import draw, limits_of, timeline_of, token_of
 from dashboard.units import duration, microseconds, size, ticks
 from dashboard.view import View
 from executor.configuration import Configuration
 from executor.run import execute
 from executor.run_directory import write_run
 from tests.dashboard.traces import GAP, PERIOD, decode
-from tracer import formats
+from tracer import Trace, formats
 from tracer.analysis.causes import CAUSES
 
 
@@ -27,7 +31,7 @@ def run(tmp_path_factory):
 
 
 def _figure(run, view, theme="light"):
-    return timeline_figure(draw([run], view, 1000), limits_of([run], view), "end", theme, 1000)
+    return timeline_figure(timeline_plot(draw([run], view, 1000), limits_of([run], view), "end", theme, 1000))
 
 
 def test_gaps_are_drawn_over_the_rows_of_their_device(tmp_path):
@@ -67,7 +71,7 @@ def test_a_range_of_one_microsecond_is_drawn_exactly(run):
 
 
 def test_the_timeline_without_runs_is_empty():
-    figure = timeline_figure([], (0, 1000), "end", "dark", 1000)
+    figure = timeline_figure(timeline_plot([], (0, 1000), "end", "dark", 1000))
     assert len(figure.data) == 0
 
 
@@ -148,4 +152,37 @@ def test_hostile_kernel_names_reach_the_figure_escaped(name, tmp_path):
     run = RunStore([tmp_path / "a"]).chosen(["a"])[0]
     figure = _figure(run, View(token=2))
     kernel = next(t for t in figure.data if t.name == "kernel")
-    assert kernel.hovertext[0].startswith(f"<b>{markup(name, width=88)}</b><br>")
+    assert kernel.hovertext[0] == markup(name, width=88)
+
+
+def test_a_figure_of_many_rows_stays_light(tmp_path):
+    """Bins get wider until what is drawn is little enough, and still every kernel is drawn or counted."""
+    streams, each = 40, 400
+    count = streams * each
+    start = np.arange(count, dtype=np.int64) * 5_000
+    long = decode(tokens=count * 5_000 // PERIOD)
+    kernels = {
+        "start": start, "end": start + 4_000, "stream": np.arange(count) % streams + 100, "process": np.full(count, 7),
+        "device": np.zeros(count, int), "correlation": np.arange(count), "name": ["k"] * count,
+    }  # fmt: skip
+    formats.write(Trace.from_columns(**{**long.tables, "kernels": kernels}), tmp_path / "a")
+    run = RunStore([tmp_path / "a"]).chosen(["a"])[0]
+    whole = View(runs=("a",), range=(-count * 5_000, count * 5_000))
+    (drawing,) = draw([run], whole, 1200)
+    assert len(drawing.marks) <= 2400
+    details = [row.pyramid.detail(0, count * 5_000, 100) for row in run.rows if row.stream >= 100]
+    assert [len(d.exact) + d.count.sum() for d in details] == pytest.approx([each] * streams, rel=0.1)
+    plot, _ = timeline_of([run], whole, "light", 1400)
+    assert len(to_json(packed(plot))) < 300_000
+
+
+def test_a_packed_plot_is_the_plot(run):
+    plot, _ = timeline_of([run], View(token=2), "light", 1000)
+    light = json.loads(to_json(packed(plot)))
+    assert {t["name"] for t in light["data"]} >= {"gap", "kernel", "sync", "waited for", "text"}
+    for found, wanted in zip(light["data"], plot["data"], strict=True):
+        for key in ("x", "y"):
+            values = np.frombuffer(base64.b64decode(found[key]["bdata"]), found[key]["dtype"])
+            np.testing.assert_array_equal(values, wanted[key])
+        assert found.get("base") == wanted.get("base")
+    assert light["layout"]["xaxis"]["range"] == plot["layout"]["xaxis"]["range"]

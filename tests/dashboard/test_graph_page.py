@@ -207,10 +207,10 @@ def test_the_link_to_the_timeline_shows_the_kernel_at_the_token_and_a_click_lead
     placed = panels([run.rows])[0].row(stream=1)
     names = placed.row.events["full"].astype("str").tolist()
     position = len(names) - 1 - names[::-1].index("mul_mat(blk.2.attn_k)")
-    clicked = node_of_click({"points": [{"y": placed.middle, "customdata": position}]}, view, [run])
+    clicked = node_of_click({"points": [{"y": placed.middle, "customdata": [position, ""]}]}, view, [run])
     assert GraphView(run.key, "blk.2.attn_k", token=3, theme="dark").link() in words(clicked[2:])
     nowhere = [(placed.middle, -1), (3, 0), (placed.middle, 10**9), (placed.middle, None)]
-    for nothing in (None, {}, {"points": []}, *({"points": [{"y": y, "customdata": event}]} for y, event in nowhere)):
+    for nothing in (None, {}, {"points": []}, *({"points": [{"y": y, "customdata": [event]}]} for y, event in nowhere)):
         assert node_of_click(nothing, view, [run]) == []
 
 

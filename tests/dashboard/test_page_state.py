@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from dashboard.app import create_app
 from dashboard.cli import dashboard
 from dashboard.figures.causes import causes_of
-from dashboard.pages.overview.callbacks import extremes, nothing_to_show
-from dashboard.pages.overview.events import Event, after
+from dashboard.pages.opening import extremes
+from dashboard.pages.overview.callbacks import nothing_to_show
+from dashboard.pages.overview.events import Event, after, events_of
 from dashboard.pages.overview.table import COLUMNS, columns, row
-from dashboard.store import Run, RunStore, find_traces
+from dashboard.run import Run
+from dashboard.store import Progress, RunStore, find_traces
 from dashboard.view import ALIGNMENTS, MOST_RUNS, SHORTEST, THEME_NAMES, View, span, zoom
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import Trace, formats
@@ -101,6 +103,18 @@ def test_events_change_the_view(runs):
     assert after(dragged, Event("show-token"), runs).range is None
     assert after(view, Event("theme"), runs, "light").theme == "dark"
     assert after(view, Event("theme"), runs, "dark").theme == "light"
+
+
+def test_quick_presses_are_all_heeded():
+    values, before = {"token": 4, "runs": ["a"]}, {"token-on": 2, "theme": None}
+    clicks = {"token-on": 5, "theme": 1}
+    happened = events_of(["runs.rowData", "token-on.n_clicks", "theme.n_clicks"], values, clicks, before)
+    assert happened == [Event("token-on")] * 3 + [Event("theme")]
+    assert events_of(["token.value", "runs.eventData"], values, clicks, before) == [
+        Event("token", 4), Event("runs", ["a"])
+    ]  # fmt: skip
+    assert events_of(["token-on.n_clicks"], values, clicks, None) == [Event("token-on")] * 5
+    assert events_of(["runs.rowData"], values, clicks, before) == []
 
 
 def test_selecting_keeps_the_order_and_stops_at_six():
@@ -216,12 +230,14 @@ def test_causes_and_empty_states(store, runs):
     assert [c.name for c in found] == ["a", "b"]
     assert found[0].total_us == pytest.approx(100)
     assert found[0].note == "median 100 µs"
-    assert "intertoken dashboard" in str(nothing_to_show([]))
-    assert "B('my-runs')" in str(nothing_to_show([], [Path("/home/x/my-runs")]))
-    assert "dropped" in str(nothing_to_show([], uploads=True))
-    assert "dropped" not in str(nothing_to_show([]))
-    assert "Select" in str(nothing_to_show(runs))
-    assert "table says why" in str(nothing_to_show(RunStore([Path("/nowhere")]).runs()))
+    done = Progress(2, 2)
+    assert "intertoken dashboard" in str(nothing_to_show([], done))
+    assert "B('my-runs')" in str(nothing_to_show([], done, [Path("/home/x/my-runs")]))
+    assert "dropped" in str(nothing_to_show([], done, uploads=True))
+    assert "dropped" not in str(nothing_to_show([], done))
+    assert "Select" in str(nothing_to_show(runs, done))
+    assert "1 of 3" in str(nothing_to_show([], Progress(1, 3)))
+    assert "table says why" in str(nothing_to_show(RunStore([Path("/nowhere")]).runs(), done))
 
 
 def test_the_app_serves_its_page_and_nothing_from_elsewhere(store, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from dashboard.palette import KINDS
 from dashboard.timeline.align import Tokens, default_range, gap_range, tokens_of, typical_token, whole_range
 from dashboard.timeline.layout import GAP_STRIP, HEADING, panels
-from dashboard.timeline.marks import Window, connectors, marks_of, waits_of
+from dashboard.timeline.marks import Window, connectors, detail_of, marks_of, waits_of
 from dashboard.timeline.rows import Row, rows_of
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import Trace
@@ -28,6 +28,10 @@ def waits(trace):
 
 def _window(low, high, bins=500):
     return Window(low, high, 2 * PERIOD, 1000, bins)
+
+
+def _marks(placed, window, waits):
+    return marks_of(placed, detail_of(placed.row, window), window, waits)
 
 
 def test_rows_are_threads_then_streams(trace):
@@ -174,31 +178,34 @@ def test_the_typical_token_has_the_median_gap_in_every_run():
 
 def test_marks_are_exact_when_few_and_binned_when_many(trace, waits):
     compute = panels([rows_of(trace)])[0].row(stream=14)
-    few = marks_of(compute, _window(2 * PERIOD, 3 * PERIOD), waits)
+    few = _marks(compute, _window(2 * PERIOD, 3 * PERIOD), waits)
     assert (few["share"] == 1).all()
     inside = few[few["x"] >= 0]
     assert inside["dx"].iloc[0] == pytest.approx(112_500e-9)
     assert inside["x"].iloc[0] == pytest.approx(GAP / 1e9)
-    many = marks_of(compute, _window(0, 6 * PERIOD, bins=10), waits)
+    many = _marks(compute, _window(0, 6 * PERIOD, bins=10), waits)
     assert len(many) <= 13
     assert (many["dx"] * many["share"]).sum() == pytest.approx(6 * (PERIOD - GAP) / 1e9)
-    assert many["hover"].str.contains("events").all()
+    assert many["more"].map(len).eq(4).all()
+    assert many["more"].map(lambda more: more[0]).sum() >= 6 * KERNELS  # each kernel in every bin that it touches
 
 
 def test_marks_outside_the_view_are_not_drawn(trace, waits):
     compute = panels([rows_of(trace)])[0].row(stream=14)
-    marks = marks_of(compute, _window(2 * PERIOD + GAP + 10, 2 * PERIOD + GAP + 1_010), waits)
+    marks = _marks(compute, _window(2 * PERIOD + GAP + 10, 2 * PERIOD + GAP + 1_010), waits)
     assert len(marks) == 1  # the one kernel that covers this microsecond, cut to it and a margin
     assert marks["dx"].iloc[0] <= 1_200e-9
 
 
 def test_hover_says_name_duration_start_stream_correlation_and_wait(trace, waits):
     rows = panels([rows_of(trace)])[0]
-    kernel = marks_of(rows.row(stream=14), _window(2 * PERIOD + GAP, 2 * PERIOD + GAP + 1000), waits)["hover"].iloc[0]
-    assert kernel.startswith("<b>void k&lt;float&gt;(T*)</b><br>112 µs, from +100.0 µs<br>stream 14 · correlation ")
-    calls = marks_of(rows.row(role="api"), _window(2 * PERIOD, 2 * PERIOD + 8_000), waits)
-    assert "waited for copy HtoD" in calls["hover"].iloc[-1] or "waited for memcpy HtoD" in calls["hover"].iloc[-1]
-    assert calls["hover"].iloc[-1].endswith("which ended 1.00 µs before it returned")
+    kernel = _marks(rows.row(stream=14), _window(2 * PERIOD + GAP, 2 * PERIOD + GAP + 1000), waits).iloc[0]
+    assert kernel["title"] == "void k&lt;float&gt;(T*)"
+    assert kernel["more"][0].startswith("112 µs, from +100.0 µs<br>stream 14 · correlation ")
+    calls = _marks(rows.row(role="api"), _window(2 * PERIOD, 2 * PERIOD + 8_000), waits)
+    (more,) = calls["more"].iloc[-1]
+    assert "waited for memcpy HtoD" in more
+    assert more.endswith("which ended 1.00 µs before it returned")
 
 
 def test_an_idle_sync_waited_for_nothing():
@@ -206,8 +213,8 @@ def test_an_idle_sync_waited_for_nothing():
     waits = pd.DataFrame({"start": [3_500], "end": [7_000], "process": [7], "thread": [70], "stream": [13],
                           "waited_for": [""], "waited_until": [-1]})  # fmt: skip
     panel = panels([rows_of(trace)])[0]
-    marks = marks_of(panel.row(role="api"), _window(0, 8_000), waits)
-    assert marks["hover"].iloc[1].endswith("waited for nothing: the stream was idle")
+    marks = _marks(panel.row(role="api"), _window(0, 8_000), waits)
+    assert marks["more"].iloc[1][0].endswith("waited for nothing: the stream was idle")
     assert len(connectors(panel, waits, _window(0, 8_000))) == 0
 
 

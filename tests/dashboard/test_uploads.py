@@ -197,7 +197,7 @@ def test_a_reader_that_fails_leaves_nothing_behind(client, inbox, files, monkeyp
     with monkeypatch.context() as patched:
         patched.setattr("tracer.formats.chrome.read", lambda *_, **__: 1 / 0)
         patched.setattr("tracer.formats.read", lambda *_, **__: 1 / 0)
-        assert send(client, "x.json", files["json"]).status_code == 500
+        assert send(client, "x.json", files["json"]).status_code == 422
     assert left(inbox) == []
     assert send(client, "y.json", files["json"]).get_json()["run"] == "y"
 

@@ -7,7 +7,7 @@ import pytest
 
 from dashboard.app import create_app
 from dashboard.serving.watch import Watch, fingerprint
-from dashboard.store import RunStore
+from dashboard.store import Progress, RunStore
 from tests.dashboard.traces import GAP, decode
 from tracer import formats
 
@@ -37,20 +37,21 @@ def test_new_changed_and_lost_recordings(watched, tmp_path):
     assert watch.revision() == 0  # nobody asked for the runs yet, so none is read
     assert keys(store) == ["a"]
     first = store.runs()[0]
-    assert later() == 1
+    assert later() == 2  # found, and read
     formats.write(decode(tokens=4), tmp_path / "b")
-    assert later(1) == 1  # it may still be being written
-    assert later(1) == 2
+    assert later(1) == 2  # it may still be being written
+    assert later(1) == 3
     assert keys(store) == ["a", "b"]
     assert store.runs()[0] is first
+    assert later() == 4
     formats.write(decode(gap=2 * GAP), tmp_path / "a", replace=True)
-    assert later() == 3
+    assert later() == 5
     assert store.runs()[0].summary.gap_p50_us == pytest.approx(200)
     assert keys(store) == ["a", "b"]
     shutil.rmtree(tmp_path / "b")
-    assert later() == 4
+    assert later() == 7
     assert keys(store) == ["a"]
-    assert store.counts() == (1, 1)
+    assert store.progress() == Progress(1, 1)
 
 
 def test_what_is_still_being_written_waits(watched, tmp_path):
@@ -58,8 +59,8 @@ def test_what_is_still_being_written_waits(watched, tmp_path):
     keys(store)
     for size in range(1, 5):
         (tmp_path / "growing.sqlite").write_bytes(b"x" * size)
-        assert later(1) == 1
-    assert later() == 2
+        assert later(1) == 2
+    assert later() == 3
     assert keys(store) == ["a", "growing"]
     assert store.runs()[1].trace is None
 
@@ -72,7 +73,7 @@ def test_an_unchanged_directory_is_read_once_and_a_look_is_cheap(watched, tmp_pa
     for _ in range(50):
         watch.revision()  # many pages ask at the same time
     assert len(looks) <= 1
-    assert later(10) == 1
+    assert later(10) == 2
 
 
 def test_keys_of_old_runs_stay_when_a_twin_comes(watched, tmp_path):

@@ -53,30 +53,51 @@ class Summary:
     problem: str | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Analysis:
+    """What a trace shows, as far as it goes: its figures, and the parts that they come from, None where one failed."""
+
+    summary: Summary
+    steps: Steps | None = None
+    syncs: SyncReport | None = None
+    gaps: GapReport | None = None
+
+
 def summarise(trace: Trace, name: str, within: str | None = None, bounds: Bounds = ALL_STEPS) -> Summary:
-    """Analyse a trace as far as it goes; what fails is stated in `problem`, never raised.
+    """The figures of `analyse`."""
+    return analyse(trace, name, within, bounds).summary
+
+
+def analyse(
+    trace: Trace, name: str, within: str | None = None, bounds: Bounds = ALL_STEPS, steps: Steps | None = None
+) -> Analysis:
+    """Analyse a trace as far as it goes; what fails is stated in the summary's `problem`, never raised.
 
     Args:
         trace: the recording.
         name: what to call it.
         within: only the NVTX range of this text.
         bounds: only these steps.
+        steps: the steps that `within` and `bounds` mean, where somebody has found them already.
     """
     facts = describe(trace, within)
+    syncs, gaps = None, None
     try:
-        steps = choose_steps(trace, within, bounds)
+        steps = choose_steps(trace, within, bounds) if steps is None else steps
     except TraceError as problem:
-        return Summary(name, **facts, problem=str(problem))
+        return Analysis(Summary(name, **facts, problem=str(problem)))
     facts |= _step_facts(steps)
     try:
-        facts |= _sync_facts(sync_report(trace, steps))
+        syncs = sync_report(trace, steps)
+        facts |= _sync_facts(syncs)
     except TraceError as problem:
         facts["problem"] = str(problem)
     try:
-        facts |= _gap_facts(gap_report(trace, steps, measured_rate(trace, steps, within)))
+        gaps = gap_report(trace, steps, measured_rate(trace, steps, within))
+        facts |= _gap_facts(gaps)
     except TraceError as problem:
         facts["problem"] = str(problem)
-    return Summary(name, **facts)
+    return Analysis(Summary(name, **facts), steps, syncs, gaps)
 
 
 def describe(trace: Trace, within: str | None = None) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from dashboard.figures.gaps import distribution_figure, height_of, steps_figure
 from dashboard.pages.gap.layout import LONGEST_COLUMNS, MADE_OF_COLUMNS
 from dashboard.pages.gap.tables import figures_of, longest_of, made_of, panels_of
 from dashboard.pages.gap.view import GapView, after
-from dashboard.pages.overview.callbacks import opened
-from dashboard.pages.parts import HIDDEN, SHOWN, run_options, table_height, table_of_lines, with_several
-from dashboard.store import Run, RunStore
+from dashboard.pages.opening import opened_at_once
+from dashboard.pages.parts import HIDDEN, SHOWN, keep_options, run_options, table_height, table_of_lines, with_several
+from dashboard.run import Run
+from dashboard.store import RunStore
 from dashboard.text import plain
 
 _SECTIONS = ("steps-section", "distribution-section", "longest-section", "made-of-section")
@@ -24,6 +25,7 @@ _SECTIONS = ("steps-section", "distribution-section", "longest-section", "made-o
 def register(app: Dash, store: RunStore) -> None:
     """Attach the page's callbacks to an app that shows the gaps of the runs of `store`."""
     _reduce(app, store)
+    keep_options(app, store, "chosen")
     _render(app, store)
     _download(app)
 
@@ -46,7 +48,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
         source = str(ctx.triggered_id or "url")
         if before is None or source == "url":
             view = GapView.parse(search)
-            view = replace(view, shared=opened(view.shared, store))
+            view = replace(view, shared=opened_at_once(view.shared, store))
         else:
             value = {"chosen": chosen or [], "scale": scale}.get(source)
             view = after(GapView.from_data(before), source, value, (screen or {}).get("scheme", ""))
@@ -78,7 +80,7 @@ def _render(app: Dash, store: RunStore) -> None:
         panels = panels_of(runs)
         style = {"height": f"{height_of(panels)}px"}
         longest, parts = longest_of(runs, view.shared.theme), made_of(runs)
-        nothing = nothing_to_show(store.runs(), chosen, runs)
+        nothing = nothing_to_show(store.so_far(), chosen, runs)
         return (
             nothing,
             SHOWN if nothing else HIDDEN,

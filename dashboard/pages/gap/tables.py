@@ -12,7 +12,7 @@ import pandas as pd
 from dashboard.figures.gaps import GapPanel
 from dashboard.frame import link
 from dashboard.pages.gap.view import ADDRESS
-from dashboard.store import Run
+from dashboard.run import Run
 from dashboard.text import plain
 from dashboard.timeline.scene import range_of
 from dashboard.units import microseconds

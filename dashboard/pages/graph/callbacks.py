@@ -13,7 +13,8 @@ from dashboard.pages.graph.panel import panel
 from dashboard.pages.graph.parts import first_part, part_of, parts_of
 from dashboard.pages.graph.view import GraphView, after
 from dashboard.palette import stream_colours
-from dashboard.store import Run, RunStore
+from dashboard.run import Run
+from dashboard.store import RunStore
 from dashboard.text import plain
 from dashboard.units import size
 from tracer.errors import FormatError
@@ -92,7 +93,7 @@ def _render(app: Dash, store: RunStore) -> None:
     def render(screen: dict[str, Any], data: dict[str, Any]) -> tuple[Any, ...]:
         view, theme = GraphView(**data), str(screen["scheme"])
         run = find_run(store, view)
-        runs = [{"value": r.key, "label": plain(r.name, 90)} for r in store.runs() if r.graph_file is not None]
+        runs = [{"value": r.key, "label": plain(r.name, 90)} for r in store.so_far() if r.graph_file is not None]
         problem = problem_of(run, view)
         if problem or run is None:
             return (
@@ -129,7 +130,9 @@ def _render(app: Dash, store: RunStore) -> None:
 
 def find_run(store: RunStore, view: GraphView) -> Run | None:
     """The run of a view: the first with a graph where it names none."""
-    return next((r for r in store.runs() if (r.key == view.run if view.run else r.graph_file is not None)), None)
+    if view.run:
+        return store.named(view.run)
+    return next((run for run in store.each() if run.graph_file is not None), None)
 
 
 def problem_of(run: Run | None, view: GraphView) -> str:

@@ -11,7 +11,7 @@ from dash import dcc, html
 from dashboard.frame import link
 from dashboard.pages.graph.view import ADDRESS, GraphView
 from dashboard.palette import stream_colours
-from dashboard.store import Run
+from dashboard.run import Run
 from dashboard.text import plain
 from dashboard.timeline.scene import token_of
 from dashboard.units import duration, size

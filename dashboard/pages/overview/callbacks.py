@@ -7,21 +7,23 @@ and width (`screen`), and the view is drawn (`render`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, State, ctx, html, no_update
+from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.causes import causes_figure, causes_height, causes_of
+from dashboard.figures.timeline import packed
 from dashboard.pages.graph.view import GraphView
+from dashboard.pages.opening import opened
 from dashboard.pages.overview import downloads
-from dashboard.pages.overview.events import Event, after
+from dashboard.pages.overview.events import after, events_of
 from dashboard.pages.overview.table import columns, height, row
-from dashboard.store import Run, RunStore
+from dashboard.run import Run
+from dashboard.store import Progress, RunStore
 from dashboard.text import plain
-from dashboard.timeline.scene import picked, timeline, token_of
+from dashboard.timeline.scene import picked, timeline_of, token_of
 from dashboard.units import duration
 from dashboard.view import View
 from tracer.errors import FormatError
@@ -30,13 +32,14 @@ _BUTTONS = (
     *("token-back", "token-on", "show-gap", "show-token", "show-all"),
     *("zoom-in", "zoom-out", "pan-left", "pan-right", "theme"),
 )
+_FIELDS = ("token", "align", "timeline")
+_MOMENT = 0.3  # seconds: a few small recordings are read by then, and the table need not come twice
 _HIDDEN, _SHOWN = {"display": "none"}, {"display": "block"}
 
 
 def register(app: Dash, store: RunStore) -> None:
     """Attach the page's callbacks to an app that shows the runs of `store`."""
     _table(app, store)
-    _watch(app)
     _reduce(app, store)
     _render(app, store)
     _pick(app, store)
@@ -49,18 +52,29 @@ def _table(app: Dash, store: RunStore) -> None:
         Output("runs", "columnDefs"),
         Output("runs", "style"),
         Output("runs", "dashGridOptions"),
+        Output("reading", "disabled"),
+        Output("reading-said", "children"),
         Output("revision", "data"),
         Input("url", "pathname"),
+        Input("reading", "n_intervals"),
         Input("revision", "data"),
         State("runs", "dashGridOptions"),
     )
-    def load(_: str, __: int, options: dict[str, Any]) -> tuple[Any, ...]:
-        rows = [row(run) for run in store.runs()]
-        return rows, columns(rows), {"height": height(rows)}, {**options, "loading": False}, store.revision
-
-
-def _watch(app: Any) -> None:
-    app.clientside_callback(ClientsideFunction("intertoken", "watch"), Input("revision", "data"))
+    def load(_: str, __: int, before: int | None, options: dict[str, Any]) -> tuple[Any, ...]:
+        store.read_ahead()
+        if before is None:
+            store.wait(_MOMENT)
+        revision, progress = store.revision, store.progress()  # before the rows, so that the last call has them all
+        rows = [row(run) for run in store.so_far()]
+        return (
+            rows,
+            columns(rows),
+            {"height": height(rows)},
+            {**options, "loading": False} if options.get("loading", True) else no_update,
+            progress.done,
+            "" if progress.done else f"{progress.read} of {progress.total} recordings read",
+            no_update if before == revision else revision,
+        )
 
 
 def _reduce(app: Dash, store: RunStore) -> None:
@@ -73,77 +87,56 @@ def _reduce(app: Dash, store: RunStore) -> None:
         Output("token-label", "children"),
         Output("align", "value"),
         Output("runs", "scrollTo"),
+        Output("pressed", "data"),
         Input("runs", "rowData"),
         Input("url", "search"),
-        Input("runs", "selectedRows"),
+        Input("runs", "eventData"),
         Input("token", "value"),
         Input("align", "value"),
         Input("timeline", "relayoutData"),
         *(Input(button, "n_clicks") for button in _BUTTONS),
+        State("pressed", "data"),
+        State("runs", "selectedRows"),
         State("view", "data"),
         State("screen", "data"),
         prevent_initial_call=True,
     )
     def reduce(
-        rows: list[dict[str, Any]] | None,
-        search: str,
-        selected: Any,
-        token: int,
-        align: str,
-        relayout: Any,
-        *rest: Any,
-    ) -> tuple[Any, ...]:
-        *_, before, screen = rest
-        values = {"token": token, "align": align, "timeline": relayout}
+        rows: list[dict[str, Any]] | None, search: str, picked: dict[str, Any] | None, *rest: Any
+    ) -> tuple[Any, ...]:  # fmt: skip
+        *values, pressed, selected, before, screen = rest
         if rows is None:
             raise PreventUpdate
-        triggered = {t["prop_id"].split(".")[0]: t["prop_id"] for t in ctx.triggered}
-        source = next(iter(triggered), "")
-        opens = before is None or source == "url" or triggered.get("runs") == "runs.rowData"
-        if opens:
-            view = opened(View.parse(search), store)
-        else:
-            view = View.from_data(before)
-            value = _keys(selected) if source == "runs" else values.get(source)
-            shown = store.chosen(view.runs or ())
-            view = after(view, Event(source, value), shown, (screen or {}).get("scheme", "light"))
-        agreed = set(view.runs or ()) == set(_keys(selected))  # the grid reports in its own order
-        if before is not None and view == View.from_data(before) and agreed:
+        triggered = [t["prop_id"] for t in ctx.triggered]
+        arrives = "runs.rowData" in triggered
+        opens = before is None or "url.search" in triggered or View.from_data(before).runs is None
+        view = View.parse(search) if opens else View.from_data(before)
+        view = opened(view, store) if opens or arrives else view
+        clicks = dict(zip(_BUTTONS, values[len(_FIELDS) :], strict=True))
+        if not opens:
+            unread = store.awaited(view.runs or ())  # the table cannot select them yet
+            keys = [*(picked or {"data": []})["data"], *unread]
+            events = events_of(triggered, {"runs": keys, **dict(zip(_FIELDS, values, strict=False))}, clicks, pressed)
+            for event in events:
+                view = after(view, event, store.ready(view.runs or ()), (screen or {}).get("scheme", "light"))
+        runs = store.ready(view.runs or ())
+        agreed = {run.key for run in runs} == set(_keys(selected)) and not arrives  # which the grid may have refused
+        same = before is not None and view == View.from_data(before)
+        if same and agreed and clicks == pressed:
             raise PreventUpdate
-        runs = store.chosen(view.runs or ())
         most = max((len(run.tokens) for run in runs if run.tokens is not None), default=2) - 1
         link = view.query()
         return (
-            view.data(),
+            no_update if same else view.data(),
             no_update if link == (search or "") else link,
-            no_update if agreed else {"ids": list(view.runs or ())},
+            no_update if agreed else {"ids": [run.key for run in runs]},
             token_of(runs, view),
             max(most, 1),
             f"of token {token_of(runs, view)} (0–{most})",
             view.align,
             {"rowId": view.runs[0], "rowPosition": "top"} if opens and view.runs else no_update,
+            clicks,
         )
-
-
-def opened(view: View, store: RunStore) -> View:
-    """A view as a link gives it; without one, the runs alike the first with the longest and the shortest gap."""
-    if view.runs is None:
-        view = replace(view, runs=tuple(extremes(store.runs())))
-    return replace(view, runs=tuple(run.key for run in store.chosen(view.runs or ())))
-
-
-def extremes(runs: Sequence[Run]) -> list[str]:
-    """Keys of the run with the longest and the one with the shortest median gap, among those alike the first one."""
-    shown = [run for run in runs if run.summary.gap_p50_us is not None]
-    alike = [run for run in shown if _kind(run) == _kind(shown[0])]
-    alike.sort(key=lambda run: run.summary.gap_p50_us or 0.0, reverse=True)
-    chosen = alike[:1] + alike[-1:] if len(alike) > 1 else shown[:2]
-    return [run.key for run in chosen]
-
-
-def _kind(run: Run) -> tuple[str, str, str | None, bool]:
-    summary = run.summary
-    return summary.model, summary.concurrency, summary.graph_trace, summary.warning is None
 
 
 def _keys(selected: Any) -> list[str]:
@@ -162,30 +155,46 @@ def _render(app: Dash, store: RunStore) -> None:
         Output("causes", "figure"),
         Output("causes", "style"),
         Output("causes-section", "style"),
+        Output("causes-holder", "aria-label"),
         Output("nothing", "children"),
         Output("nothing", "style"),
-        Output("causes-holder", "aria-label"),
+        Output("drawn", "data"),
         Input("screen", "data"),
+        Input("revision", "data"),
         State("view", "data"),
+        State("drawn", "data"),
         prevent_initial_call=True,
     )
-    def render(screen: dict[str, Any], data: dict[str, Any]) -> tuple[Any, ...]:
+    def render(screen: dict[str, Any] | None, _: int, data: dict[str, Any], drawn: list[str] | None) -> tuple[Any, ...]:
+        if screen is None:
+            raise PreventUpdate
         view, theme = View.from_data(data), str(screen["scheme"])
-        runs = store.chosen(view.runs or ())
-        figure, tall = timeline(runs, view, theme, int(screen["width"]))
-        causes = causes_of(runs)
-        said = "; ".join(f"{c.name}: {duration(c.total_us * 1e3)} ({c.note})" for c in causes)
+        runs = store.ready(view.runs or ())
+        draws = [theme, *(f"{run.key} {id(run)}" for run in runs)]  # one read again is another
+        if ctx.triggered_id == "revision" and draws == drawn and not store.progress().done:
+            raise PreventUpdate
+        plot, tall = timeline_of(runs, view, theme, int(screen["width"]))
         return (
-            figure,
+            packed(plot),
             {"height": f"{tall}px"},
             _SHOWN if runs else _HIDDEN,
-            causes_figure(causes, theme),
-            {"height": f"{causes_height(causes)}px"},
-            _SHOWN if causes else _HIDDEN,
-            nothing_to_show(store.runs(), watched, store.inbox is not None),
+            *([no_update] * 4 if draws == drawn else _causes(runs, theme)),
+            "" if runs else nothing_to_show(store.so_far(), store.progress(), watched, store.inbox is not None),
             _HIDDEN if runs else _SHOWN,
-            f"Causes of the gap. {said}",
+            draws,
         )
+
+
+def _causes(runs: Sequence[Run], theme: str) -> list[Any]:
+    """The figure of causes, its style, the section's style, and what a screen reader is told."""
+    causes = causes_of(runs)
+    said = "; ".join(f"{c.name}: {duration(c.total_us * 1e3)} ({c.note})" for c in causes)
+    return [
+        causes_figure(causes, theme),
+        {"height": f"{causes_height(causes)}px"},
+        _SHOWN if causes else _HIDDEN,
+        f"Causes of the gap. {said}",
+    ]
 
 
 def _pick(app: Dash, store: RunStore) -> None:
@@ -197,13 +206,13 @@ def _pick(app: Dash, store: RunStore) -> None:
     )
     def pick(click: dict[str, Any] | None, data: dict[str, Any]) -> list[Any]:
         view = View.from_data(data)
-        return node_of_click(click, view, store.chosen(view.runs or ()))
+        return node_of_click(click, view, store.ready(view.runs or ()))
 
 
 def node_of_click(click: dict[str, Any] | None, view: View, runs: Sequence[Run]) -> list[Any]:
     """Which node of the graph the clicked kernel is, with a link to it; nothing where that is not known."""
     match click:
-        case {"points": [{"y": int() | float() as y, "customdata": int(event)}, *_]}:
+        case {"points": [{"y": int() | float() as y, "customdata": [int(event), *_]}, *_]}:
             found = picked(runs, y, event)
         case _:
             return []
@@ -222,14 +231,19 @@ def node_of_click(click: dict[str, Any] | None, view: View, runs: Sequence[Run])
     return [html.B(plain(tensor.name, 80)), words, html.A("Show in graph", href=link, id="to-graph")]
 
 
-def nothing_to_show(runs: Sequence[Run], watched: Sequence[Path] = (), uploads: bool = False) -> list[Any]:
+def nothing_to_show(
+    runs: Sequence[Run], progress: Progress, watched: Sequence[Path] = (), uploads: bool = False
+) -> list[Any]:
     """What to do when no timeline is shown.
 
     Args:
-        runs: all there are.
+        runs: all there are, read or not.
+        progress: how many are read.
         watched: directories in which new recordings are seen.
         uploads: whether recordings can be dropped on the page.
     """
+    if not progress.done:
+        return [html.P(f"Reading the recordings: {progress.read} of {progress.total} …")]
     if not runs:
         places = ", ".join(plain(path.absolute().name or str(path), 60) for path in watched[:3])
         where: list[Any] = (

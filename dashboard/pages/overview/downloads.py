@@ -9,8 +9,9 @@ from urllib.parse import urlencode
 from dash import ClientsideFunction, Dash, Input, Output, State, html
 
 from dashboard.frame import named
+from dashboard.run import Run
 from dashboard.serving.downloads import FORMS
-from dashboard.store import Run, RunStore
+from dashboard.store import RunStore
 from dashboard.tables import TABLES
 from dashboard.text import plain
 from dashboard.timeline.scene import token_of

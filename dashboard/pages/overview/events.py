@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
-from dashboard.store import Run
+from dashboard.run import Run
 from dashboard.timeline.scene import limits_of, range_of, token_of
 from dashboard.view import ALIGNMENTS, MOST_RUNS, View, span, zoom
 
 _ZOOMS = {"zoom-in": (0.5, 0.0), "zoom-out": (2.0, 0.0), "pan-left": (1.0, -0.35), "pan-right": (1.0, 0.35)}
+Clicks: TypeAlias = Mapping[str, int | None]
 _SHOWS = {"show-gap", "show-token", "show-all"}
 
 
@@ -20,6 +21,26 @@ class Event:
 
     source: str
     value: Any = None
+
+
+def events_of(
+    triggered: Sequence[str], values: Mapping[str, Any], clicks: Clicks, before: Clicks | None
+) -> list[Event]:
+    """What a reader has done, of all that made Dash call: all of it, for quick presses come together.
+
+    Args:
+        triggered: properties that have changed, as "component.property".
+        values: what fields and the table are now, by component.
+        clicks: how often each button has been pressed.
+        before: how often it had been, when that was last heeded.
+    """
+    events = []
+    for source in dict.fromkeys(prop.split(".")[0] for prop in triggered if prop != "runs.rowData"):
+        if source in clicks:
+            events += [Event(source)] * ((clicks[source] or 0) - ((before or {}).get(source) or 0))
+        elif source in values:
+            events.append(Event(source, values[source]))
+    return events
 
 
 def after(view: View, event: Event, runs: Sequence[Run], scheme: str = "light") -> View:
@@ -48,7 +69,8 @@ def after(view: View, event: Event, runs: Sequence[Run], scheme: str = "light") 
         case Event(source) if source in _SHOWS:
             return replace(view, range=range_of(runs, view, source.removeprefix("show-")))
         case Event("theme"):
-            return replace(view, theme="light" if scheme == "dark" else "dark")
+            now = scheme if view.theme == "auto" else view.theme
+            return replace(view, theme="light" if now == "dark" else "dark")
     return view
 
 

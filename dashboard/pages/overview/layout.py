@@ -35,7 +35,8 @@ _GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": "au
 
 def sections() -> list[Any]:
     """What stands on the page."""
-    return [dcc.Store(id="revision"), _runs(), _timeline(), _causes(), downloads.section()]
+    stores = [dcc.Store(id="drawn"), dcc.Store(id="pressed"), dcc.Interval(id="reading", interval=400)]
+    return [*stores, _runs(), _timeline(), _causes(), downloads.section()]
 
 
 def _runs() -> html.Section:
@@ -45,6 +46,7 @@ def _runs() -> html.Section:
                 [
                     html.H2("Runs"),
                     html.P("Select one to six.  ▲ comes from a traced pass, which inflates it.", className="hint"),
+                    html.P("Looking for recordings …", id="reading-said", role="status", className="hint"),
                     html.Button("Add recordings …", id="add", className="button moves upload",
                                 title="Upload recordings, or drop them anywhere on the page"),
                 ],

@@ -8,7 +8,7 @@ from typing import Any
 import dash_ag_grid as dag
 
 from dashboard.pages.graph.view import GraphView
-from dashboard.store import Run
+from dashboard.run import Run
 from dashboard.text import plain
 
 
@@ -86,6 +86,7 @@ def grid() -> dag.AgGrid:
             "enableCellTextSelection": True,
             "loading": True,
         },
+        eventListeners={"selectionChanged": ["tellChoice(params, setEventData)"]},
         rowClassRules={"unreadable": "!params.data.readable"},
         style={"height": "120px"},
     )  # fmt: skip

@@ -13,12 +13,13 @@ from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.frame import link
-from dashboard.pages.overview.callbacks import opened
-from dashboard.pages.parts import HIDDEN, SHOWN, run_options, table_height
+from dashboard.pages.opening import opened_at_once
+from dashboard.pages.parts import HIDDEN, SHOWN, keep_options, run_options, table_height
 from dashboard.pages.syncs.layout import columns_of
 from dashboard.pages.syncs.table import ADDRESS, known, rows_of
 from dashboard.predictions import gain_without
-from dashboard.store import Run, RunStore
+from dashboard.run import Run
+from dashboard.store import RunStore
 from dashboard.text import plain
 from dashboard.units import duration, percent
 from dashboard.view import View, with_fields
@@ -28,6 +29,7 @@ from tracer.analysis.whatif.prediction import Prediction
 def register(app: Dash, store: RunStore) -> None:
     """Attach the page's callbacks to an app that shows the syncs of a run of `store`."""
     _reduce(app, store)
+    keep_options(app, store, "run")
     _render(app, store)
     _download(app)
 
@@ -47,7 +49,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
     def reduce(search: str, run: str | None, _: Any, before: Any, screen: Any) -> tuple[Any, ...]:
         source = str(ctx.triggered_id or "url")
         if before is None or source == "url":
-            view = replace(opened(View.parse(search), store), range=None, align="end")
+            view = replace(opened_at_once(View.parse(search), store), range=None, align="end")
         else:
             view = after(View.from_data(before), source, run, (screen or {}).get("scheme", ""))
         lead = next(iter(view.runs or ()), None)
@@ -119,7 +121,7 @@ def _download(app: Dash) -> None:
 
 def nothing_to_show(store: RunStore, run: Run | None, rows: list[Any]) -> str:
     """What to do where there is no inventory; empty where there is one."""
-    if not store.runs():
+    if not store.so_far():
         return "No recordings yet. Start with: intertoken dashboard RUNS_DIR_OR_TRACE ..."
     if run is None:
         return "Choose a run above."

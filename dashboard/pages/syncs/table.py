@@ -11,7 +11,8 @@ import pandas as pd
 
 from dashboard.frame import link
 from dashboard.predictions import gain_without, slack_of
-from dashboard.store import Run, RunStore
+from dashboard.run import Run
+from dashboard.store import RunStore
 from dashboard.text import plain
 from dashboard.view import View, span, with_fields
 from tracer.analysis.calls import SYNC

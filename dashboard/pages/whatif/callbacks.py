@@ -13,17 +13,18 @@ from typing import Any
 from dash import Dash, Input, Output, State, ctx, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.overview.callbacks import opened
+from dashboard.pages.opening import opened_at_once
 from dashboard.pages.overview.events import Event
 from dashboard.pages.overview.events import after as moved
 from dashboard.pages.overview.layout import MOVES
-from dashboard.pages.parts import HIDDEN, SHOWN, run_options, table_of_lines
+from dashboard.pages.parts import HIDDEN, SHOWN, keep_options, run_options, table_of_lines
 from dashboard.pages.syncs.table import inventory_of, known
 from dashboard.pages.whatif.edits import edits_for, kernel_names
 from dashboard.pages.whatif.figures import lines_of, notes_of
 from dashboard.pages.whatif.view import ALL, FIELDS, NUMBERS, WhatIfView, of_run, with_value
 from dashboard.predictions import WhatIf, what_if
-from dashboard.store import Run, RunStore
+from dashboard.run import Run
+from dashboard.store import RunStore
 from dashboard.text import plain
 from dashboard.timeline.scene import timeline, token_of
 
@@ -33,6 +34,7 @@ _BUTTONS = ("token-back", "token-on", *MOVES, "theme")
 def register(app: Dash, store: RunStore) -> None:
     """Attach the page's callbacks to an app that makes predictions for the runs of `store`."""
     _reduce(app, store)
+    keep_options(app, store, "run")
     _render(app, store)
 
 
@@ -61,7 +63,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
         source = str(ctx.triggered_id or "url")
         if before is None or source == "url":
             view = WhatIfView.parse(search)
-            view = replace(view, shared=opened(view.shared, store))
+            view = replace(view, shared=opened_at_once(view.shared, store))
         else:
             view = WhatIfView.from_data(before)
             runs = _drawn(store, view)
@@ -168,7 +170,7 @@ def _render(app: Dash, store: RunStore) -> None:
             raise PreventUpdate
         runs = _drawn(store, view)
         figure, tall = timeline(runs, view.shared, theme, int(screen["width"]))
-        nothing = nothing_to_show(store.runs(), run_of(store, view), answer)
+        nothing = nothing_to_show(store.so_far(), run_of(store, view), answer)
         return (
             nothing,
             SHOWN if nothing else HIDDEN,

@@ -8,7 +8,8 @@ from typing import Final
 from weakref import ref
 
 from dashboard.pages.whatif.view import ALL, WhatIfView
-from dashboard.store import Run, RunStore
+from dashboard.run import Run
+from dashboard.store import RunStore
 from dashboard.text import plain
 from tracer.analysis.whatif.choice import edits_of
 from tracer.analysis.whatif.edits import Edit, ScaleKernels, Strategy

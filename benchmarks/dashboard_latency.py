@@ -1,0 +1,302 @@
+"""The dashboard over ten million events: time to first view, zooming and panning, memory; beside it nsys-ai's timeline.
+
+The trace is that of `ten_million.py`. Each side is a server in a process of its own, asked over HTTP what its page
+would ask: ours for the view and its drawing, nsys-ai's `timeline-web` for the tiles of 5 s that a view touches, each in
+as many buckets as its page would ask for and, like there, never twice. Views are drawn at random (seeded): widths from
+the whole run down to 1 µs, even on a logarithmic scale. No browser draws anything here. A first view counts from the
+start of the process; the views' figures are of all repeats together.
+Usage: python benchmarks/dashboard_latency.py [--events 10000000] [--views 200] [--repeats 3] [--made DIR]
+       [--python NSYS_AI_VENV/bin/python] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import http.client
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from read_nsys_sqlite import machine
+from ten_million import long_trace
+
+from tracer import formats
+
+WIDTH: Final = 1200  # px of the page
+SHORTEST: Final = 1_000  # ns
+TILE: Final = 5  # s: what nsys-ai's page asks for at a time
+PATIENCE: Final = 300.0  # s for a first view, and for all views of a repeat
+Answer = tuple[float, float, int]
+"""Seconds, the processor's seconds that the server took, and the bytes that came."""
+
+
+class Server:
+    """A program that serves a page on loopback, and who asks it."""
+
+    def __init__(self, command: list[str], port: int = 0, directory: Path | None = None) -> None:
+        self.start = time.perf_counter()
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=directory
+        )
+        self.port = port
+
+    def find_port(self) -> None:
+        """Read from what the dashboard prints."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if found := re.search(r"http://127\.0\.0\.1:(\d+)/", line):
+                self.port = int(found[1])
+                return
+        raise SystemExit("the dashboard did not start")
+
+    def ask(self, path: str, body: Any = None) -> tuple[Answer, bytes]:
+        """GET, or POST with a body."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        start, before = time.perf_counter(), self.processor()
+        data, headers = (None, {}) if body is None else (json.dumps(body), {"Content-Type": "application/json"})
+        connection.request("GET" if body is None else "POST", path, data, headers)
+        response = connection.getresponse()
+        text = response.read()
+        took, spent = time.perf_counter() - start, self.processor() - before
+        connection.close()
+        if response.status not in (200, 204):
+            raise SystemExit(f"{path}: {response.status} {text[:300]!r}")
+        return (took, spent, len(text)), text
+
+    def processor(self) -> float:
+        """Seconds that its threads have run, see schedstat in proc(5)."""
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
+        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+
+    def memory(self) -> dict[str, int]:
+        """MiB: resident, its own part (what is not a file that the system can drop), and the peak."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        held = {line.split(":")[0]: int(line.split()[1]) // 1024 for line in lines if line.endswith("kB")}
+        return {"resident": held["VmRSS"], "anonymous": held["RssAnon"], "peak": held["VmHWM"]}
+
+    def stop(self) -> None:
+        """End the process."""
+        self.process.terminate()
+        self.process.wait(30)
+
+
+@contextmanager
+def running(server: Server) -> Iterator[Server]:
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+class Page:
+    """Our page's part of Dash's protocol."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        server.ask("/")
+        server.ask("/_dash-layout")
+        self.callbacks = json.loads(server.ask("/_dash-dependencies")[1])
+        self.state: dict[str, Any] = {"runs.dashGridOptions": {"loading": True}, "url.pathname": "/", "url.search": ""}
+
+    def call(self, output: str, changed: str) -> Answer:
+        """Run the callback that makes `output`, as after a change of `changed`, and keep what it answers."""
+        callback = next(c for c in self.callbacks if output in c["output"].strip(".").split("..."))
+        names = [name.split(".") for name in callback["output"].strip(".").split("...")]
+        given = {
+            kind: [{**known, "value": self.state.get(f"{known['id']}.{known['property']}")} for known in callback[kind]]
+            for kind in ("inputs", "state")
+        }
+        body = {
+            "output": callback["output"], "outputs": [{"id": key, "property": name} for key, name in names],
+            "changedPropIds": [changed], **given,
+        }  # fmt: skip
+        answer, text = self.server.ask("/_dash-update-component", body)
+        for key, values in (json.loads(text)["response"] if text else {}).items():
+            self.state |= {f"{key}.{name}": value for name, value in values.items()}
+        return answer
+
+    def open(self) -> None:
+        """Until the timeline is drawn."""
+        while not self.state.get("timeline.figure", {}).get("data"):
+            self.call("runs.rowData", "reading.n_intervals")
+            self.call("view.data", "runs.rowData")
+            if (self.state.get("view.data") or {}).get("runs"):
+                self.state["screen.data"] = {"scheme": "light", "width": WIDTH}
+                self.call("timeline.figure", "screen.data")
+            else:
+                time.sleep(0.2)
+            if time.perf_counter() - self.server.start > PATIENCE:
+                raise SystemExit("no first view")
+
+    def whole(self) -> tuple[int, int]:
+        """The range of the whole run, which is then shown, ns."""
+        self.call("view.data", "show-all.n_clicks")
+        low, high = self.state["view.data"]["range"]
+        self.show(low, high)
+        return low, high
+
+    def show(self, low: int, high: int) -> Answer:
+        """What one zoom costs the server: the new view, and its drawing."""
+        self.state["timeline.relayoutData"] = {"xaxis.range[0]": low / 1e9, "xaxis.range[1]": high / 1e9}
+        view, drawing = self.call("view.data", "timeline.relayoutData"), self.call("timeline.figure", "screen.data")
+        return view[0] + drawing[0], view[1] + drawing[1], drawing[2]
+
+
+class Tiles:
+    """What nsys-ai's page asks its server for."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.asked: set[tuple[int, int]] = set()
+
+    def open(self) -> None:
+        """Until its page has what it shows first."""
+        while True:
+            try:
+                self.server.ask("/")
+                break
+            except OSError:
+                if self.server.process.poll() is not None or time.perf_counter() - self.server.start > PATIENCE:
+                    raise SystemExit("nsys-ai's timeline-web did not start") from None
+                time.sleep(0.2)
+        meta = json.loads(self.server.ask("/api/meta")[1])
+        self.origin = int(meta["time_range_ns"][0])
+        self.show(self.origin, self.origin + TILE * 10**9)
+
+    def show(self, low: int, high: int) -> Answer:
+        """What one zoom costs its server."""
+        took, spent, size = 0.0, 0.0, 0
+        for tile in range(low // (TILE * 10**9), -(-high // (TILE * 10**9))):
+            share = TILE / max((high - low) / 1e9, 0.001)
+            buckets = max(64, min(100_000, round(WIDTH * share)))
+            if (tile, buckets) not in self.asked:
+                self.asked.add((tile, buckets))
+                query = f"start_s={tile * TILE}&end_s={(tile + 1) * TILE}&max_buckets={buckets}&kernels=1&nvtx=0"
+                answer, _ = self.server.ask(f"/api/data?{query}")
+                took, spent, size = took + answer[0], spent + answer[1], size + answer[2]
+        return took, spent, size
+
+
+def views(low: int, high: int, count: int, seed: int) -> Iterator[tuple[int, int]]:
+    draw = np.random.default_rng(seed)
+    for _ in range(count):
+        width = int(np.exp(draw.uniform(np.log(SHORTEST), np.log(high - low))))
+        start = int(draw.integers(low, max(high - width, low + 1)))
+        yield start, start + width
+
+
+def measured(page: Page | Tiles, wanted: Iterator[tuple[int, int]]) -> list[Answer]:
+    """The answers, as many as patience allows."""
+    end, answers = time.perf_counter() + PATIENCE, []
+    for low, high in wanted:
+        answers.append(page.show(low, high))
+        if time.perf_counter() > end:
+            break
+    return answers
+
+
+def statistics_of(answers: list[Answer]) -> dict[str, Any]:
+    seconds, spent, sizes = (np.array(column) for column in zip(*answers, strict=True))
+    return {
+        "views": len(answers),
+        "ms": _spread(seconds * 1e3),
+        "processor_ms": _spread(spent * 1e3),
+        "payload_kb": _spread(sizes / 1e3),
+    }
+
+
+def _spread(values: Any) -> dict[str, float]:
+    p50, p95, worst = (round(float(q), 1) for q in np.percentile(values, (50, 95, 100)))
+    return {"p50": p50, "p95": p95, "worst": worst}
+
+
+def ours(source: Path, directory: Path, count: int, repeats: int) -> dict[str, Any]:
+    first: dict[str, list[float]] = {"cold": [], "warm": []}
+    held: dict[str, dict[str, int]] = {}
+    answers: list[Answer] = []
+    for repeat in range(repeats):
+        for temperature in ("cold", "warm"):
+            command = [sys.executable, "-m", "tracer.cli", "dashboard", str(source), "--port", "0", "--no-open"]
+            with running(Server([*command, "--cache", str(directory / f"cache-{repeat}")])) as server:
+                server.find_port()
+                page = Page(server)
+                page.open()
+                first[temperature].append(time.perf_counter() - server.start)
+                if temperature == "warm":
+                    answers += measured(page, views(*page.whole(), count, repeat))
+                held[f"after {'a cold start' if temperature == 'cold' else f'{count} views'}"] = server.memory()
+    kept = sum(path.stat().st_size for path in (directory / "cache-0").rglob("*") if path.is_file())
+    return {
+        "first_view_s": {name: [round(s, 2) for s in each] for name, each in first.items()},
+        **statistics_of(answers),
+        "memory_mib": held,
+        "cache_mb": round(kept / 1e6),
+    }
+
+
+def nsys_ai(python: Path, profile: Path, directory: Path, count: int) -> dict[str, Any]:
+    """One cold start, which builds its own cache, and one warm."""
+    os.link(profile, linked := directory / "profile.sqlite")
+    first: dict[str, float] = {}
+    found: dict[str, Any] = {}
+    for port, temperature in ((18144, "cold"), (18145, "warm")):
+        command = [str(python.parent / "nsys-ai"), "timeline-web", str(linked), "--port", str(port), "--no-browser"]
+        with running(Server(command, port, directory)) as server:
+            page = Tiles(server)
+            try:
+                page.open()
+            except (SystemExit, OSError) as problem:
+                return {"first_view_s": first, "problem": str(problem)}
+            first[temperature] = round(time.perf_counter() - server.start, 2)
+            if temperature == "warm":
+                span = json.loads(server.ask("/api/meta")[1])["time_range_ns"]
+                found = statistics_of(measured(page, views(int(span[0]), int(span[1]), count, 0)))
+            memory = server.memory()
+    return {"first_view_s": first, **found, "memory_mib": memory}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=10_000_000)
+    parser.add_argument("--views", type=int, default=200)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--made", type=Path, help="holds source (parquetdir) and written.sqlite of such a trace")
+    parser.add_argument("--python", type=Path, help="of an environment with nsys-ai; left out, ours is measured alone")
+    parser.add_argument("--json", type=Path, help="save the result here")
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        made = options.made or directory
+        if options.made is None:
+            trace = long_trace(options.events)
+            formats.write(trace, made / "source")
+            formats.write(trace, made / "written.sqlite")
+            del trace
+        events = len(formats.read(made / "source", whole=False))
+        result: dict[str, Any] = {"intertoken": ours(made / "source", directory, options.views, options.repeats)}
+        if options.python:
+            result["nsys-ai"] = nsys_ai(options.python, made / "written.sqlite", directory, options.views)
+    for tool, found in result.items():
+        print(tool, json.dumps(found, indent=2))
+    if options.json:
+        facts = {
+            "benchmark": "dashboard_latency", "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "events": events, "repeats": options.repeats, "load_before": round(load, 1), "results": result,
+            "machine": machine(),
+        }  # fmt: skip
+        options.json.write_text(json.dumps(facts, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Which runs a page opens with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dashboard.run import Run
+from dashboard.store import RunStore
+from dashboard.view import View
+
+PATIENCE = 2.0
+"""Seconds after which a page opens with the recordings that are read by then."""
+
+
+def opened(view: View, store: RunStore) -> View:
+    """A view as a link gives it; without one, the runs alike the first with the longest and the shortest gap.
+
+    They are chosen when all are read, or among those that are after a moment; until then `runs` stays None.
+    """
+    if view.runs is None:
+        chosen = extremes(store.so_far()) if store.progress().done or store.waited > PATIENCE else []
+        return replace(view, runs=tuple(chosen)) if chosen or store.progress().done else view
+    known = {run.key for run in store.ready(view.runs)} | set(store.awaited(view.runs))
+    return replace(view, runs=tuple(key for key in view.runs if key in known))
+
+
+def opened_at_once(view: View, store: RunStore) -> View:
+    """The same for a page that cannot be drawn without runs: waits for those of the link, else for the moment."""
+    store.read_ahead()
+    if not store.chosen(view.runs or ()):
+        store.settle(PATIENCE)
+    return opened(view, store)
+
+
+def extremes(runs: Sequence[Run]) -> list[str]:
+    """Keys of the run with the longest and the one with the shortest median gap, among those alike the first one."""
+    shown = [run for run in runs if run.summary.gap_p50_us is not None]
+    alike = [run for run in shown if _kind(run) == _kind(shown[0])]
+    alike.sort(key=lambda run: run.summary.gap_p50_us or 0.0, reverse=True)
+    chosen = alike[:1] + alike[-1:] if len(alike) > 1 else shown[:2]
+    return [run.key for run in chosen]
+
+
+def _kind(run: Run) -> tuple[str, str, str | None, bool]:
+    summary = run.summary
+    return summary.model, summary.concurrency, summary.graph_trace, summary.warning is None

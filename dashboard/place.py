@@ -1,0 +1,81 @@
+"""One recording of a store: where it is, and its runs once it is read."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from stat import S_ISREG
+from typing import TypeAlias
+
+from dashboard.cache import Cache
+from dashboard.reading import name_of, read_runs
+from dashboard.run import Run
+from tracer import progress
+from tracer.analysis.summary import Summary
+
+Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
+_log = logging.getLogger(__name__)
+
+
+def stamp_of(path: Path) -> Stamp:
+    """What tells whether a recording has changed: name, time of change (ns) and size of its file or files."""
+    try:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        return tuple((file.name, at.st_mtime_ns, at.st_size) for file in files if S_ISREG((at := file.stat()).st_mode))
+    except OSError:
+        return ()
+
+
+@dataclass(eq=False)
+class Place:
+    """A recording: where it is, as it was found, what its runs are called, and once they are read the runs."""
+
+    path: Path
+    stamp: Stamp
+    key: str
+    name: str
+    arrived: Callable[[], None]
+    runs: list[Run] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _share: float | None = None
+
+    def read(self, cache: Cache | None) -> list[Run]:
+        """Its runs; who comes second waits for the first. `arrived` is called once they are there."""
+        with self._lock:
+            if self.runs is not None:
+                return self.runs
+            self._share = 0.0
+            try:
+                with progress.listening(self._tell):
+                    self.runs = self._read(cache)
+            except Exception as problem:  # a fault of ours must not keep the others from being shown
+                _log.exception("%s cannot be shown", self.path)
+                said = f"{self.path}: cannot be shown: {type(problem).__name__}: {problem}"
+                self.runs = [Run(self.key, self.name, Summary(self.name, problem=said), path=self.path)]
+        self.arrived()
+        return self.runs
+
+    def _read(self, cache: Cache | None) -> list[Run]:
+        runs = read_runs(self.path, cache)
+        own = name_of(self.path)
+        for run in runs:
+            run.key, run.name = self.key + run.key[len(own) :], self.name + run.name[len(own) :]
+            run.tokens  # noqa: B018  # made here, where one thread at a time does it
+        return runs
+
+    def holds(self, key: str) -> bool:
+        """Whether a run of this key can only be here."""
+        return key == self.key or key.startswith(f"{self.key}~")
+
+    def so_far(self) -> list[Run]:
+        """Its runs, or until they are read one that says so."""
+        if self.runs is not None:
+            return self.runs
+        said = "waiting to be read" if self._share is None else f"being read: {self._share:.0%}"
+        return [Run(self.key, self.name, Summary(self.name, problem=said), path=self.path)]
+
+    def _tell(self, share: float) -> None:
+        self._share = share

@@ -1,0 +1,152 @@
+"""One run as the page knows it: its figures at hand, its analyses made when first used."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+import pandas as pd
+
+from dashboard.executions import Executions, executions_of
+from dashboard.timeline.align import Tokens, tokens_of
+from dashboard.timeline.marks import WAIT_COLUMNS, waits_of
+from dashboard.timeline.rows import Row, rows_of
+from tracer import formats
+from tracer.analysis.gaps import GapReport, gap_report, measured_rate
+from tracer.analysis.summary import Summary
+from tracer.analysis.syncs import SyncReport, sync_report
+from tracer.analysis.tokens import Steps, step_spans
+from tracer.errors import FormatError, TraceError
+from tracer.graph_json import GRAPH_FILE, RunGraph, read_graph
+from tracer.trace import Trace
+
+Report = TypeVar("Report")
+
+
+class Recording:
+    """A trace, read when first asked for unless it is given."""
+
+    def __init__(self, path: Path, trace: Trace | None = None) -> None:
+        self.path = path
+        self._lock = threading.Lock()  # one for each: before Python 3.12 a cached_property has one for all
+        self._trace = trace
+
+    @property
+    def trace(self) -> Trace:
+        """The trace.
+
+        Raises:
+            FormatError: it cannot be read.
+        """
+        with self._lock:
+            if self._trace is None:
+                self._trace = formats.read(self.path, whole=False)
+            return self._trace
+
+
+@dataclass(eq=False)
+class Run:
+    """One run: a recording, or the part of one inside an NVTX range. Analyses are made when first used.
+
+    Attributes:
+        key: what links call it; unique in its store.
+        name: what readers call it.
+        summary: its figures; `problem` says what could not be had.
+        recording: where its trace is, None if that could not be read.
+        steps: its token steps, None if none were found.
+        graph_file: the graph that was run, None if the run directory has none.
+        path: where the recording is, readable or not; None before it was looked at.
+        within: the NVTX range that the run is, None for the whole recording.
+        predicted: whether it is what a what-if says, recorded by nobody.
+    """
+
+    key: str
+    name: str
+    summary: Summary
+    recording: Recording | None = field(default=None, repr=False)
+    steps: Steps | None = field(default=None, repr=False)
+    graph_file: Path | None = None
+    path: Path | None = None
+    within: str | None = None
+    predicted: bool = False
+
+    @property
+    def trace(self) -> Trace | None:
+        """The recording; None if it could not be read.
+
+        Raises:
+            FormatError: it cannot be read any more.
+        """
+        return None if self.recording is None else self.recording.trace
+
+    @cached_property
+    def graph(self) -> RunGraph:
+        """The graph that was run.
+
+        Raises:
+            FormatError: the run directory has none, or a damaged one.
+        """
+        if self.graph_file is None:
+            raise FormatError(f"{self.name} has no {GRAPH_FILE}: only runs of `intertoken run` do")
+        return read_graph(self.graph_file)
+
+    @cached_property
+    def executions(self) -> Executions:
+        """The kernels of the graph's nodes.
+
+        Raises:
+            FormatError: there is no graph.
+        """
+        if self.steps is None:
+            return executions_of(None, None, self.graph)
+        return executions_of(self.trace, self.steps.table, self.graph)
+
+    @cached_property
+    def gaps(self) -> GapReport | None:
+        """The gaps as the recording shows them, with the untraced ones beside, or None where it has none."""
+
+        def report(trace: Trace, steps: Steps) -> GapReport:
+            return gap_report(trace, steps, measured_rate(trace, steps, self.within))
+
+        return None if self.steps is None else _unless_it_fails(report, self.trace, self.steps)
+
+    @cached_property
+    def syncs(self) -> SyncReport | None:
+        """What its steps do between host and device, or None where the recording does not say."""
+        return None if self.steps is None else _unless_it_fails(sync_report, self.trace, self.steps)
+
+    @cached_property
+    def tokens(self) -> Tokens | None:
+        """Where its tokens are; None if there is nothing to align at."""
+        if self.trace is None or self.steps is None:
+            return None
+        return tokens_of(step_spans(self.trace, self.steps), None if self.gaps is None else self.gaps.table)
+
+    @cached_property
+    def waits(self) -> pd.DataFrame:
+        """Its syncs and what they waited for; see `timeline.marks.waits_of`."""
+        return waits_of(self.syncs.calls) if self.syncs is not None else pd.DataFrame(columns=list(WAIT_COLUMNS))
+
+    @property
+    def inflated(self) -> bool:
+        """Whether its timeline comes from a traced pass, which inflates the gap."""
+        return self.gaps is not None and self.gaps.warning is not None and not self.predicted
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The timeline's rows."""
+        if self.trace is None or self.steps is None:
+            return []
+        table = self.steps.table
+        return rows_of(self.trace, int(table["start"].min()), int(table["end"].max()))
+
+
+def _unless_it_fails(analysis: Callable[[Trace, Steps], Report], trace: Trace | None, steps: Steps) -> Report | None:
+    try:
+        return None if trace is None else analysis(trace, steps)
+    except TraceError:
+        return None

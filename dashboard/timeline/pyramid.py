@@ -1,0 +1,164 @@
+"""The pyramid of a row: what `detail` says of a view, at any scale in a few milliseconds.
+
+Bins are powers of two wide and begin at multiples of their width. A level holds the bins of one width over the whole
+row, so that a view of many events reads only the bins it shows; a view of few is made from the events themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dashboard.timeline.detail import Detail, detail, in_view
+from tracer.intervals import Ints
+
+FEW: Final = 1 << 15
+"""So many events are merged about as fast as a level is read."""
+_SPARING: Final = 16  # events per bin of the narrowest level, at least: narrower bins would outweigh the events
+_BEYOND: Final = 3  # levels wider than the whole row, for who zooms out of it
+
+Positions = NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """The bins of 2^shift ns over a row, and the events that are too long for them.
+
+    Attributes:
+        shift: log2 of the width, ns.
+        number: which bins an event touches that is shorter than they are wide, in order; bin n begins at n·2^shift ns.
+        busy: how much of each bin those events cover, ns.
+        count: how many of them touch it.
+        longest: position of the longest of them, the first of several.
+        long: positions of the events at least as long as a bin, by start.
+    """
+
+    shift: int
+    number: Ints
+    busy: Ints
+    count: Positions
+    longest: Positions
+    long: Positions
+
+
+@dataclass(frozen=True, eq=False)
+class Pyramid:
+    """Events by start (ns), and their levels from the widest bins to the narrowest, each half as wide as the last."""
+
+    start: Ints
+    end: Ints
+    levels: tuple[Level, ...]
+
+    @classmethod
+    def of(cls, start: Ints, end: Ints) -> Pyramid:
+        """The pyramid of events by start."""
+        return cls(start, end, tuple(_levels(start, end)) if len(start) > FEW else ())
+
+    def detail(self, low: int, high: int, bins: int) -> Detail:
+        """What `detail.detail` says of [low, high) widened to whole bins of 2^n ns, at most `bins` and one of them."""
+        shift = max(-(-(high - low) // bins) - 1, 0).bit_length()
+        low, high = low >> shift << shift, -(-high >> shift) << shift
+        first, last = np.searchsorted(self.start, (low, high)).tolist()
+        if last - first <= max(FEW, bins):
+            return detail(self.start, self.end, self.in_view(low, high), low, high, (high - low) >> shift)
+        at = self.levels[0].shift - shift if self.levels else -1
+        if 0 <= at < len(self.levels):
+            level = self.levels[at]
+            return _cut(level, level.long[in_view(*self._long[at], low, high)], low, high)
+        before = int(np.searchsorted(self.start, low - (1 << shift)))
+        level = _level(self.start, self.end, before, last, shift, 2 * (last - before))
+        chosen = self.in_view(low, high)
+        return _cut(level, chosen[self.end[chosen] - self.start[chosen] >= 1 << shift], low, high)
+
+    def in_view(self, low: int, high: int) -> Ints:
+        """Positions of the events that meet [low, high), found without looking at all that start before it."""
+        if not self.levels:
+            return in_view(self.start, np.maximum.accumulate(self.end), self.end, low, high)
+        narrowest = self.levels[-1]
+        first, last = np.searchsorted(self.start, (low - (1 << narrowest.shift), high))
+        near = np.arange(first, last)
+        near = near[(self.end[first:last] > low) | (self.start[first:last] >= low)]
+        long = narrowest.long[in_view(*self._long[-1], low, high)]
+        return np.concatenate((long[long < first].astype(np.int64), near))
+
+    @cached_property
+    def _long(self) -> list[tuple[Ints, Ints, Ints]]:
+        """Per level the start, reach and end of its long events."""
+        found = []
+        for level in self.levels:
+            end = self.end[level.long]
+            found.append((self.start[level.long], np.maximum.accumulate(end), end))
+        return found
+
+
+def _cut(level: Level, exact: Ints | Positions, low: int, high: int) -> Detail:
+    shift = level.shift
+    seen = slice(*np.searchsorted(level.number, (low >> shift, high >> shift)))
+    left = level.number[seen] << shift
+    busy, count, longest = (column[seen].astype(np.int64) for column in (level.busy, level.count, level.longest))
+    return Detail(exact.astype(np.int64), left, left + (1 << shift), busy, count, longest)
+
+
+def _levels(start: Ints, end: Ints) -> Iterator[Level]:
+    most = len(start) // _SPARING
+    for shift in range(int(end.max() - start[0]).bit_length() + _BEYOND, -1, -1):
+        level = _level(start, end, 0, len(start), shift, most)
+        if len(level.number) > most or len(level.long) > most:
+            return
+        yield level
+
+
+def _level(start: Ints, end: Ints, first: int, last: int, shift: int, most: int) -> Level:
+    """The bins of 2^shift ns of the events `first` to `last`; of more than `most`, only the first ones."""
+    number, busy = np.empty(most + 2, np.int64), np.zeros(most + 2, np.int64)
+    count, longest = np.zeros(most + 2, np.int32), np.empty(most + 2, np.int32)
+    used = _compiled()(start, end, first, last, shift, number, busy, count, longest)
+    long = first + np.flatnonzero(end[first:last] - start[first:last] >= 1 << shift)
+    kept = slice(used)
+    return Level(
+        shift, number[kept].copy(), busy[kept].copy(), count[kept].copy(), longest[kept].copy(), long.astype(np.int32)
+    )
+
+
+@cache
+def _compiled() -> Callable[..., int]:
+    import numba  # half a second that a page of short recordings does not need
+
+    return cast(Callable[..., int], numba.njit(_merge))
+
+
+def _merge(
+    start: Ints, end: Ints, first: int, last: int, shift: int,
+    number: Ints, busy: Ints, count: Positions, longest: Positions,
+) -> int:  # fmt: skip  # pragma: no cover - compiled
+    """Fill in the bins of the events shorter than 2^shift; says how many, and stops where two more may not fit."""
+    used, reach = 0, start[first] if first < last else 0
+    for i in range(first, last):
+        a, b = start[i], end[i]
+        if b - a >= 1 << shift:
+            continue
+        head = a >> shift
+        tail = max((b - 1) >> shift, head)
+        for n in range(head, tail + 1):
+            at = used - 1
+            if at > 0 and number[at - 1] == n:
+                at -= 1
+            elif at < 0 or number[at] != n:
+                if used == len(number):
+                    return used
+                at = used
+                number[at], longest[at] = n, i
+                used += 1
+            count[at] += 1
+            if b - a > end[longest[at]] - start[longest[at]]:
+                longest[at] = i
+            covered = min(b, (n + 1) << shift) - max(a, reach, n << shift)
+            if covered > 0:
+                busy[at] += covered
+        reach = max(reach, b)
+    return used

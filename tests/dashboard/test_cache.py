@@ -1,0 +1,188 @@
+"""What the page needs of a recording is kept on disk: the same when it is read back, renewed, bounded."""
+
+import json
+import mmap
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from pandas.testing import assert_frame_equal
+
+from dashboard import snapshot
+from dashboard.cache import Cache
+from dashboard.reading import read_runs
+from dashboard.store import RunStore
+from dashboard.timeline import pyramid
+from dashboard.timeline.align import Tokens
+from dashboard.timeline.scene import timeline_of
+from dashboard.view import View
+from tests.dashboard.traces import PERIOD, decode
+from tracer import formats
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return Cache(tmp_path / "cache")
+
+
+@pytest.fixture
+def recording(tmp_path):
+    formats.write(decode(tokens=12), tmp_path / "runs" / "a")
+    return tmp_path / "runs" / "a"
+
+
+def test_uploads_are_not_kept(cache, recording, tmp_path):
+    inbox = tmp_path / "inbox"
+    shutil.copytree(recording, inbox / "b")
+    assert len(RunStore([recording], inbox=inbox, cache=cache).runs()) == 2
+    assert len(list(cache.directory.iterdir())) == 1
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Which recordings are read."""
+    paths, read = [], formats.read
+    monkeypatch.setattr(formats, "read", lambda path, **options: paths.append(path) or read(path, **options))
+    return paths
+
+
+def _drawn(run, low=-4 * PERIOD, high=4 * PERIOD):
+    return timeline_of([run], View(token=3, range=(low, high)), "light", 900)
+
+
+def _entry(cache):
+    (entry,) = cache.directory.iterdir()
+    return entry
+
+
+def test_a_snapshot_gives_back_what_it_was_given(tmp_path):
+    value = {
+        "plain": [1, 2.5, None, True, "µ<b>", (1, "two")],
+        "tokens": Tokens(*(np.arange(n, dtype=np.int64) for n in (3, 3, 3, 0))),
+        "same": np.full(5000, 7, np.int32),
+        "frame": pd.DataFrame({
+            "number": np.arange(3), "share": [0.5, np.nan, 1.0], "name": pd.Categorical(["b", "a", "b"]),
+            "text": pd.Series(["x", "", "y"], dtype="str"), "yes": [True, False, True],
+        }),
+        "empty": pd.DataFrame({"start": np.zeros(0, np.int64), "name": pd.Categorical([])}),
+    }  # fmt: skip
+    snapshot.save(value, tmp_path)
+    found = snapshot.load(tmp_path, [Tokens])
+    assert found["plain"] == value["plain"]
+    for name in ("step", "start", "end", "gap"):
+        np.testing.assert_array_equal(getattr(found["tokens"], name), getattr(value["tokens"], name))
+    np.testing.assert_array_equal(found["same"], value["same"])
+    assert (tmp_path / "arrays").stat().st_size < 2000
+    assert_frame_equal(found["frame"], value["frame"])
+    assert found["empty"].columns.tolist() == ["start", "name"]
+    assert not found["frame"]["number"].to_numpy().flags.writeable
+    with pytest.raises(KeyError, match="Tokens"):
+        snapshot.load(tmp_path, [])
+    with pytest.raises(TypeError, match="Path"):
+        snapshot.save(Path("x"), tmp_path)
+
+
+def test_a_second_opening_reads_no_trace_and_draws_the_same(cache, recording, reads, monkeypatch):
+    monkeypatch.setattr(pyramid, "FEW", 10)
+    (bare,) = read_runs(recording)
+    (first,) = read_runs(recording, cache)
+    assert len(reads) == 2
+    (second,) = read_runs(recording, cache)
+    assert any(row.pyramid.levels for row in second.rows)
+    for run in (first, second):
+        assert run.summary == bare.summary
+        assert json.dumps(_drawn(run), default=np.ndarray.tolist) == json.dumps(_drawn(bare), default=np.ndarray.tolist)
+        assert_frame_equal(run.gaps.table, bare.gaps.table)
+        assert_frame_equal(run.waits, bare.waits)
+        assert_frame_equal(run.steps.table, bare.steps.table)
+    assert len(reads) == 2
+    assert second.syncs.signature == bare.syncs.signature  # what is not kept comes from the trace
+    assert len(reads) == 3
+
+
+def test_arrays_are_mapped_and_not_copied(cache, recording):
+    read_runs(recording, cache)
+    (run,) = read_runs(recording, cache)
+    assert run.rows
+    for row in run.rows:
+        columns = [row.events[name].to_numpy() for name in ("what", "stream", "correlation", "bytes")]
+        for array in (row.start, row.end, *row.codes, *columns, row.pyramid.start):
+            assert isinstance(_owner(array), mmap.mmap)
+
+
+def _owner(array):
+    """What holds the memory of an array."""
+    while (base := getattr(array, "base", None)) is not None or isinstance(array, memoryview):
+        array = array.obj if isinstance(array, memoryview) else base
+    return array
+
+
+def test_a_recording_that_changed_is_read_anew(cache, recording, reads):
+    read_runs(recording, cache)
+    shutil.rmtree(recording)
+    formats.write(decode(tokens=5), recording)
+    (run,) = read_runs(recording, cache)
+    assert len(reads) == 2
+    assert len(run.tokens) == 5
+
+
+@pytest.mark.parametrize("damage", ["tree", "cut", "class", "no tree", "other tree"])
+def test_a_damaged_entry_is_thrown_away(cache, recording, reads, damage, caplog):
+    (whole,) = read_runs(recording, cache)
+    tree, arrays = _entry(cache) / "value.json", _entry(cache) / "arrays"
+    match damage:
+        case "tree":
+            tree.write_text(tree.read_text()[:-5])
+        case "cut":
+            os.truncate(arrays, arrays.stat().st_size // 2)
+        case "class":
+            tree.write_text(tree.read_text().replace('"class": "Steps"', '"class": "Path"'))
+        case "no tree":
+            tree.unlink()
+        case "other tree":
+            tree.write_text(json.dumps({"bytes": arrays.stat().st_size, "value": [3]}))
+    (run,) = read_runs(recording, cache)
+    assert len(reads) == 2
+    assert run.summary == whole.summary
+    read_runs(recording, cache)
+    assert len(reads) == 2
+
+
+def test_nothing_is_kept_of_what_cannot_be_read(cache, tmp_path):
+    (tmp_path / "broken.sqlite").write_bytes(b"SQLite format 3\x00 but not really")
+    assert read_runs(tmp_path / "broken.sqlite", cache)[0].summary.problem
+    assert not cache.directory.exists()
+
+
+def test_the_longest_unused_make_room(tmp_path, recording):
+    probe = Cache(tmp_path / "probe")
+    read_runs(recording, probe)
+    size = sum(path.stat().st_size for path in _entry(probe).iterdir())
+    cache = Cache(tmp_path / "cache", most_bytes=int(2.5 * size))
+    paths = [recording.with_name(name) for name in "bcd"]
+    for number, path in enumerate(paths):
+        shutil.copytree(recording, path)
+        read_runs(path, cache)
+        os.utime(cache._entry(path), (number, number))
+        if number == 1:
+            read_runs(paths[0], cache)  # used again, so the other one goes
+    assert [cache._entry(path).exists() for path in paths] == [True, False, True]
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path, recording, caplog):
+    (tmp_path / "file").write_text("")
+    (run,) = read_runs(recording, Cache(tmp_path / "file" / "cache"))
+    assert len(run.tokens) == 12
+    assert "nothing is kept" in caplog.text
+
+
+def test_a_recording_of_several_runs_keeps_them_all(cache):
+    samples = Path(__file__).parents[2] / "sample_traces"
+    paths = [path for path in sorted(samples.iterdir()) if path.is_dir()]
+    several = next((path for path in paths if len(read_runs(path)) > 1), None)
+    if several is None:
+        pytest.skip("no sample holds several runs")
+    assert [run.key for run in read_runs(several, cache)] == [run.key for run in read_runs(several, cache)]

@@ -1,0 +1,173 @@
+"""Recordings are read in the background and in order of need, and none waits for another."""
+
+import threading
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dashboard import cli, reading
+from dashboard.cache import Cache
+from dashboard.pages import opening
+from dashboard.pages.overview.table import row
+from dashboard.store import RunStore
+from dashboard.view import View
+from tests.dashboard.traces import decode
+from tracer import formats, progress
+
+
+class Gate:
+    """Reading of some recordings that waits until it is let through."""
+
+    def __init__(self, monkeypatch):
+        self.closed, self.order = {}, []
+        read = formats.read
+
+        def slow(path, **options):
+            name = Path(path).name
+            self.order.append(name)
+            if name in self.closed:
+                progress.tell(1, 4)
+                assert self.closed[name].wait(20)
+            return read(path, **options)
+
+        monkeypatch.setattr(formats, "read", slow)
+
+    def close(self, *names):
+        self.closed |= {name: threading.Event() for name in names}
+
+    def open(self, *names):
+        for name in names:
+            self.closed[name].set()
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    gate = Gate(monkeypatch)
+    yield gate
+    gate.open(*gate.closed)
+
+
+@pytest.fixture
+def recordings(tmp_path):
+    for name in "abc":
+        formats.write(decode(tokens=6), tmp_path / "runs" / name)
+    return tmp_path / "runs"
+
+
+def _until(condition, seconds=20):
+    end = threading.Event()
+    for _ in range(seconds * 100):
+        if condition():
+            return
+        end.wait(0.01)
+    raise AssertionError("it did not come to that")
+
+
+def test_runs_come_one_by_one_and_say_how_far_they_are(gate, recordings):
+    gate.close("b")
+    store = RunStore([recordings])
+    assert [(run.name, run.summary.problem) for run in store.so_far()] == [(n, "waiting to be read") for n in "abc"]
+    assert (store.progress().read, store.progress().total, store.waited) == (0, 3, 0)
+    store.read_ahead()
+    store.read_ahead()
+    _until(lambda: gate.order == ["a", "b"])
+    _until(lambda: "25%" in (store.so_far()[1].summary.problem or ""))
+    assert [row(run)["readable"] for run in store.so_far()] == [True, False, False]
+    assert [run.key for run in store.ready("abc")] == ["a"]
+    assert store.awaited("abcd") == ["b", "c"]
+    assert store.waited > 0
+    gate.open("b")
+    _until(lambda: store.progress().done)
+    assert [run.key for run in store.ready("cba")] == ["c", "b", "a"]
+    assert gate.order == ["a", "b", "c"]
+
+
+def test_what_is_needed_does_not_wait_for_others(gate, recordings):
+    gate.close("a")
+    store = RunStore([recordings])
+    store.read_ahead()
+    _until(lambda: gate.order == ["a"])
+    assert [run.key for run in store.chosen(["c"])] == ["c"]
+    assert store.named("b").tokens is not None
+    assert store.named("nobody") is None
+    assert store.progress().read == 2
+    gate.open("a")
+    assert len(store.runs()) == 3
+    assert sorted(gate.order) == ["a", "b", "c"]
+
+
+def test_a_fault_of_ours_keeps_no_other_recording_from_being_shown(recordings, monkeypatch, caplog):
+    def faulty(path, cache):
+        if path.name == "a":
+            raise ZeroDivisionError("one in a million")
+        return reading.read_runs(path, cache)
+
+    monkeypatch.setattr("dashboard.place.read_runs", faulty)
+    store = RunStore([recordings])
+    store.read_ahead()
+    _until(lambda: store.progress().done)
+    assert [run.tokens is not None for run in store.so_far()] == [False, True, True]
+    assert "a: cannot be shown: ZeroDivisionError: one in a million" in store.so_far()[0].summary.problem
+    assert "Traceback" in caplog.text
+
+
+def test_a_link_waits_for_its_runs_and_no_link_only_a_moment(gate, recordings, monkeypatch):
+    gate.close("b")
+    store = RunStore([recordings])
+    named = View(runs=("c", "b", "gone"))
+    assert opening.opened(named, store).runs == ("c", "b")
+    store.chosen(["a"])
+    assert opening.opened(View(), store).runs is None
+    store.read_ahead()
+    monkeypatch.setattr(opening, "PATIENCE", 0.0)
+    assert opening.opened(View(), store).runs == ("a",)
+    gate.open("b")
+    store.runs()
+    assert opening.opened(View(), store).runs == ("a", "c")
+    assert opening.opened(named, store).runs == ("c", "b")
+
+
+def test_a_page_without_recordings_is_done(tmp_path):
+    store = RunStore([tmp_path / "none"])
+    store.runs()
+    assert opening.opened(View(), store).runs == ()
+
+
+class Served:
+    """In the place of a server: asks the app for its table until all is read."""
+
+    effective_port = 1
+
+    def __init__(self, app):
+        self.client = app.test_client()
+
+    def run(self):
+        callback = next(c for c in self.client.get("/_dash-dependencies").get_json() if "runs.rowData" in c["output"])
+        names = [part.split(".") for part in callback["output"].strip(".").split("...")]
+        values = {"dashGridOptions": {"loading": True}, "pathname": "/"}
+        given = {
+            kind: [{**known, "value": values.get(known["property"])} for known in callback[kind]]
+            for kind in ("inputs", "state")
+        }
+        asked = {
+            "output": callback["output"], "outputs": [{"id": key, "property": name} for key, name in names],
+            "changedPropIds": ["url.pathname"], **given,
+        }  # fmt: skip
+        post = self.client.post
+        _until(lambda: post("/_dash-update-component", json=asked).get_json()["response"]["reading"]["disabled"])
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_the_command_keeps_what_it_reads_where_it_is_told(recordings, tmp_path, monkeypatch, forgets):
+    monkeypatch.setattr("waitress.create_server", lambda app, **_: Served(app))
+    options = ["--no-cache"] if forgets else ["--cache", str(tmp_path / "kept")]
+    result = CliRunner().invoke(cli.dashboard, [str(recordings), "--no-open", *options])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "kept").exists() != forgets
+    if not forgets:
+        assert len(list((tmp_path / "kept").iterdir())) == 3
+        assert reading.read_runs(recordings / "a", Cache(tmp_path / "kept"))[0].tokens is not None
