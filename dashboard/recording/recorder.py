@@ -81,7 +81,7 @@ class Recorder:
         """
         self._reap()
         try:
-            self.place.folder.mkdir(parents=True, exist_ok=True)
+            self.place.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(self.place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 if not self._locked(lock):
@@ -113,10 +113,11 @@ class Recorder:
         shutil.rmtree(place.staging, ignore_errors=True)  # of one that could not clear away
         place.cancel.unlink(missing_ok=True)
         command = [*self._command, *arguments, "--progress", "json", "-o", str(place.staging)]
-        place.write(Job(secrets.token_hex(8), command, time.time()))
-        watch = [sys.executable, "-P", "-m", "dashboard.recording.supervise", str(place.output), str(self._grace)]
+        job = Job(secrets.token_hex(8), command, time.time())
+        place.write(job)
+        watched = [str(place.output), str(self._grace), job.number, str(job.started), *command]
         self._supervisor = subprocess.Popen(
-            watch,
+            [sys.executable, "-P", "-m", "dashboard.recording.supervise", *watched],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

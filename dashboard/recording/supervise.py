@@ -1,4 +1,4 @@
-"""Watches one recording: `python -m dashboard.recording.supervise OUTPUT GRACE`, its job being in OUTPUT already.
+"""Watches one recording: `python -m dashboard.recording.supervise OUTPUT GRACE NUMBER STARTED COMMAND ...`.
 
 A process of its own and not a thread of the server: the recording ends with the server however that ends (standard
 input closes then), any server process can end it, and nobody has to be there for its runs to be put in place.
@@ -186,11 +186,10 @@ def _end_with_parent() -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Watch the job that was put there."""
-    place, grace = Place(Path(arguments[0])), float(arguments[1])
-    job = place.read()
-    assert job is not None, "the server writes it first"
-    Supervisor(place, job, grace).run(sys.stdin.fileno())
+    """Watch the job that these arguments describe."""
+    output, grace, number, started, *command = arguments
+    job = Job(number, command, float(started))
+    Supervisor(Place(Path(output)), job, float(grace)).run(sys.stdin.fileno())
 
 
 if __name__ == "__main__":

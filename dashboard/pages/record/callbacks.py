@@ -6,6 +6,7 @@ server process answers.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -153,12 +154,17 @@ def _show(app: Dash, store: RunStore, recorder: Recorder) -> None:
             raise PreventUpdate
         view, now = RecordView.from_data(data), time.time()
         planned, done = plan_of(recorder, view), job_of(store, recorder, view, now)
-        keys = [repr(planned), repr(done)]
+        keys = [_digest(planned), _digest(done)]
         if before == keys:
             raise PreventUpdate
         asked = before is None or before[0] != keys[0]  # else it would wipe out why a start was refused
         command, said, refused = planned if asked else (no_update,) * 3
         return command, said, refused, *done, keys
+
+
+def _digest(shown: tuple[Any, ...]) -> str:
+    """What tells whether something else is to be shown, the same for all server processes."""
+    return hashlib.sha256(repr(shown).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def plan_of(recorder: Recorder, view: RecordView) -> tuple[str, str, str]:
