@@ -56,9 +56,8 @@ def _reduce(app: Dash, recorder: Recorder | None) -> None:
             scheme = "light" if (screen or {}).get("scheme") == "dark" else "dark"
             view = replace(view, shared=replace(view.shared, theme=scheme))
         else:
-            texts = {str(key[FIELD]): text_of(value) for key, value in zip(ids, values, strict=True)}
             options = (recorder and known_options(recorder)) or ()
-            view = replace(RecordView.from_data(before), values=different(options, texts))
+            view = replace(RecordView.from_data(before), values=different(options, _texts(values, ids)))
         query = view.query()
         if before is not None and view == RecordView.from_data(before):
             raise PreventUpdate
@@ -72,17 +71,22 @@ def _form(app: Dash, recorder: Recorder) -> None:
         Input("poll", "n_intervals"),
         Input("url", "search"),
         State("ready", "data"),
-        State("view", "data"),
+        State({FIELD: ALL}, "value"),
+        State({FIELD: ALL}, "id"),
     )
-    def fill(_: Any, search: str, ready: Any, data: Any) -> tuple[Any, ...]:
+    def fill(_: Any, search: str, ready: Any, values: list[Any], ids: list[Any]) -> tuple[Any, ...]:
         """Draw the form once the options are known, and again when a link (or Back) brings other values."""
-        view = RecordView.parse(search)
-        if ready and (ctx.triggered_id == "poll" or (data is not None and view == RecordView.from_data(data))):
+        if ready and ctx.triggered_id == "poll":
             raise PreventUpdate
-        options = known_options(recorder)
-        if options is None:
+        options, view = known_options(recorder), RecordView.parse(search)
+        if options is None or (ready and different(options, _texts(values, ids)) == different(options, view.values)):
             raise PreventUpdate
         return (form(options, view.values) if options else no_update), True
+
+
+def _texts(values: list[Any], ids: list[Any]) -> dict[str, str]:
+    """What the fields of these ids hold, by the names of their options."""
+    return {str(key[FIELD]): text_of(value) for key, value in zip(ids, values, strict=True)}
 
 
 def known_options(recorder: Recorder) -> Sequence[Option] | None:
