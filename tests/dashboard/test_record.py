@@ -146,7 +146,7 @@ def recorder(tmp_path):
         yield recorder
 
 
-def until(condition, what, seconds=20):
+def until(condition, what, seconds=60):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, what
