@@ -11,7 +11,8 @@ from flask import Flask
 
 from dashboard.cache import Cache
 from dashboard.frame import add_pages
-from dashboard.pages import gap, graph, overview, syncs, whatif
+from dashboard.pages import gap, graph, overview, record, syncs, whatif
+from dashboard.recording.recorder import Recorder
 from dashboard.serving.downloads import add_downloads
 from dashboard.serving.guard import content_security_policy, guard
 from dashboard.serving.health import add_health
@@ -21,7 +22,7 @@ from dashboard.serving.watch import add_watch
 from dashboard.store import RunStore
 
 PAGES = (overview.PAGE, gap.PAGE, syncs.PAGE, whatif.PAGE, graph.PAGE)
-"""In the order of the navigation."""
+"""In the order of the navigation; the record page is the last."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Serving:
         token: what a reader must know; None for nothing.
         uploads: an empty directory for recordings that readers upload; None where they may not.
         upload_limit: most bytes of such a recording.
+        recorder: starts what readers want to be recorded; None where they may not. Who makes it closes it.
     """
 
     prefix: str = ""
@@ -42,6 +44,7 @@ class Serving:
     token: str | None = None
     uploads: Path | None = None
     upload_limit: int = 2 * 10**9
+    recorder: Recorder | None = None
 
 
 def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cache: Cache | None = None) -> Dash:
@@ -53,7 +56,8 @@ def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cach
     serving = serving or Serving()
     store = RunStore(paths, inbox=serving.uploads, cache=cache)
     server = Flask("intertoken", static_folder=None)
-    apps = add_pages(server, PAGES, store, serving.prefix, serving.upload_limit if serving.uploads else 0)
+    pages = (*PAGES, record.page(serving.recorder))
+    apps = add_pages(server, pages, store, serving.prefix, serving.upload_limit if serving.uploads else 0)
     policy = content_security_policy(script for app in apps for script in app.csp_hashes())
     guard(server, policy, serving.hosts, serving.prefix)
     if serving.token is not None:

@@ -10,7 +10,8 @@ import signal
 import socket
 import sys
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -88,6 +89,15 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> str:
     help="Where to keep what the page needs of recordings.  [default: in the user's cache directory]",
 )
 @click.option("--no-cache", "forgets", is_flag=True, help="Keep nothing, and read every recording anew.")
+@click.option(
+    "--record/--no-record", "records", default=True,
+    help="Whether readers may start runs on this machine; never without a --token where others can reach it.",
+)  # fmt: skip
+@click.option(
+    "--record-to", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+    help="Gets these runs, and is shown as well.  [default: the first directory that is given; "
+    "without one they are gone when the command ends]",
+)  # fmt: skip
 def dashboard(
     paths: tuple[Path, ...],
     host: str,
@@ -100,14 +110,18 @@ def dashboard(
     upload_limit: int,
     kept_in: Path | None,
     forgets: bool,
+    records: bool,
+    record_to: Path | None,
 ) -> None:
     """Show recordings side by side in a browser.
 
     A directory that is no recording itself is searched for recordings, two levels deep; those that come later appear
-    while the page is open. What readers upload is gone when the command ends.
+    while the page is open. What readers upload is gone when the command ends. From the record page readers start
+    `intertoken run`.
     """
     from dashboard.app import Serving, create_app
     from dashboard.cache import Cache
+    from dashboard.recording.recorder import Recorder
     from dashboard.serving.guard import LOOPBACK
 
     for path in paths:
@@ -124,12 +138,21 @@ def dashboard(
         )
     hosts = {*LOOPBACK, host} if _is_loopback(host) else set()
     allowed = frozenset(hosts | set(names)) if hosts or names else None
+    is_private = token is not None or (_is_loopback(host) and not names)
     with TemporaryDirectory(prefix="intertoken-uploads-") as folder:  # nobody else's to read, and removed at the end
         inbox = Path(folder) / "uploads"  # a reader sees the name where two recordings have the same
         inbox.mkdir()
         serving = Serving(prefix, allowed, token, inbox if takes else None, upload_limit * 10**6)
-        app = create_app(paths, serving, None if forgets else Cache(kept_in))
-        serve(app.server, host, port, serving, opens)
+        cache = None if forgets else Cache(kept_in)
+        if not (records and is_private):
+            serve(create_app(paths, serving, cache).server, host, port, serving, opens)
+            return
+        runs = record_to or _runs_directory(paths) or Path(folder) / "runs"
+        runs.mkdir(parents=True, exist_ok=True)
+        with closing(Recorder(runs)) as recorder:
+            serving = replace(serving, recorder=recorder)
+            shown = paths if _is_shown(runs, paths) else (*paths, runs)
+            serve(create_app(shown, serving, cache).server, host, port, serving, opens)
 
 
 def serve(app: Any, host: str, port: int, serving: Serving, opens: bool) -> None:
@@ -253,6 +276,18 @@ def timeline(
         picture = image(figure, output.suffix.lower(), width, height or tall, scale)
     write_output(output, lambda place: place.write_bytes(picture), replace=force)
     click.echo(f"{output}: token {scene.token_of(runs, view)} of {', '.join(run.name for run in runs)}")
+
+
+def _runs_directory(paths: Iterable[Path]) -> Path | None:
+    """The first of the paths that is a directory of runs, and not one itself."""
+    from tracer.formats import is_trace
+
+    return next((path for path in paths if path.is_dir() and not is_trace(path)), None)
+
+
+def _is_shown(runs: Path, paths: Iterable[Path]) -> bool:
+    """Whether what comes into this directory is found when the paths are searched."""
+    return any(path.resolve() in (runs.resolve(), runs.resolve().parent) for path in paths)
 
 
 def _is_loopback(host: str) -> bool:

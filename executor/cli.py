@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +44,15 @@ def _lengths(_ctx: click.Context, _parameter: click.Parameter, value: str) -> in
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a list of numbers") from None
     return lengths if len(lengths) > 1 else lengths[0]
+
+
+def _list(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    """What the options can be, instead of a run."""
+    if value:
+        from executor.choices import choices
+
+        click.echo(json.dumps(choices(ctx.command)))
+        ctx.exit()
 
 
 @click.command(epilog=EXAMPLES)
@@ -143,6 +150,15 @@ def _lengths(_ctx: click.Context, _parameter: click.Parameter, value: str) -> in
     type=click.Path(file_okay=False, path_type=Path), help="Gets one run directory per combination.",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace run directories that exist.")
+@click.option(
+    "--progress", type=click.Choice(["bar", "json", "none"]), default="bar", show_default=True,
+    help="How far it is, on stderr: a bar if that is a terminal, or a JSON object per line.",
+)  # fmt: skip
+@click.option("--dry-run", "plans", is_flag=True, help="Only plan and name the runs; refuses what a run would refuse.")
+@click.option(
+    "--choices", "lists", is_flag=True, is_eager=True, expose_value=False, callback=_list,
+    help="Print what the options can be, and what this machine lacks, as one JSON object.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def run(
     strategies: tuple[str, ...],
@@ -151,6 +167,8 @@ def run(
     trace_kinds: str,
     runs: Path,
     force: bool,
+    progress: str,
+    plans: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -160,7 +178,8 @@ def run(
     """
     from executor.configuration import Configuration, combinations, fitting_strategies
     from executor.passes import chosen_passes, pass_figures, record_traced
-    from executor.run import execute
+    from executor.progress import metered, units_of
+    from executor.run import execute, prepare_configuration
     from executor.run_directory import refuse_existing, write_run
 
     base = Configuration(**options)
@@ -168,31 +187,28 @@ def run(
     if not force:
         refuse_existing(runs, chosen)
     traced = chosen_passes(options["backend"], passes)
+    if plans:
+        for configuration in chosen:
+            prepare_configuration(configuration)
+        names = [c.name for c in chosen]
+        click.echo(json.dumps({"schema": "intertoken.plan/1", "runs": names}) if as_json else "\n".join(names))
+        return
     figures = []
-    with _progress(sum(c.repeats + 1 + len(traced) for c in chosen), hidden=as_json) as advance:
-        results = execute(chosen, progress=advance)
+    how = "none" if as_json and progress == "bar" else progress
+    with metered(how, units_of(chosen, len(traced)), len(chosen)) as meter:
+        results = execute(chosen, progress=meter.advance)
         written = [write_run(result, runs) for result in results]
         for result, path in zip(results, written, strict=True):
             if traced:
-                figures.append(record_traced(result.configuration, path, traced, kinds=trace_kinds, progress=advance))
+                of_passes = record_traced(result.configuration, path, traced, kinds=trace_kinds, progress=meter.advance)
             else:
-                figures.append({"light": pass_figures(result.trace)})
+                of_passes = {"light": pass_figures(result.trace)}
+            figures.append(of_passes)
+            meter.finish(path.name)
     if as_json:
         click.echo(json.dumps(_as_json(results, written, figures)))
     else:
         _show(results, figures, runs)
-
-
-@contextmanager
-def _progress(total: int, hidden: bool) -> Iterator[Callable[[], None]]:
-    """A bar on stderr, one unit per warm-up, repeat and traced pass; none if stderr is no terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, disable=hidden or not sys.stderr.isatty(), transient=True) as bar:
-        task = bar.add_task("running", total=total)
-        yield lambda: bar.advance(task)
 
 
 def _as_json(results: list[Result], written: list[Path], figures: list[dict[str, Any]]) -> dict[str, Any]:

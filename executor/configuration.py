@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Final
 
 from executor.backends import BACKENDS, backend_class
 from executor.backends.tape import Tape, TapeBackend
@@ -15,6 +16,9 @@ from executor.names import lookup
 from executor.prompts import MICRO_BATCH, Prompts
 from executor.strategies import fitting
 from tracer.errors import UsageError
+
+SAMPLING: Final = ("host", "device")
+EXPERTS: Final = ("device", "cpu", "copy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +128,8 @@ def check(configuration: Configuration) -> None:
     """
     lookup("backend", configuration.backend, BACKENDS)
     lookup("launch kind", configuration.launch, LAUNCHERS)
-    lookup("sampling", configuration.sampling, dict.fromkeys(("host", "device")))
-    lookup("place of the experts", configuration.experts, dict.fromkeys(("device", "cpu", "copy")))
+    lookup("sampling", configuration.sampling, dict.fromkeys(SAMPLING))
+    lookup("place of the experts", configuration.experts, dict.fromkeys(EXPERTS))
     one_device = configuration.devices == 1 and configuration.gpu_layers is None and configuration.experts == "device"
     if backend_class(configuration.backend).default_profile and not one_device:
         raise UsageError(f"backend {configuration.backend!r} simulates one device that holds the whole model")

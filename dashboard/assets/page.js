@@ -87,15 +87,25 @@ window.dash_clientside.intertoken = {
     await window.Plotly.downloadImage({ data: plot.data, layout: layout }, { format: format, filename: `intertoken-${figure}`, ...size });
   },
 
-  copyLink: async function () {
+  // Copy a text at the press of a button, which says so for a moment; false if the browser refuses.
+  copy: async function (text, key, label) {
     try {
-      await navigator.clipboard.writeText(window.location.href);
+      await navigator.clipboard.writeText(text);
     } catch (refused) {
-      return "The browser refused; copy the address instead.";
+      return false;
     }
-    const button = document.getElementById("copy-link");
+    const button = document.getElementById(key);
     button.textContent = "Copied";
-    window.setTimeout(() => (button.textContent = "Copy link"), 1500);
-    return "Link copied";
+    window.setTimeout(() => (button.textContent = label), 1500);
+    return true;
+  },
+  copyLink: async function () {
+    const done = await window.dash_clientside.intertoken.copy(window.location.href, "copy-link", "Copy link");
+    return done ? "Link copied" : "The browser refused; copy the address instead.";
+  },
+  copyCommand: async function () {
+    const { copy } = window.dash_clientside.intertoken;
+    const done = await copy(document.getElementById("command").textContent, "copy-command", "Copy command");
+    return done ? "Command copied" : "The browser refused; select the command instead.";
   },
 };

@@ -11,9 +11,12 @@ from executor.allocator import ALLOCATORS
 from executor.backends import BACKENDS
 from executor.cli import register
 from executor.concurrency import MODES
+from executor.configuration import Configuration
 from executor.launchers import LAUNCHERS
 from executor.models import MODELS
+from executor.progress import units_of
 from executor.strategies import STRATEGIES
+from tests.conftest import why_no_gpu
 from tracer import read
 from tracer.errors import UnsafePlanError, UsageError
 
@@ -141,3 +144,50 @@ def test_help_names_every_choice_and_shows_examples(invoke):
     assert "intertoken run -o runs" in examples
     for option in ("gpu-layers", "experts", "devices", "kv", "micro-batch", "launch"):
         assert f"--{option} " in examples
+
+
+def test_choices_are_those_of_the_command_with_what_the_machine_lacks(invoke, tmp_path):
+    result = invoke("--choices")
+    assert result.exit_code == 0, result.output
+    options = {option["name"]: option for option in json.loads(result.stdout)["options"]}
+    tables = {"backend": BACKENDS, "model": MODELS, "strategies": STRATEGIES, "concurrency": MODES,
+              "allocator": ALLOCATORS, "launch": LAUNCHERS, "trace_kinds": ("lean", "all")}  # fmt: skip
+    for name, table in tables.items():
+        assert [choice["name"] for choice in options[name]["choices"]] == list(table)
+    assert [options[name]["kind"] for name in ("backend", "strategies", "batch", "prompt", "fusion")] == [
+        "name", "names", "number", "numbers", "flag",
+    ]  # fmt: skip
+    assert (options["tokens"]["default"], options["tokens"]["least"], options["weights"]["default"]) == (32, 1, None)
+    assert (options["fusion"]["flag"], options["fusion"]["off"]) == ("--fusion", "--no-fusion")
+    assert not {"runs", "force", "as_json", "progress"} & set(options)
+    lacks = {choice["name"]: choice["lacks"] for choice in options["backend"]["choices"]}
+    assert lacks["cpu"] is None
+    assert (lacks["cuda"] is None) == (why_no_gpu() is None)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_dry_run_names_the_runs_and_refuses_what_a_run_would(invoke, tmp_path):
+    result = invoke("--dry-run", "--json", "--sync", "sccc,ggg", "--concurrency", "sequential,branches")
+    assert json.loads(result.stdout)["runs"] == [
+        f"tiny-{strategy}-{mode}" for strategy in ("sccc", "ggg") for mode in ("sequential", "branches")
+    ]
+    refused = invoke("--dry-run", "--concurrency", "branches", "--allocator", "sequential")
+    assert isinstance(refused.exception, UnsafePlanError)
+    assert isinstance(invoke("--dry-run", "--passes", "node").exception, UsageError)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_progress_as_json_counts_units_steps_and_whole_runs(invoke):
+    result = invoke("--tokens", "3", "--repeats", "2", "--warmup", "1", "--sync", "sccc,ggg", "--progress", "json")
+    assert result.exit_code == 0, result.output
+    lines = [json.loads(line) for line in result.stderr.splitlines()]
+    assert {line["schema"] for line in lines} == {"intertoken.progress/1"}
+    assert [line["units"] for line in lines] == [[n, 6] for n in (0, 1, 2, 3, 4, 5, 6, 6, 6)]
+    assert [line["steps"] for line in lines][:6] == [[0, 14], [1, 14], [2, 14], [5, 14], [8, 14], [11, 14]]
+    assert [line["whole"] for line in lines][-3:] == [None, "tiny-sccc-sequential", "tiny-ggg-sequential"]
+    assert lines[-1]["runs"] == [2, 2]
+
+
+def test_traced_passes_are_units_as_well():
+    configurations = [Configuration(tokens=100, repeats=1, warmup=2), Configuration(tokens=5, repeats=2, warmup=2)]
+    assert units_of(configurations, traced=2) == [2, 2, 100, 5, 5, 42, 42, 7, 7]

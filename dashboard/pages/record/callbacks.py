@@ -1,0 +1,231 @@
+"""Which event feeds what on the record page.
+
+The state of a recording is a file, so the page asks for it again and again and every reader sees the same, whichever
+server process answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, no_update
+from dash.exceptions import PreventUpdate
+
+from dashboard.pages.parts import HIDDEN, SHOWN
+from dashboard.pages.record.form import FIELD, form
+from dashboard.pages.record.progress import Links, announced, in_words, links_of, log_of, problem_of
+from dashboard.pages.record.view import RecordView, text_of
+from dashboard.recording.job import RUNNING, Job
+from dashboard.recording.options import Option, arguments_of, different
+from dashboard.recording.recorder import Recorder
+from dashboard.store import RunStore
+from dashboard.text import plain
+from tracer.errors import UsageError
+
+
+def register(app: Dash, store: RunStore, recorder: Recorder | None) -> None:
+    """Attach the page's callbacks to an app that records with `recorder`; without one only the theme can be changed."""
+    _reduce(app, recorder)
+    if recorder is not None:
+        _form(app, recorder)
+        _act(app, recorder)
+        _show(app, store, recorder)
+        _copy(app)
+
+
+def _reduce(app: Dash, recorder: Recorder | None) -> None:
+    @app.callback(
+        Output("view", "data"),
+        Output("url", "search"),
+        Input("url", "search"),
+        Input({FIELD: ALL}, "value"),
+        Input("theme", "n_clicks"),
+        State({FIELD: ALL}, "id"),
+        State("view", "data"),
+        State("screen", "data"),
+    )
+    def reduce(search: str, values: list[Any], _: Any, ids: list[Any], before: Any, screen: Any) -> tuple[Any, ...]:
+        if before is None or ctx.triggered_id == "url":
+            view = RecordView.parse(search)
+        elif ctx.triggered_id == "theme":
+            view = RecordView.from_data(before)
+            scheme = "light" if (screen or {}).get("scheme") == "dark" else "dark"
+            view = replace(view, shared=replace(view.shared, theme=scheme))
+        else:
+            options = (recorder and known_options(recorder)) or ()
+            view = replace(RecordView.from_data(before), values=different(options, _texts(values, ids)))
+        query = view.query()
+        if before is not None and view == RecordView.from_data(before):
+            raise PreventUpdate
+        return view.data(), no_update if query == (search or "") else query
+
+
+def _form(app: Dash, recorder: Recorder) -> None:
+    @app.callback(
+        Output("form", "children"),
+        Output("ready", "data"),
+        Input("poll", "n_intervals"),
+        Input("url", "search"),
+        State("ready", "data"),
+        State({FIELD: ALL}, "value"),
+        State({FIELD: ALL}, "id"),
+    )
+    def fill(_: Any, search: str, ready: Any, values: list[Any], ids: list[Any]) -> tuple[Any, ...]:
+        """Draw the form once the options are known, and again when a link (or Back) brings other values."""
+        if ready and ctx.triggered_id == "poll":
+            raise PreventUpdate
+        options, view = known_options(recorder), RecordView.parse(search)
+        if options is None or (ready and different(options, _texts(values, ids)) == different(options, view.values)):
+            raise PreventUpdate
+        return (form(options, view.values) if options else no_update), True
+
+
+def _texts(values: list[Any], ids: list[Any]) -> dict[str, str]:
+    """What the fields of these ids hold, by the names of their options."""
+    return {str(key[FIELD]): text_of(value) for key, value in zip(ids, values, strict=True)}
+
+
+def known_options(recorder: Recorder) -> Sequence[Option] | None:
+    """The options; None while they are not known, and none where they cannot be had: the plan says why."""
+    try:
+        return recorder.options()
+    except UsageError:
+        return ()
+
+
+def _act(app: Dash, recorder: Recorder) -> None:
+    @app.callback(
+        Output("refused", "children"),
+        Output("acted", "data"),
+        Input("start", "n_clicks"),
+        Input("cancel", "n_clicks"),
+        State("view", "data"),
+        prevent_initial_call=True,
+    )
+    def act(starts: int | None, cancels: int | None, data: dict[str, Any]) -> tuple[str, int]:
+        try:
+            if ctx.triggered_id == "cancel":
+                recorder.cancel()
+            else:
+                start(recorder, RecordView.from_data(data))
+        except UsageError as problem:
+            return plain(str(problem), 600), (starts or 0) + (cancels or 0)
+        return "", (starts or 0) + (cancels or 0)
+
+
+def start(recorder: Recorder, view: RecordView) -> None:
+    """Start what the view describes.
+
+    Raises:
+        UsageError: it cannot be, or not now.
+    """
+    options = recorder.options()
+    if options is None:
+        raise UsageError("The options are not known yet: try again in a moment.")
+    arguments = arguments_of(options, view.values)
+    recorder.plan(arguments)  # refused already, if it is known that the command would refuse it
+    recorder.start(arguments)
+
+
+def _show(app: Dash, store: RunStore, recorder: Recorder) -> None:
+    @app.callback(
+        Output("command", "children"),
+        Output("said-of-plan", "children"),
+        Output("refused", "children", allow_duplicate=True),
+        Output("job-section", "style"),
+        Output("progress", "value"),
+        Output("progress", "style"),
+        Output("said-of-job", "children"),
+        Output("failed", "children"),
+        Output("new-runs", "children"),
+        Output("log", "children"),
+        Output("announced", "children"),
+        Output("cancel", "disabled"),
+        Output("shown", "data"),
+        Input("poll", "n_intervals"),
+        Input("acted", "data"),
+        Input("screen", "data"),
+        State("view", "data"),
+        State("shown", "data"),
+        prevent_initial_call=True,
+    )
+    def show(_: Any, __: Any, ___: Any, data: Any, before: Any) -> tuple[Any, ...]:
+        if data is None:
+            raise PreventUpdate
+        view, now = RecordView.from_data(data), time.time()
+        planned, done = plan_of(recorder, view), job_of(store, recorder, view, now)
+        keys = [_digest(planned), _digest(done)]
+        if before == keys:
+            raise PreventUpdate
+        asked = before is None or before[0] != keys[0]  # else it would wipe out why a start was refused
+        command, said, refused = planned if asked else (no_update,) * 3
+        return command, said, refused, *done, keys
+
+
+def _digest(shown: tuple[Any, ...]) -> str:
+    """What tells whether something else is to be shown, the same for all server processes."""
+    return hashlib.sha256(repr(shown).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def plan_of(recorder: Recorder, view: RecordView) -> tuple[str, str, str]:
+    """The command line, how many runs it makes, and why it cannot be."""
+    arguments: list[str] = []
+    try:
+        options = recorder.options()
+        if options is None:
+            return "", "", ""
+        arguments = arguments_of(options, view.values)
+        names = recorder.plan(arguments)
+    except UsageError as problem:
+        return recorder.command_line(arguments) if arguments else "", "", plain(str(problem), 600)
+    if names is None:
+        said = "Planning …"
+    else:
+        said = f"{len(names)} run{'s' if len(names) != 1 else ''}: {plain(', '.join(names), 900)}"
+    return recorder.command_line(arguments), said, ""
+
+
+def job_of(store: RunStore, recorder: Recorder, view: RecordView, now: float) -> tuple[Any, ...]:
+    """What the section of the recording shows, from its style on."""
+    job = recorder.job()
+    if job is None:
+        return HIDDEN, "0", HIDDEN, "", "", [], "", "", True
+    return (
+        SHOWN,
+        f"{job.share:.3f}",
+        SHOWN if job.status == RUNNING else HIDDEN,
+        in_words(job, now),
+        problem_of(job),
+        links_of(found(store, recorder, job), job.whole, view.shared.theme),
+        log_of(job),
+        announced(job),
+        job.status != RUNNING,
+    )
+
+
+def found(store: RunStore, recorder: Recorder, job: Job) -> Links:
+    """Name of a whole run directory -> key of the run, as far as the store has read it."""
+    place = recorder.place.output
+
+    def look() -> Links:
+        store.refresh()
+        below = {name: store.below(place / name) or store.below(recorder.shown / name) for name in job.whole}
+        return {name: runs[0].key for name, runs in below.items() if runs and runs[0].steps is not None}
+
+    if not job.whole:
+        return {}
+    future = store.background.ask("new runs", ("new runs", job.number, len(job.whole)), look)
+    return future.result() if future.done() else {}
+
+
+def _copy(app: Any) -> None:
+    app.clientside_callback(
+        ClientsideFunction("intertoken", "copyCommand"),
+        Output("copy-command", "title"),
+        Input("copy-command", "n_clicks"),
+        prevent_initial_call=True,
+    )

@@ -1,0 +1,122 @@
+"""The form: a field for every option that `intertoken run` lists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from dash import dcc, html
+
+from dashboard.frame import named
+from dashboard.recording.options import OFF, ON, Choice, Option
+from dashboard.text import plain
+
+FIELD: Final = "option"
+"""The key of a field's id, whose value is the name of its option."""
+_FIRST: Final = (
+    *("backend", "strategies", "concurrency"),
+    *("model", "launch", "allocator", "tokens", "repeats", "batch", "prompt"),
+)
+_LABELS: Final = {
+    "strategies": "Sync strategies", "concurrency": "Concurrency modes", "gpu_layers": "GPU layers", "kv": "KV cache",
+}  # fmt: skip
+_LISTED_AS_BOXES: Final = {"backend", "strategies", "concurrency", "passes"}
+
+
+def form(options: Sequence[Option], values: Mapping[str, str]) -> list[Any]:
+    """The fields, those most used first and the others under a heading that opens; with these values."""
+    first = [o for name in _FIRST for o in options if o.name == name]
+    others = [o for o in options if o not in first]
+    return [
+        html.Div([_field(o, values) for o in first], className="fields options"),
+        html.Details(
+            [
+                html.Summary("More options"),
+                html.Div([_field(o, values) for o in others], className="fields options"),
+            ],
+            open=any(values.get(o.name, o.default) != o.default for o in others),
+        ),
+    ]
+
+
+def _field(option: Option, values: Mapping[str, str]) -> Any:
+    text = values.get(option.name, option.default)
+    if option.name in _LISTED_AS_BOXES:
+        legend = html.Legend(_label(option), title=option.flag)
+        return html.Fieldset([legend, _boxes(option, text), _hint(option)], className="option wide-option")
+    field = _list(option, text) if option.choices or option.kind == "flag" else _number(option, text)
+    label = html.Label([html.Span(_label(option)), field], title=option.flag)
+    return html.Div([label, _hint(option)], className="option")
+
+
+def _label(option: Option) -> str:
+    return _LABELS.get(option.name, option.flag.removeprefix("--").replace("-", " ").capitalize())
+
+
+def _hint(option: Option) -> html.P:
+    return html.P(re.sub(" +", " ", option.help), className="hint")
+
+
+def _id(option: Option) -> dict[str, str]:
+    return {FIELD: option.name}
+
+
+def _boxes(option: Option, text: str) -> Any:
+    """A box or a button for each choice; those that this machine lacks say why they cannot be chosen."""
+    offered = [{"value": c.name, "label": _described(c), "disabled": c.lacks is not None} for c in option.choices]
+    can = [c.name for c in option.choices if c.lacks is None]
+    if option.kind == "name":
+        return dcc.RadioItems(id=_id(option), options=offered, value=text if text in can else option.default)
+    return dcc.Checklist(id=_id(option), options=offered, value=[name for name in text.split(",") if name in can])
+
+
+def _described(choice: Choice) -> Any:
+    said = f"not on this machine: {plain(choice.lacks, 300)}" if choice.lacks is not None else choice.about
+    return html.Span([html.B(choice.name), *([html.Span(f" {said}", className="about")] if said else [])])
+
+
+def _list(option: Option, text: str) -> dcc.Dropdown:
+    names = [ON, OFF] if option.kind == "flag" else [c.name for c in option.choices]
+    chosen = text if text in names else option.default
+    return dcc.Dropdown(
+        id=_id(option),
+        options=[{"value": name, "label": name} for name in names],
+        value=chosen or None,
+        clearable=not option.default,
+        placeholder=_otherwise(option),
+        searchable=False,
+    )
+
+
+def _number(option: Option, text: str) -> dcc.Input:
+    return dcc.Input(
+        id=_id(option),
+        type="text",
+        inputMode="numeric",
+        value=text,
+        debounce=0.4,
+        maxLength=60,
+        placeholder=_otherwise(option),
+        autoComplete="off",
+    )
+
+
+def _otherwise(option: Option) -> str:
+    """What it is if nothing is chosen."""
+    found = re.search(r"\[default: ([^\]]+)\]", option.help)
+    return found[1] if found else option.default or "off"
+
+
+def unavailable(why: Sequence[Any]) -> html.Div:
+    """What stands on the page where nothing may be recorded from it."""
+    return html.Div(
+        [
+            html.P([html.B("This dashboard records nothing. "), *why]),
+            html.P("On the command line it goes like this; what is recorded below a directory that is shown appears "
+                   "by itself:"),
+            html.Pre("intertoken run --sync sccc,saaas,aaag -o runs\nintertoken dashboard runs", tabIndex=0,
+                     **named("Commands that record runs and show them")),
+        ],
+        className="empty",
+    )  # fmt: skip

@@ -1,0 +1,68 @@
+"""Where things stand on the record page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import dcc, html
+
+from dashboard.frame import named
+from dashboard.pages.parts import HIDDEN, section
+from dashboard.pages.record.form import unavailable
+from dashboard.recording.recorder import Recorder
+from dashboard.text import plain
+
+_POLL_MS = 700
+
+
+def sections(recorder: Recorder | None) -> list[Any]:
+    """What stands on the page; without a recorder only why."""
+    if recorder is None:
+        why = ["Whoever reads it could start processes on this machine, so it does so only on a loopback address or "
+               "with ", html.Code("--token"), ", and not with ", html.Code("--no-record"), "."]  # fmt: skip
+        return [section("Record", [], unavailable(why))]
+    return [
+        dcc.Interval(id="poll", interval=_POLL_MS),
+        dcc.Store(id="ready"),
+        dcc.Store(id="acted"),
+        dcc.Store(id="shown"),
+        section(
+            "Record",
+            [html.P("One run of every strategy in every concurrency mode, repeats interleaved.", className="hint")],
+            html.Div(
+                html.P("Asking intertoken run what this machine can do …", className="empty", role="status"),
+                id="form",
+                role="group",
+                **named("Options of the runs"),
+            ),
+        ),
+        section(
+            "Command",
+            [
+                html.Button("Start recording", id="start", className="button strong"),
+                html.Button("Copy command", id="copy-command", className="button"),
+            ],
+            html.P(id="refused", className="problem", role="alert"),
+            html.P(id="said-of-plan", className="answer", role="status"),
+            html.Pre(id="command", tabIndex=0, className="command", **named("Command line")),
+            html.P(
+                f"The runs go to {plain(str(recorder.shown), 200)}; each appears there once it is whole.",
+                className="hint foot",
+            ),
+        ),
+        section(
+            "Recording",
+            [html.Button("Cancel", id="cancel", className="button")],
+            html.Div(_progress(), id="progress-holder"),
+            html.P(id="said-of-job", className="answer"),
+            html.P(id="failed", className="problem", role="alert"),
+            html.Ul(id="new-runs", className="new-runs", **named("New runs")),
+            html.Pre(id="log", tabIndex=0, className="log", **named("What the command printed")),
+            html.P(id="announced", role="status", className="unseen"),
+            key="job-section",
+        ),
+    ]
+
+
+def _progress() -> html.Progress:
+    return html.Progress(id="progress", value="0", max="1", style=HIDDEN, **named("Share of the work that is done"))

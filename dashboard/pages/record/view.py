@@ -1,0 +1,56 @@
+"""What the record page shows, as a value: what all pages share, and a value for some of the command's options."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from dashboard.view import View, last_of, query_of
+
+ADDRESS: Final = "record/"
+_SHARED: Final = {"run", "token", "align", "range", "theme"}
+_MOST_VALUES, _LONGEST = 40, 400
+
+
+@dataclass(frozen=True)
+class RecordView:
+    """What is shown.
+
+    Attributes:
+        shared: the theme, and what other pages get again.
+        values: name of an option -> its value as in a link; not checked yet.
+    """
+
+    shared: View
+    values: Mapping[str, str] = field(default_factory=dict)
+
+    def query(self) -> str:
+        """The view as the query of a link."""
+        base, own = self.shared.query().removeprefix("?"), urlencode(list(self.values.items()))
+        return "?" + "&".join(filter(None, (base, own))) if base or own else ""
+
+    @classmethod
+    def parse(cls, search: str | None) -> RecordView:
+        """The view that a link describes."""
+        query = query_of(search)
+        names = [name for name in query if name not in _SHARED and re.fullmatch("[a-z_]{1,40}", name)]
+        return cls(View.parse(search), {name: last_of(query, name)[:_LONGEST] for name in names[:_MOST_VALUES]})
+
+    def data(self) -> dict[str, Any]:
+        """The view as JSON, for a dcc.Store."""
+        return self.shared.data() | {"values": dict(self.values)}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> RecordView:
+        """The view that `data` returned."""
+        return cls(View.from_data(data), {str(name): str(text) for name, text in data["values"].items()})
+
+
+def text_of(value: Any) -> str:
+    """What a component of the form holds, as in a link; empty for nothing, or for nothing that it should hold."""
+    if isinstance(value, list):
+        return ",".join(each for each in value if isinstance(each, str))[:_LONGEST]
+    return str(value)[:_LONGEST] if isinstance(value, str | int) else ""

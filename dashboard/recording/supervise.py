@@ -1,0 +1,196 @@
+"""Watches one recording: `python -m dashboard.recording.supervise OUTPUT GRACE NUMBER STARTED COMMAND ...`.
+
+A process of its own and not a thread of the server: the recording ends with the server however that ends (standard
+input closes then), any server process can end it, and nobody has to be there for its runs to be put in place.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from dashboard.recording.job import CANCELLED, DONE, FAILED, STOPPED, Job, Place
+
+_MOST_LINES, _LONGEST_LINE = 200, 2_000
+_LOOK: Final = 0.1
+"""Seconds between two looks at the process and at whether a reader wants it to end."""
+_SOONEST: Final = 0.5
+"""Seconds between two writes of what is known."""
+_PR_SET_PDEATHSIG: Final = 1
+_PROGRESS: Final = "intertoken.progress/1"
+
+
+class Supervisor:
+    """Runs the command of a job and keeps the job up to date.
+
+    Args:
+        place: where it is.
+        job: not begun yet.
+        grace: seconds from SIGTERM to SIGKILL.
+    """
+
+    def __init__(self, place: Place, job: Job, grace: float) -> None:
+        self._place, self._job, self._grace = place, job, grace
+        self._rest = b""
+        self._stopping: str | None = None
+        self._kill_at = float("inf")
+        self._written = 0.0
+
+    def run(self, server: int) -> None:
+        """Until the command has ended.
+
+        Args:
+            server: a file descriptor that closes when the server does.
+        """
+        try:
+            child = subprocess.Popen(
+                self._job.command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_end_with_parent,  # safe: there are no other threads
+            )
+        except OSError as problem:
+            self._end(FAILED, f"{self._job.command[0]}: cannot be started: {problem.strerror}")
+            return
+        assert child.stdout is not None
+        os.set_blocking(child.stdout.fileno(), False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdout, selectors.EVENT_READ)
+            selector.register(server, selectors.EVENT_READ)
+            while child.poll() is None:
+                self._listen(selector, child, server)
+                self._save()
+        _signal(child.pid, signal.SIGKILL)  # what it may have started
+        self._take(child.stdout.read() or b"")
+        self._take(b"\n" if self._rest else b"")
+        self._conclude(child.returncode)
+
+    def _listen(self, selector: selectors.BaseSelector, child: subprocess.Popen[bytes], server: int) -> None:
+        """Take what was printed, or wait for it a moment; end the child if someone wants it."""
+        ready = selector.select(_LOOK)
+        for key, _ in ready:
+            data = os.read(key.fd, 1 << 16)
+            if not data:
+                selector.unregister(key.fileobj)
+            if key.fd == server:
+                self._stop(child, STOPPED)
+            else:
+                self._take(data)
+        if not selector.get_map():
+            time.sleep(_LOOK)
+        if self._is_cancelled():
+            self._stop(child, CANCELLED)
+        if time.monotonic() > self._kill_at:
+            _signal(child.pid, signal.SIGKILL)
+
+    def _is_cancelled(self) -> bool:
+        try:
+            return self._place.cancel.read_text() == self._job.number
+        except OSError:
+            return False
+
+    def _stop(self, child: subprocess.Popen[bytes], status: str) -> None:
+        if self._stopping is None:
+            self._stopping, self._kill_at = status, time.monotonic() + self._grace
+            _signal(child.pid, signal.SIGTERM)
+
+    def _take(self, data: bytes) -> None:
+        """Lines of progress, or of anything else."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._rest = self._rest[-_LONGEST_LINE:]
+        for line in lines:
+            text = line.decode(errors="replace").rstrip()
+            if not self._progress(text):
+                self._log(text)
+
+    def _log(self, text: str) -> None:
+        self._job.lines = [*self._job.lines, text[:_LONGEST_LINE]][-_MOST_LINES:]
+
+    def _progress(self, text: str) -> bool:
+        """Whether the line was one of progress."""
+        if _PROGRESS not in text:
+            return False
+        try:
+            found = json.loads(text)
+            units, steps, runs = ((int(found[k][0]), int(found[k][1])) for k in ("units", "steps", "runs"))
+            whole = found["whole"]
+        except (ValueError, LookupError, TypeError):
+            return False
+        job = self._job
+        job.began = job.began or time.time()
+        job.units, job.steps, job.runs = units, steps, runs
+        if isinstance(whole, str):
+            try:
+                job.whole = [*job.whole, put(self._place.staging / Path(whole).name, self._place.output)]
+            except OSError as problem:
+                self._log(f"{whole}: cannot be put into {self._place.output}: {problem.strerror}")
+        return True
+
+    def _save(self) -> None:
+        now = time.monotonic()
+        if now >= self._written + _SOONEST:
+            self._place.write(self._job)
+            self._written = now
+
+    def _conclude(self, code: int) -> None:
+        if code == 0:
+            self._end(DONE)
+        elif self._stopping is not None:
+            self._end(self._stopping)
+        elif code < 0:
+            name = signal.Signals(-code).name
+            memory = "; perhaps the memory did not suffice: choose smaller numbers" if -code == signal.SIGKILL else ""
+            self._end(FAILED, f"ended by {name}{memory}")
+        else:
+            said = [line for line in self._job.lines if line.strip()]
+            self._end(FAILED, said[-1].removeprefix("intertoken: ") if said else f"ended with exit code {code}")
+
+    def _end(self, status: str, problem: str = "") -> None:
+        shutil.rmtree(self._place.staging, ignore_errors=True)
+        self._job.status, self._job.problem, self._job.ended = status, problem, time.time()
+        self._place.write(self._job)
+
+
+def put(run: Path, output: Path) -> str:
+    """Move a whole run directory into the output directory, under a name that is free; the name."""
+    number = 1
+    while True:
+        name = run.name if number == 1 else f"{run.name}-{number}"
+        number += 1
+        if not (output / name).exists():
+            run.rename(output / name)
+            return name
+
+
+def _signal(group: int, number: int) -> None:
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return
+
+
+def _end_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main(arguments: list[str]) -> None:
+    """Watch the job that these arguments describe."""
+    output, grace, number, started, *command = arguments
+    job = Job(number, command, float(started))
+    Supervisor(Place(Path(output)), job, float(grace)).run(sys.stdin.fileno())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,81 @@
+"""What the options of `run` can be, for programs that offer them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Mapping
+from contextlib import closing
+from typing import Any, Final
+
+import click
+
+from executor.allocator import ALLOCATORS
+from executor.backends import BACKENDS, open_backend
+from executor.concurrency import MODES
+from executor.configuration import EXPERTS, SAMPLING
+from executor.kv_cache import KINDS
+from executor.launchers import LAUNCHERS
+from executor.models import MODELS, WEIGHTS
+from executor.passes import LIGHT, TRACED
+from executor.profiles import SHIPPED
+from executor.strategies import STRATEGIES
+from tracer.errors import ExecutionError
+
+SCHEMA: Final = "intertoken.choices/1"
+_DESCRIBED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "strategies": STRATEGIES, "concurrency": MODES, "allocator": ALLOCATORS, "launch": LAUNCHERS,
+}  # fmt: skip
+_NAMES: Final[Mapping[str, Collection[str]]] = {
+    **_DESCRIBED,
+    "backend": BACKENDS, "model": MODELS, "profile": SHIPPED, "weights": WEIGHTS, "kv": KINDS, "sampling": SAMPLING,
+    "experts": EXPERTS, "passes": (LIGHT, *TRACED),
+}  # fmt: skip
+_SEVERAL: Final = ("strategies", "concurrency", "passes", "prompt")
+_OWN: Final = ("runs", "force", "as_json", "progress", "lists", "plans", "help")
+"""Options that are about the command and not about what is run."""
+
+
+def choices(command: click.Command) -> dict[str, Any]:
+    """The options of a command as one JSON object.
+
+    Each has `name`, `flag`, `off` (the flag that says no, or null), `help`, `default` (null where it depends), `least`
+    (null for none) and `kind`: `name` and `names` (several, with commas) of its `choices`, `number`, `numbers`, `flag`.
+    A choice has `name`, `about`, and `lacks`: what this machine lacks for it, or null.
+    """
+    parameters = [p for p in command.params if isinstance(p, click.Option) and p.name not in _OWN]
+    return {"schema": SCHEMA, "options": [_option(p) for p in parameters]}
+
+
+def _option(parameter: click.Option) -> dict[str, Any]:
+    name = str(parameter.name)
+    names = parameter.type.choices if isinstance(parameter.type, click.Choice) else _NAMES.get(name, ())
+    kind = "flag" if parameter.is_flag else ("name" if names else "number") + ("s" if name in _SEVERAL else "")
+    least = {"number": getattr(parameter.type, "min", None), "numbers": 0}.get(kind)
+    return {
+        "name": name,
+        "flag": parameter.opts[0],
+        "off": next(iter(parameter.secondary_opts), None),
+        "help": parameter.help,
+        "default": parameter.default if isinstance(parameter.default, str | int) else None,
+        "least": least,
+        "kind": kind,
+        "choices": [
+            {"name": each, "about": _about(name, each), "lacks": _lacks(each) if name == "backend" else None}
+            for each in names
+        ],
+    }
+
+
+def _about(option: str, name: str) -> str:
+    """The first line of its docstring."""
+    described = _DESCRIBED.get(option, {}).get(name)
+    return (inspect.getdoc(described) or "").partition("\n")[0] if described is not None else ""
+
+
+def _lacks(backend: str) -> str | None:
+    """Why the backend cannot be started here; None where it can."""
+    try:
+        with closing(open_backend(backend)):
+            return None
+    except ExecutionError as problem:
+        return str(problem)

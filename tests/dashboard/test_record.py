@@ -1,0 +1,390 @@
+"""Recordings that readers start: the options, the process that watches, and what the page says of it."""
+
+import subprocess
+import sys
+import textwrap
+import time
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import dashboard.cli
+from dashboard.app import Serving, create_app
+from dashboard.pages.record.callbacks import found, job_of, plan_of, start
+from dashboard.pages.record.form import form
+from dashboard.pages.record.progress import in_words
+from dashboard.pages.record.view import RecordView, text_of
+from dashboard.recording.job import CANCELLED, DONE, FAILED, RUNNING, STOPPED, Job
+from dashboard.recording.options import arguments_of, different, options_of
+from dashboard.recording.recorder import Recorder
+from dashboard.recording.supervise import put
+from dashboard.store import RunStore
+from dashboard.view import View
+from tests.dashboard.traces import decode
+from tracer import formats
+from tracer.errors import UsageError
+
+
+def entry(name, kind, **fields):
+    base = {"flag": f"--{name}", "off": None, "help": "", "default": None, "least": None, "choices": []}
+    return base | {"name": name, "kind": kind} | fields
+
+
+def choice(name, lacks=None):
+    return {"name": name, "about": "", "lacks": lacks}
+
+
+OPTIONS = options_of(
+    {
+        "options": [
+            entry("backend", "name", default="cpu", choices=[choice("cpu"), choice("cuda", "needs CuPy")]),
+            entry("sync", "names", choices=[choice("sccc"), choice("aaag"), choice("ggg")]),
+            entry("tokens", "number", default=32, least=1),
+            entry("prompt", "numbers", default="0", least=0),
+            entry("staging", "flag", default=True, off="--no-staging"),
+            entry("hazards", "flag"),
+        ]
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("values", "arguments"),
+    [
+        ({}, []),
+        ({"backend": "cpu", "tokens": "32", "prompt": "0", "staging": "on"}, []),
+        ({"sync": "ggg,sccc"}, ["--sync", "sccc,ggg"]),
+        ({"tokens": "007"}, ["--tokens", "7"]),
+        ({"prompt": "0, 64"}, ["--prompt", "0,64"]),
+        ({"staging": "off", "hazards": "on"}, ["--no-staging", "--hazards"]),
+        ({"hazards": "off"}, []),
+        ({"output": "/etc", "run": "a"}, []),
+    ],
+)
+def test_values_become_arguments(values, arguments):
+    assert arguments_of(OPTIONS, values) == arguments
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"backend": "cuda"}, "cuda is not on this machine: needs CuPy"),
+        ({"backend": "--help"}, "has no '--help'; choose of cpu, cuda"),
+        ({"sync": "sccc,aaaag"}, "has no 'aaaag'"),
+        ({"tokens": "0"}, "from 1 to 100,000, not '0'"),
+        ({"tokens": "100001"}, "not '100001'"),
+        ({"tokens": "-1"}, "whole number"),
+        ({"tokens": "٣"}, "whole number"),
+        ({"tokens": "4 -o /etc"}, "whole number"),
+        ({"prompt": "1,,2"}, "whole number"),
+        ({"prompt": ",".join("1" * 65)}, "64 numbers at most"),
+        ({"staging": "maybe"}, "on or off"),
+    ],
+)
+def test_values_that_an_option_cannot_have_are_refused(values, message):
+    with pytest.raises(UsageError, match=message):
+        arguments_of(OPTIONS, values)
+
+
+def test_a_link_holds_what_is_different_and_bears_nonsense():
+    view = RecordView(View(theme="dark"), different(OPTIONS, {"sync": "ggg", "tokens": "32", "prompt": ""}))
+    assert view.query() == "?theme=dark&sync=ggg"
+    assert RecordView.parse(view.query()) == view
+    assert RecordView.from_data(view.data()) == view
+    hostile = RecordView.parse("?<img>=1&sync=" + "x" * 999 + "&sync=" + "y" * 999)
+    assert set(hostile.values) == {"sync"}
+    assert len(hostile.values["sync"]) == 400
+    assert [text_of(v) for v in (["a", 1, "b"], 3, None, {"a": 1})] == ["a,b", "3", "", ""]
+
+
+def test_the_form_shows_what_the_machine_lacks_and_takes_no_senseless_value():
+    fields = {c.id["option"]: c for part in form(OPTIONS, {"backend": "cuda", "sync": "nope", "tokens": "5"})
+              for c in part._traverse() if isinstance(getattr(c, "id", None), dict)}  # fmt: skip
+    assert set(fields) == {option.name for option in OPTIONS}
+    assert fields["backend"].value == "cpu"
+    assert [option["disabled"] for option in fields["backend"].options] == [False, True]
+    assert "not on this machine: needs CuPy" in str(fields["backend"].options[1]["label"])
+    assert fields["sync"].value is None
+    assert fields["tokens"].value == "5"
+
+
+PLAYS = textwrap.dedent(
+    """
+    import json, os, pathlib, signal, sys, time
+    how, out = sys.argv[1], pathlib.Path(sys.argv[-1])
+
+    def tell(units, whole=None, runs=0):
+        line = {"schema": "intertoken.progress/1", "units": [units, 4], "steps": [units * 10, 40],
+                "runs": [runs, 2], "whole": whole}
+        print(json.dumps(line), flush=True)
+
+    tell(0)
+    (out / "one").mkdir(parents=True)
+    (out / "two").mkdir()
+    if how == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if how == "refused":
+        print("noise\\nintertoken: there is too little of it", flush=True)
+        sys.exit(2)
+    tell(2)
+    tell(3, "one", 1)
+    print("x" * 10_000_000, flush=True)
+    print("pid", os.getpid(), flush=True)
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how != "quick":
+        time.sleep(60)
+    """
+)
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    with closing(Recorder(tmp_path / "runs", [sys.executable, "-c", PLAYS], grace=0.3)) as recorder:
+        yield recorder
+
+
+def until(condition, what, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+def ended(recorder):
+    until(lambda: recorder.job().status != RUNNING, "its end")
+    return recorder.job()
+
+
+def child_of(recorder):
+    """The process id that the command printed."""
+
+    def pids():
+        return [int(line.split()[1]) for line in recorder.job().lines if line.startswith("pid ")]
+
+    until(pids, "the child")
+    return pids()[0]
+
+
+def is_gone(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("Z")
+    except OSError:
+        return True
+
+
+def left_in(recorder):
+    return sorted(path.name for path in recorder.place.output.iterdir()), recorder.place.staging.exists()
+
+
+def test_a_recording_moves_whole_runs_keeps_a_bounded_log_and_makes_room_for_the_next(recorder):
+    assert recorder.job() is None
+    for runs in (["one"], ["one", "one-2"]):
+        recorder.start(["quick"])
+        job = ended(recorder)
+        assert (job.status, job.problem) == (DONE, "")
+        assert left_in(recorder) == ([".intertoken-record", *runs], False)
+        assert job.whole == runs[-1:]
+        assert (list(job.units), list(job.steps), list(job.runs)) == ([3, 4], [30, 40], [1, 2])
+        assert len("".join(job.lines)) < 5_000
+        assert job.lines[0] == "x" * 2_000
+
+
+def test_cancelling_keeps_whole_runs_and_kills_what_does_not_listen(recorder):
+    other = Recorder(recorder.place.output, recorder._command)  # of another server process
+    for how in ("sleep", "deaf"):
+        recorder.start([how])
+        pid = child_of(recorder)
+        for server in (recorder, other):
+            with pytest.raises(UsageError, match="goes on already"):
+                server.start(["quick"])
+        assert other.job().number == recorder.job().number
+        other.cancel()
+        assert ended(recorder).status == CANCELLED
+        assert is_gone(pid)
+        with pytest.raises(UsageError, match="Nothing is being recorded"):
+            other.cancel()
+    assert left_in(recorder) == ([".intertoken-record", "one", "one-2"], False)
+
+
+def test_a_child_that_dies_says_why_in_one_line(recorder):
+    recorder.start(["killed"])
+    job = ended(recorder)
+    assert (job.status, job.whole) == (FAILED, ["one"])
+    assert job.problem.startswith("ended by SIGKILL; perhaps the memory")
+    recorder.start(["refused"])
+    job = ended(recorder)
+    assert (job.status, job.problem) == (FAILED, "there is too little of it")
+    assert job.lines == ["noise", "intertoken: there is too little of it"]
+
+
+def test_a_recording_ends_with_its_server_in_order(recorder):
+    recorder.start(["sleep"])
+    pid = child_of(recorder)
+    recorder.close()
+    assert recorder.job().status == STOPPED
+    assert is_gone(pid)
+
+
+SERVER = """
+import pathlib, sys, time
+from dashboard.recording.recorder import Recorder
+recorder = Recorder(pathlib.Path(sys.argv[1]), [sys.executable, "-c", sys.argv[2]], grace=0.3)
+recorder.start(["deaf"])
+time.sleep(60)
+"""
+
+
+def test_a_recording_ends_with_a_server_that_is_killed(tmp_path, recorder):
+    server = subprocess.Popen([sys.executable, "-c", SERVER, str(recorder.place.output), PLAYS])
+    until(lambda: recorder.job() is not None, "a job")
+    pid = child_of(recorder)
+    server.kill()
+    server.wait()
+    assert ended(recorder).status == STOPPED
+    assert is_gone(pid)
+
+
+def test_a_recording_ends_with_the_process_that_watches_it(recorder, monkeypatch):
+    recorder.start(["sleep"])
+    pid = child_of(recorder)
+    recorder._supervisor.kill()
+    recorder._supervisor.wait()
+    monkeypatch.setattr("dashboard.recording.job._SILENCE", 0)
+    until(lambda: is_gone(pid), "its end")
+    assert (recorder.job().status, recorder.job().problem) == (FAILED, "its process is gone")
+    recorder.start(["quick"])
+    assert ended(recorder).status == DONE
+
+
+def test_what_cannot_be_started_or_written_is_said(tmp_path):
+    with closing(Recorder(tmp_path / "runs", [str(tmp_path / "nowhere")])) as recorder:
+        recorder.start([])
+        assert "cannot be started: No such file" in ended(recorder).problem
+        with pytest.raises(UsageError, match="cannot be started"):
+            recorder._ask([])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="--record-to"):
+        Recorder(tmp_path / "file" / "runs").start([])
+
+
+def test_a_run_gets_a_free_name(tmp_path):
+    for name in ("a", "a-2"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "staging" / "a").mkdir(parents=True)
+    assert put(tmp_path / "staging" / "a", tmp_path) == "a-3"
+    assert (tmp_path / "a-3").is_dir()
+
+
+def test_how_long_it_still_takes_and_what_is_said():
+    job = Job("1", ["x"], started=100.0)
+    assert job.left(110) is None
+    assert in_words(job, 104) == "Starting … 4 s elapsed."
+    job.began, job.units, job.steps, job.runs = 110.0, (1, 4), (9, 38), (1, 2)
+    assert job.share == 0.25
+    assert job.left(120) == pytest.approx(30)
+    assert in_words(job, 120).endswith("9 of 38 token steps. 20 s elapsed, about 30 s left.")
+    job.status, job.ended = CANCELLED, 175.0
+    assert in_words(job, 999).startswith("Cancelled after 1 min 15 s: 1 of 2 runs whole")
+
+
+def test_a_real_run_is_planned_recorded_and_found(tmp_path):
+    formats.write(decode(), tmp_path / "runs" / "a")
+    store = RunStore([tmp_path / "runs"])
+    assert [run.key for run in store.runs()] == ["a"]
+    with closing(Recorder(tmp_path / "runs")) as recorder:
+        until(lambda: recorder.options() is not None, "the options")
+        racing = RecordView(View(), {"concurrency": "branches", "allocator": "sequential"})
+        until(lambda: plan_of(recorder, racing)[2], "a refusal")
+        assert "'stream_aware' has none" in plan_of(recorder, racing)[2]
+        with pytest.raises(UsageError, match="is a race"):
+            start(recorder, racing)
+        with pytest.raises(UsageError, match="has no 'gpu'"):
+            start(recorder, RecordView(View(), {"backend": "gpu"}))
+        assert recorder.job() is None
+
+        view = RecordView(View(theme="dark"), {"strategies": "sccc,ggg", "tokens": "3", "repeats": "2"})
+        until(lambda: plan_of(recorder, view)[1].startswith("2 runs"), "a plan")
+        command, said, refused = plan_of(recorder, view)
+        assert command == f"intertoken run --sync sccc,ggg --tokens 3 --repeats 2 -o {tmp_path / 'runs'}"
+        assert (said, refused) == ("2 runs: tiny-sccc-sequential, tiny-ggg-sequential", "")
+        start(recorder, view)
+        job = ended(recorder)
+        assert (job.status, job.problem, list(job.steps)) == (DONE, "", [20, 20])
+        assert job.whole == ["tiny-sccc-sequential", "tiny-ggg-sequential"]
+        until(lambda: found(store, recorder, job), "the runs")
+        links = [item.children for item in job_of(store, recorder, view, time.time())[5]]
+        assert [a.href for a in links] == [
+            "../?run=tiny-sccc-sequential&theme=dark", "../?run=tiny-ggg-sequential&theme=dark",
+            "../?run=tiny-sccc-sequential&run=tiny-ggg-sequential&theme=dark",
+        ]  # fmt: skip
+    assert {run.key for run in store.runs()} == {"a", *job.whole}
+
+
+ACT = {
+    "output": "..refused.children...acted.data..",
+    "outputs": [{"id": "refused", "property": "children"}, {"id": "acted", "property": "data"}],
+    "inputs": [{"id": "start", "property": "n_clicks", "value": 1}, {"id": "cancel", "property": "n_clicks"}],
+    "changedPropIds": ["start.n_clicks"],
+    "state": [{"id": "view", "property": "data", "value": RecordView(View()).data()}],
+}
+
+
+@contextmanager
+def serving(recorder):
+    yield create_app([recorder.place.output.parent], Serving(recorder=recorder)).server.test_client()
+
+
+def test_only_the_page_itself_may_start_a_recording(recorder, monkeypatch):
+    monkeypatch.setattr(recorder, "options", lambda: OPTIONS)
+    monkeypatch.setattr(recorder, "plan", lambda arguments: None)
+    started = []
+    monkeypatch.setattr(recorder, "start", started.append)
+    with serving(recorder) as client:
+        for header in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}):
+            assert client.post("/record/_dash-update-component", json=ACT, headers=header).status_code == 403
+        assert client.get("/record/_dash-update-component").status_code == 404
+        assert not started
+        answer = client.post("/record/_dash-update-component", json=ACT)
+        assert answer.get_json()["response"]["refused"]["children"] == ""
+    assert started == [[]]
+
+
+def test_without_leave_the_page_teaches_and_has_nothing_to_start(tmp_path):
+    server = create_app([tmp_path]).server
+    server.config["PROPAGATE_EXCEPTIONS"] = False
+    client = server.test_client()
+    assert "intertoken run --sync" in client.get("/record/_dash-layout").text
+    assert client.post("/record/_dash-update-component", json=ACT).status_code == 500
+
+
+@pytest.mark.parametrize(
+    ("options", "records"),
+    [([], True), (["--token", "x", "--host", "0.0.0.0"], True), (["--no-record"], False),
+     (["--host", "0.0.0.0"], False), (["--allow-host", "proxy.example"], False)],
+)  # fmt: skip
+def test_who_may_record(tmp_path, monkeypatch, options, records):
+    served = []
+    monkeypatch.setattr(dashboard.cli, "serve", lambda app, host, port, serving, opens: served.append(serving))
+    result = CliRunner().invoke(dashboard.cli.dashboard, [str(tmp_path), *options])
+    assert result.exit_code == 0, result.output
+    recorder = served[0].recorder
+    assert (recorder is not None) == records
+    assert not records or recorder.shown == tmp_path
+
+
+def test_runs_go_where_they_are_told_or_are_gone_with_the_command(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(dashboard.cli, "serve", lambda app, host, port, serving, opens: seen.append(serving.recorder))
+    monkeypatch.setattr("dashboard.app.RunStore", lambda paths, **_: seen.append(list(paths)) or RunStore(paths))
+    formats.write(decode(), tmp_path / "a")
+    for options in (["--record-to", str(tmp_path / "new" / "runs")], []):
+        assert CliRunner().invoke(dashboard.cli.dashboard, [str(tmp_path / "a"), *options]).exit_code == 0
+    first, told, second, otherwise = seen
+    assert first == [tmp_path / "a", tmp_path / "new" / "runs"]
+    assert told.shown == tmp_path / "new" / "runs"
+    assert told.shown.is_dir()
+    assert second == [tmp_path / "a", otherwise.shown]
+    assert not otherwise.shown.exists()
