@@ -17,7 +17,7 @@ PORT ?= 8050
 
 demo: .venv/.installed
 	$(BIN)/intertoken run --backend cpu --model tiny --sync sccc,saaas,aaas,aaag,aga,ggg --concurrency sequential,branches --force -o $(RUNS)
-	$(BIN)/intertoken dashboard sample_traces $(RUNS) --port $(PORT)
+	$(BIN)/intertoken dashboard sample_traces $(RUNS) --record-to $(RUNS) --port $(PORT)
 
 check: .venv/.installed
 	$(BIN)/ruff check .
