@@ -99,6 +99,8 @@ window.dash_clientside.intertoken = {
     window.setTimeout(() => (button.textContent = label), 1500);
     return true;
   },
+  go: (address) => window.location.assign(address),
+
   copyLink: async function () {
     const done = await window.dash_clientside.intertoken.copy(window.location.href, "copy-link", "Copy link");
     return done ? "Link copied" : "The browser refused; copy the address instead.";

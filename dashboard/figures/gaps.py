@@ -26,11 +26,12 @@ _BEYOND = 1.5  # times the 90th percentile: as far as an axis of typical gaps re
 
 @dataclass(frozen=True)
 class GapPanel:
-    """A run's gaps on one device: its name, what a reader must know, and rows of `GapReport.table`."""
+    """A run's gaps on one device: its name, what a reader must know, rows of `GapReport.table`, and the run's key."""
 
     name: str
     note: str
     table: pd.DataFrame
+    run: str = ""
 
 
 def height_of(panels: Sequence[GapPanel]) -> int:
@@ -50,30 +51,36 @@ def binned(table: pd.DataFrame, most: int) -> pd.DataFrame:
     """Gaps one by one, or the means of as many together as make `most` rows.
 
     Returns:
-        Columns first, last (step), longest (gap, µs), and the mean of each cause, µs, by its column in `CAUSES`.
+        Columns first, last (step), longest (gap, µs), longest_step, and the mean of each cause, µs, by its column in
+        `CAUSES`.
     """
     rows = min(len(table), most)
     groups = table.groupby(np.arange(len(table)) * rows // max(len(table), 1))
     found = groups[list(CAUSES)].mean() / 1e3
     found["first"], found["last"] = groups["step"].min(), groups["step"].max()
     found["longest"] = groups["gap"].max() / 1e3
+    found["longest_step"] = table.loc[groups["gap"].idxmax(), "step"].to_numpy()
     return found
 
 
 def steps_figure(panels: Sequence[GapPanel], scale: str, theme: str) -> go.Figure:
-    """Stacked bars over the steps, a panel below the other, all on the same axes; ▲ where a gap is beyond them."""
+    """Stacked bars over the steps, a panel below the other, all on the same axes; ▲ where a gap is beyond them.
+
+    A bar's `customdata` are the number of its panel and the step of its longest gap.
+    """
     limit = limit_of(panels, scale)
     figure = _stacked(panels, theme)
     for number, panel in enumerate(panels, 1):
         bars = binned(panel.table, max(_MOST_BARS // len(panels), 1))
         at = ((bars["first"] + bars["last"]) / 2).tolist()
         wide = (bars["last"] - bars["first"] + 1).tolist()
+        shows = [[number - 1, step] for step in bars["longest_step"].tolist()]
         for column, cause in CAUSES.items():
             if bars[column].any():
                 figure.add_trace(
                     go.Bar(name=cause, x=at, y=bars[column].round(3).tolist(), width=wide, showlegend=False,
                            marker={"color": CAUSE_COLOURS[cause], "line": {"width": 0}},
-                           hovertemplate="%{y:.2f} µs"),
+                           customdata=shows, hovertemplate="%{y:.2f} µs"),
                     row=number, col=1,
                 )  # fmt: skip
         beyond = bars[bars["longest"] > limit]

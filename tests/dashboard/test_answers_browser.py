@@ -102,6 +102,20 @@ def test_the_gap_its_longest_and_their_place_in_the_timeline(page, address):
     page.until(lambda: page.browser.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "the timeline")
 
 
+def test_a_bar_leads_to_its_gap_in_the_timeline(page, address):
+    page.open(f"{address}gap/?run={TRACED}&run={OURS}&theme=light")
+    page.until(lambda: {"sync", "launch", "host"} <= set(page.drawn("steps")), "causes")
+    bar = "const gd = document.querySelector('#steps .js-plotly-plot'), n = 30;"
+    point = "const t = gd.data.find(t => t.name === 'sync' && t.xaxis !== 'x2'); gd.emit('plotly_click', {points: "
+    event = (
+        "[{data: t, fullData: t, curveNumber: 0, pointNumber: n, x: t.x[n], y: t.y[n], customdata: t.customdata[n]}]})"
+    )
+    page.browser.execute_script(f"{bar} {point}{event}")
+    page.until(lambda: page.browser.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "the timeline")
+    page.linked(f"run={TRACED}")
+    page.linked("token=30")
+
+
 def test_choosing_runs_for_the_gap_by_keyboard(page, address):
     page.open(f"{address}gap/?run=")
     page.says("nothing", "Choose one to six runs")

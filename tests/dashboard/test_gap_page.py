@@ -51,6 +51,8 @@ def test_every_gap_is_a_bar_of_its_causes(runs):
     assert all(len(trace.x) == 39 for trace in of_even)
     assert np.sum([trace.y for trace in of_even], axis=0) == pytest.approx([GAP / 1e3] * 39)
     assert not any(len(trace.x) for trace in figure.data if trace.name == "longest")
+    assert [list(pair) for pair in of_even[0].customdata[:2]] == [[0, 0], [0, 1]]
+    assert [panel.run for panel in panels] == ["even", "wide"]
 
 
 def test_many_gaps_are_drawn_as_means_and_no_longer_gap_is_lost():
@@ -63,6 +65,7 @@ def test_many_gaps_are_drawn_as_means_and_no_longer_gap_is_lost():
     assert bars[list(CAUSES)].to_numpy().sum(axis=1).mean() == pytest.approx(us.mean())
     figure = steps_figure([panel] * 6, "typical", "dark")
     assert len(figure.to_json()) < 300_000
+    assert 123_456 in set(bars["longest_step"])
     assert limit_of([panel], "typical") == 150
     assert limit_of([panel], "all") == pytest.approx(5250)
     (marker,) = [trace for trace in steps_figure([panel], "typical", "dark").data if trace.name == "longest"]

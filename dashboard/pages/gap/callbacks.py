@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dash import Dash, Input, Output, State, ctx, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures.gaps import distribution_figure, height_of, steps_figure
 from dashboard.pages.gap.layout import LONGEST_COLUMNS, MADE_OF_COLUMNS
-from dashboard.pages.gap.tables import figures_of, longest_of, made_of, panels_of
+from dashboard.pages.gap.tables import figures_of, longest_of, made_of, panels_of, timeline_link
 from dashboard.pages.gap.view import GapView, after
 from dashboard.pages.opening import opened_at_once
 from dashboard.pages.parts import HIDDEN, SHOWN, keep_options, run_options, table_height, table_of_lines, with_several
@@ -27,6 +27,8 @@ def register(app: Dash, store: RunStore) -> None:
     _reduce(app, store)
     keep_options(app, store, "chosen")
     _render(app, store)
+    _lead(app, store)
+    _go(app)
     _download(app)
 
 
@@ -93,6 +95,28 @@ def _render(app: Dash, store: RunStore) -> None:
             with_several(LONGEST_COLUMNS, longest, "run", "device"), longest, table_height(longest),
             with_several(MADE_OF_COLUMNS, parts, "run"), parts, table_height(parts),
         )  # fmt: skip
+
+
+def _lead(app: Dash, store: RunStore) -> None:
+    """A click on a bar leads to the timeline."""
+
+    @app.callback(
+        Output("destination", "data"), Input("steps", "clickData"), State("view", "data"), prevent_initial_call=True
+    )
+    def leads(click: dict[str, Any] | None, data: dict[str, Any]) -> str:
+        match click:
+            case {"points": [{"customdata": [int(panel), int(step)]}, *_]}:
+                view = GapView.from_data(data).shared
+                panels = panels_of([run for run in store.chosen(view.runs or ()) if run.gaps is not None])
+                run = store.named(panels[panel].run) if 0 <= panel < len(panels) else None
+                if run is not None and run.tokens is not None:
+                    return timeline_link(run, step, view.theme)
+        raise PreventUpdate
+
+
+def _go(app: Any) -> None:
+    go = ClientsideFunction("intertoken", "go")
+    app.clientside_callback(go, Input("destination", "data"), prevent_initial_call=True)
 
 
 def _download(app: Dash) -> None:

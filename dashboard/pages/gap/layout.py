@@ -34,9 +34,9 @@ MADE_OF_COLUMNS: list[dict[str, Any]] = [
 ]
 
 
-def sections() -> list[html.Section]:
+def sections() -> list[Any]:
     """What stands on the page."""
-    return [_figures(), _steps(), _distribution(), _longest(), _made_of()]
+    return [dcc.Store(id="destination"), _figures(), _steps(), _distribution(), _longest(), _made_of()]
 
 
 def _figures() -> html.Section:
@@ -70,7 +70,8 @@ def _scale() -> html.Div:
 def _steps() -> html.Section:
     return section(
         "Causes, token by token",
-        [html.P("Each bar is the gap behind a token; many together where there are many (mean). ▲ is beyond the axis.",
+        [html.P("Each bar is the gap behind a token; many together where there are many (mean). ▲ is beyond the axis. "
+                "A click shows the gap in the timeline.",
                 className="hint")],
         html.Ul(
             [html.Li([html.Span(style={"background": colour}, className="swatch"), cause])

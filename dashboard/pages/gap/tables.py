@@ -33,7 +33,7 @@ def panels_of(runs: Sequence[Run]) -> list[GapPanel]:
             for device in sorted(map(int, devices)):
                 table = run.gaps.table[run.gaps.table["device"] == device]
                 name = plain(run.name, 60) + (f" · GPU {device}" if len(devices) > 1 else "")
-                panels.append(GapPanel(name, _note(run.gaps), table))
+                panels.append(GapPanel(name, _note(run.gaps), table, run.key))
     return panels
 
 
