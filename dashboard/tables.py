@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pandas as pd
 
+from dashboard.comparisons import comparison_table
 from dashboard.figures.causes import causes_of
 from dashboard.run import Run
 
@@ -76,6 +77,7 @@ def memory_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 TABLES: Final = {
     "runs": Table("All runs: their figures", runs_table),
+    "comparison": Table("Comparison with the first run: every figure, with 95 % intervals", comparison_table),
     "gaps": Table("Gaps: one row per gap, with its causes, ns", gaps_table),
     "causes": Table("Causes of the gap: mean per run, µs", causes_table),
     "syncs": Table("Syncs of a token: what they wait for, µs", syncs_table),

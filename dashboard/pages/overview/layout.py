@@ -7,7 +7,7 @@ from typing import Any
 from dash import dcc, html
 
 from dashboard.frame import named
-from dashboard.pages.overview import downloads
+from dashboard.pages.overview import compare, downloads
 from dashboard.pages.overview.table import grid
 from dashboard.palette import COLOURS, NAMES
 from dashboard.view import ALIGNMENTS
@@ -36,7 +36,7 @@ _GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": "au
 def sections() -> list[Any]:
     """What stands on the page."""
     stores = [dcc.Store(id="drawn"), dcc.Store(id="pressed"), dcc.Interval(id="reading", interval=400)]
-    return [*stores, _runs(), _timeline(), _causes(), downloads.section()]
+    return [*stores, _runs(), compare.section(), _timeline(), _causes(), compare.figures(), downloads.section()]
 
 
 def _runs() -> html.Section:
