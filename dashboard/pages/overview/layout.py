@@ -94,7 +94,8 @@ def _timeline() -> html.Section:
                 **named("Timelines of the selected runs"),
             ),
             html.P("Drag to zoom, shift-drag to move, double-click for one token. Hover for names and times, "
-                   "click a kernel to find it in the graph of its run.",
+                   "click a kernel to find it in the graph of its run. Dotted: the base's gap; hatched: what a run's "
+                   "gap is shorter or longer.",
                    className="hint foot"),
             html.P(id="picked", role="status", className="picked"),
         ],

@@ -1,0 +1,71 @@
+"""The comparison in a real Chromium, by keyboard: its sentence, its table, another base."""
+
+import shutil
+
+import pytest
+from selenium.webdriver import Keys
+from selenium.webdriver.common.by import By
+
+from tests.dashboard.conftest import faults, served, until
+from tests.recordings import SAMPLES
+
+pytestmark = pytest.mark.browser
+
+SCCC, SAAAS = (f"llama-1.1b-{s}-sequential-cuda" for s in ("sccc", "saaas"))
+HOSTILE = "<img src=x onerror=window.hacked=1>"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("runs")
+    for name, to in ((SCCC, SCCC), (SAAAS, SAAAS), ("llama-1.1b-ggg-sequential-cuda", HOSTILE)):
+        shutil.copytree(SAMPLES / name, runs / to, ignore=shutil.ignore_patterns("node"))
+    with served(runs) as address:
+        yield address
+
+
+@pytest.fixture
+def page(browser):
+    browser.get("about:blank")
+    faults(browser)
+    yield browser
+    assert faults(browser) == []
+    assert browser.execute_script("return window.hacked") is None
+
+
+def says(page, key, words):
+    text = "return (document.getElementById(arguments[0]) || {}).innerText || ''"
+    until(page, lambda: words in page.execute_script(text, key), f"{words!r} in {key}")
+
+
+def press(page, element):
+    page.execute_script("arguments[0].focus()", element)
+    element.send_keys(Keys.ENTER)
+
+
+def test_why_one_run_is_faster_and_where_its_figures_stand(page, address):
+    page.get(f"{address}?run={SCCC}&run={SAAAS}")
+    says(page, "compare-words", f"{SAAAS} is faster than {SCCC}: gap from 73.4 to 51.7 µs (−30 %; untraced)")
+    says(page, "compare-figures", "+3.0 % [+2.4, +3.7]")
+    gap = page.find_element(By.CSS_SELECTOR, "#compare-words a.figure")
+    press(page, gap)
+    row = page.find_element(By.CSS_SELECTOR, ".figures tr:target")
+    assert row.text.startswith("Gap p50, µs 73.4 51.7")
+    press(page, page.find_element(By.CSS_SELECTOR, "#compare-words button"))
+    until(page, lambda: f"?run={SAAAS}&run={SCCC}" in page.current_url, "the other in front")
+    says(page, "compare-words", f"{SCCC} is slower than {SAAAS}")
+    says(page, "compare-base", SAAAS)
+
+
+def test_three_runs_one_of_them_hostile(page, address):
+    page.get(f"{address}?run={SCCC}&run={SAAAS}&run=%3Cimg+src%3Dx+onerror%3Dwindow.hacked%3D1%3E")
+    says(page, "compare-words", f"{HOSTILE} is faster than {SCCC}")
+    says(page, "compare-figures", HOSTILE)
+    assert len(page.find_elements(By.CSS_SELECTOR, "#compare-words p")) == 2
+
+
+def test_one_run_is_compared_with_nothing(page, address):
+    page.get(f"{address}?run={SCCC}")
+    until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline")
+    assert not page.find_element(By.ID, "compare-section").is_displayed()
+    assert not page.find_element(By.ID, "compare-figures-section").is_displayed()
