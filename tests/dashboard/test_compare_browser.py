@@ -64,6 +64,23 @@ def test_three_runs_one_of_them_hostile(page, address):
     assert len(page.find_elements(By.CSS_SELECTOR, "#compare-words p")) == 2
 
 
+def test_tokens_worth_a_look_by_keyboard(page, address):
+    page.get(f"{address}?run={SCCC}&run={SAAAS}&token=5&theme=light")
+    until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline")
+    for key, gap in (("token-worst", "115 µs"), ("token-median", "73.4 µs")):
+        press(page, page.find_element(By.ID, key))
+        says(page, "timeline", f"gap after it {gap}")
+    median = page.current_url
+    assert "theme=light" in median
+    field = page.find_element(By.ID, "percentile")
+    field.send_keys(Keys.BACKSPACE * 2, "100", Keys.ENTER)
+    says(page, "timeline", "gap after it 115 µs")
+    page.back()
+    until(page, lambda: page.current_url == median, "the link before")
+    field.send_keys(Keys.BACKSPACE * 3, Keys.ENTER)  # no number, nothing to show
+    says(page, "timeline", "gap after it 73.4 µs")
+
+
 def test_one_run_is_compared_with_nothing(page, address):
     page.get(f"{address}?run={SCCC}")
     until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline")

@@ -7,7 +7,7 @@ from typing import Any
 from dash import dcc, html
 
 from dashboard.frame import named
-from dashboard.pages.overview import compare, downloads
+from dashboard.pages.overview import compare, downloads, tokens
 from dashboard.pages.overview.table import grid
 from dashboard.palette import COLOURS, NAMES
 from dashboard.view import ALIGNMENTS
@@ -66,6 +66,7 @@ def _timeline() -> html.Section:
                 [
                     html.H2("Timeline"),
                     _token(),
+                    tokens.choices(),
                     html.Div(
                         [
                             html.Button(text, id=key, className="button", title=hint, **named(hint))
