@@ -101,6 +101,8 @@ def _nodes(run: Run) -> pd.DataFrame | None:
 def _figures(run: Run) -> dict[str, Any]:
     figures = {"run": run.key, **asdict(run.summary)}
     causes, estimate = figures.pop("causes_us"), figures.pop("estimated_untraced_gap_us")
+    figures["tokens_per_s_low"], figures["tokens_per_s_high"] = figures.pop("tokens_per_s_spread") or (None, None)
+    figures["conditions"] = ", ".join(f"{name} {value}" for name, value in figures["conditions"].items())
     figures |= {f"cause_{name}_us": value for name, value in causes.items()}
     figures |= {f"estimated_untraced_gap_us_{name}": value for name, value in (estimate or {}).items()}
     return figures

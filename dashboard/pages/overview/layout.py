@@ -7,7 +7,7 @@ from typing import Any
 from dash import dcc, html
 
 from dashboard.frame import named
-from dashboard.pages.overview import compare, downloads, tokens
+from dashboard.pages.overview import compare, downloads, ladder, tokens
 from dashboard.pages.overview.table import grid
 from dashboard.palette import COLOURS, NAMES
 from dashboard.view import ALIGNMENTS
@@ -54,6 +54,7 @@ def _runs() -> html.Section:
             ),
             html.Ul(id="uploads", className="uploads", **named("Uploads")),
             grid(),
+            ladder.section(),
         ],
         **named("Runs"),
     )  # fmt: skip
