@@ -27,7 +27,10 @@ class Table:
 
 
 def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row per run: its figures, as `tracer.analysis.summary.Summary` names them; causes as `cause_NAME_us`."""
+    """One row per run: its figures, as `tracer.analysis.summary.Summary` names them; causes as `cause_NAME_us`.
+
+    The spread of the repeats is in tokens_per_s_low and tokens_per_s_high.
+    """
     return pd.DataFrame([_figures(run) for run in runs])
 
 

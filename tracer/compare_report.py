@@ -16,7 +16,19 @@ from tracer.analysis.causes import CAUSES
 from tracer.analysis.compare import Basis, Comparison, Run
 from tracer.analysis.estimates import Estimate
 from tracer.analysis.recorded import COUNTS
-from tracer.compare_words import BUSY, GAP, RATE, cause_row, count_row, difference, percent, sentence, signed
+from tracer.compare_words import (
+    BUSY,
+    DISTORTION,
+    GAP,
+    RATE,
+    cause_row,
+    count_row,
+    difference,
+    needed_row,
+    percent,
+    sentence,
+    signed,
+)
 
 _MOST_KERNELS: Final = 10
 _BESIDE: Final = 2  # others for which a line has room for figure and change
@@ -72,7 +84,10 @@ def comparison_facts(found: Comparison) -> dict[str, Any]:
 
 
 def compare_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
-    """One row per other run and figure: run, figure, base, other, estimate (ratio or difference), low, high."""
+    """One row per other run and figure: run, figure, base, other, estimate (ratio or difference), low, high.
+
+    Of a distortion, and of how many units would show a difference (`needed UNIT`, as `other`), no change is estimated.
+    """
     return pd.DataFrame(chain.from_iterable(_rows(found) for found in comparisons))
 
 
@@ -89,6 +104,10 @@ def _rows(found: Comparison) -> Iterator[dict[str, Any]]:
     yield row(BUSY, base["busy_us"], other["busy_us"], found.busy_us)
     for kind, more in found.counts.items():
         yield row(count_row(kind), base[f"{kind}_per_token"], other[f"{kind}_per_token"], Estimate(more))
+    distortions = base["distortion"], other["distortion"]
+    yield {"run": found.other.name, "figure": DISTORTION, "base": distortions[0], "other": distortions[1]}
+    if found.needed is not None:
+        yield {"run": found.other.name, "figure": needed_row(found.unit), "other": found.needed}
     for kernel in found.kernels.to_dict("records"):
         change = Estimate(*(kernel[f"difference_{part}"] for part in ("us", "low", "high")))
         yield row(

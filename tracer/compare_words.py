@@ -15,6 +15,7 @@ from tracer.analysis.estimates import POWER, Estimate
 RATE: Final = "tokens_per_s, ratio"
 GAP: Final = "gap_us p50"
 BUSY: Final = "busy_us"
+DISTORTION: Final = "distortion"
 _COUNT_OF: Final = {"sync": "syncs", "copy": "copies", "launch": "launches"}
 """Cause of the gap -> the calls that it comes from."""
 
@@ -40,6 +41,11 @@ def count_row(kind: str) -> str:
     return f"{kind}_per_token"
 
 
+def needed_row(unit: str) -> str:
+    """The row of how many steps, repeats or recordings would show a difference."""
+    return f"needed {unit}"
+
+
 def sentence(found: Comparison) -> str:
     """The comparison in one sentence."""
     return "".join(phrase.text for phrase in phrases(found))
@@ -47,7 +53,13 @@ def sentence(found: Comparison) -> str:
 
 def phrases(found: Comparison) -> list[Phrase]:
     """The sentence in its parts."""
-    rate = [Phrase(f"tokens/s {percent(found.speedup)}", RATE), Phrase(f", {_rate_basis(found)}{_needed(found)}")]
+    rate = [Phrase(f"tokens/s {percent(found.speedup)}", RATE), Phrase(f", {_RATE_BASIS[found.basis]}")]
+    if found.basis == "traced":
+        rate += _distortion(found.base, found.other)
+    if found.needed is not None:
+        power = f"would show an effect of that size ({POWER:.0%} power)"
+        rate += [Phrase("; about "), Phrase(f"{found.needed:,} {found.unit} a run", needed_row(found.unit))]
+        rate += [Phrase(f" {power}")]
     if found.verdict == "no interval":
         rate.append(Phrase(f" ({found.method}, so that no interval can be given)"))
     first, second = rate, [*_gpu(found), *_gap(found)]
@@ -77,8 +89,10 @@ def _gap(found: Comparison) -> Iterator[Phrase]:
         change = "no difference shown"
     if _inflated(found.base) != _inflated(found.other):
         change = "not comparable"
-    said = "; ".join(filter(None, (change, _measured(found))))
-    yield Phrase(f"gap from {base:,.1f} to {other:,.1f} µs ({said})", GAP)
+    yield Phrase(f"gap from {base:,.1f} to {other:,.1f} µs{f' ({change}' if change else ''}", GAP)
+    yield Phrase("; " if change else " (")
+    yield from _measured(found)
+    yield Phrase(")")
     if is_shown(found.gap_us) and change != "not comparable":
         yield from _reasons(found)
 
@@ -112,12 +126,17 @@ def _counted(kind: str, change: float) -> str:
     return f"{abs(change):g} {name} {'fewer' if change < 0 else 'more'}"
 
 
-def _measured(found: Comparison) -> str:
+def _measured(found: Comparison) -> Iterator[Phrase]:
     """Whether the gaps are measured, estimated or inflated, with the distortion of what comes from a traced pass."""
-    base, other = (_kind(run) for run in (found.base, found.other))
-    if base != other:
-        return " against ".join(kind + _distortion(run) for kind, run in ((base, found.base), (other, found.other)))
-    return base + _distortion(found.base, found.other)
+    base, other = _kind(found.base), _kind(found.other)
+    if base == other:
+        yield Phrase(base)
+        yield from _distortion(found.base, found.other)
+        return
+    yield Phrase(base)
+    yield from _distortion(found.base)
+    yield Phrase(f" against {other}")
+    yield from _distortion(found.other)
 
 
 def _kind(run: Run) -> str:
@@ -129,20 +148,10 @@ def _kind(run: Run) -> str:
     return "untraced, at least" if first.graph_trace == "node" else "untraced, estimated"
 
 
-def _distortion(*runs: Run) -> str:
+def _distortion(*runs: Run) -> list[Phrase]:
     traced = [run.recordings[0].distortion for run in runs if run.recordings[0].traced]
     known = " and ".join(dict.fromkeys("unknown" if d is None else f"{d:.2f}" for d in traced))
-    return f", distortion {known}" if traced else ""
-
-
-def _rate_basis(found: Comparison) -> str:
-    return _RATE_BASIS[found.basis] + (_distortion(found.base, found.other) if found.basis == "traced" else "")
-
-
-def _needed(found: Comparison) -> str:
-    if found.needed is None:
-        return ""
-    return f"; about {found.needed:,} {found.unit} a run would show an effect of that size ({POWER:.0%} power)"
+    return [Phrase(", "), Phrase(f"distortion {known}", DISTORTION)] if traced else []
 
 
 def _inflated(run: Run) -> bool:

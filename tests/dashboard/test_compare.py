@@ -61,6 +61,7 @@ def test_every_figure_of_the_sentence_leads_to_its_row(ladder):
         rows = {row.id: text(row) for row in table_of(number, one).children[1].children}
         assert len(targets) >= 4
         assert set(targets) <= set(rows)
+    assert any(row == "Distortion of the recording1.001.00" for row in rows.values())
     gap = next(row for key, row in rows.items() if "gap-us-p50" in key)
     assert "73.4" in gap
     assert "[−72.9, −69.2]" in gap

@@ -134,5 +134,13 @@ def test_the_published_recordings_and_our_own(paths: list[Any], words: str) -> N
     comparison = compare(*runs)
     assert sentence(comparison) == words
     figures = {phrase.figure for phrase in phrases(comparison)} - {""}
-    assert figures == {"gap_us p50", "tokens_per_s, ratio", "causes_us sync", "syncs_per_token"}
+    assert figures - {"distortion"} == {"gap_us p50", "tokens_per_s, ratio", "causes_us sync", "syncs_per_token"}
     assert figures <= set(compare_table([comparison])["figure"])
+
+
+def test_a_figure_outside_the_table_would_have_no_source() -> None:
+    unshown = found(A, run("same", 77.2), verdict="no difference shown", needed=12, unit="repeats")
+    parts = phrases(unshown)
+    assert [part.figure for part in parts if any(c.isdigit() for c in part.text) and "power" not in part.text] == [
+        "tokens_per_s, ratio", "needed repeats", "gap_us p50"
+    ]  # fmt: skip

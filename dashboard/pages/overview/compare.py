@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import pandas as pd
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
@@ -21,7 +22,18 @@ from dashboard.text import plain
 from dashboard.view import View
 from tracer.analysis.estimates import Estimate
 from tracer.compare_report import compare_table
-from tracer.compare_words import BUSY, GAP, RATE, cause_row, count_row, difference, percent, phrases
+from tracer.compare_words import (
+    BUSY,
+    DISTORTION,
+    GAP,
+    RATE,
+    cause_row,
+    count_row,
+    difference,
+    needed_row,
+    percent,
+    phrases,
+)
 
 _KERNEL: Final = "kernel_us "
 _LABELS: Final = {
@@ -32,6 +44,10 @@ _LABELS: Final = {
     count_row("syncs"): "Syncs per token",
     count_row("copies"): "Copies per token",
     count_row("launches"): "Launches per token",
+    DISTORTION: "Distortion of the recording",
+    **{
+        needed_row(unit): f"{unit.capitalize()} a run that would show it" for unit in ("steps", "repeats", "recordings")
+    },
 }
 """Row of `compare_report.compare_table` -> its label; causes stand under their own names."""
 
@@ -180,10 +196,9 @@ def table_of(number: int, against: Against) -> html.Table | None:
 
 def _cells(row: dict[Any, Any]) -> list[Any]:
     figure = row["figure"]
-    low, high = (None if row[key] != row[key] else row[key] for key in ("low", "high"))
-    change = Estimate(row["estimate"], low, high)
-    said = percent(change) if figure == RATE else difference(change)
-    own = [_number(row[key]) for key in ("base", "other")]
+    change, low, high = (None if pd.isna(row[key]) else row[key] for key in ("estimate", "low", "high"))
+    said = "" if change is None else (percent if figure == RATE else difference)(Estimate(change, low, high))
+    own = [_number(row[key], 2 if figure == DISTORTION else 1) for key in ("base", "other")]
     return [html.Th(label_of(figure), scope="row"), *(html.Td(text) for text in (*own, said))]
 
 
@@ -192,8 +207,8 @@ def label_of(figure: str) -> str:
     return _LABELS.get(figure) or f"of it {figure.removeprefix(cause_row(''))}, µs"
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None or value != value else f"{value:,.1f}".removesuffix(".0")
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None or pd.isna(value) else f"{value:,.{digits}f}".removesuffix(".0")
 
 
 def _row_id(number: int, figure: str) -> str:
