@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pandas as pd
 
+from dashboard.comparisons import comparison_table
 from dashboard.figures.causes import causes_of
 from dashboard.run import Run
 
@@ -26,7 +27,10 @@ class Table:
 
 
 def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row per run: its figures, as `tracer.analysis.summary.Summary` names them; causes as `cause_NAME_us`."""
+    """One row per run: its figures, as `tracer.analysis.summary.Summary` names them; causes as `cause_NAME_us`.
+
+    The spread of the repeats is in tokens_per_s_low and tokens_per_s_high.
+    """
     return pd.DataFrame([_figures(run) for run in runs])
 
 
@@ -76,6 +80,7 @@ def memory_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 TABLES: Final = {
     "runs": Table("All runs: their figures", runs_table),
+    "comparison": Table("Comparison with the first run: every figure, with 95 % intervals", comparison_table),
     "gaps": Table("Gaps: one row per gap, with its causes, ns", gaps_table),
     "causes": Table("Causes of the gap: mean per run, µs", causes_table),
     "syncs": Table("Syncs of a token: what they wait for, µs", syncs_table),
@@ -99,6 +104,8 @@ def _nodes(run: Run) -> pd.DataFrame | None:
 def _figures(run: Run) -> dict[str, Any]:
     figures = {"run": run.key, **asdict(run.summary)}
     causes, estimate = figures.pop("causes_us"), figures.pop("estimated_untraced_gap_us")
+    figures["tokens_per_s_low"], figures["tokens_per_s_high"] = figures.pop("tokens_per_s_spread") or (None, None)
+    figures["conditions"] = ", ".join(f"{name} {value}" for name, value in figures["conditions"].items())
     figures |= {f"cause_{name}_us": value for name, value in causes.items()}
     figures |= {f"estimated_untraced_gap_us_{name}": value for name, value in (estimate or {}).items()}
     return figures

@@ -12,7 +12,7 @@ import click
 
 from tracer import report
 from tracer.commands import Bounds, emit, load, step_options
-from tracer.errors import TraceError, UsageError, printable
+from tracer.errors import IncomparableError, TraceError, UsageError, printable
 from tracer.tables import saver
 
 if TYPE_CHECKING:
@@ -115,7 +115,10 @@ def compare(
     base, *others = runs
     basis = best_basis(runs)
     with report.working("comparing"):
-        found = [compare_runs(base, other, basis=basis, force=force) for other in others]
+        try:
+            found = [compare_runs(base, other, basis=basis, force=force) for other in others]
+        except IncomparableError as problem:
+            raise UsageError(f"{problem} (--force compares all the same)") from None
     save(compare_table(found))
     unity = {"speedup": {"estimate": 1.0, "low": 1.0, "high": 1.0}}
     facts = {

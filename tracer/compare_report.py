@@ -14,8 +14,21 @@ from rich.text import Text
 from tracer import report
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.compare import Basis, Comparison, Run
-from tracer.analysis.estimates import POWER, Estimate
+from tracer.analysis.estimates import Estimate
 from tracer.analysis.recorded import COUNTS
+from tracer.compare_words import (
+    BUSY,
+    DISTORTION,
+    GAP,
+    RATE,
+    cause_row,
+    count_row,
+    difference,
+    needed_row,
+    percent,
+    sentence,
+    signed,
+)
 
 _MOST_KERNELS: Final = 10
 _BESIDE: Final = 2  # others for which a line has room for figure and change
@@ -24,7 +37,6 @@ _BASIS: Final[dict[Basis, str]] = {
     "light": "of the recorded steps, without a profiler",
     "traced": "of the recorded steps, traced: tracing slows runs unequally",
 }
-_ONE: Final = {"syncs": "sync", "copies": "copy", "launches": "launch"}
 _COLOURS: Final = {"faster": "green", "slower": "red"}
 
 
@@ -72,7 +84,10 @@ def comparison_facts(found: Comparison) -> dict[str, Any]:
 
 
 def compare_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
-    """One row per other run and figure: run, figure, base, other, estimate (ratio or difference), low, high."""
+    """One row per other run and figure: run, figure, base, other, estimate (ratio or difference), low, high.
+
+    Of a distortion, and of how many units would show a difference (`needed UNIT`, as `other`), no change is estimated.
+    """
     return pd.DataFrame(chain.from_iterable(_rows(found) for found in comparisons))
 
 
@@ -81,14 +96,18 @@ def _rows(found: Comparison) -> Iterator[dict[str, Any]]:
         return {"run": found.other.name, "figure": figure, "base": base, "other": other, **asdict(change)}
 
     base, other = (run_facts(run, found.basis) for run in (found.base, found.other))
-    yield row("tokens_per_s, ratio", base["tokens_per_s"], other["tokens_per_s"], found.speedup)
-    yield row("gap_us p50", base["gap_us"]["p50"], other["gap_us"]["p50"], found.gap_us)
+    yield row(RATE, base["tokens_per_s"], other["tokens_per_s"], found.speedup)
+    yield row(GAP, base["gap_us"]["p50"], other["gap_us"]["p50"], found.gap_us)
     yield row("gap_us mean", base["gap_us"]["mean"], other["gap_us"]["mean"], found.mean_gap_us)
     for cause, change in found.causes_us.items():
-        yield row(f"causes_us {cause}", base["causes_us"][cause], other["causes_us"][cause], change)
-    yield row("busy_us", base["busy_us"], other["busy_us"], found.busy_us)
+        yield row(cause_row(cause), base["causes_us"][cause], other["causes_us"][cause], change)
+    yield row(BUSY, base["busy_us"], other["busy_us"], found.busy_us)
     for kind, more in found.counts.items():
-        yield row(f"{kind}_per_token", base[f"{kind}_per_token"], other[f"{kind}_per_token"], Estimate(more))
+        yield row(count_row(kind), base[f"{kind}_per_token"], other[f"{kind}_per_token"], Estimate(more))
+    distortions = base["distortion"], other["distortion"]
+    yield {"run": found.other.name, "figure": DISTORTION, "base": distortions[0], "other": distortions[1]}
+    if found.needed is not None:
+        yield {"run": found.other.name, "figure": needed_row(found.unit), "other": found.needed}
     for kernel in found.kernels.to_dict("records"):
         change = Estimate(*(kernel[f"difference_{part}"] for part in ("us", "low", "high")))
         yield row(
@@ -96,48 +115,11 @@ def _rows(found: Comparison) -> Iterator[dict[str, Any]]:
         )
 
 
-def sentence(found: Comparison) -> str:
-    """The comparison in one sentence."""
-    gap = _gap_words(found)
-    rate = f"tokens/s {_percent(found.speedup)}"
-    if found.verdict == "no difference shown":
-        return f"{found.verdict}: {rate}{_needed(found)}; {gap}"
-    if found.verdict == "no interval":
-        return f"{rate}, {found.method}, so that no interval can be given; {gap}"
-    return f"{found.verdict}: {gap}; {rate}"
-
-
-def _gap_words(found: Comparison) -> str:
-    base, other = found.base.gap_us["p50"], found.other.gap_us["p50"]
-    percent = f" ({_signed(100 * (other / base - 1), 0)} %)" if base > 0 else ""
-    counts = [
-        f"{abs(change):g} {_ONE[kind] if abs(change) == 1 else kind} {'fewer' if change < 0 else 'more'}"
-        for kind, change in found.counts.items()
-        if change
-    ]
-    text = f"gap {base:.1f} → {other:.1f} µs{percent}"
-    if _is_shown(found.gap_us) and counts:
-        text += f", with {' and '.join(counts)}"
-    name, most = max(found.causes_us.items(), key=lambda item: abs(item[1].estimate))
-    share = "most of it" if abs(most.estimate) > abs(found.mean_gap_us.estimate) / 2 else "above all"
-    return text + (f", {share} {name} ({_signed(most.estimate)} µs)" if _is_shown(most) else "")
-
-
-def _needed(found: Comparison) -> str:
-    if found.needed is None:
-        return ""
-    return f"; about {found.needed:,} {found.unit} a run would show an effect of that size ({POWER:.0%} power)"
-
-
-def _is_shown(change: Estimate) -> bool:
-    return change.low is not None and change.high is not None and (change.low > 0 or change.high < 0)
-
-
 def show_comparison(base: Run, comparisons: Sequence[Comparison], basis: Basis) -> None:
     """The runs side by side, the sentences, the kernels that changed, and what to beware of."""
     report.show(_side_by_side(base, comparisons, basis), Text())
     for found in comparisons:
-        report.show(Text.assemble(f"{found.other.name}: ", (sentence(found), _COLOURS.get(found.verdict, ""))))
+        report.show(Text(sentence(found), _COLOURS.get(found.verdict, "")))
         kernels = found.kernels[found.kernels["verdict"] != ""].head(_MOST_KERNELS)
         if len(kernels):
             report.show(_kernel_table(kernels))
@@ -165,18 +147,18 @@ def _side_by_side(base: Run, comparisons: Sequence[Comparison], basis: Basis) ->
             ),
         )
 
-    add("tokens/s", [f"{f['tokens_per_s']:,.1f}" for f in facts], [_percent(c.speedup) for c in comparisons])
+    add("tokens/s", [f"{f['tokens_per_s']:,.1f}" for f in facts], [percent(c.speedup) for c in comparisons])
     for name in ("p50", "mean"):
         changes = [c.gap_us if name == "p50" else c.mean_gap_us for c in comparisons]
-        add(f"gap {name}", [f"{f['gap_us'][name]:,.1f}" for f in facts], [_change(c) for c in changes])
+        add(f"gap {name}", [f"{f['gap_us'][name]:,.1f}" for f in facts], [difference(c) for c in changes])
     for cause in CAUSES.values():
         if any(f["causes_us"][cause] for f in facts):
             changes = [c.causes_us[cause] for c in comparisons]
-            add(f"  {cause}", [f"{f['causes_us'][cause]:,.1f}" for f in facts], [_change(c) for c in changes])
-    add("GPU busy", [f"{f['busy_us']:,.1f}" for f in facts], [_change(c.busy_us) for c in comparisons])
+            add(f"  {cause}", [f"{f['causes_us'][cause]:,.1f}" for f in facts], [difference(c) for c in changes])
+    add("GPU busy", [f"{f['busy_us']:,.1f}" for f in facts], [difference(c.busy_us) for c in comparisons])
     for kind in COUNTS:
         changed = [c.counts.get(kind) for c in comparisons]
-        add(kind, [report.number(f[f"{kind}_per_token"]) for f in facts], [_signed(c) if c else "" for c in changed])
+        add(kind, [report.number(f[f"{kind}_per_token"]) for f in facts], [signed(c) if c else "" for c in changed])
     add("period × by tracing", [report.number(f["distortion"], 2) for f in facts], [""] * len(comparisons))
     add("class", [f["class"] or "–" for f in facts], [""] * len(comparisons))
     return table
@@ -186,7 +168,7 @@ def _kernel_table(kernels: pd.DataFrame) -> Table:
     rows = [
         {
             "name": row["name"], "blocks": row["blocks"], "verdict": row["verdict"],
-            "calls": row["other_calls"] or row["base_calls"], "difference": _signed(row["difference_us"], 2),
+            "calls": row["other_calls"] or row["base_calls"], "difference": signed(row["difference_us"], 2),
             "ratio": f"{row['per_call_ratio']:.3f} [{row['per_call_low']:.3f}, {row['per_call_high']:.3f}]"
             if pd.notna(row["per_call_ratio"]) else "–",
         }
@@ -197,23 +179,3 @@ def _kernel_table(kernels: pd.DataFrame) -> Table:
         "ratio": "time per call, ratio", "verdict": "",
     }  # fmt: skip
     return report.table_of(rows, headings)
-
-
-def _percent(speedup: Estimate) -> str:
-    """A speed-up as percent, with its interval."""
-    first, *bounds = (
-        None if x is None else _signed(100 * (x - 1)) for x in (speedup.estimate, speedup.low, speedup.high)
-    )
-    return f"{first} %" + (f" [{', '.join(map(str, bounds))}]" if None not in bounds else "")
-
-
-def _change(change: Estimate) -> str:
-    text = _signed(change.estimate)
-    if change.low is None or change.high is None:
-        return text
-    return f"{text} [{_signed(change.low)}, {_signed(change.high)}]"
-
-
-def _signed(value: float, digits: int = 1) -> str:
-    text = f"{value:+,.{digits}f}".replace("-", "−")
-    return text if any(c in "123456789" for c in text) else f"±{text[1:]}"

@@ -6,6 +6,7 @@
     │   ├── EmptyTraceError   readable, but without what the question needs
     │   └── RecordError       nothing can be recorded here: no driver, no CUPTI, no nsys, or another profiler
     ├── UsageError            an option or argument that makes no sense
+    │   └── IncomparableError runs that do not do the same work on the same device
     └── ExecutionError        a run that cannot be done
         └── UnsafePlanError   a strategy, backend and mode that do not fit together
 
@@ -36,6 +37,10 @@ class RecordError(TraceError):
 
 class UsageError(IntertokenError):
     """An option or argument that makes no sense."""
+
+
+class IncomparableError(UsageError):
+    """Runs that do not do the same work on the same device."""
 
 
 class ExecutionError(IntertokenError):

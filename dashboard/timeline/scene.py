@@ -14,6 +14,7 @@ from dashboard.figures.timeline import LABELLED, MARGIN, Drawing, Plot, height_o
 from dashboard.run import Run
 from dashboard.timeline import align
 from dashboard.timeline.detail import Detail
+from dashboard.timeline.differences import differences, with_differences
 from dashboard.timeline.layout import Panel, panels
 from dashboard.timeline.marks import Window, connectors, detail_of, marks_of
 from dashboard.units import duration
@@ -52,7 +53,18 @@ def timeline_of(runs: Sequence[Run], view: View, theme: str, width: int) -> tupl
     within = min(max(width - MARGIN["l"] - MARGIN["r"], 300), 4000)
     drawings = draw(runs, view, within)
     origin = f"{view.align} of token {token_of(runs, view)}’s compute"
-    return timeline_plot(drawings, limits_of(runs, view), origin, theme, within), height_of(drawings)
+    limits = limits_of(runs, view)
+    plot = timeline_plot(drawings, limits, origin, theme, within)
+    return with_differences(plot, _differences(runs, view, drawings), limits, within, theme), height_of(drawings)
+
+
+def _differences(runs: Sequence[Run], view: View, drawings: Sequence[Drawing]) -> list[pd.DataFrame]:
+    """The differences of every run but the first from it."""
+    token, drawn = token_of(runs, view), [(run, run.tokens) for run in runs if run.tokens is not None]
+    return [
+        differences(drawn[0][0], run, drawing, tokens.anchor(token, view.align))
+        for (run, tokens), drawing in zip(drawn[1:], drawings[1:], strict=True)
+    ]
 
 
 def range_of(runs: Sequence[Run], view: View, what: str) -> tuple[int, int] | None:

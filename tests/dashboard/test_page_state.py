@@ -132,6 +132,15 @@ def test_the_store_finds_reads_and_keeps(store, tmp_path):
     assert first[0].summary.gap_p50_us == pytest.approx(100)
 
 
+def test_long_names_lose_their_middle_and_the_tooltip_has_them_whole(tmp_path):
+    name = "llama-1.1b-saaas-sequential-cuda-c4096-p2048-x2"
+    formats.write(decode(), tmp_path / name)
+    (found,) = [row(run) for run in RunStore([tmp_path]).runs()]
+    assert (found["name"], found["short"]) == (name, "llama-1.1b-saaas-seque…96-p2048-x2")
+    assert found["about"].startswith(name)
+    assert COLUMNS[0]["tooltipField"] == "about"
+
+
 def test_unreadable_recordings_are_listed_with_their_problem(tmp_path):
     (tmp_path / "broken.sqlite").write_bytes(b"SQLite format 3\x00" + b"junk" * 9)
     (tmp_path / "empty.sqlite").write_bytes(b"")
@@ -140,7 +149,7 @@ def test_unreadable_recordings_are_listed_with_their_problem(tmp_path):
     store = RunStore([tmp_path / n for n in ("broken.sqlite", "empty.sqlite", "bare", "good", "missing")])
     rows = [row(run) for run in store.runs()]
     assert [r["readable"] for r in rows] == [False, False, False, True, False]
-    assert all("\n" not in r["note"] and r["note"] for r in rows if not r["readable"])
+    assert all("\n" not in r["about"] and r["about"].startswith(f"{r['name']}: ") for r in rows if not r["readable"])
     assert len(store.chosen([run.key for run in store.runs()])) == 1
 
 

@@ -27,7 +27,7 @@ from tracer.analysis.comparable import cautions, obstacles
 from tracer.analysis.compare_kernels import compare_kernels
 from tracer.analysis.estimates import FEWEST, Estimate, Floats, means, medians, needed, welch
 from tracer.analysis.recorded import Recording, Untraced, counts_per_token
-from tracer.errors import UsageError
+from tracer.errors import IncomparableError, UsageError
 
 Basis = Literal["untraced", "light", "traced"]
 """Where tokens/s come from: measured without a profiler, the recorded steps of a light pass, or traced steps."""
@@ -145,14 +145,12 @@ def compare(base: Run, other: Run, *, basis: Basis | None = None, force: bool = 
         force: compare also what is not comparable; the obstacles become cautions.
 
     Raises:
-        UsageError: the runs are not comparable: another GPU, model or batch, or no kernel in common.
+        IncomparableError: another GPU, model or batch, or no kernel in common.
     """
     pairs = [(b, o) for b in base.recordings for o in other.recordings]
     against = list(dict.fromkeys(text for pair in pairs for text in obstacles(*pair)))
     if against and not force:
-        raise UsageError(
-            f"{base.name} and {other.name} are not comparable: {'; '.join(against)} (--force compares all the same)"
-        )
+        raise IncomparableError(f"{base.name} and {other.name} are not comparable: {'; '.join(against)}")
     notes = [f"not comparable, compared by force: {text}" for text in against]
     notes += dict.fromkeys(text for pair in pairs for text in cautions(*pair))
     notes += _warnings([*base.recordings, *other.recordings])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tracer import run_json
 from tracer.analysis.causes import CAUSES
+from tracer.analysis.conditions import conditions
 from tracer.analysis.estimates import half_width
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.syncs import sync_report
@@ -141,7 +142,7 @@ def measure(
     error = untraced.error if corrected and untraced is not None else None
     return Recording(
         name=name,
-        conditions=_conditions(trace, within),
+        conditions=conditions(trace, within),
         graph_trace=recorded.graph_trace,
         traced=recorded.warning is not None,
         distortion=recorded.distortion,
@@ -169,20 +170,6 @@ def _from_run_json(trace: Trace, within: str | None) -> Untraced | None:
     if rate is None or within is not None:
         return None if rate is None else Untraced(rate)
     return Untraced(rate, run_json.tokens_per_s_repeats(trace), run_json.tokens_per_s_spread(trace))
-
-
-def _conditions(trace: Trace, within: str | None) -> dict[str, str]:
-    """What run.json and the device table say of the circumstances, as text."""
-    machine = run_json.machine(trace)
-    devices = trace["devices"]
-    clocks = sorted({int(rate) for rate in devices["clock_rate"] if rate > 0})
-    found: dict[str, Any] = run_json.configuration(trace, within) | {
-        "gpu": ", ".join(sorted(set(map(str, devices["name"])))) or machine.get("gpu"),
-        "clock rate": ", ".join(f"{rate / 1e6:.0f} MHz" for rate in clocks),
-        "driver": machine.get("driver"),
-        "source": trace.metadata.get("source"),
-    }
-    return {key: str(value) for key, value in found.items() if value not in (None, "")}
 
 
 def _step_times(found: GapReport, compute: pd.DataFrame, spans: pd.DataFrame, step_rate: float | None) -> pd.DataFrame:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracer import run_json
+from tracer.analysis.conditions import conditions
 from tracer.analysis.distortion import Estimate
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.syncs import SyncReport, sync_report
@@ -20,7 +21,8 @@ class Summary:
 
     Rates are tokens per second, times µs. tokens_per_s is measured without tracing (None if unknown),
     traced_tokens_per_s is the recording's own. `strategy` is the class found in the trace; `configured` what run.json
-    says was asked for.
+    says was asked for. `tokens_per_s_spread` is the lowest and the highest of the untraced repeats, `conditions` are
+    those of `tracer.analysis.conditions`.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Summary:
     strategy: str | None = None
     strategy_share: float | None = None
     tokens_per_s: float | None = None
+    tokens_per_s_spread: tuple[float, float] | None = None
     traced_tokens_per_s: float | None = None
     gap_p50_us: float | None = None
     gap_p90_us: float | None = None
@@ -50,6 +53,7 @@ class Summary:
     distortion: float | None = None
     warning: str | None = None
     causes_us: dict[str, float] = field(default_factory=dict)
+    conditions: dict[str, str] = field(default_factory=dict)
     problem: str | None = None
 
 
@@ -101,7 +105,7 @@ def analyse(
 
 
 def describe(trace: Trace, within: str | None = None) -> dict[str, Any]:
-    """What the recording says of itself: source, model, configured strategy, mode, backend, GPU, untraced tokens/s."""
+    """What the recording says of itself: source, model, configured strategy, mode, backend, GPU, rate, conditions."""
     asked = run_json.configuration(trace, within)
     return {
         "source": str(trace.metadata.get("source", "")),
@@ -111,6 +115,8 @@ def describe(trace: Trace, within: str | None = None) -> dict[str, Any]:
         "backend": str(asked.get("backend", "")),
         "gpu": ", ".join(dict.fromkeys(str(n) for n in trace["devices"]["name"])),
         "tokens_per_s": run_json.tokens_per_s(trace, within),
+        "tokens_per_s_spread": None if within else run_json.tokens_per_s_spread(trace),
+        "conditions": conditions(trace, within),
     }
 
 

@@ -17,7 +17,7 @@ from dashboard.figures.causes import causes_figure, causes_height, causes_of
 from dashboard.figures.timeline import packed
 from dashboard.pages.graph.view import GraphView
 from dashboard.pages.opening import opened
-from dashboard.pages.overview import downloads
+from dashboard.pages.overview import compare, downloads, ladder, tokens
 from dashboard.pages.overview.events import after, events_of
 from dashboard.pages.overview.table import columns, height, row
 from dashboard.run import Run
@@ -43,6 +43,9 @@ def register(app: Dash, store: RunStore) -> None:
     _reduce(app, store)
     _render(app, store)
     _pick(app, store)
+    ladder.register(app, store)
+    compare.register(app, store)
+    tokens.register(app, store)
     downloads.register(app, store)
 
 

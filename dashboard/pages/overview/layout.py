@@ -7,7 +7,7 @@ from typing import Any
 from dash import dcc, html
 
 from dashboard.frame import named
-from dashboard.pages.overview import downloads
+from dashboard.pages.overview import compare, downloads, ladder, tokens
 from dashboard.pages.overview.table import grid
 from dashboard.palette import COLOURS, NAMES
 from dashboard.view import ALIGNMENTS
@@ -36,7 +36,7 @@ _GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": "au
 def sections() -> list[Any]:
     """What stands on the page."""
     stores = [dcc.Store(id="drawn"), dcc.Store(id="pressed"), dcc.Interval(id="reading", interval=400)]
-    return [*stores, _runs(), _timeline(), _causes(), downloads.section()]
+    return [*stores, _runs(), compare.section(), _timeline(), _causes(), compare.figures(), downloads.section()]
 
 
 def _runs() -> html.Section:
@@ -54,6 +54,7 @@ def _runs() -> html.Section:
             ),
             html.Ul(id="uploads", className="uploads", **named("Uploads")),
             grid(),
+            ladder.section(),
         ],
         **named("Runs"),
     )  # fmt: skip
@@ -66,6 +67,7 @@ def _timeline() -> html.Section:
                 [
                     html.H2("Timeline"),
                     _token(),
+                    tokens.choices(),
                     html.Div(
                         [
                             html.Button(text, id=key, className="button", title=hint, **named(hint))
@@ -94,7 +96,8 @@ def _timeline() -> html.Section:
                 **named("Timelines of the selected runs"),
             ),
             html.P("Drag to zoom, shift-drag to move, double-click for one token. Hover for names and times, "
-                   "click a kernel to find it in the graph of its run.",
+                   "click a kernel to find it in the graph of its run. Dotted: the base's gap; hatched: what a run's "
+                   "gap is shorter or longer.",
                    className="hint foot"),
             html.P(id="picked", role="status", className="picked"),
         ],

@@ -32,7 +32,8 @@ def _words(field: str, header: str, width: int, hint: str = "") -> dict[str, Any
 
 
 COLUMNS: list[dict[str, Any]] = [
-    _words("name", "Run", 268) | {"minWidth": 268, "flex": 3, "tooltipField": "note"},
+    _words("name", "Run", 268)
+    | {"minWidth": 268, "flex": 3, "tooltipField": "about", "valueFormatter": {"function": "params.data.short"}},
     _words("graph", "Graph", 68, "The graph of a token, with its streams")
     | {"cellRenderer": "markdown", "filter": False, "sortable": False},
     _words("model", "Model", 104) | {"tooltipField": "model"},
@@ -57,6 +58,7 @@ COLUMNS: list[dict[str, Any]] = [
     _words("level", "Trace", 74, "How CUDA graphs were traced: node, graph or none"),
 ]
 
+_FITS = 34  # characters of a name; of a longer one the middle is left out, because names differ at their ends
 _OPTIONAL = {"model", "mode", "distortion", "untraced_gap", "graph"}
 
 
@@ -99,7 +101,8 @@ def row(run: Run) -> dict[str, Any]:
     untraced = summary.tokens_per_s is not None
     return {
         "key": run.key,
-        "name": plain(run.name, 90),
+        "name": plain(run.name, 300),
+        "short": plain(run.name, _FITS),
         "model": plain(summary.model, 40),
         "strategy": summary.strategy or "",
         "configured": plain(summary.configured, 20),
@@ -119,7 +122,7 @@ def row(run: Run) -> dict[str, Any]:
         "level": summary.graph_trace or "",
         "graph": f"[show]({GraphView(run=run.key).link()})" if run.graph_file is not None else "",
         "readable": run.steps is not None,
-        "note": plain(summary.problem or summary.warning or ""),
+        "about": ": ".join(filter(None, (plain(run.name, 300), plain(summary.problem or summary.warning or "")))),
     }
 
 

@@ -1,0 +1,116 @@
+"""What runs are against the first of them, as `intertoken compare` says it; it takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final
+from weakref import ref
+
+import pandas as pd
+
+from dashboard.run import Run
+from dashboard.store import RunStore
+from dashboard.text import plain
+from tracer.analysis import compare
+from tracer.analysis.comparable import obstacles
+from tracer.analysis.recorded import Recording, measure
+from tracer.compare_report import compare_table
+from tracer.errors import EmptyTraceError, IntertokenError, printable
+
+LONGEST_NAME: Final = 60
+_LANE: Final = "compare"
+_NUMBERS: Final = ("base", "other", "estimate", "low", "high")
+
+
+@dataclass(frozen=True, eq=False)
+class Against:
+    """A run against the base; `found` is None where `problem` says why they cannot be compared."""
+
+    base: Run
+    other: Run
+    found: compare.Comparison | None = None
+    problem: str = ""
+
+
+def measured(run: Run) -> Recording:
+    """A run as a comparison sees it, under a name that can be shown.
+
+    Raises:
+        TraceError: it cannot be read any more, or no two of its steps follow each other.
+    """
+    if run.trace is None or run.steps is None:
+        raise EmptyTraceError(f"{plain(run.name, LONGEST_NAME)} has no token steps")
+    return measure(run.trace, run.steps, plain(run.name, LONGEST_NAME), within=run.within)
+
+
+def against_base(runs: Sequence[Run], recording_of: Callable[[Run], Recording] = measured) -> list[Against]:
+    """All runs but the first against the first, all on the best basis that those which can be compared have.
+
+    Args:
+        runs: the base and the others.
+        recording_of: makes, or knows, what `measured` does.
+    """
+    sides: dict[str, compare.Run] = {}
+    problems: dict[str, str] = {}
+    base, *others = runs
+    for run in runs if others else ():
+        try:
+            sides[run.key] = compare.Run.of(recording_of(run))
+        except IntertokenError as problem:
+            problems[run.key] = printable(str(problem))
+    if not others or base.key in problems:
+        return [Against(base, other, problem=problems[base.key]) for other in others]
+    mine = sides[base.key]
+    alike = [side for side in sides.values() if not obstacles(mine.recordings[0], side.recordings[0])]
+    basis = compare.best_basis(alike)
+    return [
+        Against(base, other, problem=problems[other.key]) if other.key in problems
+        else _against(base, mine, other, sides[other.key], basis)
+        for other in others
+    ]  # fmt: skip
+
+
+def _against(base: Run, mine: compare.Run, other: Run, theirs: compare.Run, basis: compare.Basis) -> Against:
+    try:
+        return Against(base, other, compare.compare(mine, theirs, basis=basis))
+    except IntertokenError as problem:
+        return Against(base, other, problem=printable(str(problem)))
+
+
+def ask_against_base(store: RunStore, runs: Sequence[Run]) -> Future[list[Against]]:
+    """The same, worked out in the background; what was measured of a run serves all its comparisons."""
+
+    def recording_of(run: Run) -> Recording:
+        return store.background.now((ref(run), "measured"), lambda: measured(run), _weight)
+
+    question = "against", *map(ref, runs)
+    return store.background.ask(
+        _LANE, question, lambda: against_base(runs, recording_of), lambda found: sum(map(_kept, found))
+    )
+
+
+def _weight(recording: Recording) -> int:
+    return len(recording.kernels) + len(recording.device_steps)
+
+
+def _kept(against: Against) -> int:
+    return 1 if against.found is None else sum(_weight(r) for r in against.found.other.recordings)
+
+
+def comparison_table(runs: Sequence[Run]) -> pd.DataFrame:
+    """One row per run but the first and figure, as `compare_report.compare_table` makes them.
+
+    Columns run, against (the first), figure, base, other, estimate, low, high, and problem: of runs that cannot be
+    compared the one row says why, of others it is empty.
+    """
+    columns = ["run", "against", "figure", "base", "other", "estimate", "low", "high", "problem"]
+    tables = [_rows(found).reindex(columns=columns) for found in against_base(runs)] if runs else []
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
+
+
+def _rows(against: Against) -> pd.DataFrame:
+    rows = pd.DataFrame([{"figure": ""}]) if against.found is None else compare_table([against.found])
+    numbers = {name: rows.get(name, pd.Series(dtype="float64")).astype("float64") for name in _NUMBERS}
+    return rows.assign(run=against.other.key, against=against.base.key, problem=against.problem, **numbers)

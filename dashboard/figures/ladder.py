@@ -1,0 +1,156 @@
+"""The ladder: tokens/s by strategy, of runs that differ in nothing else, with the spread of their repeats."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import plotly.graph_objects as go
+
+from dashboard.palette import COLOURS, FONT, THEMES
+from dashboard.reading import is_pass
+from dashboard.run import Run
+from dashboard.text import markup, plain
+from tracer.analysis.comparable import MUST_AGREE, SHOULD_AGREE
+
+_BAND: Final = 28  # px per rung
+_MARGIN: Final = {"l": 190, "r": 90, "t": 4, "b": 44}
+_SAME: Final = (*MUST_AGREE, *SHOULD_AGREE, "concurrency", "launch")
+"""Conditions that are the same for all runs of a ladder."""
+_USUAL: Final = {"batch": "1", "prompt": "0", "shared_prompt": "False", "devices": "1", "experts": "device",
+                 "launch": "graph"}  # fmt: skip
+_ITSELF: Final = frozenset({"model", "gpu", "concurrency", "engine", "backend"})  # say what they are without a name
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A run's rate, tokens/s: untraced, with the lowest and highest of its repeats if known, or as recorded."""
+
+    key: str
+    name: str
+    strategy: str
+    rate: float
+    spread: tuple[float, float] | None = None
+    traced: bool = False
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Runs that differ in their strategy only, the fastest first, under what they share."""
+
+    title: str
+    rungs: tuple[Rung, ...]
+
+    @property
+    def key(self) -> str:
+        """One that no other ladder has: a run is in one only."""
+        return min(rung.key for rung in self.rungs)
+
+
+def ladders_of(runs: Sequence[Run]) -> list[Ladder]:
+    """All ladders of at least two runs whose model is known.
+
+    Traced passes inside run directories have the rate of their run, so they are left out.
+    """
+    groups: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        if "model" in run.summary.conditions and not (run.path is not None and is_pass(run.path)):
+            groups.setdefault(_kind(run), []).append(run)
+    found = []
+    for alike in groups.values():
+        rungs = sorted((rung for run in alike if (rung := _rung(run)) is not None), key=lambda rung: -rung.rate)
+        if len(rungs) > 1:
+            found.append(Ladder(_title(alike[0]), tuple(rungs)))
+    return found
+
+
+def _rung(run: Run) -> Rung | None:
+    summary = run.summary
+    strategy = plain(summary.configured or summary.strategy or "no class", 24)
+    name = plain(run.name, 60)
+    if summary.tokens_per_s is not None:
+        return Rung(run.key, name, strategy, summary.tokens_per_s, summary.tokens_per_s_spread)
+    if summary.traced_tokens_per_s is None:
+        return None
+    return Rung(run.key, name, strategy, summary.traced_tokens_per_s, traced=summary.warning is not None)
+
+
+def _kind(run: Run) -> tuple[Any, ...]:
+    """What runs of a ladder share; one that does not tell a condition is like others that do not."""
+    summary = run.summary
+    return (*map(summary.conditions.get, _SAME), summary.graph_trace, summary.tokens_per_s is None)
+
+
+def _title(run: Run) -> str:
+    own, summary = run.summary.conditions, run.summary
+    known = {key: own[key] for key in _SAME if key in own and own[key] != _USUAL.get(key)}
+    words = [value if key in _ITSELF else f"{key.replace('_', ' ')} {value}" for key, value in known.items()]
+    level = [] if summary.warning is None else [f"traced at {summary.graph_trace} level"]
+    rate = ["rates as recorded"] if summary.tokens_per_s is None else []
+    return plain(" · ".join([*words, *level, *rate]), 200)
+
+
+def ladder_figure(ladder: Ladder, chosen: Sequence[str], theme: str) -> go.Figure:
+    """A point per run with a line over its repeats, the fastest on top; hollow where a profiler was there.
+
+    Args:
+        ladder: the runs.
+        chosen: keys of those that are shown on the page; their names are bold.
+        theme: "light" or "dark".
+    """
+    look, rungs = THEMES[theme], ladder.rungs
+    spreads = [rung.spread or (rung.rate, rung.rate) for rung in rungs]
+    low, high = min(s[0] for s in spreads), max(s[1] for s in spreads)
+    margin = 0.06 * ((high - low) or high)
+    above, below = zip(*((s[1] - r.rate, r.rate - s[0]) for s, r in zip(spreads, rungs, strict=True)), strict=True)
+    points = go.Scatter(
+        mode="markers", x=[rung.rate for rung in rungs], y=list(range(len(rungs))),
+        error_x={"type": "data", "symmetric": False, "array": above, "arrayminus": below,
+                 "color": look.ink, "thickness": 1.4, "width": 5},
+        marker={"size": 11, "color": COLOURS["kernel"],
+                "symbol": ["circle-open" if rung.traced else "circle" for rung in rungs]},
+        customdata=[rung.key for rung in rungs], hovertext=[said_of(rung, markup) for rung in rungs], hoverinfo="text",
+        showlegend=False,
+    )  # fmt: skip
+    figure = go.Figure(points)
+    figure.update_layout(
+        margin=_MARGIN, paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)", dragmode=False,
+        font={"family": FONT, "size": 12, "color": look.ink},
+        hoverlabel={"bgcolor": look.surface, "font": {"color": look.ink, "family": FONT}},
+        xaxis={"range": [low - margin, high + margin], "fixedrange": True, "gridcolor": look.line, "zeroline": False,
+               "tickfont": {"color": look.muted, "size": 11},
+               "title": {"text": "tokens/s (the axis does not begin at 0)", "standoff": 6,
+                         "font": {"color": look.muted, "size": 12}}},
+        yaxis={"range": [len(rungs) - 0.5, -0.5], "fixedrange": True, "gridcolor": look.line, "zeroline": False,
+               "tickvals": list(range(len(rungs))), "ticktext": _labels(rungs, chosen), "ticklabelstandoff": 8},
+        annotations=[
+            {"x": 1, "xref": "paper", "y": at, "text": f"{rung.rate:,.1f}", "xanchor": "left", "xshift": 10,
+             "showarrow": False}
+            for at, rung in enumerate(rungs)
+        ],
+    )  # fmt: skip
+    return figure
+
+
+def ladder_height(ladder: Ladder) -> int:
+    """How tall the figure is, px."""
+    return len(ladder.rungs) * _BAND + _MARGIN["t"] + _MARGIN["b"]
+
+
+def said_of(rung: Rung, shown: Any = plain) -> str:
+    """A rung in words."""
+    spread = f" ({rung.spread[0]:,.1f} to {rung.spread[1]:,.1f} in its repeats)" if rung.spread else ""
+    how = ", as traced" if rung.traced else ""
+    return f"{shown(rung.strategy)}: {rung.rate:,.1f} tokens/s{spread}{how} · {shown(rung.name)}"
+
+
+def _labels(rungs: Sequence[Rung], chosen: Sequence[str]) -> list[str]:
+    """The strategies; where several runs have one, with the ends of their names."""
+    several = Counter(rung.strategy for rung in rungs)
+    labels = [
+        markup(rung.strategy if several[rung.strategy] == 1 else f"{rung.strategy} · {plain(rung.name, 18)}", 48)
+        for rung in rungs
+    ]
+    return [f"<b>{label}</b>" if rung.key in chosen else label for label, rung in zip(labels, rungs, strict=True)]

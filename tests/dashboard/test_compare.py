@@ -1,0 +1,136 @@
+"""The sentence above the chart and the table of its figures: those of `intertoken compare`."""
+
+import io
+import json
+import time
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from dashboard.app import create_app
+from dashboard.comparisons import against_base, ask_against_base, comparison_table
+from dashboard.pages.overview.compare import cautions_of, label_of, skeleton, table_of, words_of
+from dashboard.pages.syncs.table import known
+from dashboard.store import RunStore
+from tests.dashboard.traces import GAP, decode
+from tests.recordings import LLAMA, SAMPLES
+from tracer import formats
+from tracer.cli import main
+
+HOSTILE = '<img src=x onerror="window.hacked=1">\u202e'
+OURS = [SAMPLES / f"llama-1.1b-{s}-sequential-cuda" for s in ("sccc", "saaas", "ggg")]
+PUBLISHED = [LLAMA[s, "graph"] for s in ("sccc", "saaas")]
+
+
+def text(part):
+    """What a part of the page reads."""
+    if isinstance(part, list | tuple):
+        return "".join(map(text, part))
+    return part if isinstance(part, str) else text(getattr(part, "children", None) or "")
+
+
+def runs_at(paths):
+    return RunStore(paths, passes=False).runs()
+
+
+def compared(*paths):
+    result = CliRunner().invoke(main, ["compare", *map(str, paths), "--json"])
+    return json.loads(result.stdout)["runs"][1:]
+
+
+@pytest.fixture(scope="module")
+def ladder():
+    return against_base(runs_at(OURS))
+
+
+def test_the_page_says_what_the_command_says(ladder):
+    facts = compared(*OURS)
+    assert [fact["name"] for fact in facts] == [one.other.name for one in ladder]
+    for one, fact, words in zip(ladder, facts, words_of(ladder), strict=True):
+        assert text(words).startswith(fact["sentence"])
+        assert one.found.speedup.low == fact["speedup"]["low"]
+        assert one.found.gap_us.high == fact["difference"]["gap_us"]["high"]
+    published = against_base(runs_at(PUBLISHED))
+    assert text(words_of(published)).startswith(compared(*PUBLISHED)[0]["sentence"])
+
+
+def test_every_figure_of_the_sentence_leads_to_its_row(ladder):
+    for number, (one, words) in enumerate(zip(ladder, words_of(ladder), strict=True)):
+        targets = [part.href.removeprefix("#") for part in words.children if hasattr(part, "href")]
+        rows = {row.id: text(row) for row in table_of(number, one).children[1].children}
+        assert len(targets) >= 4
+        assert set(targets) <= set(rows)
+    assert any(row == "Distortion of the recording1.001.00" for row in rows.values())
+    gap = next(row for key, row in rows.items() if "gap-us-p50" in key)
+    assert "73.4" in gap
+    assert "[−72.9, −69.2]" in gap
+    assert any("+8.1 % [+7.7, +8.5]" in row for row in rows.values())
+
+
+def test_the_table_has_labels_and_takes_away_the_same_figures(ladder):
+    frame = comparison_table(runs_at(OURS[:2]))
+    assert set(frame["run"]) == {"llama-1.1b-saaas-sequential-cuda"}
+    assert set(frame["against"]) == {"llama-1.1b-sccc-sequential-cuda"}
+    row = frame.set_index("figure").loc["causes_us sync"]
+    assert row["other"] - row["base"] == pytest.approx(row["estimate"]) == pytest.approx(-21.6, abs=0.1)
+    labels = [label_of(figure) for figure in frame["figure"] if not figure.startswith("kernel_us")]
+    assert labels[:4] == ["Tokens/s", "Gap p50, µs", "Gap mean, µs", "of it sync, µs"]
+    assert "Syncs per token" in labels
+    assert comparison_table([]).empty
+    assert any("Welch" in text(caution) for caution in cautions_of(ladder))
+
+
+def test_runs_that_cannot_be_compared_say_why(tmp_path):
+    for name, model in (("a", "one"), ("b", "two"), ("c", "one")):
+        formats.write(decode(tokens=8), tmp_path / name)
+        (tmp_path / name / "run.json").write_text(json.dumps({"configuration": {"model": model}}))
+    formats.write(decode(tokens=1), tmp_path / "short")
+    runs = {run.key: run for run in runs_at([tmp_path])}
+    unlike, alike, short = against_base([runs[key] for key in ("a", "b", "c", "short")])
+    assert unlike.problem == "a and b are not comparable: model one against two"
+    assert text(words_of([unlike])).startswith("b: a and b are not comparable")
+    assert (alike.found.verdict, table_of(0, unlike)) == ("no difference shown", None)
+    assert short.problem
+    frame = comparison_table([runs["a"], runs["b"], runs["c"]]).set_index("run")
+    assert (frame.loc["b", "problem"], frame.loc["b", "figure"]) == (unlike.problem, "")
+    assert set(frame.loc["c", "problem"]) == {""}
+    assert [one.problem for one in against_base([runs["short"], runs["a"]])] == [short.problem]
+
+
+def test_hostile_names_are_text(tmp_path):
+    for name, gap in ((HOSTILE.replace("/", ""), GAP), ("n" * 200, 2 * GAP)):
+        formats.write(decode(tokens=8, gap=gap), tmp_path / name)
+    found = against_base(runs_at([tmp_path]))
+    said = text(words_of(found))
+    assert "<img src=x" in said  # Dash escapes what is text
+    assert "\\u202e" in said
+    assert "n" * 61 not in said
+    assert "n" * 61 not in text(table_of(0, found[0]))
+
+
+def test_the_answer_comes_in_the_background_once(tmp_path):
+    for name, gap in (("a", GAP), ("b", 2 * GAP), ("c", 3 * GAP)):
+        formats.write(decode(tokens=8, gap=gap), tmp_path / name)
+    store = RunStore([tmp_path])
+    runs = store.runs()
+    answer = ask_against_base(store, runs)
+    assert ask_against_base(store, runs) is answer
+    deadline = time.monotonic() + 20
+    while known(answer) is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert [one.other.key for one in known(answer)] == ["b", "c"]
+    assert ask_against_base(store, runs[::-1]).result(20)[0].base is runs[2]
+    assert [text(line) for line in skeleton(2)] == ["Comparing …", ""]
+
+
+def test_the_download_names_run_and_base(tmp_path):
+    for name, gap in (("a", GAP), ("b", 2 * GAP)):
+        formats.write(decode(tokens=8, gap=gap), tmp_path / name)
+    client = create_app([tmp_path]).server.test_client()
+    rows = pd.DataFrame(client.get("/download/comparison.json?run=a&run=b").get_json()).set_index("figure")
+    assert (rows.loc["gap_us p50", ["run", "against", "base", "other"]] == ["b", "a", 100, 200]).all()
+    parquet = client.get("/download/comparison.parquet?run=a&run=b").data
+    assert pd.read_parquet(io.BytesIO(parquet)).set_index("figure")["estimate"].equals(rows["estimate"])
+    assert len(client.get("/download/comparison.csv?run=a&run=b").text.splitlines()) == len(rows) + 1
+    assert client.get("/download/comparison.json?run=a").get_json() == []

@@ -1,0 +1,112 @@
+"""The comparison in a real Chromium, by keyboard: its sentence, its table, another base."""
+
+import shutil
+
+import pytest
+from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.common.by import By
+
+from tests.dashboard.conftest import faults, served, until
+from tests.recordings import SAMPLES
+
+pytestmark = pytest.mark.browser
+
+SCCC, SAAAS = (f"llama-1.1b-{s}-sequential-cuda" for s in ("sccc", "saaas"))
+HOSTILE = "<img src=x onerror=window.hacked=1>"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("runs")
+    for name, to in ((SCCC, SCCC), (SAAAS, SAAAS), ("llama-1.1b-ggg-sequential-cuda", HOSTILE)):
+        shutil.copytree(SAMPLES / name, runs / to, ignore=shutil.ignore_patterns("node"))
+    with served(runs) as address:
+        yield address
+
+
+@pytest.fixture
+def page(browser):
+    browser.get("about:blank")
+    faults(browser)
+    yield browser
+    assert faults(browser) == []
+    assert browser.execute_script("return window.hacked") is None
+
+
+def says(page, key, words):
+    text = "return (document.getElementById(arguments[0]) || {}).innerText || ''"
+    until(page, lambda: words in page.execute_script(text, key), f"{words!r} in {key}")
+
+
+def press(page, element):
+    page.execute_script("arguments[0].focus()", element)
+    element.send_keys(Keys.ENTER)
+
+
+def test_why_one_run_is_faster_and_where_its_figures_stand(page, address):
+    page.get(f"{address}?run={SCCC}&run={SAAAS}")
+    says(page, "compare-words", f"{SAAAS} is faster than {SCCC}: gap from 73.4 to 51.7 µs (−30 %; untraced)")
+    says(page, "compare-figures", "+3.0 % [+2.4, +3.7]")
+    gap = page.find_element(By.CSS_SELECTOR, "#compare-words a.figure")
+    press(page, gap)
+    row = page.find_element(By.CSS_SELECTOR, ".figures tr:target")
+    assert row.text.startswith("Gap p50, µs 73.4 51.7")
+    press(page, page.find_element(By.CSS_SELECTOR, "#compare-words button"))
+    until(page, lambda: f"?run={SAAAS}&run={SCCC}" in page.current_url, "the other in front")
+    says(page, "compare-words", f"{SCCC} is slower than {SAAAS}")
+    says(page, "compare-base", SAAAS)
+
+
+def test_three_runs_one_of_them_hostile(page, address):
+    page.get(f"{address}?run={SCCC}&run={SAAAS}&run=%3Cimg+src%3Dx+onerror%3Dwindow.hacked%3D1%3E")
+    says(page, "compare-words", f"{HOSTILE} is faster than {SCCC}")
+    says(page, "compare-figures", HOSTILE)
+    assert len(page.find_elements(By.CSS_SELECTOR, "#compare-words p")) == 2
+
+
+def test_tokens_worth_a_look_by_keyboard(page, address):
+    page.get(f"{address}?run={SCCC}&run={SAAAS}&token=5&theme=light")
+    until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline")
+    for key, gap in (("token-worst", "115 µs"), ("token-median", "73.4 µs")):
+        press(page, page.find_element(By.ID, key))
+        says(page, "timeline", f"gap after it {gap}")
+    median = page.current_url
+    assert "theme=light" in median
+    field = page.find_element(By.ID, "percentile")
+    field.send_keys(Keys.BACKSPACE * 2, "100", Keys.ENTER)
+    says(page, "timeline", "gap after it 115 µs")
+    page.back()
+    until(page, lambda: page.current_url == median, "the link before")
+    field.send_keys(Keys.BACKSPACE * 3, Keys.ENTER)  # no number, nothing to show
+    says(page, "timeline", "gap after it 73.4 µs")
+
+
+CLICK = """
+const plot = document.querySelector("#ladder .js-plotly-plot"), at = plot.data[0].customdata.indexOf(arguments[0]);
+if (at < 0) return null;
+const {xaxis, yaxis} = plot._fullLayout, box = plot.querySelector(".nsewdrag").getBoundingClientRect();
+return [xaxis.l2p(plot.data[0].x[at]) - box.width / 2, yaxis.l2p(plot.data[0].y[at]) - box.height / 2];
+"""
+
+
+def test_a_click_on_the_ladder_shows_the_run(page, address):
+    page.get(f"{address}?run={SCCC}")
+    says(page, "ladder-said", "saaas 1,265 › sccc 1,228")
+    press(page, page.find_element(By.ID, "ladder-said"))
+    until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#ladder .points path"), "the points")
+    plot = page.find_element(By.CSS_SELECTOR, "#ladder .nsewdrag")
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
+    until(page, lambda: plot.size["width"] > 600, "the ladder in full width")
+    across, down = page.execute_script(CLICK, SAAAS)
+    ActionChains(page).move_to_element_with_offset(plot, int(across), int(down)).click().perform()
+    until(page, lambda: f"run={SCCC}&run={SAAAS}" in page.current_url, "both runs")
+    says(page, "compare-words", f"{SAAAS} is faster")
+    label = page.find_element(By.ID, "ladder-holder").get_attribute("aria-label")
+    assert "saaas: 1,265.3 tokens/s (1,260.9 to 1,272.9 in its repeats)" in label
+
+
+def test_one_run_is_compared_with_nothing(page, address):
+    page.get(f"{address}?run={SCCC}")
+    until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline")
+    assert not page.find_element(By.ID, "compare-section").is_displayed()
+    assert not page.find_element(By.ID, "compare-figures-section").is_displayed()

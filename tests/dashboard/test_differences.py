@@ -1,0 +1,81 @@
+"""Where a run's gap is shorter or longer than the base's, the timeline says by how much."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dashboard.run import Run
+from dashboard.store import RunStore
+from dashboard.timeline.differences import label_of
+from dashboard.timeline.scene import timeline, timeline_of
+from dashboard.view import View
+from tests.dashboard.traces import GAP, PERIOD, decode
+from tests.recordings import LLAMA
+from tracer import formats
+
+AROUND = (-50_000, 400_000)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    for name, gap, tokens in (("base", 2 * GAP, 6), ("short", GAP, 6), ("long", 3 * GAP, 4)):
+        formats.write(decode(tokens=tokens, gap=gap), tmp_path / name)
+    return RunStore([tmp_path]).chosen(["base", "short", "long"])
+
+
+def drawn(runs, **view):
+    """Labels, outlines and hatching of the timeline."""
+    plot, _ = timeline_of(runs, View(**{"token": 1, "range": AROUND, **view}), "light", 1200)
+    layout = plot["layout"]
+    labels = [(a["text"], round(a["x"] * 1e9)) for a in layout["annotations"] if a["name"] == "difference"]
+    outlines = [(round(s["x0"] * 1e9), round(s["x1"] * 1e9)) for s in layout["shapes"] if s.get("name") == "base"]
+    hatched = [trace for trace in plot["data"] if trace["name"] == "difference"]
+    return labels, outlines, hatched[0] if hatched else None
+
+
+def test_shorter_and_longer_gaps(runs):
+    labels, outlines, hatched = drawn(runs)
+    assert labels == [("<b>−100 µs</b>", 2 * GAP), ("<b>+100 µs</b>", 3 * GAP)]
+    assert outlines == [(0, 2 * GAP)] * 2
+    assert np.rint(np.array(hatched["base"]) * 1e9).tolist() == [GAP, 2 * GAP]
+    assert np.rint(hatched["x"] * 1e9).tolist() == [GAP, GAP]
+    assert hatched["marker"]["pattern"]["shape"] == ["/", "\\"]
+    figure, _ = timeline(runs, View(token=1, range=AROUND), "dark", 1200)  # which Plotly has checked
+    assert figure.data[-1].name == "difference"
+
+
+def test_aligned_at_the_start_the_outline_begins_where_the_gap_does(runs):
+    _, outlines, _ = drawn(runs[:2], align="start", range=(PERIOD - 400_000, PERIOD + 400_000))
+    assert outlines == [(PERIOD - GAP, PERIOD + GAP)]
+
+
+def test_a_token_that_the_base_has_not_and_a_base_alone(runs):
+    base, short, long = runs
+    assert drawn([base]) == ([], [], None)
+    assert drawn([base, base]) == ([], [], None)  # nothing differs
+    labels, _, _ = drawn([long, short], token=4)  # the base has four tokens, so three gaps
+    assert labels == []
+
+
+def test_nothing_is_hatched_where_it_would_be_too_narrow_to_be_read(runs):
+    assert drawn(runs, range=(-5_000_000, 5_000_000)) == ([], [], None)
+
+
+def test_what_only_the_profiler_makes_different_is_not_shown(runs):
+    base, short, _ = runs
+    light = Run(short.key, short.name, short.summary, short.recording, short.steps)
+    light.__dict__["gaps"] = replace(short.gaps, warning="recorded under a profiler")
+    assert light.inflated
+    assert drawn([base, light]) == ([], [], None)
+
+
+def test_the_published_recordings():
+    runs = [RunStore([LLAMA[s, "graph"]], passes=False).runs()[0] for s in ("sccc", "saaas")]
+    labels, _, _ = drawn(runs, token=None, range=(-50_000, 300_000))
+    assert len(labels) == 1
+    assert -45 < float(labels[0][0].removeprefix("<b>").split()[0].replace("−", "-")) < -20
+
+
+def test_labels():
+    assert [label_of(ns) for ns in (-18_000, 18_000, 250)] == ["−18.0 µs", "+18.0 µs", "+250 ns"]

@@ -1,0 +1,146 @@
+"""A comparison in one sentence: what it says in every case, and that its figures are those of the table."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.recordings import LLAMA, SAMPLES
+from tracer import formats
+from tracer.analysis.compare import Run, compare
+from tracer.analysis.estimates import Estimate
+from tracer.analysis.recorded import measure
+from tracer.analysis.tokens import find_steps
+from tracer.compare_report import compare_table
+from tracer.compare_words import phrases, sentence
+
+NOTHING = Estimate(0.0, -1.0, 1.0)
+
+
+def run(name: str, gap: float, **recording: Any) -> Any:
+    facts = {"traced": False, "inflated": False, "graph_trace": "graph", "distortion": 1.0} | recording
+    return SimpleNamespace(name=name, gap_us={"p50": gap}, recordings=(SimpleNamespace(**facts),))
+
+
+def found(base: Any, other: Any, **figures: Any) -> Any:
+    change = other.gap_us["p50"] - base.gap_us["p50"]
+    causes = dict.fromkeys(("sync", "copy", "launch", "host"), NOTHING) | figures.pop("causes", {})
+    facts = {
+        "basis": "untraced", "method": "Welch's t", "verdict": "faster", "needed": None, "unit": "repeats",
+        "speedup": Estimate(1.014, 1.011, 1.017), "gap_us": Estimate(change, change - 2, change + 2),
+        "mean_gap_us": Estimate(change, change - 2, change + 2), "busy_us": NOTHING, "counts": {},
+    }  # fmt: skip
+    return SimpleNamespace(base=base, other=other, causes_us=causes, **(facts | figures))
+
+
+def shown(change: float) -> Estimate:
+    return Estimate(change, change - 0.5, change + 0.5)
+
+
+TRACED = {"traced": True, "inflated": True}
+COUNTS = {"syncs": -9.0, "copies": 0.0, "launches": 0.0}
+A, B = run("sccc", 77.0), run("saaas", 60.0)
+
+
+@pytest.mark.parametrize(
+    ("comparison", "words"),
+    [
+        (
+            found(A, B, causes={"sync": shown(-12.0)}, counts=COUNTS),
+            "saaas is faster than sccc: gap from 77.0 to 60.0 µs (−22 %; untraced), because of 9 syncs fewer "
+            "(sync −12.0 µs); tokens/s +1.4 % [+1.1, +1.7], untraced",
+        ),
+        (
+            found(B, A, verdict="slower", speedup=Estimate(0.986, 0.98, 0.99), causes={"sync": shown(12.0)},
+                  counts={"syncs": 1.0}),
+            "sccc is slower than saaas: gap from 60.0 to 77.0 µs (+28 %; untraced), because of 1 sync more "
+            "(sync +12.0 µs); tokens/s −1.4 % [−2.0, −1.0], untraced",
+        ),
+        (
+            found(A, run("same", 77.2), verdict="no difference shown", speedup=Estimate(1.0, 0.99, 1.01), needed=1234,
+                  unit="steps"),
+            "same against sccc: no difference shown: tokens/s ±0.0 % [−1.0, +1.0], untraced; about 1,234 steps a run "
+            "would show an effect of that size (80% power); gap from 77.0 to 77.2 µs (no difference shown; untraced)",
+        ),
+        (
+            found(A, B, verdict="no interval", speedup=Estimate(1.2), method="only 2 periods", gap_us=Estimate(-17.0)),
+            "saaas against sccc: tokens/s +20.0 %, untraced (only 2 periods, so that no interval can be given); gap "
+            "from 77.0 to 60.0 µs (no difference shown; untraced)",
+        ),
+        (
+            found(run("a", 150.0, **TRACED, distortion=1.05), run("b", 117.0, **TRACED, distortion=None),
+                  basis="traced", causes={"sync": shown(-5.0), "launch": shown(-20.0)}, counts=COUNTS),
+            "b is faster than a: gap from 150.0 to 117.0 µs (−22 %; as traced, distortion 1.05 and unknown), most of "
+            "it launch (−20.0 µs, in as many launches), with 9 syncs fewer; tokens/s +1.4 % [+1.1, +1.7], as traced, "
+            "distortion 1.05 and unknown",
+        ),
+        (
+            found(run("a", 150.0, **TRACED, distortion=1.05), B, basis="traced", causes={"sync": shown(-90.0)},
+                  counts=COUNTS),
+            "saaas is faster than a: gap from 150.0 to 60.0 µs (not comparable; as traced, distortion 1.05 against "
+            "untraced); tokens/s +1.4 % [+1.1, +1.7], as traced, distortion 1.05",
+        ),
+        (
+            found(run("a", 78.1, traced=True, distortion=1.05), run("b", 22.0, traced=True, graph_trace="node",
+                  distortion=1.22), causes={"sync": shown(-50.0)}, counts=COUNTS),
+            "b is faster than a: gap from 78.1 to 22.0 µs (−72 %; untraced, estimated, distortion 1.05 against "
+            "untraced, at least, distortion 1.22), with 9 syncs fewer; tokens/s +1.4 % [+1.1, +1.7], untraced",
+        ),
+        (
+            found(A, run("ggg", 0.0), causes={"sync": shown(-40.0), "copy": shown(-12.0), "host": shown(-18.0)},
+                  counts={"syncs": -8.0, "copies": -7.0, "launches": 0.0}),
+            "ggg is faster than sccc: gap from 77.0 to 0.0 µs (−100 %; untraced), because of 8 syncs fewer (sync −40.0 "
+            "µs) and 7 copies fewer (copy −12.0 µs); tokens/s +1.4 % [+1.1, +1.7], untraced",
+        ),
+        (
+            found(A, B, causes={"host": shown(-5.0), "sync": shown(3.0)}, counts={"syncs": 2.0}),
+            "saaas is faster than sccc: gap from 77.0 to 60.0 µs (−22 %; untraced), above all host (−5.0 µs), with 2 "
+            "syncs more; tokens/s +1.4 % [+1.1, +1.7], untraced",
+        ),
+        (
+            found(run("a", 0.0), run("b", 0.4), gap_us=NOTHING, busy_us=shown(-15.9)),
+            "b is faster than a: GPU busy −15.9 µs a token; gap from 0.0 to 0.4 µs (no difference shown; untraced); "
+            "tokens/s +1.4 % [+1.1, +1.7], untraced",
+        ),
+    ],
+)  # fmt: skip
+def test_the_sentence(comparison: Any, words: str) -> None:
+    assert sentence(comparison) == words
+
+
+@pytest.mark.parametrize(
+    ("paths", "words"),
+    [
+        (
+            [LLAMA[s, "graph"] for s in ("sccc", "saaas")],
+            "llama1b-saaas-graph is faster than llama1b-sccc-graph: gap from 78.1 to 58.6 µs (−25 %; untraced, "
+            "estimated, distortion 1.05 and 1.04), because of 9 syncs fewer (sync −11.9 µs); tokens/s +1.4 % [+0.9, "
+            "+2.0], untraced",
+        ),
+        (
+            [SAMPLES / f"llama-1.1b-{s}-sequential-cuda" for s in ("sccc", "saaas")],
+            "llama-1.1b-saaas-sequential-cuda is faster than llama-1.1b-sccc-sequential-cuda: gap from 73.4 to 51.7 µs "
+            "(−30 %; untraced), because of 5 syncs fewer (sync −21.6 µs); tokens/s +3.0 % [+2.4, +3.7], untraced",
+        ),
+    ],
+)
+def test_the_published_recordings_and_our_own(paths: list[Any], words: str) -> None:
+    traces = [formats.read(path) for path in paths]
+    runs = [
+        Run.of(measure(trace, find_steps(trace), path.name)) for trace, path in zip(traces, paths, strict=True)
+    ]  # fmt: skip
+    comparison = compare(*runs)
+    assert sentence(comparison) == words
+    figures = {phrase.figure for phrase in phrases(comparison)} - {""}
+    assert figures - {"distortion"} == {"gap_us p50", "tokens_per_s, ratio", "causes_us sync", "syncs_per_token"}
+    assert figures <= set(compare_table([comparison])["figure"])
+
+
+def test_a_figure_outside_the_table_would_have_no_source() -> None:
+    unshown = found(A, run("same", 77.2), verdict="no difference shown", needed=12, unit="repeats")
+    parts = phrases(unshown)
+    assert [part.figure for part in parts if any(c.isdigit() for c in part.text) and "power" not in part.text] == [
+        "tokens_per_s, ratio", "needed repeats", "gap_us p50"
+    ]  # fmt: skip

@@ -1,0 +1,191 @@
+"""A comparison in words: what is faster, by how much, and which cause the figures name.
+
+A sentence is made of phrases; those that state a figure name its row in `compare_report.compare_table`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tracer.analysis.compare import Comparison, Run
+from tracer.analysis.estimates import POWER, Estimate
+
+RATE: Final = "tokens_per_s, ratio"
+GAP: Final = "gap_us p50"
+BUSY: Final = "busy_us"
+DISTORTION: Final = "distortion"
+_COUNT_OF: Final = {"sync": "syncs", "copy": "copies", "launch": "launches"}
+"""Cause of the gap -> the calls that it comes from."""
+
+_ONE: Final = {"syncs": "sync", "copies": "copy", "launches": "launch"}
+_RATE_BASIS: Final = {"untraced": "untraced", "light": "of the recorded steps, untraced", "traced": "as traced"}
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """A part of a sentence, and the row of the table that its figures stand in ("" where it has none)."""
+
+    text: str
+    figure: str = ""
+
+
+def cause_row(cause: str) -> str:
+    """The row of a cause."""
+    return f"causes_us {cause}"
+
+
+def count_row(kind: str) -> str:
+    """The row of syncs, copies or launches."""
+    return f"{kind}_per_token"
+
+
+def needed_row(unit: str) -> str:
+    """The row of how many steps, repeats or recordings would show a difference."""
+    return f"needed {unit}"
+
+
+def sentence(found: Comparison) -> str:
+    """The comparison in one sentence."""
+    return "".join(phrase.text for phrase in phrases(found))
+
+
+def phrases(found: Comparison) -> list[Phrase]:
+    """The sentence in its parts."""
+    rate = [Phrase(f"tokens/s {percent(found.speedup)}", RATE), Phrase(f", {_RATE_BASIS[found.basis]}")]
+    if found.basis == "traced":
+        rate += _distortion(found.base, found.other)
+    if found.needed is not None:
+        power = f"would show an effect of that size ({POWER:.0%} power)"
+        rate += [Phrase("; about "), Phrase(f"{found.needed:,} {found.unit} a run", needed_row(found.unit))]
+        rate += [Phrase(f" {power}")]
+    if found.verdict == "no interval":
+        rate.append(Phrase(f" ({found.method}, so that no interval can be given)"))
+    first, second = rate, [*_gpu(found), *_gap(found)]
+    if found.verdict in ("faster", "slower"):
+        first, second = second, first
+    return [Phrase(f"{_verdict(found)}: "), *first, Phrase("; "), *second]
+
+
+def _verdict(found: Comparison) -> str:
+    base, other = found.base.name, found.other.name
+    if found.verdict in ("faster", "slower"):
+        return f"{other} is {found.verdict} than {base}"
+    return f"{other} against {base}" + (f": {found.verdict}" if found.verdict == "no difference shown" else "")
+
+
+def _gpu(found: Comparison) -> Iterator[Phrase]:
+    """What the device itself takes longer or shorter, where that outweighs the gap."""
+    if is_shown(found.busy_us) and abs(found.busy_us.estimate) > abs(found.mean_gap_us.estimate):
+        yield Phrase(f"GPU busy {signed(found.busy_us.estimate)} µs a token", BUSY)
+        yield Phrase("; ")
+
+
+def _gap(found: Comparison) -> Iterator[Phrase]:
+    base, other = (run.gap_us["p50"] for run in (found.base, found.other))
+    change = f"{signed(100 * (other / base - 1), 0)} %" if base > 0 else ""
+    if not is_shown(found.gap_us):
+        change = "no difference shown"
+    if _inflated(found.base) != _inflated(found.other):
+        change = "not comparable"
+    yield Phrase(f"gap from {base:,.1f} to {other:,.1f} µs{f' ({change}' if change else ''}", GAP)
+    yield Phrase("; " if change else " (")
+    yield from _measured(found)
+    yield Phrase(")")
+    if is_shown(found.gap_us) and change != "not comparable":
+        yield from _reasons(found)
+
+
+def _reasons(found: Comparison) -> Iterator[Phrase]:
+    """The largest of the causes that go the gap's way, with the calls that became fewer or more with it."""
+    counts = {kind: change for kind, change in found.counts.items() if change}
+    way = found.gap_us.estimate
+    causes = {name: c for name, c in found.causes_us.items() if is_shown(c) and c.estimate * way > 0}
+    causes = dict(sorted(causes.items(), key=lambda item: -abs(item[1].estimate))) if _recorded_alike(found) else {}
+    counted = [name for name in causes if counts.get(_COUNT_OF.get(name, ""), 0) * way > 0]
+    if counted and counted[0] == next(iter(causes)):
+        for number, name in enumerate(counted):
+            kind = _COUNT_OF[name]
+            yield Phrase(" and " if number else ", because of ")
+            yield Phrase(_counted(kind, counts.pop(kind)), count_row(kind))
+            yield Phrase(f" ({name} {signed(causes[name].estimate)} µs)", cause_row(name))
+    elif causes:
+        name, most = next(iter(causes.items()))
+        share = "most of it" if abs(most.estimate) > abs(found.mean_gap_us.estimate) / 2 else "above all"
+        calls = _COUNT_OF.get(name, "")
+        same = f", in as many {calls}" if calls in found.counts and calls not in counts else ""
+        yield Phrase(f", {share} {name} ({signed(most.estimate)} µs{same})", cause_row(name))
+    for number, (kind, change) in enumerate(counts.items()):
+        yield Phrase(" and " if number else ", with ")
+        yield Phrase(_counted(kind, change), count_row(kind))
+
+
+def _counted(kind: str, change: float) -> str:
+    name = _ONE[kind] if abs(change) == 1 else kind
+    return f"{abs(change):g} {name} {'fewer' if change < 0 else 'more'}"
+
+
+def _measured(found: Comparison) -> Iterator[Phrase]:
+    """Whether the gaps are measured, estimated or inflated, with the distortion of what comes from a traced pass."""
+    base, other = _kind(found.base), _kind(found.other)
+    if base == other:
+        yield Phrase(base)
+        yield from _distortion(found.base, found.other)
+        return
+    yield Phrase(base)
+    yield from _distortion(found.base)
+    yield Phrase(f" against {other}")
+    yield from _distortion(found.other)
+
+
+def _kind(run: Run) -> str:
+    first = run.recordings[0]
+    if not first.traced:
+        return "untraced"
+    if first.inflated:
+        return "as traced"
+    return "untraced, at least" if first.graph_trace == "node" else "untraced, estimated"
+
+
+def _distortion(*runs: Run) -> list[Phrase]:
+    traced = [run.recordings[0].distortion for run in runs if run.recordings[0].traced]
+    known = " and ".join(dict.fromkeys("unknown" if d is None else f"{d:.2f}" for d in traced))
+    return [Phrase(", "), Phrase(f"distortion {known}", DISTORTION)] if traced else []
+
+
+def _inflated(run: Run) -> bool:
+    return any(recording.inflated for recording in run.recordings)
+
+
+def _recorded_alike(found: Comparison) -> bool:
+    """Whether both are traced at the same level, so that their causes are inflated alike."""
+    mine, theirs = ({(r.traced, r.graph_trace) for r in run.recordings} for run in (found.base, found.other))
+    return mine == theirs
+
+
+def is_shown(change: Estimate) -> bool:
+    """Whether the interval of a difference leaves out 0."""
+    return change.low is not None and change.high is not None and (change.low > 0 or change.high < 0)
+
+
+def percent(speedup: Estimate) -> str:
+    """A speed-up as percent, with its interval."""
+    first, *bounds = (
+        None if x is None else signed(100 * (x - 1)) for x in (speedup.estimate, speedup.low, speedup.high)
+    )
+    return f"{first} %" + (f" [{', '.join(map(str, bounds))}]" if None not in bounds else "")
+
+
+def difference(change: Estimate) -> str:
+    """A difference, with its interval."""
+    text = signed(change.estimate)
+    if change.low is None or change.high is None:
+        return text
+    return f"{text} [{signed(change.low)}, {signed(change.high)}]"
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """A number with its sign, ± where it rounds to nothing."""
+    text = f"{value:+,.{digits}f}".replace("-", "−")
+    return text if any(c in "123456789" for c in text) else f"±{text[1:]}"
