@@ -7,7 +7,7 @@ from typing import Any
 from dash import dcc, html
 
 from dashboard.frame import named
-from dashboard.pages.overview import downloads
+from dashboard.pages.overview import downloads, tools
 from dashboard.pages.overview.table import grid
 from dashboard.palette import COLOURS, NAMES
 from dashboard.view import ALIGNMENTS
@@ -70,7 +70,8 @@ def _timeline() -> html.Section:
                         [
                             html.Button(text, id=key, className="button", title=hint, **named(hint))
                             for key, (text, hint) in MOVES.items()
-                        ],
+                        ]
+                        + [tools.help_button()],
                         className="moves",
                         role="group",
                         **named("What the time axis shows"),
@@ -97,6 +98,7 @@ def _timeline() -> html.Section:
                    "click a kernel to find it in the graph of its run.",
                    className="hint foot"),
             html.P(id="picked", role="status", className="picked"),
+            tools.help_dialog(),
         ],
         **named("Timeline"),
     )  # fmt: skip
