@@ -36,7 +36,7 @@ _GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": "au
 def sections() -> list[Any]:
     """What stands on the page."""
     stores = [dcc.Store(id="drawn"), dcc.Store(id="pressed"), dcc.Interval(id="reading", interval=400)]
-    return [*stores, _runs(), _timeline(), _causes(), downloads.section()]
+    return [*stores, *tools.stores(), _runs(), _timeline(), _causes(), downloads.section()]
 
 
 def _runs() -> html.Section:
@@ -71,7 +71,7 @@ def _timeline() -> html.Section:
                             html.Button(text, id=key, className="button", title=hint, **named(hint))
                             for key, (text, hint) in MOVES.items()
                         ]
-                        + [tools.help_button()],
+                        + tools.buttons(),
                         className="moves",
                         role="group",
                         **named("What the time axis shows"),
@@ -87,6 +87,7 @@ def _timeline() -> html.Section:
                 className="legend",
                 **named("Colours"),
             ),
+            *tools.above(),
             html.Div("Reading the recordings …", id="nothing", className="empty"),
             html.Div(
                 _graph("timeline", 300),
@@ -95,10 +96,9 @@ def _timeline() -> html.Section:
                 **named("Timelines of the selected runs"),
             ),
             html.P("Drag to zoom, shift-drag to move, double-click for one token. Hover for names and times, "
-                   "click a kernel to find it in the graph of its run.",
+                   "click an event for its exact times and what hangs together with it.",
                    className="hint foot"),
-            html.P(id="picked", role="status", className="picked"),
-            tools.help_dialog(),
+            *tools.below(),
         ],
         **named("Timeline"),
     )  # fmt: skip
