@@ -81,6 +81,6 @@ def range_shapes(whole: tuple[int, int], limits: tuple[int, int], theme: str) ->
     return [
         {
             "type": "rect", "name": "in view", "x0": (limits[0] - more) / 1e9, "x1": (limits[1] + more) / 1e9,
-            "yref": "paper", "y0": 0, "y1": 1, "line": {"color": ink, "width": 1.5}, "fillcolor": ink, "opacity": 0.35,
+            "yref": "paper", "y0": 0, "y1": 1, "line": {"color": ink, "width": 1.5}, "fillcolor": f"{ink}2E",
         }
     ]  # fmt: skip

@@ -22,9 +22,7 @@ from dashboard.units import duration, size
 from tracer.intervals import Ints
 from tracer.schema import MISSING
 
-COLUMNS: Final = [
-    "x", "dx", "y", "height", "what", "share", "wide", "title", "more", "text", "text_x", "event", "row", "found",
-]  # fmt: skip
+COLUMNS: Final = ["x", "dx", "y", "height", "what", "share", "wide", "title", "more", "text", "text_x", "event"]
 WAIT_COLUMNS: Final = ["start", "end", "process", "thread", "stream", "waited_for", "waited_until"]
 NO_WAITS: Final = pd.DataFrame({c: pd.Series(dtype="str" if c == "waited_for" else "int64") for c in WAIT_COLUMNS})
 _MOST_WHOLE = 150  # events of a row in view; with more, hovers hold shortened names and only times
@@ -70,8 +68,8 @@ def marks_of(placed: Placed, drawn: Detail, window: Window, waits: pd.DataFrame,
     Columns: x dx (s), y height (px), what (position in KINDS), share (busy share, 1 for an event), wide (whether it can
     bear an outline), title (of the event, or the longest of a bin), more (a list: what else a hover says of one,
     or of a bin its count, width, busy share in % and the longest event's length), text and text_x (what stands inside,
-    and where), event (its position in the row's events, MISSING for a bin), row (its row's position in the run's),
-    found (how many of its events begin in it whose names have `find` in them, 1 for all without one).
+    and where), event (its position in the row's events, MISSING for a bin), found (1 for an event whose name has
+    `find` in it, how many such begin in a bin, 1 for all without a search).
     """
     marks = joined([_exact(placed, drawn.exact, window, waits), _merged(placed, drawn, window)])
     events, finder = marks["event"].to_numpy(), placed.row.finder
@@ -80,13 +78,13 @@ def marks_of(placed: Placed, drawn: Detail, window: Window, waits: pd.DataFrame,
         exact = events != MISSING
         found[exact] = finder.among(events[exact], find)
         found[~exact] = finder.within(drawn.start, drawn.end, find)
-    return marks.assign(row=placed.line.index, found=found)
+    return marks.assign(found=found)
 
 
 def joined(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Several tables of marks as one."""
     full = [part for part in parts if len(part)] or [*parts[:1]]
-    return pd.concat(full, ignore_index=True) if full else pd.DataFrame(columns=COLUMNS)
+    return pd.concat(full, ignore_index=True) if full else pd.DataFrame(columns=[*COLUMNS, "found"])
 
 
 def _exact(placed: Placed, index: Ints, window: Window, waits: pd.DataFrame) -> pd.DataFrame:

@@ -132,6 +132,7 @@ def test_searching_goes_from_match_to_match_and_shows_its_arrows(page, address):
     page.open(f"{address}?run=a&run=b&token=5")
     page.press("/")
     assert page.focused() == "find"
+    assert page.browser.find_element(By.ID, "find").size["width"] > 100
     page.press("memcpy", Keys.ENTER)
     says(page, "found", "60 of 120 copies")
     page.linked("find=memcpy", "event=")
