@@ -3,8 +3,9 @@
 The trace is that of `ten_million.py`. Each side is a server in a process of its own, asked over HTTP what its page
 would ask: ours for the view and its drawing, nsys-ai's `timeline-web` for the tiles of 5 s that a view touches, each in
 as many buckets as its page would ask for and, like there, never twice. Views are drawn at random (seeded): widths from
-the whole run down to 1 µs, even on a logarithmic scale. No browser draws anything here. A first view counts from the
-start of the process; the views' figures are of all repeats together.
+the whole run down to 1 µs, even on a logarithmic scale; then ours again with a search on and an event chosen. No
+browser draws anything here. A first view counts from the start of the process; the views' figures are of all repeats
+together.
 Usage: python benchmarks/dashboard_latency.py [--events 10000000] [--views 200] [--repeats 3] [--made DIR]
        [--python NSYS_AI_VENV/bin/python] [--json FILE]
 """
@@ -34,6 +35,7 @@ from tracer import formats
 
 WIDTH: Final = 1200  # px of the page
 SHORTEST: Final = 1_000  # ns
+SEARCHED: Final = "mul_mat"
 TILE: Final = 5  # s: what nsys-ai's page asks for at a time
 PATIENCE: Final = 300.0  # s for a first view, and for all views of a repeat
 Answer = tuple[float, float, int]
@@ -140,6 +142,7 @@ class Page:
 
     def whole(self) -> tuple[int, int]:
         """The range of the whole run, which is then shown, ns."""
+        self.state["show-all.n_clicks"] = (self.state.get("show-all.n_clicks") or 0) + 1
         self.call("view.data", "show-all.n_clicks")
         low, high = self.state["view.data"]["range"]
         self.show(low, high)
@@ -150,6 +153,12 @@ class Page:
         self.state["timeline.relayoutData"] = {"xaxis.range[0]": low / 1e9, "xaxis.range[1]": high / 1e9}
         view, drawing = self.call("view.data", "timeline.relayoutData"), self.call("timeline.figure", "screen.data")
         return view[0] + drawing[0], view[1] + drawing[1], drawing[2]
+
+    def search(self, words: str) -> list[Answer]:
+        """Search by name and go to the first match; both stay in the view. Then how many there are."""
+        self.state["asked.data"] = {"what": "next", "find": words}
+        view, drawing = self.call("view.data", "asked.data"), self.call("timeline.figure", "screen.data")
+        return [view, drawing, self.call("found.children", "chosen.data")]
 
 
 class Tiles:
@@ -224,6 +233,8 @@ def ours(source: Path, directory: Path, count: int, repeats: int) -> dict[str, A
     first: dict[str, list[float]] = {"cold": [], "warm": []}
     held: dict[str, dict[str, int]] = {}
     answers: list[Answer] = []
+    searched: list[Answer] = []
+    first_match: list[float] = []
     for repeat in range(repeats):
         for temperature in ("cold", "warm"):
             command = [sys.executable, "-m", "tracer.cli", "dashboard", str(source), "--port", "0", "--no-open"]
@@ -234,11 +245,15 @@ def ours(source: Path, directory: Path, count: int, repeats: int) -> dict[str, A
                 first[temperature].append(time.perf_counter() - server.start)
                 if temperature == "warm":
                     answers += measured(page, views(*page.whole(), count, repeat))
+                    whole = page.whole()
+                    first_match += [sum(answer[0] for answer in page.search(SEARCHED))]
+                    searched += measured(page, views(*whole, count, repeat))
                 held[f"after {'a cold start' if temperature == 'cold' else f'{count} views'}"] = server.memory()
     kept = sum(path.stat().st_size for path in (directory / "cache-0").rglob("*") if path.is_file())
     return {
         "first_view_s": {name: [round(s, 2) for s in each] for name, each in first.items()},
         **statistics_of(answers),
+        "with_a_search": {"first_match_s": [round(s, 2) for s in first_match], **statistics_of(searched)},
         "memory_mib": held,
         "cache_mb": round(kept / 1e6),
     }

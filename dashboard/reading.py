@@ -88,7 +88,7 @@ def _kept(run: Run) -> dict[str, Any]:
         "within": run.within,
         "summary": run.summary,
         "steps": run.steps,
-        "made": {"gaps": run.gaps, "tokens": run.tokens, "waits": run.waits},
+        "made": {"gaps": run.gaps, "tokens": run.tokens, "waits": run.waits, "event_pairs": run.event_pairs},
         "rows": [(row, list(row.pyramid.levels)) for row in run.rows],
     }
 

@@ -13,7 +13,9 @@ import pandas as pd
 
 from dashboard.executions import Executions, executions_of
 from dashboard.timeline.align import Tokens, tokens_of
-from dashboard.timeline.marks import WAIT_COLUMNS, waits_of
+from dashboard.timeline.flows import event_pairs
+from dashboard.timeline.marks import NO_WAITS, waits_of
+from dashboard.timeline.minimap import Busy, busy_of
 from dashboard.timeline.rows import Row, rows_of
 from tracer import formats
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
@@ -129,7 +131,19 @@ class Run:
     @cached_property
     def waits(self) -> pd.DataFrame:
         """Its syncs and what they waited for; see `timeline.marks.waits_of`."""
-        return waits_of(self.syncs.calls) if self.syncs is not None else pd.DataFrame(columns=list(WAIT_COLUMNS))
+        return waits_of(self.syncs.calls) if self.syncs is not None else NO_WAITS
+
+    @cached_property
+    def event_pairs(self) -> pd.DataFrame:
+        """Its waits for CUDA events and the records they are for; see `timeline.flows.event_pairs`."""
+        return event_pairs(self.trace if self.trace is not None else Trace({}))
+
+    @cached_property
+    def busy(self) -> Busy | None:
+        """How busy it is from its first token to its last; None if it has none."""
+        return (
+            None if self.tokens is None else busy_of(self.rows, int(self.tokens.start[0]), int(self.tokens.end.max()))
+        )
 
     @property
     def inflated(self) -> bool:

@@ -4,15 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs, urlencode
+
+from dashboard.text import plain
 
 ALIGNMENTS: Final = {"end": "end of its compute", "start": "start of its compute"}
 THEME_NAMES: Final = ("auto", "light", "dark")
 MOST_RUNS: Final = 6
 SHORTEST: Final = 100
 """The narrowest range that can be shown, ns."""
+_MOST_NAMES: Final = 60
+_LONGEST: Final = 200
 _FURTHEST: Final = 10**15  # eleven days: keeps hostile links inside int64 whatever is added to them
+
+
+class Spot(NamedTuple):
+    """An event: the key of its run, and the positions of its row in the run's and of itself in the row's."""
+
+    run: str
+    row: int
+    event: int
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Which rows are shown, and how; names as `timeline.arrange` gives them.
+
+    Attributes:
+        only: rows without this in their name, or their group's, are left out.
+        hidden: what is left out.
+        folded: what is drawn in thin lines.
+        order: what stands in another order than usual, in that order.
+    """
+
+    only: str = ""
+    hidden: tuple[str, ...] = ()
+    folded: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -25,6 +54,10 @@ class View:
         align: which moment of that token is time 0, a key of `ALIGNMENTS`.
         range: what the time axis shows, ns from that moment; None for one token around its gap.
         theme: one of `THEME_NAMES`.
+        find: events with this in their name are in the light, the others dimmed; "" for none.
+        event: the event that is chosen.
+        ruler: what is measured, ns from time 0; both ends are one while the other is still to be chosen.
+        rows: which rows are shown.
     """
 
     runs: tuple[str, ...] | None = None
@@ -32,6 +65,10 @@ class View:
     align: str = "end"
     range: tuple[int, int] | None = None
     theme: str = "auto"
+    find: str = ""
+    event: Spot | None = None
+    ruler: tuple[int, int] | None = None
+    rows: Arrangement = Arrangement()
 
     def query(self) -> str:
         """The view as the query of a link; what is as by default stays out of it."""
@@ -43,7 +80,17 @@ class View:
         if self.align != "end":
             pairs.append(("align", self.align))
         if self.range is not None:
-            pairs.append(("range", f"{self.range[0]}..{self.range[1]}"))
+            pairs.append(("range", _dotted(self.range)))
+        if self.find:
+            pairs.append(("find", self.find))
+        if self.event is not None:
+            pairs.append(("event", f"{self.event.row}.{self.event.event}.{self.event.run}"))
+        if self.ruler is not None:
+            pairs.append(("ruler", _dotted(self.ruler)))
+        if self.rows.only:
+            pairs.append(("rows", self.rows.only))
+        lists = {"hide": self.rows.hidden, "fold": self.rows.folded, "order": self.rows.order}
+        pairs += [(name, each) for name, names in lists.items() for each in names]
         if self.theme != "auto":
             pairs.append(("theme", self.theme))
         return "?" + urlencode(pairs) if pairs else ""
@@ -58,15 +105,21 @@ class View:
             runs=runs,
             token=integer_of(last_of(query, "token"), low=0),
             align=align if align in ALIGNMENTS else "end",
-            range=_range(last_of(query, "range")),
+            range=None if (limits := _ends(last_of(query, "range"))) is None else span(*limits),
             theme=theme if theme in THEME_NAMES else "auto",
+            find=words_of(last_of(query, "find")),
+            event=_spot(last_of(query, "event")),
+            ruler=_ends(last_of(query, "ruler")),
+            rows=Arrangement(
+                words_of(last_of(query, "rows")), *(_names(query.get(field, [])) for field in ("hide", "fold", "order"))
+            ),
         )
 
     def led_by(self, key: str) -> View:
         """The view with this run in front; one that was not chosen takes the place of the first."""
         runs = self.runs or ()
         others = [k for k in runs if k != key] if key in runs else runs[1:]
-        return replace(self, runs=(key, *others), range=None)
+        return replace(self, runs=(key, *others), range=None, event=None, ruler=None)
 
     def data(self) -> dict[str, Any]:
         """The view as JSON, for a dcc.Store."""
@@ -77,13 +130,17 @@ class View:
         """The view that `data` returned."""
         if data is None:
             return cls()
-        runs, limits = data["runs"], data["range"]
+        runs, limits, event, ruler, rows = (data[field] for field in ("runs", "range", "event", "ruler", "rows"))
         return cls(
             runs=None if runs is None else tuple(runs),
             token=data["token"],
             align=data["align"],
             range=None if limits is None else span(*limits),
             theme=data["theme"],
+            find=data["find"],
+            event=None if event is None else Spot(*event),
+            ruler=None if ruler is None else (ruler[0], ruler[1]),
+            rows=Arrangement(rows["only"], *(tuple(rows[field]) for field in ("hidden", "folded", "order"))),
         )
 
 
@@ -116,7 +173,7 @@ def zoom(limits: tuple[int, int], factor: float, shift: float = 0.0) -> tuple[in
 def query_of(search: str | None) -> dict[str, list[str]]:
     """The fields of a link's query, none where it is senseless."""
     try:
-        return parse_qs((search or "").lstrip("?"), keep_blank_values=True, max_num_fields=50)
+        return parse_qs((search or "").lstrip("?"), keep_blank_values=True, max_num_fields=4 * _MOST_NAMES)
     except ValueError:
         return {}
 
@@ -135,9 +192,34 @@ def integer_of(text: str, low: int) -> int | None:
         return None
 
 
-def _range(text: str) -> tuple[int, int] | None:
+def words_of(text: str | None) -> str:
+    """What somebody searches for: no longer than makes sense, and such that a link can hold it."""
+    return plain((text or "").strip()[:_LONGEST])
+
+
+def _names(given: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for name in given if name))[:_MOST_NAMES]
+
+
+def _dotted(ends: tuple[int, int]) -> str:
+    return f"{ends[0]}..{ends[1]}"
+
+
+def _ends(text: str) -> tuple[int, int] | None:
     first, dots, last = text.partition("..")
     try:
-        return span(int(first), int(last)) if dots else None
-    except (ValueError, OverflowError):
+        ends = int(first), int(last)
+    except ValueError:
         return None
+    low, high = (min(max(end, -_FURTHEST), _FURTHEST) for end in ends)
+    return (low, high) if dots else None
+
+
+def _spot(text: str) -> Spot | None:
+    row, _, rest = text.partition(".")
+    event, _, run = rest.partition(".")
+    try:
+        found = Spot(run, int(row), int(event))
+    except ValueError:
+        return None
+    return found if run and 0 <= found.row < _FURTHEST and 0 <= found.event < _FURTHEST else None

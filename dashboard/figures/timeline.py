@@ -11,9 +11,11 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from dashboard.figures import overlay
 from dashboard.palette import COLOURS, DARK_TEXT_ON, FONT, KINDS, THEMES, Theme
 from dashboard.text import markup
 from dashboard.timeline.layout import GAP_STRIP, Panel
+from dashboard.timeline.marks import joined
 from dashboard.units import duration, ticks
 from tracer.schema import MISSING
 
@@ -37,6 +39,7 @@ class Drawing:
         marks: as `timeline.marks.marks_of` makes them.
         lines: as `timeline.marks.connectors` makes them.
         gaps: the gaps in view: x dx (s), gap (ns), text (a hover, escaped, where it has a label), top bottom (px).
+        chosen, arrows: of the chosen event, as `timeline.choice` makes them; None where there is none.
     """
 
     title: str
@@ -45,6 +48,8 @@ class Drawing:
     marks: pd.DataFrame
     lines: pd.DataFrame
     gaps: pd.DataFrame
+    chosen: pd.DataFrame | None = None
+    arrows: pd.DataFrame | None = None
 
 
 Plot = dict[str, Any]
@@ -71,7 +76,10 @@ def packed(value: Any) -> Any:
     return value
 
 
-def timeline_plot(drawings: Sequence[Drawing], limits: tuple[int, int], origin: str, theme: str, width: int) -> Plot:
+def timeline_plot(
+    drawings: Sequence[Drawing], limits: tuple[int, int], origin: str, theme: str, width: int,
+    finds: bool = False, ruler: tuple[int, int] | None = None,
+) -> Plot:  # fmt: skip
     """Draw the runs.
 
     Args:
@@ -80,17 +88,22 @@ def timeline_plot(drawings: Sequence[Drawing], limits: tuple[int, int], origin: 
         origin: what time 0 is, in words.
         theme: "light" or "dark".
         width: of the plot, px.
+        finds: whether marks in which nothing is found are dimmed.
+        ruler: what is measured, ns from time 0.
     """
     look = THEMES[theme]
     height = max((d.panel.bottom for d in drawings), default=0)
     data: list[dict[str, Any]] = []
     if drawings:
-        marks = pd.concat([d.marks for d in drawings], ignore_index=True)
+        marks = joined([d.marks for d in drawings])
         data += _gap_bars(drawings, look)
-        data += _bars(marks, look)
+        data += _bars(marks, look, finds)
         data += _connectors(pd.concat([d.lines for d in drawings], ignore_index=True))
-        data += _texts(marks)
-    return {"data": data, "layout": _layout(drawings, limits, origin, look, height, width)}
+        data += _texts(marks[marks["found"] > 0])
+        data += overlay.match_markers(marks, look) if finds else []
+    layout = _layout(drawings, limits, origin, look, height, width)
+    overlay.add(layout, [(d.chosen, d.arrows) for d in drawings], ruler, look)
+    return {"data": data, "layout": layout}
 
 
 def height_of(drawings: Sequence[Drawing]) -> int:
@@ -98,7 +111,7 @@ def height_of(drawings: Sequence[Drawing]) -> int:
     return max((d.panel.bottom for d in drawings), default=0) + MARGIN["t"] + MARGIN["b"]
 
 
-def _bars(marks: pd.DataFrame, look: Theme) -> list[dict[str, Any]]:
+def _bars(marks: pd.DataFrame, look: Theme, finds: bool) -> list[dict[str, Any]]:
     """One Bar per kind and way of drawing: merged bins, narrow events, wide events on top."""
     way = np.where(marks["event"] == MISSING, 0, np.where(marks["wide"], 2, 1))
     bars = []
@@ -117,7 +130,7 @@ def _bars(marks: pd.DataFrame, look: Theme) -> list[dict[str, Any]]:
                 "width": part["height"].to_numpy(dtype="float32"),
                 "marker": {
                     "color": colour,
-                    "opacity": (0.2 + 0.8 * part["share"].to_numpy()).astype("float32") if merged else 1,
+                    "opacity": _opacity(part, merged, finds),
                     "line": {"width": 0.8, "color": look.surface if wide else colour},
                 },
                 "customdata": [
@@ -130,6 +143,14 @@ def _bars(marks: pd.DataFrame, look: Theme) -> list[dict[str, Any]]:
             }
         )
     return bars
+
+
+def _opacity(part: pd.DataFrame, merged: bool, finds: bool) -> Any:
+    """By how much of a bin is busy, and less where a search finds nothing."""
+    if not merged and not finds:
+        return 1
+    opacity = 0.2 + 0.8 * part["share"].to_numpy() if merged else np.ones(len(part))
+    return (opacity * np.where(part["found"] > 0, 1, overlay.DIMMED)).astype("float32")
 
 
 def _gap_bars(drawings: Sequence[Drawing], look: Theme) -> list[dict[str, Any]]:
@@ -231,8 +252,8 @@ def _layout(
             "fixedrange": True,
             "showgrid": False,
             "zeroline": False,
-            "tickvals": [p.middle for p in placed if p.row.label],
-            "ticktext": [markup(p.row.label, 22) for p in placed if p.row.label],
+            "tickvals": [p.middle for p in placed if p.line.label],
+            "ticktext": [markup(p.line.label, 22) for p in placed if p.line.label],
             "tickfont": {"color": look.muted, "size": 11},
             "ticklabelstandoff": 8,
         },

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
+from dashboard.timeline.arrange import Line, devices_of
 from dashboard.timeline.rows import Row
 
 HEADING = 34
@@ -16,11 +16,16 @@ _ROOMY = 300  # px of rows; fewer are drawn taller
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """A row and where it stands: `top` and `bottom` of its bars, px."""
+    """A line and where it stands: `top` and `bottom` of its bars, px."""
 
-    row: Row
+    line: Line
     top: int
     bottom: int
+
+    @property
+    def row(self) -> Row:
+        """The row that it shows."""
+        return self.line.row
 
     @property
     def middle(self) -> float:
@@ -51,23 +56,23 @@ class Panel:
         return next((p for p in self.rows if all(getattr(p.row, k) == v for k, v in wanted.items())), None)
 
 
-def panels(runs: Sequence[Sequence[Row]]) -> list[Panel]:
+def panels(runs: Sequence[Sequence[Line]]) -> list[Panel]:
     """Stack the runs: each a heading, its host rows, and of each device its rows and a strip for the gaps' labels."""
-    total = sum(row.height for rows in runs for row in rows)
+    total = sum(line.height for lines in runs for line in lines)
     scale = min(max(_ROOMY / max(total, 1), 1.0), 1.4)
     placed: list[Panel] = []
     top = 0
-    for rows in runs:
+    for lines in runs:
         y = top + HEADING
         places: list[Placed] = []
         bands: list[Band] = []
-        for (device, on_device), group in groupby(rows, key=lambda row: (row.device, row.role == "stream")):
+        for device, group in devices_of(lines):
             first = y - 2
-            for row in group:
-                tall = round(row.height * scale)
-                places.append(Placed(row, y, y + tall - 4))
+            for line in group:
+                tall = round(line.height * scale)
+                places.append(Placed(line, y, y + tall - line.space))
                 y += tall
-            if on_device:
+            if device is not None:
                 y += GAP_STRIP
                 bands.append(Band(device, first, y))
         placed.append(Panel(top, y + _BELOW, bands, places))

@@ -5,6 +5,7 @@ x is seconds from time 0 (Plotly writes them with SI prefixes), y pixels from th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +24,7 @@ from tracer.schema import MISSING
 
 COLUMNS: Final = ["x", "dx", "y", "height", "what", "share", "wide", "title", "more", "text", "text_x", "event"]
 WAIT_COLUMNS: Final = ["start", "end", "process", "thread", "stream", "waited_for", "waited_until"]
+NO_WAITS: Final = pd.DataFrame({c: pd.Series(dtype="str" if c == "waited_for" else "int64") for c in WAIT_COLUMNS})
 _MOST_WHOLE = 150  # events of a row in view; with more, hovers hold shortened names and only times
 _CHARACTER = 6.4  # px of one character inside a bar
 _SHARPEST = 4.0  # px; bars at least this wide are set apart from their neighbours
@@ -60,16 +62,29 @@ def detail_of(row: Row, window: Window) -> Detail:
     return row.pyramid.detail(*window.wider, window.bins)
 
 
-def marks_of(placed: Placed, drawn: Detail, window: Window, waits: pd.DataFrame) -> pd.DataFrame:
+def marks_of(placed: Placed, drawn: Detail, window: Window, waits: pd.DataFrame, find: str = "") -> pd.DataFrame:
     """The marks of one row.
 
     Columns: x dx (s), y height (px), what (position in KINDS), share (busy share, 1 for an event), wide (whether it can
     bear an outline), title (of the event, or the longest of a bin), more (a list: what else a hover says of one,
     or of a bin its count, width, busy share in % and the longest event's length), text and text_x (what stands inside,
-    and where), event (its position in the row's events, MISSING for a bin).
+    and where), event (its position in the row's events, MISSING for a bin), found (1 for an event whose name has
+    `find` in it, how many such begin in a bin, 1 for all without a search).
     """
-    parts = [_exact(placed, drawn.exact, window, waits), _merged(placed, drawn, window)]
-    return pd.concat([p for p in parts if len(p)] or parts[:1], ignore_index=True)
+    marks = joined([_exact(placed, drawn.exact, window, waits), _merged(placed, drawn, window)])
+    events, finder = marks["event"].to_numpy(), placed.row.finder
+    found = np.ones(len(marks), np.int64)
+    if find:
+        exact = events != MISSING
+        found[exact] = finder.among(events[exact], find)
+        found[~exact] = finder.within(drawn.start, drawn.end, find)
+    return marks.assign(found=found)
+
+
+def joined(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Several tables of marks as one."""
+    full = [part for part in parts if len(part)] or [*parts[:1]]
+    return pd.concat(full, ignore_index=True) if full else pd.DataFrame(columns=[*COLUMNS, "found"])
 
 
 def _exact(placed: Placed, index: Ints, window: Window, waits: pd.DataFrame) -> pd.DataFrame:

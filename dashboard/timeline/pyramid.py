@@ -61,8 +61,7 @@ class Pyramid:
 
     def detail(self, low: int, high: int, bins: int) -> Detail:
         """What `detail.detail` says of [low, high) widened to whole bins of 2^n ns, at most `bins` and one of them."""
-        shift = max(-(-(high - low) // bins) - 1, 0).bit_length()
-        low, high = low >> shift << shift, -(-high >> shift) << shift
+        shift, low, high = grid(low, high, bins)
         first, last = np.searchsorted(self.start, (low, high)).tolist()
         if last - first <= max(FEW, bins):
             return detail(self.start, self.end, self.in_view(low, high), low, high, (high - low) >> shift)
@@ -94,6 +93,12 @@ class Pyramid:
             end = self.end[level.long]
             found.append((self.start[level.long], np.maximum.accumulate(end), end))
         return found
+
+
+def grid(low: int, high: int, bins: int) -> tuple[int, int, int]:
+    """log2 of the width of at most `bins` bins and one over [low, high), ns, and the range widened to whole bins."""
+    shift = max(-(-(high - low) // bins) - 1, 0).bit_length()
+    return shift, low >> shift << shift, -(-high >> shift) << shift
 
 
 def _cut(level: Level, exact: Ints | Positions, low: int, high: int) -> Detail:

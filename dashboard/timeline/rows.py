@@ -17,6 +17,7 @@ from pandas.api.types import union_categoricals
 from dashboard.palette import KINDS
 from dashboard.text import markup, plain
 from dashboard.timeline.pyramid import Pyramid
+from dashboard.timeline.search import Finder
 from tracer.analysis.calls import letters_of, match_rows
 from tracer.intervals import Ints
 from tracer.schema import MISSING
@@ -83,6 +84,11 @@ class Row:
         """Whether an event ends at this time."""
         index = self.pyramid.in_view(time - 1, time + 1)
         return bool((self.end[index] == time).any())
+
+    @cached_property
+    def finder(self) -> Finder:
+        """What finds its events by name."""
+        return Finder(self.start, self.events["what"].to_numpy(), [self.events[c] for c in ("full", "name")])
 
     @cached_property
     def texts(self) -> NDArray[np.object_]:

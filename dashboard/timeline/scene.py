@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -13,12 +14,13 @@ import plotly.graph_objects as go
 from dashboard.figures.timeline import LABELLED, MARGIN, Drawing, Plot, height_of, timeline_figure, timeline_plot
 from dashboard.run import Run
 from dashboard.timeline import align
+from dashboard.timeline.choice import arrows_of, chosen_in, outline, panels_of
 from dashboard.timeline.detail import Detail
 from dashboard.timeline.differences import differences, with_differences
-from dashboard.timeline.layout import Panel, panels
-from dashboard.timeline.marks import Window, connectors, detail_of, marks_of
+from dashboard.timeline.layout import Panel
+from dashboard.timeline.marks import Window, connectors, detail_of, joined, marks_of
 from dashboard.units import duration
-from dashboard.view import View
+from dashboard.view import Spot, View
 from tracer.analysis.causes import CAUSES
 
 _HEAVIEST = 2400  # marks in one figure, see `_weight`: what a browser redraws without a stutter, and under 300 KB
@@ -54,7 +56,7 @@ def timeline_of(runs: Sequence[Run], view: View, theme: str, width: int) -> tupl
     drawings = draw(runs, view, within)
     origin = f"{view.align} of token {token_of(runs, view)}’s compute"
     limits = limits_of(runs, view)
-    plot = timeline_plot(drawings, limits, origin, theme, within)
+    plot = timeline_plot(drawings, limits, origin, theme, within, bool(view.find), view.ruler)
     return with_differences(plot, _differences(runs, view, drawings), limits, within, theme), height_of(drawings)
 
 
@@ -76,7 +78,7 @@ def range_of(runs: Sequence[Run], view: View, what: str) -> tuple[int, int] | No
 def draw(runs: Sequence[Run], view: View, width: int) -> list[Drawing]:
     """The drawings of these runs in this view, `width` px wide."""
     limits, token = limits_of(runs, view), token_of(runs, view)
-    shown = [(run, panel, run.tokens) for run, panel in zip(runs, panels([run.rows for run in runs]), strict=True)]
+    shown = [(run, panel, run.tokens) for run, panel in zip(runs, panels_of(runs, view), strict=True)]
     anchors = [(run, panel, tokens.anchor(token, view.align)) for run, panel, tokens in shown if tokens is not None]
     bins = width
     while True:
@@ -88,8 +90,9 @@ def draw(runs: Sequence[Run], view: View, width: int) -> list[Drawing]:
         if bins <= _FEWEST_BINS or sum(map(_weight, chain.from_iterable(details))) <= _HEAVIEST:
             break
         bins = max(bins // 2, _FEWEST_BINS)
+    chosen = chosen_in(runs, view, token)
     return [
-        _drawing(run, panel, window, token, drawn)
+        _drawing(run, panel, window, _note(run, token), drawn, view.find, chosen.get(run.key))
         for (run, panel, _), window, drawn in zip(anchors, windows, details, strict=True)
     ]
 
@@ -99,23 +102,17 @@ def _weight(drawn: Detail) -> int:
     return 2 * len(drawn.exact) + len(drawn.start)
 
 
-def picked(runs: Sequence[Run], y: float, event: int) -> tuple[Run, pd.Series] | None:
-    """The run and the event of a mark, by its height in the figure and its position in its row; None for a bin."""
-    for run, panel in zip(runs, panels([run.rows for run in runs]), strict=True):
-        for placed in panel.rows:
-            if placed.middle == y and 0 <= event < len(placed.row.events):
-                return run, placed.row.events.iloc[event]
-    return None
-
-
-def _drawing(run: Run, panel: Panel, window: Window, token: int, details: Sequence[Detail]) -> Drawing:
+def _drawing(
+    run: Run, panel: Panel, window: Window, note: str, details: Sequence[Detail], find: str, spot: Spot | None
+) -> Drawing:
     waits = run.waits
-    marks = pd.concat(
-        [marks_of(placed, drawn, window, waits) for placed, drawn in zip(panel.rows, details, strict=True)],
-        ignore_index=True,
+    marks = joined(
+        [marks_of(placed, drawn, window, waits, find) for placed, drawn in zip(panel.rows, details, strict=True)]
     )
-    gaps = _gaps(run, panel, window)
-    return Drawing(run.name, _note(run, token), panel, marks, connectors(panel, waits, window), gaps)
+    drawing = Drawing(run.name, note, panel, marks, connectors(panel, waits, window), _gaps(run, panel, window))
+    if spot is None:
+        return drawing
+    return replace(drawing, chosen=outline(run, spot, panel, window), arrows=arrows_of(run, spot, panel, window))
 
 
 def _note(run: Run, token: int) -> str:

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import time
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -17,12 +18,11 @@ from dashboard.pages.graph.callbacks import problem_of, shown_part
 from dashboard.pages.graph.panel import panel, timeline_link
 from dashboard.pages.graph.parts import first_part, part_of, parts_of
 from dashboard.pages.graph.view import GraphView, after
-from dashboard.pages.overview.callbacks import node_of_click
+from dashboard.pages.overview.chosen import said_of
 from dashboard.pages.overview.table import row
 from dashboard.palette import STREAM_COLOURS
 from dashboard.store import RunStore
-from dashboard.timeline.layout import panels
-from dashboard.view import View
+from dashboard.view import Spot, View
 from tests.dashboard.graph_runs import eight_b, write_runs
 from tests.dashboard.traces import decode
 from tests.recordings import SAMPLES
@@ -204,14 +204,13 @@ def test_the_link_to_the_timeline_shows_the_kernel_at_the_token_and_a_click_lead
     shown = kernels[(kernels["start"] >= low) & (kernels["end"] <= high)]
     assert "mul_mat(blk.2.attn_k)" in list(shown["name"])
 
-    placed = panels([run.rows])[0].row(stream=1)
-    names = placed.row.events["full"].astype("str").tolist()
+    row = next(at for at, row in enumerate(run.rows) if row.stream == 1)
+    names = run.rows[row].events["full"].astype("str").tolist()
     position = len(names) - 1 - names[::-1].index("mul_mat(blk.2.attn_k)")
-    clicked = node_of_click({"points": [{"y": placed.middle, "customdata": [position, ""]}]}, view, [run])
-    assert GraphView(run.key, "blk.2.attn_k", token=3, theme="dark").link() in words(clicked[2:])
-    nowhere = [(placed.middle, -1), (3, 0), (placed.middle, 10**9), (placed.middle, None)]
-    for nothing in (None, {}, {"points": []}, *({"points": [{"y": y, "customdata": [event]}]} for y, event in nowhere)):
-        assert node_of_click(nothing, view, [run]) == []
+    said = said_of(replace(view, event=Spot(run.key, row, position)), [run])
+    assert GraphView(run.key, "blk.2.attn_k", token=3, theme="dark").link() in words(said)
+    for nothing in (None, Spot("b", row, 0), Spot(run.key, 99, 0), Spot(run.key, row, 10**9)):
+        assert said_of(replace(view, event=nothing), [run]) == []
 
 
 def test_a_link_reproduces_the_view_and_events_change_it():

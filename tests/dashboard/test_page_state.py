@@ -17,11 +17,14 @@ from dashboard.pages.overview.events import Event, after, events_of
 from dashboard.pages.overview.table import COLUMNS, columns, row
 from dashboard.run import Run
 from dashboard.store import Progress, RunStore, find_traces
-from dashboard.view import ALIGNMENTS, MOST_RUNS, SHORTEST, THEME_NAMES, View, span, zoom
+from dashboard.view import ALIGNMENTS, MOST_RUNS, SHORTEST, THEME_NAMES, Arrangement, Spot, View, span, words_of, zoom
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import Trace, formats
 from tracer.analysis.summary import Summary
 
+NAMES = st.lists(st.text(st.characters(categories=["L", "N", "P", "Zs"]), min_size=1), max_size=9, unique=True).map(
+    tuple
+)
 VIEWS = st.builds(
     View,
     runs=st.none() | st.lists(st.text(min_size=1), max_size=MOST_RUNS, unique=True).map(tuple),
@@ -30,11 +33,16 @@ VIEWS = st.builds(
     range=st.none()
     | st.tuples(st.integers(-(10**12), 10**12), st.integers(SHORTEST, 10**12)).map(lambda r: (r[0], r[0] + r[1])),
     theme=st.sampled_from(THEME_NAMES),
+    find=st.text(max_size=30).map(words_of),
+    event=st.none() | st.builds(Spot, st.text(min_size=1), st.integers(0, 99), st.integers(0, 10**9)),
+    ruler=st.none() | st.tuples(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12)),
+    rows=st.builds(Arrangement, st.text(max_size=9).map(words_of), *[NAMES] * 3),
 )
 
 
 def _encodable(view):
-    return all("\x00" not in key and key.isprintable() for key in view.runs or ())
+    keys = [*(view.runs or ()), *([view.event.run] if view.event else [])]
+    return all("\x00" not in key and key.isprintable() for key in keys)
 
 
 @given(VIEWS.filter(_encodable))
@@ -46,13 +54,14 @@ def test_a_link_reproduces_the_view(view):
 @pytest.mark.parametrize(
     "search",
     [None, "", "?", "?token=x&align=sideways&range=a..b&theme=pink", "?range=5", "?token=-3", "?range=1e9..2", "?&&&=",
+     "?event=1.2&ruler=1.2", "?event=-1.2.a&ruler=1..b", "?event=a.b.c&ruler=..",
      "?" + "a=1&" * 99],
 )  # fmt: skip
 def test_senseless_links_give_a_sensible_view(search):
     view = View.parse(search)
     assert view.align == "end"
     assert view.theme == "auto"
-    assert view.range is None
+    assert view.range is view.event is view.ruler is None
     assert view.token in (None, 0)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from dashboard.palette import KINDS
 from dashboard.timeline.align import Tokens, default_range, gap_range, tokens_of, typical_token, whole_range
+from dashboard.timeline.arrange import arranged
 from dashboard.timeline.layout import GAP_STRIP, HEADING, panels
 from dashboard.timeline.marks import Window, connectors, detail_of, marks_of, waits_of
 from dashboard.timeline.rows import Row, rows_of
@@ -106,7 +107,7 @@ def test_rows_of_several_processes_stand_together_by_device():
     rows = rows_of(trace)
     assert [(row.device, row.process) for row in rows] == [(0, 1), (0, 2), (1, 1), (1, 2)]
     assert [row.label for row in rows[:2]] == ["GPU 0 · stream 7 · 1", "GPU 0 · stream 7 · 2"]
-    (panel,) = panels([rows])
+    (panel,) = panels([arranged(rows)])
     assert [band.device for band in panel.bands] == [0, 1]
 
 
@@ -125,7 +126,7 @@ def test_what_the_host_computes_has_its_colour():
 
 def test_runs_are_stacked_without_overlap(trace):
     rows = rows_of(trace)
-    first, second = panels([rows, rows])
+    first, second = panels([arranged(rows), arranged(rows)])
     assert first.bottom == second.top
     for panel in (first, second):
         edges = [panel.top + HEADING, *(e for p in panel.rows for e in (p.top, p.bottom)), panel.bottom]
@@ -138,7 +139,7 @@ def test_runs_are_stacked_without_overlap(trace):
 def test_each_device_has_a_band_for_its_gaps():
     streams = [(0, 7), (0, 8), (3, 7)]
     rows = [Row(str(device), "stream", pd.DataFrame(), device=device, stream=stream) for device, stream in streams]
-    (panel,) = panels([rows])
+    (panel,) = panels([arranged(rows)])
     first, second = panel.bands
     assert (first.device, second.device) == (0, 3)
     assert first.bottom == panel.row(stream=8).bottom + 4 + GAP_STRIP
@@ -177,7 +178,7 @@ def test_the_typical_token_has_the_median_gap_in_every_run():
 
 
 def test_marks_are_exact_when_few_and_binned_when_many(trace, waits):
-    compute = panels([rows_of(trace)])[0].row(stream=14)
+    compute = panels([arranged(rows_of(trace))])[0].row(stream=14)
     few = _marks(compute, _window(2 * PERIOD, 3 * PERIOD), waits)
     assert (few["share"] == 1).all()
     inside = few[few["x"] >= 0]
@@ -191,14 +192,14 @@ def test_marks_are_exact_when_few_and_binned_when_many(trace, waits):
 
 
 def test_marks_outside_the_view_are_not_drawn(trace, waits):
-    compute = panels([rows_of(trace)])[0].row(stream=14)
+    compute = panels([arranged(rows_of(trace))])[0].row(stream=14)
     marks = _marks(compute, _window(2 * PERIOD + GAP + 10, 2 * PERIOD + GAP + 1_010), waits)
     assert len(marks) == 1  # the one kernel that covers this microsecond, cut to it and a margin
     assert marks["dx"].iloc[0] <= 1_200e-9
 
 
 def test_hover_says_name_duration_start_stream_correlation_and_wait(trace, waits):
-    rows = panels([rows_of(trace)])[0]
+    rows = panels([arranged(rows_of(trace))])[0]
     kernel = _marks(rows.row(stream=14), _window(2 * PERIOD + GAP, 2 * PERIOD + GAP + 1000), waits).iloc[0]
     assert kernel["title"] == "void k&lt;float&gt;(T*)"
     assert kernel["more"][0].startswith("112 µs, from +100.0 µs<br>stream 14 · correlation ")
@@ -212,14 +213,14 @@ def test_an_idle_sync_waited_for_nothing():
     trace = decode()
     waits = pd.DataFrame({"start": [3_500], "end": [7_000], "process": [7], "thread": [70], "stream": [13],
                           "waited_for": [""], "waited_until": [-1]})  # fmt: skip
-    panel = panels([rows_of(trace)])[0]
+    panel = panels([arranged(rows_of(trace))])[0]
     marks = _marks(panel.row(role="api"), _window(0, 8_000), waits)
     assert marks["more"].iloc[1][0].endswith("waited for nothing: the stream was idle")
     assert len(connectors(panel, waits, _window(0, 8_000))) == 0
 
 
 def test_connectors_join_a_sync_with_the_end_of_what_it_waited_for(trace, waits):
-    panel = panels([rows_of(trace)])[0]
+    panel = panels([arranged(rows_of(trace))])[0]
     lines = connectors(panel, waits, _window(2 * PERIOD, 2 * PERIOD + 8_000))
     copy = lines[lines["y0"] == panel.row(stream=13).middle].iloc[0]
     assert copy["x0"] == pytest.approx(6e-6)
@@ -230,4 +231,4 @@ def test_connectors_join_a_sync_with_the_end_of_what_it_waited_for(trace, waits)
 def test_no_connectors_where_they_would_hide_everything():
     trace = decode(tokens=60)
     waits = waits_of(sync_report(trace, find_steps(trace)).calls)
-    assert len(connectors(panels([rows_of(trace)])[0], waits, _window(0, 60 * PERIOD))) == 0
+    assert len(connectors(panels([arranged(rows_of(trace))])[0], waits, _window(0, 60 * PERIOD))) == 0

@@ -15,24 +15,23 @@ from dash.exceptions import PreventUpdate
 
 from dashboard.figures.causes import causes_figure, causes_height, causes_of
 from dashboard.figures.timeline import packed
-from dashboard.pages.graph.view import GraphView
 from dashboard.pages.opening import opened
-from dashboard.pages.overview import compare, downloads, ladder, tokens
+from dashboard.pages.overview import compare, downloads, ladder, tokens, tools
 from dashboard.pages.overview.events import after, events_of
 from dashboard.pages.overview.table import columns, height, row
 from dashboard.run import Run
 from dashboard.store import Progress, RunStore
 from dashboard.text import plain
-from dashboard.timeline.scene import picked, timeline_of, token_of
+from dashboard.timeline.scene import timeline_of, token_of
 from dashboard.units import duration
 from dashboard.view import View
-from tracer.errors import FormatError
 
 _BUTTONS = (
     *("token-back", "token-on", "show-gap", "show-token", "show-all"),
     *("zoom-in", "zoom-out", "pan-left", "pan-right", "theme"),
+    *("find-on", "find-back", "measure"),
 )
-_FIELDS = ("token", "align", "timeline")
+_FIELDS = ("token", "align", "timeline", "find", "only", "asked")
 _MOMENT = 0.3  # seconds: a few small recordings are read by then, and the table need not come twice
 _HIDDEN, _SHOWN = {"display": "none"}, {"display": "block"}
 
@@ -42,10 +41,10 @@ def register(app: Dash, store: RunStore) -> None:
     _table(app, store)
     _reduce(app, store)
     _render(app, store)
-    _pick(app, store)
     ladder.register(app, store)
     compare.register(app, store)
     tokens.register(app, store)
+    tools.register(app, store)
     downloads.register(app, store)
 
 
@@ -91,12 +90,17 @@ def _reduce(app: Dash, store: RunStore) -> None:
         Output("align", "value"),
         Output("runs", "scrollTo"),
         Output("pressed", "data"),
+        Output("find", "value"),
+        Output("only", "value"),
         Input("runs", "rowData"),
         Input("url", "search"),
         Input("runs", "eventData"),
         Input("token", "value"),
         Input("align", "value"),
         Input("timeline", "relayoutData"),
+        Input("find", "value"),
+        Input("only", "value"),
+        Input("asked", "data"),
         *(Input(button, "n_clicks") for button in _BUTTONS),
         State("pressed", "data"),
         State("runs", "selectedRows"),
@@ -139,6 +143,8 @@ def _reduce(app: Dash, store: RunStore) -> None:
             view.align,
             {"rowId": view.runs[0], "rowPosition": "top"} if opens and view.runs else no_update,
             clicks,
+            view.find if opens else no_update,
+            view.rows.only if opens or not view.rows.only else no_update,
         )
 
 
@@ -198,40 +204,6 @@ def _causes(runs: Sequence[Run], theme: str) -> list[Any]:
         _SHOWN if causes else _HIDDEN,
         f"Causes of the gap. {said}",
     ]
-
-
-def _pick(app: Dash, store: RunStore) -> None:
-    @app.callback(
-        Output("picked", "children"),
-        Input("timeline", "clickData"),
-        State("view", "data"),
-        prevent_initial_call=True,
-    )
-    def pick(click: dict[str, Any] | None, data: dict[str, Any]) -> list[Any]:
-        view = View.from_data(data)
-        return node_of_click(click, view, store.ready(view.runs or ()))
-
-
-def node_of_click(click: dict[str, Any] | None, view: View, runs: Sequence[Run]) -> list[Any]:
-    """Which node of the graph the clicked kernel is, with a link to it; nothing where that is not known."""
-    match click:
-        case {"points": [{"y": int() | float() as y, "customdata": [int(event), *_]}, *_]}:
-            found = picked(runs, y, event)
-        case _:
-            return []
-    if found is None:
-        return []
-    run, kernel = found
-    try:
-        node = run.executions.node_of(int(kernel["stream"]), int(kernel["start"]))
-    except FormatError:
-        return []
-    if node is None:
-        return []
-    tensor = run.graph.nodes[node]
-    link = GraphView(run.key, tensor.name, token=token_of(runs, view), theme=view.theme).link()
-    words = f" {plain(tensor.op, 60)} · stream {kernel['stream']} · {duration(kernel['end'] - kernel['start'])} "
-    return [html.B(plain(tensor.name, 80)), words, html.A("Show in graph", href=link, id="to-graph")]
 
 
 def nothing_to_show(

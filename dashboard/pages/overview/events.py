@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from dashboard.pages.overview import acts
 from dashboard.run import Run
 from dashboard.timeline.scene import limits_of, range_of, token_of
-from dashboard.view import ALIGNMENTS, MOST_RUNS, View, span, zoom
+from dashboard.view import ALIGNMENTS, MOST_RUNS, View, span, words_of, zoom
 
 _ZOOMS = {"zoom-in": (0.5, 0.0), "zoom-out": (2.0, 0.0), "pan-left": (1.0, -0.35), "pan-right": (1.0, 0.35)}
 Clicks: TypeAlias = Mapping[str, int | None]
@@ -68,6 +69,16 @@ def after(view: View, event: Event, runs: Sequence[Run], scheme: str = "light") 
             return replace(view, range=zoom(limits_of(runs, view), *_ZOOMS[source]))
         case Event(source) if source in _SHOWS:
             return replace(view, range=range_of(runs, view, source.removeprefix("show-")))
+        case Event("find", text) if text is None or isinstance(text, str):
+            return replace(view, find=words_of(text))
+        case Event("only", text) if text is None or isinstance(text, str):
+            return replace(view, rows=replace(view.rows, only=words_of(text)))
+        case Event("find-on" | "find-back" as which):
+            return acts.next_found(view, runs, 1 if which == "find-on" else -1)
+        case Event("measure"):
+            return acts.measured(view, runs)
+        case Event("asked", dict(wish)):
+            return acts.asked(view, wish, runs)
         case Event("theme"):
             now = scheme if view.theme == "auto" else view.theme
             return replace(view, theme="light" if now == "dark" else "dark")

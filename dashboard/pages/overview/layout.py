@@ -7,7 +7,7 @@ from typing import Any
 from dash import dcc, html
 
 from dashboard.frame import named
-from dashboard.pages.overview import compare, downloads, ladder, tokens
+from dashboard.pages.overview import compare, downloads, ladder, tokens, tools
 from dashboard.pages.overview.table import grid
 from dashboard.palette import COLOURS, NAMES
 from dashboard.view import ALIGNMENTS
@@ -36,7 +36,8 @@ _GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": "au
 def sections() -> list[Any]:
     """What stands on the page."""
     stores = [dcc.Store(id="drawn"), dcc.Store(id="pressed"), dcc.Interval(id="reading", interval=400)]
-    return [*stores, _runs(), compare.section(), _timeline(), _causes(), compare.figures(), downloads.section()]
+    shown = [_runs(), compare.section(), _timeline(), _causes(), compare.figures(), downloads.section()]
+    return [*stores, *tools.stores(), *shown]
 
 
 def _runs() -> html.Section:
@@ -72,7 +73,8 @@ def _timeline() -> html.Section:
                         [
                             html.Button(text, id=key, className="button", title=hint, **named(hint))
                             for key, (text, hint) in MOVES.items()
-                        ],
+                        ]
+                        + tools.buttons(),
                         className="moves",
                         role="group",
                         **named("What the time axis shows"),
@@ -88,6 +90,7 @@ def _timeline() -> html.Section:
                 className="legend",
                 **named("Colours"),
             ),
+            *tools.above(),
             html.Div("Reading the recordings …", id="nothing", className="empty"),
             html.Div(
                 _graph("timeline", 300),
@@ -96,10 +99,10 @@ def _timeline() -> html.Section:
                 **named("Timelines of the selected runs"),
             ),
             html.P("Drag to zoom, shift-drag to move, double-click for one token. Hover for names and times, "
-                   "click a kernel to find it in the graph of its run. Dotted: the base's gap; hatched: what a run's "
-                   "gap is shorter or longer.",
+                   "click an event for its exact times and what hangs together with it. "
+                   "Dotted: the base's gap; hatched: what a run's gap is shorter or longer.",
                    className="hint foot"),
-            html.P(id="picked", role="status", className="picked"),
+            *tools.below(),
         ],
         **named("Timeline"),
     )  # fmt: skip

@@ -1,0 +1,35 @@
+// Keys of the timeline. A key presses a button that is there, so that what it does is said in one place: the button's.
+(function () {
+  // A key, and the buttons that it presses: the first of them that is on the page and enabled.
+  const BUTTONS = {
+    w: ["zoom-in"], s: ["zoom-out"], a: ["pan-left"], d: ["pan-right"], ArrowLeft: ["pan-left"], ArrowRight: ["pan-right"],
+    Home: ["show-all"], g: ["show-gap"], t: ["show-token"], ".": ["token-on"], ",": ["token-back"],
+    n: ["find-on", "token-on"], p: ["find-back", "token-back"], m: ["measure"], r: ["rows-open"], "?": ["help"],
+  };
+  const TYPES = "input, textarea, select, [contenteditable], dialog, [role=slider], [role=listbox], [role=radiogroup], [role=combobox], .ag-root-wrapper";
+  const on = () => document.querySelector("#keys-on input")?.checked ?? true;
+  const usable = (key) => {
+    const button = document.getElementById(key);
+    return button && !button.disabled && button.checkVisibility() ? button : null;
+  };
+
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.altKey || event.metaKey || event.defaultPrevented || !on()) return;
+    if (event.target.closest(TYPES) || document.querySelector("dialog[open]")) return;
+    if (event.key === "/" && document.getElementById("find")) {
+      event.preventDefault();
+      return document.getElementById("find").select();
+    }
+    const name = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+    const button = (BUTTONS[name] || []).map(usable).find(Boolean);
+    if (!button) return;
+    event.preventDefault();
+    button.click();
+  });
+
+  document.addEventListener("click", ({ target }) => {
+    const dialog = document.getElementById("keys");
+    if (target.closest("#help")) dialog.showModal();
+    if (target.closest("#keys-close")) dialog.close();
+  });
+})();

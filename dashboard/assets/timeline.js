@@ -1,0 +1,56 @@
+// What is asked of the timeline by pointing at it, and by buttons that say themselves what they ask for.
+(function () {
+  const ask = (wish) => window.dash_clientside.set_props("asked", { data: { ...wish, at: performance.now() } });
+  const pointer = { x: 0, shift: false };
+  document.addEventListener("pointerdown", ({ clientX, shiftKey }) => Object.assign(pointer, { x: clientX, shift: shiftKey }), true);
+
+  document.addEventListener("click", ({ target }) => {
+    const button = target.closest("[data-ask]");
+    if (!button) return;
+    pressed = { ask: button.dataset.ask, holder: button.closest("#row-list, #picked") };
+    ask(JSON.parse(button.dataset.ask));
+  });
+  let pressed = null;
+
+  // Enter in the field goes to the next match of what stands there, even if the page was not told yet.
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && event.target.id === "find") ask({ what: "next", find: event.target.value });
+  });
+
+  window.dash_clientside = window.dash_clientside || {};
+  window.dash_clientside.timeline = {
+    // A click on a mark: which one, and where on the time axis. Told once; the same mark may be clicked again.
+    clicked: function (click) {
+      const point = click && click.points && click.points[0];
+      if (!point) return;
+      const plot = document.querySelector("#timeline .js-plotly-plot"), { xaxis } = plot._fullLayout;
+      const x = xaxis.p2l(pointer.x - plot.getBoundingClientRect().left - xaxis._offset);
+      const event = Array.isArray(point.customdata) ? point.customdata[0] : -1;
+      window.dash_clientside.set_props("timeline", { clickData: null });
+      ask({ what: "click", y: point.y, event: event, x: x, measure: pointer.shift });
+    },
+
+    // A range dragged over the minimap, or a click in it.
+    mapped: function (selected, click) {
+      if (selected && selected.range) ask({ what: "map", x: selected.range.x });
+      else if (click && click.points.length) ask({ what: "map", x: click.points[0].x });
+      if (selected || click) window.dash_clientside.set_props("minimap", { selectedData: null, clickData: null });
+    },
+
+    // Give the focus back to a button that has been drawn anew, or to the first one that stands there now.
+    refocus: function () {
+      const { ask: wish, holder } = pressed || {};
+      window.setTimeout(() => {
+        if (!holder || document.activeElement !== document.body) return;
+        const buttons = [...holder.querySelectorAll("[data-ask]")];
+        (buttons.find((button) => button.dataset.ask === wish) || buttons[0])?.focus();
+      });
+    },
+
+    // The part of the view that is said in words, told only when it is another.
+    chosen: function (view, before) {
+      const { range, theme, ...part } = view;
+      return JSON.stringify(part) === JSON.stringify(before) ? window.dash_clientside.no_update : part;
+    },
+  };
+})();

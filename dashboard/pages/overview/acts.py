@@ -1,0 +1,84 @@
+"""What search, rows, choice of an event, ruler and minimap do to the view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from dashboard.run import Run
+from dashboard.timeline.arrange import all_groups, moved, toggled
+from dashboard.timeline.choice import found_in, looked_at, next_match, snapped, spot_at
+from dashboard.timeline.scene import limits_of, token_of
+from dashboard.view import Arrangement, Spot, View, span, words_of
+
+_PIXELS: Final = 1000  # about as many as the timeline is wide
+
+
+def asked(view: View, wish: dict[str, Any], runs: Sequence[Run]) -> View:
+    """The view after what the browser asks for in `what`, as `assets/keys.js` and the buttons in `tools` write it."""
+    match wish:
+        case {"what": "click", "y": int() | float() as y, "event": int(event), "x": int() | float() as x}:
+            return _clicked(view, runs, y, event, x, bool(wish.get("measure")))
+        case {"what": "next", "find": str(text)}:
+            return next_found(replace(view, find=words_of(text)), runs, 1)
+        case {"what": "spot", "spot": [str(run), int(row), int(event)]}:
+            return _at(view, runs, Spot(run, row, event)) if min(row, event) >= 0 else view
+        case {"what": "map", "x": [int() | float() as low, int() | float() as high]}:
+            return replace(view, range=span(low * 1e9, high * 1e9))
+        case {"what": "map", "x": int() | float() as x}:
+            low, high = limits_of(runs, view)
+            return replace(view, range=span(x * 1e9 - (high - low) / 2, x * 1e9 + (high - low) / 2))
+        case {"what": "fold", "name": str(name)} if name in _names(runs, view):
+            return replace(view, rows=replace(view.rows, folded=toggled(view.rows.folded, name)))
+        case {"what": "hide", "name": str(name)} if name in _names(runs, view):
+            return replace(view, rows=replace(view.rows, hidden=toggled(view.rows.hidden, name)))
+        case {"what": "move", "name": str(name), "by": int(by)}:
+            groups = all_groups([run.rows for run in runs], view.rows)
+            return replace(view, rows=moved(groups, view.rows, name, by))
+        case {"what": "as recorded"}:
+            return replace(view, rows=Arrangement())
+        case {"what": "forget"}:
+            return replace(view, event=None)
+    return view
+
+
+def next_found(view: View, runs: Sequence[Run], step: int) -> View:
+    """The view of the next event that is found, or of the one before."""
+    if not view.find:
+        return view
+    spot = next_match(runs, view, token_of(runs, view), limits_of(runs, view), step)
+    return view if spot is None else _at(view, runs, spot)
+
+
+def measured(view: View, runs: Sequence[Run]) -> View:
+    """The view with what is in view measured, or with nothing if something was."""
+    return replace(view, ruler=limits_of(runs, view) if view.ruler is None else None)
+
+
+def _at(view: View, runs: Sequence[Run], spot: Spot) -> View:
+    if found_in(runs, spot) is None:
+        return view
+    limits = limits_of(runs, view)
+    range_ = looked_at(runs, view, token_of(runs, view), limits, spot)
+    return replace(view, event=spot, range=view.range if range_ == limits else range_)
+
+
+def _clicked(view: View, runs: Sequence[Run], y: float, event: int, x: float, measure: bool) -> View:
+    if not measure:
+        spot = spot_at(runs, view, y, event)
+        return view if spot is None else replace(view, event=None if spot == view.event else spot)
+    low, high = limits_of(runs, view)
+    time = span(x * 1e9, x * 1e9)
+    edge = snapped(runs, view, token_of(runs, view), y, event, sum(time) // 2, (high - low) / _PIXELS)
+    if edge is None:
+        return view
+    is_begun = view.ruler is not None and view.ruler[0] == view.ruler[1]
+    return replace(view, ruler=(view.ruler[0], edge) if is_begun and view.ruler else (edge, edge))
+
+
+def _names(runs: Sequence[Run], view: View) -> set[str]:
+    """What can be hidden or folded, and what is."""
+    groups = all_groups(run.rows for run in runs)
+    units = {unit.name for group in groups for unit in group.units}
+    return units | {group.name for group in groups} | {*view.rows.hidden, *view.rows.folded}

@@ -1,0 +1,89 @@
+"""What the page says of the chosen event: its exact times, what hangs together with it, and its node of the graph."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from dash import dcc, html
+
+from dashboard.frame import named
+from dashboard.pages.graph.view import GraphView
+from dashboard.run import Run
+from dashboard.text import plain
+from dashboard.timeline.choice import found_in
+from dashboard.timeline.flows import EVENT, LAUNCH, flows_of
+from dashboard.timeline.scene import token_of
+from dashboard.units import duration
+from dashboard.view import Spot, View
+from tracer.errors import FormatError
+
+_MOST: Final = 6
+_WORDS: Final = {
+    (LAUNCH, True): "launches", (LAUNCH, False): "launched by", (EVENT, True): "is waited for by",
+    (EVENT, False): "waits for", ("wait", True): "is waited for by", ("wait", False): "waited for",
+}  # fmt: skip
+"""What a flow is, to one that is at its beginning (True) or at its end."""
+
+
+def said_of(view: View, runs: Sequence[Run]) -> list[Any]:
+    """The chosen event in words; nothing where none is."""
+    spot, run = view.event, found_in(runs, view.event)
+    if spot is None or run is None:
+        return []
+    row = run.rows[spot.row]
+    event = row.events.iloc[spot.event]
+    start, end = int(event["start"]), int(event["end"])
+    times = f"start {start} ns, end {end} ns, duration {end - start} ns"
+    return [
+        html.P([html.B(plain(str(event["full"]), 160)), f" · {plain(run.name, 80)}"]),
+        html.P(
+            [
+                html.Code(times, id="exact"),
+                dcc.Clipboard(target_id="exact", title="Copy the times", className="inline copies"),
+                ask("Forget it", {"what": "forget"}, "Choose no event any more", "link"),
+            ]
+        ),
+        *_linked(run, spot),
+        *_node(run, view, token_of(runs, view), event, row.role == "stream"),
+    ]
+
+
+def ask(text: str, wish: dict[str, Any], label: str, look: str = "button", **more: Any) -> html.Button:
+    """A button that asks for something, see `acts.asked`; `assets/timeline.js` tells the page."""
+    data: dict[str, Any] = {"data-ask": json.dumps(wish)}
+    return html.Button(text, className=look, title=label, **data, **named(label), **more)
+
+
+def _linked(run: Run, spot: Spot) -> list[Any]:
+    """What hangs together with it, each a button that chooses it instead."""
+    flows, more = flows_of(run.rows, spot.row, spot.event, run.waits, run.event_pairs)
+    parts: list[Any] = []
+    for flow in flows[:_MOST].to_dict("records"):
+        is_first = (flow["row0"], flow["event0"]) == (spot.row, spot.event)
+        row, event = (flow["row1"], flow["event1"]) if is_first else (flow["row0"], flow["event0"])
+        name = plain(str(run.rows[row].events["name"].iloc[event]), 60)
+        wish = {"what": "spot", "spot": [run.key, int(row), int(event)]}
+        apart = duration(flow["time1"] - flow["time0"])
+        parts.append(
+            html.Li([f"{_WORDS[flow['kind'], is_first]} ", ask(name, wish, f"Go to {name}", "link"), f", {apart}"])
+        )
+    beyond = len(flows) - len(parts) + more
+    return [html.Ul([*parts, *([html.Li(f"and {beyond} more")] if beyond else [])])] if parts else []
+
+
+def _node(run: Run, view: View, token: int, event: Any, on_device: bool) -> list[Any]:
+    """Which node of the graph a kernel is, with a link to it; nothing where that is not known."""
+    if not on_device or run.graph_file is None:
+        return []
+    try:
+        node = run.executions.node_of(int(event["stream"]), int(event["start"]))
+    except FormatError:
+        return []
+    if node is None:
+        return []
+    tensor = run.graph.nodes[node]
+    link = GraphView(run.key, tensor.name, token=token, theme=view.theme).link()
+    words = f" {plain(tensor.op, 60)} · stream {event['stream']} · {duration(event['end'] - event['start'])} "
+    return [html.P([html.B(plain(tensor.name, 80)), words, html.A("Show in graph", href=link, id="to-graph")])]

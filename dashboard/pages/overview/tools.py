@@ -1,0 +1,240 @@
+"""What a reader has beside the timeline to find their way in it: keys, search, rows, ruler and minimap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from dash import ClientsideFunction, Dash, Input, Output, Patch, State, dcc, html, no_update
+from dash.exceptions import PreventUpdate
+
+from dashboard.figures.minimap import minimap_height, minimap_plot, range_shapes
+from dashboard.figures.timeline import packed
+from dashboard.frame import named
+from dashboard.pages.overview.chosen import ask, said_of
+from dashboard.run import Run
+from dashboard.store import RunStore
+from dashboard.text import plain
+from dashboard.timeline.align import whole_range
+from dashboard.timeline.arrange import Group, all_groups, arranged
+from dashboard.timeline.scene import limits_of, token_of
+from dashboard.timeline.search import counted
+from dashboard.view import Arrangement, View
+
+KEYS: Final = {
+    "w s": "zoom in, zoom out",
+    "a d ← →": "move left, move right",
+    "Home": "whole run",
+    "g": "the gap",
+    "t": "one token",
+    "n p": "next match, match before; next token, token before where nothing is searched",
+    ". ,": "next token, token before",
+    "/": "search by name; Enter goes to the next match",
+    "m": "measure what is in view; measure nothing",
+    "r": "rows",
+    "?": "these keys",
+}
+"""The timeline's keys, several with a space between them, and what they do; `assets/keys.js` says how."""
+_DELAY: Final = 0.3  # s after the last letter
+
+
+def stores() -> list[Any]:
+    """What is asked, what is said, and what the minimap shows."""
+    return [dcc.Store(id="asked"), dcc.Store(id="chosen"), dcc.Store(id="mapped")]
+
+
+def buttons() -> list[Any]:
+    """Beside those that move the timeline."""
+    measure = "Measure what is in view; shift-click two events to measure between their edges"
+    return [
+        html.Button("Measure", id="measure", className="button", title=measure, **named(measure)),
+        html.Button("?", id="help", className="button", title="Keys", **named("Keys")),
+    ]
+
+
+def above() -> list[Any]:
+    """Search, rows, and the minimap."""
+    return [
+        html.Div(
+            [
+                _field("find", "Search by name, such as gemm"),
+                _step("find-back", "‹", "Match before"),
+                _step("find-on", "›", "Next match"),
+                html.Span(id="found", role="status", className="hint"),
+            ],
+            className="bar finds",
+            role="search",
+        ),
+        html.Details(
+            [
+                html.Summary("Rows", id="rows-open"),
+                html.Div([_field("only", "Only rows named")], className="bar"),
+                html.Div(id="row-list"),
+            ],
+            className="rows",
+        ),
+        html.Div(
+            dcc.Graph(id="minimap", config={"displayModeBar": False, "showTips": False}, responsive=True,
+                      style={"height": "28px"}),
+            id="minimap-holder", role="img", style={"display": "none"},
+            **named("The whole runs: how busy, and which part the timeline shows"),
+        ),
+    ]  # fmt: skip
+
+
+def below() -> list[Any]:
+    """What is measured, the chosen event, and the list of keys."""
+    return [
+        html.P(id="measured", role="status", className="picked"),
+        html.Div(id="picked", role="status", className="picked"),
+        _keys(),
+    ]
+
+
+def register(app: Dash, store: RunStore) -> None:
+    """Attach what says what is chosen, found and measured, and what draws the minimap."""
+    browser: Any = app
+    browser.clientside_callback(
+        ClientsideFunction("timeline", "chosen"),
+        Output("chosen", "data"), Input("view", "data"), State("chosen", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    browser.clientside_callback(
+        ClientsideFunction("timeline", "clicked"), Input("timeline", "clickData"), prevent_initial_call=True
+    )
+    browser.clientside_callback(
+        ClientsideFunction("timeline", "mapped"),
+        Input("minimap", "selectedData"), Input("minimap", "clickData"), prevent_initial_call=True,
+    )  # fmt: skip
+    browser.clientside_callback(
+        ClientsideFunction("timeline", "refocus"),
+        Input("row-list", "children"), Input("picked", "children"), prevent_initial_call=True,
+    )  # fmt: skip
+    _say(app, store)
+    _map(app, store)
+
+
+def _say(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("found", "children"),
+        Output("find-on", "disabled"),
+        Output("find-back", "disabled"),
+        Output("row-list", "children"),
+        Output("measured", "children"),
+        Output("picked", "children"),
+        Input("chosen", "data"),
+        Input("revision", "data"),
+        State("view", "data"),
+        prevent_initial_call=True,
+    )
+    def say(_: Any, __: Any, data: dict[str, Any] | None) -> tuple[Any, ...]:
+        view = View.from_data(data)
+        runs = store.ready(view.runs or ())
+        return (
+            found(view, runs),
+            not view.find,
+            not view.find,
+            row_list(all_groups([run.rows for run in runs], view.rows), view.rows),
+            measured(view),
+            said_of(view, runs),
+        )
+
+
+def _map(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("minimap", "figure"),
+        Output("minimap", "style"),
+        Output("minimap-holder", "style"),
+        Output("mapped", "data"),
+        Input("screen", "data"),
+        Input("revision", "data"),
+        State("view", "data"),
+        State("mapped", "data"),
+        prevent_initial_call=True,
+    )
+    def draw(screen: dict[str, Any] | None, _: Any, data: dict[str, Any], mapped: list[Any] | None) -> tuple[Any, ...]:
+        if screen is None:
+            raise PreventUpdate
+        view, theme = View.from_data(data), str(screen["scheme"])
+        runs = store.ready(view.runs or ())
+        token, limits = token_of(runs, view), limits_of(runs, view)
+        lanes = [(run.name, run.busy, run.tokens.anchor(token, view.align)) for run in runs if run.tokens and run.busy]
+        whole = whole_range([run.tokens for run in runs if run.tokens is not None], token, view.align)
+        draws = [theme, token, view.align, *(f"{run.key} {id(run)}" for run in runs)]
+        if draws == mapped:
+            patch = Patch()
+            patch["layout"]["shapes"] = range_shapes(whole, limits, theme)
+            patch["layout"]["selections"] = []
+            return patch, no_update, no_update, no_update
+        plot = packed(minimap_plot(lanes, whole, limits, theme))
+        shown = {"display": "block" if lanes else "none"}
+        return plot, {"height": f"{minimap_height(len(lanes))}px"}, shown, draws
+
+
+def found(view: View, runs: Sequence[Run]) -> str:
+    """How much a search finds in the rows that are shown."""
+    if not view.find or not runs:
+        return ""
+    return counted((line.row.finder for run in runs for line in arranged(run.rows, view.rows)), view.find)
+
+
+def measured(view: View) -> list[Any]:
+    """What the ruler says, to be copied."""
+    if view.ruler is None:
+        return []
+    low, high = sorted(view.ruler)
+    if low == high:
+        return [f"Measuring from {low} ns: shift-click the other event."]
+    times = html.Code(f"{high - low} ns", id="measured-ns")
+    return ["Measured: ", times, dcc.Clipboard(target_id="measured-ns", title="Copy", className="inline copies"),
+            f" from {low} ns to {high} ns after time 0"]  # fmt: skip
+
+
+def row_list(groups: Sequence[Group], arrangement: Arrangement) -> list[Any]:
+    """The rows with what can be done to them."""
+    if not groups:
+        return []
+    items: list[Any] = []
+    for group in groups:
+        items.append(_row(group.name, arrangement, can_fold=True))
+        items.append(html.Ul([_row(unit.name, arrangement, len(unit.rows) > 1) for unit in group.units]))
+    as_recorded = ask("As recorded", {"what": "as recorded"}, "Show all rows in their usual order")
+    return [html.Ul(items), as_recorded]
+
+
+def _row(name: str, arrangement: Arrangement, can_fold: bool) -> html.Li:
+    shown, called, is_folded = name not in arrangement.hidden, plain(name, 60), name in arrangement.folded
+    checked: dict[str, Any] = {"aria-checked": str(shown).lower()}
+    expanded: dict[str, Any] = {"aria-expanded": str(not is_folded).lower()}
+    fold = ask("▸" if is_folded else "▾", {"what": "fold", "name": name}, f"Thin lines for {called}", **expanded)
+    return html.Li(
+        [
+            ask("☑" if shown else "☐", {"what": "hide", "name": name}, f"Show {called}", role="checkbox", **checked),
+            *([fold] if can_fold else []),
+            ask("↑", {"what": "move", "name": name, "by": -1}, f"Move {called} up"),
+            ask("↓", {"what": "move", "name": name, "by": 1}, f"Move {called} down"),
+            html.Span(called),
+        ]
+    )
+
+
+def _keys() -> html.Dialog:
+    """The list of keys. They can be turned off, for who speaks to the browser (WCAG 2.1, 2.1.4)."""
+    parts = [
+        part for keys, does in KEYS.items() for part in (html.Dt([html.Kbd(k) for k in keys.split()]), html.Dd(does))
+    ]
+    is_on = dcc.Checklist(
+        id="keys-on", options=[{"value": "on", "label": "Keys are on"}], value=["on"], persistence=True,
+        className="choice",
+    )  # fmt: skip
+    close = html.Button("Close", id="keys-close", className="button")
+    title = "Keys of the timeline"
+    return html.Dialog([html.H2(title), html.Dl(parts), is_on, close], id="keys", className="keys", **named(title))
+
+
+def _field(key: str, label: str) -> html.Label:
+    field = dcc.Input(id=key, type="search", placeholder=label, debounce=_DELAY, className="field", autoComplete="off")
+    return html.Label([html.Span(label, className="unseen"), field])
+
+
+def _step(key: str, text: str, label: str) -> html.Button:
+    return html.Button(text, id=key, className="button", title=label, disabled=True, **named(label))

@@ -1,0 +1,157 @@
+"""Which rows of a run are shown, in which order and how tall: its rows in groups, as a reader has arranged them.
+
+A group is a process or a device; in it stand the levels of a thread's NVTX ranges, its API calls, or a stream. They
+are known by name, so that what is arranged holds for all runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Final, TypeVar
+
+from dashboard.timeline.rows import Row
+from dashboard.view import Arrangement
+from tracer.schema import MISSING
+
+_FOLDED: Final = "▸ "
+_THIN, _SPACE, _CLOSE = 7, 4, 1  # px: a thin line with its space, the space below others, and below thin ones
+AS_RECORDED: Final = Arrangement()
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A row as it is shown: its position among the run's rows, what stands beside it, and px with the space below."""
+
+    row: Row
+    index: int
+    label: str
+    height: int
+    space: int = _SPACE
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Rows that stay together, as the positions of them: the levels of nested ranges, or one row."""
+
+    name: str
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The units of a process or a device."""
+
+    name: str
+    units: tuple[Unit, ...]
+
+
+def groups_of(rows: Sequence[Row]) -> list[Group]:
+    """The groups of a run's rows, as recorded."""
+    processes = {row.process for row in rows if row.role != "stream" and row.thread != MISSING}
+    found: dict[str, list[Unit]] = {}
+    for index, row in enumerate(rows):
+        units = found.setdefault(_group_name(row, len(processes)), [])
+        if row.label or not units:
+            units.append(Unit(row.label, (index,)))
+        else:  # a deeper level of the ranges above it
+            units[-1] = replace(units[-1], rows=(*units[-1].rows, index))
+    return [Group(name, tuple(units)) for name, units in found.items()]
+
+
+def places_of(rows: Sequence[Row]) -> list[tuple[str, str, int]]:
+    """By row its group, its unit and which of that it is."""
+    found = {
+        index: (group.name, unit.name, level)
+        for group in groups_of(rows)
+        for unit in group.units
+        for level, index in enumerate(unit.rows)
+    }
+    return [found[index] for index in range(len(rows))]
+
+
+def all_groups(runs: Iterable[Sequence[Row]], arrangement: Arrangement = AS_RECORDED) -> list[Group]:
+    """The groups of several runs together, in the order of the arrangement; positions are those of the first run."""
+    found: dict[str, dict[str, Unit]] = {}
+    for rows in runs:
+        for group in groups_of(rows):
+            known = found.setdefault(group.name, {})
+            for unit in group.units:
+                known.setdefault(unit.name, unit)
+    groups = [Group(name, tuple(_ordered(units.values(), arrangement))) for name, units in found.items()]
+    return _ordered(groups, arrangement)
+
+
+def arranged(rows: Sequence[Row], arrangement: Arrangement = AS_RECORDED) -> list[Line]:
+    """The rows that are shown, top to bottom."""
+    lines: list[Line] = []
+    for group in _ordered(groups_of(rows), arrangement):
+        if group.name in arrangement.hidden:
+            continue
+        units = [u for u in _ordered(group.units, arrangement) if _is_shown(group, u, arrangement)]
+        if group.name in arrangement.folded:
+            lines += _thin(group.name, [index for unit in units for index in unit.rows], rows)
+            continue
+        for unit in units:
+            if unit.name in arrangement.folded:
+                lines += _thin(unit.name, unit.rows, rows)
+            else:
+                lines += [Line(rows[index], index, rows[index].label, rows[index].height) for index in unit.rows]
+    return lines
+
+
+def moved(groups: Sequence[Group], arrangement: Arrangement, name: str, by: int) -> Arrangement:
+    """The arrangement with a group or unit so many places further down among its neighbours, `groups` being all."""
+    siblings = [group.name for group in groups]
+    if name not in siblings:
+        siblings = next(([u.name for u in g.units] for g in groups if name in {u.name for u in g.units}), [])
+    if name not in siblings:
+        return arrangement
+    at = siblings.index(name)
+    siblings.insert(min(max(at + by, 0), len(siblings) - 1), siblings.pop(at))
+    return replace(arrangement, order=(*(n for n in arrangement.order if n not in siblings), *siblings))
+
+
+def toggled(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """The names without this one, or with it."""
+    return tuple(n for n in names if n != name) if name in names else (*names, name)
+
+
+def _group_name(row: Row, processes: int) -> str:
+    if row.role == "stream":
+        return f"GPU {row.device}"
+    if row.process == MISSING:
+        return "No process"
+    return "Host" if processes <= 1 else f"Process {row.process}"
+
+
+Named = TypeVar("Named", Group, Unit)
+
+
+def _ordered(given: Iterable[Named], arrangement: Arrangement) -> list[Named]:
+    place = {name: at for at, name in enumerate(arrangement.order)}
+    return sorted(given, key=lambda each: place.get(each.name, len(place)))
+
+
+def _is_shown(group: Group, unit: Unit, arrangement: Arrangement) -> bool:
+    wanted = arrangement.only.casefold()
+    return unit.name not in arrangement.hidden and wanted in f"{group.name}\n{unit.name}".casefold()
+
+
+def _thin(name: str, indices: Sequence[int], rows: Sequence[Row]) -> list[Line]:
+    """Thin lines, the middle one of which bears the name, and room below the last."""
+    if len(indices) == 1:
+        return [Line(rows[indices[0]], indices[0], _FOLDED + name, 2 * _THIN)]
+    middle = (len(indices) - 1) // 2
+    room = [_CLOSE] * (len(indices) - 1) + [_SPACE]
+    return [
+        Line(rows[index], index, _FOLDED + name if at == middle else "", _THIN - _CLOSE + below, below)
+        for at, (index, below) in enumerate(zip(indices, room, strict=True))
+    ]
+
+
+def devices_of(lines: Sequence[Line]) -> list[tuple[int | None, list[Line]]]:
+    """The lines of each device together, None for those of the host."""
+    together = groupby(lines, key=lambda line: line.row.device if line.row.role == "stream" else None)
+    return [(device, list(group)) for device, group in together]

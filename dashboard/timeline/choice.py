@@ -1,0 +1,191 @@
+"""The chosen event: where it is, what is the same in other runs, its arrows, and the next that a search finds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from dashboard.run import Run
+from dashboard.timeline.arrange import arranged, places_of
+from dashboard.timeline.flows import counterpart, flows_of
+from dashboard.timeline.layout import Panel, Placed, panels
+from dashboard.timeline.marks import Window
+from dashboard.timeline.rows import Row
+from dashboard.view import Spot, View, span
+from tracer.intervals import Ints
+from tracer.schema import MOST_NS
+
+_ROOM: Final = 0.8  # share of the range that an event takes at most when it is looked at
+_TOUCH: Final = 12  # px from an edge that still mean it
+
+
+def panels_of(runs: Sequence[Run], view: View) -> list[Panel]:
+    """Where each run's rows stand, as the reader has arranged them."""
+    return panels([arranged(run.rows, view.rows) for run in runs])
+
+
+def row_at(runs: Sequence[Run], view: View, y: float) -> tuple[Run, Placed] | None:
+    """The run and the row whose marks have this height in the figure."""
+    for run, panel in zip(runs, panels_of(runs, view), strict=True):
+        for placed in panel.rows:
+            if placed.middle == y:
+                return run, placed
+    return None
+
+
+def spot_at(runs: Sequence[Run], view: View, y: float, event: int) -> Spot | None:
+    """The event of a mark, by its height in the figure and its position in its row; None for a bin."""
+    found = row_at(runs, view, y)
+    if found is None or not 0 <= event < len(found[1].row.events):
+        return None
+    return Spot(found[0].key, found[1].line.index, event)
+
+
+def found_in(runs: Sequence[Run], spot: Spot | None) -> Run | None:
+    """The run of an event, None if there is no such event."""
+    run = next((run for run in runs if spot is not None and run.key == spot.run), None)
+    if run is None or spot is None or spot.row >= len(run.rows) or spot.event >= len(run.rows[spot.row].events):
+        return None
+    return run
+
+
+def chosen_in(runs: Sequence[Run], view: View, token: int) -> dict[str, Spot]:
+    """By run the chosen event, or what is the same there: of its name, row and token as manieth."""
+    spot, run = view.event, found_in(runs, view.event)
+    if spot is None or run is None or run.tokens is None:
+        return {}
+    place, row = places_of(run.rows)[spot.row], run.rows[spot.row]
+    edges = _token_starts(run, row)
+    at = int(np.searchsorted(edges, row.start[spot.event], side="right")) - 1
+    found = {run.key: spot}
+    for other in runs:
+        known = {name: index for index, name in enumerate(places_of(other.rows))}
+        if other is run or other.tokens is None or place not in known or at < 0:
+            continue
+        there = other.rows[known[place]]
+        starts = _token_starts(other, there)
+        same = at + other.tokens.clamp(token) - run.tokens.clamp(token)
+        if 0 <= same < len(starts) - 1:
+            event = counterpart(row, spot.event, _span(edges, at), there, _span(starts, same))
+            found |= {} if event is None else {other.key: Spot(other.key, known[place], event)}
+    return found
+
+
+def _token_starts(run: Run, row: Row) -> Ints:
+    """When each token starts in a row, ns: with its compute on the device, with its step on the host; and no end."""
+    assert run.tokens is not None
+    starts = run.tokens.start
+    if row.role != "stream" and run.steps is not None:
+        starts = run.steps.table.set_index("step")["start"].reindex(run.tokens.step).to_numpy(dtype=np.int64)
+    return np.append(starts, MOST_NS)
+
+
+def _span(edges: Ints, at: int) -> tuple[int, int]:
+    return int(edges[at]), int(edges[at + 1])
+
+
+def outline(run: Run, spot: Spot, panel: Panel, window: Window) -> pd.DataFrame:
+    """The frame around a chosen event: x0 x1 (s), top bottom (px); none where its row is not shown."""
+    row = run.rows[spot.row]
+    ends = np.clip([row.start[spot.event], row.end[spot.event]], *window.wider)
+    x0, x1 = window.seconds(ends).tolist()
+    is_seen = bool(row.start[spot.event] < window.high and row.end[spot.event] >= window.low)
+    places = [(x0, x1, p.top, p.bottom) for p in panel.rows if p.line.index == spot.row and is_seen]
+    return pd.DataFrame(places, columns=["x0", "x1", "top", "bottom"])
+
+
+def arrows_of(run: Run, spot: Spot, panel: Panel, window: Window) -> pd.DataFrame:
+    """The arrows from and to a chosen event between rows that are shown: kind, x0 x1 (s), y0 y1 (px).
+
+    An end that is not in view lies at its edge; arrows with both ends beyond the same edge are left out.
+    """
+    flows, _ = flows_of(run.rows, spot.row, spot.event, run.waits, run.event_pairs)
+    at = {placed.line.index: placed for placed in panel.rows}
+    flows = flows[flows["row0"].isin(list(at)) & flows["row1"].isin(list(at))]
+    first, last = flows[["time0", "time1"]].min(axis=1), flows[["time0", "time1"]].max(axis=1)
+    flows = flows[(last > window.low) & (first < window.high)]
+    times = flows[["time0", "time1"]].clip(window.low, window.high)
+    middles = {index: placed.middle for index, placed in at.items()}
+    return pd.DataFrame(
+        {
+            "kind": flows["kind"],
+            "x0": window.seconds(times["time0"].to_numpy(dtype=np.int64)),
+            "x1": window.seconds(times["time1"].to_numpy(dtype=np.int64)),
+            "y0": flows["row0"].map(middles),
+            "y1": flows["row1"].map(middles),
+        }
+    )
+
+
+def next_match(runs: Sequence[Run], view: View, token: int, limits: tuple[int, int], step: int) -> Spot | None:
+    """The event that the view's search finds next after the chosen one, or with a `step` of -1 before it.
+
+    Without a chosen one it is the next from the start of `limits`, the range in view; behind the last comes the first.
+    In time, of all runs and the rows that are shown; of several at once in the order of runs, rows and events.
+    """
+    chosen = view.event if found_in(runs, view.event) else None
+    order_of = {run.key: order for order, run in enumerate(runs)}
+    here, time = (-1, -1), limits[0]
+    if chosen is not None:
+        here, time = (order_of[chosen.run], chosen.row), _start(runs[order_of[chosen.run]], chosen, view, token)
+    found = []
+    for order, run in enumerate(runs):
+        for line in arranged(run.rows, view.rows):
+            row, place = line.row, (order, line.index)
+            if chosen is not None and place == here:
+                begin = chosen.event + (step > 0)
+            else:
+                begin = int(np.searchsorted(row.start, time + _anchor(run, view, token) + (place < here)))
+            around = 0 if step > 0 else len(row.start)
+            ahead, first = (row.finder.beside(view.find, at, step) for at in (begin, around))
+            if first is not None:
+                spot = Spot(run.key, line.index, first if ahead is None else ahead)
+                keys = (_start(run, spot, view, token), *place)
+                found.append(((ahead is None, *(step * key for key in keys)), spot))
+    return min(found)[1] if found else None
+
+
+def _anchor(run: Run, view: View, token: int) -> int:
+    return 0 if run.tokens is None else run.tokens.anchor(token, view.align)
+
+
+def _start(run: Run, spot: Spot, view: View, token: int) -> int:
+    """When an event starts, ns from time 0."""
+    return int(run.rows[spot.row].start[spot.event]) - _anchor(run, view, token)
+
+
+def looked_at(runs: Sequence[Run], view: View, token: int, limits: tuple[int, int], spot: Spot) -> tuple[int, int]:
+    """A range as wide as `limits` with the event in its middle, or `limits` where that is in view; wider if it must."""
+    run = found_in(runs, spot)
+    if run is None:
+        return limits
+    low = _start(run, spot, view, token)
+    high = low + int(run.rows[spot.row].end[spot.event] - run.rows[spot.row].start[spot.event])
+    if limits[0] <= low and high <= limits[1]:
+        return limits
+    half = max((limits[1] - limits[0]) / 2, (high - low) / 2 / _ROOM)
+    return span((low + high) / 2 - half, (low + high) / 2 + half)
+
+
+def snapped(
+    runs: Sequence[Run], view: View, token: int, y: float, event: int, time: int, per_pixel: float
+) -> int | None:
+    """The edge that a reader means who points at a mark, ns from time 0: of its event, or of the nearest in a bin.
+
+    Args:
+        runs, view, token: what is shown.
+        y, event: of the mark, see `spot_at`.
+        time: where, ns from time 0.
+        per_pixel: ns.
+    """
+    found = row_at(runs, view, y)
+    if found is None:
+        return None
+    row, anchor = found[1].row, _anchor(found[0], view, token)
+    touch, at = int(_TOUCH * per_pixel) + 1, time + anchor
+    near = np.array([event]) if 0 <= event < len(row.start) else row.pyramid.in_view(at - touch, at + touch)
+    edges = np.concatenate((row.start[near], row.end[near])) - anchor
+    return int(edges[np.argmin(np.abs(edges - time))]) if len(edges) else time

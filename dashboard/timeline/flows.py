@@ -1,0 +1,167 @@
+"""What hangs together with an event: a launch and what it started, a sync and what it waited for, an event's record
+and the wait for it. All positions are those of `rows.Row` tables, all times ns of the recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from dashboard.palette import KINDS
+from dashboard.timeline.rows import Row
+from tracer.analysis.calls import match_rows
+from tracer.intervals import Ints
+from tracer.schema import MISSING
+from tracer.trace import Trace
+
+COLUMNS: Final = ["kind", "row0", "event0", "time0", "row1", "event1", "time1"]
+LAUNCH, WAIT, EVENT = "launch", "wait", "event"
+PAIR_COLUMNS: Final = ["process", "record_thread", "recorded", "wait_thread", "waited"]
+_MOST: Final = 60
+_KEY: Final = ["process", "event"]
+_SYNC: Final = KINDS.index("sync")
+
+
+def flows_of(
+    rows: Sequence[Row], row: int, event: int, waits: pd.DataFrame, pairs: pd.DataFrame
+) -> tuple[pd.DataFrame, int]:
+    """Arrows from and to an event, and how many there are beyond the `_MOST` that are returned.
+
+    Args:
+        rows: the run's rows.
+        row, event: positions of the event.
+        waits: as `marks.waits_of` makes them.
+        pairs: as `event_pairs` makes them.
+
+    Returns:
+        kind (LAUNCH, WAIT or EVENT), and of both ends the row, the event and the time: a launch's start and an
+        activity's start, an activity's end and a sync's return, a record's start and a wait's start.
+    """
+    of = _of_activity if rows[row].role == "stream" else _of_call if rows[row].role == "api" else _of_none
+    found = list(of(rows, row, event, waits, pairs))
+    return pd.DataFrame(found[:_MOST], columns=COLUMNS), max(len(found) - _MOST, 0)
+
+
+Flow = tuple[str, int, int, int, int, int, int]
+
+
+def _of_none(*_: object) -> Iterator[Flow]:
+    yield from ()
+
+
+def _of_call(rows: Sequence[Row], row: int, event: int, waits: pd.DataFrame, pairs: pd.DataFrame) -> Iterator[Flow]:
+    call = rows[row]
+    start, end, number = int(call.start[event]), int(call.end[event]), _correlation(call)[event]
+    if number != MISSING:
+        for at, other in _rows(rows, "stream", call.process):
+            first = int(np.searchsorted(other.start, start))
+            for found in (first + np.flatnonzero(_correlation(other)[first:] == number)).tolist():
+                yield LAUNCH, row, event, start, at, found, int(other.start[found])
+    mine = _at(waits, "start", start)
+    mine = mine[(mine["process"] == call.process) & (mine["thread"] == call.thread)]
+    for stream, until in mine[["stream", "waited_until"]].itertuples(index=False):
+        for at, other in _rows(rows, "stream", call.process):
+            cause = _ending(other, until) if until != MISSING and stream in (other.stream, MISSING) else None
+            if cause is not None:
+                yield WAIT, at, cause, until, row, event, end
+    for side, other_side in (("record", "wait"), ("wait", "record")):
+        yield from _of_pair(rows, row, event, pairs, side, other_side)
+
+
+def _of_pair(rows: Sequence[Row], row: int, event: int, pairs: pd.DataFrame, side: str, other: str) -> Iterator[Flow]:
+    """The waits for a record, or the record that a wait is for."""
+    times = {"record": "recorded", "wait": "waited"}
+    call, start = rows[row], int(rows[row].start[event])
+    mine = pairs[(pairs["process"] == call.process) & (pairs[f"{side}_thread"] == call.thread)]
+    mine = mine[mine[times[side]] == start]
+    for thread, time in mine[[f"{other}_thread", times[other]]].itertuples(index=False):
+        for at, calls in _rows(rows, "api", call.process):
+            found = int(np.searchsorted(calls.start, time))
+            if calls.thread == thread and found < len(calls.start) and calls.start[found] == time:
+                ends = (row, event, start), (at, found, int(time))
+                yield EVENT, *(ends[0] + ends[1] if side == "record" else ends[1] + ends[0])
+
+
+def _of_activity(rows: Sequence[Row], row: int, event: int, waits: pd.DataFrame, pairs: pd.DataFrame) -> Iterator[Flow]:
+    activity = rows[row]
+    start, end, number = int(activity.start[event]), int(activity.end[event]), _correlation(activity)[event]
+    for at, calls in _rows(rows, "api", activity.process):
+        last = int(np.searchsorted(calls.start, start, side="right"))
+        same = np.flatnonzero(_correlation(calls)[: last if number != MISSING else 0] == number)
+        for found in same.tolist():
+            yield LAUNCH, at, found, int(calls.start[found]), row, event, start
+    mine = waits[(waits["waited_until"] == end) & (waits["process"] == activity.process)]
+    mine = mine[mine["stream"].isin([activity.stream, MISSING])]
+    for thread, began in mine[["thread", "start"]].itertuples(index=False):
+        for at, calls in _rows(rows, "api", activity.process):
+            found = int(np.searchsorted(calls.start, began))
+            if calls.thread == thread and found < len(calls.start) and calls.start[found] == began:
+                yield WAIT, row, event, end, at, found, int(calls.end[found])
+
+
+def _rows(rows: Sequence[Row], role: str, process: int) -> Iterator[tuple[int, Row]]:
+    return ((at, row) for at, row in enumerate(rows) if row.role == role and row.process == process)
+
+
+def _correlation(row: Row) -> Ints:
+    return row.events["correlation"].to_numpy()
+
+
+def _at(table: pd.DataFrame, column: str, value: int) -> pd.DataFrame:
+    """The rows of a table, by this column, that have this value."""
+    return table.iloc[slice(*table[column].searchsorted([value, value + 1]))]
+
+
+def _ending(row: Row, time: int) -> int | None:
+    """The event that ends at this time."""
+    near = row.pyramid.in_view(time - 1, time + 1)
+    found = near[row.end[near] == time]
+    return int(found[-1]) if len(found) else None
+
+
+def event_pairs(trace: Trace) -> pd.DataFrame:
+    """Every wait for a CUDA event, with the last record of that event before it.
+
+    Columns: process, and of both calls the thread and the start (ns): record_thread, recorded, wait_thread, waited.
+    """
+    syncs, events = trace["syncs"], trace["cuda_events"]
+    waits = _calls(trace, syncs[syncs["event"] != MISSING]).rename(columns={"start": "waited", "thread": "wait_thread"})
+    records = _calls(trace, events).rename(columns={"start": "recorded", "thread": "record_thread"})
+    if not len(waits) or not len(records):
+        return pd.DataFrame(columns=PAIR_COLUMNS, dtype="int64")
+    found = pd.merge_asof(waits.sort_values("waited"), records.sort_values("recorded"), left_on="waited",
+                          right_on="recorded", by=_KEY, allow_exact_matches=False)  # fmt: skip
+    return found.dropna(subset=["recorded"])[PAIR_COLUMNS].astype("int64")
+
+
+def _calls(trace: Trace, made: pd.DataFrame) -> pd.DataFrame:
+    """Process, event, thread and start of the calls that made these rows, as far as they are recorded."""
+    api = trace["api"]
+    at = match_rows(api, made)
+    known = made.loc[at >= 0, _KEY].reset_index(drop=True)
+    calls = api.iloc[at[at >= 0]][["thread", "start"]].reset_index(drop=True)
+    return pd.concat([known, calls], axis=1)
+
+
+def counterpart(row: Row, event: int, span: tuple[int, int], other: Row, other_span: tuple[int, int]) -> int | None:
+    """The event of another run's row that is the same as this one: as manieth of its name in the same token.
+
+    Args:
+        row, event: the event.
+        span: when its token starts and ends, ns.
+        other, other_span: the row that stands for its row in the other run, and the token there.
+    """
+    name = row.events["full"].iloc[event]
+    before = _named(row, name, (span[0], int(row.start[event]) + 1))
+    there = _named(other, name, other_span)
+    order = int(np.searchsorted(before, event))
+    return int(there[order]) if order < len(there) else None
+
+
+def _named(row: Row, name: str, span: tuple[int, int]) -> Ints:
+    """The events of this full name that begin in a span, ns."""
+    first, last = np.searchsorted(row.start, span).tolist()
+    return np.asarray(first + np.flatnonzero((row.events["full"].iloc[first:last] == name).to_numpy()))

@@ -1,0 +1,96 @@
+"""Events found by a part of their name, whatever the case of its letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property, lru_cache
+from typing import Final, cast
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dashboard.palette import KINDS, NAMES
+from tracer.intervals import Ints
+
+_REMEMBERED: Final = 2  # searches of a row: a position each of ten million events takes 40 MB
+_PLURALS: Final = {"copy": "copies", "launch": "launches", "host": "pieces of host code",
+                   "other": "of other processes or threads"}  # fmt: skip
+Positions = NDArray[np.int32]
+
+
+class Finder:
+    """The names of a row's events, to be searched.
+
+    Args:
+        start: when they begin, in order, ns.
+        what: their positions in `palette.KINDS`.
+        names: columns of names, categoricals; one match suffices.
+    """
+
+    def __init__(self, start: Ints, what: NDArray[np.int8], names: Sequence[pd.Series]) -> None:
+        self._start, self._what = start, what
+        self._names = [cast(pd.Categorical, column.array) for column in names]
+        self.positions = lru_cache(maxsize=_REMEMBERED)(self._positions)
+
+    @cached_property
+    def _folded(self) -> list[list[str]]:
+        """Per column its different names, without their letters' case."""
+        return [[str(name).casefold() for name in column.categories] for column in self._names]
+
+    @cached_property
+    def totals(self) -> Ints:
+        """How many events there are of each kind."""
+        return np.bincount(self._what, minlength=len(KINDS))
+
+    def _positions(self, find: str) -> Positions:
+        """The events whose names have `find` in them, by start."""
+        hit = np.zeros(len(self._start), bool)
+        for column, names in zip(self._names, self._folded, strict=True):
+            wanted = np.array([find.casefold() in name for name in names], dtype=bool)
+            if wanted.any():
+                hit |= wanted[column.codes]
+        return np.flatnonzero(hit).astype(np.int32)
+
+    def among(self, events: Ints, find: str) -> Ints:
+        """1 for each of these events that is found, 0 for others."""
+        found = self.positions(find)
+        at = np.searchsorted(found, events)
+        return (found[np.minimum(at, len(found) - 1)] == events).astype(np.int64) if len(found) else 0 * events
+
+    def within(self, start: Ints, end: Ints, find: str) -> Ints:
+        """How many found events begin in each of these spans, ns."""
+        found = self.positions(find)
+        first, last = (np.searchsorted(found, np.searchsorted(self._start, times)) for times in (start, end))
+        return cast(Ints, last - first)
+
+    def counts(self, find: str) -> Ints:
+        """How many events of each kind are found."""
+        return np.bincount(self._what[self.positions(find)], minlength=len(KINDS))
+
+    def beside(self, find: str, at: int, step: int) -> int | None:
+        """The first found event from position `at` on (`step` 1), or the last before it (-1); None if there is none."""
+        found = self.positions(find)
+        place = int(np.searchsorted(found, at)) - (step < 0)
+        return int(found[place]) if 0 <= place < len(found) else None
+
+
+def counted(finders: Iterable[Finder], find: str) -> str:
+    """How many events are found, in words.
+
+    Example:
+        >>> counted([], "gemm")
+        'nothing is called “gemm”'
+    """
+    found, totals = np.zeros((2, len(KINDS)), np.int64)
+    for finder in finders:
+        found += finder.counts(find)
+        totals += finder.totals
+    if not found.any():
+        return f"nothing is called “{find}”"
+    kinds = np.flatnonzero(found).tolist()
+    return ", ".join(f"{found[kind]:,} of {totals[kind]:,} {_plural(KINDS[kind])}" for kind in kinds)
+
+
+def _plural(kind: str) -> str:
+    return _PLURALS.get(kind, f"{NAMES[kind]}s")

@@ -1,0 +1,254 @@
+"""The timeline's keys, search, rows, minimap, ruler and selection in a real Chromium, by keyboard."""
+
+import re
+
+import pytest
+from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.common.by import By
+
+from dashboard.pages.overview.tools import KEYS
+from tests.dashboard.conftest import faults, served, until
+from tests.dashboard.traces import GAP, PERIOD, decode
+from tracer import formats
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("runs")
+    formats.write(decode(tokens=30), runs / "a")
+    formats.write(decode(tokens=30, gap=2 * GAP), runs / "b")
+    with served(runs) as address:
+        yield address
+
+
+class Page:
+    def __init__(self, browser):
+        self.browser = browser
+
+    def open(self, url):
+        self.browser.get("about:blank")
+        self.browser.get(url)
+        until(
+            self.browser, lambda: self.browser.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline"
+        )
+
+    def press(self, *keys):
+        ActionChains(self.browser).send_keys(*keys).perform()
+
+    def linked(self, *words):
+        """Wait until the link has these words."""
+        until(self.browser, lambda: all(word in self.browser.current_url for word in words), words)
+
+    def range(self):
+        found = re.search(r"range=(-?\d+)\.\.(-?\d+)", self.browser.current_url)
+        return found and tuple(map(int, found.groups()))
+
+    def moves(self, *keys):
+        """Press keys, wait until the range is another, and say which."""
+        before = self.range()
+        self.press(*keys)
+        until(self.browser, lambda: self.range() not in (None, before), f"another range than {before}")
+        return self.range()
+
+    def focused(self):
+        return self.browser.execute_script("return document.activeElement.id")
+
+
+@pytest.fixture
+def page(browser):
+    faults(browser)
+    yield Page(browser)
+    assert faults(browser) == []
+
+
+def test_keys_press_the_buttons_but_not_while_one_types(page, address):
+    page.open(f"{address}?run=a&token=5")
+    low, high = page.moves("g")
+    assert 0 < high - low < 3 * GAP
+    near = page.moves("w")
+    assert near[1] - near[0] == pytest.approx((high - low) / 2, abs=2)
+    assert page.moves("d")[0] > near[0]
+    assert page.moves(Keys.ARROW_LEFT) == pytest.approx(near, abs=3)
+    whole = page.moves(Keys.HOME)
+    assert whole[1] - whole[0] > 25 * PERIOD
+    page.press("n")
+    page.linked("token=6")
+    page.press("p")
+    page.linked("token=5")
+    before = page.range()
+    page.browser.find_element(By.CSS_SELECTOR, "#runs .ag-cell").click()
+    page.press("w", "s", "n")
+    page.browser.execute_script("document.getElementById('copy-link').focus()")
+    assert page.moves("w") != before
+    assert "token=5" in page.browser.current_url
+
+
+def test_the_list_of_keys_opens_and_gives_the_focus_back(page, address):
+    page.open(f"{address}?run=a&token=5")
+    page.browser.execute_script("document.getElementById('zoom-in').focus()")
+    page.press("?")
+    dialog = page.browser.find_element(By.ID, "keys")
+    until(page.browser, dialog.is_displayed, "the list of keys")
+    assert all(does in dialog.text for does in KEYS.values())
+    page.press("n", Keys.ESCAPE)
+    until(page.browser, lambda: not dialog.is_displayed(), "it closed")
+    assert page.focused() == "zoom-in"
+    assert "token=5" in page.browser.current_url
+    page.browser.find_element(By.ID, "help").click()
+    page.browser.find_element(By.CSS_SELECTOR, "#keys-on input").click()
+    page.press(Keys.ESCAPE)
+    page.press("n")
+    page.browser.find_element(By.ID, "help").click()
+    page.browser.find_element(By.CSS_SELECTOR, "#keys-on input").click()
+    page.press(Keys.ESCAPE)
+    page.press("g")
+    until(page.browser, page.range, "the gap")
+    assert "token=5" in page.browser.current_url
+
+
+def text(page, key):
+    return page.browser.find_element(By.ID, key).text
+
+
+def says(page, key, words):
+    until(page.browser, lambda: words in text(page, key), f"{words!r} in {key}, not {text(page, key)!r}")
+
+
+def labels(page):
+    plot = "return document.querySelector('#timeline .js-plotly-plot')._fullLayout"
+    return page.browser.execute_script(f"{plot}.yaxis.ticktext")
+
+
+def drawn(page, name):
+    """How many shapes and annotations of this name there are."""
+    script = """const {shapes, annotations} = document.querySelector('#timeline .js-plotly-plot')._fullLayout;
+                return [...shapes, ...annotations].filter((mark) => mark.name === arguments[0]).length"""
+    return page.browser.execute_script(script, name)
+
+
+def test_searching_goes_from_match_to_match_and_shows_its_arrows(page, address):
+    page.open(f"{address}?run=a&run=b&token=5")
+    page.press("/")
+    assert page.focused() == "find"
+    assert page.browser.find_element(By.ID, "find").size["width"] > 100
+    page.press("memcpy", Keys.ENTER)
+    says(page, "found", "60 of 120 copies")
+    page.linked("find=memcpy", "event=")
+    first = page.browser.current_url
+    says(page, "picked", "cudaMemcpyAsync")
+    until(page.browser, lambda: drawn(page, "arrow") == 2, "an arrow in each run")
+    assert drawn(page, "chosen") == 2
+    page.browser.execute_script("document.activeElement.blur()")
+    page.press("n")
+    until(page.browser, lambda: page.browser.current_url != first, "the next match")
+    page.press("p")
+    until(
+        page.browser, lambda: page.browser.current_url.split("event=")[1] == first.split("event=")[1], "the first again"
+    )
+    page.open(first)
+    says(page, "found", "60 of 120 copies")
+    says(page, "picked", "duration 2000 ns")
+    assert page.browser.find_element(By.ID, "find").get_attribute("value") == "memcpy"
+    link = page.browser.find_element(By.CSS_SELECTOR, "#picked li button")
+    link.send_keys(Keys.ENTER)
+    says(page, "picked", "copy HtoD")
+
+
+def test_rows_are_arranged_by_keyboard_and_the_link_has_it(page, address):
+    page.open(f"{address}?run=a&token=5")
+    assert labels(page) == ["NVTX", "API calls", "stream 13", "stream 14"]
+    page.press("r")
+    until(page.browser, lambda: page.browser.find_elements(By.CSS_SELECTOR, "[aria-label='Show NVTX']"), "the rows")
+
+    def button(label):
+        return page.browser.find_element(By.CSS_SELECTOR, f"[aria-label='{label}']")
+
+    button("Show NVTX").send_keys(Keys.SPACE)
+    page.linked("hide=NVTX")
+    until(page.browser, lambda: labels(page) == ["API calls", "stream 13", "stream 14"], "no NVTX")
+    assert button("Show NVTX").get_attribute("aria-checked") == "false"
+    label = "return document.activeElement.ariaLabel"
+    until(page.browser, lambda: page.browser.execute_script(label) == "Show NVTX", "the focus where it was")
+    button("Move stream 14 up").send_keys(Keys.ENTER)
+    until(page.browser, lambda: labels(page) == ["API calls", "stream 14", "stream 13"], "another order")
+    button("Thin lines for GPU 0").send_keys(Keys.ENTER)
+    until(page.browser, lambda: labels(page) == ["API calls", "▸ GPU 0"], "thin lines")
+    page.browser.find_element(By.ID, "only").send_keys("gpu")
+    until(page.browser, lambda: labels(page) == ["▸ GPU 0"], "only the GPU")
+    page.linked("rows=gpu", "fold=GPU+0", "order=stream+14")
+    page.open(page.browser.current_url)
+    until(page.browser, lambda: labels(page) == ["▸ GPU 0"], "the same by link")
+    page.press("r")
+    page.browser.find_element(By.XPATH, "//button[text()='As recorded']").send_keys(Keys.ENTER)
+    until(page.browser, lambda: len(labels(page)) == 4, "all rows")
+    until(page.browser, lambda: page.browser.find_element(By.ID, "only").get_attribute("value") == "", "an empty field")
+
+
+MIDDLE = """
+const plot = document.querySelector('#' + arguments[0] + ' .js-plotly-plot'), {xaxis, yaxis} = plot._fullLayout;
+plot.scrollIntoView({block: 'center'});
+const box = plot.getBoundingClientRect();
+const origin = box.left + xaxis._offset;
+if (arguments[0] === 'minimap') return [origin + xaxis._length * arguments[1], box.top + box.height / 2];
+const bar = plot.calcdata[plot.data.findIndex((trace) => trace.name === 'kernel')][arguments[1]];
+return [origin + xaxis.l2p(bar.b + bar.s * arguments[2]), box.top + yaxis._offset + yaxis.l2p(bar.p)];
+"""
+
+
+def spot(page, *where):
+    return [round(each) for each in page.browser.execute_script(MIDDLE, *where)]
+
+
+def click(page, x, y, shift=False):
+    actions = ActionChains(page.browser, duration=30)
+    actions.w3c_actions.pointer_action.move_to_location(x, y)
+    if shift:
+        actions.key_down(Keys.SHIFT)
+    actions.click()
+    if shift:
+        actions.key_up(Keys.SHIFT)
+    actions.perform()
+
+
+def test_the_ruler_measures_between_edges_and_what_is_in_view(page, address):
+    page.open(f"{address}?run=a&token=5&range=0..{PERIOD}")
+    page.press("m")
+    says(page, "measured", f"{PERIOD} ns")
+    page.linked(f"ruler=0..{PERIOD}")
+    page.press("m")
+    until(page.browser, lambda: "ruler" not in page.browser.current_url, "nothing measured")
+    click(page, *spot(page, "timeline", 2, 0.1), shift=True)
+    says(page, "measured", "shift-click the other")
+    click(page, *spot(page, "timeline", 2, 0.9), shift=True)
+    says(page, "measured", "112500 ns")
+    until(page.browser, lambda: drawn(page, "ruler") == 4, "two lines, what is between them, and its length")
+    click(page, *spot(page, "timeline", 2, 0.5))
+    says(page, "picked", "duration 112500 ns")
+    says(page, "measured", "112500 ns")
+
+
+def test_the_minimap_shows_and_moves_what_is_in_view(page, address):
+    page.open(f"{address}?run=a&token=5&range=0..{PERIOD}")
+    frame = """const {shapes, xaxis} = document.querySelector('#minimap .js-plotly-plot')._fullLayout;
+               return [shapes[0].x0, shapes[0].x1].map((x) => xaxis.l2p(x) / xaxis._length)"""
+    bars = "#minimap .barlayer path"
+    until(page.browser, lambda: page.browser.find_elements(By.CSS_SELECTOR, bars), "a minimap")
+    before = page.browser.execute_script(frame)
+    assert 0.1 < before[0] < before[1] < 0.3
+    click(page, *spot(page, "minimap", 0.8))
+    until(page.browser, lambda: page.range() != (0, PERIOD), "another range")
+    low, high = page.range()
+    assert high - low == PERIOD
+    until(page.browser, lambda: page.browser.execute_script(frame)[0] > 0.7, "the frame there")
+    (left, y), (right, _) = spot(page, "minimap", 0.3), spot(page, "minimap", 0.5)
+    actions = ActionChains(page.browser, duration=50)
+    actions.w3c_actions.pointer_action.move_to_location(left, y).pointer_down()
+    actions.w3c_actions.pointer_action.move_to_location((left + right) // 2, y)
+    actions.w3c_actions.pointer_action.move_to_location(right, y).pointer_up()
+    actions.perform()
+    until(page.browser, lambda: page.range()[1] - page.range()[0] > 4 * PERIOD, "the range that was dragged")
+    until(page.browser, lambda: page.browser.execute_script(frame) == pytest.approx([0.3, 0.5], abs=0.02), "its frame")
+    selections = "return document.querySelector('#minimap .js-plotly-plot')._fullLayout.selections.length"
+    until(page.browser, lambda: page.browser.execute_script(selections) == 0, "no leftover")

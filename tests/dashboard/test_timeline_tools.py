@@ -1,0 +1,349 @@
+"""Search, rows, chosen event, ruler and minimap of the timeline, without a browser."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from dash._utils import to_json
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard.figures.minimap import minimap_plot
+from dashboard.figures.overlay import DIMMED
+from dashboard.figures.timeline import packed, timeline_figure
+from dashboard.pages.overview.acts import asked
+from dashboard.pages.overview.chosen import said_of
+from dashboard.pages.overview.events import Event, after
+from dashboard.pages.overview.tools import found, measured, row_list
+from dashboard.palette import KINDS
+from dashboard.store import RunStore
+from dashboard.timeline.arrange import AS_RECORDED, all_groups, arranged, groups_of, moved
+from dashboard.timeline.choice import chosen_in, next_match, panels_of
+from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, event_pairs, flows_of
+from dashboard.timeline.marks import NO_WAITS
+from dashboard.timeline.minimap import BINS, busy_of
+from dashboard.timeline.rows import Row, rows_of
+from dashboard.timeline.scene import timeline_of
+from dashboard.timeline.search import Finder
+from dashboard.view import Arrangement, Spot, View
+from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
+from tracer import Trace, formats
+
+TOKENS = 6
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("runs")
+    formats.write(decode(TOKENS), directory / "a")
+    formats.write(decode(TOKENS, gap=2 * GAP), directory / "b")
+    return RunStore([directory]).chosen(["a", "b"])
+
+
+def _row(run, label):
+    return next(at for at, row in enumerate(run.rows) if row.label == label)
+
+
+def _finder(names, full=None):
+    start = np.arange(len(names), dtype=np.int64) * 10
+    what = np.zeros(len(names), np.int8)
+    return Finder(start, what, [pd.Series(n, dtype="str").astype("category") for n in (full or names, names)])
+
+
+NAMES = st.lists(st.sampled_from(["gemm", "GEMM_f16", "softmax", "rope", "Straße", ""]), min_size=1, max_size=60)
+
+
+@given(NAMES, st.sampled_from(["gemm", "f16", "o", "STRASSE", "x y"]), st.integers(-1, 61), st.integers(0, 600))
+def test_finding_is_what_a_plain_scan_finds(names, find, at, time):
+    finder = _finder(names)
+    hits = [i for i, name in enumerate(names) if find.casefold() in name.casefold()]
+    assert finder.positions(find).tolist() == hits
+    assert finder.counts(find).sum() == len(hits)
+    everything = np.arange(len(names), dtype=np.int64)
+    assert np.flatnonzero(finder.among(everything, find)).tolist() == hits
+    assert finder.beside(find, at, 1) == next((i for i in hits if i >= at), None)
+    assert finder.beside(find, at, -1) == next((i for i in reversed(hits) if i < at), None)
+    spans = np.array([0, time]), np.array([time, 10**6])
+    assert finder.within(*spans, find).tolist() == [sum(i * 10 < time for i in hits), sum(i * 10 >= time for i in hits)]
+
+
+def test_a_search_looks_at_short_and_full_names():
+    finder = _finder(["k", "k", "m"], ["void k<half>()", "void k<float>()", "void m()"])
+    assert finder.positions("half").tolist() == [0]
+    assert finder.positions("k").tolist() == [0, 1]
+
+
+def test_the_count_says_of_how_many(runs):
+    view = View(runs=("a", "b"), find="VOID K<")
+    assert found(view, runs) == f"{2 * TOKENS * KERNELS} of {2 * TOKENS * KERNELS} kernels"
+    view = View(runs=("a",), find="cudaMemcpy")
+    assert found(view, runs[:1]) == f"{TOKENS} of {2 * TOKENS} copies"
+    assert found(replace(view, rows=Arrangement(hidden=("API calls",))), runs[:1]) == "nothing is called “cudaMemcpy”"
+    assert found(View(), runs) == ""
+
+
+def test_the_next_match_goes_through_all_runs_in_time_and_around(runs):
+    view = View(runs=("a", "b"), token=2, find="cudamemcpy", range=(0, PERIOD))
+    times = []
+    for _ in range(2 * TOKENS):
+        view = after(view, Event("find-on"), runs)
+        run = runs[("a", "b").index(view.event.run)]
+        times.append((int(run.rows[view.event.row].start[view.event.event]) - run.tokens.anchor(2, "end"), run.key))
+        assert view.range[0] <= times[-1][0] <= view.range[1]
+        assert view.range[1] - view.range[0] == pytest.approx(PERIOD, abs=2)
+    first = times.index(min(times))
+    assert times[first:] + times[:first] == sorted(times)
+    assert len(set(times)) == 2 * TOKENS
+    last = view.event
+    forth = after(view, Event("find-on"), runs)
+    assert after(forth, Event("find-back"), runs).event == last
+    assert after(View(runs=("a",), find="no such thing"), Event("find-on"), runs).event is None
+    assert after(View(runs=("a",)), Event("find-on"), runs).event is None
+    assert next_match([], View(find="x"), 0, (0, 1), 1) is None
+
+
+def test_matches_are_in_the_light_and_others_dimmed(runs):
+    view = View(runs=("a",), token=2, find="cudaMemcpy")
+    figure = timeline_figure(timeline_of(runs[:1], view, "light", 1200)[0])
+    opacity = {t.name: np.unique(t.marker.opacity).tolist() for t in figure.data if t.type == "bar" and t.name != "gap"}
+    assert opacity["kernel"] == opacity["nvtx"] == pytest.approx([DIMMED])
+    assert opacity["copy"] == pytest.approx([DIMMED, 1])  # the calls match, the copies do not
+    assert not [t for t in figure.data if t.name == "match"]
+
+
+def test_bins_with_matches_bear_a_marker(tmp_path):
+    trace = decode(400)
+    names = trace["kernels"]["name"].astype("str").to_numpy(copy=True)
+    names[2_000] = "special"
+    formats.write(
+        Trace({**trace.tables, "kernels": trace["kernels"].assign(name=pd.Categorical(names))}), tmp_path / "a"
+    )
+    run = RunStore([tmp_path]).chosen(["a"])[0]
+    view = View(runs=("a",), token=2, range=(-3 * PERIOD, 400 * PERIOD), find="SPECIAL")
+    plot, _ = timeline_of([run], view, "light", 700)
+    (match,) = [t for t in timeline_figure(plot).data if t.name == "match"]
+    assert list(match.customdata) == [1]
+    start = int(run.trace["kernels"]["start"].iloc[2_000]) - run.tokens.anchor(2, "end")
+    assert match.x[0] * 1e9 == pytest.approx(start, abs=2 * PERIOD)
+    assert len(to_json(packed(plot))) < 300_000
+
+
+def _threads():
+    return Trace.from_columns(
+        nvtx={"start": [0, 1, 5], "end": [10, 4, 9], "text": ["a", "b", "c"], "thread": [1] * 3, "process": [1] * 3},
+        api={"start": [0, 2], "end": [1, 3], "name": ["x", "y"], "thread": [1, 2], "process": [1, 2]},
+        kernels={"start": [0, 0, 1], "end": [1, 1, 2], "device": [0, 1, 1], "stream": [7, 7, 8], "process": [1] * 3,
+                 "name": ["k"] * 3},
+    )  # fmt: skip
+
+
+def _labels(rows, **arrangement):
+    return [line.label for line in arranged(rows, Arrangement(**arrangement))]
+
+
+def test_groups_are_processes_and_devices_and_hold_levels_together():
+    rows = rows_of(_threads())
+    groups = groups_of(rows)
+    assert [group.name for group in groups] == ["Process 1", "Process 2", "GPU 0", "GPU 1"]
+    assert [len(unit.rows) for unit in groups[0].units] == [2, 1]
+    assert sorted(index for group in groups for unit in group.units for index in unit.rows) == list(range(len(rows)))
+
+
+def test_rows_are_hidden_folded_filtered_and_moved():
+    rows = rows_of(_threads())
+    labels = [row.label for row in rows]
+    nvtx, gpu = labels[0], [f"GPU {d} · stream {s}" for d, s in ((0, 7), (1, 7), (1, 8))]
+    assert _labels(rows) == labels
+    assert _labels(rows, hidden=("GPU 1", nvtx)) == [*labels[2:4], gpu[0]]
+    assert _labels(rows, only="STREAM 8") == [gpu[2]]
+    assert _labels(rows, only="gpu 1") == gpu[1:]
+    assert _labels(rows, folded=("GPU 1",))[-3:] == [gpu[0], "▸ GPU 1", ""]
+    assert sum(line.height for line in arranged(rows, Arrangement(folded=(nvtx,)))[:2]) <= rows[0].height
+    groups = groups_of(rows)
+    down = moved(groups, AS_RECORDED, "Process 1", 2)
+    assert [group.name for group in all_groups([rows], down)] == ["Process 2", "GPU 0", "Process 1", "GPU 1"]
+    assert sorted(_labels(rows, order=down.order)) == sorted(labels)
+    swapped = moved(groups, down, gpu[2], -1)
+    assert _labels(rows, order=swapped.order)[-2:] == [gpu[2], gpu[1]]
+    assert set(down.order) < set(swapped.order)
+    assert moved(groups, down, "no such row", 1) == down
+    assert moved(groups, AS_RECORDED, "GPU 1", 1).order == tuple(group.name for group in groups)
+
+
+def test_every_line_of_a_hidden_run_can_go(runs):
+    view = View(runs=("a", "b"), rows=Arrangement(only="no such row"), find="k")
+    assert [panel.rows for panel in panels_of(runs, view)] == [[], []]
+    figure = timeline_figure(timeline_of(runs, view, "light", 1200)[0])
+    assert [a.name for a in figure.layout.annotations] == ["heading", "heading"]
+
+
+def test_what_the_row_list_asks_for_changes_the_view(runs):
+    view = View(runs=("a", "b"))
+    buttons = json.dumps([item.to_plotly_json() for item in row_list(all_groups(run.rows for run in runs), view.rows)],
+                         default=lambda c: c.to_plotly_json())  # fmt: skip
+    assert '"hide\\", \\"name\\": \\"stream 13' in buttons
+    hidden = asked(view, {"what": "hide", "name": "stream 13"}, runs)
+    assert hidden.rows.hidden == ("stream 13",)
+    assert asked(hidden, {"what": "hide", "name": "stream 13"}, runs) == view
+    assert asked(view, {"what": "fold", "name": "GPU 0"}, runs).rows.folded == ("GPU 0",)
+    assert asked(view, {"what": "fold", "name": "\ud800"}, runs) == view
+    ordered = asked(view, {"what": "move", "name": "stream 14", "by": -1}, runs)
+    assert ordered.rows.order == ("stream 14", "stream 13")
+    assert asked(ordered, {"what": "as recorded"}, runs) == view
+    assert after(view, Event("only", " api "), runs).rows.only == "api"
+    assert after(view, Event("only", None), runs) == view
+
+
+def test_a_launch_points_at_its_kernel_and_a_kernel_at_its_sync(runs):
+    run = runs[0]
+    api, compute = _row(run, "API calls"), _row(run, "stream 14")
+    launch = int(np.flatnonzero(run.rows[api].events["what"] == KINDS.index("launch"))[KERNELS - 1])
+    flows, more = flows_of(run.rows, api, launch, run.waits, run.event_pairs)
+    assert more == 0
+    assert flows.to_dict("records") == [
+        {"kind": LAUNCH, "row0": api, "event0": launch, "time0": int(run.rows[api].start[launch]), "row1": compute,
+         "event1": KERNELS - 1, "time1": int(run.rows[compute].start[KERNELS - 1])}
+    ]  # fmt: skip
+    back, _ = flows_of(run.rows, compute, KERNELS - 1, run.waits, run.event_pairs)
+    assert back["kind"].tolist() == [LAUNCH]
+    pd.testing.assert_frame_equal(back, flows)
+    copy, _ = flows_of(run.rows, _row(run, "stream 13"), 2, run.waits, run.event_pairs)
+    assert copy["kind"].tolist() == [LAUNCH, WAIT]
+    sync = int(copy["event1"].iloc[1])
+    assert (copy["time0"].iloc[1], copy["time1"].iloc[1]) == (2 * PERIOD + 6_000, 2 * PERIOD + 7_000)
+    waited, _ = flows_of(run.rows, api, sync, run.waits, run.event_pairs)
+    pd.testing.assert_frame_equal(waited, copy.iloc[1:].reset_index(drop=True))
+    none, _ = flows_of(run.rows, _row(run, "NVTX"), 0, run.waits, run.event_pairs)
+    assert len(none) == 0
+
+
+def test_a_graph_launch_has_no_more_arrows_than_can_be_seen():
+    count = 500
+    kernels = {"start": np.arange(count) + 10, "end": np.arange(count) + 11, "correlation": [1] * count,
+               "process": [1] * count, "device": [0] * count, "stream": [7] * count, "name": ["k"] * count}  # fmt: skip
+    api = {"start": [0], "end": [5], "process": [1], "thread": [1], "correlation": [1], "name": ["cudaGraphLaunch"]}
+    trace = Trace.from_columns(api=api, kernels=kernels)
+    flows, more = flows_of(rows_of(trace), 0, 0, NO_WAITS, event_pairs(trace))
+    assert len(flows) + more == count
+    assert len(flows) < count
+
+
+def test_the_record_of_an_event_points_at_the_wait_for_it():
+    calls = {"start": [0, 10, 20, 30], "end": [1, 11, 21, 31], "process": [1] * 4, "thread": [1, 1, 2, 1],
+             "correlation": [1, 2, 3, 4],
+             "name": ["cudaEventRecord", "cudaEventRecord", "cudaStreamWaitEvent", "cudaStreamWaitEvent"]}  # fmt: skip
+    on = {"process": [1, 1], "event": [5, 5], "device": [0, 0], "context": [1, 1]}
+    trace = Trace.from_columns(
+        api=calls,
+        cuda_events={**on, "stream": [7, 7], "correlation": [1, 2]},
+        syncs={**on, "event": [5, 6], "stream": [8, 8], "correlation": [3, 4], "start": [20, 30], "end": [21, 31],
+               "type": ["stream wait"] * 2},
+    )  # fmt: skip
+    pairs = event_pairs(trace)
+    assert pairs.to_dict("records") == [
+        {"process": 1, "record_thread": 1, "recorded": 10, "wait_thread": 2, "waited": 20}
+    ]
+    rows, waits = rows_of(trace), NO_WAITS
+    flows, _ = flows_of(rows, 0, 1, waits, pairs)
+    assert flows[["kind", "row0", "event0", "row1", "event1"]].to_numpy().tolist() == [[EVENT, 0, 1, 1, 0]]
+    pd.testing.assert_frame_equal(flows_of(rows, 1, 0, waits, pairs)[0], flows)
+    assert len(flows_of(rows, 0, 0, waits, pairs)[0]) == 0
+
+
+def test_a_chosen_event_is_chosen_in_every_run_and_has_arrows_there(runs):
+    a, b = runs
+    row, event = _row(a, "stream 14"), 3 * KERNELS + 2
+    view = View(runs=("a", "b"), token=2, event=Spot("a", row, event), range=(-PERIOD, 2 * PERIOD))
+    assert chosen_in(runs, view, 2) == {"a": Spot("a", row, event), "b": Spot("b", _row(b, "stream 14"), event)}
+    figure = timeline_figure(timeline_of(runs, view, "light", 1200)[0])
+    frames = [s for s in figure.layout.shapes if s.name == "chosen"]
+    arrows = [a for a in figure.layout.annotations if a.name == "arrow"]
+    assert (len(frames), len(arrows)) == (2, 2)
+    start = int(a.rows[row].start[event]) - a.tokens.anchor(2, "end")
+    assert frames[0].x0 * 1e9 == pytest.approx(start)
+    assert arrows[0].x * 1e9 == pytest.approx(start)
+    assert arrows[0].ax < arrows[0].x
+    without = replace(view, rows=Arrangement(hidden=("API calls",)))
+    assert not [
+        a for a in timeline_of(runs, without, "light", 1200)[0]["layout"]["annotations"] if a["name"] == "arrow"
+    ]
+    nobody = replace(view, event=Spot("a", 99, 0))
+    assert chosen_in(runs, nobody, 2) == {}
+
+
+def test_the_exact_times_are_said(runs):
+    row = _row(runs[0], "stream 14")
+    said = str(said_of(View(runs=("a",), event=Spot("a", row, 1)), runs))
+    start, end = (int(times[1]) for times in (runs[0].rows[row].start, runs[0].rows[row].end))
+    assert f"start {start} ns, end {end} ns, duration {end - start} ns" in said
+    assert "cudaLaunchKernel" in said
+    assert said_of(View(event=Spot("b", row, 1)), runs[:1]) == []
+
+
+def test_clicks_choose_and_measure(runs):
+    view = View(runs=("a", "b"), token=2)
+    panel = panels_of(runs, view)[1]
+    placed = panel.row(stream=14)
+    click = {"what": "click", "y": placed.middle, "event": 17, "x": 0.0}
+    chosen = asked(view, click, runs)
+    assert chosen.event == Spot("b", placed.line.index, 17)
+    assert asked(chosen, click, runs).event is None
+    assert asked(chosen, {"what": "forget"}, runs).event is None
+    assert asked(view, click | {"event": -1}, runs) == asked(view, click | {"y": 1.25}, runs) == view
+    start, end = (int(t[17]) - runs[1].tokens.anchor(2, "end") for t in (placed.row.start, placed.row.end))
+    near = asked(view, click | {"x": (start + 1_000) / 1e9, "measure": True}, runs)
+    assert near.ruler == (start, start)
+    both = asked(near, click | {"x": (end - 1_000) / 1e9, "measure": True}, runs)
+    assert both.ruler == (start, end)
+    assert f"'{end - start} ns'" in str(measured(both))
+    assert f"<b>{end - start:,} ns</b>" in [a.text for a in timeline_figure(
+        timeline_of(runs, both, "light", 1200)[0]).layout.annotations]  # fmt: skip
+    again = asked(both, click | {"event": -1, "x": (end + 100) / 1e9, "measure": True}, runs)
+    assert again.ruler[0] == again.ruler[1] == end
+    assert asked(both, click | {"y": 1.25, "measure": True}, runs) == both
+    seen = after(replace(view, range=(-5, 995)), Event("measure"), runs)
+    assert seen.ruler == (-5, 995)
+    assert after(seen, Event("measure"), runs).ruler is None
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [{}, {"what": "click"}, {"what": "spot", "spot": ["a", -1, 0]}, {"what": "spot", "spot": ["gone", 0, 0]},
+     {"what": "spot", "spot": ["a", 0, 10**9]}, {"what": "map", "x": ["a", "b"]},
+     {"what": "move", "name": "x", "by": 1}],
+)  # fmt: skip
+def test_senseless_wishes_change_nothing(runs, wish):
+    view = View(runs=("a", "b"), token=2)
+    assert asked(view, wish, runs) == view
+
+
+def test_the_minimap_moves_the_range(runs):
+    view = View(runs=("a", "b"), token=2, range=(0, PERIOD))
+    assert asked(view, {"what": "map", "x": [2e-3, 1e-3]}, runs).range == (1_000_000, 2_000_000)
+    assert asked(view, {"what": "map", "x": 5e-3}, runs).range == (4_500_000, 5_500_000)
+
+
+def test_the_minimap_has_the_share_that_streams_are_busy():
+    start = np.arange(0, 1 << 20, 1 << 12, dtype=np.int64)
+    events = pd.DataFrame({"start": start, "end": start + (1 << 11)})
+    rows = [Row("stream 7", "stream", events, stream=7, device=0), Row("API calls", "api", events)]
+    busy = busy_of(rows, 0, 1 << 20)
+    assert (busy.width, len(busy.share)) == (1 << 12, BINS)
+    assert (busy.share == 0.5).all()
+    half = busy_of(
+        [*rows, replace(rows[0], events=events[: BINS // 2].assign(end=start[: BINS // 2] + (1 << 12)))], 0, 1 << 20
+    )
+    assert half.share.tolist() == [1.0] * (BINS // 2) + [0.5] * (BINS // 2)
+
+
+def test_the_minimap_is_a_lane_per_run_and_shows_what_is_in_view(runs):
+    lanes = [(run.name, run.busy, run.tokens.anchor(2, "end")) for run in runs]
+    figure = timeline_figure(minimap_plot(lanes, (-3 * PERIOD, 3 * PERIOD), (0, 10), "dark"))
+    assert [trace.base for trace in figure.data] == [1, 0]
+    (frame,) = figure.layout.shapes
+    assert frame.x0 < 0 < frame.x1
+    assert frame.x1 - frame.x0 > 6 * PERIOD / 1e9 / 1_000
+    share = (runs[0].busy.share * runs[0].busy.width).sum()
+    assert share == pytest.approx(TOKENS * (PERIOD - GAP), rel=0.01)
