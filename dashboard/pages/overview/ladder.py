@@ -25,7 +25,7 @@ def section() -> html.Details:
     """Where the ladder stands, closed; its summary says the rates."""
     return html.Details(
         [
-            html.Summary(id="ladder-said"),
+            html.Summary("Ladder of strategies", id="ladder-said"),
             dcc.Store(id="ladder-drawn"),
             html.Div(
                 html.Label(
