@@ -19,7 +19,7 @@ FLAGS = [
 ]  # fmt: skip
 
 
-def _missing(what):
+def missing(what):
     if os.environ.get("INTERTOKEN_REQUIRE_BROWSER") == "1":
         pytest.fail(what)
     pytest.skip(what)
@@ -29,7 +29,7 @@ def _missing(what):
 def browser(tmp_path_factory):
     driver, chromium = shutil.which("chromedriver"), shutil.which("chromium") or shutil.which("google-chrome")
     if driver is None or chromium is None:
-        _missing("no Chromium with its driver; install them (Debian: apt-get install chromium chromium-driver)")
+        missing("no Chromium with its driver; install them (Debian: apt-get install chromium chromium-driver)")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
@@ -38,7 +38,7 @@ def browser(tmp_path_factory):
     try:
         page = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
     except WebDriverException as problem:
-        _missing(f"Chromium does not start: {problem.msg}")
+        missing(f"Chromium does not start: {problem.msg}")
     page.set_script_timeout(20)
     yield page
     page.quit()
@@ -49,6 +49,17 @@ def until(browser, condition, what):
     return WebDriverWait(browser, 20, 0.1, (StaleElementReferenceException, NoSuchElementException)).until(
         lambda _: condition(), what
     )
+
+
+@contextmanager
+def screen_of(browser, width, height):
+    """Another screen of so many px, a phone's if it is narrow."""
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 700}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        yield
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def faults(browser):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import dash_ag_grid as dag
+import dash_bootstrap_components as dbc
 from dash import dcc, html
 
 from dashboard.figures.causes import CAUSE_COLOURS
@@ -53,7 +54,7 @@ def _scale() -> html.Div:
     return html.Div(
         [
             html.Span("Axes reach to"),
-            dcc.RadioItems(
+            dbc.RadioItems(
                 id="scale",
                 options=[{"value": key, "label": label} for key, label in SCALES.items()],
                 value="typical",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import dash_bootstrap_components as dbc
 from dash import dcc, html
 
 from dashboard.frame import named
@@ -112,7 +113,7 @@ def _token() -> html.Div:
     return html.Div(
         [
             html.Span("Aligned at the"),
-            dcc.RadioItems(
+            dbc.RadioItems(
                 id="align",
                 options=[{"value": key, "label": key} for key in ALIGNMENTS],
                 value="end",

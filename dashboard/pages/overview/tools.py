@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+import dash_bootstrap_components as dbc
 from dash import ClientsideFunction, Dash, Input, Output, Patch, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
@@ -195,13 +196,13 @@ def row_list(groups: Sequence[Group], arrangement: Arrangement) -> list[Any]:
         return []
     items: list[Any] = []
     for group in groups:
-        items.append(_row(group.name, arrangement, can_fold=True))
-        items.append(html.Ul([_row(unit.name, arrangement, len(unit.rows) > 1) for unit in group.units]))
+        inside = html.Ul([_row(unit.name, arrangement, len(unit.rows) > 1) for unit in group.units])
+        items.append(_row(group.name, arrangement, True, inside))
     as_recorded = ask("As recorded", {"what": "as recorded"}, "Show all rows in their usual order")
     return [html.Ul(items), as_recorded]
 
 
-def _row(name: str, arrangement: Arrangement, can_fold: bool) -> html.Li:
+def _row(name: str, arrangement: Arrangement, can_fold: bool, *inside: html.Ul) -> html.Li:
     shown, called, is_folded = name not in arrangement.hidden, plain(name, 60), name in arrangement.folded
     checked: dict[str, Any] = {"aria-checked": str(shown).lower()}
     expanded: dict[str, Any] = {"aria-expanded": str(not is_folded).lower()}
@@ -213,6 +214,7 @@ def _row(name: str, arrangement: Arrangement, can_fold: bool) -> html.Li:
             ask("↑", {"what": "move", "name": name, "by": -1}, f"Move {called} up"),
             ask("↓", {"what": "move", "name": name, "by": 1}, f"Move {called} down"),
             html.Span(called),
+            *inside,
         ]
     )
 
@@ -222,7 +224,7 @@ def _keys() -> html.Dialog:
     parts = [
         part for keys, does in KEYS.items() for part in (html.Dt([html.Kbd(k) for k in keys.split()]), html.Dd(does))
     ]
-    is_on = dcc.Checklist(
+    is_on = dbc.Checklist(
         id="keys-on", options=[{"value": "on", "label": "Keys are on"}], value=["on"], persistence=True,
         className="choice",
     )  # fmt: skip

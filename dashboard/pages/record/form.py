@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import dash_bootstrap_components as dbc
 from dash import dcc, html
 
 from dashboard.frame import named
@@ -67,8 +68,8 @@ def _boxes(option: Option, text: str) -> Any:
     offered = [{"value": c.name, "label": _described(c), "disabled": c.lacks is not None} for c in option.choices]
     can = [c.name for c in option.choices if c.lacks is None]
     if option.kind == "name":
-        return dcc.RadioItems(id=_id(option), options=offered, value=text if text in can else option.default)
-    return dcc.Checklist(id=_id(option), options=offered, value=[name for name in text.split(",") if name in can])
+        return dbc.RadioItems(id=_id(option), options=offered, value=text if text in can else option.default)
+    return dbc.Checklist(id=_id(option), options=offered, value=[name for name in text.split(",") if name in can])
 
 
 def _described(choice: Choice) -> Any:
