@@ -72,6 +72,11 @@ def table_of(key: str, columns: list[dict[str, Any]], **options: Any) -> dag.AgG
     )  # fmt: skip
 
 
+def csv_named(file: str) -> dict[str, Any]:
+    """What a table's own download is: a file of this name, without cells that a spreadsheet would take for formulas."""
+    return {"fileName": file, "processCellCallback": {"function": "asWords(params)"}}
+
+
 def with_several(columns: list[dict[str, Any]], rows: Sequence[dict[str, Any]], *fields: str) -> list[dict[str, Any]]:
     """The columns, of these fields only those that tell rows apart."""
     same = {field for field in fields if len({row[field] for row in rows}) <= 1}

@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
-from typing import IO, Final
+from typing import IO, Any, Final
 
 import pandas as pd
 import pyarrow as pa
@@ -25,13 +25,25 @@ from tracer.errors import TraceError
 from tracer.graph_json import GRAPH_FILE
 
 _ROWS: Final = 20_000
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def csv_of(table: pd.DataFrame) -> Iterator[str]:
-    """The table as CSV, in pieces."""
+    """The table as CSV, in pieces.
+
+    Names in it come from traces. One that a spreadsheet would take for a formula, because of how it begins, gets an
+    apostrophe before it (https://owasp.org/www-community/attacks/CSV_Injection); numbers, Parquet and JSON stay exact.
+    """
     yield table.head(0).to_csv(index=False)
     for start in range(0, len(table), _ROWS):
-        yield table.iloc[start : start + _ROWS].to_csv(index=False, header=False)
+        piece = table.iloc[start : start + _ROWS]
+        words = piece.select_dtypes(["category", "object", "string"]).astype("object")
+        quoted = {str(name): column.map(_as_words, na_action="ignore") for name, column in words.items()}
+        yield piece.assign(**quoted).to_csv(index=False, header=False)
+
+
+def _as_words(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
 def json_of(table: pd.DataFrame) -> Iterator[str]:

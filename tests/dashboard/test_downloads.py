@@ -121,6 +121,17 @@ def test_a_recording_comes_back_by_upload_as_it_was(tmp_path):
         assert len(after.trace[name]) == len(table)
 
 
+def test_no_cell_of_a_csv_file_is_a_formula():
+    names = ["=1+1", "@SUM(A1)", "+x", "-y", "\tz", "plain", "a=b", None]
+    table = pd.DataFrame({"name": names, "kind": pd.Categorical(["=k"] * 8), "ns": [-5] * 8, "us": [-0.5] * 8})
+    back = pd.read_csv(io.StringIO("".join(csv_of(table))))
+    assert list(back["name"][:7]) == ["'=1+1", "'@SUM(A1)", "'+x", "'-y", "'\tz", "plain", "a=b"]
+    assert back["name"].isna().tolist() == [False] * 7 + [True]
+    assert set(back["kind"]) == {"'=k"}
+    assert (back["ns"] == -5).all()
+    assert (back["us"] == -0.5).all()
+
+
 @pytest.mark.parametrize(
     "address",
     ["nothing.csv", "gaps.exe?run=a", "gaps.csv", "gaps.csv?run=nobody", "recording.zip?run=broken", "report.html",
@@ -176,5 +187,29 @@ def test_figures_are_saved_by_the_browser_and_links_download(browser, runs, tmp_
         assert "barlayer" in drawing
         assert "rgb(22, 27, 34)" in drawing  # dark ground below light words
         assert (tmp_path / "intertoken-timeline.png").read_bytes().startswith(b"\x89PNG")
+        assert faults(browser) == []
+        browser.get("about:blank")
+
+
+@pytest.mark.browser
+def test_no_cell_of_a_table_s_own_file_is_a_formula(browser, tmp_path):
+    from selenium.webdriver.common.by import By
+
+    from tests.dashboard.conftest import faults, served, until
+
+    (runs := tmp_path / "runs").mkdir()
+    formats.write(decode(), runs / "=1+1")
+    formats.write(decode(gap=2 * GAP), runs / "b")
+    browser.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    faults(browser)
+    with served(runs) as address:
+        browser.get(f"{address}gap/?run=%3D1%2B1&run=b")
+        until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#made-of .ag-row"), "a table")
+        browser.execute_script("document.getElementById('download').click()")
+        file = tmp_path / "intertoken-gap-causes.csv"
+        until(browser, lambda: file.exists() and file.stat().st_size, "a file")
+        table = pd.read_csv(file)
+        assert set(table["Run"]) == {"'=1+1", "b"}
+        assert table["Mean, µs"].min() >= 0
         assert faults(browser) == []
         browser.get("about:blank")
