@@ -78,7 +78,7 @@ def named(label: str) -> dict[str, Any]:
 
 
 def _app(server: Any, page: Page, prefix: str) -> Dash:
-    return Dash(
+    app = Dash(
         "intertoken",
         server=server,
         routes_pathname_prefix=f"/{page.address}",
@@ -91,6 +91,8 @@ def _app(server: Any, page: Page, prefix: str) -> Dash:
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"},
                    {"name": "color-scheme", "content": "light dark"}],
     )  # fmt: skip
+    app.index_string = app.index_string.replace("<html>", '<html lang="en">')
+    return app
 
 
 def _register(app: Dash, page: Page, pages: Sequence[Page]) -> None:

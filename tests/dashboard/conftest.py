@@ -51,6 +51,17 @@ def until(browser, condition, what):
     )
 
 
+@contextmanager
+def screen_of(browser, width, height):
+    """Another screen of so many px, a phone's if it is narrow."""
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 700}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        yield
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def faults(browser):
     """What the browser complained of since it was last asked; not the default of a component that is its own."""
     log = [e["message"] for e in browser.get_log("browser") if e["level"] in {"SEVERE", "WARNING"}]
