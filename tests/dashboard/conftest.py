@@ -79,3 +79,12 @@ def served(runs, serving=None):
     server.close()
     server.task_dispatcher.shutdown()
     thread.join(1)  # it goes on while a page is connected, and does no harm
+
+
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory):
+    """The address of a dashboard of which every page has something to show."""
+    from tests.dashboard.filled import write_filled
+
+    with served(write_filled(tmp_path_factory.mktemp("filled"))) as address:
+        yield address
