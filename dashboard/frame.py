@@ -108,7 +108,7 @@ def _failed(problem: Exception) -> None:
         f"This could not be worked out; what was there before stays. Reload the page, or choose something else. "
         f"The log of intertoken dashboard says more under {number} ({type(problem).__name__})."
     )
-    set_props("failed", {"children": said, "hidden": False})
+    set_props("fault", {"children": said, "hidden": False})
 
 
 def _register(app: Dash, page: Page, pages: Sequence[Page]) -> None:
@@ -153,7 +153,7 @@ def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> html.Div:
                 hidden=True,
                 className="offline",
             ),
-            html.P(id="failed", role="alert", hidden=True, className="offline"),
+            html.P(id="fault", role="alert", hidden=True, className="offline"),
             html.Main(list(page.sections()), id="content", tabIndex="-1"),
             html.P(id="said", role="status", className="unseen"),
         ],

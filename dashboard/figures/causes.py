@@ -65,7 +65,7 @@ def causes_figure(runs: Sequence[Causes], theme: str) -> go.Figure:
     look = THEMES[theme]
     longest = max((run.total_us for run in runs), default=0.0) or 1.0
     figure = go.Figure([_bar(cause, runs, longest) for cause in CAUSE_COLOURS])
-    times, texts = ticks(0, round(longest * 1.1e3), most=8)
+    times, texts = ticks(0, round(longest * 1.02e3), most=8)
     annotations: list[dict[str, object]] = []
     for i, run in enumerate(runs):
         note = f'  <span style="color:{look.muted}">{markup(run.note)}</span>' if run.note else ""
@@ -79,13 +79,13 @@ def causes_figure(runs: Sequence[Causes], theme: str) -> go.Figure:
     figure.update_layout(
         barmode="stack",
         bargap=0,
-        margin={"l": 8, "r": 8, "t": 0, "b": 26},
+        margin={"l": 8, "r": 76, "t": 0, "b": 26},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         font={"family": FONT, "size": 12, "color": look.ink},
         hoverlabel={"bgcolor": look.surface, "font": {"color": look.ink, "family": FONT}},
         dragmode=False,
-        xaxis={"range": [0, longest * 1.12e-6], "tickvals": [t / 1e9 for t in times], "ticktext": texts,
+        xaxis={"range": [0, longest * 1.02e-6], "tickvals": [t / 1e9 for t in times], "ticktext": texts,
                "fixedrange": True, "gridcolor": look.line, "zeroline": False,
                "tickfont": {"color": look.muted, "size": 11}},
         yaxis={"range": [max(len(runs), 1) * _BAND, 0], "visible": False, "fixedrange": True},

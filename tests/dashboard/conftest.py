@@ -3,7 +3,7 @@
 import os
 import shutil
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 import waitress
@@ -11,7 +11,8 @@ from selenium import webdriver
 from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException, WebDriverException
 from selenium.webdriver.support.ui import WebDriverWait
 
-from dashboard.app import create_app
+from dashboard.app import Serving, create_app
+from dashboard.recording.recorder import Recorder
 
 FLAGS = [
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
@@ -79,3 +80,13 @@ def served(runs, serving=None):
     server.close()
     server.task_dispatcher.shutdown()
     thread.join(1)  # it goes on while a page is connected, and does no harm
+
+
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory):
+    """The address of a dashboard of which every page has something to show."""
+    from tests.dashboard.filled import write_filled
+
+    runs = write_filled(tmp_path_factory.mktemp("filled"))
+    with closing(Recorder(runs)) as recorder, served(runs, Serving(recorder=recorder)) as address:
+        yield address

@@ -1,50 +1,17 @@
 """What axe-core finds on each page in a real Chromium, light and dark, on a desk and on a phone."""
 
-import shutil
-from contextlib import closing
-from importlib.util import find_spec
-
 import pytest
+from axe_core_python.selenium import Axe
 
-from dashboard.app import Serving
-from dashboard.recording.recorder import Recorder
-from tests.dashboard.conftest import missing, screen_of, served, until
-from tests.dashboard.graph_runs import write_runs
-from tests.recordings import LLAMA, SAMPLES
+from tests.dashboard.conftest import screen_of
+from tests.dashboard.filled import FILLED, open_filled
 
 pytestmark = pytest.mark.browser
 
-TRACED = LLAMA["sccc", "graph"].name
-FILLED = {
-    "": "#timeline .barlayer path",
-    "gap/": "#made-of .ag-row",
-    "syncs/": "#syncs .ag-row",
-    "whatif/": "#timeline .barlayer path",
-    "graph/": "#memory .barlayer path",
-    "record/": "#content input[type=radio]",
-}
-"""A page's address -> what is there when it is filled."""
 
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    runs = write_runs(tmp_path_factory.mktemp("runs"))
-    shutil.copytree(SAMPLES / TRACED, runs / TRACED, ignore=shutil.ignore_patterns("node"))
-    with closing(Recorder(runs)) as recorder, served(runs, Serving(recorder=recorder)) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def axe():
-    if find_spec("axe_core_python") is None:
-        missing("no axe-core; install intertoken[test]")
-    from axe_core_python.selenium import Axe
-
-    return Axe()
-
-
-def faults_of(found):
+def faults_of(browser):
     """Serious and critical ones: rule, where, and what is wrong."""
+    found = Axe().run(browser, options={"resultTypes": ["violations"]})
     return [
         (fault["id"], " ".join(map(str, node["target"])), node["failureSummary"])
         for fault in found["violations"]
@@ -55,11 +22,15 @@ def faults_of(found):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("place", FILLED)
-def test_no_serious_fault(browser, address, axe, place, theme):
-    run = "tiny-sccc-branches" if place == "graph/" else TRACED
-    browser.get(f"{address}{place}?run={run}&theme={theme}")
-    until(browser, lambda: browser.find_elements("css selector", FILLED[place]), "a filled page")
-    found = faults_of(axe.run(browser))
+def test_no_serious_fault(browser, filled, place, theme):
+    open_filled(browser, filled, place, theme)
+    found = faults_of(browser)
     with screen_of(browser, 390, 844):
-        found += faults_of(axe.run(browser))
+        found += faults_of(browser)
     assert found == []
+
+
+def test_axe_sees_a_fault(browser, filled):
+    open_filled(browser, filled, "syncs/")
+    browser.execute_script("document.documentElement.removeAttribute('lang')")
+    assert [rule for rule, _, _ in faults_of(browser)] == ["html-has-lang"]

@@ -61,10 +61,9 @@ def test_what_fails_on_the_server_is_said_in_place(browser, address, monkeypatch
 
     monkeypatch.setattr("dashboard.pages.gap.callbacks.made_of", fails)
     browser.get(f"{address}gap/")
-    until(
-        browser, lambda: "The log of intertoken dashboard says more" in browser.find_element(By.ID, "failed").text, "it"
-    )
-    said = failed.text
+    words = "The log of intertoken dashboard says more"
+    until(browser, lambda: words in browser.find_element(By.ID, "fault").text, "a line")
+    said = browser.find_element(By.ID, "fault").text
     assert "secret" not in browser.page_source
     assert "Traceback" not in browser.page_source
     number = said.split(" under ")[1].split(" ")[0]
