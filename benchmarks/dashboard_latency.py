@@ -101,14 +101,16 @@ def running(server: Server) -> Iterator[Server]:
 
 
 class Page:
-    """Our page's part of Dash's protocol."""
+    """Our page's part of Dash's protocol; `address` is that of another page than the first, such as "gap/"."""
 
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        server.ask("/")
-        server.ask("/_dash-layout")
-        self.callbacks = json.loads(server.ask("/_dash-dependencies")[1])
-        self.state: dict[str, Any] = {"runs.dashGridOptions": {"loading": True}, "url.pathname": "/", "url.search": ""}
+    def __init__(self, server: Server, address: str = "", search: str = "") -> None:
+        self.server, self.address = server, address
+        server.ask(f"/{address}")
+        server.ask(f"/{address}_dash-layout")
+        self.callbacks = json.loads(server.ask(f"/{address}_dash-dependencies")[1])
+        self.state: dict[str, Any] = {
+            "runs.dashGridOptions": {"loading": True}, "url.pathname": f"/{address}", "url.search": search,
+        }  # fmt: skip
 
     def call(self, output: str, changed: str) -> Answer:
         """Run the callback that makes `output`, as after a change of `changed`, and keep what it answers."""
@@ -122,7 +124,7 @@ class Page:
             "output": callback["output"], "outputs": [{"id": key, "property": name} for key, name in names],
             "changedPropIds": [changed], **given,
         }  # fmt: skip
-        answer, text = self.server.ask("/_dash-update-component", body)
+        answer, text = self.server.ask(f"/{self.address}_dash-update-component", body)
         for key, values in (json.loads(text)["response"] if text else {}).items():
             self.state |= {f"{key}.{name}": value for name, value in values.items()}
         return answer

@@ -1,0 +1,192 @@
+"""Twenty readers at once, for ten minutes: errors, latencies, and whether the server's memory stays flat.
+
+The server is `intertoken dashboard` in a process of its own, over the sample recordings; its readers are threads that
+ask over HTTP what a browser would: they open pages, zoom, move and flip tokens, and read the gap, the syncs with their
+predictions, and what-ifs, as fast as they are answered but for a pause of up to a second. Memory is what is the
+process's own (RssAnon), each second; it is flat if a line fitted to the second half rises by less than 2 % in it.
+Usage: python benchmarks/dashboard_soak.py [--clients 20] [--minutes 10] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import numpy as np
+from dashboard_latency import WIDTH, Page, Server, running
+from read_nsys_sqlite import machine
+
+SAMPLES: Final = Path(__file__).parents[1] / "sample_traces"
+RUNS: Final = ("llama1b-sccc-graph", "llama1b-saaas-graph", "llama-1.1b-sccc-sequential-cuda",
+               "llama-1.1b-aaag-sequential-cuda", "llama-1.1b-ggg-sequential-cuda")  # fmt: skip
+FLAT: Final = 0.02
+PAUSE: Final = 1.0  # s at most
+POLLS: Final = 60
+STRATEGIES: Final = ("saaas", "aaas", "aaag", "ggg")
+
+
+class Reader(threading.Thread):
+    """Someone who looks at recordings until told to stop."""
+
+    def __init__(self, server: Server, seed: int, stop: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self.server, self.draw, self.halt = server, random.Random(seed), stop
+        self.took: dict[str, list[float]] = defaultdict(list)
+        self.errors: Counter[str] = Counter()
+
+    def run(self) -> None:
+        """Read until told to stop."""
+        acts = [self._timeline, self._timeline, self._gap, self._syncs, self._what_if]
+        while not self.halt.is_set():
+            try:
+                self.draw.choice(acts)()
+            except (SystemExit, Exception) as problem:  # every one is counted
+                self.errors[f"{type(problem).__name__}: {problem}"[:200]] += 1
+
+    def _search(self, runs: int) -> str:
+        return "?" + urlencode([("run", run) for run in self.draw.sample(RUNS, runs)])
+
+    def _timed(self, name: str, work: Callable[[], Any]) -> None:
+        start = time.perf_counter()
+        work()
+        self.took[name].append(time.perf_counter() - start)
+        self.halt.wait(self.draw.uniform(0, PAUSE))
+
+    def _timeline(self) -> None:
+        page = Page(self.server, search=self._search(self.draw.randint(1, 4)))
+        self._timed("timeline: open", page.open)
+        low, high = page.whole()
+        for _ in range(8):
+            wide = max(int((high - low) * 10 ** self.draw.uniform(-4, 0)), 1000)
+            start = self.draw.randint(low, max(high - wide, low))
+            self._timed("timeline: zoom", partial(page.show, start, start + wide))
+        for _ in range(4):
+            self._timed("timeline: next token", lambda: self._press(page, "token-on"))
+
+    def _press(self, page: Page, button: str) -> None:
+        page.state[f"{button}.n_clicks"] = (page.state.get(f"{button}.n_clicks") or 0) + 1
+        page.call("view.data", f"{button}.n_clicks")
+        page.call("timeline.figure", "screen.data")
+
+    def _filled(self, address: str, runs: int, output: str, fields: str = "") -> None:
+        """Open a page with a view, and ask until all is worked out."""
+        page = Page(self.server, address, self._search(runs) + fields)
+        page.call("view.data", "url.search")
+        page.state["screen.data"] = {"scheme": "light", "width": WIDTH}
+        page.call(output, "screen.data")
+        for _ in range(POLLS):
+            if page.state.get("poll.disabled", True) or self.halt.wait(0.4):
+                return
+            page.call(output, "poll.n_intervals")
+
+    def _gap(self) -> None:
+        self._timed("gap", lambda: self._filled("gap/", self.draw.randint(1, 3), "steps.figure"))
+
+    def _syncs(self) -> None:
+        self._timed("syncs", lambda: self._filled("syncs/", 1, "syncs.rowData"))
+
+    def _what_if(self) -> None:
+        edit = f"&sync={self.draw.choice(STRATEGIES)}"
+        self._timed("what-if", lambda: self._filled("whatif/", 1, "timeline.figure", edit))
+
+
+def watched(server: Server, seconds: float) -> list[tuple[float, int]]:
+    """Seconds and MiB, each second."""
+    start, seen = time.perf_counter(), []
+    while (now := time.perf_counter() - start) < seconds:
+        seen.append((now, server.memory()["anonymous"]))
+        if len(seen) % 60 == 0:
+            print(f"  {now:4.0f} s: {seen[-1][1]} MiB", file=sys.stderr, flush=True)
+        time.sleep(1)
+    return seen
+
+
+def memory_of(seen: list[tuple[float, int]]) -> dict[str, Any]:
+    """MiB at the half and at the end, by a line through the second half, and whether it is flat."""
+    at, held = (np.array(column, dtype=float) for column in zip(*seen[len(seen) // 2 :], strict=True))
+    slope, base = np.polyfit(at, held, 1)
+    low, high = base + slope * at[0], base + slope * at[-1]
+    growth = high / low - 1
+    return {
+        "half_mib": round(low, 1),
+        "end_mib": round(high, 1),
+        "growth": round(growth, 4),
+        "flat": bool(growth < FLAT),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as cache:
+        command = [sys.executable, "-m", "tracer.cli", "dashboard", str(SAMPLES), "--port", "0", "--no-open",
+                   "--no-record", "--cache", cache]  # fmt: skip
+        with running(Server(command)) as server:
+            server.find_port()
+            Page(server, search=f"?run={RUNS[0]}").open()
+            stop = threading.Event()
+            readers = [Reader(server, seed, stop) for seed in range(options.clients)]
+            for reader in readers:
+                reader.start()
+            seen = watched(server, options.minutes * 60)
+            stop.set()
+            for reader in readers:
+                reader.join(120)
+            found = result(readers, seen, options)
+    report(found)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+def result(readers: list[Reader], seen: list[tuple[float, int]], options: argparse.Namespace) -> dict[str, Any]:
+    took: dict[str, list[float]] = defaultdict(list)
+    errors: Counter[str] = Counter()
+    for reader in readers:
+        errors += reader.errors
+        for name, seconds in reader.took.items():
+            took[name] += seconds
+    actions = {name: {"times": len(seconds), **_percentiles(seconds)} for name, seconds in sorted(took.items())}
+    return {
+        "benchmark": "dashboard_soak",
+        "date": datetime.date.today().isoformat(),
+        "machine": machine(),
+        "clients": options.clients,
+        "minutes": options.minutes,
+        "errors": dict(errors),
+        "actions": actions,
+        "memory": memory_of(seen) | {"most_mib": max(held for _, held in seen)},
+    }
+
+
+def _percentiles(seconds: list[float]) -> dict[str, int]:
+    return {f"p{q}_ms": round(float(np.percentile(seconds, q)) * 1e3) for q in (50, 95)}
+
+
+def report(found: dict[str, Any]) -> None:
+    print(f"{found['clients']} readers, {found['minutes']:g} minutes, {sum(found['errors'].values())} errors")
+    for name, row in found["actions"].items():
+        print(f"  {name:22} {row['times']:6} times, p50 {row['p50_ms']:6} ms, p95 {row['p95_ms']:6} ms")
+    for name, times in found["errors"].items():
+        print(f"  {times} × {name}")
+    memory = found["memory"]
+    grown = f"{memory['half_mib']} MiB at the half, {memory['end_mib']} at the end ({memory['growth']:+.1%})"
+    print(f"  memory: {grown}, at most {memory['most_mib']}: {'flat' if memory['flat'] else 'not flat'}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+// What a style sheet cannot do for paper: figures as wide as it, tables with all their rows, and the view's address.
+(function () {
+  const WIDTH = 940; // px of A4 or Letter, lying
+  const figures = () => [...document.querySelectorAll(".js-plotly-plot")].filter((plot) => plot.checkVisibility());
+  const cell = (tag, text, kind) => {
+    const made = document.createElement(tag);
+    made.textContent = text ?? "";
+    if (kind) made.className = kind;
+    return made;
+  };
+  const row = (cells) => {
+    const made = document.createElement("tr");
+    made.append(...cells);
+    return made;
+  };
+  // The columns that are not links, as shown.
+  const tableOf = (api) => {
+    const columns = api.getAllDisplayedColumns().filter((c) => c.getColDef().field && c.getColDef().cellRenderer !== "markdown");
+    const kind = (column) => (column.getColDef().type === "rightAligned" ? "number" : "");
+    const made = cell("table", "", "figures printed");
+    made.createTHead().append(row(columns.map((column) => cell("th", column.getColDef().headerName, kind(column)))));
+    const body = made.createTBody();
+    api.forEachNodeAfterFilterAndSort((node) => {
+      const value = (column) => api.getCellValue({ rowNode: node, colKey: column, useFormatter: true });
+      const line = row(columns.map((column) => cell("td", value(column), kind(column))));
+      for (const told of line.cells) if (told.textContent.length > 24 && !told.className) told.className = "long";
+      line.className = node.isSelected() ? "chosen" : "";
+      body.append(line);
+    });
+    return made;
+  };
+  const clear = () => {
+    document.querySelectorAll(".printed, .printed-address").forEach((part) => part.remove());
+    document.querySelectorAll(".unprinted").forEach((part) => part.classList.remove("unprinted"));
+  };
+
+  window.addEventListener("beforeprint", () => {
+    clear();
+    for (const grid of document.querySelectorAll(".ag-root-wrapper")) {
+      const holder = grid.closest("[id]:not(.ag-root-wrapper, .ag-root-wrapper *)");
+      const api = window.dash_ag_grid?.getApi(holder.id);
+      if (!api || !grid.checkVisibility()) continue;
+      holder.after(tableOf(api));
+      holder.classList.add("unprinted");
+    }
+    document.querySelector("#page > header")?.after(cell("p", window.location.href, "printed-address"));
+    for (const plot of figures()) window.Plotly.relayout(plot, { width: WIDTH, autosize: false });
+  });
+  window.addEventListener("afterprint", () => {
+    clear();
+    for (const plot of figures()) window.Plotly.relayout(plot, { width: null, autosize: true });
+  });
+})();
