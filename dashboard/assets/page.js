@@ -25,6 +25,11 @@ window.dashAgGridFunctions.tellChoice = function ({ source, api }, tell) {
   const byReader = ["rowClicked", "checkboxSelected", "spaceKey"].includes(source);
   if (byReader) tell(api.getSelectedNodes().map((node) => node.id));
 };
+// A text that a spreadsheet would take for a formula gets an apostrophe in front; see serving/downloads.py.
+window.dashAgGridFunctions.withoutFormula = function ({ value, formatValue }) {
+  if (typeof value !== "string") return formatValue(value);
+  return /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
+};
 window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.intertoken = {
   latest: { view: null },

@@ -72,6 +72,11 @@ def table_of(key: str, columns: list[dict[str, Any]], **options: Any) -> dag.AgG
     )  # fmt: skip
 
 
+def csv_file(name: str) -> dict[str, Any]:
+    """How a table becomes a CSV file of this name: as serving/downloads.py says, no text is a spreadsheet's formula."""
+    return {"fileName": name, "processCellCallback": {"function": "withoutFormula(params)"}}
+
+
 def with_several(columns: list[dict[str, Any]], rows: Sequence[dict[str, Any]], *fields: str) -> list[dict[str, Any]]:
     """The columns, of these fields only those that tell rows apart."""
     same = {field for field in fields if len({row[field] for row in rows}) <= 1}
