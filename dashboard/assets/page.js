@@ -72,6 +72,17 @@ window.dash_clientside.intertoken = {
     const { revision } = await answer.json();
     if (revision !== latest.revision) window.dash_clientside.set_props("revision", { data: revision });
   },
+  // A failure is said until there is another view; its text can be taken along.
+  settled: () => true,
+  copyFailure: async function () {
+    const said = `${document.getElementById("failure-said").textContent}\n${window.location.href}`;
+    try {
+      await navigator.clipboard.writeText(said);
+      return "Copied";
+    } catch (refused) {
+      return "The browser refused; select the text instead";
+    }
+  },
   root: () => document.getElementById("page").dataset.root,
 
   // The links to other pages take the chosen runs, the token and the theme along.

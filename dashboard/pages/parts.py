@@ -14,6 +14,11 @@ from dashboard.text import plain
 
 HIDDEN: Final[dict[str, str]] = {"display": "none"}
 SHOWN: Final[dict[str, str]] = {}
+NO_RECORDINGS: Final = (
+    "No recordings yet. Make some on this machine, with a GPU or without:\n"
+    "intertoken run --sync sccc,aaag -o runs\n"
+    "and show them, or what Nsight Systems recorded:\nintertoken dashboard runs"
+)
 _ROW, _HEAD, _MOST_ROWS = 32, 36, 14  # px, px
 
 
