@@ -18,6 +18,7 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, set_props
 from flask import Flask
 
+from dashboard import failure
 from dashboard.store import RunStore
 
 _log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ def _app(server: Any, page: Page, prefix: str) -> Dash:
         update_title=None,  # type: ignore[arg-type]  # Dash takes None for "never", its annotation says str
         serve_locally=True,
         add_log_handler=False,
-        on_error=_failed,
+        on_error=failure.say,
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"},
                    {"name": "color-scheme", "content": "light dark"}],
     )  # fmt: skip
@@ -115,6 +116,8 @@ def _register(app: Dash, page: Page, pages: Sequence[Page]) -> None:
     _in_browser(app, "screen", Output("screen", "data"), Input("view", "data"))
     _in_browser(app, "watch", Input("revision", "data"), at_once=True)
     _in_browser(app, "copyLink", Output("said", "children"), Input("copy-link", "n_clicks"))
+    _in_browser(app, "settled", Output("failure", "hidden"), Input("view", "data"))
+    _in_browser(app, "copyFailure", Output("failure-copy", "children"), Input("failure-copy", "n_clicks"))
     others = [_id(other) for other in pages if other is not page]
     if others:
         outputs = [Output(key, "href") for key in others]
@@ -153,7 +156,7 @@ def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> html.Div:
                 hidden=True,
                 className="offline",
             ),
-            html.P(id="fault", role="alert", hidden=True, className="offline"),
+            failure.place(),
             html.Main(list(page.sections()), id="content", tabIndex="-1"),
             html.P(id="said", role="status", className="unseen"),
         ],

@@ -29,6 +29,11 @@ window.dashAgGridFunctions.tellChoice = function ({ source, api }, tell) {
   const byReader = ["rowClicked", "checkboxSelected", "spaceKey"].includes(source);
   if (byReader) tell(api.getSelectedNodes().map((node) => node.id));
 };
+// A text that a spreadsheet would take for a formula gets an apostrophe in front; see serving/downloads.py.
+window.dashAgGridFunctions.withoutFormula = function ({ value, formatValue }) {
+  if (typeof value !== "string") return formatValue(value);
+  return /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
+};
 window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.intertoken = {
   latest: { view: null },
@@ -70,6 +75,17 @@ window.dash_clientside.intertoken = {
     if (!answer || !answer.ok) return;
     const { revision } = await answer.json();
     if (revision !== latest.revision) window.dash_clientside.set_props("revision", { data: revision });
+  },
+  // A failure is said until there is another view; its text can be taken along.
+  settled: () => true,
+  copyFailure: async function () {
+    const said = `${document.getElementById("failure-said").textContent}\n${window.location.href}`;
+    try {
+      await navigator.clipboard.writeText(said);
+      return "Copied";
+    } catch (refused) {
+      return "The browser refused; select the text instead";
+    }
   },
   root: () => document.getElementById("page").dataset.root,
 

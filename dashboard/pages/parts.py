@@ -14,6 +14,11 @@ from dashboard.text import plain
 
 HIDDEN: Final[dict[str, str]] = {"display": "none"}
 SHOWN: Final[dict[str, str]] = {}
+NO_RECORDINGS: Final = (
+    "No recordings yet. Make some on this machine, with a GPU or without:\n"
+    "intertoken run --sync sccc,aaag -o runs\n"
+    "and show them, or what Nsight Systems recorded:\nintertoken dashboard runs"
+)
 _ROW, _HEAD, _MOST_ROWS = 32, 36, 14  # px, px
 
 
@@ -72,9 +77,9 @@ def table_of(key: str, columns: list[dict[str, Any]], **options: Any) -> dag.AgG
     )  # fmt: skip
 
 
-def csv_named(file: str) -> dict[str, Any]:
-    """What a table's own download is: a file of this name, without cells that a spreadsheet would take for formulas."""
-    return {"fileName": file, "processCellCallback": {"function": "asWords(params)"}}
+def csv_file(name: str) -> dict[str, Any]:
+    """How a table becomes a CSV file of this name: as serving/downloads.py says, no text is a spreadsheet's formula."""
+    return {"fileName": name, "processCellCallback": {"function": "withoutFormula(params)"}}
 
 
 def with_several(columns: list[dict[str, Any]], rows: Sequence[dict[str, Any]], *fields: str) -> list[dict[str, Any]]:

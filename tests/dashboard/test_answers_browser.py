@@ -186,3 +186,22 @@ def test_a_phone_has_no_need_to_scroll_sideways(page, address, place):
         assert page.browser.execute_script(wide) <= 390
     finally:
         page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_a_downloaded_table_holds_no_formula_and_its_numbers_as_shown(page, address):
+    page.open(f"{address}syncs/?run={TRACED}")
+    page.says("said-of-all", "tokens/s [")
+    page.until(lambda: "…" not in page.text("syncs"), "all answers")
+    row = """
+    const api = dash_ag_grid.getApi("syncs");
+    const row = { ...api.getDisplayedRowAtIndex(0).data, name: "=1+1", gap_us: -4.88 };
+    api.applyTransaction({ update: [row] });
+    const made = URL.createObjectURL;
+    URL.createObjectURL = (file) => { file.text().then((text) => (window.saved = text)); return made(file); };
+    """
+    page.browser.execute_script(row)
+    page.press("download", Keys.ENTER)
+    saved = page.until(lambda: page.browser.execute_script("return window.saved"), "a file")
+    first = saved.splitlines()[1]
+    assert '"\'=1+1"' in first
+    assert '"−4.88"' in first

@@ -14,7 +14,16 @@ from dashboard.pages.gap.layout import LONGEST_COLUMNS, MADE_OF_COLUMNS
 from dashboard.pages.gap.tables import figures_of, longest_of, made_of, panels_of, timeline_link
 from dashboard.pages.gap.view import GapView, after
 from dashboard.pages.opening import opened_at_once
-from dashboard.pages.parts import HIDDEN, SHOWN, keep_options, run_options, table_height, table_of_lines, with_several
+from dashboard.pages.parts import (
+    HIDDEN,
+    NO_RECORDINGS,
+    SHOWN,
+    keep_options,
+    run_options,
+    table_height,
+    table_of_lines,
+    with_several,
+)
 from dashboard.run import Run
 from dashboard.store import RunStore
 from dashboard.text import plain
@@ -128,7 +137,7 @@ def _download(app: Dash) -> None:
 def nothing_to_show(known: Sequence[Run], chosen: Sequence[Run], shown: Sequence[Run]) -> str:
     """What to do where a run has no gap to show; empty if every chosen one has."""
     if not known:
-        return "No recordings yet. Start with: intertoken dashboard RUNS_DIR_OR_TRACE ..."
+        return NO_RECORDINGS
     if not any(run.steps is not None for run in known):
         return "None of these recordings has token steps; the table on the page Runs says why."
     if not chosen:

@@ -11,7 +11,7 @@ from dash import dcc, html
 from dashboard.figures.causes import CAUSE_COLOURS
 from dashboard.frame import named
 from dashboard.pages.gap.view import SCALES
-from dashboard.pages.parts import chart, choice, csv_named, links, number, section, table_of, words
+from dashboard.pages.parts import chart, choice, csv_file, links, number, section, table_of, words
 
 LONGEST_COLUMNS: list[dict[str, Any]] = [
     words("run", "Run", 240) | {"minWidth": 200, "flex": 2},
@@ -107,4 +107,4 @@ def _made_of() -> html.Section:
 
 
 def _grid() -> dag.AgGrid:
-    return table_of("made-of", MADE_OF_COLUMNS, csvExportParams=csv_named("intertoken-gap-causes.csv"))
+    return table_of("made-of", MADE_OF_COLUMNS, csvExportParams=csv_file("intertoken-gap-causes.csv"))

@@ -20,6 +20,10 @@ from dashboard.units import size
 from tracer.errors import FormatError
 from tracer.graph_json import Memory, RunGraph
 
+_NO_GRAPH = (
+    "None of these runs has a graph. Recordings made by intertoken run have it beside them; imported ones show their "
+    "kernels on the page Runs."
+)
 _HIDDEN: dict[str, str] = {"display": "none"}
 _SHOWN: dict[str, str] = {}
 
@@ -138,7 +142,7 @@ def find_run(store: RunStore, view: GraphView) -> Run | None:
 def problem_of(run: Run | None, view: GraphView) -> str:
     """Why there is no graph to show; empty if there is one."""
     if run is None:
-        return f"There is no run {plain(view.run, 90)!r} here." if view.run else "None of these runs has a graph."
+        return f"There is no run {plain(view.run, 90)!r} here." if view.run else _NO_GRAPH
     try:
         run.executions  # noqa: B018  # what cannot be read says so here
     except FormatError as problem:

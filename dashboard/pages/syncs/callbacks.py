@@ -14,7 +14,7 @@ from dash.exceptions import PreventUpdate
 
 from dashboard.frame import link
 from dashboard.pages.opening import opened_at_once
-from dashboard.pages.parts import HIDDEN, SHOWN, keep_options, run_options, table_height
+from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, keep_options, run_options, table_height
 from dashboard.pages.syncs.layout import columns_of
 from dashboard.pages.syncs.table import ADDRESS, known, rows_of
 from dashboard.predictions import gain_without
@@ -122,7 +122,7 @@ def _download(app: Dash) -> None:
 def nothing_to_show(store: RunStore, run: Run | None, rows: list[Any]) -> str:
     """What to do where there is no inventory; empty where there is one."""
     if not store.so_far():
-        return "No recordings yet. Start with: intertoken dashboard RUNS_DIR_OR_TRACE ..."
+        return NO_RECORDINGS
     if run is None:
         return "Choose a run above."
     if run.syncs is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dash import dcc, html
 
-from dashboard.pages.parts import choice, csv_named, links, number, section, table_of, words
+from dashboard.pages.parts import choice, csv_file, links, number, section, table_of, words
 
 _POLL_MS = 700
 
@@ -61,7 +61,7 @@ def sections() -> list[Any]:
                 html.Button("Download CSV", id="download", className="button"),
             ],
             table_of("syncs", COLUMNS, getRowId="params.data.key",
-                     csvExportParams=csv_named("intertoken-syncs.csv")),
+                     csvExportParams=csv_file("intertoken-syncs.csv")),
             key="inventory-section",
         ),
     ]  # fmt: skip

@@ -17,7 +17,7 @@ from dashboard.pages.opening import opened_at_once
 from dashboard.pages.overview.events import Event
 from dashboard.pages.overview.events import after as moved
 from dashboard.pages.overview.layout import MOVES
-from dashboard.pages.parts import HIDDEN, SHOWN, keep_options, run_options, table_of_lines
+from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, keep_options, run_options, table_of_lines
 from dashboard.pages.syncs.table import inventory_of, known
 from dashboard.pages.whatif.edits import edits_for, kernel_names
 from dashboard.pages.whatif.figures import lines_of, notes_of
@@ -189,7 +189,7 @@ def _render(app: Dash, store: RunStore) -> None:
 def nothing_to_show(known_runs: Sequence[Run], run: Run | None, answer: WhatIf | str | None) -> str:
     """What to do where there is no prediction; empty where there is one, or a reason."""
     if not known_runs:
-        return "No recordings yet. Start with: intertoken dashboard RUNS_DIR_OR_TRACE ..."
+        return NO_RECORDINGS
     if run is None:
         return "Choose a run above."
     if answer is None:

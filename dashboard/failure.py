@@ -1,0 +1,48 @@
+"""What a page says where the server failed to answer it: in place, copyable, and without what is the server's own."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import secrets
+
+from dash import html, set_props
+
+from dashboard.text import plain
+from tracer.errors import IntertokenError
+
+_log = logging.getLogger(__name__)
+
+
+def place() -> html.Div:
+    """Where a failure is said, hidden until there is one."""
+    return html.Div(
+        [
+            html.P(id="failure-said"),
+            html.Button("Copy this message", id="failure-copy", className="button"),
+        ],
+        id="failure",
+        role="alert",
+        hidden=True,
+        className="failure",
+    )
+
+
+def say(problem: Exception) -> None:
+    """Tell the page that asked, whose components stay as they were; the log gets the traceback.
+
+    For `Dash(on_error=)`. What our own errors say is meant for readers; of others they are told a number only, under
+    which the log has them.
+    """
+    number = secrets.token_hex(3)
+    _log.error("failure %s", number, exc_info=problem)
+    when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    if isinstance(problem, IntertokenError):
+        said = f"{plain(str(problem), 600)} ({when})"
+    else:
+        said = (
+            f"The server failed at this, and the page shows what it showed before. Change something or load the page "
+            f"again; if it stays so, the output of intertoken dashboard says why: failure {number}, {when}."
+        )
+    set_props("failure-said", {"children": said})
+    set_props("failure", {"hidden": False})
