@@ -7,21 +7,17 @@ callbacks. Links between pages are relative: they hold behind any prefix.
 
 from __future__ import annotations
 
-import logging
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, set_props
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 from flask import Flask
 
 from dashboard import failure
 from dashboard.store import RunStore
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -99,17 +95,6 @@ def _app(server: Any, page: Page, prefix: str) -> Dash:
     )  # fmt: skip
     app.index_string = app.index_string.replace("<html>", '<html lang="en">')
     return app
-
-
-def _failed(problem: Exception) -> None:
-    """Say that a callback has failed, and under which number the log has it; what the page showed stays."""
-    number = secrets.token_hex(3)
-    _log.error("a callback has failed (%s)", number, exc_info=problem)
-    said = (
-        f"This could not be worked out; what was there before stays. Reload the page, or choose something else. "
-        f"The log of intertoken dashboard says more under {number} ({type(problem).__name__})."
-    )
-    set_props("fault", {"children": said, "hidden": False})
 
 
 def _register(app: Dash, page: Page, pages: Sequence[Page]) -> None:

@@ -20,10 +20,6 @@ window.dashAgGridFunctions.followLink = function ({ event }) {
   if (link && event.type === "keydown") link.click();
   return Boolean(link);
 };
-// A cell of a CSV file: names that a spreadsheet would take for formulas are told to be words.
-window.dashAgGridFunctions.asWords = function ({ value }) {
-  return typeof value === "string" && /^[=+\-@\t\r]/.test(value) ? "'" + value : value;
-};
 // Which rows a reader has chosen, told only when it was the reader: a table also changes its choice when rows come.
 window.dashAgGridFunctions.tellChoice = function ({ source, api }, tell) {
   const byReader = ["rowClicked", "checkboxSelected", "spaceKey"].includes(source);

@@ -121,17 +121,6 @@ def test_a_recording_comes_back_by_upload_as_it_was(tmp_path):
         assert len(after.trace[name]) == len(table)
 
 
-def test_no_cell_of_a_csv_file_is_a_formula():
-    names = ["=1+1", "@SUM(A1)", "+x", "-y", "\tz", "plain", "a=b", None]
-    table = pd.DataFrame({"name": names, "kind": pd.Categorical(["=k"] * 8), "ns": [-5] * 8, "us": [-0.5] * 8})
-    back = pd.read_csv(io.StringIO("".join(csv_of(table))))
-    assert list(back["name"][:7]) == ["'=1+1", "'@SUM(A1)", "'+x", "'-y", "'\tz", "plain", "a=b"]
-    assert back["name"].isna().tolist() == [False] * 7 + [True]
-    assert set(back["kind"]) == {"'=k"}
-    assert (back["ns"] == -5).all()
-    assert (back["us"] == -0.5).all()
-
-
 @pytest.mark.parametrize(
     "address",
     ["nothing.csv", "gaps.exe?run=a", "gaps.csv", "gaps.csv?run=nobody", "recording.zip?run=broken", "report.html",
