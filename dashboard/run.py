@@ -126,7 +126,8 @@ class Run:
         """Where its tokens are; None if there is nothing to align at."""
         if self.trace is None or self.steps is None:
             return None
-        return tokens_of(step_spans(self.trace, self.steps), None if self.gaps is None else self.gaps.table)
+        gaps = None if self.gaps is None else self.gaps.table
+        return tokens_of(step_spans(self.trace, self.steps), gaps, self.trace["api"])
 
     @cached_property
     def waits(self) -> pd.DataFrame:

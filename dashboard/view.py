@@ -9,7 +9,11 @@ from urllib.parse import parse_qs, urlencode
 
 from dashboard.text import plain
 
-ALIGNMENTS: Final = {"end": "end of its compute", "start": "start of its compute"}
+ALIGNMENTS: Final = {
+    "end": "end of its compute",
+    "launch": "launch of its compute",
+    "start": "start of its compute",
+}
 THEME_NAMES: Final = ("auto", "light", "dark")
 MOST_RUNS: Final = 6
 SHORTEST: Final = 100

@@ -20,19 +20,21 @@ class Tokens:
         step: the steps' numbers.
         start, end: of each step's compute.
         gap: the gap after each step, MISSING (-1) where none follows.
+        launch: start of the host call that launched each step's first compute; that compute's start where none is known.
     """
 
     step: Ints
     start: Ints
     end: Ints
     gap: Ints
+    launch: Ints
 
     def __len__(self) -> int:
         return len(self.step)
 
     def anchor(self, token: int, align: str) -> int:
         """Time 0 when the run is aligned at its token number `token` (its last one if it has fewer)."""
-        return int((self.start if align == "start" else self.end)[self.clamp(token)])
+        return int({"start": self.start, "launch": self.launch}.get(align, self.end)[self.clamp(token)])
 
     def clamp(self, token: int) -> int:
         """The token that stands for number `token` in this run."""
@@ -45,8 +47,8 @@ class Tokens:
         return int(np.median(steps)) if len(steps) else int(self.end[0] - self.start[0])
 
 
-def tokens_of(spans: pd.DataFrame, gaps: pd.DataFrame | None) -> Tokens | None:
-    """The tokens of a run from its step spans and gap table; None if it has no step."""
+def tokens_of(spans: pd.DataFrame, gaps: pd.DataFrame | None, api: pd.DataFrame) -> Tokens | None:
+    """The tokens of a run from its step spans, gap table and host calls; None if it has no step."""
     if not len(spans):
         return None
     busy = (spans["end"] - spans["start"]).groupby(spans["device"]).sum()
@@ -57,7 +59,16 @@ def tokens_of(spans: pd.DataFrame, gaps: pd.DataFrame | None) -> Tokens | None:
         of_device = gaps[gaps["device"] == device]
         gap.loc[of_device["step"].to_numpy()] = of_device["gap"].to_numpy()
     step, start, end = (mine[c].to_numpy(dtype=np.int64) for c in ("step", "start", "end"))
-    return Tokens(step, start, end, np.asarray(gap, dtype=np.int64))
+    return Tokens(step, start, end, np.asarray(gap, dtype=np.int64), _launches(mine, api))
+
+
+def _launches(spans: pd.DataFrame, api: pd.DataFrame) -> Ints:
+    """Start of the call that launched the first compute of each span; its start where there is no such call."""
+    by = ["process", "correlation"]
+    known = api.loc[api["correlation"].isin(spans["correlation"]), [*by, "start"]].drop_duplicates(by)
+    calls = spans[by].merge(known, on=by, how="left")["start"]
+    start = spans["start"].to_numpy(dtype=np.int64)
+    return np.minimum(np.where(calls.isna(), start, calls.fillna(0)).astype(np.int64), start)
 
 
 def typical_token(runs: Sequence[Tokens]) -> int:

@@ -61,7 +61,7 @@ def _entry(cache):
 def test_a_snapshot_gives_back_what_it_was_given(tmp_path):
     value = {
         "plain": [1, 2.5, None, True, "µ<b>", (1, "two")],
-        "tokens": Tokens(*(np.arange(n, dtype=np.int64) for n in (3, 3, 3, 0))),
+        "tokens": Tokens(*(np.arange(n, dtype=np.int64) for n in (3, 3, 3, 0, 3))),
         "same": np.full(5000, 7, np.int32),
         "frame": pd.DataFrame({
             "number": np.arange(3), "share": [0.5, np.nan, 1.0], "name": pd.Categorical(["b", "a", "b"]),

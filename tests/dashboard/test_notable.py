@@ -14,7 +14,7 @@ from tracer import formats
 
 def tokens(*gaps):
     step = np.arange(len(gaps))
-    return Tokens(step + 10, step * 1000, step * 1000 + 500, np.array(gaps))
+    return Tokens(step + 10, step * 1000, step * 1000 + 500, np.array(gaps), step * 1000)
 
 
 @pytest.mark.parametrize(

@@ -149,13 +149,16 @@ def test_each_device_has_a_band_for_its_gaps():
 
 def test_tokens_and_ranges(trace):
     steps = find_steps(trace)
-    tokens = tokens_of(step_spans(trace, steps), gap_report(trace, steps).table)
+    tokens = tokens_of(step_spans(trace, steps), gap_report(trace, steps).table, trace["api"])
     assert tokens.start.tolist() == [n * PERIOD + GAP for n in range(6)]
     assert tokens.gap.tolist() == [GAP] * 5 + [-1]
     assert tokens.period == PERIOD
     assert tokens.anchor(2, "end") == 3 * PERIOD
     assert tokens.anchor(2, "start") == 2 * PERIOD + GAP
+    assert tokens.anchor(2, "launch") == 2 * PERIOD + 10_000
     assert tokens.anchor(99, "end") == 6 * PERIOD
+    unknown = tokens_of(step_spans(trace, steps), None, trace["api"].head(0))
+    assert unknown.launch.tolist() == unknown.start.tolist()
     low, high = default_range([tokens], "end")
     assert low < 0 < GAP < PERIOD < high < 2 * PERIOD
     low, high = gap_range([tokens], 2, "end")
@@ -170,7 +173,7 @@ def test_tokens_and_ranges(trace):
 def test_the_typical_token_has_the_median_gap_in_every_run():
     def run(*gaps):
         n = np.arange(len(gaps))
-        return Tokens(n, n * 1000, n * 1000 + 900, np.array(gaps))
+        return Tokens(n, n * 1000, n * 1000 + 900, np.array(gaps), n * 1000 - 50)
 
     assert typical_token([run(900, 90, 10, 100, 95)]) == 4
     assert typical_token([run(50, 100, 100), run(20, 70, 20)]) == 2
