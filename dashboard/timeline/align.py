@@ -20,7 +20,7 @@ class Tokens:
         step: the steps' numbers.
         start, end: of each step's compute.
         gap: the gap after each step, MISSING (-1) where none follows.
-        launch: start of the host call that launched each step's first compute; that compute's start where none is known.
+        launch: start of the host call that launched each step's first compute; `start` where none is known.
     """
 
     step: Ints
@@ -68,7 +68,8 @@ def _launches(spans: pd.DataFrame, api: pd.DataFrame) -> Ints:
     known = api.loc[api["correlation"].isin(spans["correlation"]), [*by, "start"]].drop_duplicates(by)
     calls = spans[by].merge(known, on=by, how="left")["start"]
     start = spans["start"].to_numpy(dtype=np.int64)
-    return np.minimum(np.where(calls.isna(), start, calls.fillna(0)).astype(np.int64), start)
+    found: Ints = np.where(calls.isna(), start, calls.fillna(0)).astype(np.int64)
+    return np.minimum(found, start)
 
 
 def typical_token(runs: Sequence[Tokens]) -> int:
