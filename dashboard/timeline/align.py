@@ -68,8 +68,8 @@ def _launches(spans: pd.DataFrame, api: pd.DataFrame) -> Ints:
     known = api.loc[api["correlation"].isin(spans["correlation"]), [*by, "start"]].drop_duplicates(by)
     calls = spans[by].merge(known, on=by, how="left")["start"]
     start = spans["start"].to_numpy(dtype=np.int64)
-    found: Ints = np.where(calls.isna(), start, calls.fillna(0)).astype(np.int64)
-    return np.minimum(found, start)
+    launch: Ints = np.minimum(np.where(calls.isna(), start, calls.fillna(0)).astype(np.int64), start)
+    return launch
 
 
 def typical_token(runs: Sequence[Tokens]) -> int:
