@@ -131,6 +131,7 @@ class Page:
 
     def open(self) -> None:
         """Until the timeline is drawn."""
+        start = time.perf_counter()
         while not self.state.get("timeline.figure", {}).get("data"):
             self.call("runs.rowData", "reading.n_intervals")
             self.call("view.data", "runs.rowData")
@@ -139,7 +140,7 @@ class Page:
                 self.call("timeline.figure", "screen.data")
             else:
                 time.sleep(0.2)
-            if time.perf_counter() - self.server.start > PATIENCE:
+            if time.perf_counter() - start > PATIENCE:
                 raise SystemExit("no first view")
 
     def whole(self) -> tuple[int, int]:

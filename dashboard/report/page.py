@@ -25,7 +25,7 @@ from dashboard.timeline.scene import range_of, timeline, token_of
 from dashboard.view import View
 
 _HERE: Final = Path(__file__).parent
-_STYLES: Final = (_HERE.parent / "assets" / "page.css", _HERE / "report.css")
+_STYLES: Final = (*(_HERE.parent / "assets" / name for name in ("page.css", "print.css")), _HERE / "report.css")
 _WIDE: Final = 1140  # px: what a timeline needs to be read; narrower screens move it sideways
 _NARROW: Final = 560
 

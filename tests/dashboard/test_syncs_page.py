@@ -116,7 +116,7 @@ def test_words_above_the_table(store, rows):
 
 
 def test_what_to_do_where_there_is_nothing(store, tmp_path):
-    assert "intertoken dashboard RUNS" in nothing_to_show(RunStore([tmp_path]), None, [])
+    assert "intertoken dashboard runs" in nothing_to_show(RunStore([tmp_path]), None, [])
     assert nothing_to_show(store, None, []) == "Choose a run above."
     assert "no host sync at all" in nothing_to_show(store, store.runs()[0], [])
     assert nothing_to_show(store, store.runs()[0], [{}]) == ""
