@@ -20,6 +20,7 @@ from dashboard.timeline.align import Tokens
 from dashboard.timeline.scene import timeline_of
 from dashboard.view import View
 from tests.dashboard.traces import PERIOD, decode
+from tests.recordings import SAMPLES
 from tracer import formats
 
 
@@ -180,9 +181,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path, recordi
 
 
 def test_a_recording_of_several_runs_keeps_them_all(cache):
-    samples = Path(__file__).parents[2] / "sample_traces"
-    paths = [path for path in sorted(samples.iterdir()) if path.is_dir()]
-    several = next((path for path in paths if len(read_runs(path)) > 1), None)
-    if several is None:
-        pytest.skip("no sample holds several runs")
-    assert [run.key for run in read_runs(several, cache)] == [run.key for run in read_runs(several, cache)]
+    several = SAMPLES / "six-strategies"
+    keys = [run.key for run in read_runs(several)]
+    assert len(keys) > 1
+    assert [[run.key for run in read_runs(several, cache)] for _ in range(2)] == [keys, keys]
