@@ -69,10 +69,14 @@ class Reader(threading.Thread):
         self._timed("timeline: open", page.open)
         low, high = page.whole()
         for _ in range(8):
+            if self.halt.is_set():
+                return
             wide = max(int((high - low) * 10 ** self.draw.uniform(-4, 0)), 1000)
             start = self.draw.randint(low, max(high - wide, low))
             self._timed("timeline: zoom", partial(page.show, start, start + wide))
         for _ in range(4):
+            if self.halt.is_set():
+                return
             self._timed("timeline: next token", lambda: self._press(page, "token-on"))
 
     def _press(self, page: Page, button: str) -> None:

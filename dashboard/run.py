@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import pandas as pd
 
@@ -18,6 +18,7 @@ from dashboard.timeline.marks import NO_WAITS, waits_of
 from dashboard.timeline.minimap import Busy, busy_of
 from dashboard.timeline.rows import Row, rows_of
 from tracer import formats
+from tracer.analysis.comparable import MUST_AGREE, SHOULD_AGREE
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.summary import Summary
 from tracer.analysis.syncs import SyncReport, sync_report
@@ -27,6 +28,9 @@ from tracer.graph_json import GRAPH_FILE, RunGraph, read_graph
 from tracer.trace import Trace
 
 Report = TypeVar("Report")
+
+SAME: Final = (*MUST_AGREE, *SHOULD_AGREE, "concurrency", "launch")
+"""Conditions that are the same for runs that differ in their strategy alone."""
 
 
 class Recording:
@@ -145,6 +149,12 @@ class Run:
         return (
             None if self.tokens is None else busy_of(self.rows, int(self.tokens.start[0]), int(self.tokens.end.max()))
         )
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What runs share that differ in their strategy alone; one that does not tell a condition is like its kind."""
+        of = self.summary
+        return (*map(of.conditions.get, SAME), of.model, of.graph_trace, of.tokens_per_s is None, of.warning is None)
 
     @property
     def inflated(self) -> bool:

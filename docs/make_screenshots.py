@@ -5,11 +5,13 @@ Needs Chromium and its driver on PATH.
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import threading
 import time
 from pathlib import Path
+from urllib.request import urlopen
 
 import waitress
 from selenium import webdriver
@@ -61,13 +63,23 @@ def main() -> None:
         report = Path(folder) / "report.html"
         report.write_text(report_page(runs_to_compare(samples / name for name in REPORT)), encoding="utf-8")
         page = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+        address = f"http://127.0.0.1:{server.effective_port}"
         try:
+            page.get(address)  # reading begins when a page is first opened
+            while not all_read(address):
+                time.sleep(0.5)
             for name, (link, *rest) in PICTURES.items():
-                take(page, name, f"http://127.0.0.1:{server.effective_port}{link}", *rest)
+                take(page, name, address + link, *rest)
             take(page, "report.png", report.as_uri(), (1300, 1382), None, "#token .barlayer path")
         finally:
             page.quit()
     server.close()
+
+
+def all_read(address: str) -> bool:
+    with urlopen(f"{address}/healthz") as answer:
+        runs = json.load(answer)["runs"]
+    return bool(runs["read"] == runs["total"])
 
 
 def take(

@@ -1,6 +1,8 @@
-// What a style sheet cannot do for paper: figures as wide as it, tables with all their rows, and the view's address.
+// What a style sheet cannot do for paper: figures as wide as it and no taller, tables with all their rows, and the
+// view's address.
 (function () {
-  const WIDTH = 940; // px of A4 or Letter, lying
+  const WIDTH = 940, HEIGHT = 680; // px of A4 or Letter, lying
+  const SMALLEST = 0.5; // a figure that would have to be smaller is cut
   const figures = () => [...document.querySelectorAll(".js-plotly-plot")].filter((plot) => plot.checkVisibility());
   const cell = (tag, text, kind) => {
     const made = document.createElement(tag);
@@ -44,10 +46,17 @@
       holder.classList.add("unprinted");
     }
     document.querySelector("#page > header")?.after(cell("p", window.location.href, "printed-address"));
-    for (const plot of figures()) window.Plotly.relayout(plot, { width: WIDTH, autosize: false });
+    for (const plot of figures()) {
+      window.Plotly.relayout(plot, { width: WIDTH, autosize: false });
+      const scale = HEIGHT / plot.offsetHeight;
+      if (scale < 1) plot.style.zoom = Math.max(scale, SMALLEST);
+    }
   });
   window.addEventListener("afterprint", () => {
     clear();
-    for (const plot of figures()) window.Plotly.relayout(plot, { width: null, autosize: true });
+    for (const plot of figures()) {
+      plot.style.zoom = "";
+      window.Plotly.relayout(plot, { width: null, autosize: true });
+    }
   });
 })();

@@ -11,14 +11,11 @@ import plotly.graph_objects as go
 
 from dashboard.palette import COLOURS, FONT, THEMES
 from dashboard.reading import is_pass
-from dashboard.run import Run
+from dashboard.run import SAME, Run
 from dashboard.text import markup, plain
-from tracer.analysis.comparable import MUST_AGREE, SHOULD_AGREE
 
 _BAND: Final = 28  # px per rung
 _MARGIN: Final = {"l": 190, "r": 90, "t": 4, "b": 44}
-_SAME: Final = (*MUST_AGREE, *SHOULD_AGREE, "concurrency", "launch")
-"""Conditions that are the same for all runs of a ladder."""
 _USUAL: Final = {"batch": "1", "prompt": "0", "shared_prompt": "False", "devices": "1", "experts": "device",
                  "launch": "graph"}  # fmt: skip
 _ITSELF: Final = frozenset({"model", "gpu", "concurrency", "engine", "backend"})  # say what they are without a name
@@ -57,7 +54,7 @@ def ladders_of(runs: Sequence[Run]) -> list[Ladder]:
     groups: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
         if "model" in run.summary.conditions and not (run.path is not None and is_pass(run.path)):
-            groups.setdefault(_kind(run), []).append(run)
+            groups.setdefault(run.kind, []).append(run)
     found = []
     for alike in groups.values():
         rungs = sorted((rung for run in alike if (rung := _rung(run)) is not None), key=lambda rung: -rung.rate)
@@ -77,15 +74,9 @@ def _rung(run: Run) -> Rung | None:
     return Rung(run.key, name, strategy, summary.traced_tokens_per_s, traced=summary.warning is not None)
 
 
-def _kind(run: Run) -> tuple[Any, ...]:
-    """What runs of a ladder share; one that does not tell a condition is like others that do not."""
-    summary = run.summary
-    return (*map(summary.conditions.get, _SAME), summary.graph_trace, summary.tokens_per_s is None)
-
-
 def _title(run: Run) -> str:
     own, summary = run.summary.conditions, run.summary
-    known = {key: own[key] for key in _SAME if key in own and own[key] != _USUAL.get(key)}
+    known = {key: own[key] for key in SAME if key in own and own[key] != _USUAL.get(key)}
     words = [value if key in _ITSELF else f"{key.replace('_', ' ')} {value}" for key, value in known.items()]
     level = [] if summary.warning is None else [f"traced at {summary.graph_trace} level"]
     rate = ["rates as recorded"] if summary.tokens_per_s is None else []

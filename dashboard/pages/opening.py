@@ -36,12 +36,7 @@ def opened_at_once(view: View, store: RunStore) -> View:
 def extremes(runs: Sequence[Run]) -> list[str]:
     """Keys of the run with the longest and the one with the shortest median gap, among those alike the first one."""
     shown = [run for run in runs if run.summary.gap_p50_us is not None]
-    alike = [run for run in shown if _kind(run) == _kind(shown[0])]
+    alike = [run for run in shown if run.kind == shown[0].kind]
     alike.sort(key=lambda run: run.summary.gap_p50_us or 0.0, reverse=True)
     chosen = alike[:1] + alike[-1:] if len(alike) > 1 else shown[:2]
     return [run.key for run in chosen]
-
-
-def _kind(run: Run) -> tuple[str, str, str | None, bool]:
-    summary = run.summary
-    return summary.model, summary.concurrency, summary.graph_trace, summary.warning is None

@@ -1,6 +1,6 @@
 """The figures of a comparison: what each run says of itself, and how far it is from the first one, the base.
 
-Differences are those of the figures shown, no more: whether they would come out again is not judged here.
+Differences are those of the figures shown, no more: whether they would come out again `comparisons` says.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from dashboard.comparisons import LONGEST_NAME, Against, against_base
 from dashboard.figures.causes import CAUSE_COLOURS, causes_figure, causes_height, causes_of
 from dashboard.palette import COLOURS, NAMES, THEMES
 from dashboard.report.facts import cards, cautions, groups_of_facts
@@ -23,6 +24,7 @@ from dashboard.run import Run
 from dashboard.text import plain
 from dashboard.timeline.scene import range_of, timeline, token_of
 from dashboard.view import View
+from tracer.compare_words import sentence
 
 _HERE: Final = Path(__file__).parent
 _STYLES: Final = (*(_HERE.parent / "assets" / name for name in ("page.css", "print.css")), _HERE / "report.css")
@@ -57,6 +59,7 @@ def report_page(runs: Sequence[Run], token: int | None = None) -> str:
     gap, one_token, causes = _timeline(runs, view, "gap"), _timeline(runs, view, "token"), _causes(runs)
     plots = {"gap": gap, "token": one_token} | ({"causes": causes} if causes else {})
     drawn = {trace["name"] for plot in (gap, one_token) for trace in plot.figures["light"].data}
+    compared = against_base(runs)
     data = json.dumps({name: plot.data() for name, plot in plots.items()}).replace("<", r"\u003c")
     library, script = get_plotlyjs(), (_HERE / "report.js").read_text(encoding="utf-8")
     environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined,
@@ -64,6 +67,8 @@ def report_page(runs: Sequence[Run], token: int | None = None) -> str:
     return environment.get_template("page.html").render(
         names=[plain(run.name, 90) for run in runs],
         cards=cards(runs),
+        answers=[_answer(one) for one in compared],
+        methods=dict.fromkeys(one.found.method for one in compared if one.found is not None),
         groups=groups_of_facts(runs),
         cautions=cautions(runs),
         token=token_of(runs, view),
@@ -77,6 +82,13 @@ def report_page(runs: Sequence[Run], token: int | None = None) -> str:
         data=Markup(data),
         version=version("intertoken"),
     )
+
+
+def _answer(against: Against) -> str:
+    """A run against the base in a sentence, or why that cannot be said."""
+    if against.found is None:
+        return f"{plain(against.other.name, LONGEST_NAME)}: {plain(against.problem)}."
+    return f"{plain(sentence(against.found), 1000)}."
 
 
 def _policy(*scripts: str) -> Markup:

@@ -1,10 +1,12 @@
 """What hangs together with an event: a launch and what it started, a sync and what it waited for, an event's record
-and the wait for it. All positions are those of `rows.Row` tables, all times ns of the recording.
+and the wait for it, on the host and from stream to stream.
+
+All positions are those of `rows.Row` tables, all times ns of the recording.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -13,13 +15,16 @@ import pandas as pd
 from dashboard.palette import KINDS
 from dashboard.timeline.rows import Row
 from tracer.analysis.calls import match_rows
+from tracer.analysis.causality.segments import Segments, find_segments
+from tracer.analysis.causality.waits import ordered_by_events
 from tracer.intervals import Ints
 from tracer.schema import MISSING
 from tracer.trace import Trace
 
 COLUMNS: Final = ["kind", "row0", "event0", "time0", "row1", "event1", "time1"]
 LAUNCH, WAIT, EVENT = "launch", "wait", "event"
-PAIR_COLUMNS: Final = ["process", "record_thread", "recorded", "wait_thread", "waited"]
+PAIR_COLUMNS: Final = ["process", "record_thread", "recorded", "wait_thread", "waited",
+                       "before_stream", "ended", "after_stream", "began"]  # fmt: skip
 _MOST: Final = 60
 _KEY: Final = ["process", "event"]
 _SYNC: Final = KINDS.index("sync")
@@ -38,7 +43,8 @@ def flows_of(
 
     Returns:
         kind (LAUNCH, WAIT or EVENT), and of both ends the row, the event and the time: a launch's start and an
-        activity's start, an activity's end and a sync's return, a record's start and a wait's start.
+        activity's start, an activity's end and a sync's return, a record's start and a wait's start, or the end of the
+        last activity before the record and the start of the first behind the wait.
     """
     of = _of_activity if rows[row].role == "stream" else _of_call if rows[row].role == "api" else _of_none
     found = list(of(rows, row, event, waits, pairs))
@@ -100,6 +106,20 @@ def _of_activity(rows: Sequence[Row], row: int, event: int, waits: pd.DataFrame,
             found = int(np.searchsorted(calls.start, began))
             if calls.thread == thread and found < len(calls.start) and calls.start[found] == began:
                 yield WAIT, row, event, end, at, found, int(calls.end[found])
+    mine = pairs[(pairs["process"] == activity.process) & (pairs["began"] != MISSING)]
+    for column, edge, own in (("before_stream", "ended", end), ("after_stream", "began", start)):
+        for pair in mine[(mine[column] == activity.stream) & (mine[edge] == own)].to_dict("records"):
+            yield from _across(rows, row, event, pair, edge)
+
+
+def _across(rows: Sequence[Row], row: int, event: int, pair: dict[Hashable, int], edge: str) -> Iterator[Flow]:
+    """From the last activity before a record to the first behind the wait for it, this event being one of them."""
+    stream, time = ("after_stream", "began") if edge == "ended" else ("before_stream", "ended")
+    for at, other in _rows(rows, "stream", pair["process"]):
+        found = _starting(other, pair[time]) if time == "began" else _ending(other, pair[time])
+        if other.stream == pair[stream] and found is not None:
+            here, there = (row, event, pair[edge]), (at, found, pair[time])
+            yield EVENT, *(here + there if edge == "ended" else there + here)
 
 
 def _rows(rows: Sequence[Row], role: str, process: int) -> Iterator[tuple[int, Row]]:
@@ -122,28 +142,55 @@ def _ending(row: Row, time: int) -> int | None:
     return int(found[-1]) if len(found) else None
 
 
+def _starting(row: Row, time: int) -> int | None:
+    """The event that starts at this time."""
+    found = int(np.searchsorted(row.start, time))
+    return found if found < len(row.start) and row.start[found] == time else None
+
+
 def event_pairs(trace: Trace) -> pd.DataFrame:
     """Every wait for a CUDA event, with the last record of that event before it.
 
-    Columns: process, and of both calls the thread and the start (ns): record_thread, recorded, wait_thread, waited.
+    Columns: process, of both calls the thread and the start (ns): record_thread, recorded, wait_thread, waited; and of
+    a stream's wait the last activity before the record and the first behind the wait, with their streams and when the
+    one ended and the other began (ns): before_stream, ended, after_stream, began. MISSING where there are none.
     """
     syncs, events = trace["syncs"], trace["cuda_events"]
-    waits = _calls(trace, syncs[syncs["event"] != MISSING]).rename(columns={"start": "waited", "thread": "wait_thread"})
-    records = _calls(trace, events).rename(columns={"start": "recorded", "thread": "record_thread"})
-    if not len(waits) or not len(records):
+    if not len(events) or not (syncs["event"] != MISSING).any():
         return pd.DataFrame(columns=PAIR_COLUMNS, dtype="int64")
-    found = pd.merge_asof(waits.sort_values("waited"), records.sort_values("recorded"), left_on="waited",
-                          right_on="recorded", by=_KEY, allow_exact_matches=False)  # fmt: skip
-    return found.dropna(subset=["recorded"])[PAIR_COLUMNS].astype("int64")
+    segments = find_segments(trace)
+    waits = _calls(trace, segments, syncs[syncs["event"] != MISSING]).rename(
+        columns={"start": "waited", "thread": "wait_thread"}
+    )
+    records = _calls(trace, segments, events).rename(columns={"start": "recorded", "thread": "record_thread"})
+    found = pd.merge_asof(waits.sort_values("waited"), records.drop(columns="call").sort_values("recorded"),
+                          left_on="waited", right_on="recorded", by=_KEY, allow_exact_matches=False)  # fmt: skip
+    found = found.dropna(subset=["recorded"]).merge(_ordered(trace, segments), on="call", how="left")
+    return found[PAIR_COLUMNS].fillna(MISSING).astype("int64")
 
 
-def _calls(trace: Trace, made: pd.DataFrame) -> pd.DataFrame:
-    """Process, event, thread and start of the calls that made these rows, as far as they are recorded."""
+def _calls(trace: Trace, segments: Segments, made: pd.DataFrame) -> pd.DataFrame:
+    """Process, event, thread, start and call (as in `segments`) of the calls that made these rows, as far as known."""
     api = trace["api"]
     at = match_rows(api, made)
     known = made.loc[at >= 0, _KEY].reset_index(drop=True)
     calls = api.iloc[at[at >= 0]][["thread", "start"]].reset_index(drop=True)
-    return pd.concat([known, calls], axis=1)
+    return pd.concat([known, calls], axis=1).assign(call=segments.calls_of(trace, made)[at >= 0])
+
+
+def _ordered(trace: Trace, segments: Segments) -> pd.DataFrame:
+    """Per call that makes a stream wait: before_stream, ended, after_stream, began, as `event_pairs` has them."""
+    pairs = ordered_by_events(trace, segments)
+    before, after = (segments.activities.iloc[pairs[side]].reset_index(drop=True) for side in ("before", "after"))
+    return pd.DataFrame(
+        {
+            "call": pairs["call"].to_numpy(),
+            "before_stream": before["stream"],
+            "ended": before["end"],
+            "after_stream": after["stream"],
+            "began": after["start"],
+        }
+    ).drop_duplicates("call")
 
 
 def counterpart(row: Row, event: int, span: tuple[int, int], other: Row, other_span: tuple[int, int]) -> int | None:

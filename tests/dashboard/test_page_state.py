@@ -227,8 +227,8 @@ def test_no_recording_takes_the_page_down(tmp_path):
 
 
 def test_the_page_opens_on_the_longest_and_the_shortest_gap_of_one_model():
-    def run(key, gap, model="m", level="none"):
-        return Run(key, key, Summary(key, model=model, graph_trace=level, gap_p50_us=gap))
+    def run(key, gap, model="m", level="none", **conditions):
+        return Run(key, key, Summary(key, model=model, graph_trace=level, gap_p50_us=gap, conditions=conditions))
 
     runs = [
         run("b", 20.0),
@@ -237,6 +237,7 @@ def test_the_page_opens_on_the_longest_and_the_shortest_gap_of_one_model():
         run("c", 5.0),
         run("x", 1.0, "n"),
         run("y", 1.0, "m", "node"),
+        run("z", 100.0, gpu_layers="13"),
     ]
     assert extremes(runs) == ["a", "c"]
     assert extremes(runs[:2]) == ["b"]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from html import unescape
 
 import pytest
 from click.testing import CliRunner
@@ -64,6 +65,21 @@ def test_the_figures_are_those_that_the_commands_print():
         assert facts["lowest – highest"][column][0] == spread
     assert facts["Host syncs"] == [("8", ""), ("3", "−5")]
     assert facts["Tokens/s"][1][1] == "+3.0 %"
+
+
+def test_the_answer_is_the_sentence_of_the_command():
+    runs = [SAMPLES / "llama1b-sccc-graph", SAMPLES / "llama1b-saaas-graph"]
+    said = unescape(report_page(runs_to_compare(runs))).split('<p class="answer">')[1].split("</p>")[0]
+    assert said.startswith("llama1b-saaas-graph is faster than llama1b-sccc-graph: gap from ")
+    printed = " ".join(CliRunner().invoke(main, ["compare", *map(str, runs)]).stdout.split())
+    assert said.removesuffix(".") in printed
+    assert 'class="answer"' not in report_page(runs_to_compare(runs[:1]))
+
+
+def test_a_run_that_cannot_be_compared_says_why(hand_made, tmp_path):
+    formats.write(decode(tokens=1), tmp_path / "one")
+    page = report_page(runs_to_compare([hand_made[0], tmp_path / "one"]))
+    assert '<p class="answer">one: ' in page
 
 
 def test_a_gap_is_quoted_untraced_where_that_is_known():

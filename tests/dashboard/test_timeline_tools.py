@@ -30,6 +30,7 @@ from dashboard.timeline.search import Finder
 from dashboard.view import Arrangement, Spot, View
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import Trace, formats
+from tracer.schema import MISSING
 
 TOKENS = 6
 
@@ -242,14 +243,36 @@ def test_the_record_of_an_event_points_at_the_wait_for_it():
                "type": ["stream wait"] * 2},
     )  # fmt: skip
     pairs = event_pairs(trace)
+    nothing_ran = dict.fromkeys(("before_stream", "ended", "after_stream", "began"), MISSING)
     assert pairs.to_dict("records") == [
-        {"process": 1, "record_thread": 1, "recorded": 10, "wait_thread": 2, "waited": 20}
+        {"process": 1, "record_thread": 1, "recorded": 10, "wait_thread": 2, "waited": 20, **nothing_ran}
     ]
     rows, waits = rows_of(trace), NO_WAITS
     flows, _ = flows_of(rows, 0, 1, waits, pairs)
     assert flows[["kind", "row0", "event0", "row1", "event1"]].to_numpy().tolist() == [[EVENT, 0, 1, 1, 0]]
     pd.testing.assert_frame_equal(flows_of(rows, 1, 0, waits, pairs)[0], flows)
     assert len(flows_of(rows, 0, 0, waits, pairs)[0]) == 0
+
+
+def test_the_last_kernel_before_a_record_points_at_the_first_behind_the_wait_on_another_stream():
+    names = ["cudaLaunchKernel", "cudaLaunchKernel", "cudaEventRecord", "cudaStreamWaitEvent", "cudaLaunchKernel"]
+    start = np.arange(5) * 10
+    on = {"process": [1], "event": [5], "device": [0], "context": [1]}
+    trace = Trace.from_columns(
+        api={"start": start, "end": start + 1, "process": [1] * 5, "thread": [1] * 5, "correlation": range(1, 6),
+             "name": names},
+        cuda_events={**on, "stream": [7], "correlation": [3]},
+        syncs={**on, "stream": [8], "correlation": [4], "start": [30], "end": [31], "type": ["stream wait"]},
+        kernels={"start": [100, 110, 150], "end": [110, 140, 160], "process": [1] * 3, "device": [0] * 3,
+                 "context": [1] * 3, "stream": [7, 7, 8], "correlation": [1, 2, 5], "name": ["a", "b", "c"]},
+    )  # fmt: skip
+    rows, pairs = rows_of(trace), event_pairs(trace)
+    first, second = (next(i for i, row in enumerate(rows) if row.stream == n) for n in (7, 8))
+    flows, _ = flows_of(rows, first, 1, NO_WAITS, pairs)
+    assert flows[flows["kind"] == EVENT].to_numpy().tolist() == [[EVENT, first, 1, 140, second, 0, 150]]
+    back, _ = flows_of(rows, second, 0, NO_WAITS, pairs)
+    assert back[back["kind"] == EVENT].to_numpy().tolist() == [[EVENT, first, 1, 140, second, 0, 150]]
+    assert EVENT not in flows_of(rows, first, 0, NO_WAITS, pairs)[0]["kind"].tolist()
 
 
 def test_a_chosen_event_is_chosen_in_every_run_and_has_arrows_there(runs):
@@ -303,6 +326,12 @@ def test_clicks_choose_and_measure(runs):
     again = asked(both, click | {"event": -1, "x": (end + 100) / 1e9, "measure": True}, runs)
     assert again.ruler[0] == again.ruler[1] == end
     assert asked(both, click | {"y": 1.25, "measure": True}, runs) == both
+    for edge, time in (("start", start), ("end", end)):
+        begun = asked(chosen, {"what": "measure", "from": edge}, runs)
+        assert begun.ruler == (time, time)
+        ended = asked(begun, click | {"event": -1, "x": (end + 100) / 1e9}, runs)
+        assert (ended.ruler, ended.event) == ((time, end), chosen.event)
+    assert asked(view, {"what": "measure", "from": "start"}, runs) == view
     seen = after(replace(view, range=(-5, 995)), Event("measure"), runs)
     assert seen.ruler == (-5, 995)
     assert after(seen, Event("measure"), runs).ruler is None

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from executor.models import builder_of
 from executor.models.shape import SHAPES, DeltaNet, Experts, Shape
 
 ODD = Shape(
@@ -22,3 +23,5 @@ TEST_SHAPES = {
         delta_net=DeltaNet(key_heads=3, heads=6, key_size=16, value_size=24, kernel=3, attention_every=2),
     ),
 }  # fmt: skip
+
+MODELS_HERE = {name: builder_of(shape) for name, shape in TEST_SHAPES.items()}

@@ -7,22 +7,22 @@ import pytest
 
 from executor.backends.cuda_weights import dequantised, quantised
 from executor.configuration import Configuration
-from executor.models import WEIGHTS, builder_of
+from executor.models import WEIGHTS
 from executor.models.step import first_tokens, random_weights
 from executor.run import execute
 from executor.strategies import STRATEGIES
 from tests.executor import reference
-from tests.executor.shapes import PRODUCT_SHAPES, TEST_SHAPES
+from tests.executor.shapes import MODELS_HERE, PRODUCT_SHAPES, TEST_SHAPES
 
 STEPS = 10
 TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "q8_0": 4e-3}
 """Of logits of size about 1, by weight dtype. float32: some 80 roundings (6e-8 each), most of them averaged out. Beside
 the others the KV cache, and with several tokens the activations, are float16 (5e-4 each); the weights' own rounding is
 in the reference too."""
-DELTA_NET_TOLERANCE = 1e-4
-"""float32: its norm divides by results that are near 0 while the state has seen few tokens."""
+DELTA_NET_TOLERANCE = 4e-4
+"""float32: its norm divides by results that are near 0 while the state has seen few tokens. One rounding of the weights
+(6e-8) moves the reference's logits by up to 1e-4, and how a processor adds up moves ours as much."""
 
-MODELS_HERE = {name: builder_of(shape) for name, shape in TEST_SHAPES.items()}
 CUDA_MODELS = ("tiny", "odd")
 OTHER_CUDA_MODELS = [name for name in TEST_SHAPES if name not in CUDA_MODELS]
 CASES = [
@@ -73,9 +73,9 @@ def test_all_combinations_agree_bitwise(results):
         assert np.array_equal(result.tokens, first.tokens), result.configuration.name
 
 
-def tolerance(configuration):
-    of_weights = TOLERANCE[WEIGHTS[configuration.weights]]
-    return of_weights if TEST_SHAPES[configuration.model].delta_net is None else max(of_weights, DELTA_NET_TOLERANCE)
+def tolerance(model, weights="f32"):
+    of_weights = TOLERANCE[WEIGHTS[weights]]
+    return of_weights if TEST_SHAPES[model].delta_net is None else max(of_weights, DELTA_NET_TOLERANCE)
 
 
 def values_of_weights(graph, seed):
@@ -98,7 +98,7 @@ def test_logits_are_the_float64_references(results):
         fed = [first[sequence], *result.tokens[0, :-1, sequence]]
         expected = reference.decode(weights, fed, TEST_SHAPES[c.model])
         assert np.abs(expected).max() > 1
-        np.testing.assert_allclose(result.logits[0, :, sequence], expected, rtol=0, atol=tolerance(c))
+        np.testing.assert_allclose(result.logits[0, :, sequence], expected, rtol=0, atol=tolerance(c.model, c.weights))
 
 
 def test_sampling_is_greedy_and_repeats_start_anew(results):

@@ -10,20 +10,19 @@ import pytest
 from executor.configuration import Configuration
 from executor.kv_cache import KINDS
 from executor.launchers import LAUNCHERS
-from executor.models import MODELS, builder_of
+from executor.models import MODELS
 from executor.models.step import random_weights
 from executor.prompts import Prompts
 from executor.run import execute
 from executor.strategies import STRATEGIES
 from tests.executor import reference
-from tests.executor.shapes import TEST_SHAPES
+from tests.executor.shapes import MODELS_HERE, TEST_SHAPES
 from tests.executor.test_logits import DELTA_NET_TOLERANCE
 from tests.executor.test_models_prompt import TOLERANCE
 from tracer.errors import UsageError
 from tracer.typed_json import typed_object
 
 SEED, TOKENS = 7, 4
-MODELS_HERE = {name: builder_of(shape) for name, shape in TEST_SHAPES.items()}
 
 
 def run(strategies=("sccc",), modes=("sequential",), launches=("graph",), **options):

@@ -40,6 +40,8 @@ def asked(view: View, wish: dict[str, Any], runs: Sequence[Run]) -> View:
             return replace(view, rows=Arrangement())
         case {"what": "forget"}:
             return replace(view, event=None)
+        case {"what": "measure", "from": "start" | "end" as edge}:
+            return _measured_from(view, runs, edge)
     return view
 
 
@@ -64,8 +66,20 @@ def _at(view: View, runs: Sequence[Run], spot: Spot) -> View:
     return replace(view, event=spot, range=view.range if range_ == limits else range_)
 
 
-def _clicked(view: View, runs: Sequence[Run], y: float, event: int, x: float, measure: bool) -> View:
-    if not measure:
+def _measured_from(view: View, runs: Sequence[Run], edge: str) -> View:
+    """The view in which the next click measures from this edge of the chosen event."""
+    run = found_in(runs, view.event)
+    if run is None or run.tokens is None or view.event is None:
+        return view
+    row = run.rows[view.event.row]
+    time = int((row.start if edge == "start" else row.end)[view.event.event])
+    time -= run.tokens.anchor(token_of(runs, view), view.align)
+    return replace(view, ruler=(time, time))
+
+
+def _clicked(view: View, runs: Sequence[Run], y: float, event: int, x: float, shift: bool) -> View:
+    is_begun = view.ruler is not None and view.ruler[0] == view.ruler[1]
+    if not shift and not is_begun:
         spot = spot_at(runs, view, y, event)
         return view if spot is None else replace(view, event=None if spot == view.event else spot)
     low, high = limits_of(runs, view)
@@ -73,7 +87,6 @@ def _clicked(view: View, runs: Sequence[Run], y: float, event: int, x: float, me
     edge = snapped(runs, view, token_of(runs, view), y, event, sum(time) // 2, (high - low) / _PIXELS)
     if edge is None:
         return view
-    is_begun = view.ruler is not None and view.ruler[0] == view.ruler[1]
     return replace(view, ruler=(view.ruler[0], edge) if is_begun and view.ruler else (edge, edge))
 
 

@@ -42,6 +42,10 @@ def said_of(view: View, runs: Sequence[Run]) -> list[Any]:
             [
                 html.Code(times, id="exact"),
                 dcc.Clipboard(target_id="exact", title="Copy the times", className="inline copies"),
+                ask("Measure from its start", {"what": "measure", "from": "start"}, "Then click another event", "link"),
+                " ",
+                ask("from its end", {"what": "measure", "from": "end"}, "Measure from its end: click another", "link"),
+                " ",
                 ask("Forget it", {"what": "forget"}, "Choose no event any more", "link"),
             ]
         ),

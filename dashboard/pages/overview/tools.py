@@ -46,7 +46,7 @@ def stores() -> list[Any]:
 
 def buttons() -> list[Any]:
     """Beside those that move the timeline."""
-    measure = "Measure what is in view; shift-click two events to measure between their edges"
+    measure = "Measure what is in view; between two edges: shift-click both events, or choose one and measure from it"
     return [
         html.Button("Measure", id="measure", className="button", title=measure, **named(measure)),
         html.Button("?", id="help", className="button", title="Keys", **named("Keys")),
@@ -184,7 +184,7 @@ def measured(view: View) -> list[Any]:
         return []
     low, high = sorted(view.ruler)
     if low == high:
-        return [f"Measuring from {low} ns: shift-click the other event."]
+        return [f"Measuring from {low} ns: click the other event."]
     times = html.Code(f"{high - low} ns", id="measured-ns")
     return ["Measured: ", times, dcc.Clipboard(target_id="measured-ns", title="Copy", className="inline copies"),
             f" from {low} ns to {high} ns after time 0"]  # fmt: skip

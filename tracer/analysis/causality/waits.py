@@ -61,7 +61,8 @@ def ordered_by_events(trace: Trace, segments: Segments) -> pd.DataFrame:
     """What streams wait for: the last activity before an event's record, and the first behind the wait for it.
 
     Returns:
-        Columns before, after: positions of activities.
+        Columns call (the one that makes its stream wait, a position in `segments`), before, after: positions of
+        activities.
     """
     waits = trace["syncs"][[*LANE, "event", "type", "correlation"]].copy()
     waits["call"] = segments.calls_of(trace, waits)
@@ -70,7 +71,7 @@ def ordered_by_events(trace: Trace, segments: Segments) -> pd.DataFrame:
     records = _last_record(trace, segments, waits)
     before = _last_issued(segments, records).rename(columns={"activity": "before"})
     after = _first_issued(segments, waits).rename(columns={"activity": "after"})
-    return before.merge(after, on="call")[["before", "after"]]
+    return before.merge(after, on="call")[["call", "before", "after"]]
 
 
 def _lanes(segments: Segments) -> pd.DataFrame:
