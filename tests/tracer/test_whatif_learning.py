@@ -29,7 +29,8 @@ def kernels_at_random(random: np.random.Generator, layers: int) -> StepKernels:
     count = len(needs)
     time = random.uniform(1500, 9000, count)
     gap = random.uniform(-3500, 500, count)
-    return StepKernels(time, gap, time * random.uniform(0.1, 0.9, count), random.uniform(0.1, 1, count), tuple(needs))
+    moving, processors, resident = (random.uniform(low, high, count) for low, high in ((0.1, 0.9), (0.1, 1), (0.05, 0.7)))
+    return StepKernels(time, gap, time * moving, processors, resident, tuple(needs))
 
 
 def pairs_of(overlap: Overlap, count: int = 20, noise: float = 0.0, layers: int = 4) -> list[Pair]:

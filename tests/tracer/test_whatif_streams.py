@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracer.analysis.whatif.overlap import Kernel, Overlap, StepKernels, assign, simulate
-from tracer.analysis.whatif.recorded_step import RecordedStep
+from tracer.analysis.whatif.overlap import _CROWDED, Kernel, Overlap, StepKernels, assign, simulate
+from tracer.analysis.whatif.recorded_step import RecordedStep, held_blocks
 from tracer.errors import UsageError
 from tracer.graph_json import Leaf, Node, RunGraph
 
@@ -45,6 +45,38 @@ def test_when_each_kernel_starts_and_ends() -> None:
     assert end == pytest.approx([100, 130, 155, 172])
 
 
+def test_a_kernel_waits_for_room() -> None:
+    """Kernels of 100 ns latency and no need of the device but for their blocks' room; a small one goes beside a big."""
+
+    def kernel(room: float, *after: int) -> Kernel:
+        return Kernel(100, 0, 0.1, 0, after, 0, room)
+
+    big, small = kernel(1), kernel(0.25)
+    assert makespan([big, big], [0, 1]) == pytest.approx(200)
+    assert makespan([big, small], [0, 1]) == pytest.approx(100)
+    assert makespan([small] * 4, [0, 1, 2, 3]) == pytest.approx(100)
+    start, _ = simulate([big, big, small], [0, 1, 2])
+    assert start == pytest.approx([0, 100, 0])
+
+
+def test_who_waits_for_another_stream_is_not_early_on_its_own_either() -> None:
+    kernels = [Kernel(10, 0, 1, 0, ()), Kernel(90, 0, 1, 0, ()), Kernel(10, 0, 1, 7, (0, 1), 5)]
+    start, end = simulate(kernels, [1, 0, 0])
+    assert start == pytest.approx([0, 0, 95])
+    assert simulate(kernels, [0, 0, 0])[0] == pytest.approx([0, 10, 100])
+    assert end.max() == pytest.approx(105)
+
+
+def test_how_many_blocks_a_multiprocessor_holds() -> None:
+    """By CUDA's occupancy calculator for compute capability 9.0."""
+    kernels = pd.DataFrame(
+        [(256, 1, 1, 122, 0, 0), (512, 1, 1, 128, 0, 0), (32, 1, 1, 16, 0, 0), (64, 4, 1, 32, 0, 100_000),
+         (1024, 1, 1, 255, 0, 0), (1024, 1, 1, -1, 0, 0), (96, 1, 1, 40, 40_000, 8_000)],
+        columns=["block_x", "block_y", "block_z", "registers", "static_shared", "dynamic_shared"],
+    )  # fmt: skip
+    assert held_blocks(kernels).tolist() == [2, 1, 32, 2, 1, 2, 4]
+
+
 def test_branches_get_streams_and_joins_give_them_back() -> None:
     """Two layers of norm -> q, k, v -> attention."""
     layer = [(), (0,), (0,), (0,), (1, 2, 3), (4,), (5,), (5,), (5,)]
@@ -59,13 +91,13 @@ def test_what_is_lost_behind_an_edge_is_what_was_early() -> None:
     """By 0, 300 and 900 ns early, and one that began 200 ns and one that began 2 µs after its predecessor's end."""
     gap = np.array([0.0, -300, -900, 200, 2000])
     ones = np.ones(5)
-    step = StepKernels(ones * 100, gap, ones, ones, ((),) * 5)
+    step = StepKernels(ones * 100, gap, ones, ones, ones, ((),) * 5)
     late = [kernel.late_ns for kernel in step.under(Overlap(edge_ns=500, prologue_ns=600, latency_ns=40))]
     assert late == [500, 800, 1100, 300, 0]
 
 
 def recorded(times: list[float], blocks: list[int], bandwidth: int = 10**9) -> RecordedStep:
-    frame = pd.DataFrame({"time": times, "gap": 0.0, "blocks": blocks, "kernel": range(len(times))})
+    frame = pd.DataFrame({"time": times, "gap": 0.0, "blocks": blocks, "resident": 0.0, "kernel": range(len(times))})
     return RecordedStep(frame, frame, 100, bandwidth)
 
 
@@ -101,7 +133,8 @@ def some_kernels(draw: st.DrawFn, late: int = 0) -> list[Kernel]:
     for i in range(draw(st.integers(1, 12))):
         after = draw(st.sets(st.integers(0, i - 1))) if i else set()
         later = draw(st.integers(0, late))
-        kernels.append(Kernel(draw(sizes), draw(sizes), draw(demands), later, tuple(sorted(after))))
+        early, room = draw(st.integers(0, later)), draw(demands)
+        kernels.append(Kernel(draw(sizes), draw(sizes), draw(demands), later, tuple(sorted(after)), early, room))
     return kernels
 
 
@@ -124,6 +157,10 @@ def test_order_is_kept_and_the_device_does_no_more_than_it_can(kernels: list[Ker
         assert end[i] - start[i] >= kernel.latency_ns + kernel.work_ns - 1e-2
         for k in kernel.after:
             assert start[i] >= end[k] + kernel.late_ns * (streams[k] != streams[i]) - 1e-6
-        assert start[i] >= latest.get(streams[i], 0) - 1e-6
+        others = any(streams[k] != streams[i] for k in kernel.after)
+        if streams[i] in latest:
+            assert start[i] >= latest[streams[i]] + kernel.early_ns * others - 1e-6
         latest[streams[i]] = end[i]
+        beside = [k.room for k, s, e in zip(kernels, start, end, strict=True) if s <= start[i] < e - 1e-2]
+        assert len(beside) < 2 or sum(beside) <= _CROWDED + 1e-9
     assert end.max() >= sum(kernel.work_ns * kernel.demand for kernel in kernels) - 1e-1

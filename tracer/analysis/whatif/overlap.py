@@ -3,15 +3,16 @@
 A recording of one stream does not tell which kernels are independent; the graph of the run (graph.json) does. Of a
 kernel's time up to `Overlap.latency_ns` are latencies, which others hide. The rest needs a share of the device: of its
 multiprocessors, as many as it has blocks, or of the memory's bandwidth, whichever is more; kernels that together ask
-for more than there is are slowed alike. What waits for another stream starts later by `Overlap.edge_ns`, and loses what
-it had from starting early.
+for more than there is are slowed alike. A kernel begins only when there is room for its blocks beside those that run:
+kernels that each fill the device follow one another on several streams as on one. What waits for another stream starts
+later by `Overlap.edge_ns`, and loses what it had from starting early.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -26,6 +27,7 @@ Needs = tuple[tuple[int, ...], ...]
 """For each kernel of a step, in the order of launching, the positions of those whose results it reads."""
 
 _NOTHING: Final = 1e-3  # ns; what takes no longer is done
+_CROWDED: Final = 1.25  # how many devices' room kernels side by side may ask for: the last blocks find some in the end
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,9 @@ class Overlap:
         latency_ns: of a kernel's time, what leaves the device free for others.
     """
 
-    edge_ns: float = 1000
-    prologue_ns: float = 1500
-    latency_ns: float = 2500
+    edge_ns: float = 530
+    prologue_ns: float = 130
+    latency_ns: float = 7400
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,11 @@ class Kernel:
     Attributes:
         latency_ns, work_ns: parts of its time, of which the second needs the device.
         demand: the share of the device that the work takes, 0..1.
-        late_ns: by how much later it is done where it waits for another stream.
+        late_ns: by how much later it starts behind one of another stream.
         after: the kernels (by position) that it needs.
+        early_ns: what is part of `late_ns` because it cannot start early; where it waits for another stream, neither
+            behind the one before it on its own.
+        room: the share of the device that its blocks take while it runs, 0..1.
     """
 
     latency_ns: float
@@ -60,6 +65,8 @@ class Kernel:
     demand: float
     late_ns: float
     after: tuple[int, ...]
+    early_ns: float = 0.0
+    room: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,7 @@ class StepKernels:
         gap: from there to its start, ns, negative for one that begins before.
         moving: what its bytes take at the memory's bandwidth, ns.
         processors: its blocks over the device's multiprocessors.
+        resident: its blocks over how many the device can hold at once.
         needs: what it reads.
     """
 
@@ -78,6 +86,7 @@ class StepKernels:
     gap: Floats
     moving: Floats
     processors: Floats
+    resident: Floats
     needs: Needs
 
     @classmethod
@@ -95,13 +104,14 @@ class StepKernels:
         kernels = step.kernels()
         if len(graph.launches) != len(kernels):
             raise UsageError(f"graph.json has {len(graph.launches)} kernels, a recorded step {len(kernels)}")
-        time, gap, blocks = (kernels[c].to_numpy(dtype=np.float64) for c in ("time", "gap", "blocks"))
+        columns = ("time", "gap", "blocks", "resident")
+        time, gap, blocks, resident = (kernels[c].to_numpy(dtype=np.float64) for c in columns)
         moved = np.array([_bytes(graph, graph.nodes[i]) for i in graph.launches], dtype=np.float64)
         rate = float((moved / np.maximum(time, 1)).max())
         if step.bandwidth > 0:
             rate = min(rate, step.bandwidth / 1e9)
         processors = blocks / step.multiprocessors if step.multiprocessors > 0 else np.ones(len(time))
-        return cls(time, gap, moved / rate, processors, _needs(graph))
+        return cls(time, gap, moved / rate, processors, resident, _needs(graph))
 
     def under(self, overlap: Overlap) -> list[Kernel]:
         """The same with what they lose and hide."""
@@ -110,7 +120,8 @@ class StepKernels:
         demand = np.clip(np.maximum(self.moving / np.maximum(work, 1), self.processors), 1e-3, 1)
         early = np.minimum(np.maximum(-self.gap, 0), overlap.prologue_ns)
         late = early + np.maximum(overlap.edge_ns - np.maximum(self.gap, 0), 0)
-        return [Kernel(*row) for row in zip(latency, work, demand, late, self.needs, strict=True)]
+        room = np.minimum(self.resident, 1)
+        return [Kernel(*row) for row in zip(latency, work, demand, late, self.needs, early, room, strict=True)]
 
     def schedule(self, overlap: Overlap, streams: Sequence[int]) -> tuple[Floats, Floats]:
         """When each starts and ends on these streams (one number per kernel), as shares of their time on one."""
@@ -187,38 +198,47 @@ def simulate(kernels: Sequence[Kernel], streams: Sequence[int]) -> tuple[Floats,
     """When each starts and ends on these streams, ns: its latencies, then its work at the share of the device it gets.
 
     A kernel starts when the one before it on its stream and all that it needs have ended, of other streams `late_ns`
-    later.
+    later, and when there is room for it or nothing else runs; of several the one launched first.
     """
     queues: dict[int, list[int]] = {}
     for i, stream in enumerate(streams):
         queues.setdefault(stream, []).append(i)
+    ahead = {i: k for queue in queues.values() for k, i in pairwise(queue)}
     waiting = {stream: iter(queue) for stream, queue in queues.items()}
     head = {stream: next(queue) for stream, queue in waiting.items()}
     start, end = np.zeros(len(kernels)), np.full(len(kernels), np.inf)
-    begun: list[tuple[float, int]] = []  # when the latencies of those that have started are over
+    latent: dict[int, float] = {}  # what is left of the latencies of those that have started
     left: dict[int, float] = {}  # work of those behind them
-    started: set[int] = set()
     now = 0.0
+
+    def ready(i: int) -> float:
+        """When what it waits for is over; infinite while that is not known."""
+        kernel = kernels[i]
+        ends = [end[k] + kernel.late_ns * (streams[k] != streams[i]) for k in kernel.after]
+        if i in ahead and any(streams[k] != streams[i] for k in kernel.after):
+            ends.append(end[ahead[i]] + kernel.early_ns)
+        return max(ends, default=0.0)
+
     while head:
-        for i in head.values():
-            kernel = kernels[i]
-            if i not in started and all(end[k] <= now for k in kernel.after):
-                start[i] = max([now, *(end[k] + kernel.late_ns * (streams[k] != streams[i]) for k in kernel.after)])
-                heapq.heappush(begun, (start[i] + kernel.latency_ns, i))
-                started.add(i)
+        idle = {i: ready(i) for i in sorted(head.values()) if i not in latent and i not in left}
+        for i in [i for i, time in idle.items() if time <= now]:
+            running = [*latent, *left]
+            if not running or sum(kernels[k].room for k in running) + kernels[i].room <= _CROWDED:
+                latent[i], start[i] = kernels[i].latency_ns, now
         slower = max(sum(kernels[i].demand for i in left), 1.0)
-        then = min(now + min(left.values(), default=np.inf) * slower, begun[0][0] if begun else np.inf)
-        left = {i: work - (then - now) / slower for i, work in left.items()}
-        now = then
-        while begun and begun[0][0] <= now:
-            i = heapq.heappop(begun)[1]
+        coming = min((time for time in idle.values() if time > now), default=np.inf)
+        took = min([coming - now, *latent.values(), *(work * slower for work in left.values())])
+        now = coming if took == coming - now else now + took
+        latent = {i: rest - took for i, rest in latent.items()}
+        left = {i: work - took / slower for i, work in left.items()}
+        for i in [i for i, rest in latent.items() if rest <= _NOTHING]:
+            del latent[i]
             left[i] = kernels[i].work_ns
         for i in [i for i, work in left.items() if work <= _NOTHING]:
             del left[i]
             end[i] = now
-            stream = streams[i]
-            if (following := next(waiting[stream], None)) is None:
-                del head[stream]
+            if (following := next(waiting[streams[i]], None)) is None:
+                del head[streams[i]]
             else:
-                head[stream] = following
+                head[streams[i]] = following
     return start, end

@@ -8,11 +8,19 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from tracer.analysis.tokens import Steps, activity_steps
 from tracer.errors import UsageError
 from tracer.schema import MISSING, TABLES
 from tracer.trace import Trace
+
+_WARP: Final = 32  # threads
+_REGISTERS, _REGISTER_UNIT, _QUARTERS = 65_536, 256, 4
+_WARPS, _BLOCKS = 64, 32
+_SHARED, _SHARED_OF_SYSTEM = 228 * 1024, 1024  # bytes; the second per block
+"""Of a multiprocessor of compute capability 9.0 (CUDA C++ Programming Guide, Technical Specifications per Compute
+Capability); a recording does not tell those of its device. A warp's registers come in units, in one of its quarters."""
 
 _FIRST_KERNEL: Final = re.compile(r"^cast_f16$")
 _SECOND_KERNEL: Final = re.compile(r"splitk_?reduce", re.IGNORECASE)
@@ -26,8 +34,9 @@ class RecordedStep:
     Attributes:
         rows: its rows of trace["kernels"], by start.
         times: for each of them time (from the end of the one before to its own end, ns), gap (from there to its start,
-            negative for one that begins before), both medians over the steps, blocks, and kernel (its position among
-            the step's kernels: one that only prepares a product, or ends one that cuBLAS splits, counts with it).
+            negative for one that begins before), both medians over the steps, blocks, resident (those over how many
+            the device can hold at once, 0 if not told), and kernel (its position among the step's kernels: one that
+            only prepares a product, or ends one that cuBLAS splits, counts with it).
         multiprocessors, bandwidth: of the device, and of its memory by its own statement (bytes/s); `MISSING` if not
             told.
     """
@@ -61,19 +70,20 @@ class RecordedStep:
         name = rows["name"].astype("str")
         first, second = (name.str.contains(kernel).to_numpy() for kernel in (_FIRST_KERNEL, _SECOND_KERNEL))
         goes_on = second | np.append(False, first[:-1])
+        devices = node["devices"]
+        sms, bandwidth = (int(devices[c].max()) if len(devices) else MISSING for c in ("sm_count", "memory_bandwidth"))
         times = pd.DataFrame({
             "time": np.median(np.diff(np.concatenate((start[:, :1], reached), axis=1), axis=1), axis=0),
             "gap": np.append(0.0, np.median(start[:, 1:] - reached[:, :-1], axis=0)),
             "blocks": blocks.max(axis=0),
+            "resident": blocks.max(axis=0) / (held_blocks(rows) * sms) if sms > 0 else 0.0,
             "kernel": np.maximum(np.cumsum(~goes_on) - 1, 0),
         })  # fmt: skip
-        devices = node["devices"]
-        has = (int(devices[c].max()) if len(devices) else MISSING for c in ("sm_count", "memory_bandwidth"))
-        return cls(rows, times, *has)
+        return cls(rows, times, sms, bandwidth)
 
     def kernels(self) -> pd.DataFrame:
-        """Columns time, gap and blocks, one row per kernel of the step."""
-        return self.times.groupby("kernel").agg({"time": "sum", "gap": "first", "blocks": "max"})
+        """Columns time, gap, blocks and resident, one row per kernel of the step."""
+        return self.times.groupby("kernel").agg({"time": "sum", "gap": "first", "blocks": "max", "resident": "max"})
 
     def parts(self) -> tuple[pd.Series, pd.Series]:
         """For each of `rows`, from where to where in the time of its kernel it runs, as shares."""
@@ -81,3 +91,14 @@ class RecordedStep:
         whole = time.transform("sum").clip(lower=1)
         to = time.cumsum() / whole
         return to - self.times["time"] / whole, to
+
+
+def held_blocks(kernels: pd.DataFrame) -> NDArray[np.float64]:
+    """How many blocks of each kernel a multiprocessor holds at once, by their threads, registers and shared memory."""
+    columns = ("block_x", "block_y", "block_z", "registers", "static_shared", "dynamic_shared")
+    x, y, z, registers, *shared = (kernels[c].to_numpy(dtype=np.float64).clip(min=0) for c in columns)
+    warps = np.maximum(np.ceil(x * y * z / _WARP), 1)
+    of_warp = np.maximum(np.ceil(registers * _WARP / _REGISTER_UNIT), 1) * _REGISTER_UNIT
+    by_registers = np.floor(_REGISTERS / _QUARTERS / of_warp) * _QUARTERS // warps
+    by_shared = _SHARED // (sum(shared) + _SHARED_OF_SYSTEM)
+    return np.maximum(np.minimum.reduce([by_registers, by_shared, np.minimum(_WARPS // warps, _BLOCKS)]), 1)
