@@ -44,8 +44,8 @@ UNSEEN = (
     ("ladder", "qwen3-1.7b", 1), ("ladder", "qwen3-4b", 1), ("ladder", "llama-1.1b", 8),
     ("eager", "qwen3-1.7b", 1), ("eager", "qwen3-4b", 1), ("eager", "llama-3b", 4),
     ("branches", "qwen3-1.7b", 1), ("branches", "qwen3-4b", 1), ("branches", "qwen3-4b", 2),
-    ("branches", "qwen3-1.7b", 4), ("branches", "qwen3-4b", 8), ("branches", "llama-3b", 2), ("branches", "llama-8b", 6),
-    ("branches", "moe-7b", 6), ("branches", "gdn-2b", 3), ("branches", "gdn-4b", 6),
+    ("branches", "qwen3-1.7b", 4), ("branches", "qwen3-4b", 8), ("branches", "llama-3b", 2),
+    ("branches", "llama-8b", 6), ("branches", "moe-7b", 6), ("branches", "gdn-2b", 3), ("branches", "gdn-4b", 6),
     ("both", "qwen3-4b", 1), ("both", "llama-3b", 1), ("both", "moe-7b", 1),
 )  # fmt: skip
 """Never measured before the model was made as it is."""

@@ -12,7 +12,8 @@ import pytest
 from executor.backends.cuda_runtime import load_cuda
 from tracer.errors import ExecutionError
 
-hypothesis.settings.register_profile("intertoken", deadline=None)  # properties are about results, and CI is slow
+# Properties are about results, and CI is slow.
+hypothesis.settings.register_profile("intertoken", deadline=None, max_examples=60)
 hypothesis.settings.load_profile("intertoken")
 
 

@@ -197,8 +197,7 @@ def test_a_mode_that_pins_more_shares_less(graph):
     assert not any(a & ~b for a, b in zip(aware, pinned, strict=True))
 
 
-@pytest.mark.parametrize("batch", [1, 4])
-@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(("fused", "batch"), [(False, 1), (True, 4)])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("model", MODELS)
 def test_order_of_the_arenas_on_the_models(model, mode, fused, batch):

@@ -148,10 +148,9 @@ def test_safe_allocators_never_have_a_hazard(data):
 
 @pytest.mark.parametrize("allocator", SAFE)
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("model", MODELS)
-def test_safe_allocators_have_none_on_the_models(model, batch, mode, allocator):
-    for on_device in (False, True):
+def test_safe_allocators_have_none_on_the_models(model, mode, allocator):
+    for batch, on_device in ((1, False), (4, True)):
         step = MODELS[model](batch=batch, on_device=on_device, history=4)
         for variant in (step, fuse(step)):
             assert prepare(variant, "cpu", mode, allocator).hazards == []
@@ -226,5 +225,5 @@ def test_recycling_in_graph_order_is_refused_and_would_compute_nonsense(mode, al
         for name in late
     ]
     assert max(errors) > 0.1
-    for slow, safe in product([[name] for name in late], SAFE):
+    for slow, safe in product([[name] for name in late[:3]], SAFE):
         assert np.array_equal(logits(slow, concurrency=mode, allocator=safe), expected)

@@ -14,7 +14,7 @@ from executor.strategies import STRATEGIES
 from tests.executor import reference
 from tests.executor.shapes import MODELS_HERE, PRODUCT_SHAPES, TEST_SHAPES
 
-STEPS = 10
+STEPS = 6
 TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "q8_0": 4e-3}
 """Of logits of size about 1, by weight dtype. float32: some 80 roundings (6e-8 each), most of them averaged out. Beside
 the others the KV cache, and with several tokens the activations, are float16 (5e-4 each); the weights' own rounding is

@@ -32,8 +32,9 @@ def configurations(model, placement, **options):
             **placement, **options,
         )
         for s in SPLITTING
-        for mode in ("sequential", "branches", "subgraphs")
-        for launch in ("graph", "eager")
+        for mode, launch in (
+            ("sequential", "graph"), ("sequential", "eager"), ("branches", "graph"), ("subgraphs", "eager"),
+        )
     ]  # fmt: skip
 
 

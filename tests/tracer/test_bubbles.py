@@ -128,7 +128,7 @@ def test_without_kernels_in_the_steps_there_is_nothing_to_say() -> None:
         report(script)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(disorder())
 def test_bubbles_and_compute_fill_the_device_and_waits_the_stream_s_idle_time(trace: Trace) -> None:
     steps = find_steps(trace, pattern="token")

@@ -214,7 +214,7 @@ def disorder(draw: st.DrawFn) -> Trace:
     return script.trace
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(disorder())
 def test_parts_add_up_to_causes_and_causes_to_the_gap_or_bubble(trace: Trace) -> None:
     steps = find_steps(trace, pattern="token")

@@ -125,7 +125,7 @@ def as_held(trace: Trace, table: str) -> pd.DataFrame:
 
 
 @given(trace=traces())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_what_the_form_can_hold_is_read_back_the_same(trace: Trace) -> None:
     again = written_and_read(trace)
     for table in HELD:

@@ -135,7 +135,7 @@ def as_rows(found: Decoded) -> list[tuple[str, str, int, int]]:
 
 
 @given(trace=traces())
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_every_event_of_any_trace_is_inside(trace: Trace) -> None:
     found = decoded(trace)
     assert sorted(as_rows(found)) == sorted(expected_slices(trace))

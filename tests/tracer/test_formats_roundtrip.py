@@ -91,7 +91,7 @@ def _write_and_read(format: Format, trace: Trace) -> Trace:
 
 @pytest.mark.parametrize("format", LOSSLESS, ids=lambda f: f.name)
 @given(trace=traces())
-@settings(max_examples=60)
+@settings(max_examples=35)
 def test_any_trace_survives(format: Format, trace: Trace) -> None:
     assert_same(_write_and_read(format, trace), trace)
 

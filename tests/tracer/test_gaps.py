@@ -164,7 +164,7 @@ def test_the_host_recorder_is_its_own_light_pass() -> None:
 SPAN = st.tuples(st.integers(0, 5000), st.integers(0, 400)).map(lambda s: (s[0], s[0] + s[1]))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.data())
 def test_causes_add_up_and_are_never_negative(data: st.DataObject) -> None:
     """Whatever calls, copies and threads there are, in whatever disorder."""

@@ -81,7 +81,7 @@ def followed(step: list[Operation], kept: Collection[int]) -> tuple[list[dict[in
 
 
 @given(operations)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_without_the_others_the_host_still_knows_what_it_knew(step: list[Operation]) -> None:
     step = [*step, ("launch", 7)]
     kept = kept_of(played(step))

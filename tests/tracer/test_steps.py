@@ -213,7 +213,7 @@ def pairwise_bounds(ends: "np.typing.ArrayLike", starts: "np.typing.ArrayLike") 
     jitter=st.lists(st.integers(0, 19), max_size=2),
     cut=st.booleans(),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_any_number_of_splits_threads_and_devices(
     splits: int, threads: int, tokens: int, fetches: bool, warm: bool, jitter: list[int], cut: bool
 ) -> None:

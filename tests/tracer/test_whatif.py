@@ -93,7 +93,7 @@ def test_the_new_timeline_lacks_the_calls_that_are_gone() -> None:
 
 
 @given(programs())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_without_an_edit_the_recording_comes_out(trace: Trace) -> None:
     trace.metadata["source"] = "host"  # nothing was traced, so there is nothing to take out first
     found = of_program(trace)
@@ -104,7 +104,7 @@ def test_without_an_edit_the_recording_comes_out(trace: Trace) -> None:
 
 
 @given(programs())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_without_syncs_nothing_ends_later(trace: Trace) -> None:
     """And what is kept reads, orders or reuses something."""
     found = of_program(trace, WithoutSyncs())

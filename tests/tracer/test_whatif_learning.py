@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from tracer.errors import UsageError
 from tracer.stream_pairs import find_pairs, learn_from, work_of
 
 ONE, SEVERAL = ("llama-1.1b-aaag-sequential-cuda", "llama-1.1b-aaag-branches-cuda")
-TRUE = Overlap(edge_ns=600, prologue_ns=2200, latency_ns=3500)
+TRUE = Overlap(edge_ns=700, prologue_ns=200, latency_ns=5000)
 
 
 def kernels_at_random(random: np.random.Generator, layers: int) -> StepKernels:
@@ -29,8 +29,9 @@ def kernels_at_random(random: np.random.Generator, layers: int) -> StepKernels:
     count = len(needs)
     time = random.uniform(1500, 9000, count)
     gap = random.uniform(-3500, 500, count)
-    moving, processors, resident = (random.uniform(low, high, count) for low, high in ((0.1, 0.9), (0.1, 1), (0.05, 0.7)))
-    return StepKernels(time, gap, time * moving, processors, resident, tuple(needs))
+    moving = time * random.uniform(0.1, 0.9, count)
+    processors, resident = random.uniform(0.1, 1, count), random.uniform(0.05, 0.7, count)
+    return StepKernels(time, gap, moving, processors, resident, tuple(needs))
 
 
 def pairs_of(overlap: Overlap, count: int = 20, noise: float = 0.0, layers: int = 4) -> list[Pair]:
@@ -65,7 +66,7 @@ def test_one_pair_leaves_the_numbers_near_their_defaults() -> None:
 
 def test_no_pair_teaches_nothing() -> None:
     assert learned([]) is H200
-    assert H200.note.startswith("as on an H200: an edge between streams costs 1 µs")
+    assert H200.note.startswith("as on an H200: an edge between streams costs 0.53 µs")
 
 
 def test_the_error_is_that_of_pairs_left_out() -> None:
@@ -109,7 +110,7 @@ def test_a_run_learns_from_others_on_its_gpu_not_from_itself(tmp_path: Path) -> 
             learn_from([tmp_path], configuration, gpu)
     found = learn_from([tmp_path], own | {"batch": 2}, "NVIDIA H200")
     assert found.pairs == 1
-    assert found == replace(found, error=H200.error)
+    assert found.error >= H200.error
     assert work_of(own) != work_of(own | {"batch": 2})
 
 
