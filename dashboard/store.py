@@ -96,7 +96,7 @@ class RunStore:
         return Progress(sum(place.runs is not None for place in places), len(places))
 
     def read_ahead(self) -> None:
-        """Read in the background what is not read yet, in the order of the paths."""
+        """Read in the background what is not read yet, in the order of the paths, traced passes of runs last."""
         with self._lock:
             if self._reader is not None:
                 return
@@ -108,7 +108,7 @@ class RunStore:
         while True:
             places = self._places()
             with self._lock:
-                unread = next((place for place in places if place.runs is None), None)
+                unread = min((p for p in places if p.runs is None), key=lambda p: is_pass(p.path), default=None)
                 if unread is None and places is self._found:
                     self._reader = None
                     return

@@ -14,7 +14,7 @@ PATIENCE = 2.0
 
 
 def opened(view: View, store: RunStore) -> View:
-    """A view as a link gives it; without one, the runs alike the first with the longest and the shortest gap.
+    """A view as a link gives it; without one, two alike: those with the longest and the shortest gap.
 
     They are chosen when all are read, or among those that are after a moment; until then `runs` stays None.
     """
@@ -34,9 +34,11 @@ def opened_at_once(view: View, store: RunStore) -> View:
 
 
 def extremes(runs: Sequence[Run]) -> list[str]:
-    """Keys of the run with the longest and the one with the shortest median gap, among those alike the first one."""
+    """Keys of the run with the longest and the one with the shortest median gap, among those of one kind.
+
+    That is the first run's, or the first of which there are several.
+    """
     shown = [run for run in runs if run.summary.gap_p50_us is not None]
-    alike = [run for run in shown if run.kind == shown[0].kind]
-    alike.sort(key=lambda run: run.summary.gap_p50_us or 0.0, reverse=True)
-    chosen = alike[:1] + alike[-1:] if len(alike) > 1 else shown[:2]
-    return [run.key for run in chosen]
+    several = (alike for run in shown if len(alike := [other for other in shown if other.kind == run.kind]) > 1)
+    alike = sorted(next(several, shown[:1]), key=lambda run: run.summary.gap_p50_us or 0.0, reverse=True)
+    return [run.key for run in alike[:1] + alike[1:][-1:]]

@@ -242,6 +242,8 @@ def test_the_page_opens_on_the_longest_and_the_shortest_gap_of_one_model():
     assert extremes(runs) == ["a", "c"]
     assert extremes(runs[:2]) == ["b"]
     assert extremes([]) == []
+    assert extremes(runs[4:5] + runs[:4]) == ["a", "c"]  # there is one of the first's kind
+    assert extremes(runs[4:6]) == ["x"]
 
 
 def test_causes_and_empty_states(store, runs):
