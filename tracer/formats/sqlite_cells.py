@@ -8,16 +8,15 @@ before it is compared. Anything but the plainest form is refused, never repaired
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Final
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from tracer.compiled import compiled
+
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
-Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 PADDING: Final = 64
 """Bytes that `data` has behind its last page; three numbers of nine bytes are read before an end is looked at."""
@@ -37,15 +36,7 @@ _TEXT: Final = 12  # and blobs: the first serial type of a value of (type - 12) 
 _REAL: Final = 7
 
 
-def _compiled(loop: Loop) -> Loop:
-    """The loop, compiled when first called. Numba keeps it beside this file or in the user's cache."""
-    try:
-        return cast(Loop, numba.njit(nogil=True, cache=True)(loop))
-    except RuntimeError:  # neither can be written
-        return cast(Loop, numba.njit(nogil=True)(loop))
-
-
-@_compiled
+@compiled
 def _varint(data: Bytes, at: int) -> tuple[int, int]:  # pragma: no cover - compiled
     """The number at a position, and the position behind it."""
     value = 0
@@ -57,12 +48,12 @@ def _varint(data: Bytes, at: int) -> tuple[int, int]:  # pragma: no cover - comp
     return value << 8 | int(data[at + 8]), at + 9
 
 
-@_compiled
+@compiled
 def _two(data: Bytes, at: int) -> int:  # pragma: no cover - compiled
     return int(data[at]) << 8 | int(data[at + 1])
 
 
-@_compiled
+@compiled
 def _eight(data: Bytes, at: int) -> int:  # pragma: no cover - compiled
     value = 0
     for i in range(8):
@@ -70,7 +61,7 @@ def _eight(data: Bytes, at: int) -> int:  # pragma: no cover - compiled
     return value
 
 
-@_compiled
+@compiled
 def children(
     data: Bytes, page_size: int, usable: int, last: Ints, page: Ints, bound: Ints
 ) -> int:  # pragma: no cover - compiled
@@ -111,7 +102,7 @@ def children(
     return found
 
 
-@_compiled
+@compiled
 def rows(
     data: Bytes, page_size: int, usable: int, first: Ints, place: Ints, values: NDArray[np.int64],
     is_null: NDArray[np.bool_], nulls: Ints,

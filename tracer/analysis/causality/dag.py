@@ -9,17 +9,16 @@ method (Kelley and Walker 1959) on the events of a program (Yang and Miller 1988
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from tracer.compiled import compiled
+
 Ints = NDArray[np.int64]
-Loop = TypeVar("Loop", bound=Callable[..., Any])
 Bools = NDArray[np.bool_]
 
 NEVER: Final = np.iinfo(np.int64).max // 4
@@ -151,11 +150,7 @@ def _by_target(edges: Edges) -> Edges:
     return edges[np.argsort(edges.target, kind="stable")]
 
 
-def _compiled(loop: Loop) -> Loop:
-    return cast(Loop, numba.njit(loop))
-
-
-@_compiled
+@compiled
 def _topological(first: Ints, source: Ints) -> Ints:  # pragma: no cover - compiled
     """Kahn's order (1962); points in cycles are not in it."""
     points, edges = len(first) - 1, len(source)
@@ -187,7 +182,7 @@ def _topological(first: Ints, source: Ints) -> Ints:  # pragma: no cover - compi
     return order[:done]
 
 
-@_compiled
+@compiled
 def _forward(
     order: Ints, first: Ints, source: Ints, weight: Ints, residual: Ints, time: Ints, decide: bool
 ) -> tuple[Ints, Ints]:  # pragma: no cover - compiled
@@ -207,7 +202,7 @@ def _forward(
     return found, deciding
 
 
-@_compiled
+@compiled
 def _backward(
     order: Ints, first: Ints, source: Ints, weight: Ints, residual: Ints, deadlines: Ints
 ) -> Ints:  # pragma: no cover - compiled
@@ -221,7 +216,7 @@ def _backward(
     return late
 
 
-@_compiled
+@compiled
 def walk(
     ends: Ints, floors: Ints, time: Ints, deciding: Ints, source: Ints
 ) -> tuple[Ints, Ints]:  # pragma: no cover - compiled

@@ -12,17 +12,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analysis.whatif.recorded_step import RecordedStep
+from tracer.compiled import compiled
 from tracer.errors import UsageError
 from tracer.graph_json import Leaf, Node, RunGraph
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Needs = tuple[tuple[int, ...], ...]
 """For each kernel of a step, in the order of launching, the positions of those whose results it reads."""
 
@@ -200,45 +201,81 @@ def simulate(kernels: Sequence[Kernel], streams: Sequence[int]) -> tuple[Floats,
     A kernel starts when the one before it on its stream and all that it needs have ended, of other streams `late_ns`
     later, and when there is room for it or nothing else runs; of several the one launched first.
     """
-    queues: dict[int, list[int]] = {}
-    for i, stream in enumerate(streams):
-        queues.setdefault(stream, []).append(i)
-    ahead = {i: k for queue in queues.values() for k, i in pairwise(queue)}
-    waiting = {stream: iter(queue) for stream, queue in queues.items()}
-    head = {stream: next(queue) for stream, queue in waiting.items()}
-    start, end = np.zeros(len(kernels)), np.full(len(kernels), np.inf)
-    latent: dict[int, float] = {}  # what is left of the latencies of those that have started
-    left: dict[int, float] = {}  # work of those behind them
-    now = 0.0
+    rows = [(k.latency_ns, k.work_ns, k.demand, k.late_ns, k.early_ns, k.room) for k in kernels]
+    after = np.cumsum([0, *(len(kernel.after) for kernel in kernels)])
+    needs = np.array([need for kernel in kernels for need in kernel.after], dtype=np.int64)
+    columns = np.array(rows, dtype=np.float64).reshape(-1, 6).T.copy()
+    start, end = _run(*columns, after, needs, np.array(streams, dtype=np.int64))
+    return start, end
 
-    def ready(i: int) -> float:
-        """When what it waits for is over; infinite while that is not known."""
-        kernel = kernels[i]
-        ends = [end[k] + kernel.late_ns * (streams[k] != streams[i]) for k in kernel.after]
-        if i in ahead and any(streams[k] != streams[i] for k in kernel.after):
-            ends.append(end[ahead[i]] + kernel.early_ns)
-        return max(ends, default=0.0)
 
-    while head:
-        idle = {i: ready(i) for i in sorted(head.values()) if i not in latent and i not in left}
-        for i in [i for i, time in idle.items() if time <= now]:
-            running = [*latent, *left]
-            if not running or sum(kernels[k].room for k in running) + kernels[i].room <= _CROWDED:
-                latent[i], start[i] = kernels[i].latency_ns, now
-        slower = max(sum(kernels[i].demand for i in left), 1.0)
-        coming = min((time for time in idle.values() if time > now), default=np.inf)
-        took = min([coming - now, *latent.values(), *(work * slower for work in left.values())])
-        now = coming if took == coming - now else now + took
-        latent = {i: rest - took for i, rest in latent.items()}
-        left = {i: work - took / slower for i, work in left.items()}
-        for i in [i for i, rest in latent.items() if rest <= _NOTHING]:
-            del latent[i]
-            left[i] = kernels[i].work_ns
-        for i in [i for i, work in left.items() if work <= _NOTHING]:
-            del left[i]
-            end[i] = now
-            if (following := next(waiting[streams[i]], None)) is None:
-                del head[streams[i]]
-            else:
-                head[streams[i]] = following
+@compiled
+def _run(
+    latency: Floats,
+    work: Floats,
+    demand: Floats,
+    late: Floats,
+    early: Floats,
+    room: Floats,
+    after: Ints,
+    needs: Ints,
+    streams: Ints,
+) -> tuple[Floats, Floats]:  # pragma: no cover - compiled
+    """Of `simulate`; kernel i needs those of `needs[after[i] : after[i + 1]]`."""
+    count, lanes = len(latency), streams.max() + 1 if len(streams) else 0
+    start, end = np.zeros(count), np.full(count, np.inf)
+    ahead, behind = np.full(count, -1), np.full(count, -1)
+    head, last = np.full(lanes, -1), np.full(lanes, -1)
+    for i in range(count):
+        lane = streams[i]
+        if last[lane] < 0:
+            head[lane] = i
+        else:
+            ahead[i], behind[last[lane]] = last[lane], i
+        last[lane] = i
+    phase, left = np.zeros(count, np.int64), np.zeros(count)  # waiting, in its latencies, in its work
+    now, done = 0.0, 0
+    while done < count:
+        held, coming = 0.0, np.inf
+        running = 0
+        for i in head:
+            if i >= 0 and phase[i] > 0:
+                held += room[i]
+                running += 1
+        for i in np.sort(head):
+            if i < 0 or phase[i] > 0:
+                continue
+            ready = 0.0
+            for need in needs[after[i] : after[i + 1]]:
+                if streams[need] != streams[i]:
+                    ready = max(ready, end[need] + late[i])
+                    if ahead[i] >= 0:
+                        ready = max(ready, end[ahead[i]] + early[i])
+                else:
+                    ready = max(ready, end[need])
+            if ready > now:
+                coming = min(coming, ready)
+            elif running == 0 or held + room[i] <= _CROWDED:
+                phase[i], left[i], start[i] = 1, latency[i], now
+                held += room[i]
+                running += 1
+        wanted = 0.0
+        for i in head:
+            if i >= 0 and phase[i] == 2:
+                wanted += demand[i]
+        slower, then = max(wanted, 1.0), coming
+        for i in head:
+            if i >= 0 and phase[i] > 0:
+                then = min(then, now + left[i] * (slower if phase[i] == 2 else 1.0))
+        took, now = then - now, then
+        for lane in range(lanes):
+            i = head[lane]
+            if i < 0 or phase[i] == 0:
+                continue
+            left[i] -= took if phase[i] == 1 else took / slower
+            if phase[i] == 1 and left[i] <= _NOTHING:
+                phase[i], left[i] = 2, work[i]
+            if phase[i] == 2 and left[i] <= _NOTHING:
+                end[i], head[lane] = now, behind[i]
+                done += 1
     return start, end
