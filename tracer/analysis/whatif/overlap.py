@@ -204,9 +204,8 @@ def simulate(kernels: Sequence[Kernel], streams: Sequence[int]) -> tuple[Floats,
     rows = [(k.latency_ns, k.work_ns, k.demand, k.late_ns, k.early_ns, k.room) for k in kernels]
     after = np.cumsum([0, *(len(kernel.after) for kernel in kernels)])
     needs = np.array([need for kernel in kernels for need in kernel.after], dtype=np.int64)
-    columns = np.array(rows, dtype=np.float64).reshape(-1, 6).T.copy()
-    start, end = _run(*columns, after, needs, np.array(streams, dtype=np.int64))
-    return start, end
+    latency, work, demand, late, early, room = np.array(rows, dtype=np.float64).reshape(-1, 6).T.copy()
+    return _run(latency, work, demand, late, early, room, after, needs, np.array(streams, dtype=np.int64))
 
 
 @compiled

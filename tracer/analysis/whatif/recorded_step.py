@@ -101,4 +101,6 @@ def held_blocks(kernels: pd.DataFrame) -> NDArray[np.float64]:
     of_warp = np.maximum(np.ceil(registers * _WARP / _REGISTER_UNIT), 1) * _REGISTER_UNIT
     by_registers = np.floor(_REGISTERS / _QUARTERS / of_warp) * _QUARTERS // warps
     by_shared = _SHARED // (sum(shared) + _SHARED_OF_SYSTEM)
-    return np.maximum(np.minimum.reduce([by_registers, by_shared, np.minimum(_WARPS // warps, _BLOCKS)]), 1)
+    return np.asarray(
+        np.minimum.reduce([by_registers, by_shared, _WARPS // warps, np.full(len(x), _BLOCKS)]).clip(min=1)
+    )
