@@ -69,6 +69,7 @@ class Background:
             future: Future[Answer] = known[0] if known else Future()
             self._asked[question] = future, weight
             self._asked.move_to_end(question)
+            self._forget()
         if known is None:
             _find(future, work)
         return future.result()
