@@ -51,10 +51,11 @@ def test_a_kernel_waits_for_room() -> None:
     def kernel(room: float, *after: int) -> Kernel:
         return Kernel(100, 0, 0.1, 0, after, 0, room)
 
-    big, small = kernel(1), kernel(0.25)
+    big, small = kernel(1), kernel(0.85)
     assert makespan([big, big], [0, 1]) == pytest.approx(200)
     assert makespan([big, small], [0, 1]) == pytest.approx(100)
-    assert makespan([small] * 4, [0, 1, 2, 3]) == pytest.approx(100)
+    assert makespan([small] * 3, [0, 1, 2]) == pytest.approx(200)
+    assert makespan([kernel(0.4)] * 4, [0, 1, 2, 3]) == pytest.approx(100)
     start, _ = simulate([big, big, small], [0, 1, 2])
     assert start == pytest.approx([0, 100, 0])
 

@@ -65,7 +65,7 @@ class Learned:
         )
 
 
-H200: Final = Learned(Overlap(), 0.094, 0)
+H200: Final = Learned(Overlap(), 0.095, 0)
 """The three numbers and the form of the model were chosen with 28 of the 38 cases `branches` of
 benchmarks/whatif_prediction.py in view. None of the 38, measured anew, is farther off than `error`."""
 

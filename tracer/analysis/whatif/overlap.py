@@ -2,10 +2,10 @@
 
 A recording of one stream does not tell which kernels are independent; the graph of the run (graph.json) does. Of a
 kernel's time up to `Overlap.latency_ns` are latencies, which others hide. The rest needs a share of the device: of its
-multiprocessors, as many as it has blocks, or of the memory's bandwidth, whichever is more; kernels that together ask
-for more than there is are slowed alike. A kernel begins only when there is room for its blocks beside those that run:
-kernels that each fill the device follow one another on several streams as on one. What waits for another stream starts
-later by `Overlap.edge_ns`, and loses what it had from starting early.
+multiprocessors two thirds of as many as it has blocks, or of the memory's bandwidth, whichever is more; kernels that
+together ask for more than there is are slowed alike. A kernel begins only when there is room for its blocks beside
+those that run: kernels that each fill the device follow one another on several streams as on one. What waits for
+another stream starts later by `Overlap.edge_ns`, and loses what it had from starting early.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ Needs = tuple[tuple[int, ...], ...]
 """For each kernel of a step, in the order of launching, the positions of those whose results it reads."""
 
 _NOTHING: Final = 1e-3  # ns; what takes no longer is done
-_CROWDED: Final = 1.25  # how many devices' room kernels side by side may ask for: the last blocks find some in the end
+_CROWDED: Final = (
+    1.9  # how many devices' room kernels side by side may ask for: most blocks of the last find some later
+)
+_NEEDED: Final = (
+    2 / 3
+)  # of its multiprocessors, what a kernel's work needs: it spends the rest on latencies of its blocks
 
 
 @dataclass(frozen=True)
@@ -42,9 +47,9 @@ class Overlap:
         latency_ns: of a kernel's time, what leaves the device free for others.
     """
 
-    edge_ns: float = 530
-    prologue_ns: float = 130
-    latency_ns: float = 7400
+    edge_ns: float = 50
+    prologue_ns: float = 120
+    latency_ns: float = 500
 
 
 @dataclass(frozen=True)
@@ -118,7 +123,7 @@ class StepKernels:
         """The same with what they lose and hide."""
         latency = np.minimum(self.time, overlap.latency_ns)
         work = self.time - latency
-        demand = np.clip(np.maximum(self.moving / np.maximum(work, 1), self.processors), 1e-3, 1)
+        demand = np.clip(np.maximum(self.moving / np.maximum(work, 1), _NEEDED * self.processors), 1e-3, 1)
         early = np.minimum(np.maximum(-self.gap, 0), overlap.prologue_ns)
         late = early + np.maximum(overlap.edge_ns - np.maximum(self.gap, 0), 0)
         room = np.minimum(self.resident, 1)
