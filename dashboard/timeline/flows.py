@@ -156,26 +156,27 @@ def event_pairs(trace: Trace) -> pd.DataFrame:
     one ended and the other began (ns): before_stream, ended, after_stream, began. MISSING where there are none.
     """
     syncs, events = trace["syncs"], trace["cuda_events"]
-    if not len(events) or not (syncs["event"] != MISSING).any():
+    waits = _calls(trace, syncs[syncs["event"] != MISSING]).rename(columns={"start": "waited", "thread": "wait_thread"})
+    records = _calls(trace, events).rename(columns={"start": "recorded", "thread": "record_thread"})
+    if not len(waits) or not len(records):
         return pd.DataFrame(columns=PAIR_COLUMNS, dtype="int64")
-    segments = find_segments(trace)
-    waits = _calls(trace, segments, syncs[syncs["event"] != MISSING]).rename(
-        columns={"start": "waited", "thread": "wait_thread"}
-    )
-    records = _calls(trace, segments, events).rename(columns={"start": "recorded", "thread": "record_thread"})
-    found = pd.merge_asof(waits.sort_values("waited"), records.drop(columns="call").sort_values("recorded"),
+    found = pd.merge_asof(waits.sort_values("waited"), records.drop(columns="api").sort_values("recorded"),
                           left_on="waited", right_on="recorded", by=_KEY, allow_exact_matches=False)  # fmt: skip
-    found = found.dropna(subset=["recorded"]).merge(_ordered(trace, segments), on="call", how="left")
-    return found[PAIR_COLUMNS].fillna(MISSING).astype("int64")
+    found = found.dropna(subset=["recorded"])
+    if (syncs["type"] == "stream wait").any():
+        segments = find_segments(trace)
+        found["call"] = segments.outermost[found["api"]]
+        found = found.merge(_ordered(trace, segments), on="call", how="left")
+    return found.reindex(columns=PAIR_COLUMNS).fillna(MISSING).astype("int64")
 
 
-def _calls(trace: Trace, segments: Segments, made: pd.DataFrame) -> pd.DataFrame:
-    """Process, event, thread, start and call (as in `segments`) of the calls that made these rows, as far as known."""
+def _calls(trace: Trace, made: pd.DataFrame) -> pd.DataFrame:
+    """Process, event, thread, start and row in trace["api"] of the calls that made these rows, as far as known."""
     api = trace["api"]
     at = match_rows(api, made)
     known = made.loc[at >= 0, _KEY].reset_index(drop=True)
     calls = api.iloc[at[at >= 0]][["thread", "start"]].reset_index(drop=True)
-    return pd.concat([known, calls], axis=1).assign(call=segments.calls_of(trace, made)[at >= 0])
+    return pd.concat([known, calls], axis=1).assign(api=at[at >= 0])
 
 
 def _ordered(trace: Trace, segments: Segments) -> pd.DataFrame:

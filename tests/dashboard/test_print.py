@@ -68,3 +68,15 @@ def test_a_printed_table_has_rows_that_the_screen_does_not_show(browser, filled)
     assert re.findall(rb"/MediaBox ?\[0 0 (\d+)[\d.]* (\d+)", pdf)[0] > (b"700", b"600"), "a lying page"
     assert 1 < len(re.findall(rb"/Type ?/Page\b", pdf)) < 8
     assert TRACED in browser.execute_script("return document.querySelector('#figures').innerText")
+
+
+def test_a_tall_figure_stands_on_one_sheet(browser, filled):
+    open_filled(browser, filled, "")
+    plot = "const plot = document.querySelector('#timeline .js-plotly-plot');"
+    browser.execute_script("document.querySelector('#timeline').style.height = '1200px'")
+    until(browser, lambda: browser.execute_script(f"{plot} return plot.offsetHeight") == 1200, "a tall figure")
+    height = f"{plot} return plot.getBoundingClientRect().height"
+    browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    assert 600 < browser.execute_script(height) <= 690
+    browser.execute_script("window.dispatchEvent(new Event('afterprint'))")
+    assert browser.execute_script(height) == 1200
