@@ -48,14 +48,14 @@
     document.querySelector("#page > header")?.after(cell("p", window.location.href, "printed-address"));
     for (const plot of figures()) {
       window.Plotly.relayout(plot, { width: WIDTH, autosize: false });
-      const scale = HEIGHT / plot.offsetHeight;
-      if (scale < 1) plot.style.zoom = Math.max(scale, SMALLEST);
+      const holder = plot.closest(".dash-graph"), scale = HEIGHT / holder.offsetHeight;
+      if (scale < 1) holder.style.zoom = Math.max(scale, SMALLEST);
     }
   });
   window.addEventListener("afterprint", () => {
     clear();
     for (const plot of figures()) {
-      plot.style.zoom = "";
+      plot.closest(".dash-graph").style.zoom = "";
       window.Plotly.relayout(plot, { width: null, autosize: true });
     }
   });

@@ -20,8 +20,9 @@ def faults_of(browser):
     ]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("place", FILLED)
+@pytest.mark.parametrize(
+    ("place", "theme"), [*((p, "light") for p in FILLED), *((p, "dark") for p in ("", "syncs/", "record/"))]
+)
 def test_no_serious_fault(browser, filled, place, theme):
     open_filled(browser, filled, place, theme)
     found = faults_of(browser)

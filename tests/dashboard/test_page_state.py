@@ -126,6 +126,16 @@ def test_quick_presses_are_all_heeded():
     assert events_of(["runs.rowData"], values, clicks, before) == []
 
 
+def test_what_is_asked_for_is_heeded_once_whatever_made_dash_call():
+    wish = {"what": "next", "find": "a", "at": 7.5}
+    values = {"find": "a", "asked": wish}
+    find, asked = Event("find", "a"), Event("asked", wish)
+    assert events_of(["find.value"], values, {"asked": 7.5}, {"asked": 3.0}) == [find, asked]
+    assert events_of(["asked.data"], values, {"asked": 7.5}, None) == [asked]
+    assert events_of(["asked.data", "find.value"], values, {"asked": 7.5}, {"asked": 7.5}) == [find]
+    assert events_of(["asked.data"], values, {"asked": None}, {"asked": None}) == [asked]
+
+
 def test_selecting_keeps_the_order_and_stops_at_six():
     view = View(runs=("c", "a"))
     assert after(view, Event("runs", ["a", "b", "c"]), []).runs == ("c", "a", "b")

@@ -1,6 +1,7 @@
 """The timeline's keys, search, rows, minimap, ruler and selection in a real Chromium, by keyboard."""
 
 import re
+import time
 
 import pytest
 from selenium.webdriver import ActionChains, Keys
@@ -202,6 +203,7 @@ def spot(page, *where):
 
 
 def click(page, x, y, shift=False):
+    time.sleep(0.4)  # two within 0.3 s are a double click to Plotly
     actions = ActionChains(page.browser, duration=30)
     actions.w3c_actions.pointer_action.move_to_location(x, y)
     if shift:

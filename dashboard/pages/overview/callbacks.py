@@ -119,11 +119,12 @@ def _reduce(app: Dash, store: RunStore) -> None:
         opens = before is None or "url.search" in triggered or View.from_data(before).runs is None
         view = View.parse(search) if opens else View.from_data(before)
         view = opened(view, store) if opens or arrives else view
-        clicks = dict(zip(_BUTTONS, values[len(_FIELDS) :], strict=True))
+        fields = dict(zip(_FIELDS, values, strict=False))
+        clicks = dict(zip(_BUTTONS, values[len(_FIELDS) :], strict=True)) | {"asked": (fields["asked"] or {}).get("at")}
         if not opens:
             unread = store.awaited(view.runs or ())  # the table cannot select them yet
             keys = [*(picked or {"data": []})["data"], *unread]
-            events = events_of(triggered, {"runs": keys, **dict(zip(_FIELDS, values, strict=False))}, clicks, pressed)
+            events = events_of(triggered, {"runs": keys, **fields}, clicks, pressed)
             for event in events:
                 view = after(view, event, store.ready(view.runs or ()), (screen or {}).get("scheme", "light"))
         runs = store.ready(view.runs or ())

@@ -12,7 +12,7 @@ from dashboard.timeline.scene import limits_of, range_of, token_of
 from dashboard.view import ALIGNMENTS, MOST_RUNS, View, span, words_of, zoom
 
 _ZOOMS = {"zoom-in": (0.5, 0.0), "zoom-out": (2.0, 0.0), "pan-left": (1.0, -0.35), "pan-right": (1.0, 0.35)}
-Clicks: TypeAlias = Mapping[str, int | None]
+Clicks: TypeAlias = Mapping[str, float | None]
 _SHOWS = {"show-gap", "show-token", "show-all"}
 
 
@@ -32,13 +32,18 @@ def events_of(
     Args:
         triggered: properties that have changed, as "component.property".
         values: what fields and the table are now, by component.
-        clicks: how often each button has been pressed.
-        before: how often it had been, when that was last heeded.
+        clicks: how often each button has been pressed, and when something was last asked for.
+        before: the same when it was last heeded. What was asked for meanwhile is heeded now, even if that is not what
+            made Dash call: of two calls at once it drops the first.
     """
     events = []
-    for source in dict.fromkeys(prop.split(".")[0] for prop in triggered if prop != "runs.rowData"):
-        if source in clicks:
-            events += [Event(source)] * ((clicks[source] or 0) - ((before or {}).get(source) or 0))
+    sources = [prop.split(".")[0] for prop in triggered if prop != "runs.rowData"]
+    asked, heeded = (times.get("asked") for times in (clicks, before or {}))
+    if asked is not None:
+        sources = [*(source for source in sources if source != "asked"), *(["asked"] if asked != heeded else [])]
+    for source in dict.fromkeys(sources):
+        if source in clicks and source != "asked":
+            events += [Event(source)] * int((clicks[source] or 0) - ((before or {}).get(source) or 0))
         elif source in values:
             events.append(Event(source, values[source]))
     return events
