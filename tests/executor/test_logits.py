@@ -56,7 +56,7 @@ def results(request):
         [
             Configuration(
                 backend=backend, model=model, weights=weights, batch=batch, fusion=fusion, strategy=s, concurrency=c,
-                allocator=a, launch=g, tokens=STEPS, repeats=2, warmup=1, seed=7,
+                allocator=a, launch=g, tokens=STEPS, repeats=2, warmup=0, seed=7,
             )
             for s, (c, a), g in itertools.product(STRATEGIES, COMBINED, ("graph", "eager"))
         ],
