@@ -43,21 +43,21 @@ BATCHES = (1, 4, 8, 2)
 UNSEEN = (
     ("ladder", "qwen3-1.7b", 1), ("ladder", "qwen3-4b", 1), ("ladder", "llama-1.1b", 8),
     ("eager", "qwen3-1.7b", 1), ("eager", "qwen3-4b", 1), ("eager", "llama-3b", 4),
-    ("branches", "qwen3-1.7b", 1), ("branches", "qwen3-4b", 1), ("branches", "qwen3-4b", 2),
-    ("branches", "qwen3-1.7b", 4), ("branches", "qwen3-4b", 8), ("branches", "llama-3b", 2),
-    ("branches", "llama-8b", 6), ("branches", "moe-7b", 6), ("branches", "gdn-2b", 3), ("branches", "gdn-4b", 6),
-    ("both", "qwen3-4b", 1), ("both", "llama-3b", 1), ("both", "moe-7b", 1),
 )  # fmt: skip
 """Never measured before the model was made as it is."""
 
 EARLIER = (
+    ("branches", "qwen3-1.7b", 1), ("branches", "qwen3-4b", 1), ("branches", "qwen3-4b", 2),
+    ("branches", "qwen3-1.7b", 4), ("branches", "qwen3-4b", 8), ("branches", "llama-3b", 2),
+    ("branches", "llama-8b", 6), ("branches", "moe-7b", 6), ("branches", "gdn-2b", 3), ("branches", "gdn-4b", 6),
+    ("both", "qwen3-4b", 1), ("both", "llama-3b", 1), ("both", "moe-7b", 1),
     ("ladder", "llama-3b", 1), ("ladder", "moe-7b", 1), ("ladder", "gdn-4b", 4),
     ("eager", "llama-3b", 1), ("eager", "gdn-4b", 1), ("eager", "llama-1.1b", 4),
     ("branches", "llama-3b", 1), ("branches", "llama-3b", 4), ("branches", "llama-3b", 8), ("branches", "llama-8b", 3),
     ("branches", "moe-7b", 3), ("branches", "gdn-2b", 6), ("branches", "gdn-4b", 3), ("branches", "llama-1.1b", 16),
     ("both", "llama-1.1b", 1), ("both", "llama-8b", 4), ("both", "gdn-2b", 2),
 )  # fmt: skip
-"""Unseen by the model before it knew of the room that blocks take."""
+"""Unseen by earlier forms of the model; this one was chosen with them in view."""
 
 TRACED = 12  # tokens at node level
 BASE = Configuration(backend="cuda", strategy="aaag", tokens=40, warmup=8)

@@ -66,8 +66,8 @@ class Learned:
 
 
 H200: Final = Learned(Overlap(), 0.095, 0)
-"""The three numbers and the form of the model were chosen with 28 of the 38 cases `branches` of
-benchmarks/whatif_prediction.py in view. None of the 38, measured anew, is farther off than `error`."""
+"""The three numbers and the form of the model were chosen with all 38 cases `branches` of
+benchmarks/whatif_prediction.py in view. None of them is farther off than `error`."""
 
 
 def learned(pairs: Sequence[Pair]) -> Learned:
