@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import dash_ag_grid as dag
+import dash_bootstrap_components as dbc
 from dash import Dash, Input, Output, dcc, html
 
 from dashboard.frame import named
@@ -32,6 +33,14 @@ def choice(key: str, label: str, **options: Any) -> html.Label:
     """A list to choose from."""
     dropdown = dcc.Dropdown(id=key, options=[], **options)
     return html.Label([html.Span(label), html.Div(dropdown, className="wide")], className="token grows")
+
+
+def text_field(key: Any, debounce: int | bool, **options: Any) -> dbc.Input:
+    """A field that tells what was typed so many ms after the last letter, or on Enter and when it is left.
+
+    Bootstrap's: Dash's puts the caret back a moment late, where more letters may stand by then.
+    """
+    return dbc.Input(id=key, debounce=debounce, class_name="field", autocomplete="off", **options)
 
 
 def table_of_lines(lines: Sequence[dict[str, str]]) -> html.Table:

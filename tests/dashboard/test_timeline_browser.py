@@ -157,6 +157,14 @@ def test_searching_goes_from_match_to_match_and_shows_its_arrows(page, address):
     says(page, "picked", "copy HtoD")
 
 
+def test_letters_stay_in_the_order_they_were_typed_in(page, address):
+    page.open(f"{address}?run=a&token=5")
+    for letters in ("abcdefghijklmnopqrstuvwxyz", "zyxwvutsrqponmlkjihgfedcba", "qwertyuiopasdfghjklzxcvbnm"):
+        page.browser.execute_script("document.activeElement.blur()")
+        page.press("/", letters)
+        page.linked(f"find={letters}")
+
+
 def test_rows_are_arranged_by_keyboard_and_the_link_has_it(page, address):
     page.open(f"{address}?run=a&token=5")
     assert labels(page) == ["NVTX", "API calls", "stream 13", "stream 14"]

@@ -13,6 +13,7 @@ from dashboard.figures.minimap import minimap_height, minimap_plot, range_shapes
 from dashboard.figures.timeline import packed
 from dashboard.frame import named
 from dashboard.pages.overview.chosen import ask, said_of
+from dashboard.pages.parts import text_field
 from dashboard.run import Run
 from dashboard.store import RunStore
 from dashboard.text import plain
@@ -36,7 +37,7 @@ KEYS: Final = {
     "?": "these keys",
 }
 """The timeline's keys, several with a space between them, and what they do; `assets/keys.js` says how."""
-_DELAY: Final = 0.3  # s after the last letter
+_DELAY: Final = 300  # ms after the last letter
 
 
 def stores() -> list[Any]:
@@ -234,7 +235,7 @@ def _keys() -> html.Dialog:
 
 
 def _field(key: str, label: str) -> html.Label:
-    field = dcc.Input(id=key, type="search", placeholder=label, debounce=_DELAY, className="field", autoComplete="off")
+    field = text_field(key, _DELAY, type="search", placeholder=label)
     return html.Label([html.Span(label, className="unseen"), field])
 
 

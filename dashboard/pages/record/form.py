@@ -10,6 +10,7 @@ import dash_bootstrap_components as dbc
 from dash import dcc, html
 
 from dashboard.frame import named
+from dashboard.pages.parts import text_field
 from dashboard.recording.options import OFF, ON, Choice, Option
 from dashboard.text import plain
 
@@ -22,6 +23,7 @@ _FIRST: Final = (
 _LABELS: Final = {
     "strategies": "Sync strategies", "concurrency": "Concurrency modes", "gpu_layers": "GPU layers", "kv": "KV cache",
 }  # fmt: skip
+_DELAY: Final = 400  # ms after the last letter
 _LISTED_AS_BOXES: Final = {"backend", "strategies", "concurrency", "passes"}
 
 
@@ -90,16 +92,10 @@ def _list(option: Option, text: str) -> dcc.Dropdown:
     )
 
 
-def _number(option: Option, text: str) -> dcc.Input:
-    return dcc.Input(
-        id=_id(option),
-        type="text",
-        inputMode="numeric",
-        value=text,
-        debounce=0.4,
-        maxLength=60,
-        placeholder=_otherwise(option),
-        autoComplete="off",
+def _number(option: Option, text: str) -> dbc.Input:
+    shown = _otherwise(option)
+    return text_field(
+        _id(option), _DELAY, type="text", inputmode="numeric", value=text, maxlength=60, placeholder=shown
     )
 
 

@@ -8,7 +8,7 @@ from dash import dcc, html
 
 from dashboard.frame import named
 from dashboard.pages.overview.layout import LEGEND, MOVES
-from dashboard.pages.parts import chart, choice, section
+from dashboard.pages.parts import chart, choice, section, text_field
 from dashboard.pages.whatif.view import GRAPHS, NUMBERS, STRATEGIES
 from dashboard.palette import COLOURS, NAMES
 
@@ -68,7 +68,7 @@ def _list(key: str, label: str, options: list[tuple[str, str]], none: str, multi
 
 def _number(key: str, label: str) -> html.Label:
     low, high = NUMBERS[key]
-    field = dcc.Input(id=key, type="text", debounce=True, placeholder="as recorded", maxLength=20)
+    field = text_field(key, True, type="text", placeholder="as recorded", maxlength=20)
     return html.Label([html.Span(label), field], id=f"{key}-field", title=f"{low:,g} to {high:,g}")
 
 
