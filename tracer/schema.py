@@ -105,7 +105,7 @@ class Table:
 
     def empty(self) -> pd.DataFrame:
         """An empty frame with every column in its dtype."""
-        return _empty(self).copy()
+        return _empty(self).copy(deep=False)  # copied where it is written to
 
 
 @cache

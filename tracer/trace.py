@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -121,11 +122,11 @@ def _conform_column(given: Any, column: Column, length: int) -> Any:
             return _constant(str(column.default), words, length)
         if isinstance(values, pd.Categorical) and list(values.categories) == words:
             return values
-        return pd.Categorical(values, categories=words)
+        return pd.Categorical(values, dtype=_dtype_of(tuple(words)))
     if column.is_name:
         if values is None:
             return _constant("", [""], length)
-        return values if isinstance(values, pd.Categorical) else pd.Categorical(pd.Series(values).astype("str"))
+        return values if isinstance(values, pd.Categorical) else _categorical(values)
     if values is None:
         return np.full(length, column.default, dtype=str(column.kind))
     if isinstance(values, pd.Series):
@@ -135,7 +136,18 @@ def _conform_column(given: Any, column: Column, length: int) -> Any:
 
 def _constant(word: str, words: Sequence[str], length: int) -> pd.Categorical:
     codes = np.full(length, words.index(word), np.int8)
-    return pd.Categorical.from_codes(codes, pd.Index(list(words), dtype="str"))
+    return pd.Categorical.from_codes(codes, dtype=_dtype_of(tuple(words)), validate=False)
+
+
+def _categorical(names: Any) -> pd.Categorical:
+    codes, words = pd.factorize(names if isinstance(names, pd.Series) else np.asarray(names, dtype=object), sort=True)
+    return pd.Categorical.from_codes(codes, pd.Index(words, dtype="str"), validate=False)
+
+
+@cache
+def _dtype_of(words: tuple[str, ...]) -> pd.CategoricalDtype:
+    """Made once for every list of words: pandas checks them each time."""
+    return pd.CategoricalDtype(pd.Index(words, dtype="str"))
 
 
 Names = tuple[NDArray[np.int64], list[str]]

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+import numpy as np
 import pandas as pd
 
 from tracer.recorders import ranges
@@ -31,6 +32,8 @@ _COLUMNS: Final = {
 }
 _WAITS: Final = {"streamSynchronize": "stream", "eventSynchronize": "event", "streamWaitEvent": "stream wait"}
 """Calls that leave a row in `syncs`, too, and its type."""
+
+_WORDS: Final = {"name", "kind", "src_kind", "dst_kind", "type", "text", "domain"}
 
 FIRST_CALL: Final = 1 << 30
 """Correlation of the first of a recorder's `calls`; the others follow in order, far from those given to `api`."""
@@ -188,26 +191,16 @@ class HostRecorder:
         """Everything recorded so far, times in ns since the first event."""
         process = os.getpid()
         of_calls = self._rows_of_calls()
-        frames = {}
-        for name, columns in _COLUMNS.items():
-            frame = pd.DataFrame(self._rows[name] + of_calls.get(name, []), columns=list(columns))
-            frame["process"] = process
-            if name in _ON_DEVICE:
-                frame["context"] = 1
-            frames[name] = frame
-        frames["kernels"]["short_name"] = [name.partition("(")[0] for name in frames["kernels"]["name"]]
-        frames["api"]["return_value"] = 0
-        frames["nvtx"]["kind"] = "push/pop"
-        frames["nvtx"]["payload"] = frames["nvtx"]["payload"].astype("float64")  # None becomes NaN
-        origin = min((int(f["start"].min()) for f in frames.values() if "start" in f and len(f)), default=0)
-        for frame in frames.values():
-            if "start" in frame and len(frame):
-                frame[["start", "end"]] -= origin
-        frames |= self._descriptions(frames, process)
+        tables = {n: _columns_of(n, self._rows[n] + of_calls.get(n, []), process) for n in _COLUMNS}
+        starts = [columns["start"] for columns in tables.values() if "start" in columns and len(columns["start"])]
+        origin = min((int(start.min()) for start in starts), default=0)
+        for columns in tables.values():
+            columns |= {name: columns[name] - origin for name in ("start", "end") if name in columns}
+        tables |= self._descriptions(tables, process)
         metadata: dict[str, Any] = {"source": "host", "clock": {"origin_ns": origin, **self._clock_facts}}
         if self.clock is time.perf_counter_ns:
             metadata["start_utc_ns"] = time.time_ns() - time.perf_counter_ns() + origin
-        return Trace(frames, metadata)
+        return Trace.from_columns(metadata, **tables)
 
     def _rows_of_calls(self) -> dict[str, list[tuple[Any, ...]]]:
         """What `calls` adds to the tables."""
@@ -224,20 +217,37 @@ class HostRecorder:
             ],
         }
 
-    def _descriptions(self, frames: dict[str, pd.DataFrame], process: int) -> dict[str, pd.DataFrame]:
-        threads = pd.unique(pd.concat([frames["api"]["thread"], frames["nvtx"]["thread"]]))
+    def _descriptions(self, tables: Mapping[str, Mapping[str, Any]], process: int) -> dict[str, dict[str, Any]]:
+        threads = pd.unique(np.concatenate([tables["api"]["thread"], tables["nvtx"]["thread"]]))
         names = {thread.native_id: thread.name for thread in threading.enumerate()}
+        streams = [stream for _, stream in self._streams]
         return {
-            "devices": pd.DataFrame({"device": list(self._devices), "name": list(self._devices.values())}),
-            "streams": pd.DataFrame(
-                [(process, 1, stream) for _, stream in self._streams],
-                columns=["process", "context", "stream"],
-            ),
-            "threads": pd.DataFrame(
-                {"process": process, "thread": threads, "name": [names.get(t, "") for t in threads]}
-            ),
-            "processes": pd.DataFrame({"process": [process], "name": ["intertoken"]}),
-        }
+            "devices": {"device": list(self._devices), "name": list(self._devices.values())},
+            "streams": {"process": [process] * len(streams), "context": [1] * len(streams), "stream": streams},
+            "threads": {
+                "process": [process] * len(threads), "thread": threads, "name": [names.get(t, "") for t in threads],
+            },
+            "processes": {"process": [process], "name": ["intertoken"]},
+        }  # fmt: skip
+
+
+def _columns_of(table: str, rows: Sequence[tuple[Any, ...]], process: int) -> dict[str, Any]:
+    """The columns of a table's rows, with those that are the same in each."""
+    values = zip(*rows, strict=True) if rows else [()] * len(_COLUMNS[table])
+    columns: dict[str, Any] = dict(zip(_COLUMNS[table], values, strict=True))
+    for name in set(columns) - _WORDS:
+        columns[name] = np.array(columns[name], np.float64 if name == "payload" else np.int64)  # None becomes NaN
+    columns["process"] = np.full(len(rows), process)
+    match table:
+        case "kernels":
+            columns["short_name"] = [name.partition("(")[0] for name in columns["name"]]
+        case "api":
+            columns["return_value"] = np.zeros(len(rows), np.int64)
+        case "nvtx":
+            columns["kind"] = ["push/pop"] * len(rows)
+    if table in _ON_DEVICE:
+        columns["context"] = np.ones(len(rows), np.int64)
+    return columns
 
 
 @contextmanager
