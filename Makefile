@@ -25,7 +25,7 @@ check: .venv/.installed
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/python -m pytest -n auto --dist loadscope
+	$(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder
 
 bench: .venv/.installed
 	for name in read_nsys_sqlite write_nsys_sqlite read_chrome write_exports cupti_parse many_reports million_calls; do $(BIN)/python benchmarks/$$name.py || exit 1; done

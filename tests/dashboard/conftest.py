@@ -34,7 +34,8 @@ def browser(tmp_path_factory):
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
+    kept = tmp_path_factory.getbasetemp() / "chromium"  # what was read and compiled for the modules before
+    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}", f"--disk-cache-dir={kept}"]:
         options.add_argument(flag)
     try:
         page = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
@@ -69,17 +70,27 @@ def faults(browser):
     return [message for message in log if "custom wheel sensitivity" not in message]
 
 
+_ports = []
+"""Those of servers that are gone: the next one takes it, so that the browser knows its scripts already."""
+
+
 @contextmanager
 def served(runs, serving=None):
     """The address of a dashboard that shows these runs."""
     app, prefix = create_app([runs], serving).server, serving.prefix if serving else ""
-    server = waitress.create_server(app, host="127.0.0.1", port=0, threads=12, url_prefix=prefix)
+    port = _ports.pop() if _ports else 0
+    server = waitress.create_server(app, host="127.0.0.1", port=port, threads=12, url_prefix=prefix)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    yield f"http://127.0.0.1:{server.effective_port}{prefix}/"
-    server.close()
-    server.task_dispatcher.shutdown()
-    thread.join(1)  # it goes on while a page is connected, and does no harm
+    try:
+        yield f"http://127.0.0.1:{server.effective_port}{prefix}/"
+    finally:
+        server.close()
+        for channel in list(server.active_channels.values()):
+            channel.handle_close()  # a page that is still open would go on with the server that it knows
+        server.task_dispatcher.shutdown()
+        thread.join(1)
+        _ports.append(server.effective_port)
 
 
 @pytest.fixture(scope="session")

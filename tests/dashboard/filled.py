@@ -10,11 +10,13 @@ FILLED = {
     "": "#timeline .barlayer path",
     "gap/": "#made-of .ag-row",
     "syncs/": "#syncs .ag-row",
-    "whatif/": "#timeline .barlayer path",
+    "whatif/": "#figures td",
     "graph/": "#memory .barlayer path",
-    "record/": "#content input[type=radio]",
+    "record/": "#said-of-plan:not(:empty)",
 }
 """A page's address -> what is there when it is filled."""
+CHOSEN = {"whatif/": "&host=0.5", "record/": "&concurrency=sequential,branches&seed=1"}
+"""What is chosen on a page, so that there is more to see."""
 TRACED = LLAMA["sccc", "graph"].name
 
 
@@ -28,5 +30,5 @@ def write_filled(runs):
 def open_filled(browser, address, place, theme="light"):
     """Open a page, and wait until it is filled."""
     run = "tiny-sccc-branches" if place == "graph/" else TRACED
-    browser.get(f"{address}{place}?run={run}&theme={theme}")
+    browser.get(f"{address}{place}?run={run}&theme={theme}{CHOSEN.get(place, '')}")
     until(browser, lambda: browser.find_elements("css selector", FILLED[place]), "a filled page")

@@ -174,20 +174,6 @@ def test_hostile_names_and_unknown_runs(page, address, place, query):
         page.until(lambda: "<img" in page.text("figures") + page.text("run") + page.text("timeline"), "its name")
 
 
-@pytest.mark.parametrize("place", ["gap/", "syncs/", "whatif/"])
-def test_a_phone_has_no_need_to_scroll_sideways(page, address, place):
-    page.browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": True}
-    )
-    try:
-        page.open(f"{address}{place}?run={TRACED}&host=0.5")
-        page.says("figures" if place != "syncs/" else "said-of-all", "µs")
-        wide = "return document.documentElement.scrollWidth"
-        assert page.browser.execute_script(wide) <= 390
-    finally:
-        page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
 def test_a_downloaded_table_holds_no_formula_and_its_numbers_as_shown(page, address):
     page.open(f"{address}syncs/?run={TRACED}")
     page.says("said-of-all", "tokens/s [")

@@ -126,16 +126,3 @@ def child_of(recorder):
     watching = recorder._supervisor.pid
     with open(f"/proc/{watching}/task/{watching}/children") as children:
         return int(children.read().split()[0])
-
-
-def test_a_phone_has_no_need_to_scroll_sideways(page, place):
-    _, address = place
-    size = {"width": 390, "height": 900, "deviceScaleFactor": 1, "mobile": True}
-    page.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
-        page.open(f"{address}record/?concurrency=sequential,branches&seed=1")
-        page.says("said-of-plan", "14 runs")
-        wide = "document.querySelector('details').open = true; return document.documentElement.scrollWidth"
-        assert page.browser.execute_script(wide) <= 390
-    finally:
-        page.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -1,0 +1,167 @@
+"""Every page in a real Chromium: on a phone, on a desk and at 4K, light and dark, on paper, and to axe-core.
+
+A page is loaded once, and its tests go from one screen to the next.
+"""
+
+import base64
+import re
+
+import pytest
+from axe_core_python.selenium import Axe
+
+from dashboard.palette import THEMES
+from tests.dashboard.conftest import screen_of, until
+from tests.dashboard.filled import FILLED, TRACED, open_filled
+
+pytestmark = pytest.mark.browser
+
+PHONE, BIG = (390, 844), (3840, 2160)
+BEYOND = """
+const INSIDE = ".ag-root-wrapper, .scrolls, .canvas, .downloads, svg, .js-plotly-plot, .unseen, .skip";
+return [...document.querySelectorAll("#page *")].filter((e) => !e.closest(INSIDE) && e.checkVisibility())
+  .filter((e) => e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.id || e.className || e.tagName)
+"""
+SMALL = """
+const has = (e) => [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+return [...document.querySelectorAll("#page *")]
+  .filter((e) => has(e) && !e.closest("svg, .unseen") && e.checkVisibility())
+  .filter((e) => parseFloat(getComputedStyle(e).fontSize) < arguments[0]).map((e) => e.id || e.className || e.tagName)
+"""
+LONG = """
+return [...document.querySelectorAll(".hint, .answer, .notes li, .empty p")].filter((e) => e.checkVisibility())
+  .filter((e) => e.clientWidth > arguments[0] * parseFloat(getComputedStyle(e).fontSize)).map((e) => e.innerText)
+"""
+KEPT = """
+window.addEventListener("beforeprint", () => {
+  const text = (rows) => [...rows].map((row) => row.innerText);
+  window.paper = {
+    tables: [...document.querySelectorAll("table.printed")].map((table) => table.tBodies[0].rows.length),
+    links: [...document.querySelectorAll("table.printed td")].some((cell) => /\\]\\(/.test(cell.innerText)),
+    widths: [...document.querySelectorAll(".js-plotly-plot")].filter((plot) => plot.checkVisibility())
+      .map((plot) => plot._fullLayout.width),
+    address: document.querySelector(".printed-address").innerText,
+  };
+});
+"""
+SEEN = "return [...document.querySelectorAll(arguments[0])].filter((e) => e.checkVisibility()).map((e) => e.innerText)"
+CONTROLS = "nav, button:not(.dash-dropdown), .downloads, .ag-root-wrapper, .dash-slider-root, .skip"
+DARK = """
+return [...document.querySelectorAll(".gridlayer path, .shapelayer path, text:not(.bartext)")]
+  .filter((e) => e.checkVisibility() && e.closest(".js-plotly-plot")).map((e) => [e.tagName, getComputedStyle(e)])
+  .map(([tag, style]) => [style.fill, tag === "path" ? style.stroke : ""].join())
+  .filter((colours) => /rgb\\((54, 64, 77|29, 36, 46|22, 27, 34|230, 234, 240)\\)/.test(colours))
+"""
+
+
+@pytest.fixture(scope="module", params=FILLED)
+def place(request, browser, filled):
+    """The page that the browser shows; it was opened on a phone, and is light."""
+    with screen_of(browser, *PHONE):
+        open_filled(browser, filled, request.param)
+    return request.param
+
+
+def faults_of(browser):
+    """Serious and critical ones: rule, where, and what is wrong."""
+    found = Axe().run(browser, options={"resultTypes": ["violations"]})
+    return [
+        (fault["id"], " ".join(map(str, node["target"])), node["failureSummary"])
+        for fault in found["violations"]
+        if fault["impact"] in {"serious", "critical"}
+        for node in fault["nodes"]
+    ]
+
+
+def test_a_phone_has_no_need_to_scroll_sideways(browser, place):
+    with screen_of(browser, *PHONE):
+        until(browser, lambda: browser.execute_script(BEYOND) == [], "nothing beyond the edge")
+        assert browser.execute_script("return document.documentElement.scrollWidth") == 390
+        top = "return ['copy-link', 'theme'].map((id) => document.getElementById(id).getBoundingClientRect().bottom)"
+        title = browser.execute_script("return document.querySelector('h1').getBoundingClientRect().bottom")
+        assert all(abs(bottom - title) < 15 for bottom in browser.execute_script(top)), "one line with the title"
+        assert faults_of(browser) == []
+
+
+def test_axe_finds_no_serious_fault(browser, place):
+    assert faults_of(browser) == []
+
+
+def test_type_is_of_one_scale(browser, place):
+    until(browser, lambda: browser.execute_script(SMALL, 12) == [], "nothing below the smallest size")
+
+
+def test_on_4k_type_is_larger_and_lines_are_no_longer_than_readable(browser, place):
+    with screen_of(browser, *BIG):
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= BIG[0]
+        assert browser.execute_script(SMALL, 15) == []
+        assert browser.execute_script(LONG, 62) == []
+
+
+def test_dark_axe_finds_no_serious_fault_either(browser, place):
+    darken(browser)
+    assert faults_of(browser) == []
+
+
+def darken(browser):
+    """Make the page dark, if it is not, and wait until its figures are."""
+    dark = "return document.documentElement.dataset.theme === 'dark'"
+    if not browser.execute_script(dark):
+        browser.execute_script("document.getElementById('theme').click()")
+    figures = """return [...document.querySelectorAll(".js-plotly-plot")].filter((plot) => plot.checkVisibility())
+                   .every((plot) => plot._fullLayout.font.color.toLowerCase() !== arguments[0])"""
+    light = THEMES["light"].ink.lower()
+    until(browser, lambda: browser.execute_script(dark) and browser.execute_script(figures, light), "a dark page")
+
+
+def test_a_dark_page_prints_whole_light_and_without_controls(browser, place):
+    darken(browser)
+    browser.execute_script(KEPT)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        surface = "return getComputedStyle(document.querySelector('section')).backgroundColor"
+        assert browser.execute_script(surface) == "rgb(255, 255, 255)"
+        assert browser.execute_script(DARK) == []
+        browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+        assert browser.execute_script(SEEN, CONTROLS) == []
+        paper = browser.execute_script("return window.paper")
+        wide = "const edge = document.querySelector('#page').getBoundingClientRect().right; return innerWidth - edge"
+        assert browser.execute_script(wide) >= 0
+        browser.execute_script("window.dispatchEvent(new Event('afterprint'))")
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert all(width == 940 for width in paper["widths"])
+    assert not paper["links"]
+    assert place in paper["address"]
+    assert len(paper["tables"]) == {"gap/": 2, "graph/": 0, "record/": 0, "whatif/": 0}.get(place, 1)
+    left = "return document.querySelectorAll('.printed, .printed-address, .unprinted').length"
+    assert browser.execute_script(left) == 0
+    wide = "return [...document.querySelectorAll('.js-plotly-plot')].every((plot) => plot._fullLayout.width !== 940)"
+    until(browser, lambda: browser.execute_script(wide), "figures as wide as the screen again")
+
+
+def test_a_printed_table_has_rows_that_the_screen_does_not_show(browser, filled):
+    open_filled(browser, filled, "gap/")
+    browser.execute_script(KEPT)
+    pdf = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {"preferCSSPageSize": True})["data"])
+    made_of = browser.execute_script("return window.paper.tables")[-1]
+    assert made_of == browser.execute_script("return dash_ag_grid.getApi('made-of').getDisplayedRowCount()")
+    assert re.findall(rb"/MediaBox ?\[0 0 (\d+)[\d.]* (\d+)", pdf)[0] > (b"700", b"600"), "a lying page"
+    assert 1 < len(re.findall(rb"/Type ?/Page\b", pdf)) < 8
+    assert TRACED in browser.execute_script("return document.querySelector('#figures').innerText")
+
+
+def test_a_tall_figure_stands_on_one_sheet(browser, filled):
+    open_filled(browser, filled, "")
+    plot = "const plot = document.querySelector('#timeline .js-plotly-plot');"
+    browser.execute_script("document.querySelector('#timeline').style.height = '1200px'")
+    until(browser, lambda: browser.execute_script(f"{plot} return plot.offsetHeight") == 1200, "a tall figure")
+    height = f"{plot} return plot.getBoundingClientRect().height"
+    browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    assert 600 < browser.execute_script(height) <= 690
+    browser.execute_script("window.dispatchEvent(new Event('afterprint'))")
+    assert browser.execute_script(height) == 1200
+
+
+def test_axe_sees_a_fault(browser):
+    browser.execute_script("document.documentElement.removeAttribute('lang')")
+    assert [rule for rule, _, _ in faults_of(browser)] == ["html-has-lang"]
