@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
@@ -105,7 +105,7 @@ def unordered(order: Order, offsets: Mapping[Tensor, int], step: int | None = No
         step: how many pieces of work are in a step; None if all are in one.
     """
     spans = _Spans(order.work, offsets)
-    touched = [spans.of(work) for work in order.work]
+    touched = spans.touched
     born: dict[Tensor, int] = {}  # when a tensor is first written
     for i, of_work in enumerate(touched):
         for span in of_work:
@@ -152,24 +152,31 @@ def _access(work: Sequence[Work], k: int, span: Span, step: int | None) -> Acces
 
 
 class _Spans:
-    """The bytes that each piece of work touches, and the pieces that bytes are cut into."""
+    """The bytes that each piece of work touches, and the pieces that bytes are cut into.
+
+    Attributes:
+        touched: the bytes of each piece of work.
+    """
 
     def __init__(self, work: Sequence[Work], offsets: Mapping[Tensor, int]) -> None:
         self._offsets = offsets
+        self.touched = [self._of(item) for item in work]
         ends = {edge for tensor, start in offsets.items() for edge in (start, start + tensor.nbytes)}
-        ends |= {span.end for item in work for span in self.of(item) if span.buffer == ARENA}
+        ends |= {span.end for of_item in self.touched for span in of_item if span.buffer == ARENA}
         self._cuts = sorted(ends)
         self._pieces: dict[Span, list[tuple[str, int]]] = {}
 
-    def of(self, work: Work) -> list[Span]:
+    def _of(self, work: Work) -> Sequence[Span]:
         """One per tensor and length; what is read and written counts as written."""
         if isinstance(work, Touch):
-            return list(work.spans)
+            return work.spans
         if isinstance(work, Copy):
             return [self._span(work.tensor, work.to_device)]
         written = [self._span(tensor, writes=True) for tensor in (work.node, *work.node.updates)]
-        read = (self._span(source, writes=False) for source in work.node.src if not source.root.flags & Flag.WEIGHT)
-        return [*written, *(span for span in dict.fromkeys(read) if replace(span, writes=True) not in written)]
+        read = {(source.root, source.nbytes): source for source in work.node.src}
+        own = {(span.owner, span.end - span.start) for span in written}
+        others = (tensor for key, tensor in read.items() if key not in own and not key[0].flags & Flag.WEIGHT)
+        return [*written, *(self._span(tensor, writes=False) for tensor in others)]
 
     def pieces(self, span: Span) -> list[tuple[str, int]]:
         if span.buffer != ARENA:
