@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from typing import Final
 
@@ -161,6 +162,7 @@ ENUMS: Final[dict[str, list[tuple[int, str, str]]]] = {
 """ENUM_ table -> its rows (id, name, label)."""
 
 
+@cache
 def enum_table(name: str) -> pa.Table:
     """The ENUM_ table of that name as nsys writes it, with columns id, name, label."""
     ids, names, labels = zip(*ENUMS[name], strict=True)
