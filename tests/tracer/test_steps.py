@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import tracer
@@ -213,10 +213,14 @@ def pairwise_bounds(ends: "np.typing.ArrayLike", starts: "np.typing.ArrayLike") 
     jitter=st.lists(st.integers(0, 19), max_size=2),
     cut=st.booleans(),
 )
+@example(splits=2, threads=1, tokens=8, fetches=False, warm=True, jitter=[2, 5], cut=False)
 @settings(deadline=None, max_examples=30)
 def test_any_number_of_splits_threads_and_devices(
     splits: int, threads: int, tokens: int, fetches: bool, warm: bool, jitter: list[int], cut: bool
 ) -> None:
+    rare = sorted({token for token in jitter if token < tokens})
+    several = len(rare) == 2 and {rare[1] - rare[0], rare[0] + 1} == {tokens / 3}
+    assume(not several)  # three equal turns of several tokens are a cycle as well
     script = Script()
     hosts = [Host(script, thread=101 + i, device=i, now=i) for i in range(threads)]
     for host in hosts:

@@ -25,6 +25,8 @@ LIKE: Final = 0.25
 _LONGEST = 64
 _WINDOW = 1 << 17
 _CANDIDATES = 12
+_MANY = 8  # turns, of which one more or less says little
+_DIVISIONS = 9
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ def find_cycle(symbols: NDArray[np.int64], weights: NDArray[np.int64]) -> Cycle 
     rank, n = np.unique(window, return_inverse=True)[1], 1
     while True:
         cycles = _candidates(rank, window, weight)
-        found += [(cycle, _reach(cycle, weight) * (1 - cycle.cost), n) for cycle in cycles]
+        found += [(cycle, _reach(cycle, window, weight) * (1 - cycle.cost), n) for cycle in cycles]
         perfect = any(explained >= weight[-1] * (1 - TOLERANCE) for _, explained, _ in found)
         if perfect or n == _LONGEST or len(rank) <= n + MIN_TURNS:
             break
@@ -70,13 +72,32 @@ def find_cycle(symbols: NDArray[np.int64], weights: NDArray[np.int64]) -> Cycle 
     return Cycle(_occurrences(symbols, window[best.marks[0] : best.marks[0] + n]), best.cost)
 
 
-def _reach(cycle: Cycle, weight: NDArray[np.int64]) -> float:
+def _reach(cycle: Cycle, symbols: NDArray[np.int64], weight: NDArray[np.int64]) -> float:
     """The weight of all turns, one more than the marks part; the marks may stand anywhere in them."""
     first, last, turns = int(cycle.marks[0]), int(cycle.marks[-1]), len(cycle.marks) - 1
     turn = (last - first) // turns
     between = int(weight[last] - weight[first])
+    if turns < _MANY:
+        return between + _one_more(cycle.marks, turn, symbols, weight)
     there = int(weight[min(last + turn, len(weight) - 1)] - weight[max(first - turn, 0)])
     return min(between * (turns + 1) / turns, there)
+
+
+def _one_more(marks: NDArray[np.int64], turn: int, symbols: NDArray[np.int64], weight: NDArray[np.int64]) -> int:
+    """The weight of the turn that stands before the first and behind the last of few marks; 0 if nothing is like one.
+
+    It is divided among them where it is most like a turn.
+    """
+    first, last = int(marks[0]), int(marks[-1])
+    found = []
+    for before in np.linspace(0, turn, _DIVISIONS).astype(int).tolist():
+        begin, end = max(first - before, 0), min(last + turn - before, len(symbols))
+        ends = np.append(marks - first, end - begin)
+        differences, usual = turn_differences(np.concatenate((symbols[first:end], symbols[begin:first])), ends)
+        there = int(weight[first] - weight[begin] + weight[end] - weight[last])
+        found.append((-int(differences[-1]), there, usual))
+    difference, there, usual = max(found)
+    return there if -difference <= LIKE * usual else 0
 
 
 def _occurrences(symbols: NDArray[np.int64], gram: NDArray[np.int64]) -> NDArray[np.int64]:
