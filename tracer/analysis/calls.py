@@ -7,8 +7,8 @@ Names are matched without vendor prefix and version suffix (`cudaStreamSynchroni
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from typing import Final, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, cast
 
 import numpy as np
 import pandas as pd
@@ -41,6 +41,16 @@ _ALLOCATION: Final = re.compile(
     r"|mem(alloc|free|hostalloc|hostregister|hostunregister|create|release|map|unmap|address|setaccess|pool).*"
 )
 _AFFIXES: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])|(_v\d+|_pt[sd]z?|_ptds|_ptsz)+$")
+
+
+def among(values: NDArray[Any], wanted: Iterable[Any]) -> NDArray[np.bool_]:
+    """Which values are one of a few: `np.isin` without its sort."""
+    return np.asarray(np.logical_or.reduce([values == one for one in wanted]))
+
+
+def text_of(letters: NDArray[np.str_]) -> str:
+    """Single letters, one behind the other."""
+    return letters.astype("U1").tobytes().decode("utf-32")
 
 
 def letter(name: str) -> str:

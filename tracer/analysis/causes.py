@@ -22,6 +22,7 @@ from tracer.analysis.calls import (
     GRAPH_LAUNCH,
     LAUNCH,
     SYNC,
+    among,
     by_thread,
     is_allocation,
     is_setup,
@@ -200,9 +201,9 @@ def _covering(trace: Trace, near: _Near, windows: pd.DataFrame) -> Iterator[tupl
         near.compute["step_thread"] == windows["step_thread"].iloc[0]
     )
     yield "other_device", _spans(near.compute[owner & (near.compute["device"] != device)])
-    yield "launch_call", _spans(calls[np.isin(letters, [LAUNCH, GRAPH_LAUNCH])])
+    yield "launch_call", _spans(calls[among(letters, [LAUNCH, GRAPH_LAUNCH])])
     yield from _launched(trace, windows)
-    yield "copy_call", _spans(calls[np.isin(letters, [COPY, BLOCKING_COPY])])
+    yield "copy_call", _spans(calls[among(letters, [COPY, BLOCKING_COPY])])
     yield from _syncs(trace, calls)
     yield "launch_setup", _spans(calls[rows_named(calls["name"], is_setup)])
     yield "host_allocation", _spans(calls[rows_named(calls["name"], is_allocation)])
@@ -258,7 +259,7 @@ def _behind_copy(trace: Trace) -> NDArray[np.bool_]:
     letters = letters_of(api["name"])
     for _, _, rows in by_thread(api):
         order, mine = np.arange(len(rows)), letters[rows]
-        copy = np.maximum.accumulate(np.where(np.isin(mine, [COPY, BLOCKING_COPY]), order, -1))
+        copy = np.maximum.accumulate(np.where(among(mine, [COPY, BLOCKING_COPY]), order, -1))
         sync = np.maximum.accumulate(np.where(mine == SYNC, order, -1))
         behind[rows] = copy > np.append(-1, sync[:-1])
     return behind

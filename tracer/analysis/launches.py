@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, by_thread, match_rows
+from tracer.analysis.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, among, by_thread, match_rows, text_of
 from tracer.schema import MISSING
 from tracer.trace import Trace
 
@@ -73,7 +73,7 @@ def launches_by_thread(trace: Trace, calls: pd.DataFrame) -> Iterator[Launches]:
     """
     activity = _first_activities(trace, calls)
     letters = np.where(calls["kind"].to_numpy() == "DtoH", _TO_HOST, calls["letter"].to_numpy(dtype="U1"))
-    threads = [(rows, np.isin(letters[rows], [LAUNCH, GRAPH_LAUNCH])) for _, _, rows in by_thread(calls)]
+    threads = [(rows, among(letters[rows], [LAUNCH, GRAPH_LAUNCH])) for _, _, rows in by_thread(calls)]
     for rows, launching in sorted(threads, key=lambda thread: -int(thread[1].sum())):
         if launching.any():
             yield _launches(calls.iloc[rows].reset_index(drop=True), letters[rows], activity.iloc[rows], launching)
@@ -114,7 +114,7 @@ def _launches(
     code, device, busy = (activity[column].to_numpy()[at] for column in ("code", "device", "busy"))
     of_graph = activity["is_graph"].to_numpy()[at]
     code = np.where(of_graph & (np.bincount(code + 1)[code + 1] < MIN_USES), -1, code)
-    done = np.concatenate(([0], np.cumsum(np.isin(letters, [COPY, BLOCKING_COPY]))))
+    done = np.concatenate(([0], np.cumsum(among(letters, [COPY, BLOCKING_COPY]))))
     inputs = np.diff(done[at], prepend=0)
     wait = np.array([_wait(word) for word in words], dtype=np.int64)[slot]
     wait[0] = 2
@@ -142,7 +142,7 @@ def _slots(letters: NDArray[np.str_], at: NDArray[np.int64]) -> tuple[NDArray[np
 
     Word 0 is "".
     """
-    text = "".join(letters)
+    text = text_of(letters)
     before = np.concatenate(([0], at[:-1] + 1))
     numbers, short = {"": 0}, {"": 0}
     slots = np.zeros(len(at), dtype=np.int64)

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, host_calls
+from tracer.analysis.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, among, host_calls, text_of
 from tracer.analysis.cycles import LIKE, MIN_TURNS, Cycle, find_cycle, turn_differences
 from tracer.analysis.launches import Launches, launches_by_thread
 from tracer.analysis.phases import PREFILL, phases_of_work
@@ -283,7 +283,7 @@ def _between_calls(launches: Launches, steps: pd.DataFrame) -> pd.DataFrame:
 
 def _usual_fetch(letters: NDArray[np.str_], begin: NDArray[np.int64], end: NDArray[np.int64]) -> str:
     """The letters behind a step's last launch that most often still belong to it."""
-    text = "".join(letters)
+    text = text_of(letters)
     words = Counter(text[a:b] for a, b in zip(begin.tolist(), end.tolist(), strict=True))
     return max(words, key=lambda word: (words[word], word), default="")
 
@@ -295,8 +295,8 @@ def first_inputs(calls: pd.DataFrame, behind: NDArray[np.int64]) -> NDArray[np.i
     before it the last one guards the write and belongs to the inputs; a single one waits for the logits.
     """
     letters = calls["letter"].to_numpy(dtype="U1")
-    copies = np.isin(letters, [COPY, BLOCKING_COPY]) & (calls["kind"].to_numpy() != "DtoH")
-    inputs = np.flatnonzero(copies | np.isin(letters, [LAUNCH, GRAPH_LAUNCH]))
+    copies = among(letters, [COPY, BLOCKING_COPY]) & (calls["kind"].to_numpy() != "DtoH")
+    inputs = np.flatnonzero(copies | among(letters, [LAUNCH, GRAPH_LAUNCH]))
     begin = inputs[np.searchsorted(inputs, behind)]
     index = np.arange(len(letters))
     last_other = np.maximum.accumulate(np.where(letters == SYNC, -1, index))

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, host_calls
+from tracer.analysis.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, among, host_calls
 from tracer.analysis.signature import classify, compress, strategies_followed
 from tracer.analysis.tokens import Steps, was_traced
 from tracer.analysis.waits import last_ended
@@ -99,7 +99,7 @@ def sync_report(trace: Trace, steps: Steps) -> SyncReport:
     word, times = words.most_common(1)[0]
     letters = calls["letter"].to_numpy()
     per_step = {
-        kind: np.bincount(calls["at"][np.isin(letters, kinds)], minlength=len(steps))
+        kind: np.bincount(calls["at"][among(letters, kinds)], minlength=len(steps))
         for kind, kinds in (("syncs", [SYNC]), ("copies", [COPY, BLOCKING_COPY]), ("launches", [LAUNCH, GRAPH_LAUNCH]))
     }
     calls["waited_for"], calls["waited_until"] = _waited_for(trace, calls)

@@ -83,7 +83,7 @@ class Dag:
         """The graph that replays to exactly these times."""
         took = time[edges.target] - time[edges.source]
         forward = took >= 0
-        kept = edges[forward]
+        kept = edges if forward.all() else edges[forward]
         kept = replace(kept, weight=np.clip(kept.weight, 0, took[forward]))
         none = np.zeros(len(time), np.int64)
         dag = cls(time, _by_target(kept), none, int((~forward).sum()))
@@ -94,7 +94,7 @@ class Dag:
             dag = cls(time, edges[stays], none, dag.backward + int((~stays).sum()))
         explained = _forward(dag.order, dag.first, dag.edges.source, dag.edges.weight, dag.residual, time, False)[0]
         waits = np.diff(dag.first) > 0
-        return replace(dag, residual=np.where(waits, time - explained, 0))
+        return dag.changed(dag.edges.weight, np.where(waits, time - explained, 0))
 
     @cached_property
     def order(self) -> Ints:
@@ -114,13 +114,14 @@ class Dag:
         """
         edges = replace(self.edges, weight=weight)
         if added is None or not len(added):
-            dag = Dag(self.time, edges, residual)
+            dag = Dag(self.time, edges, residual, self.backward)
             dag.__dict__.update(order=self.order, first=self.first)  # as they were
             return dag
         added = _by_target(added)
         places = self.first[added.target]
         pairs = ((getattr(edges, f.name), getattr(added, f.name)) for f in fields(Edges))
-        dag = Dag(self.time, Edges(*(np.insert(old, places, new) for old, new in pairs)), residual)
+        joined = Edges(*(np.insert(old, places, new) for old, new in pairs))
+        dag = Dag(self.time, joined, residual, self.backward)
         place = np.empty(len(self.time), np.int64)
         place[self.order] = np.arange(len(self.time))
         if (place[added.source] < place[added.target]).all():

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import BLOCKING_COPY, COPY, SYNC
+from tracer.analysis.calls import BLOCKING_COPY, COPY, SYNC, among
 from tracer.analysis.causality.dag import Edges
 from tracer.analysis.causality.segments import Segments
 from tracer.analysis.causality.waits import awaited, ordered_by_events
@@ -75,7 +75,7 @@ def _waits(trace: Trace, segments: Segments) -> pd.DataFrame:
     copies = copies[(copies["call"] >= 0) & copies["table"].isin(["memcpys", "memsets"])]
     letters = segments.calls["letter"].to_numpy()[copies["call"]]
     ends = segments.calls["end"].to_numpy()[copies["call"]]
-    blocks = np.isin(letters, [BLOCKING_COPY, COPY]) & (ends >= copies["end"].to_numpy())
+    blocks = among(letters, [BLOCKING_COPY, COPY]) & (ends >= copies["end"].to_numpy())
     waits = pd.concat([awaited(trace, segments), copies.loc[blocks, ["call", "activity"]]], ignore_index=True)
     ended = segments.activities["end"].to_numpy()[waits["activity"]]
     began, returned = (segments.calls[c].to_numpy()[waits["call"]] for c in ("start", "end"))

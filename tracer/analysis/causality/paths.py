@@ -8,6 +8,7 @@ What is not on it can be later by its slack, and removing it gains nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -15,9 +16,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api.types import union_categoricals
 
-from tracer.analysis.calls import COPIES, LAUNCHES, SYNC
+from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, among
 from tracer.analysis.causality.dag import NEVER, Dag, walk
-from tracer.analysis.causality.edges import CALL, KINDS, LAUNCH, RETURN, find_edges
+from tracer.analysis.causality.edges import CALL, HOST, KINDS, LAUNCH, ORDER, RETURN, find_edges
 from tracer.analysis.causality.segments import Segments, find_segments
 from tracer.analysis.tokens import Steps, activity_steps
 from tracer.errors import EmptyTraceError
@@ -25,6 +26,7 @@ from tracer.schema import COMPUTE_TABLES, MISSING
 from tracer.trace import Trace
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 PIECES: Final = ["step", "start", "end", "kind", "name", "of"]
 """Columns of a path: the step, when (ns), one of `edges.KINDS`, the call or activity (of edges between two, the later
@@ -46,6 +48,20 @@ class Causality:
         segments = find_segments(trace)
         dag = Dag.recorded(segments.times(), find_edges(trace, segments))
         return cls(trace, segments, dag, dag.replayed()[1])
+
+    @cached_property
+    def of_host(self) -> tuple[Bools, Bools]:
+        """Which edges' weights and which points' residuals are times of the host; the others are the device's.
+
+        What lies between the activities of different calls is the host's: what marks their times is there.
+        """
+        segments, edges = self.segments, self.dag.edges
+        issued = np.append(np.full(len(segments.calls), MISSING), segments.activities["call"].to_numpy())
+        apart = issued[edges.source // 2] != issued[edges.target // 2]
+        points = np.zeros(len(self.dag.time), bool)
+        points[: 2 * len(segments.calls)] = True
+        points[edges.target[edges.kind == LAUNCH]] = True
+        return among(edges.kind, [CALL, HOST, LAUNCH, RETURN]) | ((edges.kind == ORDER) & apart), points
 
 
 @dataclass(frozen=True)

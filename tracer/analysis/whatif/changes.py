@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import SYNC
+from tracer.analysis.calls import SYNC, among
 from tracer.analysis.causality.dag import FREE, Dag, Edges
-from tracer.analysis.causality.edges import CALL, DEVICE, EVENT, HOST, LAUNCH, ORDER, RETURN
+from tracer.analysis.causality.edges import CALL, DEVICE, HOST, LAUNCH, ORDER, RETURN
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.whatif.timetable import Timetable
 
@@ -71,7 +71,7 @@ class Changes:
         segments, edges = self.causality.segments, self._edges
         gone = self._chosen(calls)
         if and_issued:
-            gone[len(segments.calls) :] = np.isin(segments.activities["call"], calls)
+            gone[len(segments.calls) :] = np.append(gone[: len(segments.calls)], False)[segments.activities["call"]]
         self.remove(gone)
         behind = (edges.kind == HOST) & gone[edges.source // 2]
         vanishing = self._usual_pause[edges.source[behind] // 2]
@@ -81,9 +81,9 @@ class Changes:
         """Segments take no time any more, and wait only for what is before them in their thread or stream."""
         edges = self._edges
         self.removed |= gone
-        self._weight[np.isin(edges.kind, [CALL, DEVICE]) & gone[edges.target // 2]] = 0
+        self._weight[among(edges.kind, [CALL, DEVICE]) & gone[edges.target // 2]] = 0
         self._weight[(edges.kind == ORDER) & gone[edges.source // 2]] = 0
-        self._weight[np.isin(edges.kind, [RETURN, LAUNCH]) & gone[edges.target // 2]] = FREE
+        self._weight[among(edges.kind, [RETURN, LAUNCH]) & gone[edges.target // 2]] = FREE
         self._residual[np.repeat(gone, 2)] = 0
 
     def forget_launches(self, activities: Ints) -> None:
@@ -110,7 +110,7 @@ class Changes:
         took[calls] = took_ns
         own &= took[edges.source // 2] >= 0
         change[edges.source[own] // 2] = took[edges.source[own] // 2] - self._weight[own]
-        moved = np.isin(edges.kind, [CALL, LAUNCH]) & (self._weight >= 0)
+        moved = among(edges.kind, [CALL, LAUNCH]) & (self._weight >= 0)
         self._weight[moved] = np.maximum(self._weight[moved] + change[edges.source[moved] // 2], 0)
 
     def delay_returns(self, later_ns: int) -> None:
@@ -118,7 +118,7 @@ class Changes:
         edges = self._edges
         syncs = np.zeros(len(self.causality.segments), bool)
         syncs[: len(self.calls)] = (self.calls["letter"] == SYNC).to_numpy()
-        returns = np.isin(edges.kind, [CALL, RETURN]) & syncs[edges.target // 2] & (self._weight >= 0)
+        returns = among(edges.kind, [CALL, RETURN]) & syncs[edges.target // 2] & (self._weight >= 0)
         returns &= ~self.removed[edges.target // 2]
         self._weight[returns] = np.maximum(self._weight[returns] + later_ns, 0)
 
@@ -158,17 +158,10 @@ class Changes:
 
     def _untraced(self) -> tuple[Ints, Ints]:
         """Weights and residuals as they would be without a profiler."""
-        dag, assumed = self.causality.dag, self._assumed
-        issued = np.append(np.full(len(self.calls), -1), self.causality.segments.activities["call"].to_numpy())
-        apart = issued[dag.edges.source // 2] != issued[dag.edges.target // 2]
-        host = np.isin(dag.edges.kind, [CALL, HOST, LAUNCH, RETURN]) | ((dag.edges.kind == ORDER) & apart)
-        device = np.isin(dag.edges.kind, [DEVICE, ORDER, EVENT])
-        factor = np.where(host, assumed.host, np.where(device, assumed.device, 1.0))
-        of_host = np.arange(len(dag.time)) < 2 * len(self.causality.segments.calls)
-        launched = np.zeros(len(dag.time), bool)
-        launched[dag.edges.target[dag.edges.kind == LAUNCH]] = True
-        residual = dag.residual * np.where(of_host | launched, assumed.host, assumed.device)
-        return (dag.edges.weight * factor).astype(np.int64), residual.astype(np.int64)
+        dag, host, device = self.causality.dag, self._assumed.host, self._assumed.device
+        edges, points = self.causality.of_host
+        weight = dag.edges.weight * np.where(edges, host, device)
+        return weight.astype(np.int64), (dag.residual * np.where(points, host, device)).astype(np.int64)
 
     @cached_property
     def _usual_pause(self) -> Ints:

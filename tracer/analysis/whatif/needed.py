@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import COPY, LAUNCHES, SYNC
+from tracer.analysis.calls import COPY, LAUNCHES, SYNC, among
 from tracer.analysis.causality.dag import NEVER
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causality.waits import ordered_by_events, sync_lanes
@@ -110,11 +110,11 @@ def _work(causality: Causality) -> pd.DataFrame:
 def _hidden(calls: pd.DataFrame, hidden: Ints, work: pd.DataFrame) -> pd.DataFrame:
     letters = calls["letter"].to_numpy()
     of_thread = calls.groupby(["process", "thread"], sort=False).ngroup().to_numpy()
-    last = pd.Series(np.where(np.isin(letters, [SYNC, *LAUNCHES]), np.arange(len(calls)), np.nan))
+    last = pd.Series(np.where(among(letters, [SYNC, *LAUNCHES]), np.arange(len(calls)), np.nan))
     before = last.groupby(of_thread).ffill().to_numpy()[hidden]
-    behind_launch = ~np.isnan(before) & np.isin(letters[np.nan_to_num(before).astype(np.int64)], LAUNCHES)
+    behind_launch = ~np.isnan(before) & among(letters[np.nan_to_num(before).astype(np.int64)], LAUNCHES)
     lanes = pd.Series(np.nan, index=calls.index)
-    launches = work[np.isin(letters[work["call"]], LAUNCHES)]
+    launches = work[among(letters[work["call"]], LAUNCHES)]
     lanes[launches["call"]] = launches["lane"].to_numpy()
     ahead, behind = (lanes.groupby(of_thread).transform(fill).to_numpy()[hidden] for fill in ("bfill", "ffill"))
     lane = np.where(behind_launch | np.isnan(ahead), behind, ahead)
