@@ -17,6 +17,7 @@ from dashboard.serving.downloads import add_downloads
 from dashboard.serving.guard import content_security_policy, guard
 from dashboard.serving.health import add_health
 from dashboard.serving.login import require_token
+from dashboard.serving.missing import add_missing
 from dashboard.serving.uploads import Inbox, add_uploads
 from dashboard.serving.watch import add_watch
 from dashboard.store import RunStore
@@ -65,6 +66,7 @@ def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cach
     add_health(server, store)
     add_watch(server, store)
     add_downloads(server, store)
+    add_missing(server, [(page.address, page.name) for page in pages], serving.prefix)
     if serving.uploads is not None:
         add_uploads(server, Inbox(serving.uploads, serving.upload_limit, store))
     return apps[0]

@@ -55,6 +55,17 @@ def test_every_answer_carries_the_headers(runs, address, status):
         assert answer.headers["Cross-Origin-Opener-Policy"] == "same-origin"
 
 
+def test_an_address_without_a_page_leads_to_those_there_are(runs):
+    client = client_of(runs, prefix="/lab")
+    page = client.get("/what<b>if", headers={"Accept": "text/html,*/*;q=0.8"})
+    assert page.status_code == 404
+    assert "There is no page at /lab/what&lt;b&gt;if." in page.text
+    assert all(f'href="/lab/{place}"' in page.text for place in ("", "gap/", "syncs/", "whatif/", "graph/", "record/"))
+    plain = client.get("/what<b>if")
+    assert (plain.status_code, plain.mimetype) == (404, "text/plain")
+    assert plain.text == "There is nothing at this address.\n"
+
+
 def test_no_page_shows_how_it_fails(runs, monkeypatch):
     server = create_app([runs]).server
     server.config["PROPAGATE_EXCEPTIONS"] = False

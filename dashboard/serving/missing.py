@@ -1,0 +1,35 @@
+"""What stands at an address that no page has: the pages that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from flask import Flask, Response, render_template_string, request
+from werkzeug.exceptions import NotFound
+from werkzeug.wrappers import Response as Answer
+
+_PAGE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>No such page · intertoken</title><link rel="icon" href="data:,">
+<link rel="stylesheet" href="{{ prefix }}/assets/page.css"></head>
+<body><header><h1>intertoken</h1>
+<nav aria-label="Pages"><ul>{% for address, name in pages %}<li><a href="{{ prefix }}/{{ address }}">{{ name }}</a></li>
+{% endfor %}</ul></nav></header>
+<main><section aria-label="No such page"><p role="alert">There is no page at {{ path }}.</p></section></main>
+</body></html>
+"""
+
+
+def add_missing(server: Flask, pages: Iterable[tuple[str, str]], prefix: str) -> None:
+    """Answer 404 with a page, to who takes one, that leads to these (address, name); to others with a line of text."""
+    pages = list(pages)
+
+    @server.errorhandler(NotFound)
+    def missing(problem: NotFound) -> Answer:
+        if problem.response is not None:  # it says more
+            return Response.force_type(problem.response, request.environ)
+        if request.accept_mimetypes.best_match(["text/plain", "text/html"]) != "text/html":
+            return Response("There is nothing at this address.\n", 404, mimetype="text/plain")
+        page = render_template_string(_PAGE, pages=pages, prefix=prefix, path=f"{prefix}{request.path}"[:200])
+        return Response(page, 404)
