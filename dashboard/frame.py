@@ -30,8 +30,9 @@ class Page:
         motto: what it shows, in a few words.
         sections: makes what stands in its <main>, and stores of its own.
         register: attaches its callbacks. Every page has the components `url` (dcc.Location), `view`, `screen` and
-            `revision` (dcc.Store), `theme` and `copy-link` (buttons) and `said` (what a screen reader is told); a page
-            writes `view`, the browser answers with `screen`, and sets `revision` when there are other recordings.
+            `revision` and `pressed` (dcc.Store), `theme` and `copy-link` (buttons) and `said` (what a screen reader is
+            told); a page writes `view`, the browser answers with `screen`, and sets `revision` when there are other
+            recordings.
     """
 
     address: str
@@ -122,6 +123,7 @@ def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> html.Div:
             dcc.Store(id="view"),
             dcc.Store(id="screen"),
             dcc.Store(id="revision"),
+            dcc.Store(id="pressed"),
             html.A("Skip to the content", href="#content", className="skip"),
             html.Header(
                 [

@@ -159,6 +159,11 @@ def with_fields(query: str, fields: Mapping[str, str | int | float | None]) -> s
     return "?" + "&".join(filter(None, (query.removeprefix("?"), own))) if query or own else ""
 
 
+def switched(theme: str, scheme: str) -> str:
+    """The theme after light and dark were switched, of a page that looks like `scheme` where the theme is "auto"."""
+    return "light" if (scheme if theme == "auto" else theme) == "dark" else "dark"
+
+
 def span(low: float, high: float) -> tuple[int, int]:
     """A range in order, of whole ns, no shorter than `SHORTEST` and no further away than int64 can bear."""
     low, high = (min(max(value, -_FURTHEST), _FURTHEST) for value in sorted((low, high)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import dash_ag_grid as dag
@@ -55,12 +55,14 @@ def run_options(store: RunStore) -> list[dict[str, str]]:
     return [{"value": run.key, "label": plain(run.name, 90)} for run in store.so_far() if run.steps is not None]
 
 
-def keep_options(app: Dash, store: RunStore, key: str) -> None:
+def keep_options(
+    app: Dash, store: RunStore, key: str, options_of: Callable[[RunStore], list[dict[str, str]]] = run_options
+) -> None:
     """Keep a list to choose runs from as the store is: some are read later, some come and go."""
 
     @app.callback(Output(key, "options", allow_duplicate=True), Input("revision", "data"), prevent_initial_call=True)
     def options(_: Any) -> list[dict[str, str]]:
-        return run_options(store)
+        return options_of(store)
 
 
 def chart(key: str, label: str) -> html.Div:

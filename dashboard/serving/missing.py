@@ -7,7 +7,6 @@ from typing import Final
 
 from flask import Flask, Response, render_template_string, request
 from werkzeug.exceptions import NotFound
-from werkzeug.wrappers import Response as Answer
 
 _PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -26,9 +25,7 @@ def add_missing(server: Flask, pages: Iterable[tuple[str, str]], prefix: str) ->
     pages = list(pages)
 
     @server.errorhandler(NotFound)
-    def missing(problem: NotFound) -> Answer:
-        if problem.response is not None:  # it says more
-            return Response.force_type(problem.response, request.environ)
+    def missing(_: NotFound) -> Response:
         if request.accept_mimetypes.best_match(["text/plain", "text/html"]) != "text/html":
             return Response("There is nothing at this address.\n", 404, mimetype="text/plain")
         page = render_template_string(_PAGE, pages=pages, prefix=prefix, path=f"{prefix}{request.path}"[:200])

@@ -24,6 +24,7 @@ from dashboard.pages.parts import (
     table_of_lines,
     with_several,
 )
+from dashboard.pages.presses import done
 from dashboard.run import Run
 from dashboard.store import RunStore
 from dashboard.text import plain
@@ -48,26 +49,32 @@ def _reduce(app: Dash, store: RunStore) -> None:
         Output("chosen", "options"),
         Output("chosen", "value"),
         Output("scale", "value"),
+        Output("pressed", "data"),
         Input("url", "search"),
         Input("chosen", "value"),
         Input("scale", "value"),
         Input("theme", "n_clicks"),
+        State("pressed", "data"),
         State("view", "data"),
         State("screen", "data"),
     )
-    def reduce(search: str, chosen: Any, scale: str, _: Any, before: Any, screen: Any) -> tuple[Any, ...]:
-        source = str(ctx.triggered_id or "url")
-        if before is None or source == "url":
+    def reduce(
+        search: str, chosen: Any, scale: str, theme: Any, pressed: Any, before: Any, screen: Any
+    ) -> tuple[Any, ...]:
+        clicks, values = {"theme": theme}, {"chosen": chosen or [], "scale": scale}
+        sources = done([one["prop_id"] for one in ctx.triggered], clicks, pressed)
+        if before is None or "url" in sources:
             view = GapView.parse(search)
             view = replace(view, shared=opened_at_once(view.shared, store))
         else:
-            value = {"chosen": chosen or [], "scale": scale}.get(source)
-            view = after(GapView.from_data(before), source, value, (screen or {}).get("scheme", ""))
+            view = GapView.from_data(before)
+            for source in sources:
+                view = after(view, source, values.get(source), (screen or {}).get("scheme", ""))
         keys = list(view.shared.runs or ())
-        if before is not None and view == GapView.from_data(before) and keys == chosen:
+        if before is not None and view == GapView.from_data(before) and keys == chosen and clicks == pressed:
             raise PreventUpdate
-        link = view.query()
-        return view.data(), no_update if link == (search or "") else link, run_options(store), keys, view.scale
+        link = no_update if view.query() == (search or "") else view.query()
+        return view.data(), link, run_options(store), keys, view.scale, clicks
 
 
 def _render(app: Dash, store: RunStore) -> None:

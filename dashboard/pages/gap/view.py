@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from dashboard.view import MOST_RUNS, View, last_of, query_of, with_fields
+from dashboard.view import MOST_RUNS, View, last_of, query_of, switched, with_fields
 
 ADDRESS: Final = "gap/"
 SCALES: Final = {"typical": "typical gaps", "all": "the longest gap"}
@@ -59,5 +59,5 @@ def after(view: GapView, source: str, value: Any, scheme: str) -> GapView:
         case "scale", str(scale) if scale in SCALES:
             return replace(view, scale=scale)
         case "theme", _:
-            return replace(view, shared=replace(view.shared, theme="light" if scheme == "dark" else "dark"))
+            return replace(view, shared=replace(view.shared, theme=switched(view.shared.theme, scheme)))
     return view

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, html, no_update
@@ -12,6 +13,8 @@ from dashboard.figures.memory import memory_figure, memory_height
 from dashboard.pages.graph.panel import panel
 from dashboard.pages.graph.parts import first_part, part_of, parts_of
 from dashboard.pages.graph.view import GraphView, after
+from dashboard.pages.parts import keep_options
+from dashboard.pages.presses import done
 from dashboard.palette import stream_colours
 from dashboard.run import Run
 from dashboard.store import RunStore
@@ -24,6 +27,7 @@ _NO_GRAPH = (
     "None of these runs has a graph. Recordings made by intertoken run have it beside them; imported ones show their "
     "kernels on the page Runs."
 )
+_BUTTONS = ("part-back", "part-on", "theme")
 _HIDDEN: dict[str, str] = {"display": "none"}
 _SHOWN: dict[str, str] = {}
 
@@ -31,6 +35,7 @@ _SHOWN: dict[str, str] = {}
 def register(app: Dash, store: RunStore) -> None:
     """Attach the page's callbacks to an app that shows the graphs of the runs of `store`."""
     _reduce(app, store)
+    keep_options(app, store, "run", _runs)
     _render(app, store)
     _focus(app)
 
@@ -45,27 +50,53 @@ def _reduce(app: Dash, store: RunStore) -> None:
     @app.callback(
         Output("view", "data"),
         Output("url", "search"),
+        Output("pressed", "data"),
+        Output("run", "options"),
+        Output("run", "value"),
+        Output("node", "options"),
+        Output("node", "value"),
         Input("url", "search"),
         Input("run", "value"),
         Input("node", "value"),
         Input("canvas", "tapNodeData"),
-        *(Input(button, "n_clicks") for button in ("part-back", "part-on", "theme")),
+        *(Input(button, "n_clicks") for button in _BUTTONS),
+        State("pressed", "data"),
         State("view", "data"),
         State("screen", "data"),
     )
-    def reduce(search: str, run: str, node: str, tapped: Any, *rest: Any) -> tuple[Any, Any]:
-        *_, before, screen = rest
-        source = str(ctx.triggered_id or "url")
-        if before is None or source == "url":
+    def reduce(search: str, run: str, node: str, tapped: Any, *rest: Any) -> tuple[Any, ...]:
+        *times, pressed, before, screen = rest
+        clicks, values = dict(zip(_BUTTONS, times, strict=True)), {"run": run, "node": node, "canvas": tapped}
+        sources = done([one["prop_id"] for one in ctx.triggered], clicks, pressed)
+        if before is None or "url" in sources:
             view = GraphView.parse(search)
+            shown = find_run(store, view)
+            view = replace(view, run=shown.key) if shown is not None else view
         else:
             view = GraphView(**before)
-            value = {"run": run, "node": node, "canvas": tapped}.get(source)
-            view = after(view, source, value, shown_part(find_run(store, view), view), (screen or {}).get("scheme", ""))
-        if before is not None and view == GraphView(**before):
+            for source in sources:
+                part = shown_part(find_run(store, view), view)
+                view = after(view, source, values.get(source), part, (screen or {}).get("scheme", ""))
+        if before is not None and view == GraphView(**before) and clicks == pressed:
             raise PreventUpdate
-        link = view.query()
-        return view.data(), no_update if link == (search or "") else link
+        link = no_update if view.query() == (search or "") else view.query()
+        return view.data(), link, clicks, *_choices(store, view)
+
+
+def _choices(store: RunStore, view: GraphView) -> tuple[Any, ...]:
+    """What runs and nodes there are to choose from, and which are chosen."""
+    run = find_run(store, view)
+    nodes = [] if run is None or problem_of(run, view) else [node.name for node in run.graph.nodes]
+    return (
+        _runs(store),
+        run.key if run else None,
+        [{"value": name, "label": plain(name, 90)} for name in nodes],
+        view.node if view.node in nodes else None,
+    )
+
+
+def _runs(store: RunStore) -> list[dict[str, str]]:
+    return [{"value": r.key, "label": plain(r.name, 90)} for r in store.so_far() if r.graph_file is not None]
 
 
 def _render(app: Dash, store: RunStore) -> None:
@@ -86,10 +117,6 @@ def _render(app: Dash, store: RunStore) -> None:
         Output("memory-section", "style"),
         Output("nothing", "children"),
         Output("nothing", "style"),
-        Output("run", "options"),
-        Output("run", "value"),
-        Output("node", "options"),
-        Output("node", "value"),
         Input("screen", "data"),
         State("view", "data"),
         prevent_initial_call=True,
@@ -97,12 +124,11 @@ def _render(app: Dash, store: RunStore) -> None:
     def render(screen: dict[str, Any], data: dict[str, Any]) -> tuple[Any, ...]:
         view, theme = GraphView(**data), str(screen["scheme"])
         run = find_run(store, view)
-        runs = [{"value": r.key, "label": plain(r.name, 90)} for r in store.so_far() if r.graph_file is not None]
         problem = problem_of(run, view)
         if problem or run is None:
             return (
                 *([], _HIDDEN, no_update, no_update, no_update, [], "", _HIDDEN, [], no_update, no_update, no_update),
-                *(_HIDDEN, _HIDDEN, problem, _SHOWN, runs, run.key if run else None, [], None),
+                *(_HIDDEN, _HIDDEN, problem, _SHOWN),
             )
         graph, parts, number = run.graph, parts_of(run.graph), shown_part(run, view)
         selected = graph.index.get(view.node) if view.node else None
@@ -125,10 +151,6 @@ def _render(app: Dash, store: RunStore) -> None:
             _SHOWN,
             "",
             _HIDDEN,
-            runs,
-            run.key,
-            [{"value": node.name, "label": plain(node.name, 90)} for node in graph.nodes],
-            None if selected is None else view.node,
         )
 
 

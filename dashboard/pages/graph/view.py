@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from dashboard.view import THEME_NAMES, integer_of, last_of, query_of
+from dashboard.view import THEME_NAMES, integer_of, last_of, query_of, switched
 
 ADDRESS: Final = "graph/"
 
@@ -76,5 +76,5 @@ def after(view: GraphView, source: str, value: Any, part: int, scheme: str) -> G
         case "part-back" | "part-on", _:
             return replace(view, node=None, part=max(part + (1 if source == "part-on" else -1), 0))
         case "theme", _:
-            return replace(view, theme="light" if scheme == "dark" else "dark")
+            return replace(view, theme=switched(view.theme, scheme))
     return view

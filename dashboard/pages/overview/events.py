@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 from dashboard.pages.overview import acts
+from dashboard.pages.presses import Clicks, done
 from dashboard.run import Run
 from dashboard.timeline.scene import limits_of, range_of, token_of
-from dashboard.view import ALIGNMENTS, MOST_RUNS, View, span, words_of, zoom
+from dashboard.view import ALIGNMENTS, MOST_RUNS, View, span, switched, words_of, zoom
 
 _ZOOMS = {"zoom-in": (0.5, 0.0), "zoom-out": (2.0, 0.0), "pan-left": (1.0, -0.35), "pan-right": (1.0, 0.35)}
-Clicks: TypeAlias = Mapping[str, float | None]
 _SHOWS = {"show-gap", "show-token", "show-all"}
 
 
@@ -27,26 +27,20 @@ class Event:
 def events_of(
     triggered: Sequence[str], values: Mapping[str, Any], clicks: Clicks, before: Clicks | None
 ) -> list[Event]:
-    """What a reader has done, of all that made Dash call: all of it, for quick presses come together.
+    """What a reader has done.
 
     Args:
         triggered: properties that have changed, as "component.property".
         values: what fields and the table are now, by component.
         clicks: how often each button has been pressed, and when something was last asked for.
-        before: the same when it was last heeded. What was asked for meanwhile is heeded now, even if that is not what
-            made Dash call: of two calls at once it drops the first.
+        before: the same when it was last heeded.
     """
-    events = []
-    sources = [prop.split(".")[0] for prop in triggered if prop != "runs.rowData"]
-    asked, heeded = (times.get("asked") for times in (clicks, before or {}))
-    if asked is not None:
-        sources = [*(source for source in sources if source != "asked"), *(["asked"] if asked != heeded else [])]
-    for source in dict.fromkeys(sources):
-        if source in clicks and source != "asked":
-            events += [Event(source)] * int((clicks[source] or 0) - ((before or {}).get(source) or 0))
-        elif source in values:
-            events.append(Event(source, values[source]))
-    return events
+    buttons = {name: times for name, times in clicks.items() if name != "asked"}
+    sources = done([prop for prop in triggered if prop not in {"runs.rowData", "asked.data"}], buttons, before)
+    asked = clicks.get("asked")
+    if asked != (before or {}).get("asked") if asked is not None else "asked.data" in triggered:
+        sources.append("asked")
+    return [Event(source, values.get(source)) for source in sources if source in buttons or source in values]
 
 
 def after(view: View, event: Event, runs: Sequence[Run], scheme: str = "light") -> View:
@@ -85,8 +79,7 @@ def after(view: View, event: Event, runs: Sequence[Run], scheme: str = "light") 
         case Event("asked", dict(wish)):
             return acts.asked(view, wish, runs)
         case Event("theme"):
-            now = scheme if view.theme == "auto" else view.theme
-            return replace(view, theme="light" if now == "dark" else "dark")
+            return replace(view, theme=switched(view.theme, scheme))
     return view
 
 

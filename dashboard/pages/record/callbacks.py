@@ -16,6 +16,7 @@ from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, no_up
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages.parts import HIDDEN, SHOWN
+from dashboard.pages.presses import done
 from dashboard.pages.record.form import FIELD, form
 from dashboard.pages.record.progress import Links, announced, in_words, links_of, log_of, problem_of
 from dashboard.pages.record.view import RecordView, text_of
@@ -24,6 +25,7 @@ from dashboard.recording.options import Option, arguments_of, different
 from dashboard.recording.recorder import Recorder
 from dashboard.store import RunStore
 from dashboard.text import plain
+from dashboard.view import switched
 from tracer.errors import UsageError
 
 
@@ -41,27 +43,35 @@ def _reduce(app: Dash, recorder: Recorder | None) -> None:
     @app.callback(
         Output("view", "data"),
         Output("url", "search"),
+        Output("pressed", "data"),
         Input("url", "search"),
         Input({FIELD: ALL}, "value"),
         Input("theme", "n_clicks"),
         State({FIELD: ALL}, "id"),
+        State("pressed", "data"),
         State("view", "data"),
         State("screen", "data"),
     )
-    def reduce(search: str, values: list[Any], _: Any, ids: list[Any], before: Any, screen: Any) -> tuple[Any, ...]:
-        if before is None or ctx.triggered_id == "url":
+    def reduce(
+        search: str, values: list[Any], theme: Any, ids: list[Any], pressed: Any, before: Any, screen: Any
+    ) -> tuple[Any, ...]:
+        clicks = {"theme": theme}
+        sources = done([one["prop_id"] for one in ctx.triggered], clicks, pressed)
+        if before is None or "url" in sources:
             view = RecordView.parse(search)
-        elif ctx.triggered_id == "theme":
-            view = RecordView.from_data(before)
-            scheme = "light" if (screen or {}).get("scheme") == "dark" else "dark"
-            view = replace(view, shared=replace(view.shared, theme=scheme))
         else:
-            options = (recorder and known_options(recorder)) or ()
-            view = replace(RecordView.from_data(before), values=different(options, _texts(values, ids)))
+            view = RecordView.from_data(before)
+            for source in sources:
+                if source == "theme":
+                    other = switched(view.shared.theme, (screen or {}).get("scheme", ""))
+                    view = replace(view, shared=replace(view.shared, theme=other))
+            if set(sources) - {"theme"}:
+                options = (recorder and known_options(recorder)) or ()
+                view = replace(view, values=different(options, _texts(values, ids)))
         query = view.query()
-        if before is not None and view == RecordView.from_data(before):
+        if before is not None and view == RecordView.from_data(before) and clicks == pressed:
             raise PreventUpdate
-        return view.data(), no_update if query == (search or "") else query
+        return view.data(), no_update if query == (search or "") else query, clicks
 
 
 def _form(app: Dash, recorder: Recorder) -> None:

@@ -15,6 +15,7 @@ from dash.exceptions import PreventUpdate
 from dashboard.frame import link
 from dashboard.pages.opening import opened_at_once
 from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, keep_options, run_options, table_height
+from dashboard.pages.presses import done
 from dashboard.pages.syncs.layout import columns_of
 from dashboard.pages.syncs.table import ADDRESS, known, rows_of
 from dashboard.predictions import gain_without
@@ -22,7 +23,7 @@ from dashboard.run import Run
 from dashboard.store import RunStore
 from dashboard.text import plain
 from dashboard.units import duration, percent
-from dashboard.view import View, with_fields
+from dashboard.view import View, switched, with_fields
 from tracer.analysis.whatif.prediction import Prediction
 
 
@@ -40,23 +41,28 @@ def _reduce(app: Dash, store: RunStore) -> None:
         Output("url", "search"),
         Output("run", "options"),
         Output("run", "value"),
+        Output("pressed", "data"),
         Input("url", "search"),
         Input("run", "value"),
         Input("theme", "n_clicks"),
+        State("pressed", "data"),
         State("view", "data"),
         State("screen", "data"),
     )
-    def reduce(search: str, run: str | None, _: Any, before: Any, screen: Any) -> tuple[Any, ...]:
-        source = str(ctx.triggered_id or "url")
-        if before is None or source == "url":
+    def reduce(search: str, run: str | None, theme: Any, pressed: Any, before: Any, screen: Any) -> tuple[Any, ...]:
+        clicks = {"theme": theme}
+        sources = done([one["prop_id"] for one in ctx.triggered], clicks, pressed)
+        if before is None or "url" in sources:
             view = replace(opened_at_once(View.parse(search), store), range=None, align="end")
         else:
-            view = after(View.from_data(before), source, run, (screen or {}).get("scheme", ""))
+            view = View.from_data(before)
+            for source in sources:
+                view = after(view, source, run, (screen or {}).get("scheme", ""))
         lead = next(iter(view.runs or ()), None)
-        if before is not None and view == View.from_data(before) and lead == run:
+        if before is not None and view == View.from_data(before) and lead == run and clicks == pressed:
             raise PreventUpdate
         query = view.query()
-        return view.data(), no_update if query == (search or "") else query, run_options(store), lead
+        return view.data(), no_update if query == (search or "") else query, run_options(store), lead, clicks
 
 
 def after(view: View, source: str, run: str | None, scheme: str) -> View:
@@ -65,7 +71,7 @@ def after(view: View, source: str, run: str | None, scheme: str) -> View:
         case "run", str(key):
             return view.led_by(key)
         case "theme", _:
-            return replace(view, theme="light" if scheme == "dark" else "dark")
+            return replace(view, theme=switched(view.theme, scheme))
     return view
 
 

@@ -18,6 +18,7 @@ from dashboard.pages.overview.events import Event
 from dashboard.pages.overview.events import after as moved
 from dashboard.pages.overview.layout import MOVES
 from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, keep_options, run_options, table_of_lines
+from dashboard.pages.presses import done
 from dashboard.pages.syncs.table import inventory_of, known
 from dashboard.pages.whatif.edits import edits_for, kernel_names
 from dashboard.pages.whatif.figures import lines_of, notes_of
@@ -28,7 +29,7 @@ from dashboard.store import RunStore
 from dashboard.text import plain
 from dashboard.timeline.scene import timeline, token_of
 
-_BUTTONS = ("token-back", "token-on", *MOVES, "theme")
+_BUTTONS = ("reset", "token-back", "token-on", *MOVES, "theme")
 
 
 def register(app: Dash, store: RunStore) -> None:
@@ -48,28 +49,30 @@ def _reduce(app: Dash, store: RunStore) -> None:
         Output("kernels", "options"),
         Output("streams-field", "style"),
         *(Output(field, "value") for field in FIELDS),
+        Output("pressed", "data"),
         Input("url", "search"),
         Input("run", "value"),
         *(Input(field, "value") for field in FIELDS),
         Input("timeline", "relayoutData"),
-        Input("reset", "n_clicks"),
         *(Input(button, "n_clicks") for button in _BUTTONS),
+        State("pressed", "data"),
         State("view", "data"),
         State("screen", "data"),
     )
     def reduce(search: str, key: str | None, *rest: Any) -> tuple[Any, ...]:
         values = dict(zip((*FIELDS, "timeline"), rest, strict=False)) | {"run": key}
-        before, screen = rest[-2:]
-        source = str(ctx.triggered_id or "url")
-        if before is None or source == "url":
+        *times, pressed, before, screen = rest[len(FIELDS) + 1 :]
+        clicks = dict(zip(_BUTTONS, times, strict=True))
+        sources = done([one["prop_id"] for one in ctx.triggered], clicks, pressed)
+        if before is None or "url" in sources:
             view = WhatIfView.parse(search)
             view = replace(view, shared=opened_at_once(view.shared, store))
         else:
             view = WhatIfView.from_data(before)
-            runs = _drawn(store, view)
-            view = after(view, source, values.get(source), runs, (screen or {}).get("scheme", ""))
-        is_refused = source in NUMBERS and bool(values[source])  # no number, or one too large: the field is reset
-        if before is not None and view == WhatIfView.from_data(before) and not is_refused:
+            for source in sources:
+                view = after(view, source, values.get(source), _drawn(store, view), (screen or {}).get("scheme", ""))
+        is_refused = any(values[source] for source in sources if source in NUMBERS)  # no number: the field is reset
+        if before is not None and view == WhatIfView.from_data(before) and not is_refused and clicks == pressed:
             raise PreventUpdate
         run = run_of(store, view)
         link = view.query()
@@ -82,6 +85,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
             [] if run is None else [{"value": n, "label": plain(n, 90)} for n in kernel_names(store, run)],
             HIDDEN if run is None or run.graph_file is None else SHOWN,
             *(_value(getattr(view, field), field) for field in FIELDS),
+            clicks,
         )
 
 
