@@ -75,7 +75,8 @@ def faults_of(browser):
 def test_a_phone_has_no_need_to_scroll_sideways(browser, place):
     with screen_of(browser, *PHONE):
         until(browser, lambda: browser.execute_script(BEYOND) == [], "nothing beyond the edge")
-        assert browser.execute_script("return document.documentElement.scrollWidth") == 390
+        wide = "return document.documentElement.scrollWidth"  # figures follow a moment later
+        until(browser, lambda: browser.execute_script(wide) == PHONE[0], "nothing to scroll to")
         top = "return ['copy-link', 'theme'].map((id) => document.getElementById(id).getBoundingClientRect().bottom)"
         title = browser.execute_script("return document.querySelector('h1').getBoundingClientRect().bottom")
         assert all(abs(bottom - title) < 15 for bottom in browser.execute_script(top)), "one line with the title"
