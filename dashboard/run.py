@@ -20,9 +20,10 @@ from dashboard.timeline.rows import Row, rows_of
 from tracer import formats
 from tracer.analysis.comparable import MUST_AGREE, SHOULD_AGREE
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
+from tracer.analysis.step_work import step_spans
 from tracer.analysis.summary import Summary
 from tracer.analysis.syncs import SyncReport, sync_report
-from tracer.analysis.tokens import Steps, step_spans
+from tracer.analysis.tokens import Steps
 from tracer.errors import FormatError, TraceError
 from tracer.graph_json import GRAPH_FILE, RunGraph, read_graph
 from tracer.trace import Trace

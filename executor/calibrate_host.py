@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike
 from executor.profiles import CALLS, FETCH
 from tracer.analysis.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, host_calls
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.tokens import Steps, step_spans
+from tracer.analysis.step_work import step_spans
+from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError
 from tracer.trace import Trace
 

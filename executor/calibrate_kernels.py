@@ -16,7 +16,8 @@ from executor.graph import Tensor
 from executor.profiles import OTHER, KernelCost
 from executor.run import prepare_configuration
 from tracer import run_json
-from tracer.analysis.tokens import find_steps, step_compute
+from tracer.analysis.step_work import step_compute
+from tracer.analysis.tokens import find_steps
 from tracer.errors import ExecutionError, FormatError, UsageError
 from tracer.trace import Trace
 from tracer.typed_json import typed_object

@@ -164,7 +164,7 @@ def tokens(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: 
       intertoken tokens rep.sqlite --phase all           prefill steps as well
       intertoken tokens rep.sqlite --pattern embedding   a step begins with each launch of such a kernel
     """
-    from tracer.analysis.tokens import step_spans
+    from tracer.analysis.step_work import step_spans
 
     trace, steps = load(path, within, bounds)
     spans = step_spans(trace, steps)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 Ints = NDArray[np.int64]
@@ -69,6 +70,13 @@ def touching(starts: ArrayLike, ends: ArrayLike, windows: tuple[Ints, Ints]) -> 
         return np.zeros(len(_int64(starts)), dtype=bool)
     at = np.searchsorted(first, _int64(ends), side="left") - 1  # the last window that starts before the end
     return np.asarray((at >= 0) & (last[at] > _int64(starts)))
+
+
+def within_any(rows: pd.DataFrame, windows: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which rows lie, from start to end, inside the union of the windows."""
+    starts, ends = union(windows["start"], windows["end"])
+    at = np.searchsorted(starts, rows["start"], side="right") - 1
+    return np.asarray((at >= 0) & (rows["end"] <= ends[at]))
 
 
 def depth_changes(starts: ArrayLike, ends: ArrayLike) -> tuple[Ints, Ints]:

@@ -21,6 +21,12 @@ def configuration(trace: Trace, within: str | None = None) -> dict[str, Any]:
     return _object(_run(trace), "configuration") | _range(trace, within)
 
 
+def batch(trace: Trace, within: str | None = None) -> int | None:
+    """How many sequences a step computes for, or None."""
+    value = configuration(trace, within).get("batch")
+    return value if type(value) is int and 0 < value < 1 << 31 else None
+
+
 def tokens_per_s(trace: Trace, within: str | None = None) -> float | None:
     """The rate over all sequences, measured without a profiler, or None."""
     return _number(_range(trace, within).get("tokens_per_s")) if within else _median(trace, "tokens_per_s")

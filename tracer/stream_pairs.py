@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from tracer.analysis.tokens import find_steps, step_spans
+from tracer.analysis.step_work import step_spans
+from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.learning import Learned, Pair, learned
 from tracer.analysis.whatif.overlap import StepKernels, assign
 from tracer.analysis.whatif.recorded_step import RecordedStep

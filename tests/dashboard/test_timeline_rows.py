@@ -13,8 +13,9 @@ from dashboard.timeline.rows import Row, rows_of
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import Trace
 from tracer.analysis.gaps import gap_report
+from tracer.analysis.step_work import step_spans
 from tracer.analysis.syncs import sync_report
-from tracer.analysis.tokens import find_steps, step_spans
+from tracer.analysis.tokens import find_steps
 
 
 @pytest.fixture(scope="module")

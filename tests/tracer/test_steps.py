@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from tracer.analysis.cycles import find_cycle
 
 import tracer
 from tests.recordings import LLAMA, SAMPLES, SIX
 from tests.tracer.engines import PROMPT_KERNEL_NS, Host, Known, known, layers, warm_up
 from tests.tracer.handmade import Script, decode_loop
 from tracer import Trace
-from tracer.analysis.cycles import find_cycle
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.phases import phase_of_text
+from tracer.analysis.step_work import step_spans
 from tracer.analysis.steps import LOW_CONFIDENCE, Steps
-from tracer.analysis.tokens import find_steps, step_spans
+from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError, UsageError
 
 TOKENS = 12

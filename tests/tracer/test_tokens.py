@@ -3,7 +3,8 @@
 import pytest
 
 from tests.tracer.handmade import PROCESS, Script, decode_loop
-from tracer.analysis.tokens import find_steps, step_spans
+from tracer.analysis.step_work import step_spans
+from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError
 
 

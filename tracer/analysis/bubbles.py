@@ -11,7 +11,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, split_windows
-from tracer.analysis.tokens import Steps, activity_steps, launch_rows, step_compute, step_spans
+from tracer.analysis.step_work import activity_steps, launch_rows, step_compute, step_spans
+from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError
 from tracer.schema import MISSING
 from tracer.trace import Trace

@@ -22,7 +22,7 @@ SYNC, COPY, BLOCKING_COPY, LAUNCH, EVENT, WAIT = "s", "a", "c", "g", "e", "w"
 GRAPH_LAUNCH: Final = "G"  # told apart from LAUNCH only inside this package: graph launches do not join into runs
 LAUNCHES: Final = (LAUNCH, GRAPH_LAUNCH)
 COPIES: Final = (COPY, BLOCKING_COPY)
-_BEGIN_CAPTURE, _END_CAPTURE = "<", ">"
+BEGIN_CAPTURE, _END_CAPTURE = "<", ">"
 
 _RULES: Final = (
     (re.compile(r"(stream|device|ctx|context|event|thread)synchronize"), SYNC),
@@ -32,7 +32,7 @@ _RULES: Final = (
     (re.compile(r"streamwaitevent"), WAIT),
     (re.compile(r"memcpy.*async|memcpybatch.*"), COPY),
     (re.compile(r"memcpy.*"), BLOCKING_COPY),
-    (re.compile(r"streambegincapture.*"), _BEGIN_CAPTURE),
+    (re.compile(r"streambegincapture.*"), BEGIN_CAPTURE),
     (re.compile(r"streamendcapture"), _END_CAPTURE),
 )
 _SETUP: Final = re.compile(r"graph.*|stream(begin|end|update)capture.*")
@@ -117,7 +117,7 @@ def host_calls(trace: Trace) -> pd.DataFrame:
     order = np.lexsort((-calls["end"], calls["start"], calls["thread"], calls["process"]))  # outer before inner
     calls = calls.iloc[order].reset_index(drop=True)
     calls = calls[_outermost(calls) & ~_captured(calls)].reset_index(drop=True)
-    calls = calls[~calls["letter"].isin([_BEGIN_CAPTURE, _END_CAPTURE])].reset_index(drop=True)
+    calls = calls[~calls["letter"].isin([BEGIN_CAPTURE, _END_CAPTURE])].reset_index(drop=True)
     targets = pd.concat(
         [
             trace["memcpys"][["process", "correlation", "stream", "kind"]],
@@ -144,7 +144,7 @@ def outermost_calls(trace: Trace) -> tuple[pd.DataFrame, NDArray[np.int64]]:
     calls = api[columns].assign(row=np.arange(len(api)), letter=letters_of(api["name"]))
     order = np.lexsort((-calls["end"], calls["start"], calls["thread"], calls["process"]))
     calls = calls.iloc[order].reset_index(drop=True)
-    calls.loc[_captured(calls) | calls["letter"].isin([_BEGIN_CAPTURE, _END_CAPTURE]), "letter"] = ""
+    calls.loc[_captured(calls) | calls["letter"].isin([BEGIN_CAPTURE, _END_CAPTURE]), "letter"] = ""
     outer = _outermost(calls)
     position = np.cumsum(outer) - 1
     lettered = calls["letter"].to_numpy() != ""
@@ -198,7 +198,7 @@ def _outermost(calls: pd.DataFrame) -> NDArray[np.bool_]:
 def _captured(calls: pd.DataFrame) -> NDArray[np.bool_]:
     """Calls between begin and end of a stream capture of their thread; a capture that never ends hides nothing."""
     letters, threads = calls["letter"].to_numpy(dtype="U1"), _thread_ids(calls)
-    begins, ends = (pd.Series((letters == mark).astype(np.int64)) for mark in (_BEGIN_CAPTURE, _END_CAPTURE))
+    begins, ends = (pd.Series((letters == mark).astype(np.int64)) for mark in (BEGIN_CAPTURE, _END_CAPTURE))
     ended = ends.groupby(threads).cumsum()
     depth = begins.groupby(threads).cumsum() - ended
     to_come = ends.groupby(threads).transform("sum") - ended

@@ -30,7 +30,8 @@ from tracer.analysis.calls import (
     match_rows,
     rows_named,
 )
-from tracer.analysis.tokens import Steps, launch_rows
+from tracer.analysis.step_work import launch_rows
+from tracer.analysis.tokens import Steps
 from tracer.analysis.waits import last_ended
 from tracer.intervals import covered, touching, union
 from tracer.schema import COMPUTE_TABLES, DEVICE_TABLES, MISSING, PROFILER_DOMAINS

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.tokens import ALL_STEPS, Bounds, activity_steps, choose_steps
+from tracer.analysis.step_work import activity_steps
+from tracer.analysis.tokens import ALL_STEPS, Bounds, choose_steps
 from tracer.errors import EmptyTraceError, UsageError
 from tracer.schema import MISSING
 from tracer.trace import Trace

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from tracer import run_json
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS, split_windows
 from tracer.analysis.distortion import Estimate, estimate_of
-from tracer.analysis.tokens import Steps, step_compute, step_spans
+from tracer.analysis.step_work import step_compute, step_spans
+from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.schema import MISSING
 from tracer.trace import Trace

@@ -9,14 +9,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import by_thread, match_rows
-from tracer.analysis.cycles import turn_differences
-from tracer.analysis.periods import within_any
+from tracer.analysis.steps import COLUMNS, Steps
+from tracer.errors import EmptyTraceError
+from tracer.intervals import within_any
+from tracer.schema import MISSING
 from tracer.trace import Trace
 
 
-def steps_by_name(
-    trace: Trace, pattern: str, window: pd.DataFrame | None = None
-) -> tuple[pd.DataFrame, str, float] | None:
+def steps_by_name(trace: Trace, pattern: str, window: pd.DataFrame | None = None) -> Steps:
     """Steps that begin with each call whose name matches, or that launches a kernel whose name does.
 
     The last step of a thread takes as long as the median one, or until the thread's last call.
@@ -26,9 +26,8 @@ def steps_by_name(
         pattern: regular expression, searched in API names; in kernels' names if none of these has it.
         window: NVTX rows; only calls inside them begin steps.
 
-    Returns:
-        (table as in `tokens.Steps`, with phase "" for not known, description, confidence), or None where nothing
-        matches. The confidence is one minus the mean share by which the steps' calls differ from the median step's.
+    Raises:
+        EmptyTraceError: nothing matches.
     """
     api, kernels = trace["api"], trace["kernels"]
     chosen = _matching(api["name"], pattern)
@@ -38,8 +37,8 @@ def steps_by_name(
     if window is not None:
         chosen &= within_any(api, window)
     if not chosen.any():
-        return None
-    tables, regular = [], []
+        raise EmptyTraceError(f"no NVTX range, API call or kernel matches {pattern!r}")
+    tables = []
     for group, (process, thread, rows) in enumerate(by_thread(api)):
         heads = np.flatnonzero(chosen[rows])
         if not len(heads):
@@ -49,13 +48,9 @@ def steps_by_name(
         end = min(last, int(starts[-1] + np.median(np.diff(starts)))) if len(heads) > 1 else last
         table = pd.DataFrame({"start": starts, "end": np.append(starts[1:], end), "process": process})
         tables.append(table.assign(thread=thread, group=group, phase=""))
-        if len(heads) > 1:
-            names = np.asarray(api["name"].cat.codes.to_numpy()[rows], dtype=np.int64)
-            differences, usual = turn_differences(names, heads)
-            regular.append(1 - float(np.minimum(differences / max(usual, 1), 1).mean()))
     table = pd.concat(tables).sort_values("start", kind="stable", ignore_index=True)
-    table["step"] = np.arange(len(table))
-    return table, f"calls and kernels that match {pattern!r}", float(np.mean(regular)) if regular else 0.0
+    table = table.assign(step=np.arange(len(table)), sequences=MISSING, gained=MISSING, kind=MISSING)
+    return Steps(table[COLUMNS], "calls", f"calls and kernels that match {pattern!r}", 1.0)
 
 
 def _matching(names: pd.Series, pattern: str) -> NDArray[np.bool_]:

@@ -1,9 +1,12 @@
-"""Prefill and decode told apart: by what NVTX says, else by the work of a step.
+"""What steps are whose marks do not say it: judged by what they compute.
 
-A step is a prefill if the device computes for it at least `LONGER` times as long as for the median step, and some of
-the kernels that both have (a share of at least `IN_COMMON`) are at least `WIDER` times as wide, in blocks per launch:
-norms and additions over many tokens are. Where graphs hide the kernels, it must have launched no graph that the median
-step launched.
+1. Training: optimizers, gradients and their kernels, which only training has.
+2. Decoding: one result fetched each step, and as input a token or nothing at all; or kernels that only the generation
+   of one token after the other has. Then, of these steps, prompts: those that take at least `LONGER` times as long
+   as the median one, and in which some of the kernels that both have (at least `IN_COMMON`) are at least `WIDER` times
+   as wide, in blocks per launch. Where the median step replays a graph, those that replay none of its graphs; other
+   steps without a graph are `eager`, for they may be short prompts or a warm-up.
+3. What is left is a turn of a loop (`iteration`).
 """
 
 from __future__ import annotations
@@ -15,84 +18,109 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import match_rows
-from tracer.analysis.launches import Launches
+from tracer.analysis.calls import COPIES, GRAPH_LAUNCH, among, match_rows, rows_named
+from tracer.analysis.step_work import activity_steps
+from tracer.analysis.steps import Steps
+from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, TRAINING
+from tracer.engines.torch import TRAINING_KERNELS, TRAINING_TEXT
 from tracer.schema import MISSING
 from tracer.trace import Trace
-
-PREFILL: Final = "prefill"
-DECODE: Final = "decode"
-PHASES: Final = (PREFILL, DECODE)
 
 LONGER: Final = 1.5
 WIDER: Final = 2.0
 IN_COMMON: Final = 0.25
-"""Also the share of the decode kernels' names that a prefill has, at least: fewer has another work (autotuning)."""
+MIN_LOOP: Final = 3
+"""Fewer steps are single passes."""
+TOKEN_BYTES: Final = 64
+"""A step's smallest input is at most this large where it is a number per sequence (token, position, length) of up to
+eight sequences of 8 bytes, or sixteen of 4; a prompt or an image is larger."""
 
-_PREFILL_TEXT: Final = re.compile(
-    r"(?i)(?<![a-z])(prefill|prompt|extend)(?![a-z])"
-    r"|context_[1-9]\d*\("  # vLLM: execute_context_1(512)_generation_0(0)
-    r"|(?<!\d)[1-9]\d* ctx reqs"  # TensorRT-LLM: _forward_step 7: 1 ctx reqs, 0 gen reqs
+_ONE_TOKEN: Final = re.compile(
+    r"(?i)gemv|mul_mat_vec|splitkv|split_kv|paged_attention|masked_multihead_attention|flash_attn(?:_ext)?_vec"
+    r"|decode|argmax|reshape_and_cache|top_?k.*sampl|gumbel"
 )
-_DECODE_TEXT: Final = re.compile(r"(?i)(?<![a-z])(decode|token)(?![a-z])|context_0\(|(?<!\d)0 ctx reqs")
+"""Kernels of a step that generates: products with one column, attention of one query, sampling. Names of ggml,
+cuBLAS, FlashAttention, FlashInfer, vLLM and TensorRT-LLM."""
 
 
-def phase_of_text(text: str) -> str:
-    """The phase that an NVTX text names, "" if it names none; a step with prompt and decode tokens is a prefill.
-
-    Example:
-        >>> phase_of_text("prefill"), phase_of_text("token 3"), phase_of_text("forward")
-        ('prefill', 'decode', '')
-    """
-    if _PREFILL_TEXT.search(text):
-        return PREFILL
-    return DECODE if _DECODE_TEXT.search(text) else ""
-
-
-def phases_of_work(trace: Trace, launches: Launches, turns: pd.DataFrame) -> NDArray[np.object_]:
-    """Per turn PREFILL or DECODE, by its work.
+def with_phases(trace: Trace, steps: Steps, calls: pd.DataFrame) -> Steps:
+    """The steps, each with a phase; those whose marks tell it keep theirs.
 
     Args:
         trace: the recording.
-        launches: of a thread.
-        turns: columns first and last (launches, half open, ascending) and regular: those are the majority.
+        steps: found in it.
+        calls: as `calls.host_calls` gives them.
     """
-    turn = np.full(len(launches), -1)
-    first, sizes = turns["first"].to_numpy(), (turns["last"] - turns["first"]).to_numpy()
-    inside = np.arange(sizes.sum()) + np.repeat(first - np.cumsum(sizes) + sizes, sizes)
-    turn[inside] = np.repeat(np.arange(len(turns)), sizes)
-    calls = launches.calls.iloc[launches.rows]
-    kernels = trace["kernels"]
-    rows = match_rows(calls, kernels)
-    of_kernel = np.where(rows >= 0, turn[rows], -1) if len(calls) else rows
-    graphs = trace["graph_launches"]
-    rows = match_rows(calls, graphs)
-    of_graph = np.where(rows >= 0, turn[rows], -1) if len(calls) else rows
-    return judge(trace, of_kernel, of_graph, turns["regular"].to_numpy())
+    known = steps.table["phase"].to_numpy(dtype=object)
+    if (known != "").all():
+        return steps
+    of_kernel = activity_steps(trace, steps, trace["kernels"])
+    phase = known.copy()
+    if _trains(trace, steps, of_kernel):
+        phase[known == ""] = TRAINING
+    elif _generates(trace, steps, calls, of_kernel, known == ""):
+        phase[known == ""] = _by_work(trace, steps, calls, known != PREFILL)[known == ""]
+    else:
+        phase[known == ""] = ITERATION
+    return steps.with_table(steps.table.assign(phase=phase))
 
 
-def judge(
-    trace: Trace, of_kernel: NDArray[np.int64], of_graph: NDArray[np.int64], regular: NDArray[np.bool_]
-) -> NDArray[np.object_]:
-    """Per step PREFILL or DECODE, by its work.
+def _trains(trace: Trace, steps: Steps, of_kernel: NDArray[np.int64]) -> bool:
+    nvtx, table = trace["nvtx"], steps.table
+    texts = nvtx[rows_named(nvtx["text"], lambda text: TRAINING_TEXT.search(text) is not None)]
+    if ((texts["start"] < table["end"].max()) & (texts["end"] > table["start"].min())).any():
+        return True
+    return bool((_share_of(trace, of_kernel, TRAINING_KERNELS, len(steps)) > 0).mean() > 0.5)
 
-    Args:
-        trace: the recording.
-        of_kernel, of_graph: the step of each row of its kernels and graph_launches, or -1.
-        regular: of each step, whether it may be a median step.
-    """
+
+def _share_of(trace: Trace, of_kernel: NDArray[np.int64], names: re.Pattern[str], steps: int) -> NDArray[np.float64]:
+    """The share of each step's kernels that have such a name."""
+    chosen = rows_named(trace["kernels"]["name"], lambda name: names.search(name) is not None)
+    inside = of_kernel >= 0
+    all_of = np.bincount(of_kernel[inside], minlength=steps)
+    return np.bincount(of_kernel[inside & chosen], minlength=steps) / np.maximum(all_of, 1)
+
+
+def _generates(
+    trace: Trace, steps: Steps, calls: pd.DataFrame, of_kernel: NDArray[np.int64], asked: NDArray[np.bool_]
+) -> bool:
+    """Whether most of the steps that are asked about generate tokens."""
+    if asked.sum() < MIN_LOOP:
+        return False
+    if (_share_of(trace, of_kernel, _ONE_TOKEN, len(steps))[asked] > 0).mean() > 0.5:
+        return True
+    letters = calls["letter"].to_numpy(dtype="U1")
+    copies = calls[among(letters, COPIES)]
+    at = steps.of(*(copies[name].to_numpy() for name in ("start", "process", "thread")))
+    copied = match_rows(trace["memcpys"], copies)
+    size = np.append(trace["memcpys"]["bytes"].to_numpy(), MISSING)[copied]
+    out = (copies["kind"] == "DtoH").to_numpy()
+    fetches = np.bincount(at[out & (at >= 0)], minlength=len(steps))[asked] > 0
+    into = ~out & (copies["kind"] != "DtoD").to_numpy() & (at >= 0)
+    least = np.full(len(steps), np.iinfo(np.int64).max)
+    np.minimum.at(least, at[into], size[into])
+    without = np.bincount(at[into], minlength=len(steps))[asked] == 0
+    return bool((fetches & ((least[asked] <= TOKEN_BYTES) | without)).mean() > 0.5)
+
+
+def _by_work(trace: Trace, steps: Steps, calls: pd.DataFrame, regular: NDArray[np.bool_]) -> NDArray[np.object_]:
+    """Per step that generates its phase, by its work; `regular` are those that may be a median step."""
+    of_kernel, of_graph = (activity_steps(trace, steps, trace[name]) for name in ("kernels", "graph_launches"))
     busy = np.zeros(len(regular))
     for name, of in (("kernels", of_kernel), ("graph_launches", of_graph)):
         spent = (trace[name]["end"] - trace[name]["start"]).to_numpy()
         busy += np.bincount(of[of >= 0], spent[of >= 0], minlength=len(regular))
     long = busy >= LONGER * np.median(busy[regular])
-    result = np.full(len(regular), DECODE, dtype=object)
-    if not long.any() or not busy.any():
-        return result
     usual = regular & ~long
-    wide = _wider(trace["kernels"], of_kernel, long, usual)
-    others = _other_graphs(trace["graph_launches"], of_graph, usual)
-    result[long & (wide if (of_kernel >= 0).any() and usual[of_kernel[of_kernel >= 0]].any() else others)] = PREFILL
+    result = np.full(len(regular), DECODE, dtype=object)
+    launching = calls[calls["letter"] == GRAPH_LAUNCH]
+    at = steps.of(*(launching[name].to_numpy() for name in ("start", "process", "thread")))
+    graphs = np.bincount(at[at >= 0], minlength=len(regular))
+    if usual.any() and np.median(graphs[usual]) > 0:
+        result[graphs == 0] = EAGER
+        result[long & ((graphs == 0) | _other_graphs(trace["graph_launches"], of_graph, usual))] = PREFILL
+    elif usual.any() and long.any():
+        result[long & _wider(trace["kernels"], of_kernel, long, usual)] = PREFILL
     return result
 
 

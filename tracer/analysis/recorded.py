@@ -16,8 +16,9 @@ from tracer.analysis.causes import CAUSES
 from tracer.analysis.conditions import conditions
 from tracer.analysis.estimates import half_width
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
+from tracer.analysis.step_work import activity_steps, step_spans
 from tracer.analysis.syncs import sync_report
-from tracer.analysis.tokens import Steps, activity_steps, step_spans
+from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.intervals import covered
 from tracer.schema import COMPUTE_TABLES

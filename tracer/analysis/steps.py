@@ -1,8 +1,9 @@
-"""The token steps of a trace, however they were found, and which of them are asked for."""
+"""The steps of a trace, however they were found, and which of them are asked for."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -10,14 +11,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import by_thread
-from tracer.analysis.phases import DECODE, PREFILL
+from tracer.engines.engine import DECODE, MIXED, PHASES, PREFILL, SPECULATIVE
 from tracer.errors import EmptyTraceError
+from tracer.schema import MISSING
 
 NO_ROWS: Final = np.zeros(0, np.int64)
-COLUMNS: Final = ["step", "start", "end", "process", "thread", "group", "phase"]
+COLUMNS: Final = ["step", "start", "end", "process", "thread", "group", "phase", "sequences", "gained", "kind"]
 
-LOW_CONFIDENCE: Final = 0.5
-"""Steps found with less than this are shown with a warning."""
+UNSURE: Final = 0.9
+"""Steps found with less confidence than this are shown with the doubt first."""
+_SHORTEST_REGIME: Final = 8  # steps
+_MOST_REGIMES: Final = 8
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,8 @@ class Bounds:
 
     Attributes:
         first, last: a slice of them, as in Python.
-        phase: "prefill", "decode" or "all"; None for decode steps, or all where there are none.
+        phase: one of `engines.engine.PHASES`, or "all"; None for decode steps (speculative ones, where those are
+            more), or all where there are none.
         pattern: regular expression of what begins a step, see `find_steps`.
     """
 
@@ -41,44 +46,89 @@ ALL_STEPS: Final = Bounds()
 
 
 @dataclass(frozen=True)
+class Regime:
+    """Steps first..last-1 (positions) that follow each other and are of one configuration, which `label` names."""
+
+    first: int
+    last: int
+    label: str
+
+
+@dataclass(frozen=True)
 class Steps:
-    """Token steps of a trace.
+    """Steps of a trace.
 
     Attributes:
-        table: one row per step, by start: step (0, 1, ...), start, end (ns), process, thread, group, phase ("prefill"
-            or "decode": what the NVTX text says; else by the step's work, see `tracer.analysis.phases`).
+        table: one row per step, by start: step (0, 1, ...), start, end (ns), process, thread, group, phase (one of
+            `PHASES`), sequences (that it computes for), gained (tokens that they are longer by afterwards), kind
+            (numbers what is alike in steps without marks); MISSING where unknown.
         source: "nvtx" or "calls", how they were found.
         detail: the same for a reader.
-        confidence: 0..1, see `periods.repeating_steps`; 1 for NVTX.
-        prefills: how many prefill steps the trace has, in the table or not.
+        confidence: 0..1: how sure it is that these are the engine's steps.
+        phases: phase -> how many steps of it the trace has, in the table or not.
+        regime: which of several regimes the table is, None for all there is.
+        regimes: what there is besides.
     """
 
     table: pd.DataFrame
     source: str
     detail: str
     confidence: float = 1.0
-    prefills: int = 0
+    phases: dict[str, int] = field(default_factory=dict)
+    regime: Regime | None = None
+    regimes: tuple[Regime, ...] = ()
 
     def __len__(self) -> int:
         return len(self.table)
 
     @property
+    def prefills(self) -> int:
+        """How many prefill steps the trace has, in the table or not."""
+        return self.phases.get(PREFILL, 0)
+
+    @property
     def decode_alone(self) -> bool:
-        """Whether none is a prefill, so that rates of decode are theirs."""
-        return not (self.table["phase"] == PREFILL).any()
+        """Whether all decode, so that rates of decode are theirs."""
+        return bool(self.table["phase"].isin([DECODE, SPECULATIVE]).all())
+
+    @property
+    def decodes(self) -> bool:
+        """Whether any gains tokens; else there is no strategy of decoding, and no tokens/s."""
+        return bool(self.table["phase"].isin([DECODE, SPECULATIVE, MIXED]).any())
+
+    @property
+    def what(self) -> str:
+        """What the trace holds, in words.
+
+        Example:
+            "59 decode steps, 1 prefill step"
+        """
+        counts = sorted(self.phases.items(), key=lambda item: (PHASES.index(item[0]), item[0]))
+        return ", ".join(f"{count} {_WORDS[phase][count != 1]}" for phase, count in counts)
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of any figure over these steps must know."""
+        """What a reader of any figure over these steps must know, the doubt first."""
         notes = []
-        if self.confidence < LOW_CONFIDENCE:
+        if self.confidence < UNSURE:
             notes.append(
-                f"the token steps are uncertain (confidence {self.confidence:.2f}): {self.detail}; "
-                "--pattern names what begins a step, --range where to look"
+                f"the steps are uncertain (confidence {self.confidence:.2f}): {self.detail}; "
+                "--pattern names what begins a step, --range where to look, an NVTX range around each step settles it"
             )
-        if self.prefills and self.decode_alone:
-            notes.append(f"left out: {self.prefills} prefill step(s); --phase prefill or all has them")
+        if self.regime is not None:
+            others = "; ".join(f"--steps {r.first}:{r.last} ({r.label})" for r in self.regimes if r != self.regime)
+            here = self.regime
+            notes.append(f"figures are of steps {here.first}:{here.last} ({here.label}); the others: {others}")
+        shown = set(self.table["phase"])
+        left = {phase: count for phase, count in self.phases.items() if phase not in shown}
+        if left:
+            words = ", ".join(f"{count} {_WORDS[phase][count != 1]}" for phase, count in left.items())
+            notes.append(f"left out: {words}; --phase {next(iter(left))} or all has them")
         return notes
+
+    def with_table(self, table: pd.DataFrame) -> Steps:
+        """The same with other rows or columns."""
+        return replace(self, table=table)
 
     def of_phase(self, phase: str | None) -> Steps:
         """The steps of one phase, or with "all" of any, numbered anew; see `Bounds.phase`.
@@ -88,18 +138,44 @@ class Steps:
         Raises:
             EmptyTraceError: nothing is left.
         """
-        found = self.table["phase"].to_numpy()
-        phase = phase or (DECODE if (found == DECODE).any() else "all")
+        phases = dict(Counter(self.table["phase"].tolist()))
+        found = replace(self, phases=phases)
+        most = max((DECODE, SPECULATIVE), key=lambda name: phases.get(name, 0))
+        phase = phase or (most if most in phases else "all")
         if phase == "all":
-            return self
-        kept = found == phase
+            return found.with_regimes()
+        kept = (self.table["phase"] == phase).to_numpy()
         if not kept.any():
-            raise EmptyTraceError(f"no {phase} step among the {len(self)} steps of the trace")
+            raise EmptyTraceError(f"no {phase} step in the trace, which holds {found.what}")
         part = pd.Series(~kept).groupby(self.table["group"].to_numpy()).cumsum()
         table = self.table[kept].reset_index(drop=True)
         table["group"] = pd.factorize(pd.MultiIndex.from_arrays([table["group"], part[kept]]))[0]
         table["step"] = np.arange(len(table))
-        return replace(self, table=table)
+        return replace(found, table=table).with_regimes()
+
+    def with_regimes(self) -> Steps:
+        """The same with its regimes: long runs of steps for equally many sequences, or of one kind.
+
+        Batches that change all the time are no regimes.
+        """
+        named = (self.table["sequences"] != MISSING).all()
+        values = self.table["sequences" if named else "kind"].to_numpy()
+        edges = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1], [True])))
+        sizes = np.diff(edges)
+        if not 2 <= len(sizes) <= _MOST_REGIMES or sizes.min() < _SHORTEST_REGIME:
+            return self
+        regimes = []
+        for number, (first, last) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
+            label = f"{values[first]} sequence(s)" if named else f"kind {number + 1}"
+            regimes.append(Regime(first, last, label))
+        return replace(self, regimes=tuple(regimes))
+
+    def of_main_regime(self) -> Steps:
+        """The steps of the longest regime; all where there are no several."""
+        if not self.regimes:
+            return self
+        longest = max(self.regimes, key=lambda regime: regime.last - regime.first)
+        return replace(self.select(longest.first, longest.last), regime=longest)
 
     def select(self, first: int | None, last: int | None) -> Steps:
         """Steps first..last-1, counted as in a Python slice.
@@ -109,7 +185,7 @@ class Steps:
         """
         chosen = self.table.iloc[first:last].reset_index(drop=True)
         if not len(chosen):
-            raise EmptyTraceError(f"no token step in {first}:{last}; the trace has {len(self)}")
+            raise EmptyTraceError(f"no step in {first}:{last}; the trace has {len(self)}")
         return replace(self, table=chosen)
 
     def of(
@@ -137,3 +213,11 @@ class Steps:
 def rows_by_thread(frame: pd.DataFrame) -> dict[tuple[int, int], NDArray[np.int64]]:
     """(process, thread) -> positions of its rows."""
     return {(process, thread): rows for process, thread, rows in by_thread(frame)}
+
+
+_WORDS: Final = {phase: (f"{phase} step", f"{phase} steps") for phase in PHASES} | {
+    "eager": ("eager pass beside graphs (a prompt or a warm-up)", "eager passes beside graphs (prompts or warm-up)"),
+    "forward": ("forward pass", "forward passes"),
+    "iteration": ("iteration", "iterations"),
+}
+"""Phase -> what one of them is called, and several."""

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.tokens import Steps, activity_steps
+from tracer.analysis.step_work import activity_steps
+from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError
 from tracer.intervals import overlap, total, union
 from tracer.schema import COMPUTE_TABLES

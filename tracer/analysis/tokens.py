@@ -1,36 +1,40 @@
-"""Token steps: where one decode iteration ends and the next begins.
+"""Steps: where one iteration of an engine ends and the next begins, and what each is.
 
-They are found from NVTX ranges; where there are none, `tracer.analysis.periods` finds them from the repeating
-sequence of host calls. A step lasts until the next one of its group begins, the last one until its own range (or its
-last call) ends. Groups are what belongs together: steps on one thread inside the same enclosing NVTX ranges, a prefill
-and what follows it. There is no inter-token gap between groups.
+Passes:
+1. the marks of the engine that made the recording (`tracer.engines`, `tracer.analysis.marked`);
+2. where there are none, the results that the host fetches (`tracer.analysis.fetched`); where these are too few to be a
+   loop, single passes through a model;
+3. groups: steps on one thread inside the same enclosing ranges, a prompt and what follows it. There is no gap between
+   groups;
+4. what each step is, where its mark does not say it (`tracer.analysis.phases`).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import by_thread, match_rows
+from tracer import run_json
+from tracer.analysis.calls import by_thread, host_calls
+from tracer.analysis.fetched import passes, steps_of_fetches
+from tracer.analysis.marked import steps_of_marks
 from tracer.analysis.named import steps_by_name
-from tracer.analysis.periods import repeating_steps, within_any
-from tracer.analysis.phases import PREFILL, judge, phase_of_text
+from tracer.analysis.phases import with_phases
 from tracer.analysis.steps import ALL_STEPS as ALL_STEPS
 from tracer.analysis.steps import COLUMNS, NO_ROWS, rows_by_thread
 from tracer.analysis.steps import Bounds as Bounds
 from tracer.analysis.steps import Steps as Steps
+from tracer.engines import ENGINES
+from tracer.engines.engine import DECODE, FORWARD, PREFILL, SPECULATIVE, Engine, Mark
+from tracer.engines.ours import named
 from tracer.errors import EmptyTraceError, UsageError
-from tracer.intervals import union
-from tracer.schema import COMPUTE_TABLES, DEVICE_DOMAINS, PROFILER_DOMAINS
+from tracer.intervals import within_any
+from tracer.schema import COMPUTE_TABLES, DEVICE_DOMAINS, MISSING, PROFILER_DOMAINS
 from tracer.trace import Trace
-
-STEP_NAMES: Final = ("token", "decode", "profilerstep", "step", "forward", "execute_model")
-"""NVTX names that mean a token step, the first one present wins; ranges named prefill are steps beside them."""
 
 _TRACING_CUDA: Final = {
     "nsys": "nsys --trace=cuda,nvtx",
@@ -38,28 +42,19 @@ _TRACING_CUDA: Final = {
 }
 """How a trace's source begins -> how its recorder is told to trace CUDA."""
 
-_PREFILL: Final = r"(?i:(?<![a-z])prefill(?![a-z]))"
-_NEVER: Final = np.iinfo(np.int64).min
-_THREAD: Final = ["process", "thread"]
-
-
-def step_pattern(name: str) -> str:
-    """The regular expression by which an NVTX text has one of `STEP_NAMES` as a word."""
-    return rf"(?i:(?<![a-z]){name}(?![a-z]))"
-
-
-SPAN_COLUMNS: Final = ["step", "device", "group", "start", "end", "correlation", "process"]
+_PASSES: Final = 0.85
+"""How sure it is that a run of kernels that repeats layer by layer is one pass through a model."""
 
 
 def find_steps(
     trace: Trace, *, pattern: str | None = None, within: str | None = None, phase: str | None = None
 ) -> Steps:
-    """Find the token steps of a trace.
+    """Find the steps of a trace.
 
     Args:
         trace: the recording.
-        pattern: regular expression for the NVTX text of a step, instead of `STEP_NAMES`; it may be an operator or
-            function that a profiler marked by itself, which those names pass over. If no NVTX text matches, a step
+        pattern: regular expression for the NVTX text of a step, instead of the engines' marks; it may be an operator
+            or function that a profiler marked by itself, which these pass over. If no NVTX text matches, a step
             begins with each API call, or launch of a kernel, whose name does.
         within: only steps inside the NVTX ranges of this text (or, if none is called exactly so, matching it).
         phase: see `Bounds.phase`.
@@ -71,45 +66,33 @@ def find_steps(
     if not any(len(trace[name]) for name in COMPUTE_TABLES):
         raise EmptyTraceError(f"the trace has no kernels and no graph launches; {was_traced('CUDA', trace)}")
     try:
-        re.compile(pattern or "")
+        chosen = None if pattern is None else re.compile(pattern)
     except re.error as problem:
         raise UsageError(f"--pattern {pattern!r} is no regular expression: {problem}") from None
     window = _windows(trace, within) if within is not None else None
-    steps = _nvtx_steps(trace, pattern, window)
+    calls = host_calls(trace)
+    if window is not None:
+        calls = calls[within_any(calls, window)].reset_index(drop=True)
+    steps = _marked(trace, calls, chosen, window)
     if steps is None:
-        found = steps_by_name(trace, pattern, window) if pattern is not None else repeating_steps(trace, window)
-        if found is None and pattern is not None:
-            raise EmptyTraceError(f"no NVTX range, API call or kernel matches {pattern!r}")
-        if found is None:
-            raise EmptyTraceError(
-                f"no token steps: no NVTX range named {', '.join(STEP_NAMES)}, and no repeating sequence of launches; "
-                "--pattern takes the name of a kernel or API call that begins a step"
-            )
-        steps = Steps(found[0], "calls", *found[1:])
-    return _told_apart(trace, steps).of_phase(phase)
+        steps = _unmarked(trace, calls) if pattern is None else steps_by_name(trace, pattern, window)
+    return with_phases(trace, _with_sequences(trace, steps, within), calls).of_phase(phase)
 
 
 def choose_steps(trace: Trace, within: str | None, bounds: Bounds) -> Steps:
-    """The steps inside the NVTX ranges `within` that are asked for; raises like `find_steps` and `Steps.select`."""
-    return find_steps(trace, pattern=bounds.pattern, within=within, phase=bounds.phase).select(
-        bounds.first, bounds.last
-    )
-
-
-def _told_apart(trace: Trace, steps: Steps) -> Steps:
-    """The steps with a phase each: those without one are judged by their work."""
-    table, known = steps.table, steps.table["phase"].to_numpy(dtype=object)
-    if (known == "").any():
-        of_kernel, of_graph = (activity_steps(trace, steps, trace[name]) for name in COMPUTE_TABLES)
-        worked = judge(trace, of_kernel, of_graph, known != PREFILL)
-        table = table.assign(phase=np.where(known == "", worked, known))
-    return replace(steps, table=table[COLUMNS], prefills=int((table["phase"] == PREFILL).sum()))
+    """The steps inside the NVTX ranges `within` that are asked for; of several regimes, unless some are asked for, the
+    longest. Raises like `find_steps` and `Steps.select`."""
+    steps = find_steps(trace, pattern=bounds.pattern, within=within, phase=bounds.phase)
+    if bounds.first is None and bounds.last is None:
+        return steps.of_main_regime()
+    return steps.select(bounds.first, bounds.last)
 
 
 def marked_steps(trace: Trace) -> Steps | None:
-    """The steps that NVTX ranges mark, of decode if there are any, also of a trace without kernels; None if none do."""
-    steps = _nvtx_steps(trace, None, None)
-    return None if steps is None else _told_apart(trace, steps).of_phase(None)
+    """The steps that marks tell, of decode if there are any, also of a trace without kernels; None if none do."""
+    calls = host_calls(trace)
+    steps = _marked(trace, calls, None, None)
+    return None if steps is None else with_phases(trace, steps, calls).of_phase(None)
 
 
 def was_traced(what: str, trace: Trace) -> str:
@@ -137,71 +120,60 @@ def _windows(trace: Trace, within: str) -> pd.DataFrame:
     return ranges[ranges["text"].isin(chosen)]
 
 
-def _nvtx_steps(trace: Trace, pattern: str | None, window: pd.DataFrame | None) -> Steps | None:
+def _marked(
+    trace: Trace, calls: pd.DataFrame, pattern: re.Pattern[str] | None, window: pd.DataFrame | None
+) -> Steps | None:
+    """Pass 1: the steps of the first engine whose marks are there."""
     nvtx = trace["nvtx"]
     unfit = DEVICE_DOMAINS if pattern is not None else PROFILER_DOMAINS
     ranges = nvtx[(nvtx["kind"] != "mark") & (nvtx["end"] > nvtx["start"]) & ~nvtx["domain"].isin(unfit)]
-    patterns = [pattern] if pattern is not None else [step_pattern(name) for name in STEP_NAMES]
-    texts = [str(text) for text in ranges["text"].cat.categories]
     if window is not None:
-        ranges = ranges[_inside(ranges, window)]
-    prefills = ranges[ranges["text"].isin([text for text in texts if re.search(_PREFILL, text)])]
-    for candidate in patterns:
-        words = [text for text in texts if re.search(candidate, text)]
-        found = ranges[ranges["text"].isin(words)]
-        if len(found):
-            return _steps_from_ranges(trace, found, prefills, words, alone=pattern is not None)
+        ranges = ranges[within_any(ranges, window) & ~ranges.index.isin(window.index)]
+    asked = None if pattern is None else Engine("the given pattern", (Mark(pattern, named),), sure=1.0)
+    for engine in ENGINES if asked is None else (asked,):
+        found = steps_of_marks(ranges, calls, engine)
+        if found is not None:
+            table, texts = found
+            table = table.assign(group=_groups(trace, table))
+            shown = ", ".join(texts[:2]) + (", ..." if len(texts) > 2 else "")
+            return _steps(table, "nvtx", f"NVTX ranges {shown}", engine.sure)
     return None
 
 
-def _inside(ranges: pd.DataFrame, windows: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which ranges lie inside one of the windows (and are not a window themselves)."""
-    return within_any(ranges, windows) & ~ranges.index.isin(windows.index)
+def _unmarked(trace: Trace, calls: pd.DataFrame) -> Steps:
+    """Pass 2: the steps of an engine that marks none.
+
+    Raises:
+        EmptyTraceError: neither a loop nor a model's pass.
+    """
+    found = steps_of_fetches(trace, calls)
+    if found is not None:
+        phase = SPECULATIVE if found.speculative else ""
+        return _steps(found.table.assign(phase=phase), "calls", found.detail, found.confidence)
+    single = passes(trace, calls)
+    if not len(single):
+        launches = sum(len(trace[name]) for name in COMPUTE_TABLES)
+        raise EmptyTraceError(
+            f"no steps: {launches} kernels and graphs, no marks of a step around them, no loop in which the host waits "
+            "for results, and no layers of a model; --pattern takes the name of a range, kernel or API call that "
+            "begins a step"
+        )
+    return _steps(single.assign(phase=FORWARD), "calls", "kernels that repeat layer by layer", _PASSES)
 
 
-def _steps_from_ranges(
-    trace: Trace, found: pd.DataFrame, prefills: pd.DataFrame, words: list[str], alone: bool
-) -> Steps:
-    """Steps from the ranges found. A range named prefill without any of them inside is a step of its own (not if the
-    ranges found are to be `alone`); a step that is in such a range, or has one in it, is a prefill."""
-    inside, holds = (_overlapping(*pair) for pair in ((found, prefills), (prefills, found)))
-    phase = pd.Series([phase_of_text(str(text)) for text in found["text"]], index=found.index, dtype=object)
-    phase[(phase == "") & inside] = PREFILL
-    found = found.assign(phase=phase)
-    if not alone:
-        others = prefills[~holds & ~prefills.index.isin(found.index)]
-        found = pd.concat([found, others.assign(phase=PREFILL)])
-    found = found.sort_values(["process", "thread", "start", "end"], ascending=[True, True, True, False])
-    reach = found.assign(end=found.groupby(_THREAD)["end"].cummax()).groupby(_THREAD)["end"].shift(fill_value=_NEVER)
-    found = found[found["end"] > reach]  # the outermost of nested matches
-    table = found[["start", "end", "process", "thread", "phase"]].reset_index(drop=True)
-    table["group"] = _groups(trace, table, found.index)
+def _steps(table: pd.DataFrame, source: str, detail: str, confidence: float) -> Steps:
+    """Pass 3's end: the table with all columns; each prompt begins a group."""
     table = table.sort_values("start", kind="stable", ignore_index=True)
     begins = (table["phase"] == PREFILL).groupby(table["group"]).cumsum()
     table["group"] = pd.factorize(pd.MultiIndex.from_arrays([table["group"], begins]))[0]
-    table["step"] = np.arange(len(table))
-    next_start = table.groupby("group")["start"].shift(-1)
-    table["end"] = next_start.fillna(table["end"]).astype("int64")
-    shown = ", ".join(words[:2]) + (", ..." if len(words) > 2 else "")
-    return Steps(table[COLUMNS], "nvtx", f"NVTX ranges {shown}")
+    defaults = {"step": np.arange(len(table)), "sequences": MISSING, "gained": MISSING, "kind": MISSING}
+    table = table.assign(**{name: value for name, value in defaults.items() if name not in table})
+    return Steps(table[COLUMNS], source, detail, confidence)
 
 
-def _overlapping(ranges: pd.DataFrame, others: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which ranges share time with one of the others on their thread."""
-    result = np.zeros(len(ranges), dtype=bool)
-    of_thread = rows_by_thread(ranges)
-    for process, thread, rows in by_thread(others):
-        mine = of_thread.get((process, thread), NO_ROWS)
-        starts, ends = union(others["start"].to_numpy()[rows], others["end"].to_numpy()[rows])
-        begun = np.searchsorted(starts, ranges["end"].to_numpy()[mine])
-        ended = np.searchsorted(ends, ranges["start"].to_numpy()[mine], side="right")
-        result[mine] = begun > ended
-    return result
-
-
-def _groups(trace: Trace, steps: pd.DataFrame, own: pd.Index) -> NDArray[np.int64]:
-    """Number the groups: steps of one thread with the same enclosing ranges, of those that hold several steps."""
-    nvtx = trace["nvtx"].drop(index=own)
+def _groups(trace: Trace, steps: pd.DataFrame) -> NDArray[np.int64]:
+    """Pass 3: steps of one thread with the same enclosing ranges, of those that hold several steps, have a number."""
+    nvtx = trace["nvtx"].drop(index=steps.index)
     of_thread = rows_by_thread(nvtx)
     labels = np.zeros(len(steps), dtype=object)
     for process, thread, rows in by_thread(steps):
@@ -216,55 +188,13 @@ def _groups(trace: Trace, steps: pd.DataFrame, own: pd.Index) -> NDArray[np.int6
     return np.asarray(pd.factorize(labels)[0], dtype=np.int64)
 
 
-def launch_rows(trace: Trace, activities: pd.DataFrame) -> NDArray[np.int64]:
-    """For each device activity the position in trace["api"] of the call that caused it, or -1."""
-    return match_rows(trace["api"], activities)
-
-
-def activity_steps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> NDArray[np.int64]:
-    """For each device activity the position in `steps.table` of the step that launched it, or -1.
-
-    An activity belongs to the step in which its call was made, however late it ran; only where the trace lacks the
-    call does its own start decide.
-    """
-    api = trace["api"]
-    rows = launch_rows(trace, activities)
-    known = rows >= 0
-    times = activities["start"].to_numpy().copy()
-    processes = activities["process"].to_numpy()
-    threads = np.full(len(activities), steps.table["thread"].iloc[0])
-    times[known] = api["start"].to_numpy()[rows[known]]
-    threads[known] = api["thread"].to_numpy()[rows[known]]
-    return steps.of(times, processes, threads)
-
-
-def step_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
-    """The compute activities (kernels, whole graphs) that the steps launched, with their step's position in `at`."""
-    compute = trace.activities(COMPUTE_TABLES)
-    compute["at"] = activity_steps(trace, steps, compute)
-    return compute[compute["at"] >= 0].reset_index(drop=True)
-
-
-def step_spans(trace: Trace, steps: Steps, compute: pd.DataFrame | None = None) -> pd.DataFrame:
-    """First compute start and last compute end of every step on every device.
-
-    Returns:
-        Columns step device group start end (ns), correlation and process (of the first activity), ordinal (of the
-        step in its group), step_process and step_thread (the step's own), sorted by (device, start).
-    """
-    compute = step_compute(trace, steps) if compute is None else compute
-    spans = compute.groupby(["device", "at"], sort=True).agg(
-        start=("start", "min"),
-        end=("end", "max"),
-        correlation=("correlation", "first"),
-        process=("process", "first"),
-    )
-    spans = spans.reset_index()
-    table = steps.table.assign(
-        ordinal=steps.table.groupby("group").cumcount(),
-        step_process=steps.table["process"],
-        step_thread=steps.table["thread"],
-    )
-    added = ["step", "group", "ordinal", "step_process", "step_thread"]
-    spans[added] = table[added].to_numpy()[spans["at"]]
-    return spans[[*SPAN_COLUMNS, *added[2:]]]
+def _with_sequences(trace: Trace, steps: Steps, within: str | None) -> Steps:
+    """The steps with the sequences that the run's own description tells, where the marks do not."""
+    batch = run_json.batch(trace, within)
+    table = steps.table
+    unknown = (table["sequences"] == MISSING) & table["phase"].isin(["", DECODE])
+    if batch is None or not unknown.any():
+        return steps
+    return steps.with_table(table.assign(
+        sequences=table["sequences"].where(~unknown, batch), gained=table["gained"].where(~unknown, batch)
+    ))  # fmt: skip

@@ -20,7 +20,8 @@ from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, among
 from tracer.analysis.causality.dag import NEVER, Dag, walk
 from tracer.analysis.causality.edges import CALL, HOST, KINDS, LAUNCH, ORDER, RETURN, find_edges
 from tracer.analysis.causality.segments import Segments, find_segments
-from tracer.analysis.tokens import Steps, activity_steps
+from tracer.analysis.step_work import activity_steps
+from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError
 from tracer.schema import COMPUTE_TABLES, MISSING
 from tracer.trace import Trace

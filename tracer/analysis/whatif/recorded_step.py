@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.tokens import Steps, activity_steps
+from tracer.analysis.step_work import activity_steps
+from tracer.analysis.tokens import Steps
 from tracer.errors import UsageError
 from tracer.schema import MISSING, TABLES
 from tracer.trace import Trace

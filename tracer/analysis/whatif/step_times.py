@@ -9,7 +9,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.causality.paths import Causality, StepEnds
-from tracer.analysis.tokens import Steps, activity_steps
+from tracer.analysis.step_work import activity_steps
+from tracer.analysis.tokens import Steps
 from tracer.schema import COMPUTE_TABLES
 
 Ints = NDArray[np.int64]

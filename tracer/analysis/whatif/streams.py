@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.tokens import Steps, activity_steps
+from tracer.analysis.step_work import activity_steps
+from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes
 from tracer.analysis.whatif.learning import H200, Learned
 from tracer.analysis.whatif.overlap import StepKernels, assign

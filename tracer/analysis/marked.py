@@ -1,0 +1,167 @@
+"""Steps that an engine marks: NVTX ranges and annotations on threads that launch work.
+
+Passes:
+1. of each distinct text, which mark of the engine it is and what that tells;
+2. leave out ranges on threads that launch nothing;
+3. of ranges one inside another the outermost, which takes what the inner ones tell;
+4. join drafts to the step that verifies them;
+5. a step lasts until the next one of its thread begins; a mark that opens late begins with the first call behind the
+   result of the step before;
+6. leave out what launches nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, among, by_thread
+from tracer.analysis.steps import NO_ROWS, rows_by_thread
+from tracer.engines.engine import EMPTY, FOLLOWS, LEADS, LEADS_VERIFIED, PHASES, SPECULATIVE, Engine, Mark, Work
+from tracer.intervals import union
+
+_NEVER: Final = np.iinfo(np.int64).min
+_THREAD: Final = ["process", "thread"]
+_TELLING: Final = (EMPTY, "", *PHASES[::-1])
+"""Of marks inside one another, the phase that stands last here is the step's."""
+
+
+def steps_of_marks(ranges: pd.DataFrame, calls: pd.DataFrame, engine: Engine) -> tuple[pd.DataFrame, list[str]] | None:
+    """The steps that the engine's marks tell, and some of their texts; None if there are none.
+
+    Args:
+        ranges: rows of trace["nvtx"] that may be marks.
+        calls: as `calls.host_calls` gives them; where there are none at all, every range counts.
+        engine: whose marks.
+
+    Returns:
+        Columns start end (ns) process thread phase sequences gained, by start; the index is that of the outermost
+        ranges.
+    """
+    marks = _matching(ranges, engine)
+    launching = calls[among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES)]
+    if len(calls):
+        threads = pd.MultiIndex.from_frame(launching[_THREAD].drop_duplicates())
+        marks = marks[pd.MultiIndex.from_frame(marks[_THREAD]).isin(threads)]
+    if not marks["own"].any():
+        return None
+    texts = [str(text) for text in marks["text"].drop_duplicates().head(3)]
+    steps = _joined(_outermost(_labelled(marks)))
+    begin = _begin(steps, calls)
+    end = begin.groupby([steps[c] for c in _THREAD]).shift(-1).fillna(steps["end"]).astype("int64")
+    steps = steps.assign(start=begin, end=np.maximum(end, begin + 1))
+    if len(calls):
+        steps = steps[(_launches_of(steps, launching) > 0) & (steps["phase"] != EMPTY)]
+    columns = ["start", "end", *_THREAD, "phase", "sequences", "gained"]
+    return (steps.sort_values("start", kind="stable")[columns], texts) if len(steps) else None
+
+
+def _matching(ranges: pd.DataFrame, engine: Engine) -> pd.DataFrame:
+    """Pass 1: the ranges that are marks, with columns phase sequences gained part late label own."""
+    told = [_told(engine, str(text)) for text in ranges["text"].cat.categories]
+    known = np.array([hit is not None for hit in told] or [False])
+    codes = ranges["text"].cat.codes.to_numpy()
+    marks = ranges.loc[known[codes], ["start", "end", *_THREAD, "text"]]
+    hits = pd.DataFrame(
+        [_row(*hit) if hit else _NOTHING for hit in told],
+        columns=["phase", "sequences", "gained", "part", "late", "label", "own"],
+    )
+    return marks.assign(**{name: hits[name].to_numpy()[codes[known[codes]]] for name in hits})
+
+
+def _row(work: Work, mark: Mark) -> tuple[str, int, int, str, bool, bool, bool]:
+    return work.phase, work.sequences, work.gained, work.part, mark.late, mark.label, mark.own
+
+
+_NOTHING: Final = ("", 0, 0, "", False, False, False)
+
+
+def _told(engine: Engine, text: str) -> tuple[Work, Mark] | None:
+    return next(((mark.work(hit), mark) for mark in engine.marks if (hit := mark.text.search(text))), None)
+
+
+def _labelled(marks: pd.DataFrame) -> pd.DataFrame:
+    """Labels give their phase to the marks that they share time with; a label that shares none is a step."""
+    steps, labels = marks[~marks["label"]], marks[marks["label"]]
+    named = _overlapping(steps, labels) & (steps["phase"] == "").to_numpy()
+    phase = labels["phase"].iloc[0] if len(labels) else ""
+    steps = steps.assign(phase=np.where(named, phase, steps["phase"]))
+    return pd.concat([steps, labels[~_overlapping(labels, steps)]])
+
+
+def _overlapping(ranges: pd.DataFrame, others: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which ranges share time with one of the others on their thread."""
+    result = np.zeros(len(ranges), dtype=bool)
+    of_thread = rows_by_thread(ranges)
+    for process, thread, rows in by_thread(others):
+        mine = of_thread.get((process, thread), NO_ROWS)
+        starts, ends = union(others["start"].to_numpy()[rows], others["end"].to_numpy()[rows])
+        begun = np.searchsorted(starts, ranges["end"].to_numpy()[mine])
+        ended = np.searchsorted(ends, ranges["start"].to_numpy()[mine], side="right")
+        result[mine] = begun > ended
+    return result
+
+
+def _outermost(marks: pd.DataFrame) -> pd.DataFrame:
+    """Pass 3: the marks that lie in no other, in the order of their threads, each with what those inside it tell."""
+    marks = marks.sort_values([*_THREAD, "start", "end"], ascending=[True, True, True, False])
+    reach = marks.assign(end=marks.groupby(_THREAD)["end"].cummax()).groupby(_THREAD)["end"].shift(fill_value=_NEVER)
+    outer = (marks["end"] > reach).to_numpy()
+    holder = np.cumsum(outer)
+    rank = pd.Series([_TELLING.index(phase) for phase in marks["phase"]]) + 0.5 * (marks["part"].to_numpy() == "")
+    best = marks.iloc[rank.groupby(holder).idxmax()]  # what is a step by itself tells more than a part of one
+    told = ["phase", "sequences", "gained", "part"]
+    return marks[outer].assign(**{name: best[name].to_numpy() for name in told})
+
+
+def _joined(marks: pd.DataFrame) -> pd.DataFrame:
+    """Pass 4: one row per step; what leads to a step, or follows it, is in it."""
+    keys = [marks[name] for name in _THREAD]
+    verified = ((marks["phase"] == SPECULATIVE) & (marks["part"] == "")).groupby(keys).transform("any")
+    leads = (marks["part"] == LEADS) | ((marks["part"] == LEADS_VERIFIED) & verified)
+    follows = marks["part"] == FOLLOWS
+    begins = (~follows & ~leads.groupby(keys).shift(fill_value=False)) | ~marks.duplicated(_THREAD)
+    number = begins.cumsum()
+    main = (~leads & ~follows).groupby(number).transform("idxmax") == marks.index
+    ends = marks.groupby(number)["end"].transform("max")
+    starts = marks.groupby(number)["start"].transform("min")
+    late = marks.groupby(number)["late"].transform("first")
+    return marks.assign(start=starts, end=ends, late=late)[main]
+
+
+def _begin(steps: pd.DataFrame, calls: pd.DataFrame) -> pd.Series:
+    """Pass 5: where each step begins, ns.
+
+    A late mark's step begins behind the last copy to the host, or wait, between the mark before and this one, with the
+    first call that follows it.
+    """
+    begin = steps["start"].copy()
+    letters = calls["letter"].to_numpy(dtype="U1")
+    fetches = (among(letters, COPIES) & (calls["kind"] == "DtoH").to_numpy()) | (letters == SYNC)
+    of_thread = rows_by_thread(calls)
+    before = steps.groupby(_THREAD)["end"].shift(fill_value=_NEVER).to_numpy()
+    for process, thread, rows in by_thread(steps):
+        mine = of_thread.get((process, thread), NO_ROWS)
+        late = rows[steps["late"].to_numpy()[rows]]
+        starts = calls["start"].to_numpy()[mine]
+        fetched = mine[fetches[mine]]
+        last = np.searchsorted(calls["start"].to_numpy()[fetched], steps["start"].to_numpy()[late]) - 1
+        ended = np.append(calls["end"].to_numpy()[fetched], _NEVER)[last]
+        first = np.searchsorted(starts, np.maximum(ended, before[late]))
+        opened = np.append(starts, np.iinfo(np.int64).max)[first]
+        begin.iloc[late] = np.minimum(opened, steps["start"].to_numpy()[late])
+    return begin
+
+
+def _launches_of(steps: pd.DataFrame, launching: pd.DataFrame) -> NDArray[np.int64]:
+    """How many launches each step's thread makes in it."""
+    count = np.zeros(len(steps), np.int64)
+    of_thread = rows_by_thread(launching)
+    for process, thread, rows in by_thread(steps):
+        starts = launching["start"].to_numpy()[of_thread.get((process, thread), NO_ROWS)]
+        bounds = (np.searchsorted(starts, steps[edge].to_numpy()[rows]) for edge in ("end", "start"))
+        count[rows] = np.subtract(*bounds)
+    return count

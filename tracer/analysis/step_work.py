@@ -1,0 +1,70 @@
+"""What the device computes for each token step."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.calls import match_rows
+from tracer.analysis.steps import Steps
+from tracer.schema import COMPUTE_TABLES
+from tracer.trace import Trace
+
+SPAN_COLUMNS: Final = ["step", "device", "group", "start", "end", "correlation", "process"]
+
+
+def launch_rows(trace: Trace, activities: pd.DataFrame) -> NDArray[np.int64]:
+    """For each device activity the position in trace["api"] of the call that caused it, or -1."""
+    return match_rows(trace["api"], activities)
+
+
+def activity_steps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> NDArray[np.int64]:
+    """For each device activity the position in `steps.table` of the step that launched it, or -1.
+
+    An activity belongs to the step in which its call was made, however late it ran; only where the trace lacks the
+    call does its own start decide.
+    """
+    api = trace["api"]
+    rows = launch_rows(trace, activities)
+    known = rows >= 0
+    times = activities["start"].to_numpy().copy()
+    processes = activities["process"].to_numpy()
+    threads = np.full(len(activities), steps.table["thread"].iloc[0])
+    times[known] = api["start"].to_numpy()[rows[known]]
+    threads[known] = api["thread"].to_numpy()[rows[known]]
+    return steps.of(times, processes, threads)
+
+
+def step_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
+    """The compute activities (kernels, whole graphs) that the steps launched, with their step's position in `at`."""
+    compute = trace.activities(COMPUTE_TABLES)
+    compute["at"] = activity_steps(trace, steps, compute)
+    return compute[compute["at"] >= 0].reset_index(drop=True)
+
+
+def step_spans(trace: Trace, steps: Steps, compute: pd.DataFrame | None = None) -> pd.DataFrame:
+    """First compute start and last compute end of every step on every device.
+
+    Returns:
+        Columns step device group start end (ns), correlation and process (of the first activity), ordinal (of the
+        step in its group), step_process and step_thread (the step's own), sorted by (device, start).
+    """
+    compute = step_compute(trace, steps) if compute is None else compute
+    spans = compute.groupby(["device", "at"], sort=True).agg(
+        start=("start", "min"),
+        end=("end", "max"),
+        correlation=("correlation", "first"),
+        process=("process", "first"),
+    )
+    spans = spans.reset_index()
+    table = steps.table.assign(
+        ordinal=steps.table.groupby("group").cumcount(),
+        step_process=steps.table["process"],
+        step_thread=steps.table["thread"],
+    )
+    added = ["step", "group", "ordinal", "step_process", "step_thread"]
+    spans[added] = table[added].to_numpy()[spans["at"]]
+    return spans[[*SPAN_COLUMNS, *added[2:]]]

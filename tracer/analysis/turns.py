@@ -1,0 +1,237 @@
+"""What one host launches between two results that it fetches: the *turns* of which steps are made.
+
+Passes:
+1. threads that work for one another are one host: each that fetches results of its own, with those that only launch
+   on its streams; a thread that only fetches belongs to the one host of its process;
+2. a result is fetched where the host copies from the device: copies without a launch between them are one. The turn
+   ends with the wait behind it, if that comes before the most of the next turn is launched, else with the copy. Where
+   a trace shows no copies to the host, every wait ends a turn;
+3. a turn that launches one CUDA graph, or one whole pass of kernels, again and again is one turn for each: the host
+   runs ahead and reads later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.calls import (
+    BEGIN_CAPTURE,
+    BLOCKING_COPY,
+    COPIES,
+    GRAPH_LAUNCH,
+    LAUNCHES,
+    SYNC,
+    among,
+    by_thread,
+    letters_of,
+    match_rows,
+)
+from tracer.schema import MISSING
+from tracer.trace import Trace
+
+Ints = NDArray[np.int64]
+_LEAST_IN_LAYER: Final = 3
+"""Kernels of different names: a product, a norm, an activation."""
+_LONGEST_UNIT: Final = 1 << 13  # kernels of one pass
+
+
+@dataclass(frozen=True)
+class Host:
+    """The calls of one host, in the order of their start, and the turns they make.
+
+    Attributes:
+        calls: rows of `calls.host_calls` with `with_work`'s columns.
+        process, thread: of the thread that launches most.
+        first, last: of each turn, its launches: positions in `launches`, half open.
+        launches: positions in `calls` of the launches.
+        behind: of each turn, the position in `calls` behind it and the wait for its result.
+        captures: when it, or a thread of its process, began to capture a graph, ns.
+        fetches: whether results are seen to be fetched; else turns end with waits.
+    """
+
+    calls: pd.DataFrame
+    process: int
+    thread: int
+    launches: Ints
+    first: Ints
+    last: Ints
+    behind: Ints
+    captures: Ints
+    fetches: bool
+
+
+def with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
+    """The calls with what each made the device do.
+
+    Adds the columns code (numbers the kernel or graph that it launched first, MISSING for nothing), busy (ns, of all
+    that it launched), device, on (the stream of what it launched first) and bytes (of its copy); MISSING if unknown.
+    """
+    kernels, graphs, copies = trace["kernels"], trace["graph_launches"], trace["memcpys"]
+    names = len(kernels["name"].cat.categories)
+    columns = ["process", "correlation", "device", "stream", "start", "end"]
+    done = pd.concat([kernels[columns], graphs[columns]], ignore_index=True)
+    code = np.concatenate(
+        (kernels["name"].cat.codes.to_numpy().astype(np.int64), names + 1 + graphs["graph"].to_numpy())
+    )
+    rows = match_rows(calls, done)
+    known = np.flatnonzero(rows >= 0)[::-1]  # backwards, so that the first of a call is written last
+    spent = (done["end"] - done["start"]).to_numpy()[known]
+    copied = match_rows(copies, calls)
+    return calls.assign(
+        code=_scattered(len(calls), rows[known], code[known]),
+        device=_scattered(len(calls), rows[known], done["device"].to_numpy()[known]),
+        on=_scattered(len(calls), rows[known], done["stream"].to_numpy()[known]),
+        busy=np.bincount(rows[known], spent, minlength=len(calls)).astype(np.int64),
+        bytes=np.append(copies["bytes"].to_numpy(), MISSING)[copied],
+    )
+
+
+def _scattered(length: int, at: Ints, values: Ints) -> Ints:
+    result = np.full(length, MISSING, dtype=np.int64)
+    result[at] = values
+    return result
+
+
+def begun_captures(trace: Trace) -> pd.DataFrame:
+    """The calls that begin to capture a graph: columns start (ns) and process."""
+    api = trace["api"]
+    return api.loc[letters_of(api["name"]) == BEGIN_CAPTURE, ["start", "process"]]
+
+
+def hosts(calls: pd.DataFrame, captures: pd.DataFrame) -> Iterator[Host]:
+    """The hosts that launch, the one that launches most first.
+
+    Args:
+        captures: as `begun_captures` gives them.
+        calls: with the columns of `with_work`, sorted by process, thread and start; indexed 0, 1, ...
+    """
+    for rows, thread in _together(calls):
+        mine = calls.iloc[rows].reset_index(drop=True)
+        letters = mine["letter"].to_numpy(dtype="U1")
+        launches = np.flatnonzero(among(letters, LAUNCHES))
+        fetches = among(letters, COPIES) & (mine["kind"] == "DtoH").to_numpy()
+        cuts = _behind_fetches(mine, letters, launches, fetches) if fetches.any() else _behind_waits(letters)
+        edges = np.unique(np.concatenate(([0], np.searchsorted(launches, cuts), [len(launches)])))
+        first, last = _replays(mine, launches, edges)
+        behind = np.append(launches, len(mine))[last]  # where the next turn's first launch is, if no result is fetched
+        ends = np.append(cuts, len(mine))[np.searchsorted(cuts, launches[last - 1] + 1)]
+        behind, process = np.minimum(behind, ends), int(mine["process"].iloc[0])
+        begun = np.sort(captures["start"].to_numpy()[(captures["process"] == process).to_numpy()])
+        yield Host(mine, process, thread, launches, first, last, behind, begun, bool(fetches.any()))
+
+
+def _together(calls: pd.DataFrame) -> list[tuple[Ints, int]]:
+    """Pass 1: (rows of a host's calls by start, its main thread), the one with most launches first."""
+    letters = calls["letter"].to_numpy(dtype="U1")
+    launching = among(letters, LAUNCHES)
+    fetching = (among(letters, COPIES) & (calls["kind"] == "DtoH").to_numpy()) | (letters == SYNC)
+    start = calls["start"].to_numpy()
+    result = []
+    for _, of_process in calls.groupby("process", sort=False):
+        threads = [(thread, of_process.index.to_numpy()[at]) for _, thread, at in by_thread(of_process)]
+        count = {thread: int(launching[rows].sum()) for thread, rows in threads}
+        leaders = [t for t, rows in threads if count[t] and fetching[rows].any()] or [
+            max(count, key=lambda t: count[t])
+        ]
+        streams = {t: _streams(calls, rows, launching) for t, rows in threads}
+        parts: dict[int, list[Ints]] = {leader: [] for leader in leaders}
+        for thread, rows in threads:
+            owner = thread if thread in parts else _owner(streams, thread, leaders, count)
+            if owner is not None:
+                parts[owner].append(rows)
+        for leader, found in parts.items():
+            rows = np.concatenate(found)
+            if launching[rows].any():
+                result.append((rows[np.argsort(start[rows], kind="stable")], leader))
+    return sorted(result, key=lambda host: -int(launching[host[0]].sum()))
+
+
+def _streams(calls: pd.DataFrame, rows: Ints, launching: NDArray[np.bool_]) -> set[tuple[int, int]]:
+    chosen = rows[launching[rows]]
+    pairs = np.unique(calls[["device", "on"]].to_numpy()[chosen], axis=0)
+    return {(int(device), int(stream)) for device, stream in pairs}
+
+
+def _owner(
+    streams: dict[int, set[tuple[int, int]]], thread: int, leaders: list[int], count: dict[int, int]
+) -> int | None:
+    """The host for which a thread works: the one on whose streams it launches, or the only one."""
+    shared = [leader for leader in leaders if streams[leader] & streams[thread]]
+    if len(shared) == 1 or (shared and count[thread]):
+        return max(shared, key=lambda leader: len(streams[leader] & streams[thread]))
+    return leaders[0] if len(leaders) == 1 else None
+
+
+def _behind_waits(letters: NDArray[np.str_]) -> Ints:
+    return np.flatnonzero(among(letters, [SYNC, BLOCKING_COPY])) + 1
+
+
+def _behind_fetches(calls: pd.DataFrame, letters: NDArray[np.str_], launches: Ints, fetches: NDArray[np.bool_]) -> Ints:
+    """Pass 2: positions in the calls behind each fetch, with its wait."""
+    at = np.flatnonzero(fetches)
+    before = np.searchsorted(launches, at)  # launches before each copy
+    at = at[np.append(before[1:] != before[:-1], True)]  # the last copy of each run
+    before = np.searchsorted(launches, at)
+    following = np.append(before[1:], len(launches))
+    waits = np.flatnonzero(among(letters, [SYNC, BLOCKING_COPY]))
+    wait = np.append(waits, len(letters))[np.searchsorted(waits, at)]
+    until = np.searchsorted(launches, wait)  # launches before that wait
+    return np.where(until - before <= following - until, wait, at) + 1
+
+
+def _replays(calls: pd.DataFrame, launches: Ints, edges: Ints) -> tuple[Ints, Ints]:
+    """Pass 3: first and last launch of each turn, those that replay themselves divided."""
+    code, letters = (calls[name].to_numpy()[launches] for name in ("code", "letter"))
+    graph = letters == GRAPH_LAUNCH
+    first, last = edges[:-1], edges[1:]
+    graphs = np.add.reduceat(np.append(graph, False), first) if len(first) else first
+    seen: dict[bytes, Ints] = {}
+    more = []
+    for i in np.flatnonzero((last - first >= 2) & ((graphs == 0) | (graphs >= 2))):
+        turn = code[first[i] : last[i]]
+        key = turn.tobytes()
+        if key not in seen:
+            seen[key] = _heads(turn, graph[first[i] : last[i]])
+        more.append(first[i] + seen[key])
+    starts = np.unique(np.concatenate([first, *more]))
+    return starts, np.append(starts[1:], edges[-1])
+
+
+def _heads(turn: Ints, graph: NDArray[np.bool_]) -> Ints:
+    """Where the equal passes of a turn begin; only its start where it is one."""
+    one = np.zeros(1, np.int64)
+    if (turn == MISSING).any():
+        return one
+    if graph.any():  # what is launched besides graphs belongs to the graph behind it
+        graphs = np.flatnonzero(graph)
+        units = np.diff(graphs)
+        alike = len(graphs) > 1 and len(np.unique(turn[graphs])) == 1 and len(np.unique(units)) == 1
+        return graphs - graphs[0] if alike and (turn[units[0] :] == turn[: -units[0]]).all() else one
+    _, number, count = np.unique(turn, return_inverse=True, return_counts=True)
+    if count.min() < 2:
+        return one
+    rare = np.flatnonzero(number == count.argmin())
+    unit = int(rare[1] - rare[0])
+    if unit > _LONGEST_UNIT or (turn[unit:] != turn[:-unit]).any() or not has_layers(turn[:unit]):
+        return one
+    return np.arange(0, len(turn), unit)
+
+
+def has_layers(kernels: Ints) -> bool:
+    """Whether most of a run of kernels is one sequence that repeats at least three times, of several kernels: the
+    layers of a model."""
+    for length in range(3, len(kernels) // 4 + 1):
+        same = kernels[length:] == kernels[:-length]
+        breaks = np.flatnonzero(np.concatenate(([True], ~same, [True])))
+        runs = np.diff(breaks) - 1
+        begin = int(breaks[runs.argmax()])
+        is_long = runs.max() + length >= max(0.5 * len(kernels), 3 * length)
+        if is_long and len(np.unique(kernels[begin : begin + length])) >= _LEAST_IN_LAYER:
+            return True
+    return False

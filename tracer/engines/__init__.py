@@ -1,0 +1,15 @@
+"""The engines whose recordings are known, one small file each. To add one: its file, and its name here."""
+
+from typing import Final
+
+from tracer.engines.engine import Engine
+from tracer.engines.llama_cpp import LLAMA_CPP
+from tracer.engines.ours import OURS, USUAL
+from tracer.engines.sglang import SGLANG
+from tracer.engines.tensorrt_llm import TENSORRT_LLM
+from tracer.engines.torch import TORCH
+from tracer.engines.vllm import VLLM
+from tracer.engines.xdit import XDIT
+
+ENGINES: Final[tuple[Engine, ...]] = (SGLANG, VLLM, TENSORRT_LLM, XDIT, LLAMA_CPP, *OURS, TORCH, *USUAL)
+"""In the order in which their marks are looked for: the most telling first."""

@@ -1,0 +1,20 @@
+"""llama.cpp and what else runs on ggml.
+
+It sets no marks. Each step (`llama_decode`) copies its inputs, launches a CUDA graph or the kernels of it, and copies
+the logits of each sequence back, for which the host waits. Source: ggml/src/ggml-backend.cpp
+(`ggml_backend_sched_compute_splits`), src/llama-context.cpp; kernels: ggml/src/ggml-cuda.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tracer.engines.engine import Engine
+
+LLAMA_CPP: Final = Engine(
+    "llama.cpp",
+    kernels=re.compile(
+        r"\b(?:mul_mat_vec_[qf]|mul_mat_q|quantize_q8_1|quantize_mmq_q8_1|k_get_rows\w*|rms_norm_f32)\b"
+    ),
+)

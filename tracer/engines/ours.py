@@ -1,0 +1,60 @@
+"""Our own executor, and programs that name their steps as people do.
+
+`intertoken run` sets `token N`, and `prefill` around prompts. Other programs call their ranges token, decode, step,
+forward or execute_model; the first of these that is there means the steps. A name is a word of the text, in CamelCase
+too: `tokenize` is no token, `DecodeStep` is a decode.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tracer.engines.engine import DECODE, PREFILL, Engine, Mark, Work
+from tracer.engines.torch import OPERATOR
+from tracer.engines.vllm import PARTS
+
+_NO_PART: Final = rf"^(?!.*(?:{OPERATOR}|{PARTS}))(?s:.)*?"
+"""Operators, and what divides an engine's step, are no steps, whatever words are in their names."""
+
+
+def word(name: str) -> str:
+    """The expression for a text that has a name as a word of its own, in any of the usual ways to join words.
+
+    Example:
+        >>> [bool(re.search(word("decode"), text)) for text in ("decode_step(8)", "runDecode", "DecodeStep", "decoder")]
+        [True, True, True, False]
+    """
+    camel = "".join(part.capitalize() for part in name.split("_"))
+    return rf"(?i:(?<![a-z]){name}(?![a-z]))|(?<![A-Z]){camel}(?![a-z])"
+
+
+def _words(*names: str) -> re.Pattern[str]:
+    return re.compile(f"{_NO_PART}(?:{'|'.join(map(word, names))})")
+
+
+_PROMPTS: Final = _words("prefill", "prompt", "extend")
+_DECODES: Final = _words("token", "decode")
+
+
+def named(found: re.Match[str]) -> Work:
+    """The phase that a text names.
+
+    Example:
+        >>> [named(re.search("$", text)).phase for text in ("prefill", "token 3", "forward", "PrefillStep")]
+        ['prefill', 'decode', '', 'prefill']
+    """
+    if _PROMPTS.search(found.string):
+        return Work(PREFILL)
+    return Work(DECODE if _DECODES.search(found.string) else "")
+
+
+_PROMPT: Final = Mark(_PROMPTS, named, label=True, own=False)
+
+
+def _called(name: str, sure: float) -> Engine:
+    return Engine(f"ranges named {name}", (Mark(_words(name), named), _PROMPT), sure=sure)
+
+
+OURS: Final = (_called("token", 0.99), _called("decode", 0.97))
+USUAL: Final = (_called("step", 0.9), _called("forward", 0.9), _called("execute_model", 0.9), _called("prefill", 0.9))

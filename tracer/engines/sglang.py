@@ -1,0 +1,67 @@
+"""SGLang.
+
+Under PyTorch's profiler every forward pass lies in `step[MODE bs=B toks=T …]`: EXTEND computes prompts, DECODE a token
+for each of B sequences, MIXED both; IDLE computes nothing but other ranks' collectives. The mark opens behind the first
+launches of its step, which bring the inputs, and closes before it samples. Since 0.5.14 `scheduler.run_batch` encloses
+all that one iteration launches; ROCm's builds set vLLM's detailed mark around it. With speculative decoding an
+iteration is drafts (DRAFT, DRAFT_LOOP; before 0.5.23 DECODE like any other), one VERIFY (before: TARGET_VERIFY) and
+DRAFT_EXTEND. Source: srt/model_executor/model_runner.py (0.5.11, 0.5.14), srt/utils/profile_utils.py (0.5.18, 0.5.23),
+srt/managers/scheduler.py; none before 0.5.11.
+
+With its overlap schedule the tokens of a step are awaited after the next one was launched, in versions up to 0.5.3 by a
+thread other than the one that launches.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Final
+
+from tracer.engines.engine import (
+    DECODE,
+    EMPTY,
+    FOLLOWS,
+    LEADS,
+    LEADS_VERIFIED,
+    MIXED,
+    PREFILL,
+    SPECULATIVE,
+    Engine,
+    Mark,
+    Work,
+)
+from tracer.engines.vllm import EXECUTED
+from tracer.schema import MISSING
+
+_DRAFTS: Final = ("DRAFT", "DRAFT_LOOP")
+_FOLLOWING: Final = ("DRAFT_EXTEND", "DRAFT_EXTEND_V2")
+
+
+def _step(found: re.Match[str]) -> Work:
+    mode, size = found["mode"], re.search(r"\b(?:raw_)?bs=(\d+)", found.string)
+    sequences = int(size[1]) if size else MISSING
+    if mode == "IDLE":
+        return Work(EMPTY, 0, 0)
+    if mode in _DRAFTS:
+        return Work(SPECULATIVE, sequences, part=LEADS)
+    if mode in _FOLLOWING:
+        return Work(SPECULATIVE, sequences, part=FOLLOWS)
+    if mode in ("VERIFY", "TARGET_VERIFY"):
+        return Work(SPECULATIVE, sequences)
+    if mode == "DECODE":
+        return Work(DECODE, sequences, sequences, part=LEADS_VERIFIED)
+    if mode in ("EXTEND", "SPLIT_PREFILL", "MIXED"):
+        return Work(MIXED if mode == "MIXED" else PREFILL, sequences)
+    return Work("", sequences)
+
+
+SGLANG: Final = Engine(
+    "SGLang",
+    marks=(
+        Mark(re.compile(r"^scheduler\.run_batch$")),
+        replace(EXECUTED, own=False),
+        Mark(re.compile(r"^step\[(?P<mode>[A-Z_0-9]+)\b"), _step, late=True),
+    ),
+    kernels=re.compile(r"\bsgl_|\bsglang::"),
+)

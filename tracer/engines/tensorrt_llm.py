@@ -1,0 +1,30 @@
+"""TensorRT-LLM, its PyTorch backend and its C++ runtime.
+
+The PyTorch executor marks a step with `[Executor] _forward_step N: C ctx reqs, G gen reqs` (the oldest versions without
+N, newer ones perhaps with the prompts' tokens between), the C++ batch manager with
+`TrtGptModelInflightBatching::forwardAsync`, of which the text tells no phase. Both close before the step samples.
+Source: tensorrt_llm/_torch/pyexecutor/py_executor.py (`_forward_step`),
+cpp/tensorrt_llm/batch_manager/trtGptModelInflightBatching.cpp.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tracer.engines.engine import Engine, Mark, Work, batch
+
+_REQUESTS: Final = r"_forward_step\b\s*\d*\s*: (\d+) ctx reqs, (?:\d+ ctx tokens, )?(\d+) gen reqs"
+
+
+def _forward(found: re.Match[str]) -> Work:
+    prompts, decodes = int(found[1]), int(found[2])
+    work = batch(prompts, decodes, decodes)
+    return Work(work.phase, work.sequences)  # each sequence may carry drafts, of which the text does not tell
+
+
+TENSORRT_LLM: Final = Engine(
+    "TensorRT-LLM",
+    marks=(Mark(re.compile(_REQUESTS), _forward), Mark(re.compile(r"(?:^|TrtGptModel\w*::)forwardAsync$"))),
+    kernels=re.compile(r"\btensorrt_llm::"),
+)

@@ -1,0 +1,51 @@
+"""vLLM.
+
+A worker's step lies in `execute_context_C(T)_generation_G(U)`: C sequences whose prompts it computes, T of their
+tokens, G sequences that it goes on with, U of their tokens (more than G where it verifies drafts). All are zero where
+the scheduler had nothing to compute. `detailed_trace_annotation` writes all tokens behind `execute_`, and sums of
+lengths (`sq…sk…`) in the brackets; 0.12 wrote `execute_new_A_cached_B`, which does not tell prompts from decodes.
+Sampling and the copy of the tokens come after the mark has closed. Without it, in 0.11 to 0.23, the scopes of
+VLLM_NVTX_SCOPES_FOR_PROFILING tell the forward pass (`gpu_model_runner: forward`, in 0.11 `Forward`), which opens after
+the inputs were prepared. Its other scopes divide a step: `schedule: …`, and `llm_engine step: …` in the front end.
+Source: vllm/v1/worker/gpu_worker.py (`annotate_profile`), vllm/v1/utils.py (`compute_iteration_details`,
+`record_function_or_nullcontext`), versions 0.11, 0.12, 0.15, 0.23 and 0.33; V0 had no marks but
+`spec_decode_worker._run_speculative_decoding_step` (vllm/spec_decode/spec_decode_worker.py, 0.8).
+
+With asynchronous scheduling (the default since 0.15) step n + 1 is launched before the tokens of step n are awaited.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tracer.engines.engine import SPECULATIVE, Engine, Mark, Work, batch
+
+_COUNT: Final = r"(\d+)\((?:sq)?(\d+)[^()]*\)"
+
+
+def _executed(found: re.Match[str]) -> Work:
+    prompts, _, decodes, decode_tokens = map(int, found.groups())
+    return batch(prompts, decodes, decode_tokens)
+
+
+def _new_and_cached(found: re.Match[str]) -> Work:
+    new, cached = map(int, found.groups())
+    return Work("" if cached else batch(new, 0, 0).phase, new + cached)
+
+
+EXECUTED: Final = Mark(re.compile(rf"^execute_(?:\d+_)?context_{_COUNT}_generation_{_COUNT}"), _executed)
+
+VLLM: Final = Engine(
+    "vLLM",
+    marks=(
+        EXECUTED,
+        Mark(re.compile(r"^execute_new_(\d+)_cached_(\d+)$"), _new_and_cached),
+        Mark(re.compile(r"^spec_decode_worker\._run_speculative_decoding_step$"), lambda _: Work(SPECULATIVE)),
+        Mark(re.compile(r"^(?:gpu_model_runner: forward|Forward)$"), late=True),
+    ),
+    kernels=re.compile(r"\bvllm::|^_compute_slot_mappings?_kernel|^kernel_unified_attention_[23]d"),
+)
+
+PARTS: Final = r"^(?:llm_engine step|schedule|gpu_model_runner|ngram_proposer_gpu|eplb): |^capture_\d+_"
+"""The expression for scopes that divide a step, or capture its graph."""
