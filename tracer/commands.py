@@ -17,6 +17,7 @@ import click
 
 from tracer import report
 from tracer.analysis.steps import Bounds as Bounds
+from tracer.engines.engine import PHASES
 from tracer.errors import TraceError, UnsafePlanError, UsageError, printable
 from tracer.tables import Save, table_option
 
@@ -57,8 +58,8 @@ def step_options(command: Command) -> Command:
     for option in (
         click.option("--steps", "part", callback=parse_slice, metavar="A:B", help="Only steps A to B-1."),
         click.option(
-            "--phase", type=click.Choice(["prefill", "decode", "all"]),
-            help="Only steps of this phase. [default: decode, or all where there is none]",
+            "--phase", type=click.Choice([*PHASES, "all"]), metavar="PHASE",
+            help=f"Only steps of this phase: {', '.join(PHASES)} or all. [default: decode, or all where there is none]",
         ),
         click.option(
             "--pattern", metavar="REGEX",
@@ -119,13 +120,13 @@ def load(path: Path, within: str | None, bounds: Bounds) -> tuple[Trace, Steps]:
 
 
 def emit(as_json: bool, facts: dict[str, Any], show: Callable[[dict[str, Any]], None], notes: list[str]) -> None:
-    """Print the facts as JSON or through `show`; notes (partial results) go to stderr either way."""
+    """Print the facts as JSON or through `show`; notes (doubts, partial results) go to stderr before."""
+    for note in notes:
+        click.echo(f"note: {printable(note)}", err=True)
     if as_json:
         click.echo(json.dumps(facts | ({"notes": notes} if notes else {}), ensure_ascii=False))
     else:
         show(facts)
-    for note in notes:
-        click.echo(f"note: {printable(note)}", err=True)
 
 
 @click.command()
@@ -135,19 +136,20 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
 
     Also for a recording without kernels or token steps, which the other commands refuse.
     """
-    from tracer.analysis.summary import summarise
+    from tracer.analysis.summary import analyse
     from tracer.formats import read
 
     with report.reading(path):
         trace = read(path, whole=False)
     start, end = trace.span
+    found = analyse(trace, path.name, within, bounds)
     facts = {
         "schema": "intertoken.info/1",
         "duration_ms": (end - start) / 1e6,
         "events": {name: len(frame) for name, frame in trace.tables.items() if "start" in frame},
-        **asdict(summarise(trace, path.name, within, bounds)),
+        **asdict(found.summary),
     }
-    emit(as_json, facts, report.show_info, trace.notes)
+    emit(as_json, facts, report.show_info, [*(found.steps.notes if found.steps else []), *trace.notes])
 
 
 @click.command()
@@ -179,6 +181,11 @@ def tokens(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: 
         "detail": steps.detail,
         "confidence": steps.confidence,
         "prefill_steps": steps.prefills,
+        "what": steps.what,
+        "phases": steps.phases,
+        "regimes": [asdict(regime) for regime in steps.regimes],
+        "regime": asdict(steps.regime) if steps.regime else None,
+        "steps_per_s": steps.steps_per_s,
         "table": json.loads(table.to_json(orient="records")),
     }
     emit(as_json, facts, report.show_tokens, trace.notes)
@@ -205,8 +212,8 @@ def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: S
     save(inventory)
     facts = {
         "schema": "intertoken.syncs/1",
-        "class": found.strategy,
-        "share": found.share,
+        "class": found.strategy if steps.decodes else None,
+        "share": found.share if steps.decodes else None,
         "signature": found.signature,
         "signature_share": found.signature_share,
         "steps": len(steps),
@@ -261,6 +268,7 @@ def gaps(
         "parts_us": shown.parts_us,
         "steps": len(steps),
         "gaps": len(found.table),
+        "steps_per_s": steps.steps_per_s,
         "graph_trace": found.graph_trace,
         "distortion": found.distortion,
         "period_us": found.period_us,

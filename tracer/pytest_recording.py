@@ -13,9 +13,9 @@ import pandas as pd
 from tracer.analysis.budget import Budget, Scope, parse
 from tracer.analysis.budget_check import Finding, Measured, judge
 from tracer.analysis.calls import host_calls
-from tracer.analysis.phases import DECODE
 from tracer.analysis.syncs import SyncReport
 from tracer.analysis.tokens import Steps, find_steps, marked_steps
+from tracer.engines.engine import DECODE
 from tracer.errors import RecordError, UsageError
 from tracer.pytest_message import failure_message
 from tracer.recorders import Recorder, annotate

@@ -125,17 +125,18 @@ def show_info(facts: dict[str, Any]) -> None:
         return
     share = f" ({facts['strategy_share']:.0%} of copies)" if facts["strategy_share"] is not None else ""
     gap = f"p50 {number(facts['gap_p50_us'])} µs, p90 {number(facts['gap_p90_us'])} µs"
+    rates = f"{number(facts['steps_per_s'])} as recorded"
     untraced, traced = number(facts["tokens_per_s"]), number(facts["traced_tokens_per_s"])
     console.print(
         _grid(
             {
-                "token steps": f"{facts['steps']} (from {facts['token_source']}, confidence {facts['confidence']:.2f}; "
-                f"the recording has {facts['prefill_steps']} of prefill)",
-                "class": f"{facts['strategy']}{share}",
+                "holds": f"{facts['what']} (from {facts['token_source']}, confidence {facts['confidence']:.2f})",
+                **({"class": f"{facts['strategy']}{share}"} if facts["strategy"] else {}),
                 "signature": facts["signature"],
-                "per token": f"{number(facts['syncs_per_token'])} syncs, {number(facts['copies_per_token'])} copies, "
+                "per step": f"{number(facts['syncs_per_token'])} syncs, {number(facts['copies_per_token'])} copies, "
                 f"{number(facts['launches_per_token'])} launches",
-                "tokens/s": f"{untraced} untraced, {traced} as recorded",
+                "steps/s": rates,
+                **({"tokens/s": f"{untraced} untraced, {traced} as recorded"} if facts["strategy"] else {}),
                 "gap": gap + _distortion(facts["distortion"]),
                 **_estimated_row(facts["estimated_untraced_gap_us"]),
             }
@@ -147,7 +148,7 @@ def show_info(facts: dict[str, Any]) -> None:
 def show_tokens(facts: dict[str, Any]) -> None:
     """`intertoken tokens`."""
     console = _console()
-    console.print(Text(f"{facts['steps']} token steps, from {facts['detail']} (confidence {facts['confidence']:.2f})"))
+    console.print(Text(f"{facts['what']}, from {facts['detail']} (confidence {facts['confidence']:.2f})"))
     rows = [
         {
             "step": row["step"],
@@ -176,7 +177,11 @@ def show_syncs(facts: dict[str, Any]) -> None:
     console.print(
         _grid(
             {
-                "class": f"{facts['class']}  ({facts['share']:.0%} of the input copies follow it)",
+                **(
+                    {"class": f"{facts['class']}  ({facts['share']:.0%} of the input copies follow it)"}
+                    if facts["class"]
+                    else {}
+                ),
                 "syncs per token": number(facts["syncs_per_token"]),
                 "copies per token": number(facts["copies_per_token"]),
                 "launches per token": number(facts["launches_per_token"]),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.recordings import LLAMA, SAMPLES
 from tests.tracer.test_cli import run
 from tracer import formats
-from tracer.analysis.tokens import STEP_NAMES, step_pattern
+from tracer.engines.ours import NAMES, word
 from tracer.errors import TraceError
 from tracer.scrub import Texts, learn, scrub
 from tracer.scrub.facts import metadata
@@ -87,7 +87,7 @@ def test_different_texts_stay_different_and_equal_ones_equal() -> None:
     assert [texts.name(f"open /data/{file}", "nvtx") for file in "aba"] == [f"open [path {i}]" for i in (1, 2, 1)]
 
 
-STEPS = [re.compile(step_pattern(name)) for name in STEP_NAMES]
+STEPS = [re.compile(word(name)) for name in NAMES]
 PIECES = st.sampled_from(
     ["token", "Decode", "step", "execute_model", "ProfilerStep#", "forward", " ", "/", "/home/ada/", "7", "12345678901",
      "x", ".gguf", "sk-", "SECRET_TOKEN_abc123", "_", "\u017ftep", "to\u212aen", "'", "=", "C:\\", "@", "\n"]

@@ -97,6 +97,22 @@ class Steps:
         return bool(self.table["phase"].isin([DECODE, SPECULATIVE, MIXED]).any())
 
     @property
+    def steps_per_s(self) -> float | None:
+        """Steps per second of the wall, from the begin of the first to the end of the last, what lies between them (as
+        prompts that are left out) included; of several hosts, their median. None if they take no time."""
+        hosts = self.table.groupby(["process", "thread"])
+        spans = (hosts["end"].max() - hosts["start"].min()).to_numpy()
+        rates = hosts.size().to_numpy()[spans > 0] * 1e9 / spans[spans > 0]
+        return float(np.median(rates)) if len(rates) else None
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """How many tokens a step gains, of all its sequences, on average; None where that is not known of every step
+        (drafts, prompts, engines whose marks do not tell)."""
+        gained = self.table["gained"].to_numpy()
+        return float(gained.mean()) if len(gained) and (gained != MISSING).all() else None
+
+    @property
     def what(self) -> str:
         """What the trace holds, in words.
 

@@ -19,8 +19,9 @@ from tracer.trace import Trace
 class Summary:
     """One run in figures. A figure that could not be had is None, and `problem` says why.
 
-    Rates are tokens per second, times µs. tokens_per_s is measured without tracing (None if unknown),
-    traced_tokens_per_s is the recording's own. `strategy` is the class found in the trace; `configured` what run.json
+    Times are µs. steps_per_s is the recording's own rate, of the wall (see `Steps.steps_per_s`), traced_tokens_per_s the
+    same in tokens, None where it is not known how many a step gains; tokens_per_s is measured without tracing. `what`
+    says what the recording holds; `strategy` and the signature are None where nothing decodes. `strategy` is the class found in the trace; `configured` what run.json
     says was asked for. `tokens_per_s_spread` is the lowest and the highest of the untraced repeats, `conditions` are
     those of `tracer.analysis.conditions`.
     """
@@ -37,6 +38,8 @@ class Summary:
     tokens_per_s: float | None = None
     tokens_per_s_spread: tuple[float, float] | None = None
     traced_tokens_per_s: float | None = None
+    steps_per_s: float | None = None
+    what: str | None = None
     gap_p50_us: float | None = None
     gap_p90_us: float | None = None
     untraced_gap_us: float | None = None
@@ -93,7 +96,7 @@ def analyse(
     facts |= _step_facts(steps)
     try:
         syncs = sync_report(trace, steps)
-        facts |= _sync_facts(syncs)
+        facts |= _sync_facts(syncs, steps.decodes)
     except TraceError as problem:
         facts["problem"] = str(problem)
     try:
@@ -126,13 +129,20 @@ def _step_facts(steps: Steps) -> dict[str, Any]:
         "token_source": steps.source,
         "confidence": steps.confidence,
         "prefill_steps": steps.prefills,
+        "what": steps.what,
+        "steps_per_s": steps.steps_per_s,
+        "traced_tokens_per_s": _product(steps.steps_per_s, steps.tokens_per_step),
     }
 
 
-def _sync_facts(report: SyncReport) -> dict[str, Any]:
+def _product(rate: float | None, each: float | None) -> float | None:
+    return None if rate is None or each is None else rate * each
+
+
+def _sync_facts(report: SyncReport, decodes: bool) -> dict[str, Any]:
     return {
-        "strategy": report.strategy,
-        "strategy_share": report.share,
+        "strategy": report.strategy if decodes else None,
+        "strategy_share": report.share if decodes else None,
         "syncs_per_token": report.syncs_per_token,
         "copies_per_token": report.copies_per_token,
         "launches_per_token": report.launches_per_token,
@@ -143,7 +153,6 @@ def _sync_facts(report: SyncReport) -> dict[str, Any]:
 def _gap_facts(report: GapReport) -> dict[str, Any]:
     known = report.graph_trace != "node"  # of node-level traces it is only a lower bound
     return {
-        "traced_tokens_per_s": 1e6 / report.period_us if report.period_us > 0 else None,
         "gap_p50_us": report.gap_us["p50"],
         "gap_p90_us": report.gap_us["p90"],
         "untraced_gap_us": report.untraced_gap_us["p50"] if known and report.untraced_gap_us else None,

@@ -56,5 +56,6 @@ def _called(name: str, sure: float) -> Engine:
     return Engine(f"ranges named {name}", (Mark(_words(name), named), _PROMPT), sure=sure)
 
 
-OURS: Final = (_called("token", 0.99), _called("decode", 0.97))
-USUAL: Final = (_called("step", 0.9), _called("forward", 0.9), _called("execute_model", 0.9), _called("prefill", 0.9))
+NAMES: Final = ("token", "decode", "step", "forward", "execute_model", "prefill")
+OURS: Final = tuple(_called(name, 0.97) for name in NAMES[:2])
+USUAL: Final = tuple(_called(name, 0.9) for name in NAMES[2:])

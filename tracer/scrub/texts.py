@@ -1,7 +1,7 @@
 """The texts of a recording, cleaned: what looks like a secret, what the recording itself says is one, and names.
 
 The same text always becomes the same, and different ones stay different: the second path is `[path 2]`. The words by
-which token steps are found (`tokens.STEP_NAMES`) stay in a text that had them, so that analyses find the same steps.
+which token steps are found (`engines.ours.NAMES`) stay in a text that had them, so that analyses find the same steps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from tracer.analysis.calls import letter
-from tracer.analysis.tokens import STEP_NAMES, step_pattern
+from tracer.engines.ours import NAMES, word
 
 _EXTENSIONS: Final = (
     "gguf|ggml|safetensors|bin|pth?|ckpt|onnx|engine|np[yz]|py[co]?|so|cuh?|cubin|ptx|c|cc|cpp|hp?|hpp|rs|go|sh|json|ya?ml|"
@@ -59,12 +59,12 @@ _ASSIGNED: Final = re.compile(r"(?<![A-Za-z0-9_])([A-Za-z_][\w-]*)=([^\s\"']+)")
 _OF_USER: Final = re.compile(r"(?:/home/|/Users/|\\Users\\)([^/\\\s\"':]+)")
 _NOBODY: Final = {
     "root", "user", "users", "ubuntu", "admin", "nobody", "host", "localhost", "home", "shared", "docker", "runner",
-    "cuda", "nvidia", "gpu", "cpu", "true", "false", "none", *STEP_NAMES,
+    "cuda", "nvidia", "gpu", "cpu", "true", "false", "none", *NAMES,
 }  # fmt: skip
 """Not taken for names of hosts and users: everybody's, and words that analyses need."""
 _SHORTEST_NAME, _SHORTEST_SECRET = 3, 6
 
-_STEP: Final = re.compile("|".join(step_pattern(name) for name in STEP_NAMES))
+_STEP: Final = re.compile("|".join(map(word, NAMES)))
 _NUMBER: Final = re.compile(r"(?<![^\W_])\d{1,9}(?![^\W_])")
 _LETTER: Final = re.compile(r"[^\W\d_]")
 _QUOTED: Final = re.compile(r"'[^'\n]{2,}'|\"[^\"\n]{2,}\"")
