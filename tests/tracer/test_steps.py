@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from tracer.analysis.cycles import find_cycle
 
 import tracer
 from tests.recordings import LLAMA, SAMPLES, SIX
@@ -16,9 +15,8 @@ from tests.tracer.engines import PROMPT_KERNEL_NS, Host, Known, known, layers, w
 from tests.tracer.handmade import Script, decode_loop
 from tracer import Trace
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.phases import phase_of_text
 from tracer.analysis.step_work import step_spans
-from tracer.analysis.steps import LOW_CONFIDENCE, Steps
+from tracer.analysis.steps import UNSURE, Steps
 from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError, UsageError
 
@@ -245,26 +243,6 @@ def test_any_number_of_splits_threads_and_devices(
     check_invariants(truth.trace, steps)
 
 
-@given(
-    period=st.integers(1, 40), turns=st.integers(3, 30), warm=st.integers(0, 10), tail=st.integers(0, 39),
-    seed=st.integers(0, 5),
-)  # fmt: skip
-@settings(deadline=None)
-def test_a_cycle_is_found_with_its_period(period: int, turns: int, warm: int, tail: int, seed: int) -> None:
-    word = np.random.default_rng(seed).integers(0, 3, period)
-    word[0] = 7  # so that it is no power of a shorter one
-    string = np.concatenate([100 + np.arange(warm), np.tile(word, turns), word[: tail % period]])
-    cycle = find_cycle(np.unique(string, return_inverse=True)[1], np.ones(len(string), np.int64))
-    assert cycle is not None
-    assert cycle.cost == 0
-    assert set(np.diff(cycle.marks)) == {period}
-
-
-def test_nothing_that_repeats_is_no_cycle() -> None:
-    assert find_cycle(np.arange(20), np.ones(20, np.int64)) is None
-    assert find_cycle(np.array([0, 0]), np.ones(2, np.int64)) is None
-
-
 def without_nvtx(trace: Trace) -> Trace:
     return Trace({name: frame for name, frame in trace.tables.items() if name != "nvtx"}, dict(trace.metadata))
 
@@ -306,7 +284,7 @@ def test_what_does_not_explain_the_compute_is_uncertain() -> None:
         host.kernels([f"other_{i}"], 10_000)
     steps = find_steps(host.script.trace)
     assert len(steps) == 9
-    assert steps.confidence < LOW_CONFIDENCE
+    assert steps.confidence < UNSURE
     assert "uncertain" in steps.notes[0]
 
 
@@ -350,20 +328,6 @@ def test_a_step_around_or_inside_a_prefill_is_one() -> None:
     script.range("prefill", 10, 300)
     script.range("prefill", 990, 1500)
     assert find_steps(script.trace, phase="all").table["phase"].tolist() == ["prefill"] * 2 + ["decode"] * 2
-
-
-@pytest.mark.parametrize(
-    ("text", "phase"),
-    [
-        ("_forward_step 7: 1 ctx reqs, 3 gen reqs", "prefill"),
-        ("_forward_step 7: 0 ctx reqs, 30 ctx tokens, 3 gen reqs", "decode"),
-        ("execute_context_1(512)_generation_0(0)", "prefill"),
-        ("execute_context_0(0)_generation_4(4)", "decode"),
-        ("Prefill", "prefill"), ("decode[bs=4]", "decode"), ("token 3", "decode"), ("step", ""), ("prefilled", ""),
-    ],
-)  # fmt: skip
-def test_phases_that_engines_write(text: str, phase: str) -> None:
-    assert phase_of_text(text) == phase
 
 
 def test_wide_and_long_steps_without_a_text_are_prefills() -> None:

@@ -289,11 +289,11 @@ def _kept(host: Host, turns: _Turns, kind: Ints, order: _Order) -> pd.DataFrame:
     if captured[main].mean() > ALIKE:  # the graphs of a loop to come
         return steps.iloc[:0]
     keep &= main | ~captured
-    leads = keep & ~main & ~keep.shift(fill_value=False)
-    keep &= ~leads | eager  # a prompt; a replay that nobody waited for was a warm-up
-    leads &= keep
+    launched = float((steps["last"] - steps["first"])[main].median())
+    leads = keep & ~keep.shift(fill_value=False) & ~(main & (steps["last"] - steps["first"] <= launched))
     steps = _without_lead(host, steps, leads)
-    keep &= ~leads | (LONGER * steps["busy"] >= usual)
+    more = (steps["last"] - steps["first"]) / launched
+    keep &= ~leads | (LONGER * steps["busy"] >= usual) & (eager | (more <= LONGER))  # else what warmed the graph up
     steps["kind"] = _variants(host, steps)
     return steps.assign(group=(keep & ~keep.shift(fill_value=False)).cumsum())[keep].reset_index(drop=True)
 
@@ -344,8 +344,13 @@ def _between_calls(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
     guarded = np.mean(letters[begin[~leads]] == SYNC) > ALIKE if (~leads).any() else False
     if guarded:  # who leads a chain begins like the others
         begin -= leads & (begin > 0) & (letters[begin] != SYNC) & (letters[begin - 1] == SYNC)
-    starts, ends = calls["start"].to_numpy()[begin], calls["end"].to_numpy()[steps["behind"] - 1]
     follows = np.append(~leads[1:], False)
+    behind = steps["behind"].to_numpy(copy=True)
+    idle = int(np.median((np.append(begin[1:], 0) - behind)[follows])) if follows.any() else 0
+    for i in np.flatnonzero(~follows):  # who ends a chain waits for what is idle as often as the others
+        while behind[i] < min(len(letters), steps["behind"].iloc[i] + idle) and letters[behind[i]] == SYNC:
+            behind[i] += 1
+    starts, ends = calls["start"].to_numpy()[begin], calls["end"].to_numpy()[behind - 1]
     ends = np.where(follows, np.append(starts[1:], 0), ends)
     table = steps[["group", "kind", "busy"]].assign(start=starts, end=ends, process=host.process, thread=host.thread)
     return table[table["end"] > table["start"]]

@@ -38,8 +38,8 @@ def steps_of_marks(ranges: pd.DataFrame, calls: pd.DataFrame, engine: Engine) ->
         engine: whose marks.
 
     Returns:
-        Columns start end (ns) process thread phase sequences gained, by start; the index is that of the outermost
-        ranges.
+        Columns start end (ns) process thread phase sequences gained, and closes, where the mark itself ends (ns), by
+        start; the index is that of the outermost ranges.
     """
     marks = _matching(ranges, engine)
     launching = calls[among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES)]
@@ -52,10 +52,10 @@ def steps_of_marks(ranges: pd.DataFrame, calls: pd.DataFrame, engine: Engine) ->
     steps = _joined(_outermost(_labelled(marks)))
     begin = _begin(steps, calls)
     end = begin.groupby([steps[c] for c in _THREAD]).shift(-1).fillna(steps["end"]).astype("int64")
-    steps = steps.assign(start=begin, end=np.maximum(end, begin + 1))
+    steps = steps.assign(start=begin, end=np.maximum(end, begin + 1), closes=steps["end"])
     if len(calls):
         steps = steps[(_launches_of(steps, launching) > 0) & (steps["phase"] != EMPTY)]
-    columns = ["start", "end", *_THREAD, "phase", "sequences", "gained"]
+    columns = ["start", "end", *_THREAD, "phase", "sequences", "gained", "closes"]
     return (steps.sort_values("start", kind="stable")[columns], texts) if len(steps) else None
 
 

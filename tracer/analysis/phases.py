@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import COPIES, GRAPH_LAUNCH, among, match_rows, rows_named
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
-from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, TRAINING
+from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, TOKEN_PHASES, TRAINING
 from tracer.engines.torch import TRAINING_KERNELS, TRAINING_TEXT
 from tracer.schema import MISSING
 from tracer.trace import Trace
@@ -58,7 +58,7 @@ def with_phases(trace: Trace, steps: Steps, calls: pd.DataFrame) -> Steps:
     phase = known.copy()
     if _trains(trace, steps, of_kernel):
         phase[known == ""] = TRAINING
-    elif _generates(trace, steps, calls, of_kernel, known == ""):
+    elif np.isin(known, TOKEN_PHASES).any() or _generates(trace, steps, calls, of_kernel, known == ""):
         phase[known == ""] = _by_work(trace, steps, calls, known != PREFILL)[known == ""]
     else:
         phase[known == ""] = ITERATION

@@ -19,11 +19,11 @@ from tracer.trace import Trace
 class Summary:
     """One run in figures. A figure that could not be had is None, and `problem` says why.
 
-    Times are µs. steps_per_s is the recording's own rate, of the wall (see `Steps.steps_per_s`), traced_tokens_per_s the
-    same in tokens, None where it is not known how many a step gains; tokens_per_s is measured without tracing. `what`
-    says what the recording holds; `strategy` and the signature are None where nothing decodes. `strategy` is the class found in the trace; `configured` what run.json
-    says was asked for. `tokens_per_s_spread` is the lowest and the highest of the untraced repeats, `conditions` are
-    those of `tracer.analysis.conditions`.
+    Times are µs. steps_per_s is the recording's own rate, of the wall (see `Steps.steps_per_s`), traced_tokens_per_s
+    the same in tokens, None where it is not known how many a step gains; tokens_per_s is measured without tracing (None
+    if unknown). `what` says what the recording holds. `strategy` is the class found in the trace, None where nothing
+    decodes; `configured` what run.json says was asked for. `tokens_per_s_spread` is the lowest and the highest of the
+    untraced repeats, `conditions` are those of `tracer.analysis.conditions`.
     """
 
     name: str

@@ -136,7 +136,7 @@ def _marked(
             table, texts = found
             table = table.assign(group=_groups(trace, table))
             shown = ", ".join(texts[:2]) + (", ..." if len(texts) > 2 else "")
-            return _steps(table, "nvtx", f"NVTX ranges {shown}", engine.sure)
+            return _steps(_closed(table), "nvtx", f"NVTX ranges {shown}", engine.sure)
     return None
 
 
@@ -169,6 +169,12 @@ def _steps(table: pd.DataFrame, source: str, detail: str, confidence: float) -> 
     defaults = {"step": np.arange(len(table)), "sequences": MISSING, "gained": MISSING, "kind": MISSING}
     table = table.assign(**{name: value for name, value in defaults.items() if name not in table})
     return Steps(table[COLUMNS], source, detail, confidence)
+
+
+def _closed(table: pd.DataFrame) -> pd.DataFrame:
+    """The marked steps; the last one of a group ends where its mark does."""
+    last = ~table["group"].duplicated(keep="last")
+    return table.assign(end=table["end"].where(~last, table["closes"]))
 
 
 def _groups(trace: Trace, steps: pd.DataFrame) -> NDArray[np.int64]:

@@ -187,8 +187,13 @@ def _behind_fetches(calls: pd.DataFrame, letters: NDArray[np.str_], launches: In
 
 def _replays(calls: pd.DataFrame, launches: Ints, edges: Ints) -> tuple[Ints, Ints]:
     """Pass 3: first and last launch of each turn, those that replay themselves divided."""
-    code, letters = (calls[name].to_numpy()[launches] for name in ("code", "letter"))
-    graph = letters == GRAPH_LAUNCH
+    letters = calls["letter"].to_numpy(dtype="U1")
+    inputs = np.cumsum(among(letters, COPIES) & (calls["kind"] != "DtoH").to_numpy())[launches]
+    same = pd.MultiIndex.from_arrays([
+        calls["code"].to_numpy()[launches], calls["device"].to_numpy()[launches], np.diff(inputs, prepend=0)
+    ])  # fmt: skip
+    code = np.where(calls["code"].to_numpy()[launches] >= 0, pd.factorize(same)[0], MISSING)
+    graph = letters[launches] == GRAPH_LAUNCH
     first, last = edges[:-1], edges[1:]
     graphs = np.add.reduceat(np.append(graph, False), first) if len(first) else first
     seen: dict[bytes, Ints] = {}
