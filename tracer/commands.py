@@ -17,7 +17,8 @@ import click
 
 from tracer import report
 from tracer.analysis.steps import Bounds as Bounds
-from tracer.errors import TraceError, UnsafePlanError, UsageError, printable
+from tracer.errors import TraceError, UnsafePlanError, printable
+from tracer.output import OR_FORCE
 from tracer.tables import Save, table_option
 
 if TYPE_CHECKING:
@@ -330,9 +331,7 @@ def convert(source: Path, target: Path, force: bool, python_functions: bool) -> 
     """
     from tracer.formats import beside, check_writable, read, write
 
-    if target.exists() and not force:
-        raise UsageError(f"{target}: exists already; choose another name or --force")
-    check_writable(target, replace=force)
+    check_writable(target, replace=force, advice=OR_FORCE)
     with report.reading(source):
         trace = read(source, python_functions=python_functions)
     others = ", ".join(path.name for path in beside(source))

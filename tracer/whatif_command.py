@@ -12,6 +12,7 @@ import click
 from tracer import report
 from tracer.commands import Bounds, emit, load, no_nan, trace_options, untraced_option
 from tracer.errors import UsageError
+from tracer.output import OR_FORCE, blaming_the_choice
 from tracer.report import number
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def whatif(
         causality = Causality.of(trace)
         found = [prediction.predict(causality, steps, variant, untraced_tokens_per_s, within) for variant in variants]
     if output is not None:
-        with report.working(f"writing {output}"):
+        with report.working(f"writing {output}"), blaming_the_choice():
             write(found[0].trace, output, replace=force)
     rows = [_facts(one) for one in found]
     facts = {"schema": "intertoken.whatif/1", **rows[0], "steps": len(steps), "predictions": rows}
@@ -130,9 +131,8 @@ def _check_output(output: Path, predictions: int, force: bool) -> None:
 
     if predictions > 1:
         raise UsageError("-o takes one prediction; give --sync one strategy")
-    if output.exists() and not force:
-        raise UsageError(f"{output}: exists already; choose another name or --force")
-    check_writable(output, replace=force)
+    with blaming_the_choice():
+        check_writable(output, replace=force, advice=OR_FORCE)
 
 
 def _concurrent(path: Path, within: str | None, streams: int, learn_from: tuple[Path, ...], trace: Trace) -> Edit:

@@ -86,8 +86,13 @@ def test_existing_runs_are_kept_unless_forced(invoke, tmp_path):
     assert "--force" in str(refused.exception)
     assert (directory / "notes.txt").exists()
 
+    refused = invoke(*arguments, "--force")
+    assert isinstance(refused.exception, UsageError)
+    assert "more than a recording: notes.txt" in str(refused.exception)
+    (directory / "notes.txt").unlink()
+    (directory / "mark.parquet").touch()
     assert invoke(*arguments, "--force").exit_code == 0
-    assert not (directory / "notes.txt").exists()
+    assert not (directory / "mark.parquet").exists()
     assert read(directory).metadata["run"]["configuration"]["strategy"] == "ggg"
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["tiny-ggg-sequential"]
 

@@ -21,7 +21,7 @@ from tracer.formats import WHOLE, Format, register
 from tracer.formats.nsys_changed import without_what_changed
 from tracer.formats.nsys_directory import is_number, read_directory, sniff_directory, wanted
 from tracer.formats.nsys_tables import completed, from_trace
-from tracer.formats.partial import appearing
+from tracer.output import appearing
 from tracer.trace import Trace
 from tracer.typed_json import parsed
 
