@@ -50,6 +50,9 @@ class Intertoken(click.Group):
                 raise
             click.echo(f"intertoken: {problem.filename or 'the output'}: {problem.strerror or problem}", err=True)
             ctx.exit(2)
+        except KeyboardInterrupt:
+            click.echo("Aborted!", err=True)
+            ctx.exit(130)  # as shells number SIGINT
         except MemoryError as problem:
             click.echo(f"intertoken: too little memory on the host: {problem or 'choose smaller numbers'}", err=True)
             ctx.exit(2)
