@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from tracer.errors import RecordError
+from tracer.text import spelled
 
 if TYPE_CHECKING:
     from tracer.recorders.cupti import CuptiRecorder
@@ -109,5 +110,5 @@ def _save(trace: Trace, target: Path) -> None:
 
     write(trace, target)
     for note in trace.notes:
-        click.echo(f"note: {note}", err=True)
+        click.echo(f"note: {spelled(note)}", err=True)
     click.echo(f"{target}: {len(trace)} events", err=True)
