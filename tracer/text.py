@@ -43,7 +43,8 @@ def without_formulas(table: pd.DataFrame) -> pd.DataFrame:
     """The table as a CSV may hold it, whose texts come from recordings.
 
     A text that a spreadsheet would take for a formula (OWASP, CSV Injection) gets an apostrophe in front; invisible
-    characters but a line feed are spelled out, since a CSV is shown on terminals, too. Numbers stay as they are, negative ones too.
+    characters but a line feed are spelled out, since a CSV is shown on terminals, too. Numbers stay as they are,
+    negative ones too.
 
     Example:
         >>> without_formulas(pd.DataFrame({"name": ["=1+1", "k"], "slack_us": [-1.5, 2.0]})).to_dict("list")
