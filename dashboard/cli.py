@@ -21,6 +21,7 @@ from urllib.parse import urlencode
 
 import click
 
+from dashboard.text import plain
 from dashboard.view import ALIGNMENTS, View
 from tracer.output import check_output, write_output
 from tracer.report import working
@@ -275,7 +276,7 @@ def timeline(
     with working("drawing"):
         picture = image(figure, output.suffix.lower(), width, height or tall, scale)
     write_output(output, lambda place: place.write_bytes(picture), replace=force)
-    click.echo(f"{output}: token {scene.token_of(runs, view)} of {', '.join(run.name for run in runs)}")
+    click.echo(f"{output}: token {scene.token_of(runs, view)} of {', '.join(plain(run.name) for run in runs)}")
 
 
 def _runs_directory(paths: Iterable[Path]) -> Path | None:

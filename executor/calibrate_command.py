@@ -76,10 +76,13 @@ def _show(profile: Profile, output: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from tracer.report import said
+
     table = Table("figure", "value", "from", box=SIMPLE, padding=(0, 0, 0, 1))
     table.columns[1].justify = "right"
     for name, value in profile.figures.items():
-        table.add_row(name, f"{value:g}" if isinstance(value, float) else str(value), profile.source(name) or "")
+        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        table.add_row(name, said(shown), said(profile.source(name) or ""))
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(table)
     console.print(f"profile {profile.name!r} in {output}", highlight=False, markup=False)

@@ -122,7 +122,7 @@ def load(path: Path, within: str | None, bounds: Bounds) -> tuple[Trace, Steps]:
 def emit(as_json: bool, facts: dict[str, Any], show: Callable[[dict[str, Any]], None], notes: list[str]) -> None:
     """Print the facts as JSON or through `show`; notes (partial results) go to stderr either way."""
     if as_json:
-        click.echo(json.dumps(facts | ({"notes": notes} if notes else {}), ensure_ascii=False))
+        click.echo(json.dumps(facts | ({"notes": notes} if notes else {})).replace("\x7f", "\\u007f"))
     else:
         show(facts)
     for note in notes:

@@ -14,6 +14,7 @@ import click
 from tracer.errors import RecordError, TraceError
 from tracer.foreground import how_it_ended, shell_code
 from tracer.output import OR_FORCE, beside, clear_away
+from tracer.text import spelled
 
 if TYPE_CHECKING:
     from tracer.recorders.cupti_program import Told
@@ -130,5 +131,5 @@ def _through_nsys(command: Sequence[str], graph_trace: Level, target: Path, forc
 
 def _tell(target: Path, events: int, notes: Sequence[str]) -> None:
     for note in notes:
-        click.echo(f"note: {note}", err=True)
+        click.echo(f"note: {spelled(note)}", err=True)
     click.echo(f"{target}: {events} events", err=True)

@@ -14,6 +14,7 @@ from tracer.commands import Bounds, emit, load, no_nan, trace_options, untraced_
 from tracer.errors import UsageError
 from tracer.output import OR_FORCE, blaming_the_choice
 from tracer.report import number
+from tracer.text import spelled
 
 if TYPE_CHECKING:
     from tracer.analysis.whatif.edits import Edit
@@ -180,9 +181,9 @@ def _show(facts: dict[str, Any]) -> None:
     report.show_table(rows, headings)
     for one in facts["predictions"]:
         if one["speedup"]["low"] < 1 < one["speedup"]["high"]:
-            click.echo(f"  {one['edit']}: no difference shown, the interval holds 1")
+            click.echo(f"  {spelled(one['edit'])}: no difference shown, the interval holds 1")
     for note in dict.fromkeys(note for one in facts["predictions"] for note in one["assumptions"]):
-        click.echo(f"  {note}")
+        click.echo(f"  {spelled(note)}")
     if facts["base"] != "measured":
         how = "what its profiler adds is estimated" if facts["base"] == "estimated" else "it is slowed by its profiler"
         click.echo(f"  of the recording {how}: give --untraced-tokens-per-s for the engine's own rate")

@@ -6,13 +6,12 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
-from typing import IO, Any, Final
+from typing import IO, Final
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from flask import Flask, Response, abort, request, send_file
-from pandas.api.types import is_numeric_dtype
 
 from dashboard.report.page import report_page
 from dashboard.run import Run
@@ -24,39 +23,22 @@ from dashboard.view import MOST_RUNS, View
 from tracer import formats
 from tracer.errors import TraceError
 from tracer.graph_json import GRAPH_FILE
+from tracer.text import without_formulas
 
 _ROWS: Final = 20_000
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-_LINE: Final = "\r\n"  # as RFC 4180; so a text with either in it is quoted, and stays one cell
+_LINE: Final = "\r\n"  # as RFC 4180
 
 
 def csv_of(table: pd.DataFrame) -> Iterator[str]:
     """The table as CSV, in pieces.
 
-    Names come from recordings, and spreadsheets run a text that begins like a formula (OWASP, CSV Injection): such a
-    text gets an apostrophe in front. Numbers stay as they are, negative ones too; Parquet and JSON hold every text as
-    it was recorded.
+    Its texts are guarded (`without_formulas`); Parquet and JSON hold every text as it was recorded.
     """
     yield table.head(0).to_csv(index=False, lineterminator=_LINE)
     for start in range(0, len(table), _ROWS):
         yield without_formulas(table.iloc[start : start + _ROWS]).to_csv(
             index=False, header=False, lineterminator=_LINE
         )
-
-
-def without_formulas(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with an apostrophe before each text that a spreadsheet would take for a formula.
-
-    Example:
-        >>> without_formulas(pd.DataFrame({"name": ["=1+1", "k"], "slack_us": [-1.5, 2.0]})).to_dict("list")
-        {'name': ["'=1+1", 'k'], 'slack_us': [-1.5, 2.0]}
-    """
-    texts = [name for name, column in table.items() if not is_numeric_dtype(column.dtype)]
-    return table.assign(**{str(name): table[name].astype(object).map(_guarded) for name in texts})
-
-
-def _guarded(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def json_of(table: pd.DataFrame) -> Iterator[str]:

@@ -88,7 +88,7 @@ def read(path: str | Path, *, whole: bool = True, **options: bool) -> Trace:
     source = Path(path)
     wanted = {name: True for name, is_wanted in options.items() if is_wanted}
     try:
-        found = _recognise(source)
+        found = format_of(source)
         if found.read is None:
             raise FormatError(f"{source}: is a {found.name}, which can be written but not read")
         if unknown := wanted.keys() - found.options:
@@ -102,7 +102,7 @@ def read(path: str | Path, *, whole: bool = True, **options: bool) -> Trace:
         raise FormatError(printable(str(error))) from error
 
 
-def _recognise(source: Path) -> Format:
+def format_of(source: Path) -> Format:
     """The format of a recording, judged by its content.
 
     Raises:
@@ -213,6 +213,7 @@ __all__ = [
     "check_replaceable",
     "check_writable",
     "chrome",
+    "format_of",
     "is_trace",
     "nsys_arrow",
     "nsys_parquet",
