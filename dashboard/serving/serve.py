@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -44,7 +45,7 @@ def serve(app: Any, host: str, port: int, serving: Serving, private: Path | None
         url += f"login?{urlencode({'token': serving.token})}"
     click.echo(f"intertoken dashboard at {url} (Ctrl-C stops it)")
     if private is not None and (sys.stdout.isatty() or os.environ.get("DISPLAY")):
-        open_link(url, private)
+        Thread(target=open_link, args=(url, private), daemon=True).start()  # one in a terminal lasts
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that everything is cleared away
     try:
         server.run()

@@ -1,18 +1,25 @@
 """`intertoken dashboard`: how it serves, what it says, and what it leaves behind."""
 
+import json
 import os
 import re
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
+from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from click.testing import CliRunner
+from selenium.webdriver.common.by import By
 
 import dashboard.cli
-from dashboard.app import create_app
+from dashboard.app import Serving, create_app
 from dashboard.serving.guard import LOOPBACK
+from dashboard.serving.token import open_link
+from tests.dashboard.conftest import served, until
 from tracer.cli import main
 
 
@@ -81,24 +88,74 @@ def test_senseless_options_are_one_line(runs, arguments):
     assert len(said[0]) < 200
 
 
-def test_what_was_uploaded_is_gone_when_the_command_ends(runs, tmp_path):
-    command = [sys.executable, "-c", "from tracer.cli import main; main()"]
-    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
-    command += ["dashboard", str(runs), "--port", "0", "--no-open", "--no-token"]
+@pytest.fixture
+def browser_of(tmp_path):
+    """A program to be started as the browser, and what its command line was."""
+    said, program = tmp_path / "said", tmp_path / "browser"
+    program.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {said}.new; mv {said}.new {said}\n')
+    program.chmod(0o700)
+    return program, said
+
+
+def test_what_was_uploaded_is_gone_when_the_command_ends_and_the_token_is_seen_nowhere(runs, tmp_path, browser_of):
+    program, said = browser_of
+    (tmp_path / "tmp" / "intertoken-uploads-of-a-killed-one" / "uploads").mkdir(parents=True)
+    command = [sys.executable, "-c", "from tracer.cli import main; main()", "dashboard", str(runs), "--port", "0"]
+    environment = os.environ | {"TMPDIR": str(tmp_path / "tmp"), "PYTHONPATH": os.pathsep.join(sys.path),
+                                "BROWSER": f"{program} %s", "DISPLAY": ":0"}  # fmt: skip
     with subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE) as process:
-        address = re.search("http://[^ ]+/", process.stdout.readline())[0]
+        address, token = re.search("(http://[^ ]+/)login.token=([^ ]+)", process.stdout.readline()).groups()
         with urllib.request.urlopen(f"{address}healthz") as answer:
-            assert answer.status == 200
-        inbox = next(tmp_path.glob("intertoken-uploads-*"))
+            assert sorted(json.load(answer)) == ["runs", "status", "version"]
+        [inbox] = (tmp_path / "tmp").iterdir()
         assert inbox.stat().st_mode & 0o077 == 0
         (inbox / "uploads" / "x.json").write_text("left")
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(urllib.request.Request(f"{address}healthz", headers={"Host": "evil.example"}))
-        refused.value.close()
-        assert refused.value.code == 400
+        assert _refused(address) == 403
+        assert _refused(f"{address}healthz", Host="evil.example") == 400
+        _until(said.exists)
+        opened = Path(said.read_text().strip().removeprefix("file://"))
+        assert opened.parent == inbox
+        assert opened.stat().st_mode & 0o077 == 0
+        assert f"{address}login?token={token}" in opened.read_text()
+        for shown in Path("/proc").glob("[0-9]*/cmdline"):
+            assert token not in _read(shown)
         process.terminate()
         assert process.wait(30) == 0
     assert not inbox.exists()
+
+
+def _refused(address, **headers):
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(urllib.request.Request(address, headers=headers))
+    refused.value.close()
+    return refused.value.code
+
+
+def _until(condition):
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _read(file):
+    try:
+        return file.read_text(errors="replace")
+    except OSError:  # that process is gone
+        return ""
+
+
+@pytest.mark.browser
+def test_the_browser_is_led_to_the_page_and_its_address_holds_no_token(browser, runs, tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    with served(runs, Serving(prefix="/lab", token="a token & <more>")) as address:
+        open_link(f"{address}login?{urlencode({'token': 'a token & <more>'})}", tmp_path)
+        browser.get(opened[0])
+        until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#runs .ag-row"), "the page")
+        assert browser.current_url.startswith(address)
+        assert "more" not in browser.execute_script("return location.href + document.cookie + document.referrer")
+        browser.get("about:blank")
 
 
 def _started(monkeypatch, arguments):
