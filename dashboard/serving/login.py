@@ -113,9 +113,8 @@ def require_token(server: Flask, token: str, prefix: str, attempts: Attempts | N
         if request.method == "POST":
             return redirect(prefix + local_path(wanted), 303)
         # A link from elsewhere: a redirect would still count as from there, and the cookie would stay at home.
-        return Response(
-            '<!doctype html><link rel="icon" href="data:,">Logged in.', headers={"Refresh": f"0; url={prefix}/"}
-        )
+        headers = {"Refresh": f"0; url={prefix}/", "Cache-Control": "no-store"}
+        return Response('<!doctype html><link rel="icon" href="data:,">Logged in.', headers=headers)
 
     def refuse(given: str, wanted: str) -> Answer:
         if not given:

@@ -80,6 +80,7 @@ def listen(
         recv_bytes=1 << 16,
         inbuf_overflow=2 * _SMALL,  # a slice of an upload needs no file
         outbuf_high_watermark=_LARGEST_ANSWER,
+        log_socket_errors=False,  # a traceback for each who hangs up
         max_request_header_size=1 << 16,
         max_request_body_size=_LARGEST_REQUEST,
         **trust,
