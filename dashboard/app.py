@@ -38,6 +38,8 @@ class Serving:
         uploads: an empty directory for recordings that readers upload; None where they may not.
         upload_limit: most bytes of such a recording.
         recorder: starts what readers want to be recorded; None where they may not. Who makes it closes it.
+        proxy: address of the reverse proxy whose X-Forwarded-For, -Host and -Proto the WSGI server believes (waitress:
+            `trusted_proxy`); None for none.
     """
 
     prefix: str = ""
@@ -46,6 +48,7 @@ class Serving:
     uploads: Path | None = None
     upload_limit: int = 2 * 10**9
     recorder: Recorder | None = None
+    proxy: str | None = None
 
 
 def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cache: Cache | None = None) -> Dash:

@@ -420,12 +420,13 @@ def test_without_leave_the_page_teaches_and_has_nothing_to_start(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "records"),
-    [([], True), (["--token", "x", "--host", "0.0.0.0"], True), (["--no-record"], False),
-     (["--host", "0.0.0.0"], False), (["--allow-host", "proxy.example"], False)],
+    [([], True), (["--token", "x", "--host", "0.0.0.0"], True), (["--allow-host", "proxy.example"], True),
+     (["--no-record"], False), (["--no-token"], False), (["--no-token", "--record"], False),
+     (["--no-token", "--host", "0.0.0.0"], False), (["--no-token", "--record-to", "."], False)],
 )  # fmt: skip
 def test_who_may_record(tmp_path, monkeypatch, options, records):
     served = []
-    monkeypatch.setattr(dashboard.cli, "serve", lambda app, host, port, serving, opens: served.append(serving))
+    monkeypatch.setattr(dashboard.cli, "serve", lambda app, host, port, serving, private: served.append(serving))
     result = CliRunner().invoke(dashboard.cli.dashboard, [str(tmp_path), *options])
     assert result.exit_code == 0, result.output
     recorder = served[0].recorder
@@ -435,7 +436,7 @@ def test_who_may_record(tmp_path, monkeypatch, options, records):
 
 def test_runs_go_where_they_are_told_or_are_gone_with_the_command(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(dashboard.cli, "serve", lambda app, host, port, serving, opens: seen.append(serving.recorder))
+    monkeypatch.setattr(dashboard.cli, "serve", lambda app, host, port, serving, private: seen.append(serving.recorder))
     monkeypatch.setattr("dashboard.app.RunStore", lambda paths, **_: seen.append(list(paths)) or RunStore(paths))
     formats.write(decode(), tmp_path / "a")
     for options in (["--record-to", str(tmp_path / "new" / "runs")], []):

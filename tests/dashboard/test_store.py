@@ -163,9 +163,9 @@ class Served:
 
 @pytest.mark.parametrize("forgets", [False, True])
 def test_the_command_keeps_what_it_reads_where_it_is_told(recordings, tmp_path, monkeypatch, forgets):
-    monkeypatch.setattr("waitress.create_server", lambda app, **_: Served(app))
+    monkeypatch.setattr("dashboard.serving.patience.listen", lambda app, *_: Served(app))
     options = ["--no-cache"] if forgets else ["--cache", str(tmp_path / "kept")]
-    result = CliRunner().invoke(cli.dashboard, [str(recordings), "--no-open", *options])
+    result = CliRunner().invoke(cli.dashboard, [str(recordings), "--no-open", "--no-token", *options])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "kept").exists() != forgets
     if not forgets:
