@@ -182,6 +182,7 @@ def check_callbacks(server: Flask, apps: Iterable[tuple[Page, Dash]]) -> None:
     """
     known = {f"{app.config.routes_pathname_prefix}_dash-update-component": (page, _callbacks(app))
              for page, app in apps}  # fmt: skip
+    assert known.keys() <= server.view_functions.keys()
 
     @server.before_request
     def check() -> Response | None:
