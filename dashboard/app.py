@@ -9,10 +9,12 @@ from pathlib import Path
 from dash import Dash
 from flask import Flask
 
+from dashboard import failure
 from dashboard.cache import Cache
 from dashboard.frame import add_pages
 from dashboard.pages import gap, graph, overview, record, syncs, whatif
 from dashboard.recording.recorder import Recorder
+from dashboard.serving.callbacks import check_callbacks, check_queries
 from dashboard.serving.downloads import add_downloads
 from dashboard.serving.guard import content_security_policy, guard
 from dashboard.serving.health import add_health
@@ -61,11 +63,14 @@ def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cach
     store = RunStore(paths, inbox=serving.uploads, cache=cache)
     server = Flask("intertoken", static_folder=None)
     pages = (*PAGES, record.page(serving.recorder))
+    failure.catch(server)
     apps = add_pages(server, pages, store, serving.prefix, serving.upload_limit if serving.uploads else 0)
     policy = content_security_policy(script for app in apps for script in app.csp_hashes())
     guard(server, policy, serving.hosts, serving.prefix)
+    check_queries(server)
     if serving.token is not None:
         require_token(server, serving.token, serving.prefix)
+    check_callbacks(server, zip(pages, apps, strict=True))
     add_health(server, store)
     add_watch(server, store)
     add_downloads(server, store)

@@ -84,8 +84,8 @@ def add_downloads(server: Flask, store: RunStore) -> None:
 
     @server.get("/download/report.html")
     def report() -> Response:
-        runs = _chosen(store)
-        answer = Response(report_page(runs, View.parse(request.query_string.decode()).token), mimetype="text/html")
+        runs, token = _chosen(store), View.parse(request.query_string.decode()).token
+        answer = Response(report_page(runs, token), mimetype="text/html")
         answer.headers.set("Content-Disposition", "attachment", filename="intertoken-report.html")
         return answer
 
@@ -128,7 +128,7 @@ def _unreadable(problem: TraceError) -> Response:
 def _chosen(store: RunStore) -> list[Run]:
     """The runs that the address names; it ends the request where they are none, or too many."""
     keys = request.args.getlist("run")
-    runs = store.chosen(keys)
-    if not runs or len(keys) > MOST_RUNS:
+    runs = store.chosen(keys) if len(keys) <= MOST_RUNS else []
+    if not runs:
         abort(Response(f"Name one to {MOST_RUNS} runs that there are: ?run=NAME\n", 404, mimetype="text/plain"))
     return runs

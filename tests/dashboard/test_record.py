@@ -411,11 +411,9 @@ def test_only_the_page_itself_may_start_a_recording(recorder, monkeypatch):
 
 
 def test_without_leave_the_page_teaches_and_has_nothing_to_start(tmp_path):
-    server = create_app([tmp_path]).server
-    server.config["PROPAGATE_EXCEPTIONS"] = False
-    client = server.test_client()
+    client = create_app([tmp_path]).server.test_client()
     assert "intertoken run --sync" in client.get("/record/_dash-layout").text
-    assert client.post("/record/_dash-update-component", json=ACT).status_code == 500
+    assert client.post("/record/_dash-update-component", json=ACT).status_code == 400
 
 
 @pytest.mark.parametrize(

@@ -113,8 +113,8 @@ def _table(client):
     return {
         "output": callback["output"],
         "outputs": [dict(zip(("id", "property"), part.split("."), strict=True)) for part in parts],
-        "inputs": [part | {"value": "/"} for part in callback["inputs"]],
-        "state": [part | {"value": {}} for part in callback["state"]],
+        "inputs": callback["inputs"],
+        "state": callback["state"],
         "changedPropIds": ["url.pathname"],
     }
 

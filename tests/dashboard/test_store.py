@@ -145,7 +145,7 @@ class Served:
     def run(self):
         callback = next(c for c in self.client.get("/_dash-dependencies").get_json() if "runs.rowData" in c["output"])
         names = [part.split(".") for part in callback["output"].strip(".").split("...")]
-        values = {"dashGridOptions": {"loading": True}, "pathname": "/"}
+        values = {"pathname": "/"}
         given = {
             kind: [{**known, "value": values.get(known["property"])} for known in callback[kind]]
             for kind in ("inputs", "state")
