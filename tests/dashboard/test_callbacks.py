@@ -12,7 +12,8 @@ from dashboard.pages.presses import MOST, done
 from dashboard.serving import callbacks
 from dashboard.view import View
 from tests.dashboard.traces import decode
-from tests.fuzz.callbacks import asked, callbacks_of, post
+from tests.fuzz.callbacks import callbacks_of, post
+from tests.fuzz.hostile import asked
 from tracer import formats
 
 RENDER = "..syncs.columnDefs...syncs.rowData"

@@ -7,7 +7,8 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.dashboard.graph_runs import write_runs
 from tests.dashboard.traces import decode
-from tests.fuzz.callbacks import PLACES, Fuzzed, asked, callbacks_of, peak, recorder_in
+from tests.fuzz.callbacks import PLACES, Fuzzed, callbacks_of, peak, recorder_in
+from tests.fuzz.hostile import asked
 from tracer import formats
 
 MOST_MORE = 300 * 2**20
