@@ -12,6 +12,7 @@ from flask import Flask
 from dashboard.cache import Cache
 from dashboard.frame import add_pages
 from dashboard.pages import gap, graph, overview, record, syncs, whatif
+from dashboard.readers import Readers
 from dashboard.recording.recorder import Recorder
 from dashboard.serving.downloads import add_downloads
 from dashboard.serving.guard import content_security_policy, guard
@@ -38,6 +39,7 @@ class Serving:
         uploads: an empty directory for recordings that readers upload; None where they may not.
         upload_limit: most bytes of such a recording.
         recorder: starts what readers want to be recorded; None where they may not. Who makes it closes it.
+        readers: processes that read recordings; None where this one may. Who makes them closes them.
     """
 
     prefix: str = ""
@@ -46,6 +48,7 @@ class Serving:
     uploads: Path | None = None
     upload_limit: int = 2 * 10**9
     recorder: Recorder | None = None
+    readers: Readers | None = None
 
 
 def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cache: Cache | None = None) -> Dash:
@@ -55,7 +58,7 @@ def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cach
     twice.
     """
     serving = serving or Serving()
-    store = RunStore(paths, inbox=serving.uploads, cache=cache)
+    store = RunStore(paths, inbox=serving.uploads, cache=cache, readers=serving.readers)
     server = Flask("intertoken", static_folder=None)
     pages = (*PAGES, record.page(serving.recorder))
     apps = add_pages(server, pages, store, serving.prefix, serving.upload_limit if serving.uploads else 0)

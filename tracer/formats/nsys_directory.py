@@ -88,6 +88,8 @@ def _read_table(file: Path, name: str, load: Load, left_out: list[str] | None) -
         return nsys.typed(load(file, name, left_out), name)
     except FormatError as error:
         raise FormatError(f"{file}: {error}") from error
+    except MemoryError:  # Arrow's is one of its other errors, too
+        raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         kind = file.suffix.lstrip(".").capitalize()
         reason = (str(error).splitlines() or [""])[0]
