@@ -129,10 +129,7 @@ def dashboard(
     while the page is open. What readers upload is gone when the command ends. From the record page readers start
     `intertoken run`. Recordings are read in processes of their own: one that cannot be borne says so in its place.
     """
-    from dashboard.app import Serving, create_app
-    from dashboard.cache import Cache
     from dashboard.readers import Limits, Readers
-    from dashboard.recording.recorder import Recorder
     from dashboard.serving.guard import LOOPBACK
 
     for path in paths:
@@ -153,6 +150,11 @@ def dashboard(
     readers = Readers(Limits(reader_memory * 10**6, reader_seconds))
     # nobody else's to read, and removed at the end
     with closing(readers), TemporaryDirectory(prefix="intertoken-uploads-") as folder:
+        readers.start()  # while the server's own modules load
+        from dashboard.app import Serving, create_app
+        from dashboard.cache import Cache
+        from dashboard.recording.recorder import Recorder
+
         inbox = Path(folder) / "uploads"  # a reader sees the name where two recordings have the same
         inbox.mkdir()
         serving = Serving(prefix, allowed, token, inbox if takes else None, upload_limit * 10**6, readers=readers)

@@ -86,6 +86,10 @@ class Readers:
         self._all: set[_Process] = set()
         self._closed = False
 
+    def start(self) -> None:
+        """Start a process now, so that it is there when a recording is to be read."""
+        self._give_back(self._taken())
+
     def close(self) -> None:
         """End the processes, whatever they do, and remove what they kept."""
         with self._lock:
