@@ -13,6 +13,7 @@ from dashboard import failure
 from dashboard.cache import Cache
 from dashboard.frame import add_pages
 from dashboard.pages import gap, graph, overview, record, syncs, whatif
+from dashboard.readers import Readers
 from dashboard.recording.recorder import Recorder
 from dashboard.serving.callbacks import check_callbacks, check_queries
 from dashboard.serving.downloads import add_downloads
@@ -42,6 +43,7 @@ class Serving:
         recorder: starts what readers want to be recorded; None where they may not. Who makes it closes it.
         proxy: address of the reverse proxy whose X-Forwarded-For, -Host and -Proto the WSGI server believes (waitress:
             `trusted_proxy`); None for none.
+        readers: processes that read recordings; None where this one may. Who makes them closes them.
     """
 
     prefix: str = ""
@@ -51,6 +53,7 @@ class Serving:
     upload_limit: int = 2 * 10**9
     recorder: Recorder | None = None
     proxy: str | None = None
+    readers: Readers | None = None
 
 
 def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cache: Cache | None = None) -> Dash:
@@ -60,7 +63,7 @@ def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cach
     twice.
     """
     serving = serving or Serving()
-    store = RunStore(paths, inbox=serving.uploads, cache=cache)
+    store = RunStore(paths, inbox=serving.uploads, cache=cache, readers=serving.readers)
     server = Flask("intertoken", static_folder=None)
     pages = (*PAGES, record.page(serving.recorder))
     failure.catch(server)

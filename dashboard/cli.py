@@ -115,6 +115,14 @@ def _address(_: click.Context, __: click.Parameter, value: str | None) -> str | 
     help="Gets these runs, and is shown as well.  [default: the first directory that is given; "
     "without one they are gone when the command ends]",
 )  # fmt: skip
+@click.option(
+    "--reader-memory", default=lambda: _memory() // 10**6, type=click.IntRange(1), metavar="MB",
+    help="Most memory that reading a recording may take.  [default: half of the machine's]",
+)  # fmt: skip
+@click.option(
+    "--reader-seconds", default=600, show_default=True, type=click.IntRange(1), metavar="S",
+    help="Longest that reading a recording may take, with a second more for each of its megabytes.",
+)  # fmt: skip
 def dashboard(
     paths: tuple[Path, ...],
     host: str,
@@ -132,16 +140,17 @@ def dashboard(
     forgets: bool,
     records: bool,
     record_to: Path | None,
+    reader_memory: int,
+    reader_seconds: int,
 ) -> None:
     """Show recordings side by side in a browser.
 
     A directory that is no recording itself is searched for recordings, two levels deep; those that come later appear
     while the page is open. What readers upload is gone when the command ends. From the record page readers start
     `intertoken run`. The link that is printed holds a token, without which nobody else on this machine reads anything.
+    Recordings are read in processes of their own: one that cannot be borne says so in its place.
     """
-    from dashboard.app import Serving, create_app
-    from dashboard.cache import Cache
-    from dashboard.recording.recorder import Recorder
+    from dashboard.readers import Limits, Readers
     from dashboard.serving.guard import LOOPBACK
 
     for path in paths:
@@ -156,10 +165,17 @@ def dashboard(
         )
     hosts = {*LOOPBACK, host} if _is_loopback(host) else set()
     allowed = frozenset(hosts | set(names)) if hosts or names else None
-    with scratch() as folder:
+    readers = Readers(Limits(reader_memory * 10**6, reader_seconds))
+    with closing(readers), scratch() as folder:
+        readers.start()  # while the server's own modules load
+        from dashboard.app import Serving, create_app
+        from dashboard.cache import Cache
+        from dashboard.recording.recorder import Recorder
+
         inbox = folder / "uploads"  # a reader sees the name where two recordings have the same
         inbox.mkdir()
-        serving = Serving(prefix, allowed, secret, inbox if takes else None, upload_limit * 10**6, proxy=proxy)
+        size = upload_limit * 10**6
+        serving = Serving(prefix, allowed, secret, inbox if takes else None, size, proxy=proxy, readers=readers)
         cache = None if forgets else Cache(kept_in)
         private = folder if opens else None
         if not records or secret is None:
@@ -289,6 +305,12 @@ def _runs_directory(paths: Iterable[Path]) -> Path | None:
 def _is_shown(runs: Path, paths: Iterable[Path]) -> bool:
     """Whether what comes into this directory is found when the paths are searched."""
     return any(path.resolve() in (runs.resolve(), runs.resolve().parent) for path in paths)
+
+
+def _memory() -> int:
+    from dashboard.readers import half_of_memory
+
+    return half_of_memory()
 
 
 def _is_loopback(host: str) -> bool:

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from flask import Flask, Response, abort, request, send_file
 
+from dashboard.readers import Readers
+from dashboard.reading import write_copy
 from dashboard.report.page import report_page
 from dashboard.run import Run
 from dashboard.serving.names import safe_name
@@ -20,7 +22,6 @@ from dashboard.store import RunStore
 from dashboard.tables import TABLES
 from dashboard.text import plain
 from dashboard.view import MOST_RUNS, View
-from tracer import formats
 from tracer.errors import TraceError
 from tracer.graph_json import GRAPH_FILE
 from tracer.text import without_formulas
@@ -93,14 +94,14 @@ def add_downloads(server: Flask, store: RunStore) -> None:
     def recording() -> Response:
         run = _chosen(store)[0]
         try:
-            file = zip_of(run)
+            file = zip_of(run, store.readers)
         except TraceError as problem:
             abort(_unreadable(problem))
         name = safe_name(run.key.replace("/", "-"))
         return send_file(file, "application/zip", as_attachment=True, download_name=f"{name}.zip")
 
 
-def zip_of(run: Run) -> IO[bytes]:
+def zip_of(run: Run, readers: Readers | None = None) -> IO[bytes]:
     """The recording of a run as a zip of its parquetdir, with its graph; as recorded, not scrubbed.
 
     Raises:
@@ -110,7 +111,10 @@ def zip_of(run: Run) -> IO[bytes]:
         raise TraceError(f"{run.name}: is no recording on disk")
     with TemporaryDirectory() as folder:
         place = Path(folder) / "recording"
-        formats.write(formats.read(run.path), place)
+        if readers is None:
+            write_copy(run.path, place)
+        else:
+            readers.do(run.path, write_copy, place)
         file = TemporaryFile()  # noqa: SIM115  # whoever sends it closes it
         with zipfile.ZipFile(file, "w") as archive:  # Parquet is compressed already
             for part in sorted(place.iterdir()):

@@ -98,10 +98,10 @@ def test_what_is_needed_does_not_wait_for_others(gate, recordings):
 
 
 def test_a_fault_of_ours_keeps_no_other_recording_from_being_shown(recordings, monkeypatch, caplog):
-    def faulty(path, cache):
+    def faulty(path, cache, readers):
         if path.name == "a":
             raise ZeroDivisionError("one in a million")
-        return reading.read_runs(path, cache)
+        return reading.read_runs(path, cache, readers)
 
     monkeypatch.setattr("dashboard.place.read_runs", faulty)
     store = RunStore([recordings])

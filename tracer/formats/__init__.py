@@ -110,6 +110,8 @@ def format_of(source: Path) -> Format:
     """
     if not source.exists():
         raise FormatError(f"{source}: no such file or directory")
+    if not source.is_file() and not source.is_dir():
+        raise FormatError(f"{source}: is neither a regular file nor a directory")
     if source.is_file() and source.stat().st_size == 0:
         raise FormatError(f"{source}: the file is empty")
     for f in _formats:
