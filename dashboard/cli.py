@@ -165,8 +165,8 @@ def dashboard(
         )
     hosts = {*LOOPBACK, host} if _is_loopback(host) else set()
     allowed = frozenset(hosts | set(names)) if hosts or names else None
-    readers = Readers(Limits(reader_memory * 10**6, reader_seconds))
-    with closing(readers), scratch() as folder:
+    limits = Limits(reader_memory * 10**6, reader_seconds)
+    with scratch() as folder, closing(Readers(limits, within=folder)) as readers:
         readers.start()  # while the server's own modules load
         from dashboard.app import Serving, create_app
         from dashboard.cache import Cache

@@ -70,14 +70,17 @@ class Readers:
     Args:
         limits: of each recording.
         prepare: called in each new process, such as to register more formats.
+        within: a directory for what they keep; by default that for temporary files.
 
     Attributes:
         cache: where what was read is kept that shall be gone with the readers.
     """
 
-    def __init__(self, limits: Limits | None = None, prepare: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, limits: Limits | None = None, prepare: Callable[[], None] | None = None, within: Path | None = None
+    ) -> None:
         self.limits = limits or Limits()
-        self._folder = TemporaryDirectory(prefix="intertoken-read-")
+        self._folder = TemporaryDirectory(prefix="read-", dir=within)
         self.cache = Cache(Path(self._folder.name))
         self._prepare = prepare
         self._free = threading.Semaphore(_AT_ONCE)

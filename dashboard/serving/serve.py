@@ -43,11 +43,11 @@ def serve(app: Any, host: str, port: int, serving: Serving, private: Path | None
     url = f"http://{shown}:{getattr(server, 'effective_port', port)}{serving.prefix}/"
     if serving.token is not None:
         url += f"login?{urlencode({'token': serving.token})}"
-    click.echo(f"intertoken dashboard at {url} (Ctrl-C stops it)")
-    if private is not None and (sys.stdout.isatty() or os.environ.get("DISPLAY")):
-        Thread(target=open_link, args=(url, private), daemon=True).start()  # one in a terminal lasts
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that everything is cleared away
     try:
+        click.echo(f"intertoken dashboard at {url} (Ctrl-C stops it)")
+        if private is not None and (sys.stdout.isatty() or os.environ.get("DISPLAY")):
+            Thread(target=open_link, args=(url, private), daemon=True).start()  # one in a terminal lasts
         server.run()
     except KeyboardInterrupt:
         pass
