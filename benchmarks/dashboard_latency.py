@@ -241,7 +241,8 @@ def ours(source: Path, directory: Path, count: int, repeats: int) -> dict[str, A
     for repeat in range(repeats):
         for temperature in ("cold", "warm"):
             command = [sys.executable, "-m", "tracer.cli", "dashboard", str(source), "--port", "0", "--no-open"]
-            with running(Server([*command, "--cache", str(directory / f"cache-{repeat}")])) as server:
+            cache = str(directory / f"cache-{repeat}")
+            with running(Server([*command, "--no-token", "--cache", cache])) as server:
                 server.find_port()
                 page = Page(server)
                 page.open()

@@ -139,7 +139,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as cache:
         command = [sys.executable, "-m", "tracer.cli", "dashboard", str(SAMPLES), "--port", "0", "--no-open",
-                   "--no-record", "--cache", cache]  # fmt: skip
+                   "--no-token", "--cache", cache]  # fmt: skip
         with running(Server(command)) as server:
             server.find_port()
             Page(server, search=f"?run={RUNS[0]}").open()

@@ -9,10 +9,13 @@ from pathlib import Path
 from dash import Dash
 from flask import Flask
 
+from dashboard import failure
 from dashboard.cache import Cache
 from dashboard.frame import add_pages
 from dashboard.pages import gap, graph, overview, record, syncs, whatif
+from dashboard.readers import Readers
 from dashboard.recording.recorder import Recorder
+from dashboard.serving.callbacks import check_callbacks, check_queries
 from dashboard.serving.downloads import add_downloads
 from dashboard.serving.guard import content_security_policy, guard
 from dashboard.serving.health import add_health
@@ -38,6 +41,9 @@ class Serving:
         uploads: an empty directory for recordings that readers upload; None where they may not.
         upload_limit: most bytes of such a recording.
         recorder: starts what readers want to be recorded; None where they may not. Who makes it closes it.
+        proxy: address of the reverse proxy whose X-Forwarded-For, -Host and -Proto the WSGI server believes (waitress:
+            `trusted_proxy`); None for none.
+        readers: processes that read recordings; None where this one may. Who makes them closes them.
     """
 
     prefix: str = ""
@@ -46,6 +52,8 @@ class Serving:
     uploads: Path | None = None
     upload_limit: int = 2 * 10**9
     recorder: Recorder | None = None
+    proxy: str | None = None
+    readers: Readers | None = None
 
 
 def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cache: Cache | None = None) -> Dash:
@@ -55,14 +63,17 @@ def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cach
     twice.
     """
     serving = serving or Serving()
-    store = RunStore(paths, inbox=serving.uploads, cache=cache)
+    store = RunStore(paths, inbox=serving.uploads, cache=cache, readers=serving.readers)
     server = Flask("intertoken", static_folder=None)
     pages = (*PAGES, record.page(serving.recorder))
+    failure.catch(server)
     apps = add_pages(server, pages, store, serving.prefix, serving.upload_limit if serving.uploads else 0)
     policy = content_security_policy(script for app in apps for script in app.csp_hashes())
     guard(server, policy, serving.hosts, serving.prefix)
+    check_queries(server)
     if serving.token is not None:
         require_token(server, serving.token, serving.prefix)
+    check_callbacks(server, zip(pages, apps, strict=True))
     add_health(server, store)
     add_watch(server, store)
     add_downloads(server, store)

@@ -25,6 +25,9 @@ import platformdirs
 from dashboard import snapshot
 
 MOST_BYTES: Final = 8 << 30
+TRACE: Final = "trace"
+"""The part that is the trace itself, whose arrays are as those of one that was read."""
+
 _CODE: Final = ("dashboard", "tracer")
 Value = TypeVar("Value")
 _log = logging.getLogger(__name__)
@@ -37,14 +40,16 @@ class Cache:
         self.directory = directory or platformdirs.user_cache_path("intertoken", appauthor=False) / "dashboard"
         self.most_bytes = most_bytes
 
-    def load(self, recording: Path, classes: tuple[type, ...], restored: Callable[[Any], Value]) -> Value | None:
-        """What `restored` makes of the value kept for a recording, which may hold these dataclasses.
+    def load(
+        self, recording: Path, classes: tuple[type, ...], restored: Callable[[Any], Value], part: str = "runs"
+    ) -> Value | None:
+        """What `restored` makes of a part kept for a recording, which may hold these dataclasses.
 
         None if there is no sound value.
         """
         try:
-            entry = self._entry(recording)
-            value = restored(snapshot.load(entry, classes))
+            entry = self._entry(recording, part)
+            value = restored(snapshot.load(entry, classes, own=part == TRACE))
             os.utime(entry)
         except FileNotFoundError:
             return None
@@ -54,10 +59,10 @@ class Cache:
             return None
         return value
 
-    def save(self, recording: Path, value: Any) -> bool:
-        """Keep a value for a recording; False if the disk does not let us."""
+    def save(self, recording: Path, value: Any, part: str = "runs") -> bool:
+        """Keep a part for a recording; False if the disk does not let us."""
         try:
-            entry = self._entry(recording)
+            entry = self._entry(recording, part)
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             scratch = Path(tempfile.mkdtemp(prefix="new-", dir=self.directory))
         except OSError as problem:
@@ -75,8 +80,8 @@ class Cache:
             shutil.rmtree(scratch, ignore_errors=True)
         return True
 
-    def _entry(self, recording: Path) -> Path:
-        facts = [str(recording.absolute()), _fingerprint(recording), _code()]
+    def _entry(self, recording: Path, part: str = "runs") -> Path:
+        facts = [part, str(recording.absolute()), _fingerprint(recording), _code()]
         return self.directory / hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
     def _make_room(self, needed: int) -> None:

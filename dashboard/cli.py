@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import re
-import secrets
-import signal
-import socket
-import sys
-import webbrowser
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlencode
+from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
+from dashboard.serving.addresses import prefix_of
+from dashboard.serving.scratch import scratch
+from dashboard.serving.serve import serve
+from dashboard.serving.token import LONG, VARIABLE, is_readable_by_others, new_token, read_token
+from dashboard.text import plain
 from dashboard.view import ALIGNMENTS, View
 from tracer.output import check_output, write_output
 from tracer.report import working
 
-if TYPE_CHECKING:
-    from dashboard.app import Serving
-
-_LARGEST_REQUEST = 16 << 20  # bytes: the table of runs goes along with some; uploads come in slices
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -39,9 +32,18 @@ def register(group: click.Group) -> None:
 
 
 def _prefix(_: click.Context, __: click.Parameter, value: str) -> str:
-    if not re.fullmatch(r"/?([\w.~-]+/?)*", value, re.ASCII):
-        raise click.BadParameter(f"{value!r} is no path of an address; for example /intertoken")
-    return f"/{value.strip('/')}".rstrip("/")
+    if (prefix := prefix_of(value)) is None:
+        raise click.BadParameter(f"{value[:100]!r} is no path of an address; for example /intertoken")
+    return prefix
+
+
+def _address(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        return str(ip_address(value))
+    except ValueError:
+        raise click.BadParameter(f"{value[:100]!r} is no IP address; for example 127.0.0.1") from None
 
 
 @click.command()
@@ -53,10 +55,18 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> str:
 @click.option("--open/--no-open", "opens", default=True, help="Open a browser.")
 @click.option(
     "--token",
+    default="auto",
     metavar="TOKEN",
-    envvar="INTERTOKEN_TOKEN",
+    envvar=VARIABLE,
     show_envvar=True,
-    help="Ask readers for this token; `auto` makes one and prints a link with it.",
+    help="What readers must know; others on this machine see it here, but not in the variable.  "
+    "[default: a new one, printed as a link]",
+)
+@click.option(
+    "--token-file", metavar="FILE", type=click.Path(path_type=Path), help="The same, as the only line of a file."
+)
+@click.option(
+    "--no-token", "is_open", is_flag=True, help="Ask for none: whoever reaches the page reads, and starts no runs."
 )
 @click.option(
     "--prefix",
@@ -64,6 +74,13 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> str:
     callback=_prefix,
     metavar="/PATH",
     help="Where a reverse proxy shows the dashboard, whether it takes the prefix off or not.",
+)
+@click.option(
+    "--trusted-proxy",
+    "proxy",
+    callback=_address,
+    metavar="ADDRESS",
+    help="The reverse proxy whose X-Forwarded-For, -Host and -Proto are believed.  [default: none]",
 )
 @click.option(
     "--allow-host",
@@ -91,20 +108,31 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> str:
 @click.option("--no-cache", "forgets", is_flag=True, help="Keep nothing, and read every recording anew.")
 @click.option(
     "--record/--no-record", "records", default=True,
-    help="Whether readers may start runs on this machine; never without a --token where others can reach it.",
+    help="Whether readers may start runs on this machine; never with --no-token.",
 )  # fmt: skip
 @click.option(
     "--record-to", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
     help="Gets these runs, and is shown as well.  [default: the first directory that is given; "
     "without one they are gone when the command ends]",
 )  # fmt: skip
+@click.option(
+    "--reader-memory", default=lambda: _memory() // 10**6, type=click.IntRange(1), metavar="MB",
+    help="Most memory that reading a recording may take.  [default: half of the machine's]",
+)  # fmt: skip
+@click.option(
+    "--reader-seconds", default=600, show_default=True, type=click.IntRange(1), metavar="S",
+    help="Longest that reading a recording may take, with a second more for each of its megabytes.",
+)  # fmt: skip
 def dashboard(
     paths: tuple[Path, ...],
     host: str,
     port: int,
     opens: bool,
-    token: str | None,
+    token: str,
+    token_file: Path | None,
+    is_open: bool,
     prefix: str,
+    proxy: str | None,
     names: tuple[str, ...],
     takes: bool,
     upload_limit: int,
@@ -112,85 +140,74 @@ def dashboard(
     forgets: bool,
     records: bool,
     record_to: Path | None,
+    reader_memory: int,
+    reader_seconds: int,
 ) -> None:
     """Show recordings side by side in a browser.
 
     A directory that is no recording itself is searched for recordings, two levels deep; those that come later appear
     while the page is open. What readers upload is gone when the command ends. From the record page readers start
-    `intertoken run`.
+    `intertoken run`. The link that is printed holds a token, without which nobody else on this machine reads anything.
+    Recordings are read in processes of their own: one that cannot be borne says so in its place.
     """
-    from dashboard.app import Serving, create_app
-    from dashboard.cache import Cache
-    from dashboard.recording.recorder import Recorder
+    from dashboard.readers import Limits, Readers
     from dashboard.serving.guard import LOOPBACK
 
     for path in paths:
         if not path.exists():
             raise click.BadParameter(f"{path}: no such file or directory", param_hint="TRACE_OR_DIR")
-    if token == "":
-        raise click.BadParameter("is empty; `auto` makes one", param_hint="--token")
-    token = secrets.token_urlsafe(24) if token == "auto" else token
-    if not _is_loopback(host) and token is None:
+    secret = _token(token, token_file, is_open)
+    if not _is_loopback(host) and secret is None:
         click.echo(
-            f"warning: {host} is not a loopback address and there is no --token: "
+            f"warning: {host} is not a loopback address and there is --no-token: "
             "whoever reaches it reads these recordings",
             err=True,
         )
     hosts = {*LOOPBACK, host} if _is_loopback(host) else set()
     allowed = frozenset(hosts | set(names)) if hosts or names else None
-    is_private = token is not None or (_is_loopback(host) and not names)
-    with TemporaryDirectory(prefix="intertoken-uploads-") as folder:  # nobody else's to read, and removed at the end
-        inbox = Path(folder) / "uploads"  # a reader sees the name where two recordings have the same
+    limits = Limits(reader_memory * 10**6, reader_seconds)
+    with scratch() as folder, closing(Readers(limits, within=folder)) as readers:
+        readers.start()  # while the server's own modules load
+        from dashboard.app import Serving, create_app
+        from dashboard.cache import Cache
+        from dashboard.recording.recorder import Recorder
+
+        inbox = folder / "uploads"  # a reader sees the name where two recordings have the same
         inbox.mkdir()
-        serving = Serving(prefix, allowed, token, inbox if takes else None, upload_limit * 10**6)
+        size = upload_limit * 10**6
+        serving = Serving(prefix, allowed, secret, inbox if takes else None, size, proxy=proxy, readers=readers)
         cache = None if forgets else Cache(kept_in)
-        if not (records and is_private):
-            serve(create_app(paths, serving, cache).server, host, port, serving, opens)
+        private = folder if opens else None
+        if not records or secret is None:
+            serve(create_app(paths, serving, cache).server, host, port, serving, private)
             return
-        runs = record_to or _runs_directory(paths) or Path(folder) / "runs"
+        runs = record_to or _runs_directory(paths) or folder / "runs"
         runs.mkdir(parents=True, exist_ok=True)
         with closing(Recorder(runs)) as recorder:
             serving = replace(serving, recorder=recorder)
             shown = paths if _is_shown(runs, paths) else (*paths, runs)
-            serve(create_app(shown, serving, cache).server, host, port, serving, opens)
+            serve(create_app(shown, serving, cache).server, host, port, serving, private)
 
 
-def serve(app: Any, host: str, port: int, serving: Serving, opens: bool) -> None:
-    """Serve a WSGI app until Ctrl-C or SIGTERM, and say where.
-
-    Raises:
-        click.UsageError: the address or port cannot be had.
-    """
-    import waitress
-
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # a page asks for many files at once: no news
-    try:
-        server = waitress.create_server(
-            app,
-            host=host,
-            port=port,
-            threads=8,
-            ident=None,
-            url_prefix=serving.prefix,
-            max_request_body_size=_LARGEST_REQUEST,
-        )
-    except (OSError, socket.gaierror) as problem:
-        raise click.UsageError(f"cannot listen on {host}:{port}: {problem}; choose another --port") from None
-    shown = f"[{host}]" if ":" in host else host
-    url = f"http://{shown}:{getattr(server, 'effective_port', port)}{serving.prefix}/"
-    if serving.token is not None:
-        url += f"login?{urlencode({'token': serving.token})}"
-    click.echo(f"intertoken dashboard at {url} (Ctrl-C stops it)")
-    if opens and (sys.stdout.isatty() or os.environ.get("DISPLAY")):
-        webbrowser.open(url)
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that everything is cleared away
-    try:
-        server.run()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        signal.signal(signal.SIGTERM, before)
-        server.close()
+def _token(token: str, file: Path | None, is_open: bool) -> str | None:
+    """The token that readers must know, None for none; says what makes it a weak one."""
+    given = click.get_current_context().get_parameter_source("token") is not ParameterSource.DEFAULT
+    os.environ.pop(VARIABLE, None)  # what we start need not know it
+    if sum((given, file is not None, is_open)) > 1:
+        raise click.UsageError(f"choose one of --token (or {VARIABLE}), --token-file and --no-token")
+    if is_open:
+        return None
+    if file is not None:
+        token = read_token(file)
+        if is_readable_by_others(file):
+            click.echo(f"warning: {file} can be read by others: chmod 600 {file}", err=True)
+    elif token == "":
+        raise click.BadParameter("is empty; `auto` makes one", param_hint="--token")
+    elif token == "auto":
+        return new_token()
+    if len(token) < LONG:
+        click.echo(f"warning: a token of fewer than {LONG} characters can be guessed; `auto` makes one", err=True)
+    return token
 
 
 def _file_options(command: Command) -> Command:
@@ -275,7 +292,7 @@ def timeline(
     with working("drawing"):
         picture = image(figure, output.suffix.lower(), width, height or tall, scale)
     write_output(output, lambda place: place.write_bytes(picture), replace=force)
-    click.echo(f"{output}: token {scene.token_of(runs, view)} of {', '.join(run.name for run in runs)}")
+    click.echo(f"{output}: token {scene.token_of(runs, view)} of {', '.join(plain(run.name) for run in runs)}")
 
 
 def _runs_directory(paths: Iterable[Path]) -> Path | None:
@@ -288,6 +305,12 @@ def _runs_directory(paths: Iterable[Path]) -> Path | None:
 def _is_shown(runs: Path, paths: Iterable[Path]) -> bool:
     """Whether what comes into this directory is found when the paths are searched."""
     return any(path.resolve() in (runs.resolve(), runs.resolve().parent) for path in paths)
+
+
+def _memory() -> int:
+    from dashboard.readers import half_of_memory
+
+    return half_of_memory()
 
 
 def _is_loopback(host: str) -> bool:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import datetime
 import logging
 import secrets
+import traceback
 
 from dash import html, set_props
+from flask import Flask, Response
+from werkzeug.exceptions import HTTPException
+from werkzeug.wrappers import Response as Answer
 
 from dashboard.text import plain
 from tracer.errors import IntertokenError
 
+_MOST_LINES, _LONGEST_LINE = 100, 300
 _log = logging.getLogger(__name__)
 
 
@@ -34,8 +39,7 @@ def say(problem: Exception) -> None:
     For `Dash(on_error=)`. What our own errors say is meant for readers; of others they are told a number only, under
     which the log has them.
     """
-    number = secrets.token_hex(3)
-    _log.error("failure %s", number, exc_info=problem)
+    number = _logged(problem)
     when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     if isinstance(problem, IntertokenError):
         said = f"{plain(str(problem), 600)} ({when})"
@@ -46,3 +50,21 @@ def say(problem: Exception) -> None:
         )
     set_props("failure-said", {"children": said})
     set_props("failure", {"hidden": False})
+
+
+def catch(server: Flask) -> None:
+    """Answer 500 with a number, under which the log has the traceback, to whatever no page can say in place."""
+
+    @server.errorhandler(Exception)
+    def answer(problem: Exception) -> Answer | HTTPException:
+        if isinstance(problem, HTTPException):
+            return problem
+        said = f"The server failed at this; its output says why: failure {_logged(problem)}.\n"
+        return Response(said, 500, mimetype="text/plain")
+
+
+def _logged(problem: Exception) -> str:
+    """A number under which the log has the traceback, the last of it: its lines may hold a stranger's text."""
+    number, lines = secrets.token_hex(3), "".join(traceback.format_exception(problem)).splitlines()
+    _log.error("failure %s\n%s", number, "\n".join(plain(line, _LONGEST_LINE) for line in lines[-_MOST_LINES:]))
+    return number

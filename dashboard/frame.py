@@ -18,6 +18,7 @@ from flask import Flask
 
 from dashboard import failure
 from dashboard.store import RunStore
+from dashboard.view import View
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Page:
             `revision` and `pressed` (dcc.Store), `theme` and `copy-link` (buttons) and `said` (what a screen reader is
             told); a page writes `view`, the browser answers with `screen`, and sets `revision` when there are other
             recordings.
+        view: reads what it writes into `view`; fails with ValueError where that is none of its views.
     """
 
     address: str
@@ -40,6 +42,7 @@ class Page:
     motto: str
     sections: Callable[[], Sequence[Any]]
     register: Callable[[Dash, RunStore], None]
+    view: Callable[[Any], Any] = View.from_data
 
 
 def add_pages(

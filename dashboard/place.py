@@ -11,6 +11,7 @@ from stat import S_ISREG
 from typing import TypeAlias
 
 from dashboard.cache import Cache
+from dashboard.readers import Readers
 from dashboard.reading import name_of, read_runs
 from dashboard.run import Run
 from tracer import progress
@@ -42,7 +43,7 @@ class Place:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _share: float | None = None
 
-    def read(self, cache: Cache | None) -> list[Run]:
+    def read(self, cache: Cache | None, readers: Readers | None) -> list[Run]:
         """Its runs; who comes second waits for the first. `arrived` is called once they are there."""
         with self._lock:
             if self.runs is not None:
@@ -50,7 +51,7 @@ class Place:
             self._share = 0.0
             try:
                 with progress.listening(self._tell):
-                    self.runs = self._read(cache)
+                    self.runs = self._read(cache, readers)
             except Exception as problem:  # a fault of ours must not keep the others from being shown
                 _log.exception("%s cannot be shown", self.path)
                 said = f"{self.path}: cannot be shown: {type(problem).__name__}: {problem}"
@@ -58,8 +59,8 @@ class Place:
         self.arrived()
         return self.runs
 
-    def _read(self, cache: Cache | None) -> list[Run]:
-        runs = read_runs(self.path, cache)
+    def _read(self, cache: Cache | None, readers: Readers | None) -> list[Run]:
+        runs = read_runs(self.path, cache, readers)
         own = name_of(self.path)
         for run in runs:
             run.key, run.name = self.key + run.key[len(own) :], self.name + run.name[len(own) :]

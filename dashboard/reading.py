@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dashboard.cache import Cache
+from dashboard.cache import TRACE, Cache
 from dashboard.run import Recording, Run
 from dashboard.timeline.align import Tokens
 from dashboard.timeline.pyramid import Level, Pyramid
@@ -24,16 +25,23 @@ from tracer.graph_json import GRAPH_FILE
 from tracer.schema import DEVICE_DOMAINS
 from tracer.trace import Trace
 
+if TYPE_CHECKING:  # they load this file, in processes of their own
+    from dashboard.readers import Readers
+
+Found = TypeVar("Found")
 _MOST_RANGES: Final = 20
 _SUFFIXES: Final = frozenset({".sqlite", ".json", ".nsys-rep"})
 _KEPT: Final = (Summary, Estimate, Steps, GapReport, Tokens, Row, Level)
 
 
-def read_runs(path: Path, cache: Cache | None = None) -> list[Run]:
+def read_runs(path: Path, cache: Cache | None = None, readers: Readers | None = None) -> list[Run]:
     """The runs of one recording; of one that cannot be read, a run that says why.
 
     With a cache the runs come from it, or go there first: then their arrays are on disk, and no trace stays in memory.
+    With readers they read, and this process only maps what they kept, in the cache or in their own.
     """
+    if readers is not None:
+        return _read_elsewhere(path, [readers.cache] if cache is None else [cache, readers.cache], readers)
     kept = None if cache is None else _from_cache(cache, path)
     if kept is not None:
         return kept
@@ -45,6 +53,32 @@ def read_runs(path: Path, cache: Cache | None = None) -> list[Run]:
     return _from_cache(cache, path) or _analysed(path)
 
 
+def keep_runs(path: Path, caches: Sequence[Cache]) -> None:
+    """Read a recording's runs and keep them in the first cache that takes them.
+
+    Raises:
+        TraceError: it cannot be read, or nothing can be kept.
+    """
+    runs = _analysed(path)
+    if runs[0].recording is None:
+        raise TraceError(runs[0].summary.problem)
+    _keep(caches, path, [_kept(run) for run in runs], "runs")
+
+
+def keep_trace(path: Path, caches: Sequence[Cache]) -> None:
+    """The same of its trace."""
+    _keep(caches, path, formats.read(path, whole=False), TRACE)
+
+
+def write_copy(path: Path, target: Path) -> None:
+    """Write a recording as a parquetdir, with all that it holds.
+
+    Raises:
+        TraceError: it cannot be read any more, or not be written.
+    """
+    formats.write(formats.read(path), target)
+
+
 def name_of(path: Path) -> str:
     """What a recording is called, and its key."""
     name = path.stem if path.suffix in _SUFFIXES else path.name
@@ -54,6 +88,37 @@ def name_of(path: Path) -> str:
 def is_pass(path: Path) -> bool:
     """Whether a recording is a traced pass inside the run directory of another."""
     return formats.is_trace(path.parent)
+
+
+def _read_elsewhere(path: Path, caches: Sequence[Cache], readers: Readers) -> list[Run]:
+    def trace(path: Path) -> Trace:
+        kept = _first(cache.load(path, (Trace,), lambda trace: trace, TRACE) for cache in caches)
+        if kept is None:
+            readers.do(path, keep_trace, caches)
+            kept = _first(cache.load(path, (Trace,), lambda trace: trace, TRACE) for cache in caches)
+        if not isinstance(kept, Trace):
+            raise TraceError(f"{path}: has changed while it was read")
+        return kept
+
+    kept, problem = _first(_from_cache(cache, path, trace) for cache in caches), None
+    if kept is None:
+        try:
+            readers.do(path, keep_runs, caches)
+            kept = _first(_from_cache(cache, path, trace) for cache in caches)
+        except TraceError as error:
+            problem = str(error)
+    name = name_of(path)
+    problem = problem or f"{path}: has changed while it was read"
+    return kept or [Run(name, name, Summary(name, problem=problem), path=path)]
+
+
+def _first(found: Iterable[Found | None]) -> Found | None:
+    return next((one for one in found if one is not None), None)
+
+
+def _keep(caches: Sequence[Cache], path: Path, value: Any, part: str) -> None:
+    if not any(cache.save(path, value, part) for cache in caches):
+        raise TraceError(f"{path}: there is no room on the disk to keep what the page needs of it")
 
 
 def _analysed(path: Path) -> list[Run]:
@@ -93,8 +158,8 @@ def _kept(run: Run) -> dict[str, Any]:
     }
 
 
-def _from_cache(cache: Cache, path: Path) -> list[Run] | None:
-    recording, graph = Recording(path), _graph_file(path)
+def _from_cache(cache: Cache, path: Path, read: Callable[[Path], Trace] | None = None) -> list[Run] | None:
+    recording, graph = Recording(path, read=read), _graph_file(path)
 
     def restored(kept: dict[str, Any]) -> Run:
         run = Run(kept["key"], kept["name"], kept["summary"], recording, kept["steps"], graph, path, kept["within"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -35,10 +35,17 @@ SAME: Final = (*MUST_AGREE, *SHOULD_AGREE, "concurrency", "launch")
 
 
 class Recording:
-    """A trace, read when first asked for unless it is given."""
+    """A trace, read when first asked for unless it is given.
 
-    def __init__(self, path: Path, trace: Trace | None = None) -> None:
+    Args:
+        path: where it is.
+        trace: the trace, if it is there already.
+        read: reads it.
+    """
+
+    def __init__(self, path: Path, trace: Trace | None = None, read: Callable[[Path], Trace] | None = None) -> None:
         self.path = path
+        self._read = read or partial(formats.read, whole=False)
         self._lock = threading.Lock()  # one for each: before Python 3.12 a cached_property has one for all
         self._trace = trace
 
@@ -47,11 +54,11 @@ class Recording:
         """The trace.
 
         Raises:
-            FormatError: it cannot be read.
+            TraceError: it cannot be read.
         """
         with self._lock:
             if self._trace is None:
-                self._trace = formats.read(self.path, whole=False)
+                self._trace = self._read(self.path)
             return self._trace
 
 
@@ -86,7 +93,7 @@ class Run:
         """The recording; None if it could not be read.
 
         Raises:
-            FormatError: it cannot be read any more.
+            TraceError: it cannot be read any more.
         """
         return None if self.recording is None else self.recording.trace
 

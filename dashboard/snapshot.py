@@ -28,8 +28,14 @@ def save(value: Any, directory: Path) -> None:
     (directory / _TREE).write_text(json.dumps({"bytes": size, "value": tree}), encoding="utf-8")
 
 
-def load(directory: Path, classes: Sequence[type]) -> Any:
-    """The value that `save` wrote, its arrays read-only; `classes` are the dataclasses it may hold.
+def load(directory: Path, classes: Sequence[type], *, own: bool = False) -> Any:
+    """The value that `save` wrote.
+
+    Args:
+        directory: where.
+        classes: the dataclasses it may hold.
+        own: make arrays as NumPy makes them, writable (in memory, not on disk) and one value after the other;
+            otherwise they are read-only, and where all values are the same there is one.
 
     Raises:
         OSError: there is none, or it cannot be read.
@@ -39,7 +45,7 @@ def load(directory: Path, classes: Sequence[type]) -> Any:
     size = (directory / _ARRAYS).stat().st_size
     if size != found["bytes"]:
         raise ValueError(f"{directory}: {size} bytes of arrays, not {found['bytes']}")
-    mapped = np.memmap(directory / _ARRAYS, np.uint8, "r") if size else np.zeros(0, np.uint8)
+    mapped = np.memmap(directory / _ARRAYS, np.uint8, "c" if own else "r") if size else np.zeros(0, np.uint8)
     return _value(found["value"], mapped, {known.__name__: known for known in classes})
 
 
@@ -111,7 +117,10 @@ def _value(tree: Any, mapped: NDArray[np.uint8], classes: dict[str, type]) -> An
 def _array(tree: dict[str, Any], mapped: NDArray[np.uint8]) -> NDArray[Any]:
     dtype = np.dtype(tree["array"])
     array = np.frombuffer(mapped, dtype, tree["of"], tree["at"]) if tree["of"] else np.zeros(0, dtype)
-    return array if tree["of"] == tree["length"] else np.broadcast_to(array, (tree["length"],))
+    if tree["of"] == tree["length"]:
+        return array
+    repeated = np.broadcast_to(array, (tree["length"],))
+    return repeated.copy() if mapped.flags.writeable else repeated
 
 
 def _series(column: dict[str, Any], mapped: NDArray[np.uint8]) -> Any:

@@ -14,6 +14,7 @@ from pathlib import Path
 from dashboard.background import Background
 from dashboard.cache import Cache
 from dashboard.place import Place, Stamp, stamp_of
+from dashboard.readers import Readers
 from dashboard.reading import is_pass, name_of
 from dashboard.run import Run
 from dashboard.view import MOST_RUNS
@@ -41,12 +42,15 @@ class RunStore:
     """All runs below the given paths. Safe to use from several threads.
 
     Without `passes` the traced passes inside run directories are left out, unless a path names them. `inbox` is one
-    more directory, for recordings that come by upload. With a `cache` nothing else is read twice.
+    more directory, for recordings that come by upload. With a `cache` nothing else is read twice. With `readers`
+    recordings are read in processes of their own, which recordings of strangers should be; without them here.
     """
 
     def __init__(
-        self, paths: Iterable[Path | str], passes: bool = True, inbox: Path | None = None, cache: Cache | None = None
-    ) -> None:
+        self, paths: Iterable[Path | str], passes: bool = True, inbox: Path | None = None, cache: Cache | None = None,
+        readers: Readers | None = None,
+    ) -> None:  # fmt: skip
+        self.readers = readers
         self.given, self.inbox = [Path(p) for p in paths], inbox
         self._passes = passes
         self._cache = cache
@@ -190,7 +194,7 @@ class RunStore:
 
     def _read(self, place: Place) -> list[Run]:
         is_upload = self.inbox is not None and place.path.is_relative_to(self.inbox)  # to be forgotten at the end
-        return place.read(None if is_upload else self._cache)
+        return place.read(None if is_upload else self._cache, self.readers)
 
     def _arrived(self) -> None:
         with self._lock:

@@ -6,32 +6,9 @@ arguments and `<a href=...>` would become a link. Every name from a recording pa
 
 from __future__ import annotations
 
-import unicodedata
+from tracer.text import LONGEST, plain
 
-LONGEST = 400
-_HIDDEN = {
-    "Cc",
-    "Cf",
-    "Cs",
-    "Co",
-    "Zl",
-    "Zp",
-}  # controls, bidirectional overrides, lone surrogates, line separators
-
-
-def plain(name: str, limit: int = LONGEST) -> str:
-    r"""A name with invisible characters spelled out and its middle cut if longer than `limit`.
-
-    Example:
-        >>> plain("a\x00b")
-        'a\\x00b'
-    """
-    if len(name) > limit:
-        head = (limit - 1) * 2 // 3
-        name = f"{name[:head]}…{name[len(name) - (limit - 1 - head) :]}"
-    if name.isascii() and name.isprintable():
-        return name
-    return "".join(_spelled(c) for c in name)
+__all__ = ["LONGEST", "markup", "plain"]
 
 
 def markup(name: str, limit: int = LONGEST, width: int | None = None) -> str:
@@ -49,10 +26,3 @@ def markup(name: str, limit: int = LONGEST, width: int | None = None) -> str:
 def _escape(piece: str) -> str:
     # Plotly's own list of entities has no &quot;; a $ would start a formula where MathJax is loaded.
     return piece.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("$", "&#36;")
-
-
-def _spelled(character: str) -> str:
-    if unicodedata.category(character) not in _HIDDEN:
-        return character
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"

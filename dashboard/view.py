@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import parse_qs, urlencode
+
+from pydantic import AfterValidator, Field, TypeAdapter
 
 from dashboard.text import plain
 
@@ -20,15 +22,35 @@ SHORTEST: Final = 100
 """The narrowest range that can be shown, ns."""
 _MOST_NAMES: Final = 60
 _LONGEST: Final = 200
-_FURTHEST: Final = 10**15  # eleven days: keeps hostile links inside int64 whatever is added to them
+_MOST_ARRANGED: Final = 10_000
+FURTHEST: Final = 10**15
+"""The furthest time from time 0, ns: eleven days, which keeps hostile links inside int64 whatever is added to them."""
+
+Shown = TypeVar("Shown")
+Number = TypeVar("Number", int, float)
+Position: TypeAlias = Annotated[int, Field(ge=0, le=FURTHEST)]
+Time: TypeAlias = Annotated[int, Field(ge=-FURTHEST, le=FURTHEST)]
+Words: TypeAlias = Annotated[str, Field(max_length=_LONGEST)]
+Names: TypeAlias = Annotated[tuple[str, ...], Field(max_length=_MOST_ARRANGED)]
+
+
+def one_of(names: Collection[str]) -> AfterValidator:
+    """For a text that is one of these."""
+
+    def check(text: str) -> str:
+        if text not in names:
+            raise ValueError("is none of those there are")
+        return text
+
+    return AfterValidator(check)
 
 
 class Spot(NamedTuple):
     """An event: the key of its run, and the positions of its row in the run's and of itself in the row's."""
 
     run: str
-    row: int
-    event: int
+    row: Position
+    event: Position
 
 
 @dataclass(frozen=True)
@@ -42,10 +64,10 @@ class Arrangement:
         order: what stands in another order than usual, in that order.
     """
 
-    only: str = ""
-    hidden: tuple[str, ...] = ()
-    folded: tuple[str, ...] = ()
-    order: tuple[str, ...] = ()
+    only: Words = ""
+    hidden: Names = ()
+    folded: Names = ()
+    order: Names = ()
 
 
 @dataclass(frozen=True)
@@ -64,14 +86,14 @@ class View:
         rows: which rows are shown.
     """
 
-    runs: tuple[str, ...] | None = None
-    token: int | None = None
-    align: str = "end"
-    range: tuple[int, int] | None = None
-    theme: str = "auto"
-    find: str = ""
+    runs: Annotated[tuple[str, ...], Field(max_length=MOST_RUNS)] | None = None
+    token: Position | None = None
+    align: Annotated[str, one_of(ALIGNMENTS)] = "end"
+    range: Annotated[tuple[Time, Time], AfterValidator(lambda ends: span(*ends))] | None = None
+    theme: Annotated[str, one_of(THEME_NAMES)] = "auto"
+    find: Words = ""
     event: Spot | None = None
-    ruler: tuple[int, int] | None = None
+    ruler: tuple[Time, Time] | None = None
     rows: Arrangement = Arrangement()
 
     def query(self) -> str:
@@ -131,21 +153,28 @@ class View:
 
     @classmethod
     def from_data(cls, data: dict[str, Any] | None) -> View:
-        """The view that `data` returned."""
-        if data is None:
-            return cls()
-        runs, limits, event, ruler, rows = (data[field] for field in ("runs", "range", "event", "ruler", "rows"))
-        return cls(
-            runs=None if runs is None else tuple(runs),
-            token=data["token"],
-            align=data["align"],
-            range=None if limits is None else span(*limits),
-            theme=data["theme"],
-            find=data["find"],
-            event=None if event is None else Spot(*event),
-            ruler=None if ruler is None else (ruler[0], ruler[1]),
-            rows=Arrangement(rows["only"], *(tuple(rows[field]) for field in ("hidden", "folded", "order"))),
-        )
+        """The view that `data` returned, see `stored`."""
+        return stored(_READER, data)
+
+
+def stored(reader: TypeAdapter[Shown], data: dict[str, Any] | None) -> Shown:
+    """What a page shows, from the fields that a browser kept; a page's own and the shared ones stand side by side.
+
+    A browser sends what it likes: types, bounds and names are those that the class states.
+
+    Args:
+        reader: of the page's class, a dataclass; what pages share is its field `shared`.
+        data: its fields; None for a page that shows nothing yet.
+
+    Raises:
+        ValueError: that is no such view.
+    """
+    if data is not None and not isinstance(data, dict):
+        raise ValueError("a view is an object")
+    return reader.validate_python((data or {}) | {"shared": data or {}})
+
+
+_READER: Final = TypeAdapter(View)
 
 
 def with_fields(query: str, fields: Mapping[str, str | int | float | None]) -> str:
@@ -166,10 +195,14 @@ def switched(theme: str, scheme: str) -> str:
 
 def span(low: float, high: float) -> tuple[int, int]:
     """A range in order, of whole ns, no shorter than `SHORTEST` and no further away than int64 can bear."""
-    low, high = (min(max(value, -_FURTHEST), _FURTHEST) for value in sorted((low, high)))
-    first, last = round(low), round(high)
+    first, last = (round(within(value)) for value in sorted((low, high)))
     short = SHORTEST - (last - first)
     return (first, last) if short <= 0 else (first - short // 2, first - short // 2 + SHORTEST)
+
+
+def within(time: Number) -> Number:
+    """A time no further away than `FURTHEST`, ns."""
+    return min(max(time, -FURTHEST), FURTHEST)
 
 
 def zoom(limits: tuple[int, int], factor: float, shift: float = 0.0) -> tuple[int, int]:
@@ -196,14 +229,14 @@ def last_of(query: dict[str, list[str]], name: str) -> str:
 def integer_of(text: str, low: int) -> int | None:
     """A whole number, at least `low` and not beyond what can be added to times; None if it is none."""
     try:
-        return min(max(int(text), low), _FURTHEST)
+        return min(max(int(text), low), FURTHEST)
     except ValueError:
         return None
 
 
 def words_of(text: str | None) -> str:
     """What somebody searches for: no longer than makes sense, and such that a link can hold it."""
-    return plain((text or "").strip()[:_LONGEST])
+    return plain((text or "").strip()[:_LONGEST])[:_LONGEST].strip()
 
 
 def _names(given: Iterable[str]) -> tuple[str, ...]:
@@ -217,11 +250,10 @@ def _dotted(ends: tuple[int, int]) -> str:
 def _ends(text: str) -> tuple[int, int] | None:
     first, dots, last = text.partition("..")
     try:
-        ends = int(first), int(last)
+        ends = within(int(first)), within(int(last))
     except ValueError:
         return None
-    low, high = (min(max(end, -_FURTHEST), _FURTHEST) for end in ends)
-    return (low, high) if dots else None
+    return ends if dots else None
 
 
 def _spot(text: str) -> Spot | None:
@@ -231,4 +263,4 @@ def _spot(text: str) -> Spot | None:
         found = Spot(run, int(row), int(event))
     except ValueError:
         return None
-    return found if run and 0 <= found.row < _FURTHEST and 0 <= found.event < _FURTHEST else None
+    return found if run and 0 <= found.row < FURTHEST and 0 <= found.event < FURTHEST else None

@@ -31,7 +31,7 @@ def register(group: click.Group) -> None:
 @click.command(epilog=EXAMPLES)
 @click.argument("path", metavar="TRACE", type=click.Path(path_type=Path))
 @click.option(
-    "-o", "--output", metavar="PROFILE", required=True, type=click.Path(dir_okay=False, path_type=Path),
+    "-o", "--output", metavar="PROFILE", required=True, type=click.Path(path_type=Path),
     help="JSON file; its name without suffix becomes the profile's.",
 )  # fmt: skip
 @click.option("--range", "within", metavar="TEXT", help="Only inside the NVTX ranges of that text (or regex).")
@@ -49,12 +49,10 @@ def calibrate(path: Path, output: Path, force: bool, as_json: bool, **options: A
     from executor.calibrate import calibrate as profile_of
     from executor.profiles import SCHEMA, write_profile
     from tracer import read
-    from tracer.errors import TraceError, UsageError
+    from tracer.errors import TraceError
+    from tracer.output import check_output
 
-    if output.suffix != ".json":
-        raise UsageError(f"{output}: a profile is a .json file")
-    if output.exists() and not force:
-        raise UsageError(f"{output} exists; choose another name or give --force")
+    check_output(output, "a profile", (".json",), replace=force)
     console = Console(stderr=True, quiet=as_json or not sys.stderr.isatty())
     with console.status(f"reading {path}"):
         try:
@@ -78,10 +76,13 @@ def _show(profile: Profile, output: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from tracer.report import said
+
     table = Table("figure", "value", "from", box=SIMPLE, padding=(0, 0, 0, 1))
     table.columns[1].justify = "right"
     for name, value in profile.figures.items():
-        table.add_row(name, f"{value:g}" if isinstance(value, float) else str(value), profile.source(name) or "")
+        shown = f"{value:g}" if isinstance(value, float) else str(value)
+        table.add_row(name, said(shown), said(profile.source(name) or ""))
     console = Console(width=None if sys.stdout.isatty() else 160)
     console.print(table)
     console.print(f"profile {profile.name!r} in {output}", highlight=False, markup=False)

@@ -180,12 +180,11 @@ def run(
     from executor.passes import chosen_passes, pass_figures, record_traced
     from executor.progress import metered, units_of
     from executor.run import execute, prepare_configuration
-    from executor.run_directory import refuse_existing, write_run
+    from executor.run_directory import check_runs, write_run
 
     base = Configuration(**options)
     chosen = combinations(base, strategies or fitting_strategies(base), concurrency or ("sequential",))
-    if not force:
-        refuse_existing(runs, chosen)
+    check_runs(runs, chosen, replace=force)
     traced = chosen_passes(options["backend"], passes)
     if plans:
         for configuration in chosen:
@@ -197,7 +196,7 @@ def run(
     how = "none" if as_json and progress == "bar" else progress
     with metered(how, units_of(chosen, len(traced)), len(chosen)) as meter:
         results = execute(chosen, progress=meter.advance)
-        written = [write_run(result, runs) for result in results]
+        written = [write_run(result, runs, replace=force) for result in results]
         for result, path in zip(results, written, strict=True):
             if traced:
                 of_passes = record_traced(result.configuration, path, traced, kinds=trace_kinds, progress=meter.advance)

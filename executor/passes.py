@@ -24,9 +24,11 @@ from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import ExecutionError, TraceError, UsageError
 from tracer.formats.nsys_parquet import RUN_FILE
+from tracer.output import write_output
+from tracer.run_parts import PASSES
 
 LIGHT: Final = "light"
-TRACED: Final = ("graph", "node")
+TRACED: Final = PASSES
 MOST_TRACED_TOKENS: Final = 40
 """Tokens of a traced pass: enough for a median, few enough for a small recording."""
 
@@ -95,9 +97,8 @@ def record_traced(
             raise ExecutionError(f"{configuration.name}: the {level} pass failed: {said[-1]}")
         figures[level] = pass_figures(read(directory / level))
         progress()
-    partial = directory / f".{RUN_FILE}"
-    partial.write_text(json.dumps(run | {"passes": figures}, indent=2) + "\n", encoding="utf-8")
-    partial.replace(directory / RUN_FILE)
+    text = json.dumps(run | {"passes": figures}, indent=2) + "\n"
+    write_output(directory / RUN_FILE, lambda partial: partial.write_text(text, encoding="utf-8"), replace=True)
     return figures
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import uuid
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,44 +10,40 @@ from executor.describe import run_json
 from executor.describe_graph import run_graph
 from executor.run import Result
 from tracer.errors import UsageError
-from tracer.formats import nsys_parquet
+from tracer.formats import check_writable, nsys_parquet
 from tracer.graph_json import GRAPH_FILE, write_graph
+from tracer.output import appearing, blaming_the_choice
+from tracer.run_parts import is_part_of_run
 
 
-def refuse_existing(runs: Path, configurations: Iterable[Configuration]) -> None:
-    """Raise UsageError if a run directory of these configurations is there already."""
-    taken = [c.name for c in configurations if (runs / c.name).exists()]
-    if taken:
+def check_runs(runs: Path, configurations: Iterable[Configuration], *, replace: bool) -> None:
+    """Refuse a directory that cannot get the runs of these configurations; worth asking before they run.
+
+    Raises:
+        UsageError: it cannot be written to; or a run is there already, and `replace` is not given or something else
+            than a run would be lost.
+    """
+    names = [c.name for c in configurations]
+    taken = [name for name in names if (runs / name).exists()]
+    if taken and not replace:
         raise UsageError(f"{runs} already holds {', '.join(taken)}; choose another directory or give --force")
+    with blaming_the_choice():
+        for name in names:
+            check_writable(runs / name, replace=replace, is_part=is_part_of_run)
 
 
-def write_run(result: Result, runs: Path) -> Path:
-    """Write one run directory, whole or not at all; one of that name is replaced.
+def write_run(result: Result, runs: Path, *, replace: bool = True) -> Path:
+    """Write one run directory, whole or not at all.
 
     Returns:
         its path.
+
+    Raises:
+        UsageError: it exists and is not to be replaced, or cannot be written.
     """
     target = runs / result.configuration.name
     result.trace.metadata["run"] = run_json(result)
-    new = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.new")
-    try:
-        runs.mkdir(parents=True, exist_ok=True)
+    with blaming_the_choice(), appearing(target, replace=replace) as new:
         nsys_parquet.write(result.trace, new)
         write_graph(run_graph(result.prepared), new / GRAPH_FILE)
-        _replace(target, new)
-    except OSError as error:
-        raise UsageError(f"{target}: cannot be written: {error.strerror}") from error
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
     return target
-
-
-def _replace(target: Path, new: Path) -> None:
-    """Put `new` where `target` is; the old one goes away only after the new one stands."""
-    if not target.exists():
-        new.rename(target)
-        return
-    old = new.with_suffix(".old")
-    target.rename(old)
-    new.rename(target)
-    shutil.rmtree(old) if old.is_dir() else old.unlink()

@@ -10,8 +10,9 @@ import click
 
 from tracer import report
 from tracer.commands import Bounds, emit, load, trace_options, untraced_option
-from tracer.errors import TraceError, UsageError, printable
+from tracer.errors import FormatError, TraceError, UsageError, printable
 from tracer.output import check_output, write_output
+from tracer.regular import check_regular
 
 if TYPE_CHECKING:
     from tracer.analysis.budget import Base, Budget
@@ -121,7 +122,10 @@ def read_budget(path: Path) -> Budget:
     from tracer.analysis.budget import parse
 
     try:
+        check_regular(path)
         table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FormatError as problem:
+        raise UsageError(f"{path}: {problem}") from None
     except (ValueError, RecursionError) as problem:  # no TOML, no UTF-8, or numbers and tables beyond Python's limits
         raise UsageError(f"{path}: is no TOML: {problem}") from None
     return parse(table, str(path))

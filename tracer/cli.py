@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from tracer.errors import IntertokenError
+from tracer.text import spelled
 
 EXAMPLES = """
 \b
@@ -43,13 +44,17 @@ class Intertoken(click.Group):
         try:
             return super().invoke(ctx)
         except IntertokenError as problem:
-            click.echo(f"intertoken: {problem}", err=True)
+            click.echo(f"intertoken: {spelled(str(problem))}", err=True)
             ctx.exit(2)
         except OSError as problem:
             if problem.errno == errno.EPIPE:  # click ends quietly
                 raise
-            click.echo(f"intertoken: {problem.filename or 'the output'}: {problem.strerror or problem}", err=True)
+            what = f"{problem.filename or 'the output'}: {problem.strerror or problem}"
+            click.echo(f"intertoken: {spelled(what)}", err=True)
             ctx.exit(2)
+        except KeyboardInterrupt:
+            click.echo("Aborted!", err=True)
+            ctx.exit(130)  # as shells number SIGINT
         except MemoryError as problem:
             click.echo(f"intertoken: too little memory on the host: {problem or 'choose smaller numbers'}", err=True)
             ctx.exit(2)

@@ -18,7 +18,8 @@ import click
 from tracer import report
 from tracer.analysis.steps import Bounds as Bounds
 from tracer.engines.engine import PHASES
-from tracer.errors import TraceError, UnsafePlanError, UsageError, printable
+from tracer.errors import TraceError, UnsafePlanError, printable
+from tracer.output import OR_FORCE
 from tracer.tables import Save, table_option
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def emit(as_json: bool, facts: dict[str, Any], show: Callable[[dict[str, Any]], 
     for note in notes:
         click.echo(f"note: {printable(note)}", err=True)
     if as_json:
-        click.echo(json.dumps(facts | ({"notes": notes} if notes else {}), ensure_ascii=False))
+        click.echo(json.dumps(facts | ({"notes": notes} if notes else {})).replace("\x7f", "\\u007f"))
     else:
         show(facts)
 
@@ -338,9 +339,7 @@ def convert(source: Path, target: Path, force: bool, python_functions: bool) -> 
     """
     from tracer.formats import beside, check_writable, read, write
 
-    if target.exists() and not force:
-        raise UsageError(f"{target}: exists already; choose another name or --force")
-    check_writable(target, replace=force)
+    check_writable(target, replace=force, advice=OR_FORCE)
     with report.reading(source):
         trace = read(source, python_functions=python_functions)
     others = ", ".join(path.name for path in beside(source))

@@ -119,14 +119,14 @@ def show_comparison(base: Run, comparisons: Sequence[Comparison], basis: Basis) 
     """The runs side by side, the sentences, the kernels that changed, and what to beware of."""
     report.show(_side_by_side(base, comparisons, basis), Text())
     for found in comparisons:
-        report.show(Text(sentence(found), _COLOURS.get(found.verdict, "")))
+        report.show(report.said(sentence(found), _COLOURS.get(found.verdict, "")))
         kernels = found.kernels[found.kernels["verdict"] != ""].head(_MOST_KERNELS)
         if len(kernels):
             report.show(_kernel_table(kernels))
     methods = ", ".join(dict.fromkeys(found.method for found in comparisons))
     report.show(Text(f"tokens/s {_BASIS[basis]}; 95 % intervals: {methods}; times in µs", "dim"))
     for caution in dict.fromkeys(text for found in comparisons for text in found.cautions):
-        report.show(Text(f"warning: {caution}", "yellow"))
+        report.show(report.said(f"warning: {caution}", "yellow"))
 
 
 def _side_by_side(base: Run, comparisons: Sequence[Comparison], basis: Basis) -> Table:
@@ -134,7 +134,7 @@ def _side_by_side(base: Run, comparisons: Sequence[Comparison], basis: Basis) ->
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("per token")
     for fact in facts:
-        table.add_column(Text(fact["name"]), justify="right", overflow="fold")
+        table.add_column(report.said(fact["name"]), justify="right", overflow="fold")
 
     between = "\n" if len(comparisons) > _BESIDE else "  "
 

@@ -14,6 +14,10 @@ A message names the file, table, tensor, device or size and says what to do. Onl
 to exit code 2.
 """
 
+import re
+
+_DIGITS = re.compile(r"(\d{10})\d{70,}")
+
 
 class IntertokenError(Exception):
     """Base of all errors that are the input's fault, not the program's."""
@@ -52,6 +56,6 @@ class UnsafePlanError(ExecutionError):
 
 
 def printable(text: str, longest: int = 1000) -> str:
-    """One line of printable characters, for what may quote names and bytes of a file."""
-    line = "".join(c if c.isprintable() else "?" for c in text)
+    """One line of printable characters, long numbers cut, for what may quote names and bytes of a file."""
+    line = _DIGITS.sub(lambda found: f"{found[1]}...", "".join(c if c.isprintable() else "?" for c in text))
     return line if len(line) <= longest else f"{line[:longest]}..."

@@ -1,24 +1,79 @@
-"""Files that a command makes for its user: never over another one unasked, and whole or not at all."""
+"""Files and directories that a command makes for its user: never over another one unasked, and whole or not at all.
+
+What is not complete lies in a hidden folder beside its place, locked while its writer lives. What a killed writer left
+there is removed by whoever writes to the same place next.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import ctypes
+import errno
+import fcntl
+import os
+import re
+import shutil
+import signal
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
+from typing import Final
 
 from tracer.errors import TraceError, UsageError
-from tracer.formats.partial import appearing
+
+OR_FORCE: Final = "choose another name or --force"
+"""Advice of a command that has --force."""
+
+_LOCK: Final = ".intertoken-lock"
+"""A file that says that a folder is ours; who holds its lock writes."""
+_REPLACED: Final = ".intertoken-replaced"
+_HERE, _NO_REPLACE, _EXCHANGE = -100, 1, 2  # AT_FDCWD, RENAME_NOREPLACE, RENAME_EXCHANGE: renameat2(2)
+_UNSUPPORTED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+
+
+def check_place(path: Path, *, replace: bool, a_directory: bool = False, advice: str = "choose another name") -> None:
+    """Refuse a path at which nothing can be put; worth asking before long work.
+
+    A link is never written through: it counts as there, and what replaces it takes the link's own place.
+
+    Args:
+        path: the place.
+        replace: whether what is there may go, if it is of the same kind.
+        a_directory: the kind that is to come.
+        advice: what to do about something that is there and must stay.
+
+    Raises:
+        TraceError: something is there and must stay, or the directory around it cannot be written to.
+    """
+    try:
+        if _exists(path):
+            if not replace:
+                raise TraceError(f"{path}: exists already; {advice}")
+            kind = "a directory" if path.is_dir() else "a file" if path.is_file() or not path.exists() else "a device"
+            if kind != ("a directory" if a_directory else "a file"):
+                raise TraceError(f"{path}: is {kind}; choose another name")
+        around = next(each for each in path.absolute().parents if _exists(each))
+        if not around.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, f"Not a directory: {around}")
+        if not os.access(around, os.W_OK | os.X_OK):
+            read_only = os.statvfs(around).f_flag & os.ST_RDONLY
+            raise OSError(errno.EACCES, f"{'Read-only file system' if read_only else 'Permission denied'}: {around}")
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def check_output(path: Path, what: str, suffixes: Iterable[str], *, replace: bool) -> None:
     """Refuse a path to which `what` (such as "a table") cannot go; worth asking before long work.
 
     Raises:
-        UsageError: it ends with none of the suffixes, or exists and is not to be replaced.
+        UsageError: it ends with none of the suffixes, exists and is not to be replaced, or cannot be written.
     """
     if path.suffix.lower() not in suffixes:
         raise UsageError(f"{path}: {what} ends with {' or '.join(suffixes)}")
-    if path.exists() and not replace:
-        raise UsageError(f"{path}: exists already; choose another name or --force")
+    with blaming_the_choice():
+        check_place(path, replace=replace, advice=OR_FORCE)
 
 
 def write_output(path: Path, write: Callable[[Path], object], *, replace: bool) -> None:
@@ -27,8 +82,150 @@ def write_output(path: Path, write: Callable[[Path], object], *, replace: bool) 
     Raises:
         UsageError: it exists and is not to be replaced, or cannot be written.
     """
+    with blaming_the_choice(), appearing(path, replace=replace) as partial:
+        write(partial)
+
+
+@contextmanager
+def blaming_the_choice() -> Iterator[None]:
+    """Let what is wrong with a place be a UsageError: the path is the user's choice, and no recording is at fault."""
     try:
-        with appearing(path, replace=replace) as partial:
-            write(partial)
-    except TraceError as problem:  # the path is the user's choice, and no recording is at fault
+        yield
+    except TraceError as problem:
         raise UsageError(str(problem)) from None
+
+
+@contextmanager
+def appearing(path: Path, *, replace: bool = False) -> Iterator[Path]:
+    """A place for a file or a directory that becomes `path` when the block ends; gone if it fails.
+
+    `replace` lets it take the place of what is there, which stays until then.
+
+    Raises:
+        TraceError: the path exists and is not to be replaced, or it cannot be written.
+    """
+    partial = path
+    try:
+        if _exists(path) and not replace:
+            raise TraceError(f"{path}: exists already; choose another name")
+        with beside(path) as folder:
+            partial = folder / path.name
+            yield partial
+            _put(partial, path, folder, replace=replace)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be written: {error.strerror or error}") from error
+    except TraceError as problem:  # of what is written in parts that appear themselves
+        raise type(problem)(str(problem).replace(str(partial), str(path))) from problem
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """A hidden folder beside a path, gone when the block ends or a signal ends the process.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    clear_away(path)
+    folder = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
+    lock = None
+    with _signals_unwind():
+        try:
+            folder.mkdir()
+            lock = _lock(folder)
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            if lock is not None:
+                os.close(lock)
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether it is a folder that a killed writer left."""
+    return path.name.endswith(".partial") and not path.is_symlink() and (path / _LOCK).is_file()
+
+
+def _exists(path: Path) -> bool:
+    """Whether something is there, be it a link that leads nowhere."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _lock(folder: Path) -> int:
+    """Mark a folder as ours. The mark gets its name once it is locked: nobody finds it unlocked."""
+    new = folder / f"{_LOCK}.new"
+    lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with suppress(OSError):  # not every file system has locks; there nobody else gets this one either
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    new.rename(folder / _LOCK)
+    return lock
+
+
+def clear_away(path: Path) -> None:
+    """Remove what killed writers to this path left; what one of them was about to replace goes back."""
+    named = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.partial")
+    with suppress(OSError), os.scandir(path.parent) as entries:
+        for folder in [Path(e.path) for e in entries if named.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]:
+            with suppress(OSError):  # it is not ours, or its writer lives
+                lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if _exists(folder / _REPLACED) and not _exists(path):
+                        (folder / _REPLACED).rename(path)
+                    shutil.rmtree(folder, ignore_errors=True)
+                finally:
+                    os.close(lock)
+
+
+def _put(new: Path, path: Path, folder: Path, *, replace: bool) -> None:
+    """Put what is complete into its place, in one step where the file system can.
+
+    Raises:
+        OSError: something has come there meanwhile and must stay, or the like.
+    """
+    there = _exists(path)
+    problem = _rename(new, path, _EXCHANGE if replace and there else _NO_REPLACE)
+    if problem == errno.EEXIST or (problem in _UNSUPPORTED and there and not replace):
+        raise TraceError(f"{path}: exists already, and did not before; choose another name")
+    if problem not in _UNSUPPORTED:
+        if problem:
+            raise OSError(problem, os.strerror(problem))
+        return
+    if there:
+        path.rename(folder / _REPLACED)
+    try:
+        new.rename(path)
+    except OSError:
+        if there:
+            (folder / _REPLACED).rename(path)
+        raise
+
+
+def _rename(old: Path, new: Path, flags: int) -> int:
+    """renameat2 of Linux; its error, 0 for none."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(library, "renameat2"):
+        return errno.ENOSYS
+    failed = library.renameat2(_HERE, os.fsencode(old), _HERE, os.fsencode(new), flags)
+    return ctypes.get_errno() if failed else 0
+
+
+@contextmanager
+def _signals_unwind() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP, where they would end the process at once, end it by SystemExit, as shells number it."""
+
+    def unwind(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
+    changed = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
+    for number in changed:
+        signal.signal(number, unwind)
+    try:
+        yield
+    finally:
+        for number in changed:
+            signal.signal(number, signal.SIG_DFL)

@@ -18,6 +18,7 @@ from tracer import progress
 from tracer.analysis.bubbles import WAITS
 from tracer.analysis.causes import CAUSES, PART_NAMES
 from tracer.analysis.distortion import Estimate
+from tracer.text import spelled
 
 CAUSE_STYLES: Final = {
     "sync": "color(166)",
@@ -42,7 +43,7 @@ def working(task: str) -> Iterator[None]:
         return
     shown = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(SpinnerColumn(), *shown, console=stderr, transient=True) as bar:
-        work = bar.add_task(escape(task), total=None)
+        work = bar.add_task(escape(spelled(task)), total=None)
         with progress.listening(lambda share: bar.update(work, total=1, completed=share)):
             yield
 
@@ -50,6 +51,11 @@ def working(task: str) -> Iterator[None]:
 def reading(path: Path) -> AbstractContextManager[None]:
     """A bar on stderr while a recording is read."""
     return working(f"reading {path}")
+
+
+def said(text: str, style: str = "") -> Text:
+    """Text for the terminal, in which names from a recording steer nothing."""
+    return Text(spelled(text), style)
 
 
 def number(value: float | None, digits: int = 1) -> str:
@@ -71,7 +77,7 @@ def _grid(rows: dict[str, str]) -> Table:
     grid.add_column(style="dim")
     grid.add_column()
     for label, value in rows.items():
-        grid.add_row(label, Text(value))
+        grid.add_row(label, said(value))
     return grid
 
 
@@ -87,7 +93,7 @@ def table_of(rows: list[dict[str, Any]], columns: dict[str, str]) -> Table:
         numeric = bool(rows) and isinstance(rows[0].get(key), int | float)
         table.add_column(heading, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_cell(row.get(key))) for key in columns))
+        table.add_row(*(said(_cell(row.get(key))) for key in columns))
     return table
 
 
@@ -121,7 +127,7 @@ def show_info(facts: dict[str, Any]) -> None:
         )
     )
     if facts["steps"] is None:
-        console.print(Text(f"no figures: {facts['problem']}"))
+        console.print(said(f"no figures: {facts['problem']}"))
         return
     share = f" ({facts['strategy_share']:.0%} of copies)" if facts["strategy_share"] is not None else ""
     gap = f"p50 {number(facts['gap_p50_us'])} µs, p90 {number(facts['gap_p90_us'])} µs"
@@ -148,7 +154,7 @@ def show_info(facts: dict[str, Any]) -> None:
 def show_tokens(facts: dict[str, Any]) -> None:
     """`intertoken tokens`."""
     console = _console()
-    console.print(Text(f"{facts['what']}, from {facts['detail']} (confidence {facts['confidence']:.2f})"))
+    console.print(said(f"{facts['what']}, from {facts['detail']} (confidence {facts['confidence']:.2f})"))
     rows = [
         {
             "step": row["step"],
@@ -282,7 +288,7 @@ def show_streams(facts: dict[str, Any]) -> None:
 def show_events(facts: dict[str, Any]) -> None:
     """`intertoken events`."""
     console = _console()
-    console.print(Text(f"{facts['rows']:,} rows of {facts['table']}: {facts['holds']}"))
+    console.print(said(f"{facts['rows']:,} rows of {facts['table']}: {facts['holds']}"))
     console.print(_grid(facts["columns"]))
 
 
@@ -300,12 +306,12 @@ def show_check(rows: list[dict[str, Any]], remarks: list[str]) -> None:
     shown = {key: word for key, word in headings.items() if key == "mark" or any(row[key] for row in rows)}
     console.print(table_of(rows, shown))
     for remark in remarks:
-        console.print(Text(remark))
+        console.print(said(remark))
 
 
 def show_converted(facts: dict[str, Any]) -> None:
     """`intertoken convert`."""
-    _console().print(Text(f"{facts['target']}: {facts['events']:,} events"))
+    _console().print(said(f"{facts['target']}: {facts['events']:,} events"))
 
 
 def show_scrubbed(facts: dict[str, Any]) -> None:
@@ -313,12 +319,17 @@ def show_scrubbed(facts: dict[str, Any]) -> None:
     console = _console()
     if facts["removed"]:
         console.print(table_of(facts["removed"], {"what": "removed", "where": "where", "count": "how many"}))
-    console.print(Text(f"{facts['target']}: {facts['events']:,} events"))
-    console.print(
-        "names of kernels, NVTX ranges, threads and models are hashed"
-        if facts["names"] == "hashed"
-        else "kernel and NVTX names stay; --names hashes them"
-    )
+    console.print(said(f"{facts['target']}: {facts['events']:,} events"))
+
+
+def show_kept(facts: dict[str, Any]) -> None:
+    """The last line of `intertoken scrub`: where names still stand."""
+    console = _console()
+    if facts["names"] == "hashed":
+        console.print("names of kernels, NVTX ranges, threads and models are hashed")
+    else:
+        kept = ", ".join(f"{field['where']} ({field['count']:,})" for field in facts["kept"]) or "none"
+        console.print(said(f"kept as names, look at them or hash them with --names: {kept}"), soft_wrap=True)
 
 
 def _distortion(value: float | None) -> str:
@@ -327,4 +338,4 @@ def _distortion(value: float | None) -> str:
 
 def _warn(console: Console, warning: str | None) -> None:
     if warning:
-        console.print(Text(f"warning: {warning}", style="yellow"))
+        console.print(said(f"warning: {warning}", "yellow"))

@@ -204,7 +204,10 @@ DEVICE_TABLES: Final = ("kernels", "memcpys", "memsets", "graph_launches")
 DEVICE_DOMAINS: Final = frozenset({"gpu_user_annotation", "cuda_profiler_range"})
 """Domains of `nvtx` whose ranges are no host's: PyTorch's profiler repeats annotations over the device's time."""
 
-PROFILER_DOMAINS: Final = DEVICE_DOMAINS | {"cpu_op", "cpu_instant_event", "python_function", "overhead", "trace"}
+PYTHON_FUNCTION: Final = "python_function"
+"""The domain of `nvtx` whose ranges are calls of Python functions, `FILE(LINE): FUNCTION`."""
+
+PROFILER_DOMAINS: Final = DEVICE_DOMAINS | {"cpu_op", "cpu_instant_event", PYTHON_FUNCTION, "overhead", "trace"}
 """Domains of `nvtx` whose ranges PyTorch's profiler set by itself; their names say nothing about token steps."""
 
 COMPUTE_TABLES: Final = ("kernels", "graph_launches")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,12 +13,11 @@ from tracer import report
 from tracer.commands import emit
 from tracer.errors import UsageError
 from tracer.graph_json import GRAPH_FILE, RunGraph, read_graph, write_graph
+from tracer.output import OR_FORCE, appearing
 
 if TYPE_CHECKING:
     from tracer.trace import Trace
 
-PASSES: Final = ("graph", "node")
-"""Traced passes of a run, in folders of these names."""
 _SALT_BYTES: Final = 16
 _LONGEST_KEY: Final = 64  # of BLAKE2b
 
@@ -40,18 +37,30 @@ class Run:
 @click.option("--names", is_flag=True, help="Hash names of kernels, NVTX ranges, threads and models, too.")
 @click.option("--key", metavar="TEXT", help="Of the hashes: recordings with the same key can be compared by name.")
 @click.option("--word", "words", multiple=True, metavar="TEXT", help="A further text that goes wherever it stands.")
+@click.option(
+    "--python-functions", is_flag=True, help="Keep the Python functions of a PyTorch trace, without directories."
+)
 @click.option("--force", is_flag=True, help="Replace OUT, once the new recording is complete.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def scrub(
-    source: Path, target: Path, names: bool, key: str | None, words: tuple[str, ...], force: bool, as_json: bool
+    source: Path,
+    target: Path,
+    names: bool,
+    key: str | None,
+    words: tuple[str, ...],
+    python_functions: bool,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Write a recording without what tells of the machine and its users, and list what went.
 
     \b
     What goes: environment, command lines, process names and output, messages, host and user names,
-      paths, addresses, credentials, ids of GPUs, every table, column or entry that is not known.
+      paths, addresses, credentials, ids of GPUs, every table, column or entry that is not known,
+      Python functions (see --python-functions).
     What stays: times, sizes, ids of processes, threads and streams, API calls, GPU models, versions,
       the start in UTC, what was measured; names of kernels, NVTX ranges and threads (see --names).
+    Names stay but for what looks like one of these; the last line says where there are any, to be looked at.
     With --names, an NVTX text that names a token step keeps its word for it and its numbers.
 
     OUT's suffix chooses the format, as in `convert`; a run directory keeps its traced passes and graph
@@ -63,6 +72,8 @@ def scrub(
       intertoken scrub runs/llama-1.1b-sccc-sequential-cuda shared --names
     """
     from tracer import scrub as scrubbing
+    from tracer.formats import check_writable
+    from tracer.run_parts import is_part_of_run
     from tracer.scrub import facts
 
     if key is not None and not names:
@@ -71,16 +82,18 @@ def scrub(
         raise UsageError(f"--key has {len(key.encode())} bytes; 1 to {_LONGEST_KEY} are possible")
     if any(not word.strip() for word in words):
         raise UsageError("--word is empty")
-    _check_target(target, force)
+    check_writable(target, replace=force, advice=OR_FORCE, is_part=is_part_of_run)
     with report.reading(source):
-        given, left_out = _read(source, in_full=_is_directory(target))
+        given, left_out = _read(source, in_full=_is_directory(target), python_functions=python_functions)
     texts = scrubbing.Texts((key.encode() if key else secrets.token_bytes(_SALT_BYTES)) if names else None, words)
     with report.working(f"scrubbing {source}"):
         traces = {"": given.trace} | given.passes
         for trace in traces.values():
             scrubbing.learn(trace, texts)
         graph = facts.graph(given.graph, texts) if given.graph else None
-        scrubbed = {name: scrubbing.scrub(trace, texts) for name, trace in traces.items()}
+        scrubbed = {
+            name: scrubbing.scrub(trace, texts, python_functions=python_functions) for name, trace in traces.items()
+        }
     run = Run(scrubbed.pop(""), scrubbed, graph)
     for name in left_out:
         texts.remove("left out", name)
@@ -93,9 +106,12 @@ def scrub(
         "events": len(run.trace),
         "passes": list(run.passes),
         "names": "hashed" if names else "kept",
+        "kept": [{"where": where, "count": len(kept)} for where, kept in sorted(texts.kept.items())],
         "removed": rows,
     }
     emit(as_json, facts_shown, report.show_scrubbed, run.trace.notes + notes)
+    if not as_json:
+        report.show_kept(facts_shown)
 
 
 def _is_directory(target: Path) -> bool:
@@ -104,30 +120,13 @@ def _is_directory(target: Path) -> bool:
     return writer_of(target) is nsys_parquet.write
 
 
-def _check_target(target: Path, force: bool) -> None:
-    from tracer.formats import check_replaceable, check_writable
-
-    if target.exists() and not force:
-        raise UsageError(f"{target}: exists already; choose another name or --force")
-    if target.exists() and _is_directory(target):
-        check_replaceable(target, a_directory=True, is_part=_is_part_of_run)
-    else:
-        check_writable(target, replace=force)
-
-
-def _is_part_of_run(path: Path) -> bool:
-    from tracer.formats import nsys_parquet
-
-    if path.name in PASSES and path.is_dir():
-        return all(nsys_parquet.is_part(part) for part in path.iterdir())
-    return nsys_parquet.is_part(path) or (path.name == GRAPH_FILE and path.is_file())
-
-
-def _read(source: Path, *, in_full: bool) -> tuple[Run, list[str]]:
+def _read(source: Path, *, in_full: bool, python_functions: bool) -> tuple[Run, list[str]]:
     """What is to be scrubbed, and the names of the files beside it that are left out."""
-    from tracer.formats import beside, is_trace, read
+    from tracer.formats import beside, format_of, is_trace, read
+    from tracer.run_parts import PASSES
 
-    run, others = Run(read(source), {}), beside(source)
+    asked = python_functions and "python_functions" in format_of(source).options  # of others the trace has them or not
+    run, others = Run(read(source, python_functions=asked), {}), beside(source)
     if in_full and others:
         run.passes = {path.name: read(path) for path in others if path.name in PASSES and is_trace(path)}
         run.graph = read_graph(source / GRAPH_FILE) if (source / GRAPH_FILE).is_file() else None
@@ -137,21 +136,12 @@ def _read(source: Path, *, in_full: bool) -> tuple[Run, list[str]]:
 
 def _write(run: Run, target: Path, force: bool) -> list[str]:
     """Write it; notes on what the format has no place for."""
-    from tracer.formats import write, write_with
+    from tracer.formats import nsys_parquet, writer_of
 
-    if not run.passes and run.graph is None and not (target.exists() and target.is_dir()):
-        return write(run.trace, target, replace=force)
-    write_with(partial(_write_directory, run.trace, run.passes, run.graph), target)
-    return []
-
-
-def _write_directory(trace: Trace, passes: Mapping[str, Trace], graph: RunGraph | None, target: Path) -> None:
-    from tracer.formats import nsys_parquet
-    from tracer.formats.partial import appearing
-
-    with appearing(target) as new:
-        nsys_parquet.write(trace, new)
-        for name, traced in passes.items():
+    with appearing(target, replace=force) as new:
+        notes = list(writer_of(target)(run.trace, new) or ())
+        for name, traced in run.passes.items():
             nsys_parquet.write(traced, new / name)
-        if graph is not None:
-            write_graph(graph, new / GRAPH_FILE)
+        if run.graph is not None:
+            write_graph(run.graph, new / GRAPH_FILE)
+    return notes

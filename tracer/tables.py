@@ -1,4 +1,4 @@
-"""Analysis tables as files for other programs: CSV or Parquet."""
+"""Analysis tables as files for other programs: CSV, guarded as `without_formulas` says, or Parquet as recorded."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 import pandas as pd
 
 from tracer.output import check_output, write_output
+from tracer.text import without_formulas
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Save = Callable[[pd.DataFrame], None]
@@ -23,7 +24,7 @@ def _write_parquet(table: pd.DataFrame, path: Path) -> None:
 
 
 _WRITERS: Final[dict[str, Callable[[pd.DataFrame, Path], None]]] = {
-    ".csv": lambda table, path: table.to_csv(path, index=False),
+    ".csv": lambda table, path: without_formulas(table).to_csv(path, index=False),
     ".parquet": _write_parquet,
 }
 

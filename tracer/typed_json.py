@@ -12,6 +12,8 @@ from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 from tracer.errors import FormatError
+from tracer.json_pieces import MOST_DIGITS
+from tracer.regular import check_regular
 
 _MOST_BYTES: Final = 8 * 2**20  # of a file; the graph of an 8B model has 0.2 MB
 
@@ -22,6 +24,7 @@ def read_object(path: Path, schema: str) -> dict[str, Any]:
     Raises:
         FormatError: the file cannot be read, is too large, or has another form; the path is not in the message.
     """
+    check_regular(path)
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise FormatError(f"has more than {_MOST_BYTES >> 20} MiB; that is no file of ours")
@@ -37,13 +40,20 @@ def parsed(text: str) -> Any:
     """JSON as Python has it.
 
     Raises:
-        ValueError: no JSON, or with half a surrogate pair, which can be neither written nor shown.
+        ValueError: no JSON, or with an integer of too many digits, or with half a surrogate pair, which can be neither
+            written nor shown.
         RecursionError: nested too deeply.
     """
-    value = json.loads(text)
+    value = json.loads(text, parse_int=_integer)
     if "\\ud" in text.casefold():
         json.dumps(value, ensure_ascii=False).encode()
     return value
+
+
+def _integer(text: str) -> int:
+    if len(text.lstrip("-")) > MOST_DIGITS:
+        raise ValueError(f"holds a number of more than {MOST_DIGITS} digits")
+    return int(text)
 
 
 def typed_object(value: Any, wanted: Any, where: str) -> Any:

@@ -12,7 +12,9 @@ import click
 from tracer import report
 from tracer.commands import Bounds, emit, load, no_nan, trace_options, untraced_option
 from tracer.errors import UsageError
+from tracer.output import OR_FORCE, blaming_the_choice
 from tracer.report import number
+from tracer.text import spelled
 
 if TYPE_CHECKING:
     from tracer.analysis.whatif.edits import Edit
@@ -118,7 +120,7 @@ def whatif(
         causality = Causality.of(trace)
         found = [prediction.predict(causality, steps, variant, untraced_tokens_per_s, within) for variant in variants]
     if output is not None:
-        with report.working(f"writing {output}"):
+        with report.working(f"writing {output}"), blaming_the_choice():
             write(found[0].trace, output, replace=force)
     rows = [_facts(one) for one in found]
     facts = {"schema": "intertoken.whatif/1", **rows[0], "steps": len(steps), "predictions": rows}
@@ -130,9 +132,8 @@ def _check_output(output: Path, predictions: int, force: bool) -> None:
 
     if predictions > 1:
         raise UsageError("-o takes one prediction; give --sync one strategy")
-    if output.exists() and not force:
-        raise UsageError(f"{output}: exists already; choose another name or --force")
-    check_writable(output, replace=force)
+    with blaming_the_choice():
+        check_writable(output, replace=force, advice=OR_FORCE)
 
 
 def _concurrent(path: Path, within: str | None, streams: int, learn_from: tuple[Path, ...], trace: Trace) -> Edit:
@@ -180,9 +181,9 @@ def _show(facts: dict[str, Any]) -> None:
     report.show_table(rows, headings)
     for one in facts["predictions"]:
         if one["speedup"]["low"] < 1 < one["speedup"]["high"]:
-            click.echo(f"  {one['edit']}: no difference shown, the interval holds 1")
+            click.echo(f"  {spelled(one['edit'])}: no difference shown, the interval holds 1")
     for note in dict.fromkeys(note for one in facts["predictions"] for note in one["assumptions"]):
-        click.echo(f"  {note}")
+        click.echo(f"  {spelled(note)}")
     if facts["base"] != "measured":
         how = "what its profiler adds is estimated" if facts["base"] == "estimated" else "it is slowed by its profiler"
         click.echo(f"  of the recording {how}: give --untraced-tokens-per-s for the engine's own rate")

@@ -94,10 +94,18 @@ class Place:
         return self.folder / "cancel"
 
     def write(self, job: Job) -> None:
-        """Put it where `read` finds it, whole."""
+        """Put it where `read` finds it, whole.
+
+        Raises:
+            OSError: it cannot be written; the one before stays.
+        """
         new = self.folder / f"job.{os.getpid()}.new"
-        new.write_text(json.dumps(asdict(job)), encoding="utf-8")
-        new.replace(self._file)
+        try:
+            new.write_text(json.dumps(asdict(job)), encoding="utf-8")
+            new.replace(self._file)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
 
     def read(self) -> Job | None:
         """The last recording, None if there was none."""

@@ -110,6 +110,8 @@ class Recorder:
         """Start the process that watches; it holds the lock from now on."""
         self.close()  # the one before, which has let go of the lock
         place = self.place
+        if place.staging.is_symlink():  # runs go nowhere else
+            place.staging.unlink()
         shutil.rmtree(place.staging, ignore_errors=True)  # of one that could not clear away
         place.cancel.unlink(missing_ok=True)
         command = [*self._command, *arguments, "--progress", "json", "-o", str(place.staging)]

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +42,7 @@ class Supervisor:
     def __init__(self, place: Place, job: Job, grace: float) -> None:
         self._place, self._job, self._grace = place, job, grace
         self._rest = b""
+        self._lost = ""
         self._stopping: str | None = None
         self._kill_at = float("inf")
         self._written = 0.0
@@ -73,6 +75,7 @@ class Supervisor:
                 self._save()
         _signal(child.pid, signal.SIGKILL)  # what it may have started
         self._take(child.stdout.read() or b"")
+        child.stdout.close()
         self._take(b"\n" if self._rest else b"")
         self._conclude(child.returncode)
 
@@ -134,18 +137,20 @@ class Supervisor:
             try:
                 job.whole = [*job.whole, put(self._place.staging / Path(whole).name, self._place.output)]
             except OSError as problem:
-                self._log(f"{whole}: cannot be put into {self._place.output}: {problem.strerror}")
+                self._lost = f"{whole}: cannot be put into {self._place.output}: {problem.strerror}"
+                self._log(self._lost)
         return True
 
     def _save(self) -> None:
         now = time.monotonic()
         if now >= self._written + _SOONEST:
-            self._place.write(self._job)
+            with suppress(OSError):  # the disk may be full for a while; the recording goes on
+                self._place.write(self._job)
             self._written = now
 
     def _conclude(self, code: int) -> None:
         if code == 0:
-            self._end(DONE)
+            self._end(FAILED if self._lost else DONE, self._lost)
         elif self._stopping is not None:
             self._end(self._stopping)
         elif code < 0:
@@ -159,7 +164,8 @@ class Supervisor:
     def _end(self, status: str, problem: str = "") -> None:
         shutil.rmtree(self._place.staging, ignore_errors=True)
         self._job.status, self._job.problem, self._job.ended = status, problem, time.time()
-        self._place.write(self._job)
+        with suppress(OSError):  # whoever asks then sees that this process is gone
+            self._place.write(self._job)
 
 
 def put(run: Path, output: Path) -> str:
@@ -168,7 +174,7 @@ def put(run: Path, output: Path) -> str:
     while True:
         name = run.name if number == 1 else f"{run.name}-{number}"
         number += 1
-        if not (output / name).exists():
+        if not os.path.lexists(output / name):
             run.rename(output / name)
             return name
 

@@ -6,14 +6,15 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
-from typing import IO, Any, Final
+from typing import IO, Final
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from flask import Flask, Response, abort, request, send_file
-from pandas.api.types import is_numeric_dtype
 
+from dashboard.readers import Readers
+from dashboard.reading import write_copy
 from dashboard.report.page import report_page
 from dashboard.run import Run
 from dashboard.serving.names import safe_name
@@ -21,42 +22,24 @@ from dashboard.store import RunStore
 from dashboard.tables import TABLES
 from dashboard.text import plain
 from dashboard.view import MOST_RUNS, View
-from tracer import formats
 from tracer.errors import TraceError
 from tracer.graph_json import GRAPH_FILE
+from tracer.text import without_formulas
 
 _ROWS: Final = 20_000
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-_LINE: Final = "\r\n"  # as RFC 4180; so a text with either in it is quoted, and stays one cell
+_LINE: Final = "\r\n"  # as RFC 4180
 
 
 def csv_of(table: pd.DataFrame) -> Iterator[str]:
     """The table as CSV, in pieces.
 
-    Names come from recordings, and spreadsheets run a text that begins like a formula (OWASP, CSV Injection): such a
-    text gets an apostrophe in front. Numbers stay as they are, negative ones too; Parquet and JSON hold every text as
-    it was recorded.
+    Its texts are guarded (`without_formulas`); Parquet and JSON hold every text as it was recorded.
     """
     yield table.head(0).to_csv(index=False, lineterminator=_LINE)
     for start in range(0, len(table), _ROWS):
         yield without_formulas(table.iloc[start : start + _ROWS]).to_csv(
             index=False, header=False, lineterminator=_LINE
         )
-
-
-def without_formulas(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with an apostrophe before each text that a spreadsheet would take for a formula.
-
-    Example:
-        >>> without_formulas(pd.DataFrame({"name": ["=1+1", "k"], "slack_us": [-1.5, 2.0]})).to_dict("list")
-        {'name': ["'=1+1", 'k'], 'slack_us': [-1.5, 2.0]}
-    """
-    texts = [name for name, column in table.items() if not is_numeric_dtype(column.dtype)]
-    return table.assign(**{str(name): table[name].astype(object).map(_guarded) for name in texts})
-
-
-def _guarded(value: Any) -> Any:
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def json_of(table: pd.DataFrame) -> Iterator[str]:
@@ -102,8 +85,8 @@ def add_downloads(server: Flask, store: RunStore) -> None:
 
     @server.get("/download/report.html")
     def report() -> Response:
-        runs = _chosen(store)
-        answer = Response(report_page(runs, View.parse(request.query_string.decode()).token), mimetype="text/html")
+        runs, token = _chosen(store), View.parse(request.query_string.decode()).token
+        answer = Response(report_page(runs, token), mimetype="text/html")
         answer.headers.set("Content-Disposition", "attachment", filename="intertoken-report.html")
         return answer
 
@@ -111,14 +94,14 @@ def add_downloads(server: Flask, store: RunStore) -> None:
     def recording() -> Response:
         run = _chosen(store)[0]
         try:
-            file = zip_of(run)
+            file = zip_of(run, store.readers)
         except TraceError as problem:
             abort(_unreadable(problem))
         name = safe_name(run.key.replace("/", "-"))
         return send_file(file, "application/zip", as_attachment=True, download_name=f"{name}.zip")
 
 
-def zip_of(run: Run) -> IO[bytes]:
+def zip_of(run: Run, readers: Readers | None = None) -> IO[bytes]:
     """The recording of a run as a zip of its parquetdir, with its graph; as recorded, not scrubbed.
 
     Raises:
@@ -128,7 +111,10 @@ def zip_of(run: Run) -> IO[bytes]:
         raise TraceError(f"{run.name}: is no recording on disk")
     with TemporaryDirectory() as folder:
         place = Path(folder) / "recording"
-        formats.write(formats.read(run.path), place)
+        if readers is None:
+            write_copy(run.path, place)
+        else:
+            readers.do(run.path, write_copy, place)
         file = TemporaryFile()  # noqa: SIM115  # whoever sends it closes it
         with zipfile.ZipFile(file, "w") as archive:  # Parquet is compressed already
             for part in sorted(place.iterdir()):
@@ -146,7 +132,7 @@ def _unreadable(problem: TraceError) -> Response:
 def _chosen(store: RunStore) -> list[Run]:
     """The runs that the address names; it ends the request where they are none, or too many."""
     keys = request.args.getlist("run")
-    runs = store.chosen(keys)
-    if not runs or len(keys) > MOST_RUNS:
+    runs = store.chosen(keys) if len(keys) <= MOST_RUNS else []
+    if not runs:
         abort(Response(f"Name one to {MOST_RUNS} runs that there are: ?run=NAME\n", 404, mimetype="text/plain"))
     return runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable
 from typing import Final
 from urllib.parse import urlsplit
@@ -9,6 +10,10 @@ from urllib.parse import urlsplit
 from flask import Flask, Response, abort, redirect, request
 from werkzeug.wrappers import Response as Answer
 
+from dashboard.serving.addresses import relative
+from dashboard.text import plain
+
+_log = logging.getLogger(__name__)
 _SAFE: Final = {"GET", "HEAD", "OPTIONS"}
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 """Names by which a browser reaches this machine itself."""
@@ -61,6 +66,7 @@ def guard(server: Flask, policy: str, hosts: Collection[str] | None, prefix: str
         if hosts is not None and not is_host(request.headers.get("Host", ""), hosts):
             abort(Response("This address is not answered here; see --allow-host.\n", 400, mimetype="text/plain"))
         if request.method not in _SAFE and not is_same_origin():
+            _log.warning("refused %s, which comes from a page of another site", plain(request.path, 100))
             abort(Response("Only this dashboard's own pages may ask for that.\n", 403, mimetype="text/plain"))
         if prefix and not request.environ.get("PATH_INFO"):  # relative links need the slash
             return redirect(f"{prefix}/{'?' if request.query_string else ''}{request.query_string.decode('latin-1')}")
@@ -71,6 +77,8 @@ def guard(server: Flask, policy: str, hosts: Collection[str] | None, prefix: str
     @server.after_request
     def add(response: Response) -> Response:
         response.headers.update(headers)
+        if response.location:
+            response.location = relative(response.location, request.host)
         response.headers.setdefault("Cache-Control", "private, no-cache")  # Dash says so itself of what may be kept
         return response
 
@@ -92,10 +100,13 @@ def is_same_origin() -> bool:
     """Whether the request comes from a page of this server, or from no page at all.
 
     Browsers say so in Sec-Fetch-Site (over HTTPS and on loopback), else by Origin, which they send with every request
-    of this kind. Behind a proxy Origin holds the name that the proxy passes on as Host or X-Forwarded-Host, neither of
-    which another site's page can set.
+    of this kind. Behind a proxy Origin holds the name that the proxy passes on as Host, or as X-Forwarded-Host if it is
+    trusted, neither of which another site's page can set.
     """
     site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
     if site is not None:
         return site in {"same-origin", "none"}
-    return origin is None or urlsplit(origin).netloc in {request.host, request.headers.get("X-Forwarded-Host")}
+    try:
+        return origin is None or urlsplit(origin).netloc == request.host
+    except ValueError:  # such as "http://["
+        return False

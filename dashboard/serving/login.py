@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -11,9 +12,14 @@ from datetime import timedelta
 from typing import Final
 
 from flask import Flask, Response, redirect, render_template_string, request, session
+from flask.sessions import SecureCookieSessionInterface
 from werkzeug.wrappers import Response as Answer
 
+from dashboard.serving.addresses import local_path
+from dashboard.text import plain
+
 LOGIN: Final = "/login"
+_log = logging.getLogger(__name__)
 _OPEN: Final = ("/assets/", "/healthz")
 _MOST_WRONG, _WINDOW, _MOST_ADDRESSES = 10, 60.0, 1_000
 
@@ -33,7 +39,10 @@ _PAGE = """<!doctype html>
 
 
 class Attempts:
-    """Wrong tokens of late, by the address they came from: ten in a minute, then that address waits."""
+    """Wrong tokens of late, by the address they came from: ten in a minute, then only the right one counts there.
+
+    It is always compared: others behind the same address must not keep out who has it.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -48,10 +57,20 @@ class Attempts:
 
     def wrong(self, address: str) -> None:
         """Remember a wrong token."""
-        self._wrong.setdefault(address, deque()).append(self._clock())
+        times = self._wrong.setdefault(address, deque())
+        times.append(self._clock())
+        if len(times) == _MOST_WRONG:
+            _log.warning("%d wrong tokens within a minute from %s", _MOST_WRONG, plain(address, 100))
         self._wrong.move_to_end(address)
         if len(self._wrong) > _MOST_ADDRESSES:
             self._wrong.popitem(last=False)
+
+
+class _Sessions(SecureCookieSessionInterface):
+    """Sessions whose cookie, where it came over TLS, goes over nothing else."""
+
+    def get_cookie_secure(self, app: Flask) -> bool:
+        return request.is_secure
 
 
 def require_token(server: Flask, token: str, prefix: str, attempts: Attempts | None = None) -> None:
@@ -63,6 +82,7 @@ def require_token(server: Flask, token: str, prefix: str, attempts: Attempts | N
     attempts = attempts or Attempts()
     key = hashlib.sha256(b"session of intertoken\0" + token.encode()).digest()
     server.secret_key = key
+    server.session_interface = _Sessions()
     server.config.update(
         SESSION_COOKIE_NAME=f"intertoken-{hashlib.sha256(key).hexdigest()[:8]}",  # ports share their cookies
         SESSION_COOKIE_HTTPONLY=True,
@@ -87,21 +107,24 @@ def require_token(server: Flask, token: str, prefix: str, attempts: Attempts | N
     @server.route(LOGIN, methods=["GET", "POST"])
     def login() -> Answer:
         given, wanted = request.values.get("token", ""), request.values.get("next", "/")
-        address = request.remote_addr or ""
-        if wait := attempts.wait(address):
-            return asks("Too many wrong tokens; wait a minute.", 429, wanted, **{"Retry-After": f"{wait + 1:.0f}"})
         if not hmac.compare_digest(_digest(given), _digest(token)):
-            if given:
-                attempts.wrong(address)
-            return asks("That is not the token." if given else "Give the token.", 403, wanted)
+            return refuse(given, wanted)
         session.permanent, session["in"] = True, True
-        target = prefix + (wanted if wanted.startswith("/") and wanted[1:2] not in {"/", "\\"} else "/")
         if request.method == "POST":
-            return redirect(target, 303)
+            return redirect(prefix + local_path(wanted), 303)
         # A link from elsewhere: a redirect would still count as from there, and the cookie would stay at home.
-        return Response(
-            '<!doctype html><link rel="icon" href="data:,">Logged in.', headers={"Refresh": f"0; url={prefix}/"}
-        )
+        headers = {"Refresh": f"0; url={prefix}/", "Cache-Control": "no-store"}
+        return Response('<!doctype html><link rel="icon" href="data:,">Logged in.', headers=headers)
+
+    def refuse(given: str, wanted: str) -> Answer:
+        if not given:
+            return asks("Give the token.", 403, wanted)
+        if request.method == "POST":  # of our own form, or of no page; pictures are fetched unasked
+            address = request.remote_addr or ""
+            if wait := attempts.wait(address):
+                return asks("Too many wrong tokens; wait a minute.", 429, wanted, **{"Retry-After": f"{wait + 1:.0f}"})
+            attempts.wrong(address)
+        return asks("That is not the token.", 403, wanted)
 
 
 def _digest(text: str) -> bytes:

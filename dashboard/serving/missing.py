@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from dash.exceptions import DependencyException
 from flask import Flask, Response, render_template_string, request
 from werkzeug.exceptions import NotFound
 
@@ -25,7 +26,8 @@ def add_missing(server: Flask, pages: Iterable[tuple[str, str]], prefix: str) ->
     pages = list(pages)
 
     @server.errorhandler(NotFound)
-    def missing(_: NotFound) -> Response:
+    @server.errorhandler(DependencyException)  # a script of a component that there is not
+    def missing(_: Exception) -> Response:
         if request.accept_mimetypes.best_match(["text/plain", "text/html"]) != "text/html":
             return Response("There is nothing at this address.\n", 404, mimetype="text/plain")
         page = render_template_string(_PAGE, pages=pages, prefix=prefix, path=f"{prefix}{request.path}"[:200])

@@ -11,6 +11,7 @@ import secrets
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -28,17 +29,20 @@ from tracer.errors import FormatError, UsageError
 
 SLICE: Final = 1 << 20
 """Most bytes in one request."""
-_MOST_OPEN, _PATIENCE = 16, 600.0
+_MOST_OPEN: Final = 16
+_PATIENCE, _FIRST = 120.0, 10.0
+"""Seconds until an upload of which nothing more comes is forgotten, and one of which nothing has come makes room."""
 _SPARE: Final = 256 << 20  # bytes of the disk that uploads leave free
 Answer = tuple[dict[str, Any], int]
 
 
 @dataclass
 class Upload:
-    """A file on its way: where it grows, its size in bytes, when something last came (s), and how much is there."""
+    """A file on its way: where it grows, its size (bytes), who sends it, when something last came (s), what is."""
 
     part: Path
     size: int
+    sender: str
     touched: float
     received: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -64,8 +68,11 @@ class Inbox:
         self._open: dict[str, Upload] = {}
         self._taken: set[Path] = set()
 
-    def begin(self, name: str, size: int) -> str:
+    def begin(self, name: str, size: int, sender: str = "") -> str:
         """Take a new file on; its id.
+
+        Where there is no room, one goes of whoever sends more files at once than this sender, or else one of which
+        nothing has come.
 
         Raises:
             UsageError: too large, empty, or too many at once.
@@ -77,23 +84,40 @@ class Inbox:
         with self._lock:
             for key in [k for k, u in self._open.items() if u.touched < self._clock() - _PATIENCE]:
                 self._forget(key)
-            if len(self._open) >= _MOST_OPEN:
-                raise UsageError("too many uploads at once; wait until one is done")
-            promised = sum(upload.size - upload.received for upload in self._open.values())
-            if shutil.disk_usage(self._folder).free < size + promised + _SPARE:
-                raise UsageError("the server's disk has no room for it")
+            while problem := self._lacks(size):
+                if (other := self._dispensable(sender)) is None:
+                    raise UsageError(problem)
+                self._forget(other)
             key = secrets.token_urlsafe(16)
             part = self._parts / key / safe_name(name)
             part.parent.mkdir()
-            self._open[key] = Upload(part, size, self._clock())
+            self._open[key] = Upload(part, size, sender, self._clock())
         return key
+
+    def _lacks(self, size: int) -> str | None:
+        """Why there is no room for so many bytes more."""
+        if len(self._open) >= _MOST_OPEN:
+            return "too many uploads at once; wait until one is done"
+        promised = sum(upload.size - upload.received for upload in self._open.values())
+        if shutil.disk_usage(self._folder).free < size + promised + _SPARE:
+            return "the server's disk has no room for it"
+        return None
+
+    def _dispensable(self, sender: str) -> str | None:
+        """The upload that goes first to make room for one of this sender."""
+        held = Counter(upload.sender for upload in self._open.values())
+        greedy = [k for k, u in self._open.items() if held[u.sender] > held[sender] + 1]
+        unsent = [k for k, u in self._open.items() if not u.received and u.touched <= self._clock() - _FIRST]
+        if greedy:
+            return min(greedy, key=lambda key: (-held[self._open[key].sender], self._open[key].touched))
+        return min(unsent, key=lambda key: self._open[key].touched, default=None)
 
     def append(self, key: str, at: int, stream: IO[bytes]) -> int:
         """Add a slice that belongs at this offset; one that is there already is left. How many bytes are there now.
 
         Raises:
             KeyError: no such upload.
-            UsageError: more than was announced.
+            UsageError: more than was announced, or the disk does not take it.
         """
         upload = self._open[key]
         with upload.lock:
@@ -103,8 +127,14 @@ class Inbox:
             if len(data) > SLICE or at + len(data) > upload.size:
                 self.cancel(key)
                 raise UsageError("more has come than was announced")
-            with upload.part.open("ab") as file:
-                file.write(data)
+            try:
+                with upload.part.open("ab") as file:
+                    file.write(data)
+            except FileNotFoundError:  # it has just made room for another one
+                raise KeyError(key) from None
+            except OSError as problem:
+                self.cancel(key)
+                raise UsageError(f"the server cannot keep it: {problem.strerror}") from None
             upload.received += len(data)
             upload.touched = self._clock()
             return upload.received
@@ -185,7 +215,8 @@ def add_uploads(server: Flask, inbox: Inbox) -> None:
     def begin() -> Answer:
         try:
             size = int(request.args.get("size", "0"))
-            return {"id": inbox.begin(request.args.get("name", ""), size), "slice": SLICE}, 201
+            key = inbox.begin(request.args.get("name", ""), size, request.remote_addr or "")
+            return {"id": key, "slice": SLICE}, 201
         except ValueError:
             return {"error": "The size is no number."}, 400
         except UsageError as problem:

@@ -140,7 +140,9 @@ def _is_shown(group: Group, unit: Unit, arrangement: Arrangement) -> bool:
 
 
 def _thin(name: str, indices: Sequence[int], rows: Sequence[Row]) -> list[Line]:
-    """Thin lines, the middle one of which bears the name, and room below the last."""
+    """Thin lines, if any: the middle one bears the name, and there is room below the last."""
+    if not indices:
+        return []
     if len(indices) == 1:
         return [Line(rows[indices[0]], indices[0], _FOLDED + name, 2 * _THIN)]
     middle = (len(indices) - 1) // 2

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from executor.names import lookup
 from tracer.errors import FormatError, UsageError
+from tracer.output import write_output
 from tracer.typed_json import read_object, typed_object
 
 SCHEMA: Final = "intertoken.profile/1"
@@ -179,15 +180,13 @@ def read_profile(path: Path) -> Profile:
 
 
 def write_profile(profile: Profile, path: Path) -> None:
-    """Write the file.
+    """Write the file, or put it in the place of one.
 
     Raises:
         UsageError: it cannot be written.
     """
-    try:
-        path.write_text(json.dumps({"schema": SCHEMA} | asdict(profile), indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
+    text = json.dumps({"schema": SCHEMA} | asdict(profile), indent=2) + "\n"
+    write_output(path, lambda partial: partial.write_text(text, encoding="utf-8"), replace=True)
 
 
 def _numbers(value: Mapping[str, Any], prefix: str) -> list[tuple[str, int | float]]:

@@ -6,13 +6,15 @@ import threading
 from contextlib import closing, contextmanager
 
 import pytest
-import waitress
 from selenium import webdriver
 from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException, WebDriverException
 from selenium.webdriver.support.ui import WebDriverWait
 
 from dashboard.app import Serving, create_app
 from dashboard.recording.recorder import Recorder
+from dashboard.serving.patience import listen
+from tests.dashboard.traces import decode
+from tracer import formats
 
 FLAGS = [
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
@@ -79,7 +81,7 @@ def served(runs, serving=None):
     """The address of a dashboard that shows these runs."""
     app, prefix = create_app([runs], serving).server, serving.prefix if serving else ""
     port = _ports.pop() if _ports else 0
-    server = waitress.create_server(app, host="127.0.0.1", port=port, threads=12, url_prefix=prefix)
+    server = listen(app, "127.0.0.1", port, prefix)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
@@ -91,6 +93,19 @@ def served(runs, serving=None):
         server.task_dispatcher.shutdown()
         thread.join(1)
         _ports.append(server.effective_port)
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """A directory with one recording."""
+    directory = tmp_path_factory.mktemp("runs")
+    formats.write(decode(), directory / "a")
+    return directory
+
+
+def client_of(runs, **serving):
+    """Who asks a dashboard of these runs, without a server."""
+    return create_app([runs], Serving(**serving)).server.test_client()
 
 
 @pytest.fixture(scope="session")

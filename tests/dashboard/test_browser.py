@@ -173,6 +173,7 @@ def test_the_page_opens_while_recordings_are_still_read(page, tmp_path, monkeypa
             lambda: all(page.browser.find_element(By.CSS_SELECTOR, boxes.format(k)).is_selected()
                         for k in ("slow", "first")), "both selected",
         )  # fmt: skip
+        page.browser.get("about:blank")  # before the server is gone
 
 
 def test_from_the_whole_run_down_to_single_kernels(page, address):

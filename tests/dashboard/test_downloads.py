@@ -185,6 +185,8 @@ def test_no_text_in_a_csv_file_is_a_formula_and_numbers_stay(name):
     table = pd.DataFrame({"name": [name, f"k{name}"], "slack": [-1.5, 2.0], "stream": pd.array([-1, None], "Int64")})
     table = table.assign(kind=table["name"].astype("category"))
     lines = list(csv.reader(io.StringIO("".join(csv_of(table)), newline="")))
-    assert lines[1:] == [[f"'{name}", "-1.5", "-1", f"'{name}"], [f"k{name}", "2.0", "", f"k{name}"]]
+    shown = name.replace("\t", r"\x09").replace("\r", r"\x0d")
+    guarded = f"'{shown}" if shown == name else shown
+    assert lines[1:] == [[guarded, "-1.5", "-1", guarded], [f"k{shown}", "2.0", "", f"k{shown}"]]
     assert json.loads("".join(json_of(table)))[0]["name"] == name
     assert pd.read_parquet(io.BytesIO(b"".join(parquet_of(table))))["name"].tolist() == [name, f"k{name}"]

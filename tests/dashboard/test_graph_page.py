@@ -266,7 +266,7 @@ def test_callbacks_answer_fast_for_an_8b_graph(directory):
             "/graph/_dash-update-component",
             json={
                 "output": callback["output"], "outputs": outputs, "changedPropIds": ["screen.data"],
-                "inputs": [{"id": "screen", "property": "data", "value": {"scheme": "light"}}],
+                "inputs": [{"id": "screen", "property": "data", "value": {"scheme": "light", "width": 900}}],
                 "state": [{"id": "view", "property": "data", "value": data}],
             },
         )  # fmt: skip

@@ -118,12 +118,12 @@ def test_quick_presses_are_all_heeded():
     values, before = {"token": 4, "runs": ["a"]}, {"token-on": 2, "theme": None}
     clicks = {"token-on": 5, "theme": 1}
     presses = [Event("token-on")] * 3 + [Event("theme")]
-    assert events_of(["runs.rowData", "token-on.n_clicks", "theme.n_clicks"], values, clicks, before) == presses
+    assert events_of(["listed.data", "token-on.n_clicks", "theme.n_clicks"], values, clicks, before) == presses
     assert events_of(["token.value", "runs.eventData"], values, clicks, before) == [
         Event("token", 4), Event("runs", ["a"]), *presses
     ], "of two calls at once Dash drops the first"  # fmt: skip
     assert events_of(["token-on.n_clicks"], values, {"token-on": 5}, None) == [Event("token-on")] * 5
-    assert events_of(["runs.rowData"], values, clicks, clicks) == []
+    assert events_of(["listed.data"], values, clicks, clicks) == []
 
 
 def test_what_is_asked_for_is_heeded_once_whatever_made_dash_call():

@@ -1,5 +1,6 @@
 """Recordings that readers start: the options, the process that watches, and what the page says of it."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -16,13 +17,14 @@ from dashboard.pages.record.callbacks import found, job_of, plan_of, start
 from dashboard.pages.record.form import form
 from dashboard.pages.record.progress import in_words
 from dashboard.pages.record.view import RecordView, text_of
-from dashboard.recording.job import CANCELLED, DONE, FAILED, RUNNING, STOPPED, Job
+from dashboard.recording.job import CANCELLED, DONE, FAILED, RUNNING, STOPPED, Job, Place
 from dashboard.recording.options import arguments_of, different, options_of
 from dashboard.recording.recorder import Recorder
-from dashboard.recording.supervise import put
+from dashboard.recording.supervise import Supervisor, put
 from dashboard.store import RunStore
 from dashboard.view import View
 from tests.dashboard.traces import decode
+from tests.tracer.places import small_disk  # noqa: F401
 from tracer import formats
 from tracer.errors import UsageError
 
@@ -271,11 +273,67 @@ def test_what_cannot_be_started_or_written_is_said(tmp_path):
 
 
 def test_a_run_gets_a_free_name(tmp_path):
-    for name in ("a", "a-2"):
-        (tmp_path / name).mkdir()
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a-2").symlink_to(tmp_path / "nowhere")
     (tmp_path / "staging" / "a").mkdir(parents=True)
     assert put(tmp_path / "staging" / "a", tmp_path) == "a-3"
     assert (tmp_path / "a-3").is_dir()
+
+
+def supervise(recorder):
+    """Watch a quick command in this process."""
+    recorder.place.folder.mkdir(parents=True)
+    job = Job("1", [*recorder._command, "quick", str(recorder.place.staging)], time.time())
+    server, end = os.pipe()
+    try:
+        Supervisor(recorder.place, job, 0.3).run(server)
+    finally:
+        os.close(server)
+        os.close(end)
+
+
+def test_a_disk_that_is_full_for_a_while_ends_no_recording(recorder, monkeypatch):
+    full = []
+
+    def write(place, job):
+        if job.status == RUNNING:
+            full.append(job.status)
+            raise OSError(28, "No space left on device")
+        written(place, job)
+
+    written = Place.write
+    monkeypatch.setattr(Place, "write", write)
+    supervise(recorder)
+    assert full
+    assert (recorder.job().status, recorder.job().whole) == (DONE, ["one"])
+
+
+def test_a_run_that_cannot_be_put_in_place_is_no_success(recorder, monkeypatch):
+    def put(run, output):
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("dashboard.recording.supervise.put", put)
+    supervise(recorder)
+    assert recorder.job().status == FAILED
+    assert recorder.job().problem == f"one: cannot be put into {recorder.place.output}: Read-only file system"
+    assert left_in(recorder) == ([".intertoken-record"], False)
+
+
+def test_on_a_full_disk_nothing_is_started_or_left(small_disk):  # noqa: F811
+    (small_disk / "filler").write_bytes(bytes(os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_bsize))
+    recorder = Recorder(small_disk / "runs", [sys.executable, "-c", PLAYS])
+    with pytest.raises(UsageError, match=r"runs cannot be written to \(No space left on device\)"):
+        recorder.start(["quick"])
+    assert {path.name for path in recorder.place.folder.iterdir()} <= {"lock"}
+
+
+def test_runs_go_through_no_link_that_waits_for_them(recorder, tmp_path):
+    recorder.place.folder.mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    recorder.place.staging.symlink_to(tmp_path / "elsewhere")
+    recorder.start(["quick"])
+    assert ended(recorder).status == DONE
+    assert os.listdir(tmp_path / "elsewhere") == []
 
 
 def test_how_long_it_still_takes_and_what_is_said():
@@ -353,21 +411,20 @@ def test_only_the_page_itself_may_start_a_recording(recorder, monkeypatch):
 
 
 def test_without_leave_the_page_teaches_and_has_nothing_to_start(tmp_path):
-    server = create_app([tmp_path]).server
-    server.config["PROPAGATE_EXCEPTIONS"] = False
-    client = server.test_client()
+    client = create_app([tmp_path]).server.test_client()
     assert "intertoken run --sync" in client.get("/record/_dash-layout").text
-    assert client.post("/record/_dash-update-component", json=ACT).status_code == 500
+    assert client.post("/record/_dash-update-component", json=ACT).status_code == 400
 
 
 @pytest.mark.parametrize(
     ("options", "records"),
-    [([], True), (["--token", "x", "--host", "0.0.0.0"], True), (["--no-record"], False),
-     (["--host", "0.0.0.0"], False), (["--allow-host", "proxy.example"], False)],
+    [([], True), (["--token", "x", "--host", "0.0.0.0"], True), (["--allow-host", "proxy.example"], True),
+     (["--no-record"], False), (["--no-token"], False), (["--no-token", "--record"], False),
+     (["--no-token", "--host", "0.0.0.0"], False), (["--no-token", "--record-to", "."], False)],
 )  # fmt: skip
 def test_who_may_record(tmp_path, monkeypatch, options, records):
     served = []
-    monkeypatch.setattr(dashboard.cli, "serve", lambda app, host, port, serving, opens: served.append(serving))
+    monkeypatch.setattr(dashboard.cli, "serve", lambda app, host, port, serving, private: served.append(serving))
     result = CliRunner().invoke(dashboard.cli.dashboard, [str(tmp_path), *options])
     assert result.exit_code == 0, result.output
     recorder = served[0].recorder
@@ -377,7 +434,7 @@ def test_who_may_record(tmp_path, monkeypatch, options, records):
 
 def test_runs_go_where_they_are_told_or_are_gone_with_the_command(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(dashboard.cli, "serve", lambda app, host, port, serving, opens: seen.append(serving.recorder))
+    monkeypatch.setattr(dashboard.cli, "serve", lambda app, host, port, serving, private: seen.append(serving.recorder))
     monkeypatch.setattr("dashboard.app.RunStore", lambda paths, **_: seen.append(list(paths)) or RunStore(paths))
     formats.write(decode(), tmp_path / "a")
     for options in (["--record-to", str(tmp_path / "new" / "runs")], []):

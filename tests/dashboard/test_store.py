@@ -98,10 +98,10 @@ def test_what_is_needed_does_not_wait_for_others(gate, recordings):
 
 
 def test_a_fault_of_ours_keeps_no_other_recording_from_being_shown(recordings, monkeypatch, caplog):
-    def faulty(path, cache):
+    def faulty(path, cache, readers):
         if path.name == "a":
             raise ZeroDivisionError("one in a million")
-        return reading.read_runs(path, cache)
+        return reading.read_runs(path, cache, readers)
 
     monkeypatch.setattr("dashboard.place.read_runs", faulty)
     store = RunStore([recordings])
@@ -145,7 +145,7 @@ class Served:
     def run(self):
         callback = next(c for c in self.client.get("/_dash-dependencies").get_json() if "runs.rowData" in c["output"])
         names = [part.split(".") for part in callback["output"].strip(".").split("...")]
-        values = {"dashGridOptions": {"loading": True}, "pathname": "/"}
+        values = {"pathname": "/"}
         given = {
             kind: [{**known, "value": values.get(known["property"])} for known in callback[kind]]
             for kind in ("inputs", "state")
@@ -163,9 +163,9 @@ class Served:
 
 @pytest.mark.parametrize("forgets", [False, True])
 def test_the_command_keeps_what_it_reads_where_it_is_told(recordings, tmp_path, monkeypatch, forgets):
-    monkeypatch.setattr("waitress.create_server", lambda app, **_: Served(app))
+    monkeypatch.setattr("dashboard.serving.patience.listen", lambda app, *_: Served(app))
     options = ["--no-cache"] if forgets else ["--cache", str(tmp_path / "kept")]
-    result = CliRunner().invoke(cli.dashboard, [str(recordings), "--no-open", *options])
+    result = CliRunner().invoke(cli.dashboard, [str(recordings), "--no-open", "--no-token", *options])
     assert result.exit_code == 0, result.output
     assert (tmp_path / "kept").exists() != forgets
     if not forgets:

@@ -191,7 +191,7 @@ def test_twenty_readers_at_once():
     body = {
         "output": callback["output"], "outputs": [{"id": key, "property": name} for key, name in names],
         "changedPropIds": ["screen.data"],
-        "inputs": [{"id": "screen", "property": "data", "value": {"scheme": "light"}},
+        "inputs": [{"id": "screen", "property": "data", "value": {"scheme": "light", "width": 900}},
                    {"id": "poll", "property": "n_intervals", "value": 0}],
         "state": [{"id": "view", "property": "data", "value": View(runs=(TRACED.name,)).data()},
                   {"id": "progress", "property": "data", "value": None}],

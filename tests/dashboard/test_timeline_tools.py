@@ -161,6 +161,7 @@ def test_rows_are_hidden_folded_filtered_and_moved():
     assert _labels(rows, only="STREAM 8") == [gpu[2]]
     assert _labels(rows, only="gpu 1") == gpu[1:]
     assert _labels(rows, folded=("GPU 1",))[-3:] == [gpu[0], "▸ GPU 1", ""]
+    assert _labels(rows, folded=("GPU 1",), only="gpu 0") == [gpu[0]], "nothing is left of a folded group"
     assert sum(line.height for line in arranged(rows, Arrangement(folded=(nvtx,)))[:2]) <= rows[0].height
     groups = groups_of(rows)
     down = moved(groups, AS_RECORDED, "Process 1", 2)

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import tracemalloc
 import zipfile
 import zlib
@@ -170,16 +171,77 @@ def test_slices_sent_again_or_out_of_order_do_no_harm(client, files):
 
 
 def test_uploads_that_stop_half_way_make_room_for_others(inbox):
-    now = [0.0]
-    box = Inbox(inbox, LIMIT, RunStore([], inbox=inbox), lambda: now[0])
+    now, box = box_of(inbox)
     for number in range(16):
         box.append(box.begin(f"x{number}", 100), 0, io.BytesIO(b"half"))
     with pytest.raises(UsageError, match="too many"):
         box.begin("one more", 100)
-    now[0] = 601.0
+    now[0] = 121.0
     key = box.begin("one more", 100)
     assert left(inbox) == [key]
     box.cancel(key)
+    assert left(inbox) == []
+
+
+def box_of(inbox):
+    now = [0.0]
+    return now, Inbox(inbox, LIMIT, RunStore([], inbox=inbox), lambda: now[0])
+
+
+def test_uploads_that_were_begun_and_never_sent_make_room_soon(inbox):
+    now, box = box_of(inbox)
+    for number in range(16):
+        now[0] = float(number)
+        key = box.begin(f"x{number}", 100)
+        if number < 4:
+            box.append(key, 0, io.BytesIO(b"half"))
+    now[0] = 10.0
+    with pytest.raises(UsageError, match="too many"):
+        box.begin("one more", 100)
+    now[0] = 17.0
+    for _ in range(4):  # numbers 4 to 7
+        box.begin("one more", 100)
+    with pytest.raises(UsageError, match="too many"):
+        box.begin("one more", 100)
+
+
+def test_who_sends_much_makes_room_for_who_sends_little(inbox):
+    now, box = box_of(inbox)
+    key = box.begin("mine", 100, "me")
+    for number in range(40):
+        now[0] += 0.1
+        try:
+            theirs = box.begin(f"theirs{number}", 100, "stranger")
+            box.append(theirs, 0, io.BytesIO(b"x"))
+        except UsageError:
+            assert number >= 15
+    assert box.append(key, 0, io.BytesIO(b"y" * 50)) == 50
+    others = [box.begin(f"mine{number}", 100, "me") for number in range(6)]
+    assert sum("theirs" in name for name in left(inbox)) == 9
+    assert all(box.append(each, 0, io.BytesIO(b"y")) == 1 for each in others)
+
+
+def test_what_is_promised_to_one_sender_keeps_no_disk_from_the_next(inbox, monkeypatch):
+    _, box = box_of(inbox)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": (256 << 20) + 3 * LIMIT}))
+    for _ in range(3):
+        box.begin("theirs", LIMIT, "stranger")
+    with pytest.raises(UsageError, match="no room"):
+        box.begin("theirs", LIMIT, "stranger")
+    box.begin("mine", LIMIT, "me")
+
+
+def test_an_upload_that_has_made_room_or_does_not_fit_is_given_up(inbox):
+    _, box = box_of(inbox)
+    key = box.begin("x", 100)
+    shutil.rmtree(inbox / ".parts" / key)  # as when it goes while a slice is being written
+    with pytest.raises(KeyError):
+        box.append(key, 0, io.BytesIO(b"y"))
+    box.cancel(key)
+    key = box.begin("x", 100)
+    (inbox / ".parts" / key / "x").symlink_to("/dev/full")
+    with pytest.raises(UsageError, match="No space left"):
+        box.append(key, 0, io.BytesIO(b"y"))
     assert left(inbox) == []
 
 

@@ -184,11 +184,12 @@ def test_the_command(tmp_path):
     ("trace", "output", "said"),
     [
         ("nowhere", "p.json", "nowhere"),
-        (BASE, "p.txt", "a profile is a .json file"),
-        (BASE, "no/such/folder/p.json", "cannot be written"),
+        (BASE, "p.txt", "a profile ends with .json"),
+        (BASE, "file/p.json", "cannot be written"),
     ],
 )
 def test_bad_arguments(tmp_path, trace, output, said):
+    (tmp_path / "file").touch()
     done = invoke(trace, "-o", tmp_path / output)
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
     assert said in done.stderr

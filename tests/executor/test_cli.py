@@ -2,6 +2,9 @@
 
 import json
 import re
+import signal
+import subprocess
+import sys
 
 import click
 import pytest
@@ -86,10 +89,30 @@ def test_existing_runs_are_kept_unless_forced(invoke, tmp_path):
     assert "--force" in str(refused.exception)
     assert (directory / "notes.txt").exists()
 
+    refused = invoke(*arguments, "--force")
+    assert isinstance(refused.exception, UsageError)
+    assert "more than a recording: notes.txt" in str(refused.exception)
+    (directory / "notes.txt").unlink()
+    (directory / "mark.parquet").touch()
     assert invoke(*arguments, "--force").exit_code == 0
-    assert not (directory / "notes.txt").exists()
+    assert not (directory / "mark.parquet").exists()
     assert read(directory).metadata["run"]["configuration"]["strategy"] == "ggg"
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["tiny-ggg-sequential"]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGINT, 130)],
+)
+def test_a_run_that_is_ended_leaves_nothing(tmp_path, number, code):
+    options = ("--sync", "ggg", "--tokens", "200", "--repeats", "1000", "--progress", "json")
+    command = [sys.executable, "-m", "tracer.cli", "run", *options, "-o", tmp_path / "runs"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        assert b"units" in process.stderr.readline()
+        process.send_signal(number)
+        process.stderr.read()
+    assert process.returncode == code
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,16 @@ EVENTS = (
     b'{"ph":"X","cat":"user_annotation","name":"ProfilerStep#1","pid":9,"tid":9,"ts":0,"dur":9},'
     b'{"ph":"M","name":"thread_name","pid":9,"tid":9,"args":{"name":"main"}}],"displayTimeUnit":"ms"}'
 )
+LONG = (
+    EVENTS.replace(b'"ts":1.5', b'"ts":' + b"1" * 4301),
+    EVENTS.replace(b'"ts":1.5', b'"ts":1e999999999'),
+    EVENTS.replace(b'"ts":1.5', b'"ts":-1e99999999999999999999'),
+    EVENTS.replace(b'"main"', b'"' + b"7" * 4301 + b'"'),
+    EVENTS.replace(b'"main"', b'"' + b'\\"' * 100_000 + b'"'),
+    EVENTS.replace(b'"ms"', b"9" * 101),
+    EVENTS.replace(b"[1,2,3]", b"[" * 1001),
+)
+"""Numbers, texts and nesting about where they are refused."""
 
 
 def one_input(data: bytes, work: Path) -> None:
@@ -25,4 +35,5 @@ def one_input(data: bytes, work: Path) -> None:
 
 
 if __name__ == "__main__":
-    fuzz([b"j" + EVENTS, b"z" + EVENTS, b"Z" + gzip.compress(EVENTS), b"j[" + EVENTS[80:-24]], one_input)
+    seeds = [b"j" + EVENTS, b"z" + EVENTS, b"Z" + gzip.compress(EVENTS), b"j[" + EVENTS[80:-24]]
+    fuzz(seeds + [b"j" + text for text in LONG], one_input)

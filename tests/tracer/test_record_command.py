@@ -67,6 +67,15 @@ def test_other_programs_go_through_nsys_and_keep_their_exit_code(bare_path: Path
     assert len(read(tmp_path / "out")["graph_launches"]) == 64
 
 
+def test_a_nsys_that_is_killed_is_said_and_leaves_nothing(bare_path: Path, tmp_path: Path) -> None:
+    (bare_path / "nsys").write_text("#!/bin/sh\nkill -9 $$\n")
+    (bare_path / "nsys").chmod(0o755)
+    result = run("record", "-o", tmp_path / "out", "--", "/bin/true")
+    assert result.exit_code == 137
+    assert result.stderr == f"intertoken: {tmp_path / 'out'}: there is no recording: nsys ended by SIGKILL\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["bin"]
+
+
 def test_a_report_needs_nsys_and_says_the_command(bare_path: Path, tmp_path: Path) -> None:
     if shutil.which("nsys"):
         pytest.skip("nsys is installed here")

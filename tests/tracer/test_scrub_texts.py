@@ -236,7 +236,5 @@ def test_a_format_that_cannot_be_written_is_refused_before_reading(tmp_path: Pat
 
 
 def test_the_command_says_that_names_stay(tmp_path: Path) -> None:
-    assert (
-        "kernel and NVTX names stay; --names hashes them" in run("scrub", RUN_DIRECTORY, tmp_path / "a.sqlite").stdout
-    )
+    assert "kept as names" in run("scrub", RUN_DIRECTORY, tmp_path / "a.sqlite").stdout.splitlines()[-1]
     assert "are hashed" in run("scrub", RUN_DIRECTORY, tmp_path / "b.sqlite", "--names").stdout

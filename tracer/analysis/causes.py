@@ -34,7 +34,7 @@ from tracer.analysis.step_work import launch_rows
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waits import last_ended
 from tracer.intervals import covered, touching, union
-from tracer.schema import COMPUTE_TABLES, DEVICE_TABLES, MISSING, PROFILER_DOMAINS
+from tracer.schema import COMPUTE_TABLES, DEVICE_TABLES, MISSING, PROFILER_DOMAINS, PYTHON_FUNCTION
 from tracer.trace import Trace
 
 CAUSES: Final = {
@@ -85,7 +85,7 @@ PART_NAMES: Final = {part: name for parts in PARTS.values() for part, name in pa
 PART_COLUMNS: Final = list(PART_NAMES)
 
 _HOST_COMPUTE: Final = r"split \d+: host$"
-_NO_WORK: Final = PROFILER_DOMAINS - {"cpu_op", "python_function"}
+_NO_WORK: Final = PROFILER_DOMAINS - {"cpu_op", PYTHON_FUNCTION}
 
 Spans = tuple[NDArray[np.int64], NDArray[np.int64]]
 

@@ -6,16 +6,14 @@ Adding a format: write `formats/NAME.py` with `sniff(path) -> bool`, `read(path)
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tracer.errors import FormatError, TraceError, printable
+from tracer.output import appearing, check_place, is_leftover
 from tracer.trace import Trace
 
 Writer = Callable[[Trace, Path], Sequence[str] | None]
@@ -90,7 +88,7 @@ def read(path: str | Path, *, whole: bool = True, **options: bool) -> Trace:
     source = Path(path)
     wanted = {name: True for name, is_wanted in options.items() if is_wanted}
     try:
-        found = _recognise(source)
+        found = format_of(source)
         if found.read is None:
             raise FormatError(f"{source}: is a {found.name}, which can be written but not read")
         if unknown := wanted.keys() - found.options:
@@ -104,7 +102,7 @@ def read(path: str | Path, *, whole: bool = True, **options: bool) -> Trace:
         raise FormatError(printable(str(error))) from error
 
 
-def _recognise(source: Path) -> Format:
+def format_of(source: Path) -> Format:
     """The format of a recording, judged by its content.
 
     Raises:
@@ -112,6 +110,8 @@ def _recognise(source: Path) -> Format:
     """
     if not source.exists():
         raise FormatError(f"{source}: no such file or directory")
+    if not source.is_file() and not source.is_dir():
+        raise FormatError(f"{source}: is neither a regular file nor a directory")
     if source.is_file() and source.stat().st_size == 0:
         raise FormatError(f"{source}: the file is empty")
     for f in _formats:
@@ -142,47 +142,39 @@ def write(trace: Trace, path: str | Path, *, replace: bool = False) -> list[str]
     """
     target = Path(path)
     writer = check_writable(target, replace=replace)
-    notes: list[str] = []
-    write_with(lambda new: notes.extend(writer(trace, new) or ()), target)
-    return notes
+    with appearing(target, replace=replace) as new:
+        return list(writer(trace, new) or ())
 
 
-def write_with(write: Callable[[Path], None], target: Path) -> None:
-    """Let `write` make a file or directory that becomes `target`; what was there stays until the new one is complete.
-
-    Raises:
-        TraceError: it cannot be replaced.
-    """
-    if not target.exists():
-        write(target)
-        return
-    new, old = (target.with_name(f".{uuid.uuid4().hex[:8]}.{target.name}") for _ in range(2))
-    write(new)
-    try:
-        if target.is_dir():
-            os.rename(target, old)
-        os.replace(new, target)
-        if old.is_symlink():
-            old.unlink()
-        shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        raise TraceError(f"{target}: cannot be replaced by {new}: {error.strerror}") from error
-
-
-def check_writable(path: str | Path, *, replace: bool = False) -> Writer:
+def check_writable(
+    path: str | Path, *, replace: bool = False, advice: str = "choose another name",
+    is_part: Callable[[Path], bool] = lambda path: nsys_parquet.is_part(path),
+) -> Writer:  # fmt: skip
     """What would write a trace to a path; worth asking before a long recording.
 
+    Args:
+        path: where it is to go.
+        replace: whether a recording that is there may go.
+        advice: what to do if it may not.
+        is_part: what of a directory is part of a recording, and goes with it.
+
     Raises:
-        FormatError: no format that can be written has that suffix; or the path exists already, and
-            `replace` is not given or something else than a recording would be lost.
+        FormatError: no format that can be written has that suffix; the path exists already, and `replace` is not
+            given or something else than a recording would be lost; or it cannot be written.
     """
     target = Path(path)
-    if target.exists() and not replace:
-        raise FormatError(f"{target}: exists already; choose another name")
+    try:
+        check_place(target, replace=replace, a_directory=_is_directory(target), advice=advice)
+    except TraceError as problem:
+        raise FormatError(str(problem)) from None
     writer = writer_of(target)
-    if target.exists():
-        check_replaceable(target, a_directory=writer is nsys_parquet.write)
+    if target.is_dir() and not target.is_symlink():
+        check_replaceable(target, is_part)
     return writer
+
+
+def _is_directory(target: Path) -> bool:
+    return not _suffix(target, [suffix for f in _formats if f.write is not None for suffix in f.suffixes])
 
 
 def writer_of(target: Path) -> Writer:
@@ -206,15 +198,13 @@ def _suffix(path: Path, known: Iterable[str]) -> str:
     return max(found, key=len) if found and path.suffix else own
 
 
-def check_replaceable(
-    target: Path, *, a_directory: bool, is_part: Callable[[Path], bool] = lambda path: nsys_parquet.is_part(path)
-) -> None:
+def check_replaceable(directory: Path, is_part: Callable[[Path], bool]) -> None:
     """Raise FormatError if replacing a recording would lose something else than what `is_part` of it."""
-    if target.is_dir() != a_directory:
-        raise FormatError(f"{target}: is {'a directory' if target.is_dir() else 'a file'}; choose another name")
-    others = [p.name for p in target.iterdir() if not is_part(p)] if a_directory else []
-    if others:
-        raise FormatError(f"{target}: is not replaced, it holds more than a recording: {', '.join(sorted(others)[:3])}")
+    inside = [path for path in directory.iterdir() if not is_leftover(path)]
+    if others := sorted(path.name for path in inside if not is_part(path)):
+        raise FormatError(f"{directory}: is not replaced, it holds more than a recording: {', '.join(others[:3])}")
+    if inside and not nsys_parquet.sniff(directory):
+        raise FormatError(f"{directory}: is not replaced, it holds no recording")
 
 
 from tracer.formats import chrome, nsys_arrow, nsys_parquet, nsys_rep, nsys_sqlite, perfetto  # noqa: E402
@@ -225,6 +215,7 @@ __all__ = [
     "check_replaceable",
     "check_writable",
     "chrome",
+    "format_of",
     "is_trace",
     "nsys_arrow",
     "nsys_parquet",
@@ -235,6 +226,5 @@ __all__ = [
     "register",
     "registered",
     "write",
-    "write_with",
     "writer_of",
 ]

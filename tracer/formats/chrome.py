@@ -89,8 +89,9 @@ def read(path: Path, python_functions: bool = False) -> Trace:
 def _metadata(given: dict[str, Any], ranks: int) -> dict[str, Any]:
     source = PYTORCH if "schemaVersion" in given else "Chrome JSON"
     mine = given.get("distributedInfo")
-    if ranks == 1 and isinstance(mine, dict) and {"rank", "world_size"} <= mine.keys():
-        source += f", rank {mine['rank']} of {mine['world_size']}"
+    numbers = [mine.get(key) for key in ("rank", "world_size")] if isinstance(mine, dict) else [None]
+    if ranks == 1 and all(type(number) is int and 0 <= number < 2**31 for number in numbers):
+        source += f", rank {numbers[0]} of {numbers[1]}"
     return {"source": source} | {ours: given[theirs] for theirs, ours in _METADATA.items() if theirs in given}
 
 

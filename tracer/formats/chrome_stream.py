@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import ijson
-import numpy as np
 from ijson.common import JSONError
 
 from tracer.errors import FormatError
+from tracer.json_pieces import Pieces
 from tracer.typed_json import parsed
 
 EVENTS: Final = "traceEvents"
@@ -27,8 +29,7 @@ _GZIP: Final = b"\x1f\x8b"
 _HEAD: Final = 1 << 20  # bytes in which the list of events must begin
 _TAIL: Final = 1 << 16  # bytes at the end in which metadata is looked for
 _MOST_RATIO: Final = 200  # decompressed to compressed; recordings have 10 to 30, a bomb has up to 1032
-_DEEPEST: Final = 1000  # levels; events have about 5, and the parser takes the square of the depth
-_STRUCTURE: Final = bytes(set(range(256)) - set(b'[]{}"'))
+_MOST_TRIES: Final = 100  # for where the events begin, each of which parses what stands before
 _ALWAYS_FINE: Final = 64 << 20  # bytes that no ratio makes suspicious
 _NO_LISTS: Final = {
     "start_map": "an object", "null": "null", "boolean": "true or false", "number": "a number", "string": "a text",
@@ -39,7 +40,7 @@ class EventStream:
     """The events of an open file.
 
     Attributes:
-        metadata: the members of the outer object besides the events; those behind the events once they were read.
+        metadata: the members of the outer object besides the events, once they were read.
         truncated: whether the file ended early; known once the events were read.
     """
 
@@ -53,12 +54,12 @@ class EventStream:
         self._bytes = 0
         self._tail = b""
         self.truncated = False
-        self._depth = _Depth()
+        self._checked = Pieces()
         self._head = b""
         while len(self._head) < _HEAD and (more := self._more(_HEAD)):
             self._head += more
         self._unread = self._head
-        self.metadata: dict[str, Any] = _before_events(self._head)
+        self.metadata: dict[str, Any] = {}
         self._is_list = self._head.lstrip()[:1] == b"["
 
     @property
@@ -81,11 +82,14 @@ class EventStream:
         """
         if not self._is_list and (found := _instead_of_list(self._head)):
             raise FormatError(f'{self._path}: "{EVENTS}" holds {found}, not a list of events')
+        self.metadata = _before_events(self._head)
         prefix = "item" if self._is_list else f"{EVENTS}.item"
         try:
             yield from ijson.items(self, prefix)
         except UnicodeDecodeError as error:
             raise FormatError(f"{self._path}: a text holds half a surrogate pair") from error
+        except ArithmeticError as error:
+            raise FormatError(f"{self._path}: holds a number with an exponent that no decimal has") from error
         except JSONError as error:
             if "premature EOF" not in str(error) and "incomplete" not in str(error).lower():
                 raise FormatError(f"{self._path}: is no JSON: {_reason(error)}") from error
@@ -113,8 +117,10 @@ class EventStream:
                 raise FormatError(f"{self._path}: unpacks to more than {_MOST_RATIO} times its size; not read further")
             text = self._decoder.decode(chunk, final=not chunk).encode()
             self._tail = (self._tail + text)[-_TAIL:]
-            if self._depth.after(text) > _DEEPEST:
-                raise FormatError(f"{self._path}: is nested deeper than {_DEEPEST} levels; that is no trace")
+            try:
+                self._checked.check(text)
+            except ValueError as error:
+                raise FormatError(f"{self._path}: {error}; that is no trace") from error
             if text or not chunk:
                 return text
 
@@ -124,37 +130,17 @@ def open_events(path: Path) -> Iterator[EventStream]:
     """The events of a file, which is closed behind the block.
 
     Raises:
-        FormatError: its gzip data is damaged.
+        FormatError: what it begins with is damaged or no trace.
     """
     with path.open("rb") as file:
         yield EventStream(path, file)
-
-
-class _Depth:
-    """How deeply JSON is nested, of text that comes in pieces."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._in_string = False
-        self._escape = b""
-
-    def after(self, text: bytes) -> int:
-        """The deepest level in the next piece."""
-        plain = (self._escape + text).replace(b"\\\\", b"")
-        self._escape = b"\\" if plain.endswith(b"\\") else b""
-        parts = plain.replace(b'\\"', b"").translate(None, _STRUCTURE).split(b'"')
-        brackets = np.frombuffer(b"".join(parts[self._in_string :: 2]), np.uint8)
-        self._in_string ^= len(parts) % 2 == 0
-        levels = self._depth + np.cumsum(np.where((brackets | 0x20) == ord("{"), 1, -1))
-        self._depth = int(levels[-1]) if len(levels) else self._depth
-        return int(levels.max(initial=self._depth))
 
 
 def _instead_of_list(head: bytes) -> str | None:
     """What the outer object has for its events, unless it is a list or the text ends before."""
     try:
         found = next(event for at, event, _ in ijson.parse(head) if at == EVENTS)
-    except JSONError:
+    except (JSONError, UnicodeDecodeError, ArithmeticError):  # reading on says so, or that it is truncated
         return None
     except StopIteration:
         return "nothing at its top level"
@@ -163,12 +149,10 @@ def _instead_of_list(head: bytes) -> str | None:
 
 def _before_events(head: bytes) -> dict[str, Any]:
     """The members of the outer object that stand before its events."""
-    key = f'"{EVENTS}"'.encode()
-    at = head.find(key)
-    while at >= 0:
-        if (found := _object(head[:at].rstrip().removesuffix(b",") + b"}")) is not None:
+    key = re.compile(f'"{EVENTS}"'.encode())
+    for place in islice(key.finditer(head), _MOST_TRIES):
+        if (found := _object(head[: place.start()].rstrip().removesuffix(b",") + b"}")) is not None:
             return found
-        at = head.find(key, at + 1)
     return {}
 
 

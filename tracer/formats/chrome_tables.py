@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.schema import API_LAYERS, DEVICE_DOMAINS, MISSING, MOST_NS, NO_ID, NVTX_KINDS
+from tracer.schema import API_LAYERS, DEVICE_DOMAINS, MISSING, MOST_NS, NO_ID, NVTX_KINDS, PYTHON_FUNCTION
 
 Ints = NDArray[np.int64]
 Event = Mapping[str, Any]
@@ -48,7 +48,6 @@ stream and the call that recorded the event which a sync waits for; a kernel's `
 """
 
 NO_EVENT: Final = "entries that are no events"
-_PYTHON: Final = "python_function"
 _TABLE_OF: Final = {
     "kernel": "kernels", "gpu_memcpy": "memcpys", "memcpy": "memcpys", "gpu_memset": "memsets", "memset": "memsets",
     "cuda_runtime": "api", "runtime": "api", "cuda_driver": "api", "cuda_sync": "syncs", "cuda_event": "cuda_events",
@@ -137,7 +136,7 @@ class Tables:
         self._complete(category, begin, {**own, **args} if isinstance(own, dict) else args, start, end - start)
 
     def _complete(self, category: str, event: Event, args: Event, start: int | None, duration: int | None) -> None:
-        if category == _PYTHON and not self._python:
+        if category == PYTHON_FUNCTION and not self._python:
             self.left_out[f"{category} events"] += 1
         elif start is None or duration is None or not isinstance(event.get("name"), str):
             self.left_out["events without a usable time or name"] += 1

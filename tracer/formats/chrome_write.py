@@ -28,8 +28,8 @@ import pandas as pd
 import pyarrow as pa
 
 from tracer.formats import chrome_lines
-from tracer.formats.partial import appearing
 from tracer.formats.tracks import STREAM, THREAD, Ints, Tracks, arrows, no_place_for, spans, tracks_of
+from tracer.output import appearing
 from tracer.progress import tell
 from tracer.schema import DEVICE_TABLES, MISSING
 from tracer.trace import Trace

@@ -12,6 +12,7 @@ from tracer.formats import nsys
 from tracer.formats.nsys_carry import plainly_named
 from tracer.formats.nsys_schema import COLUMNS
 from tracer.progress import tell
+from tracer.regular import check_regular
 from tracer.trace import Trace
 
 Load = Callable[[Path, str, list[str] | None], pa.Table]
@@ -83,9 +84,12 @@ def _is_flat(type: pa.DataType) -> bool:
 
 def _read_table(file: Path, name: str, load: Load, left_out: list[str] | None) -> pa.Table:
     try:
+        check_regular(file)
         return nsys.typed(load(file, name, left_out), name)
     except FormatError as error:
         raise FormatError(f"{file}: {error}") from error
+    except MemoryError:  # Arrow's is one of its other errors, too
+        raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         kind = file.suffix.lstrip(".").capitalize()
         reason = (str(error).splitlines() or [""])[0]

@@ -21,7 +21,8 @@ from tracer.formats import WHOLE, Format, register
 from tracer.formats.nsys_changed import without_what_changed
 from tracer.formats.nsys_directory import is_number, read_directory, sniff_directory, wanted
 from tracer.formats.nsys_tables import completed, from_trace
-from tracer.formats.partial import appearing
+from tracer.output import appearing
+from tracer.regular import check_regular
 from tracer.trace import Trace
 from tracer.typed_json import parsed
 
@@ -50,7 +51,7 @@ def read(path: Path, *, whole: bool = False) -> Trace:
         FormatError: no nsys table in it, or a damaged file.
     """
     trace = read_directory(path, _SUFFIX, _load, whole=whole)
-    if (path / RUN_FILE).is_file():
+    if (path / RUN_FILE).exists():
         trace.metadata["run"] = read_run(path / RUN_FILE)
     return trace
 
@@ -135,12 +136,15 @@ def read_run(file: Path) -> dict[str, Any]:
     """What a run.json holds.
 
     Raises:
-        FormatError: no JSON object, or one too large to be ours.
+        FormatError: no regular file, no JSON object, or one too large to be ours.
     """
-    if (size := file.stat().st_size) > _MOST_RUN:
-        raise FormatError(f"{file}: has {size} bytes; that is no file of ours")
     try:
+        check_regular(file)
+        if (size := file.stat().st_size) > _MOST_RUN:
+            raise FormatError(f"has {size} bytes; that is no file of ours")
         run = parsed(file.read_text(encoding="utf-8"))
+    except FormatError as error:
+        raise FormatError(f"{file}: {error}") from error
     except (OSError, ValueError, RecursionError) as error:
         raise FormatError(f"{file}: is no JSON: {error}") from error
     if not isinstance(run, dict):

@@ -81,6 +81,8 @@ def read_tables(
         with _connect(path) as connection:
             found = list(find_tables(connection, path.stat().st_size, only, left_out if left_out is not None else []))
         return _read_all(path, found)
+    except MemoryError:  # Arrow's is one of its other errors, too
+        raise
     except (dbapi.Error, pa.ArrowException) as error:
         raise FormatError(f"SQLite cannot read it: {_reason(error)}") from error
     except UnicodeDecodeError as error:

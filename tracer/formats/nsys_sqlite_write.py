@@ -24,7 +24,7 @@ from tracer.formats import nsys_schema as nsys
 from tracer.formats.nsys_changed import without_what_changed
 from tracer.formats.nsys_schema import SqlColumn
 from tracer.formats.nsys_tables import from_trace
-from tracer.formats.partial import appearing
+from tracer.output import appearing
 from tracer.progress import tell
 from tracer.schema import CARRIED, MISSING, TABLES
 from tracer.trace import Trace

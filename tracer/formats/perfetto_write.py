@@ -20,10 +20,10 @@ import pandas as pd
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
 from tracer.errors import EmptyTraceError
-from tracer.formats.partial import appearing
 from tracer.formats.perfetto_packets import Packets
 from tracer.formats.perfetto_slices import write_slices
 from tracer.formats.tracks import THREAD, Tracks, no_place_for, tracks_of
+from tracer.output import appearing
 from tracer.trace import Trace
 
 _LARGEST_ID: Final = 2**31 - 1  # of a process or thread in Perfetto, which takes 0 for the idle task

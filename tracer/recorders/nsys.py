@@ -10,10 +10,14 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
+from tracer import foreground
 from tracer.errors import FormatError, RecordError
 from tracer.formats import nsys_sqlite
 from tracer.trace import Trace
+
+REPORT: Final = "recording.nsys-rep"
 
 
 def available() -> bool:
@@ -21,29 +25,39 @@ def available() -> bool:
     return shutil.which("nsys") is not None
 
 
-def profile(command: Sequence[str], graph_trace: str = "node") -> tuple[Trace, int]:
-    """Run a command under `nsys profile`, its output passed through.
+def run(command: Sequence[str], graph_trace: str, report: Path) -> int:
+    """Run a command under `nsys profile`, in the foreground.
 
     Args:
         command: program and arguments.
         graph_trace: "node" or "graph".
+        report: the .nsys-rep file to make; it may be missing afterwards.
 
     Returns:
-        What was recorded, and the command's exit code.
+        The exit code, which is the command's; -N if signal N ended nsys.
+
+    Raises:
+        RecordError: nsys is missing.
+    """
+    options = ("--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none", f"--cuda-graph-trace={graph_trace}")
+    try:
+        return foreground.run(("nsys", "profile", *options, "-o", str(report), *command))
+    except OSError as error:
+        raise RecordError(f"nsys cannot be run: {error.strerror}; install Nsight Systems") from error
+
+
+def profile(command: Sequence[str], graph_trace: str = "node") -> tuple[Trace, int]:
+    """What `run` records of a command, and its exit code.
 
     Raises:
         RecordError: nsys is missing, or made no report.
     """
     with tempfile.TemporaryDirectory(prefix="intertoken-") as directory:
-        report = Path(directory) / "recording.nsys-rep"
-        options = ("--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none", f"--cuda-graph-trace={graph_trace}")
-        try:
-            done = subprocess.run(("nsys", "profile", *options, "-o", str(report), *command), check=False)
-        except OSError as error:
-            raise RecordError(f"nsys cannot be run: {error.strerror}; install Nsight Systems") from error
+        report = Path(directory) / REPORT
+        code = run(command, graph_trace, report)
         if not report.exists():
-            raise RecordError(f"nsys made no report (exit code {done.returncode})")
-        return read_report(report), done.returncode  # not whole: nsys keeps the environment
+            raise RecordError(f"nsys made no report (exit code {code})")
+        return read_report(report), code
 
 
 def read_report(report: Path, *, whole: bool = False) -> Trace:

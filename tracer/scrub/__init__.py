@@ -5,6 +5,7 @@ What stays is chosen, everything else goes, and what went is listed:
 - times, sizes, ids (of processes, threads, streams, ...) and all other numbers of tables and columns that we know;
 - names of kernels, NVTX ranges and domains, threads and API calls, but for what looks like a path, an address, an
   id or a credential, or is what the recording itself calls a host, a user or a secret; names can be hashed, too;
+- if asked for, the Python functions of a PyTorch trace, without the directories of their files;
 - models and sizes of GPUs; versions; the start of the recording in UTC; of metadata and run.json the keys that we know.
 
 Hashed or not, analyses give the same figures.
@@ -16,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from tracer.formats.nsys_strings import categorical
-from tracer.schema import MISSING, PROFILER_DOMAINS, TABLES
+from tracer.schema import MISSING, PROFILER_DOMAINS, PYTHON_FUNCTION, TABLES
 from tracer.scrub import exports, facts
 from tracer.scrub.texts import Texts
 from tracer.trace import Trace
@@ -37,13 +38,14 @@ def learn(trace: Trace, texts: Texts) -> None:
             texts.learn_program(str(name))
 
 
-def scrub(trace: Trace, texts: Texts | None = None) -> Trace:
+def scrub(trace: Trace, texts: Texts | None = None, *, python_functions: bool = False) -> Trace:
     """A recording without what the module's docstring does not name.
 
     Args:
         trace: the recording, read `whole`, or what else it holds is not there to learn from; it stays as it was.
         texts: what cleans its texts and counts what went, after it has learnt from all recordings that belong
             together; by default one that has learnt from this one and leaves names as they are.
+        python_functions: keep PyTorch's ranges of Python functions: file, line and function, without directories.
 
     Example:
         >>> trace = Trace.from_columns(nvtx={"start": [0], "end": [1], "text": ["load /home/ada/a.gguf"]})
@@ -55,6 +57,7 @@ def scrub(trace: Trace, texts: Texts | None = None) -> Trace:
         learn(trace, texts)
     scrubbed = Trace(dict(trace.tables), {}, [], dict(trace.carried))
     processes = _with_events(trace)
+    scrubbed.tables["nvtx"] = _python(scrubbed["nvtx"], texts, python_functions)
     for name in TABLES:
         scrubbed.tables[name] = _named(name, scrubbed[name], texts)
     alone = ~scrubbed["processes"]["process"].isin(processes)
@@ -76,6 +79,21 @@ def _names(trace: Trace) -> set[str]:
 def _with_events(trace: Trace) -> set[int]:
     found = [frame["process"].unique() for frame in trace.tables.values() if "process" in frame and "start" in frame]
     return set(np.concatenate(found).tolist()) - {MISSING}
+
+
+def _python(nvtx: pd.DataFrame, texts: Texts, keep: bool) -> pd.DataFrame:
+    """The ranges with those of Python functions without directories, or without them."""
+    found = (nvtx["domain"] == PYTHON_FUNCTION).to_numpy()
+    if not keep:
+        texts.remove("Python functions", "nvtx: text", int(found.sum()))
+        return nvtx[~found].reset_index(drop=True)
+    names = nvtx["text"].cat
+    codes, words = names.codes.to_numpy(np.int64, copy=True), list(names.categories)
+    of_python = np.unique(codes[found])
+    new = {old: len(words) + i for i, old in enumerate(of_python)}
+    codes[found] = [new[code] for code in codes[found]]
+    words += [texts.frame(str(words[old]), "nvtx: text") for old in of_python]
+    return nvtx.assign(text=categorical(codes, words)) if len(new) else nvtx
 
 
 def _named(table: str, frame: pd.DataFrame, texts: Texts) -> pd.DataFrame:

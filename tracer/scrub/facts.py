@@ -105,7 +105,7 @@ def _value(key: str, item: Any, texts: Texts, where: str) -> tuple[Any, bool]:
     if key in _MESSAGES:
         return texts.message(item, where), True
     if (key in _NUMBERED and _NUMBER.fullmatch(item)) or (key == "source" and _SOURCE.fullmatch(item)):
-        return item, True
+        return texts.plain(item, where), True
     texts.remove("text that is not known", where)
     return None, False
 

@@ -10,11 +10,12 @@ import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from tracer.analysis.calls import letter
 from tracer.engines.ours import NAMES, word
-
+from tracer.scrub.credentials import LABEL, Rule, rules
 _EXTENSIONS: Final = (
     "gguf|ggml|safetensors|bin|pth?|ckpt|onnx|engine|np[yz]|py[co]?|so|cuh?|cubin|ptx|c|cc|cpp|hp?|hpp|rs|go|sh|json|ya?ml|"
     "toml|txt|log|csv|parquet|sqlite|nsys-rep|exe|dll|ipynb"
@@ -26,10 +27,8 @@ _ROOTS: Final = (
 _PATTERNS: Final = tuple(
     (what, re.compile(pattern))
     for what, pattern in (
-        ("credential", r"(?<![A-Za-z0-9])(?:hf|sk|pk|gh[a-z]|github_pat|glpat|xox[a-z])[_-][A-Za-z0-9_-]{16,}"),
-        ("credential", r"(?<![A-Za-z0-9])AKIA[0-9A-Z]{16}(?![A-Za-z0-9])|(?<![\w-])eyJ[\w-]{8,}\.[\w-]+\.[\w-]*"),
-        ("variable", r"(?<![A-Za-z0-9_])[A-Z][A-Z0-9_]{2,}=(?!\d+(?!\w))[^\s,;]+"),
-        ("address", r"(?i:(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://[^\s\"'<>]+)"),
+        ("variable", rf"(?<![A-Za-z0-9_])[A-Z][A-Z0-9_]{{2,}}=(?!\d+(?!\w))(?:{LABEL}|[^\s,;])+"),
+        ("address", rf"(?i:(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{{0,30}}://(?:{LABEL}|[^\s\"'<>])+)"),
         ("address", r"(?<![\w.+-])[\w.+-]+@[\w.-]+"),
         ("address", r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?:/\d+|:\d+)?(?![\w.])"),
         ("address", r"(?i:(?<![0-9a-z:])(?:[0-9a-f]{2}[:-]){5}[0-9a-f]{2}(?![0-9a-z:]))"),
@@ -63,6 +62,7 @@ _NOBODY: Final = {
 }  # fmt: skip
 """Not taken for names of hosts and users: everybody's, and words that analyses need."""
 _SHORTEST_NAME, _SHORTEST_SECRET = 3, 6
+_LONGEST: Final = 10_000  # characters; some patterns take quadratic time, and no name is as long
 
 _STEP: Final = re.compile("|".join(map(word, NAMES)))
 _NUMBER: Final = re.compile(r"(?<![^\W_])\d{1,9}(?![^\W_])")
@@ -77,6 +77,7 @@ _GPU: Final = re.compile(
     r"Laptop|Mobile|GPU|SUPER|Ti|Max-Q|Pro|PRO|Blackwell|Workstation|Server|Edition|PCI[eE]|SXM\d?|NVL|HBM\w?|MIG|Orin|Thor|"
     r"Xavier|XTX?|\(R\)|cpu|sim|[A-Z]{1,3}\d{1,4}[A-Z]{0,2}|\d{2,5}[A-Z]{0,2}|\d+ ?GB|\dg\.\d+gb|[/-])(?:[ /-]|$))+"
 )
+_DIRECTORIES: Final = re.compile(r"(?s:.*)[\\/](?=[^\\/]*\(\d+\): )")  # as PyTorch names functions
 _MAIN: Final = "MainThread"  # Python's name for it, not a program's
 
 
@@ -89,14 +90,16 @@ class Texts:
 
     Attributes:
         removed: (what, where) -> how many; of texts that are equal one is counted.
+        kept: where -> the names that stay there as they are, but for what went from them.
     """
 
     def __init__(self, key: bytes | None = None, words: Iterable[str] = ()) -> None:
         self.removed: Counter[tuple[str, str]] = Counter()
+        self.kept: defaultdict[str, set[str]] = defaultdict(set)
         self.programs: set[str] = set()
         self._key = key
         self._known: dict[str, set[str]] = {"secret": set(words), "host": set(), "user": set()}
-        self._order: list[tuple[str, re.Pattern[str]]] | None = None
+        self._order: list[Rule] | None = None
         self._labels: defaultdict[str, dict[str, int]] = defaultdict(dict)
         self._cleaned: dict[tuple[str, str], str] = {}
 
@@ -155,15 +158,21 @@ class Texts:
 
     def name(self, text: str, where: str) -> str:
         """The name of a kernel, an NVTX range or its domain; hashed where names are."""
-        return self._once("name", text, where, self._name)
+        return self._kept(self._once("name", text, where, self._name), where)
 
     def thread(self, text: str, where: str) -> str:
         """A thread's name, without the program's, which the system gives to threads too (its first 15 characters)."""
-        return self._once("thread", text, where, self._thread)
+        return self._kept(self._once("thread", text, where, self._thread), where)
+
+    def frame(self, text: str, where: str) -> str:
+        """A Python function, `FILE(LINE): FUNCTION`, without the file's directories; not yet cleaned."""
+        found = _DIRECTORIES.match(text)
+        self.remove("directories of Python files", where, int(found is not None))
+        return text[found.end() :] if found else text
 
     def call(self, text: str, where: str) -> str:
         """The name of an API call, which stays; anything else there is a name as any."""
-        is_call = _CALL.fullmatch(text) and (_PREFIXED.match(text) or letter(text))
+        is_call = _CALL.fullmatch(text) and (_PREFIXED.match(text) or letter(text)) and self.plain(text, where) == text
         return text if is_call else self.name(text, where)
 
     def device(self, text: str, where: str) -> str:
@@ -174,12 +183,20 @@ class Texts:
         """Fix what a name becomes."""
         self._cleaned["name", text] = cleaned
 
+    def _kept(self, name: str, where: str) -> str:
+        if self._key is None and name:
+            self.kept[where].add(name)
+        return name
+
     def _once(self, kind: str, text: str, where: str, clean: Callable[[str, str], str]) -> str:
         if (kind, text) not in self._cleaned:
             self._cleaned[kind, text] = clean(text, where)
         return self._cleaned[kind, text]
 
     def _plain(self, text: str, where: str) -> str:
+        if len(text) > _LONGEST:
+            self.remove("text of more than 10,000 characters", where)
+            return self._label("text", text)
         for what, pattern in self._substitutions():
             text = self._replace(what, pattern, text, where)
         return text
@@ -212,7 +229,7 @@ class Texts:
             return text
         steps, rest = _steps(text), text
         for _, pattern in self._substitutions():
-            rest = pattern.sub(" / ", rest)
+            rest = pattern.sub(" / ", rest) if len(rest) <= _LONGEST else ""
         numbers = _NUMBER.findall(_STEP.sub(" ", rest)) if steps else []
         if steps and rest == text and not _LETTER.search(_STEP.sub("", text)):
             return text
@@ -220,7 +237,7 @@ class Texts:
         self.remove("name (hashed)", where)
         return " ".join([*steps, *numbers, f"name_{digest.hexdigest()}"])
 
-    def _substitutions(self) -> list[tuple[str, re.Pattern[str]]]:
+    def _substitutions(self) -> list[Rule]:
         if self._order is None:
             secrets = [
                 ("secret", re.compile(re.escape(word), re.IGNORECASE)) for word in _longest(self._known["secret"])
@@ -230,13 +247,17 @@ class Texts:
                 for what in ("host", "user")
                 for word in _longest(self._known[what])
             ]
-            self._order = [*secrets, *_PATTERNS, *people]
+            self._order = [*secrets, *rules(), *_PATTERNS, *people]
         return self._order
 
     def _replace(self, what: str, pattern: re.Pattern[str], text: str, where: str) -> str:
-        text, count = pattern.subn(lambda match: self._label(what, match[0]), text)
+        text, count = pattern.subn(partial(self._replaced, what, "value" if "value" in pattern.groupindex else 0), text)
         self.remove(what, where, count)
         return text
+
+    def _replaced(self, what: str, group: str | int, match: re.Match[str]) -> str:
+        start, end = (at - match.start() for at in match.span(group))
+        return f"{match[0][:start]}{self._label(what, match[group])}{match[0][end:]}"
 
     def _label(self, what: str, text: str) -> str:
         labels = self._labels[what]

@@ -91,7 +91,9 @@ def _render(app: Dash, store: RunStore) -> None:
         State("view", "data"),
         prevent_initial_call=True,
     )
-    def render(screen: dict[str, Any], data: dict[str, Any]) -> tuple[Any, ...]:
+    def render(screen: dict[str, Any] | None, data: dict[str, Any] | None) -> tuple[Any, ...]:
+        if screen is None:
+            raise PreventUpdate
         view, theme = GapView.from_data(data), str(screen["scheme"])
         chosen = store.chosen(view.shared.runs or ())
         runs = [run for run in chosen if run.gaps is not None]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from dashboard.view import MOST_RUNS, View, last_of, query_of, switched, with_fields
+from pydantic import TypeAdapter
+
+from dashboard.view import MOST_RUNS, View, last_of, one_of, query_of, stored, switched, with_fields
 
 ADDRESS: Final = "gap/"
 SCALES: Final = {"typical": "typical gaps", "all": "the longest gap"}
@@ -22,7 +24,7 @@ class GapView:
     """
 
     shared: View
-    scale: str = "typical"
+    scale: Annotated[str, one_of(SCALES)] = "typical"
 
     def query(self) -> str:
         """The view as the query of a link; what is as by default stays out of it."""
@@ -39,9 +41,12 @@ class GapView:
         return self.shared.data() | {"scale": self.scale}
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> GapView:
-        """The view that `data` returned."""
-        return cls(View.from_data(data), data["scale"])
+    def from_data(cls, data: dict[str, Any] | None) -> GapView:
+        """The view that `data` returned, see `stored`."""
+        return stored(_READER, data)
+
+
+_READER: Final = TypeAdapter(GapView)
 
 
 def after(view: GapView, source: str, value: Any, scheme: str) -> GapView:
@@ -55,7 +60,8 @@ def after(view: GapView, source: str, value: Any, scheme: str) -> GapView:
     """
     match source, value:
         case "chosen", list(keys):
-            return replace(view, shared=replace(view.shared, runs=tuple(keys)[:MOST_RUNS]))
+            runs = tuple(dict.fromkeys(key for key in keys if isinstance(key, str)))[:MOST_RUNS]
+            return replace(view, shared=replace(view.shared, runs=runs))
         case "scale", str(scale) if scale in SCALES:
             return replace(view, scale=scale)
         case "theme", _:

@@ -3,6 +3,6 @@
 from dashboard.frame import Page
 from dashboard.pages.graph.callbacks import register
 from dashboard.pages.graph.layout import sections
-from dashboard.pages.graph.view import ADDRESS
+from dashboard.pages.graph.view import ADDRESS, GraphView
 
-PAGE = Page(ADDRESS, "Graph", "the graph of one token", sections, register)
+PAGE = Page(ADDRESS, "Graph", "the graph of one token", sections, register, GraphView.from_data)

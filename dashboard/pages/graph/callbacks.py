@@ -73,11 +73,11 @@ def _reduce(app: Dash, store: RunStore) -> None:
             shown = find_run(store, view)
             view = replace(view, run=shown.key) if shown is not None else view
         else:
-            view = GraphView(**before)
+            view = GraphView.from_data(before)
             for source in sources:
                 part = shown_part(find_run(store, view), view)
                 view = after(view, source, values.get(source), part, (screen or {}).get("scheme", ""))
-        if before is not None and view == GraphView(**before) and clicks == pressed:
+        if before is not None and view == GraphView.from_data(before) and clicks == pressed:
             raise PreventUpdate
         link = no_update if view.query() == (search or "") else view.query()
         return view.data(), link, clicks, *_choices(store, view)
@@ -121,8 +121,10 @@ def _render(app: Dash, store: RunStore) -> None:
         State("view", "data"),
         prevent_initial_call=True,
     )
-    def render(screen: dict[str, Any], data: dict[str, Any]) -> tuple[Any, ...]:
-        view, theme = GraphView(**data), str(screen["scheme"])
+    def render(screen: dict[str, Any] | None, data: dict[str, Any] | None) -> tuple[Any, ...]:
+        if screen is None:
+            raise PreventUpdate
+        view, theme = GraphView.from_data(data), str(screen["scheme"])
         run = find_run(store, view)
         problem = problem_of(run, view)
         if problem or run is None:

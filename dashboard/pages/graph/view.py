@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
-from dashboard.view import THEME_NAMES, integer_of, last_of, query_of, switched
+from pydantic import TypeAdapter
+
+from dashboard.view import THEME_NAMES, Position, integer_of, last_of, one_of, query_of, stored, switched
 
 ADDRESS: Final = "graph/"
 
@@ -25,9 +27,9 @@ class GraphView:
 
     run: str | None = None
     node: str | None = None
-    part: int | None = None
-    token: int | None = None
-    theme: str = "auto"
+    part: Position | None = None
+    token: Position | None = None
+    theme: Annotated[str, one_of(THEME_NAMES)] = "auto"
 
     def query(self) -> str:
         """The view as the query of a link; what is as by default stays out of it."""
@@ -54,6 +56,14 @@ class GraphView:
     def data(self) -> dict[str, Any]:
         """The view as JSON, for a dcc.Store."""
         return asdict(self)
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any] | None) -> GraphView:
+        """The view that `data` returned, see `stored`."""
+        return stored(_READER, data)
+
+
+_READER: Final = TypeAdapter(GraphView)
 
 
 def after(view: GraphView, source: str, value: Any, part: int, scheme: str) -> GraphView:

@@ -10,7 +10,7 @@ from dashboard.run import Run
 from dashboard.timeline.arrange import all_groups, moved, toggled
 from dashboard.timeline.choice import found_in, looked_at, next_match, snapped, spot_at
 from dashboard.timeline.scene import limits_of, token_of
-from dashboard.view import Arrangement, Spot, View, span, words_of
+from dashboard.view import Arrangement, Spot, View, span, within, words_of
 
 _PIXELS: Final = 1000  # about as many as the timeline is wide
 
@@ -73,7 +73,7 @@ def _measured_from(view: View, runs: Sequence[Run], edge: str) -> View:
         return view
     row = run.rows[view.event.row]
     time = int((row.start if edge == "start" else row.end)[view.event.event])
-    time -= run.tokens.anchor(token_of(runs, view), view.align)
+    time = within(time - run.tokens.anchor(token_of(runs, view), view.align))
     return replace(view, ruler=(time, time))
 
 
@@ -87,6 +87,7 @@ def _clicked(view: View, runs: Sequence[Run], y: float, event: int, x: float, sh
     edge = snapped(runs, view, token_of(runs, view), y, event, sum(time) // 2, (high - low) / _PIXELS)
     if edge is None:
         return view
+    edge = within(edge)
     return replace(view, ruler=(view.ruler[0], edge) if is_begun and view.ruler else (edge, edge))
 
 

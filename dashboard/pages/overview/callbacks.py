@@ -18,7 +18,7 @@ from dashboard.figures.timeline import packed
 from dashboard.pages.opening import opened
 from dashboard.pages.overview import compare, downloads, ladder, tokens, tools
 from dashboard.pages.overview.events import after, events_of
-from dashboard.pages.overview.table import columns, height, row
+from dashboard.pages.overview.table import GRID, columns, height, row
 from dashboard.run import Run
 from dashboard.store import Progress, RunStore
 from dashboard.text import plain
@@ -50,6 +50,7 @@ def register(app: Dash, store: RunStore) -> None:
 
 def _table(app: Dash, store: RunStore) -> None:
     @app.callback(
+        Output("listed", "data"),
         Output("runs", "rowData"),
         Output("runs", "columnDefs"),
         Output("runs", "style"),
@@ -60,19 +61,19 @@ def _table(app: Dash, store: RunStore) -> None:
         Input("url", "pathname"),
         Input("reading", "n_intervals"),
         Input("revision", "data"),
-        State("runs", "dashGridOptions"),
     )
-    def load(_: str, __: int, before: int | None, options: dict[str, Any]) -> tuple[Any, ...]:
+    def load(_: str | None, asks: int | None, before: int | None) -> tuple[Any, ...]:
         store.read_ahead()
         if before is None:
             store.wait(_MOMENT)
         revision, progress = store.revision, store.progress()  # before the rows, so that the last call has them all
         rows = [row(run) for run in store.so_far()]
         return (
+            [revision, asks],  # other than before, so that it is told
             rows,
             columns(rows),
             {"height": height(rows)},
-            {**options, "loading": False} if options.get("loading", True) else no_update,
+            {**GRID, "loading": False} if before is None else no_update,
             progress.done,
             "" if progress.done else f"{progress.read} of {progress.total} recordings read",
             no_update if before == revision else revision,
@@ -92,7 +93,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
         Output("pressed", "data"),
         Output("find", "value"),
         Output("only", "value"),
-        Input("runs", "rowData"),
+        Input("listed", "data"),
         Input("url", "search"),
         Input("runs", "eventData"),
         Input("token", "value"),
@@ -109,13 +110,13 @@ def _reduce(app: Dash, store: RunStore) -> None:
         prevent_initial_call=True,
     )
     def reduce(
-        rows: list[dict[str, Any]] | None, search: str, picked: dict[str, Any] | None, *rest: Any
+        listed: list[int | None] | None, search: str | None, picked: dict[str, Any] | None, *rest: Any
     ) -> tuple[Any, ...]:  # fmt: skip
         *values, pressed, selected, before, screen = rest
-        if rows is None:
+        if listed is None:
             raise PreventUpdate
         triggered = [t["prop_id"] for t in ctx.triggered]
-        arrives = "runs.rowData" in triggered
+        arrives = "listed.data" in triggered
         opens = before is None or "url.search" in triggered or View.from_data(before).runs is None
         view = View.parse(search) if opens else View.from_data(before)
         view = opened(view, store) if opens or arrives else view

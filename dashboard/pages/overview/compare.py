@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import pandas as pd
-from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import ALL, Dash, Input, Output, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
 from dashboard.comparisons import LONGEST_NAME, Against, ask_against_base
@@ -143,11 +143,12 @@ def _make_base(app: Dash, store: RunStore) -> None:
         prevent_initial_call=True,
     )
     def lead(clicks: list[int | None], data: dict[str, Any] | None) -> Any:
-        if not any(clicks) or not isinstance(ctx.triggered_id, dict):
-            raise PreventUpdate
-        view, number = View.from_data(data), ctx.triggered_id["run"]
+        view = View.from_data(data)
         runs = store.ready(view.runs or ())
-        return view.led_by(runs[number].key).query() if number < len(runs) else no_update
+        match ctx.triggered_id:
+            case {"run": int(number)} if any(clicks) and 0 <= number < len(runs):
+                return view.led_by(runs[number].key).query()
+        raise PreventUpdate
 
 
 def skeleton(lines: int) -> list[Any]:

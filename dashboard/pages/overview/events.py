@@ -10,7 +10,7 @@ from dashboard.pages.overview import acts
 from dashboard.pages.presses import Clicks, done
 from dashboard.run import Run
 from dashboard.timeline.scene import limits_of, range_of, token_of
-from dashboard.view import ALIGNMENTS, MOST_RUNS, View, span, switched, words_of, zoom
+from dashboard.view import ALIGNMENTS, FURTHEST, MOST_RUNS, View, span, switched, words_of, zoom
 
 _ZOOMS = {"zoom-in": (0.5, 0.0), "zoom-out": (2.0, 0.0), "pan-left": (1.0, -0.35), "pan-right": (1.0, 0.35)}
 _SHOWS = {"show-gap", "show-token", "show-all"}
@@ -36,7 +36,7 @@ def events_of(
         before: the same when it was last heeded.
     """
     buttons = {name: times for name, times in clicks.items() if name != "asked"}
-    sources = done([prop for prop in triggered if prop not in {"runs.rowData", "asked.data"}], buttons, before)
+    sources = done([prop for prop in triggered if prop != "asked.data"], buttons, before)
     asked = clicks.get("asked")
     if asked != (before or {}).get("asked") if asked is not None else "asked.data" in triggered:
         sources.append("asked")
@@ -56,7 +56,7 @@ def after(view: View, event: Event, runs: Sequence[Run], scheme: str = "light") 
         case Event("runs", keys):
             return replace(view, runs=_ordered(view.runs or (), keys))
         case Event("token", int(number)):
-            return replace(view, token=number)
+            return replace(view, token=min(max(number, 0), FURTHEST))
         case Event("token-back" | "token-on" as which):
             step = 1 if which == "token-on" else -1
             return replace(view, token=max(token_of(runs, view) + step, 0))

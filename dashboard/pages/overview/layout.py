@@ -36,7 +36,7 @@ _GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": "au
 
 def sections() -> list[Any]:
     """What stands on the page."""
-    stores = [dcc.Store(id="drawn"), dcc.Interval(id="reading", interval=400)]
+    stores = [dcc.Store(id="listed"), dcc.Store(id="drawn"), dcc.Interval(id="reading", interval=400)]
     shown = [_runs(), compare.section(), _timeline(), _causes(), compare.figures(), downloads.section()]
     return [*stores, *tools.stores(), *shown]
 

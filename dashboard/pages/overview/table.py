@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import dash_ag_grid as dag
 
@@ -71,6 +71,17 @@ def columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [c | {"hide": c["field"] in hideable - shown} for c in COLUMNS]
 
 
+GRID: Final[dict[str, Any]] = {
+    "rowSelection": {
+        "mode": "multiRow", "checkboxes": True, "headerCheckbox": False, "enableClickSelection": True,
+        "enableSelectionWithoutKeys": True, "isRowSelectable": {"function": "params.data.readable"},
+    },
+    "domLayout": "normal", "rowHeight": 32, "headerHeight": 36, "tooltipShowDelay": 300,
+    "enableCellTextSelection": True,
+}  # fmt: skip
+"""How the table behaves."""
+
+
 def grid() -> dag.AgGrid:
     """The table, empty until the recordings are read."""
     return dag.AgGrid(
@@ -79,15 +90,7 @@ def grid() -> dag.AgGrid:
         rowData=None,
         getRowId="params.data.key",
         defaultColDef={"sortable": True, "filter": True, "resizable": True, "suppressHeaderMenuButton": True},
-        dashGridOptions={
-            "rowSelection": {
-                "mode": "multiRow", "checkboxes": True, "headerCheckbox": False, "enableClickSelection": True,
-                "enableSelectionWithoutKeys": True, "isRowSelectable": {"function": "params.data.readable"},
-            },
-            "domLayout": "normal", "rowHeight": 32, "headerHeight": 36, "tooltipShowDelay": 300,
-            "enableCellTextSelection": True,
-            "loading": True,
-        },
+        dashGridOptions={**GRID, "loading": True},
         eventListeners={"selectionChanged": ["tellChoice(params, setEventData)"]},
         rowClassRules={"unreadable": "!params.data.readable"},
         style={"height": "120px"},

@@ -47,13 +47,12 @@ def _reduce(app: Dash, recorder: Recorder | None) -> None:
         Input("url", "search"),
         Input({FIELD: ALL}, "value"),
         Input("theme", "n_clicks"),
-        State({FIELD: ALL}, "id"),
         State("pressed", "data"),
         State("view", "data"),
         State("screen", "data"),
     )
     def reduce(
-        search: str, values: list[Any], theme: Any, ids: list[Any], pressed: Any, before: Any, screen: Any
+        search: str | None, fields: list[Any], theme: Any, pressed: Any, before: Any, screen: Any
     ) -> tuple[Any, ...]:
         clicks = {"theme": theme}
         sources = done([one["prop_id"] for one in ctx.triggered], clicks, pressed)
@@ -67,7 +66,7 @@ def _reduce(app: Dash, recorder: Recorder | None) -> None:
                     view = replace(view, shared=replace(view.shared, theme=other))
             if set(sources) - {"theme"}:
                 options = (recorder and known_options(recorder)) or ()
-                view = replace(view, values=different(options, _texts(values, ids)))
+                view = replace(view, values=different(options, _texts(ctx.inputs_list[1])))
         query = view.query()
         if before is not None and view == RecordView.from_data(before) and clicks == pressed:
             raise PreventUpdate
@@ -82,21 +81,22 @@ def _form(app: Dash, recorder: Recorder) -> None:
         Input("url", "search"),
         State("ready", "data"),
         State({FIELD: ALL}, "value"),
-        State({FIELD: ALL}, "id"),
     )
-    def fill(_: Any, search: str, ready: Any, values: list[Any], ids: list[Any]) -> tuple[Any, ...]:
+    def fill(_: Any, search: str | None, ready: Any, fields: list[Any]) -> tuple[Any, ...]:
         """Draw the form once the options are known, and again when a link (or Back) brings other values."""
         if ready and ctx.triggered_id == "poll":
             raise PreventUpdate
         options, view = known_options(recorder), RecordView.parse(search)
-        if options is None or (ready and different(options, _texts(values, ids)) == different(options, view.values)):
+        if options is None:
+            raise PreventUpdate
+        if ready and different(options, _texts(ctx.states_list[1])) == different(options, view.values):
             raise PreventUpdate
         return (form(options, view.values) if options else no_update), True
 
 
-def _texts(values: list[Any], ids: list[Any]) -> dict[str, str]:
-    """What the fields of these ids hold, by the names of their options."""
-    return {str(key[FIELD]): text_of(value) for key, value in zip(ids, values, strict=True)}
+def _texts(fields: list[dict[str, Any]]) -> dict[str, str]:
+    """What these fields hold, by the names of their options."""
+    return {str(field["id"][FIELD]): text_of(field.get("value")) for field in fields}
 
 
 def known_options(recorder: Recorder) -> Sequence[Option] | None:
@@ -118,10 +118,13 @@ def _act(app: Dash, recorder: Recorder) -> None:
     )
     def act(starts: int | None, cancels: int | None, data: dict[str, Any]) -> tuple[str, int]:
         try:
-            if ctx.triggered_id == "cancel":
-                recorder.cancel()
-            else:
-                start(recorder, RecordView.from_data(data))
+            match ctx.triggered_id:
+                case "start":
+                    start(recorder, RecordView.from_data(data))
+                case "cancel":
+                    recorder.cancel()
+                case _:
+                    raise PreventUpdate
         except UsageError as problem:
             return plain(str(problem), 600), (starts or 0) + (cancels or 0)
         return "", (starts or 0) + (cancels or 0)
@@ -171,7 +174,7 @@ def _show(app: Dash, store: RunStore, recorder: Recorder) -> None:
         keys = [_digest(planned), _digest(done)]
         if before == keys:
             raise PreventUpdate
-        asked = before is None or before[0] != keys[0]  # else it would wipe out why a start was refused
+        asked = before is None or before[:1] != keys[:1]  # else it would wipe out why a start was refused
         command, said, refused = planned if asked else (no_update,) * 3
         return command, said, refused, *done, keys
 

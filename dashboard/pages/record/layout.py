@@ -18,8 +18,8 @@ _POLL_MS = 700
 def sections(recorder: Recorder | None) -> list[Any]:
     """What stands on the page; without a recorder only why."""
     if recorder is None:
-        why = ["Whoever reads it could start processes on this machine, so it does so only on a loopback address or "
-               "with ", html.Code("--token"), ", and not with ", html.Code("--no-record"), "."]  # fmt: skip
+        why = ["Whoever reads it could start processes on this machine, so it does so only for who has the token: not "
+               "with ", html.Code("--no-token"), " or ", html.Code("--no-record"), "."]  # fmt: skip
         return [section("Record", [], unavailable(why))]
     return [
         dcc.Interval(id="poll", interval=_POLL_MS),

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 from urllib.parse import urlencode
 
-from dashboard.view import View, last_of, query_of
+from pydantic import Field, TypeAdapter
+
+from dashboard.view import View, last_of, query_of, stored
 
 ADDRESS: Final = "record/"
 _SHARED: Final = {"run", "token", "align", "range", "theme"}
 _MOST_VALUES, _LONGEST = 40, 400
+_Text: TypeAlias = Annotated[str, Field(max_length=_LONGEST)]
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class RecordView:
     """
 
     shared: View
-    values: Mapping[str, str] = field(default_factory=dict)
+    values: Annotated[Mapping[str, _Text], Field(max_length=_MOST_VALUES)] = field(default_factory=dict)
 
     def query(self) -> str:
         """The view as the query of a link."""
@@ -44,9 +47,12 @@ class RecordView:
         return self.shared.data() | {"values": dict(self.values)}
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> RecordView:
-        """The view that `data` returned."""
-        return cls(View.from_data(data), {str(name): str(text) for name, text in data["values"].items()})
+    def from_data(cls, data: dict[str, Any] | None) -> RecordView:
+        """The view that `data` returned, see `stored`."""
+        return stored(_READER, data)
+
+
+_READER: Final = TypeAdapter(RecordView)
 
 
 def text_of(value: Any) -> str:

@@ -93,7 +93,7 @@ def _render(app: Dash, store: RunStore) -> None:
         State("progress", "data"),
         prevent_initial_call=True,
     )
-    def render(screen: Any, _: Any, data: dict[str, Any], before: Any) -> tuple[Any, ...]:
+    def render(_: Any, __: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
         view = View.from_data(data)
         run = next(iter(store.chosen(view.runs or ())), None)
         rows = [] if run is None else rows_of(store, run, view.theme)

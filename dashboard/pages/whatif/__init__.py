@@ -3,6 +3,7 @@
 from dashboard.frame import Page
 from dashboard.pages.whatif.callbacks import register
 from dashboard.pages.whatif.layout import sections
-from dashboard.pages.whatif.view import ADDRESS
+from dashboard.pages.whatif.view import ADDRESS, WhatIfView
 
-PAGE = Page(ADDRESS, "What if", "what a run would be, had something been different", sections, register)
+_MOTTO = "what a run would be, had something been different"
+PAGE = Page(ADDRESS, "What if", _MOTTO, sections, register, WhatIfView.from_data)

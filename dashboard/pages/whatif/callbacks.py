@@ -111,7 +111,7 @@ def after(view: WhatIfView, source: str, value: Any, runs: Sequence[Run], scheme
     if source in FIELDS:
         return with_value(view, source, value)
     if source == "run":
-        return of_run(view, value) if value else view
+        return of_run(view, value) if isinstance(value, str) and value else view
     if source == "reset":
         return WhatIfView(view.shared)
     return replace(view, shared=moved(view.shared, Event(source, value), runs, scheme))
@@ -166,7 +166,9 @@ def _render(app: Dash, store: RunStore) -> None:
         State("progress", "data"),
         prevent_initial_call=True,
     )
-    def render(screen: dict[str, Any], _: Any, data: dict[str, Any], before: Any) -> tuple[Any, ...]:
+    def render(screen: dict[str, Any] | None, _: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
+        if screen is None:
+            raise PreventUpdate
         view, theme = WhatIfView.from_data(data), str(screen["scheme"])
         answer = answer_of(store, view)
         progress = [view.query(), answer is None]

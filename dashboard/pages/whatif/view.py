@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
-from dashboard.view import View, last_of, query_of
+from pydantic import AfterValidator, Field, TypeAdapter
+
+from dashboard.view import View, last_of, one_of, query_of, stored
 from tracer.analysis.whatif.strategies import LADDER
 
 ADDRESS: Final = "whatif/"
@@ -18,6 +21,11 @@ GRAPHS: Final = {"plain": "as one CUDA graph", "early": "as one CUDA graph, earl
 NUMBERS: Final = {"times": (0.0, 1e6), "host": (0.0, 1e6), "latency": (-1e6, 1e6), "streams": (2, 64)}
 """Field -> its least and its greatest value."""
 _MOST_NAMES = 20
+
+
+def _within(field: str) -> Any:
+    low, high = NUMBERS[field]
+    return Field(ge=low, le=high, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
@@ -36,14 +44,14 @@ class WhatIfView:
     """
 
     shared: View
-    sync: str = ""
-    without: tuple[str, ...] = ()
-    graph: str = ""
-    kernels: tuple[str, ...] = ()
-    times: float | None = None
-    host: float | None = None
-    latency: float | None = None
-    streams: float | None = None
+    sync: Annotated[str, one_of(("", *STRATEGIES))] = ""
+    without: Annotated[tuple[str, ...], AfterValidator(lambda values: without_of(values))] = ()
+    graph: Annotated[str, one_of(("", *GRAPHS))] = ""
+    kernels: Annotated[tuple[str, ...], Field(max_length=_MOST_NAMES)] = ()
+    times: Annotated[float, _within("times")] | None = None
+    host: Annotated[float, _within("host")] | None = None
+    latency: Annotated[float, _within("latency")] | None = None
+    streams: Annotated[float, _within("streams")] | None = None
 
     @property
     def asked(self) -> tuple[Any, ...]:
@@ -86,10 +94,12 @@ class WhatIfView:
         return self.shared.data() | {field: value for field, value in asdict(self).items() if field != "shared"}
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> WhatIfView:
-        """The view that `data` returned."""
-        own: dict[str, Any] = {field: data[field] for field in FIELDS}
-        return cls(View.from_data(data), **own | {field: tuple(own[field]) for field in ("without", "kernels")})
+    def from_data(cls, data: dict[str, Any] | None) -> WhatIfView:
+        """The view that `data` returned, see `stored`."""
+        return stored(_READER, data)
+
+
+_READER: Final = TypeAdapter(WhatIfView)
 
 
 FIELDS: Final = tuple(field.name for field in fields(WhatIfView) if field.name != "shared")
@@ -101,10 +111,10 @@ def with_value(view: WhatIfView, field: str, value: Any) -> WhatIfView:
     if field in NUMBERS:
         value = number_of(field, value)
     elif field == "without":
-        value = without_of(value or [])
+        value = without_of(_texts(value))
     elif field == "kernels":
-        value = names_of(value or [])
-    elif value not in (STRATEGIES if field == "sync" else GRAPHS):
+        value = names_of(_texts(value))
+    elif not isinstance(value, str) or value not in (STRATEGIES if field == "sync" else GRAPHS):
         value = ""
     return replace(view, **{field: value})
 
@@ -127,7 +137,11 @@ def number_of(field: str, value: Any) -> float | None:
     return float(int(number)) if field == "streams" else number
 
 
-def without_of(values: list[str]) -> tuple[str, ...]:
+def _texts(value: Any) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+
+
+def without_of(values: Iterable[str]) -> tuple[str, ...]:
     """Positions in order, or `ALL`, which whoever chose it last means alone."""
     found = [value for value in dict.fromkeys(values) if value == ALL or (value.isdecimal() and len(value) <= 6)]
     if found and found[-1] == ALL:
@@ -135,6 +149,6 @@ def without_of(values: list[str]) -> tuple[str, ...]:
     return tuple(sorted((v for v in found if v != ALL and int(v) > 0), key=int))
 
 
-def names_of(values: list[str]) -> tuple[str, ...]:
+def names_of(values: Iterable[str]) -> tuple[str, ...]:
     """Names of kernels, some of them at most."""
     return tuple(name for name in dict.fromkeys(values) if name)[:_MOST_NAMES]

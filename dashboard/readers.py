@@ -1,0 +1,197 @@
+"""Processes that read recordings, so that a file which crashes, fills or stalls its reader costs itself and no more."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from dashboard import reader
+from dashboard.cache import Cache
+from tracer import progress
+from tracer.errors import TraceError
+
+_SPAWN: Final = multiprocessing.get_context("spawn")  # a fork would share locks that other threads hold
+SECONDS: Final = 600.0
+_BYTES_PER_SECOND: Final = 1_000_000  # a tenth of what the slowest reader did, so that large files have time
+_AT_ONCE: Final = 2
+_MOST_TASKS: Final = 20  # then a new process takes over, and what the old one's heap kept goes back
+_LOOK: Final = 0.1  # s between two looks at how far it is
+_START: Final = 300.0  # s for a process to start, on a machine that is busy
+_GRACE: Final = 10.0  # s for a process to be gone that has closed its line
+_LONGEST_ANSWER: Final = 1 << 16  # bytes
+_CGROUP: Final = Path("/sys/fs/cgroup/memory.max")
+
+
+def half_of_memory() -> int:
+    """Half of the bytes of memory that this machine, or this container, has."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(whole, int(_CGROUP.read_text())) // 2
+    except (OSError, ValueError):  # no container, or one without a limit
+        return whole // 2
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What reading one recording may take.
+
+    Attributes:
+        memory: bytes beyond those of a reader that has read nothing.
+        seconds: of the clock; a file or directory gets a second more for each of its megabytes.
+    """
+
+    memory: int = field(default_factory=half_of_memory)
+    seconds: float = SECONDS
+
+    def seconds_for(self, path: Path) -> float:
+        """How long reading a path may take."""
+        try:
+            files = list(path.iterdir()) if path.is_dir() else [path]
+            return self.seconds + sum(file.stat().st_size for file in files) / _BYTES_PER_SECOND
+        except OSError:  # reading it says why
+            return self.seconds
+
+
+class Readers:
+    """Readers of recordings. Safe to use from several threads; the processes are started when first needed.
+
+    `multiprocessing` as it is: of the pools, those of the standard library end with a process of theirs, and Pebble
+    (5.2) loses the task of one that ends as soon as it has begun.
+
+    Args:
+        limits: of each recording.
+        prepare: called in each new process, such as to register more formats.
+        within: a directory for what they keep; by default that for temporary files.
+
+    Attributes:
+        cache: where what was read is kept that shall be gone with the readers.
+    """
+
+    def __init__(
+        self, limits: Limits | None = None, prepare: Callable[[], None] | None = None, within: Path | None = None
+    ) -> None:
+        self.limits = limits or Limits()
+        self._folder = TemporaryDirectory(prefix="read-", dir=within)
+        self.cache = Cache(Path(self._folder.name))
+        self._prepare = prepare
+        self._free = threading.Semaphore(_AT_ONCE)
+        self._lock = threading.Lock()
+        self._idle: list[_Process] = []
+        self._all: set[_Process] = set()
+        self._closed = False
+
+    def start(self) -> None:
+        """Start a process now, so that it is there when a recording is to be read."""
+        self._give_back(self._taken())
+
+    def close(self) -> None:
+        """End the processes, whatever they do, and remove what they kept."""
+        with self._lock:
+            self._closed = True
+            every = list(self._all)
+        for process in every:
+            process.end()
+        self._folder.cleanup()
+
+    def do(self, path: Path, work: Callable[..., None], *arguments: Any) -> None:
+        """Let a reader call `work(path, *arguments)`, and tell how far it is as `tracer.progress` does.
+
+        Raises:
+            TraceError: the recording cannot be read, or reading it ended the reader or took too much.
+        """
+        with self._free:
+            process = self._taken()
+            try:
+                problem = process.do(path, work, arguments, self.limits.seconds_for(path))
+            except BaseException:
+                process.end()
+                raise
+            finally:
+                self._give_back(process)
+        if problem is not None:
+            raise TraceError(problem)
+
+    def _taken(self) -> _Process:
+        with self._lock:
+            if self._closed:
+                raise TraceError("the readers have ended")
+            while self._idle:
+                if (process := self._idle.pop()).is_alive:
+                    return process
+                self._all.discard(process)
+            process = _Process(self.limits.memory, self._prepare)
+            self._all.add(process)
+            return process
+
+    def _give_back(self, process: _Process) -> None:
+        if process.done >= _MOST_TASKS:
+            process.end()
+        with self._lock:
+            if process.is_alive and not self._closed:
+                self._idle.append(process)
+            else:
+                self._all.discard(process)
+
+
+class _Process:
+    """One process, which does one thing at a time, and how many it has done."""
+
+    def __init__(self, memory: int, prepare: Callable[[], None] | None) -> None:
+        self.done = 0
+        self._share = _SPAWN.RawValue("d", 0.0)
+        self._line, theirs = _SPAWN.Pipe()
+        given = (theirs, memory, self._share, prepare)
+        self._process = _SPAWN.Process(target=reader.serve, args=given, name="reader", daemon=True)
+        self._process.start()
+        theirs.close()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+    def do(self, path: Path, work: Callable[..., None], arguments: tuple[Any, ...], seconds: float) -> str | None:
+        """Why it could not be done, in one line; who hears `tracer.progress` hears how far it is."""
+        try:
+            if not self.done:  # what it takes to start is not the recording's
+                self._answer(_START)
+            self.done += 1
+            self._share.value = 0.0
+            self._line.send((work, path, arguments))
+            return self._answer(seconds) or None
+        except TimeoutError:
+            self.end()
+            return f"{path}: reading it took longer than {seconds:.0f} s (--reader-seconds); it is not shown"
+        except (EOFError, OSError):
+            self._process.join(_GRACE)
+            self.end()
+            return f"{path}: reading it ended the reader ({_how(self._process.exitcode)}); it is not shown"
+
+    def _answer(self, seconds: float) -> str:
+        """What it says next; as bytes, since what read a file of a stranger may send anything to be unpickled."""
+        end = time.monotonic() + seconds
+        while not wait([self._line, self._process.sentinel], _LOOK):
+            progress.tell(int(self._share.value * 1000), 1000)
+            if time.monotonic() > end:
+                raise TimeoutError
+        return self._line.recv_bytes(_LONGEST_ANSWER).decode("utf-8", "replace")
+
+
+def _how(exitcode: int | None) -> str:
+    """How a process ended; the system's own word where a signal ended it."""
+    if exitcode is None or exitcode >= 0:
+        return f"exit code {exitcode}"
+    names = {known.value: known.name.removeprefix("SIG") for known in signal.Signals}
+    return f"signal {names.get(-exitcode, -exitcode)}"

@@ -1,0 +1,278 @@
+"""What a browser may send to a callback: small, finite, and what that callback asks for. All else ends here with 400.
+
+Dash believes a request: its counters, its ids, the outputs that it wants filled in. So a request is read here, once for
+all callbacks of all pages, before Dash sees it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from dash import Dash
+from flask import Flask, Response, request
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
+from werkzeug.exceptions import HTTPException
+
+from dashboard.frame import Page
+from dashboard.text import plain
+
+MOST_BYTES: Final = 4 * 2**20
+MOST_VALUES: Final = 200_000
+MOST_IN_A_LIST: Final = 20_000
+LONGEST_TEXT: Final = 100_000
+DEEPEST: Final = 24
+LARGEST: Final = 2**53
+"""Beyond it a browser's numbers are not whole."""
+_MOST_PRESSES: Final = 10**9
+
+_log = logging.getLogger(__name__)
+
+_Count: TypeAlias = Annotated[int, Field(ge=0, le=_MOST_PRESSES)] | None
+_Object: TypeAlias = dict[str, Any] | None
+
+
+class _Screen(TypedDict):
+    scheme: Literal["light", "dark"]
+    width: float
+
+
+class _Wish(TypedDict, total=False):
+    what: str
+    at: float
+
+
+class _Row(TypedDict):
+    key: str
+
+
+class _Ids(TypedDict):
+    ids: list[str]
+
+
+class _Told(TypedDict):
+    data: list[str]
+
+
+_SHAPES: Final[Mapping[str, Any]] = {
+    "n_clicks": _Count, "n_intervals": _Count, "n_submit": _Count,
+    "pathname": str | None, "search": str | None,
+    "value": str | bool | int | float | list[str] | None,
+    "data": Any,
+    "clickData": _Object, "relayoutData": _Object, "tapNodeData": _Object,
+    "runs.eventData": _Told | None,
+    "runs.selectedRows": list[_Row] | _Ids | None,
+    "asked.data": _Wish | None,
+    "ladder-drawn.data": _Object,
+    "listed.data": list[int | None] | None,
+    "pressed.data": dict[str, float | None] | None,
+    "revision.data": int | None,
+    "screen.data": _Screen | None,
+    "shown.data": list[str] | None,
+}  # fmt: skip
+"""What a property holds, of one component or of all; what a page keeps in `view` its own class says."""
+_READERS: Final[Mapping[str, TypeAdapter[Any]]] = {name: TypeAdapter(shape) for name, shape in _SHAPES.items()}
+
+
+class Refused(ValueError):
+    """A request that no page of this dashboard sends; the message says why, in a few words."""
+
+
+@dataclass(frozen=True)
+class Dependency:
+    """An input or a state of a callback: a component's id, with "ALL" where it stands for several, and its property."""
+
+    id: str | dict[str, Any]
+    property: str
+
+    @classmethod
+    def of(cls, entry: Mapping[str, str]) -> Dependency:
+        """As Dash keeps it."""
+        key = entry["id"]
+        return cls(json.loads(key) if key.startswith("{") else key, entry["property"])
+
+    def has(self, entry: Any) -> bool:
+        """Whether an entry of a request is it, or one of several that it stands for."""
+        return isinstance(entry, dict) and self._is(entry.get("id")) and entry.get("property") == self.property
+
+    def is_named(self, name: str) -> bool:
+        """Whether it is meant by "ID.PROPERTY"."""
+        key, _, prop = name.rpartition(".")
+        if isinstance(self.id, str):
+            return prop == self.property and key == self.id
+        try:
+            return prop == self.property and self._is(json.loads(key))
+        except ValueError:
+            return False
+
+    def _is(self, key: Any) -> bool:
+        if isinstance(self.id, str) or not isinstance(key, dict):
+            return bool(key == self.id)
+        return key.keys() == self.id.keys() and all(
+            isinstance(key[part], str | int) if wanted == ["ALL"] else key[part] == wanted
+            for part, wanted in self.id.items()
+        )
+
+
+@dataclass(frozen=True)
+class Callback:
+    """What a request for a callback holds.
+
+    Attributes:
+        outputs: what it fills in, as a request names it.
+        inputs, states: what it is given.
+    """
+
+    outputs: Any
+    inputs: tuple[Dependency, ...]
+    states: tuple[Dependency, ...]
+
+    @classmethod
+    def of(cls, output: str, entry: Mapping[str, Any]) -> Callback:
+        """As Dash keeps it in an app's `callback_map`."""
+        several = output.startswith("..")
+        names = [dict(zip(("id", "property"), name.rsplit(".", 1), strict=True))
+                 for name in (output[2:-2].split("...") if several else [output])]  # fmt: skip
+        inputs, states = (tuple(map(Dependency.of, entry[kind])) for kind in ("inputs", "state"))
+        return cls(names if several else names[0], inputs, states)
+
+    def check(self, body: Mapping[str, Any], page: Page) -> None:
+        """Find fault with a request.
+
+        Raises:
+            Refused: it is not one for this callback.
+        """
+        if body.get("outputs") != self.outputs:
+            raise Refused("other outputs than the callback has")
+        for wanted, given in ((self.inputs, body.get("inputs")), (self.states, body.get("state", []))):
+            if not isinstance(given, list) or len(given) != len(wanted):
+                raise Refused("other inputs than the callback has")
+            for dependency, entry in zip(wanted, given, strict=True):
+                _check_entry(dependency, entry, page)
+        changed = body.get("changedPropIds")
+        if not isinstance(changed, list) or len(changed) > MOST_IN_A_LIST:
+            raise Refused("it does not say what has changed")
+        for name in changed:
+            if not isinstance(name, str) or not any(one.is_named(name) for one in self.inputs):
+                raise Refused("something has changed that is no input")
+
+
+def check_queries(server: Flask) -> None:
+    """Answer 400, as below, where an address ends in what is no text: Flask cannot read its fields."""
+
+    @server.before_request
+    def check() -> Response | None:
+        try:
+            request.query_string.decode()
+        except UnicodeDecodeError:
+            return _refusal(400, "the address is no text")
+        return None
+
+
+def check_callbacks(server: Flask, apps: Iterable[tuple[Page, Dash]]) -> None:
+    """Answer 400 (413, 415) and one short line, on the page and in the log, where a callback is asked for what none is.
+
+    Args:
+        server: of the apps.
+        apps: all pages, each with its app.
+    """
+    known = {f"{app.config.routes_pathname_prefix}_dash-update-component": (page, _callbacks(app))
+             for page, app in apps}  # fmt: skip
+    assert known.keys() <= server.view_functions.keys()
+
+    @server.before_request
+    def check() -> Response | None:
+        if request.endpoint not in known:
+            return None
+        page, callbacks = known[request.endpoint]
+        try:
+            body = _read()
+            output = body.get("output")
+            callback = callbacks.get(output) if isinstance(output, str) else None
+            if callback is None:
+                raise Refused("there is no such callback")
+            callback.check(body, page)
+        except HTTPException as problem:
+            return _refusal(problem.code or 400, problem.name)
+        except Refused as problem:
+            return _refusal(400, str(problem))
+        return None
+
+
+def _callbacks(app: Dash) -> dict[str, Callback]:
+    """Those that the server answers, by their outputs."""
+    on_server = {output: entry for output, entry in app.callback_map.items() if "callback" in entry}
+    found = {output: Callback.of(output, entry) for output, entry in on_server.items()}
+    for callback in found.values():
+        for one in (*callback.inputs, *callback.states):
+            assert one.property in _READERS or f"{one.id}.{one.property}" in _READERS, one
+    return found
+
+
+def _read() -> dict[str, Any]:
+    """The request's body, bounded.
+
+    Raises:
+        HTTPException: it is no JSON, or there is too much of it.
+        Refused: it has too many values, or one that is too large.
+    """
+    request.max_content_length = MOST_BYTES
+    text = request.get_data()
+    if sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:  # as many at least would be made of it
+        raise Refused("too many values")
+    try:
+        body = request.get_json()
+    except RecursionError:
+        raise Refused("nested too deeply") from None
+    _bound(body)
+    if not isinstance(body, dict):
+        raise Refused("it is no object")
+    return body
+
+
+def _bound(value: Any, depth: int = 0) -> None:
+    if depth > DEEPEST:
+        raise Refused("nested too deeply")
+    if isinstance(value, list | dict):
+        if len(value) > MOST_IN_A_LIST:
+            raise Refused("a list is too long")
+        for each in value:
+            _bound(each, depth + 1)
+        for each in value.values() if isinstance(value, dict) else ():
+            _bound(each, depth + 1)
+    elif isinstance(value, str):
+        if len(value) > LONGEST_TEXT:
+            raise Refused("a text is too long")
+        try:
+            value.encode()
+        except UnicodeEncodeError:  # half of a pair
+            raise Refused("a text is no Unicode") from None
+    elif value is not None and not abs(value) <= LARGEST:  # NaN is not either
+        raise Refused("a number is too large")
+
+
+def _check_entry(dependency: Dependency, entry: Any, page: Page) -> None:
+    several = isinstance(dependency.id, dict)
+    if several != isinstance(entry, list):
+        raise Refused("one where several are meant, or several for one")
+    for one in entry if several else [entry]:
+        if not dependency.has(one):
+            raise Refused("another input than the callback has")
+        name = f"{dependency.id}.{dependency.property}"
+        try:
+            if name == "view.data":
+                page.view(one.get("value"))
+            else:
+                reader = _READERS.get(name) or _READERS[dependency.property]
+                reader.validate_python(one.get("value"), strict=True)
+        except ValueError:
+            raise Refused(f"{plain(name, 60)} cannot be that") from None
+
+
+def _refusal(status: int, why: str) -> Response:
+    _log.warning("refused a request to %s: %s", plain(request.path, 60), why)
+    return Response(f"This dashboard's pages do not ask for that: {why}.\n", status, mimetype="text/plain")

@@ -1,0 +1,61 @@
+"""The token that readers give once: made, given, or none; and the link that holds it, opened without showing it."""
+
+from __future__ import annotations
+
+import html
+import os
+import secrets
+import webbrowser
+from pathlib import Path
+from typing import Final
+
+from tracer.errors import UsageError
+
+VARIABLE: Final = "INTERTOKEN_TOKEN"
+LONG: Final = 16
+"""Characters that nobody guesses: who has the right token is let in however many wrong ones came before."""
+_LARGEST: Final = 4_096
+
+
+def new_token() -> str:
+    """One that nobody guesses, for use in links."""
+    return secrets.token_urlsafe(24)
+
+
+def read_token(file: Path) -> str:
+    """The one line of a file.
+
+    Raises:
+        UsageError: it cannot be read, or holds something else.
+    """
+    try:
+        with file.open("rb") as opened:
+            text = opened.read(_LARGEST + 1).decode().strip()
+    except OSError as problem:
+        raise UsageError(f"{file}: {problem.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{file}: is no text") from None
+    if not text or len(text) > _LARGEST or not text.isprintable():
+        raise UsageError(f"{file}: must hold the token in one line, and nothing else")
+    return text
+
+
+def is_readable_by_others(file: Path) -> bool:
+    """Whether other users of this machine can read a file."""
+    return bool(file.stat().st_mode & 0o077)
+
+
+def open_link(url: str, folder: Path) -> None:
+    """Open a browser at an address that only this user is to know.
+
+    Other users see the command lines of this machine's processes, the browser's too: so it gets the name of a file in
+    `folder` that leads there, as Jupyter does it.
+    """
+    page = folder / "open.html"
+    with os.fdopen(os.open(page, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(
+            '<!doctype html><meta charset="utf-8"><title>intertoken</title>'
+            f'<meta http-equiv="refresh" content="0; url={html.escape(url)}">'
+            f'<a href="{html.escape(url)}">intertoken dashboard</a>\n'
+        )
+    webbrowser.open(page.as_uri())

@@ -1,0 +1,166 @@
+"""Fuzzes all callbacks of all pages with hostile values, through Flask's test client.
+
+    python tests/fuzz/callbacks.py --minutes 60
+
+What holds for every request is in `Fuzzed.check`; the suite runs some of them (tests/dashboard/test_callbacks_fuzz.py).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import resource
+import sys
+import tempfile
+import time
+import warnings
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import click
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from dashboard.app import PAGES, Serving, create_app
+from dashboard.recording.recorder import Recorder
+from tests.fuzz.hostile import CHOICES, Requests, asked
+
+LONGEST, PATIENCE = 5.0, 30.0
+"""Seconds of computing that a request may take, and seconds by the clock: others may keep the machine busy."""
+MOST_MEMORY = 2 * 2**30
+"""Bytes that the process may take."""
+PLACES = (*(page.address for page in PAGES), "record/")
+COMMAND = """case "$*" in
+  *--choices*) cat "$0.json" ;;
+  *--dry-run*) echo '{"runs": ["new"]}' ;;
+esac
+"""
+"""In the place of `intertoken run`."""
+
+
+def callbacks_of(client: Any, page: str) -> list[dict[str, Any]]:
+    """The callbacks of a page that the server answers, as the page lists them to the browser."""
+    listed = client.get(f"/{page}_dash-dependencies").get_json()
+    return [one for one in listed if one["clientside_function"] is None]
+
+
+def post(client: Any, page: str, body: Any) -> Any:
+    """The answer to a request; a text is sent as it is."""
+    data = body if isinstance(body, str | bytes) else json.dumps(body)
+    return client.post(f"/{page}_dash-update-component", data=data, content_type="application/json")
+
+
+class Fuzzed:
+    """A dashboard of recordings, and what was seen of it.
+
+    Attributes:
+        callbacks: of all pages, each with its page.
+        bodies: strategy for a page and the body of a request to it.
+        requests: how many were sent, by status.
+        slowest: seconds of computing and by the clock, page and output.
+    """
+
+    def __init__(self, runs: Path, recorder: Recorder) -> None:
+        self.client = create_app([runs], Serving(recorder=recorder)).server.test_client()
+        self.requests: dict[int, int] = {}
+        self.slowest: tuple[float, float, str, str] = (0.0, 0.0, "", "")
+        self._log: list[logging.LogRecord] = []
+        handler = logging.Handler()
+        handler.emit = self._log.append  # type: ignore[method-assign]
+        logging.getLogger().addHandler(handler)
+        self.callbacks = [(page, one) for page in PLACES for one in callbacks_of(self.client, page)]
+        self.bodies = Requests.drawn(Requests(self.callbacks, self._read(), self._nodes()))
+
+    def _read(self) -> list[str]:
+        """The keys of the runs, once they are read."""
+        table = next(one for page, one in self.callbacks if not page and "runs.rowData" in one["output"])
+        while True:
+            answer = post(self.client, "", asked(table, {})).get_json()["response"]
+            if answer["reading"]["disabled"]:
+                return [row["key"] for row in answer["runs"]["rowData"]]
+
+    def _nodes(self) -> list[str]:
+        reduce = next(one for page, one in self.callbacks if page == "graph/" and "node.options" in one["output"])
+        answer = post(self.client, "graph/", asked(reduce, {})).get_json()["response"]
+        return [option["value"] for option in answer["node"]["options"]] or ["none"]
+
+    def check(self, page: str, body: Any) -> None:
+        """Send a request: it is answered soon, without a failure, and refused with one short line."""
+        self._log.clear()
+        start, begun = time.perf_counter(), time.thread_time()
+        answer = post(self.client, page, body)
+        took, computed = time.perf_counter() - start, time.thread_time() - begun
+        name = str(body.get("output"))[:60] if isinstance(body, dict) else ""
+        self.requests[answer.status_code] = self.requests.get(answer.status_code, 0) + 1
+        self.slowest = max(self.slowest, (computed, took, page, name))
+        said = [record.getMessage() for record in self._log if record.levelno >= logging.INFO]
+        assert answer.status_code in (200, 204, 400, 413, 415), (answer.status_code, said)
+        assert len(said) == (answer.status_code >= 400), said
+        assert all(len(line) < 200 and line.isprintable() for line in said), said
+        assert not re.search("Traceback|The server failed|an error of ours", answer.text), answer.text[:2_000]
+        assert computed < LONGEST, (computed, page, name)
+        assert took < PATIENCE, (took, page, name)
+        assert peak() < MOST_MEMORY, peak()
+
+
+def peak() -> int:
+    """The most memory that this process has taken, bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def recorder_in(place: Path) -> Recorder:
+    """One whose command records nothing."""
+    command = place / "run"
+    command.write_text(COMMAND)
+    (place / "run.json").write_text(json.dumps(CHOICES))
+    return Recorder(place / "recorded", ["/bin/sh", str(command)], 0.1)
+
+
+@click.command(help=__doc__)
+@click.option("--minutes", default=1.0)
+@click.option("--seed", "first", default=0, help="Of the first round; each takes the next.")
+def main(minutes: float, first: int) -> None:
+    from tests.dashboard.filled import write_filled
+
+    warnings.simplefilter("error")
+    end = time.monotonic() + 60 * minutes
+    with tempfile.TemporaryDirectory(prefix="intertoken-fuzz-") as folder:
+        runs = Path(folder) / "runs"
+        runs.mkdir()
+        with closing(recorder_in(Path(folder))) as recorder:
+            fuzzed = Fuzzed(write_filled(runs), recorder)
+            base, number = peak(), first
+            while time.monotonic() < end:
+                _round(fuzzed, number)
+                number += 1
+                print(f"seed {number - 1}: {_said(fuzzed, base)}", flush=True)
+
+
+def _round(fuzzed: Fuzzed, number: int) -> None:
+    checks = [*HealthCheck]
+    phases = (Phase.generate, Phase.shrink)
+
+    @seed(number)
+    @settings(max_examples=500, deadline=None, database=None, suppress_health_check=checks, phases=phases,
+              report_multiple_bugs=False)  # fmt: skip
+    @given(fuzzed.bodies)
+    def requests(request: tuple[str, Any]) -> None:
+        fuzzed.check(*request)
+
+    requests()
+
+
+def _said(fuzzed: Fuzzed, base: int) -> str:
+    by_status = ", ".join(f"{count:,} × {status}" for status, count in sorted(fuzzed.requests.items()))
+    computed, took, page, output = fuzzed.slowest
+    return (
+        f"{sum(fuzzed.requests.values()):,} requests ({by_status}), "
+        f"slowest {computed:.2f} s of computing in {took:.2f} s (/{page} {output}), "
+        f"peak {peak() / 2**20:,.0f} MiB, {base / 2**20:,.0f} before"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""What is no regular file (a FIFO, a socket, a device, a link to one) is named, and never waited for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dashboard.store import RunStore
+from tests.tracer.nsys_exports import export
+from tracer import formats
+from tracer.check_command import read_budget
+from tracer.cli import main
+from tracer.errors import FormatError, UsageError
+from tracer.graph_json import read_graph
+from tracer.schema import TABLES
+
+KERNELS = TABLES["kernels"].nsys
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def linked_fifo(path: Path) -> None:
+    os.mkfifo(path.with_name("pipe"))
+    path.symlink_to("pipe")
+
+
+def unix_socket(path: Path) -> None:
+    short = Path(f"/tmp/intertoken-{os.getpid()}.sock")  # a socket's path holds about 100 bytes
+    with closing(socket.socket(socket.AF_UNIX)) as bound:
+        bound.bind(str(short))
+    shutil.move(short, path)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+KINDS = (fifo, linked_fifo, unix_socket, device)
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting() -> Iterator[None]:
+    """Whoever waits for a writer is ended."""
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("a reader waits"))
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    formats.write(formats.read(export(tmp_path / "trace.sqlite")), tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("make", KINDS)
+@pytest.mark.parametrize("name", ["a.sqlite", "a.json", "a.json.gz", "a.nsys-rep", "a.pftrace", "a"])
+def test_a_recording_that_is_no_file(tmp_path: Path, make: Callable[[Path], None], name: str) -> None:
+    make(tmp_path / name)
+    assert not formats.is_trace(tmp_path / name)
+    with pytest.raises(FormatError, match=f"{name}: is neither a regular file nor a directory"):
+        formats.read(tmp_path / name)
+
+
+@pytest.mark.parametrize("make", KINDS)
+@pytest.mark.parametrize("name", [f"{KERNELS}.parquet", "NVTX_EVENTS.parquet", "run.json", "other.parquet"])
+def test_a_part_of_a_run_directory(run: Path, make: Callable[[Path], None], name: str) -> None:
+    (run / name).unlink(missing_ok=True)
+    make(run / name)
+    with pytest.raises(FormatError, match=f"{name}: is no regular file"):
+        formats.read(run)
+    result = CliRunner().invoke(main, ["info", str(run)])
+    assert result.exit_code == (0 if name == "other.parquet" else 2)  # info reads no more than it needs
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_a_part_of_an_arrowdir(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / f"{KERNELS}.arrow")
+    assert not formats.is_trace(tmp_path)
+    (tmp_path / "StringIds.arrow").touch()
+    assert formats.is_trace(tmp_path)
+    with pytest.raises(FormatError, match=f"{KERNELS}.arrow: is no regular file"):
+        formats.read(tmp_path)
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_a_graph(run: Path, make: Callable[[Path], None]) -> None:
+    make(run / "graph.json")
+    with pytest.raises(FormatError, match=r"graph\.json: is no regular file"):
+        read_graph(run / "graph.json")
+    assert [found.graph_file for found in RunStore([run]).runs()] == [None]
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_a_budget(run: Path, make: Callable[[Path], None]) -> None:
+    budget = run.parent / "budget.toml"
+    make(budget)
+    with pytest.raises(UsageError, match=r"budget\.toml: is no regular file"):
+        read_budget(budget)
+    result = CliRunner().invoke(main, ["check", str(run), "--budget", str(budget)])
+    assert (result.exit_code, result.stderr) == (2, f"intertoken: {budget}: is no regular file\n")

@@ -1,0 +1,81 @@
+"""Running a program in the foreground, as a shell does: it has the terminal, and what ends us ends it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Final
+
+_PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def run(command: Sequence[str], pass_fds: Sequence[int] = ()) -> int:
+    """Run a command to its end.
+
+    SIGTERM, SIGHUP and SIGINT are passed on to it; but Ctrl-C, which the terminal sends to both, is not sent twice.
+
+    Returns:
+        its exit code; -N if signal N ended it.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGINT and _has_terminal():
+            return
+        if child is None:
+            early.append(number)
+        else:
+            child.send_signal(number)
+
+    heeded = [number for number in _PASSED_ON if signal.getsignal(number) != signal.SIG_IGN]  # nohup and & ignore some
+    before = {number: signal.signal(number, pass_on) for number in heeded}
+    try:
+        child = subprocess.Popen(command, pass_fds=pass_fds)
+        for number in early:
+            child.send_signal(number)
+        return child.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def shell_code(code: int) -> int:
+    """The exit code that a shell gives for what `run` returns."""
+    return code if code >= 0 else 128 - code
+
+
+def how_it_ended(code: int) -> str:
+    """In words, what `run` returned: "ended by SIGKILL", "ended with exit code 3"."""
+    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def end_with(parent: int) -> None:
+    """Let this process, a child of `parent`, get SIGTERM when that ends, however it does."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it ended before
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _has_terminal() -> bool:
+    """Whether Ctrl-C in the terminal reaches this process and its children."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

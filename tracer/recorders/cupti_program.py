@@ -1,0 +1,144 @@
+"""A Python program recorded through CUPTI: the process that `intertoken record` starts for it, and starting that.
+
+The records are in the memory of the program, so its own process writes the recording: when the program ends, by itself
+or by a signal that lets it, and also when `intertoken record` is gone. What came of it is told in an inherited file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from tracer import foreground
+from tracer.errors import IntertokenError, RecordError
+
+_ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
+_PROCESS: Final = os.getpid()
+"""To tell this process from forks of the program, which unwind through here too."""
+
+
+@dataclass
+class Told:
+    """What came of a recording.
+
+    Attributes:
+        unavailable: why CUPTI cannot record here; the program was not begun.
+        failed: why there is no recording.
+        events: how many the recording has; None if there is none.
+        notes: of the trace.
+        signal: the name of the signal that ended the program in order, if one did.
+    """
+
+    unavailable: str = ""
+    failed: str = ""
+    events: int | None = None
+    notes: list[str] = field(default_factory=list)
+    signal: str = ""
+
+
+def record(program: Sequence[str], graph_trace: str, target: Path, *, replace: bool) -> tuple[Told, int]:
+    """Run ("-m", module, ...) or (script, ...) in a process of its own, recorded into `target`.
+
+    Returns:
+        What came of the recording, and the exit code as `foreground.run` gives it.
+    """
+    with os.fdopen(os.memfd_create("intertoken"), "rb") as told:
+        options = (str(os.getpid()), str(told.fileno()), graph_trace, "replace" if replace else "new", str(target))
+        command = (sys.executable, "-P", "-m", __name__, *options, *program)
+        code = foreground.run(command, [told.fileno()])
+        told.seek(0)
+        text = told.read()
+    return (Told(**json.loads(text)) if text else Told()), code
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Record the program that the arguments name."""
+    parent, told, graph_trace, replace, target, *program = arguments
+    os.set_inheritable(int(told), False)
+    foreground.end_with(int(parent))
+    outcome = Told()
+    try:
+        _record(program, graph_trace, Path(target), replace == "replace", outcome)
+    finally:
+        if os.getpid() == _PROCESS:
+            os.write(int(told), json.dumps(asdict(outcome)).encode())
+
+
+def _record(program: Sequence[str], graph_trace: str, target: Path, replace: bool, outcome: Told) -> None:
+    from tracer.formats import write
+    from tracer.recorders.cupti import CuptiRecorder
+
+    try:
+        recorder = CuptiRecorder("graph" if graph_trace == "graph" else "node")
+    except RecordError as problem:
+        outcome.unavailable = str(problem)
+        return
+    try:
+        recorder.start()
+    except RecordError as problem:
+        outcome.failed = str(problem)
+        return
+    _unwind_at_signals(outcome)
+    try:
+        run_python(program)
+    finally:
+        if os.getpid() == _PROCESS:
+            try:
+                _heed_no_signals()
+            except KeyboardInterrupt:  # one more on the way here
+                _heed_no_signals()
+            try:
+                recorder.stop()
+                trace = recorder.trace
+                write(trace, target, replace=replace)
+                outcome.events, outcome.notes = len(trace), trace.notes
+            except IntertokenError as problem:
+                outcome.failed = str(problem)
+
+
+def _unwind_at_signals(outcome: Told) -> None:
+    """Let SIGTERM and SIGHUP, which would end the program at once, unwind it, so that the recording is written."""
+
+    def unwind(number: int, frame: FrameType | None) -> None:
+        if not outcome.signal:
+            outcome.signal = signal.Signals(number).name
+            raise SystemExit(128 + number)
+
+    def as_before() -> None:
+        for number in _ENDING:
+            if signal.getsignal(number) is unwind:
+                signal.signal(number, signal.SIG_DFL)
+
+    for number in _ENDING:
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, unwind)
+    os.register_at_fork(after_in_child=as_before)
+
+
+def _heed_no_signals() -> None:
+    for number in (signal.SIGINT, *_ENDING):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def run_python(program: Sequence[str]) -> None:
+    """Run ("-m", module, ...) or (script, ...) as the main program."""
+    if program[0] == "-m":
+        sys.argv = list(program[1:])
+        sys.path.insert(0, str(Path.cwd()))
+        runpy.run_module(program[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = list(program)
+        sys.path.insert(0, str(Path(program[0]).resolve().parent))
+        runpy.run_path(program[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,73 @@
+"""Names from recordings, made safe to show on a terminal, in a spreadsheet and on a page."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Hashable
+from typing import Any, Final
+
+import pandas as pd
+from pandas.api.types import is_numeric_dtype
+
+LONGEST: Final = 400
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
+"""Controls, bidirectional overrides, lone surrogates, line separators: what moves a cursor or other text."""
+
+_FORMULA: Final = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
+
+
+def spelled(text: str) -> str:
+    r"""A text with invisible characters spelled out, so that no terminal obeys them.
+
+    Example:
+        >>> spelled("\x1b[2Jk")
+        '\\x1b[2Jk'
+    """
+    return text if text.isascii() and text.isprintable() else "".join(map(_spelled, text))
+
+
+def plain(name: str, limit: int = LONGEST) -> str:
+    r"""A name with invisible characters spelled out and its middle cut if longer than `limit`.
+
+    Example:
+        >>> plain("a\x00b")
+        'a\\x00b'
+    """
+    if len(name) > limit:
+        head = (limit - 1) * 2 // 3
+        name = f"{name[:head]}…{name[len(name) - (limit - 1 - head) :]}"
+    return spelled(name)
+
+
+def without_formulas(table: pd.DataFrame) -> pd.DataFrame:
+    """The table as a CSV may hold it, whose texts come from recordings.
+
+    A text that a spreadsheet would take for a formula (OWASP, CSV Injection) gets an apostrophe in front; invisible
+    characters but a line feed are spelled out, since a CSV is shown on terminals, too. Numbers stay as they are,
+    negative ones too.
+
+    Example:
+        >>> without_formulas(pd.DataFrame({"name": ["=1+1", "k"], "slack_us": [-1.5, 2.0]})).to_dict("list")
+        {'name': ["'=1+1", 'k'], 'slack_us': [-1.5, 2.0]}
+    """
+    texts = [name for name, column in table.items() if not is_numeric_dtype(column.dtype)]
+    return table.assign(**{str(name): _guarded(table[name]) for name in texts})
+
+
+def _guarded(column: pd.Series[Any]) -> pd.Series[Any]:
+    """The column with each distinct text guarded once."""
+    values = column.astype(object)
+    known: dict[Hashable, Any] = {text: _cell(text) for text in values.unique() if isinstance(text, str)}
+    return values.map(lambda value: known.get(value, value) if isinstance(value, str) else value)
+
+
+def _cell(text: str) -> str:
+    shown = "\n".join(map(spelled, text.split("\n")))  # quoted, it stays one cell
+    return f"'{shown}" if shown.lstrip("\n").startswith(_FORMULA) else shown
+
+
+def _spelled(character: str) -> str:
+    if unicodedata.category(character) not in _HIDDEN:
+        return character
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
