@@ -15,11 +15,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer import run_json
+from tracer.analysis.calls import of_graph_launches
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS, split_windows
 from tracer.analysis.distortion import Estimate, estimate_of
 from tracer.analysis.tokens import Steps, step_compute, step_spans
 from tracer.errors import EmptyTraceError, TraceError
-from tracer.schema import MISSING
 from tracer.trace import Trace
 
 LOWER_BOUND_WARNING: Final = (
@@ -172,7 +172,7 @@ def graph_trace_level(compute: pd.DataFrame, trace: Trace) -> str:
     """How the compute of the steps was traced: whole graphs, graph nodes, or no CUDA graphs at all."""
     if (compute["table"] == "graph_launches").any():
         return "graph"
-    return "node" if (trace["kernels"]["graph_node"] != MISSING).any() else "none"
+    return "node" if of_graph_launches(trace).any() else "none"
 
 
 def _statistics(ns: NDArray[np.int64]) -> dict[str, float]:

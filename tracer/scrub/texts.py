@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from tracer.analysis.calls import letter
+from tracer.analysis.call_names import letter
 from tracer.analysis.tokens import STEP_NAMES, step_pattern
 
 _EXTENSIONS: Final = (
