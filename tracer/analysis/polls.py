@@ -34,6 +34,8 @@ def poll_loops(trace: Trace) -> pd.DataFrame:
     """
     api = trace["api"]
     threads = api.loc[letters_of(api["name"]) == POLL, _THREAD].drop_duplicates()
+    if not len(threads):
+        return api.loc[[], _COLUMNS].assign(letter=POLL, queries=0)
     calls = outer_calls(api[[*_COLUMNS, "return_value"]].merge(threads, on=_THREAD))
     poll = letters_of(calls["name"]) == POLL
     event, stream = _asked(trace, calls)

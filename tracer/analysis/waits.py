@@ -52,21 +52,22 @@ def targets(trace: Trace, waits: pd.DataFrame) -> Targets:
     """
     start = waits["start"].to_numpy()
     rows = match_rows(trace["syncs"], waits)
-    told = np.append(trace["syncs"]["type"].to_numpy(dtype=object), UNKNOWN)[rows]
+    types = trace["syncs"]["type"].cat
+    type_of = {str(word): code for code, word in enumerate(types.categories)}
+    told = np.append(types.codes.to_numpy(), type_of[UNKNOWN])[rows]
     place = pd.DataFrame({c: np.append(trace["syncs"][c].to_numpy(), MISSING)[rows] for c in [*_PLACE, "event"]})
     copies = match_rows(trace["memcpys"], waits)
     is_copy = (waits["letter"] == BLOCKING_COPY).to_numpy()
     has_row = is_copy & (copies >= 0)
     for column in _PLACE if has_row.any() else ():
         place.loc[has_row, column] = trace["memcpys"][column].to_numpy()[copies[has_row]]
-    names = waits["name"].astype(str)
-    silent = (told == UNKNOWN) & ~is_copy
-    every = (told == "context") | (silent & names.str.contains(_ON_EVERY_STREAM).to_numpy())
+    silent = (told == type_of[UNKNOWN]) & ~is_copy
+    every = (told == type_of["context"]) | (silent & _named(waits["name"], silent, _ON_EVERY_STREAM))
     place.loc[every, "stream"] = MISSING
-    alone = silent & names.str.contains(_ON_A_STREAM).to_numpy()
+    alone = silent & _named(waits["name"], silent, _ON_A_STREAM)
     if alone.any():
         place.loc[alone, "stream"] = _only_stream(trace, waits["process"].to_numpy()[alone])
-    of_event = told == "event"
+    of_event = told == type_of["event"]
     until = start.copy()
     recorded = _last_record(trace, waits, place, of_event)
     place.loc[recorded.index, _PLACE] = recorded[_PLACE]
@@ -74,6 +75,14 @@ def targets(trace: Trace, waits: pd.DataFrame) -> Targets:
     by_event = np.zeros(len(waits), bool)
     by_event[recorded.index] = True
     return Targets(place[_PLACE].assign(until=until), every | (place["stream"] != MISSING).to_numpy(), by_event)
+
+
+def _named(names: pd.Series, chosen: NDArray[np.bool_], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    """Which of the chosen calls have a name that the pattern is found in; one look at each distinct name."""
+    found = np.zeros(len(names), bool)
+    codes, words = pd.factorize(names[chosen])
+    found[chosen] = np.array([pattern.search(str(word)) is not None for word in words], bool)[codes]
+    return found
 
 
 def _only_stream(trace: Trace, processes: NDArray[np.int64]) -> NDArray[np.int64]:
