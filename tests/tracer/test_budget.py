@@ -210,7 +210,7 @@ def test_the_sync_behind_a_copy_that_blocks_is_the_surplus_one() -> None:
 
 
 def test_untraced_figures_need_the_untraced_rate() -> None:
-    trace = loop("sg", launch="cudaLaunchKernel_v7000").trace  # of graphs there would be an estimate
+    trace = loop("sg", launch="cudaLaunchKernel_v7000").trace  # of graph nodes a rate gives a lower bound only
     for text in ("gap_us.untraced.p50.max = 1", "tokens_per_s.untraced.min = 1", "causes_us.untraced.sync.max = 1"):
         with pytest.raises(EmptyTraceError, match="--untraced-tokens-per-s"):
             check_lines(trace, budget(text))

@@ -181,7 +181,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, case: str) -> Non
 
 
 def test_an_untraced_line_of_an_unknown_rate_names_the_recording(tmp_path: Path) -> None:
-    script = decode_loop("sg", 5, launch="cudaLaunchKernel_v7000")
+    script = decode_loop("sg", 5)
     for token in range(5):
         script.range("token", token * 1000, token * 1000 + 900)
     write(script.trace, tmp_path / "run")

@@ -20,6 +20,7 @@ from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS, split_windows
 from tracer.analysis.distortion import Estimate, estimate_of
 from tracer.analysis.tokens import Steps, step_compute, step_spans
 from tracer.errors import EmptyTraceError, TraceError
+from tracer.schema import MISSING
 from tracer.trace import Trace
 
 LOWER_BOUND_WARNING: Final = (
@@ -120,7 +121,8 @@ def gap_report(
     known = untraced_tokens_per_s
     untraced = None if is_light or known is None else _untraced(table, known)
     exact = is_light or (untraced is not None and level != "node")
-    estimated = None if exact else estimate_of(table, level, len(trace["memcpys"]) > 0)
+    checked = level == "graph" or (trace["kernels"]["graph_node"] != MISSING).any()  # not with PyTorch's, nor on HIP
+    estimated = estimate_of(table, level, len(trace["memcpys"]) > 0) if checked and not exact else None
     mean_us = table[[*CAUSES, *PART_COLUMNS]].mean() / 1e3
     return GapReport(
         table=table.drop(columns=["this_start", "next_start"]),
