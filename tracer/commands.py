@@ -195,11 +195,12 @@ def tokens(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: 
 @click.command()
 @trace_options
 @table_option(
-    "one row per sync of a step, in their order: position, name, stream, steps (that have it), median_us, "
-    "max_us, waiting_share (of the steps in which the device was still busy), waits_for"
+    "one row per wait of a step, its syncs in their order, then blocking copies and polling loops: what, position, "
+    "name, stream, steps (that have it), median_us, max_us, waiting_share (of the steps in which the device was still "
+    "busy), queries, waits_for"
 )
 def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save) -> None:
-    """Which host synchronisations, copies and launches a token makes.
+    """Which host synchronisations, copies and launches a token makes, and how far the host runs ahead.
 
     \b
     Example:
@@ -221,6 +222,9 @@ def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: S
         "syncs_per_token": found.syncs_per_token,
         "copies_per_token": found.copies_per_token,
         "launches_per_token": found.launches_per_token,
+        "blocking_copies_per_token": found.blocking_copies_per_token,
+        "polls_per_token": found.polls_per_token,
+        "fetch_lag": asdict(found.fetch_lag) if found.fetch_lag else None,
         "token_source": steps.source,
         "inventory": json.loads(inventory.to_json(orient="records")),
     }

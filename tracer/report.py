@@ -18,6 +18,7 @@ from tracer import progress
 from tracer.analysis.bubbles import WAITS
 from tracer.analysis.causes import CAUSES, PART_NAMES
 from tracer.analysis.distortion import Estimate
+from tracer.analysis.signature import MEANING, WITHOUT_COPIES
 from tracer.text import spelled
 
 CAUSE_STYLES: Final = {
@@ -129,7 +130,8 @@ def show_info(facts: dict[str, Any]) -> None:
     if facts["steps"] is None:
         console.print(said(f"no figures: {facts['problem']}"))
         return
-    share = f" ({facts['strategy_share']:.0%} of copies)" if facts["strategy_share"] is not None else ""
+    of = _followers(facts["strategy"]).removeprefix("input ")
+    share = f" ({facts['strategy_share']:.0%} of {of})" if facts["strategy"] else ""
     gap = f"p50 {number(facts['gap_p50_us'])} µs, p90 {number(facts['gap_p90_us'])} µs"
     rates = f"{number(facts['steps_per_s'])} as recorded"
     untraced, traced = number(facts["tokens_per_s"]), number(facts["traced_tokens_per_s"])
@@ -140,7 +142,7 @@ def show_info(facts: dict[str, Any]) -> None:
                 **({"class": f"{facts['strategy']}{share}"} if facts["strategy"] else {}),
                 "signature": facts["signature"],
                 "per step": f"{number(facts['syncs_per_token'])} syncs, {number(facts['copies_per_token'])} copies, "
-                f"{number(facts['launches_per_token'])} launches",
+                f"{number(facts['launches_per_token'])} launches{_waits(facts)}",
                 "steps/s": rates,
                 **({"tokens/s": f"{untraced} untraced, {traced} as recorded"} if facts["strategy"] else {}),
                 "gap": gap + _distortion(facts["distortion"]),
@@ -149,6 +151,12 @@ def show_info(facts: dict[str, Any]) -> None:
         )
     )
     _warn(console, facts["warning"] or facts["problem"])
+
+
+def _waits(facts: dict[str, Any]) -> str:
+    """The waits beside syncs, where there are some."""
+    found = {"blocking copies": facts["blocking_copies_per_token"], "polls": facts["polls_per_token"]}
+    return "".join(f", {number(count)} {what}" for what, count in found.items() if count)
 
 
 def show_tokens(facts: dict[str, Any]) -> None:
@@ -184,27 +192,50 @@ def show_syncs(facts: dict[str, Any]) -> None:
         _grid(
             {
                 **(
-                    {"class": f"{facts['class']}  ({facts['share']:.0%} of the input copies follow it)"}
+                    {"class": f"{facts['class']}  ({facts['share']:.0%} of the {_followers(facts['class'])} follow it)"}
                     if facts["class"]
                     else {}
                 ),
                 "syncs per token": number(facts["syncs_per_token"]),
+                **{
+                    f"{kind} per token": number(facts[f"{kind.replace(' ', '_')}_per_token"])
+                    for kind in ("blocking copies", "polls")
+                    if facts[f"{kind.replace(' ', '_')}_per_token"]
+                },
                 "copies per token": number(facts["copies_per_token"]),
                 "launches per token": number(facts["launches_per_token"]),
+                "the host fetches": _fetched(facts["fetch_lag"]),
                 "signature": f"{facts['signature']}  ({facts['signature_share']:.0%} of {facts['steps']} steps, "
                 f"from {facts['token_source']})",
             }
         )
     )
     if facts["inventory"]:
-        headings = {
+        several = {"what": "wait"} if len({row["what"] for row in facts["inventory"]}) > 1 else {}
+        headings = several | {
             "position": "#", "name": "call", "stream": "stream", "median_us": "median µs", "max_us": "max µs",
             "waiting_share": "waiting", "waits_for": "waits for",
         }  # fmt: skip
-        rows = [row | {"waiting_share": f"{row['waiting_share']:.0%}"} for row in facts["inventory"]]
+        shares = [row["waiting_share"] for row in facts["inventory"]]
+        shown = [{"waiting_share": "–" if share is None else f"{share:.0%}"} for share in shares]
+        rows = [row | share for row, share in zip(facts["inventory"], shown, strict=True)]
         console.print()
         console.print(table_of(rows, headings))
-    console.print(Text("s sync  a asynchronous copy  c blocking copy  g launch  e event record  w stream wait", "dim"))
+    letters = [f"{letter} {meaning}" for letter, meaning in MEANING.items() if letter in facts["signature"]]
+    console.print(Text("  ".join(letters), "dim"))
+
+
+def _followers(kind: str) -> str:
+    return "steps" if kind in WITHOUT_COPIES else "input copies"
+
+
+def _fetched(lag: dict[str, Any] | None) -> str:
+    """Which step's result the host reads."""
+    if lag is None:
+        return "the recording does not tell which step's result"
+    whose = {0.0: "the result of the step it launched last", 1.0: "the result of the step before, one step ahead"}
+    ahead = f"a result of {number(lag['median'])} steps before"
+    return f"{whose.get(lag['median'], ahead)}  ({lag['share']:.0%} of {lag['fetches']} fetches)"
 
 
 def show_gaps(facts: dict[str, Any]) -> None:

@@ -207,7 +207,15 @@ DEVICE_DOMAINS: Final = frozenset({"gpu_user_annotation", "cuda_profiler_range"}
 PYTHON_FUNCTION: Final = "python_function"
 """The domain of `nvtx` whose ranges are calls of Python functions, `FILE(LINE): FUNCTION`."""
 
-PROFILER_DOMAINS: Final = DEVICE_DOMAINS | {"cpu_op", "cpu_instant_event", PYTHON_FUNCTION, "overhead", "trace"}
+OTHER_DOMAINS: Final = frozenset({
+    "mtia_runtime", "mtia_ccp_events", "mtia_insight", "mtia_counters", "glow_runtime", "hpu_op", "xpu_runtime",
+    "xpu_driver", "xpu_scope_profiler", "xpu_sync", "privateuse1_runtime", "privateuse1_driver",
+})  # fmt: skip
+"""Domains of `nvtx` whose ranges are of accelerators that we do not understand; Kineto's ActivityType has them all."""
+
+PROFILER_DOMAINS: Final = (
+    DEVICE_DOMAINS | OTHER_DOMAINS | {"cpu_op", "cpu_instant_event", PYTHON_FUNCTION, "overhead", "trace"}
+)
 """Domains of `nvtx` whose ranges PyTorch's profiler set by itself; their names say nothing about token steps."""
 
 COMPUTE_TABLES: Final = ("kernels", "graph_launches")

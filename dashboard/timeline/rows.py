@@ -18,14 +18,14 @@ from dashboard.palette import KINDS
 from dashboard.text import markup, plain
 from dashboard.timeline.pyramid import Pyramid
 from dashboard.timeline.search import Finder
-from tracer.analysis.calls import letters_of, match_rows
+from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, letters_of, match_rows
 from tracer.intervals import Ints
 from tracer.schema import MISSING
 from tracer.trace import Trace
 
 COLUMNS: Final = ["start", "end", "what", "name", "full", "stream", "correlation", "bytes"]
 Codes = NDArray[np.integer[Any]]
-_API_KINDS: Final = {"s": "sync", "a": "copy", "c": "copy", "g": "launch", "G": "launch"}
+_API_KINDS: Final = {SYNC: "sync"} | dict.fromkeys(COPIES, "copy") | dict.fromkeys(LAUNCHES, "launch")
 _DEVICE_KINDS: Final = {
     "kernels": "kernel",
     "memcpys": "copy",

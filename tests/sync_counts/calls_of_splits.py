@@ -1,7 +1,7 @@
 """The host's calls in a step that is cut into splits, letter by letter, from what each split needs.
 
-The letters are those of `tracer.analysis.calls`: `s` sync, `a` copy, `g` kernel, `G` graph launch, `e` event record,
-`w` stream wait. The host itself makes no CUDA call when it computes a split or copies inside its own memory.
+The letters are those of `tracer.analysis.calls`: `s` sync, `a` copy, `k` kernel launch, `g` graph launch, `e` event
+record, `w` stream wait. The host itself makes no CUDA call when it computes a split or copies inside its own memory.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def launched(split: Split) -> str:
     """Its compute, and the event that lets other devices overwrite what they copied to it."""
     if split.on_host:
         return ""
-    return ("G" if split.kernels is None else "g" * split.kernels) + "e" * bool(split.peers)
+    return ("g" if split.kernels is None else "k" * split.kernels) + "e" * bool(split.peers)
 
 
 def submitted(strategy: str, splits: Sequence[Split], staged: bool = True) -> str:

@@ -58,8 +58,17 @@ class Script:
         correlation = self.call(name, *call)
         self._on_stream("memcpys", *device, stream, correlation, kind=kind, bytes=size)
 
-    def sync(self, start: int, end: int, stream: int = 7, name: str = "cudaStreamSynchronize_v3020") -> None:
-        self._on_stream("syncs", start, end, stream, self.call(name, start, end), type="stream", event=MISSING)
+    def sync(
+        self, start: int, end: int, stream: int = 7, name: str = "cudaStreamSynchronize_v3020", device: int = 0,
+        type: str = "stream", event: int = MISSING, thread: int = THREAD,
+    ) -> None:  # fmt: skip
+        correlation = self.call(name, start, end, thread=thread)
+        self._on_stream("syncs", start, end, stream, correlation, type=type, event=event, device=device)
+
+    def record(self, start: int, end: int, event: int, stream: int = 7) -> None:
+        correlation = self.call("cudaEventRecord_v3020", start, end)
+        row = {"device": 0, "context": 1, "process": PROCESS, "stream": stream, "event": event}
+        self.rows["cuda_events"].append(row | {"correlation": correlation})
 
     def _on_stream(self, table: str, start: int, end: int, stream: int, correlation: int, **columns: Any) -> None:
         row = {"start": start, "end": end, "stream": stream, "correlation": correlation}

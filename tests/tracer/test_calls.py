@@ -15,9 +15,9 @@ from tracer.analysis.calls import host_calls, letter
         ("cudaMemcpyAsync_v3020", "a"), ("cuMemcpyHtoDAsync_v2", "a"), ("cudaMemcpyPeerAsync_v4000", "a"),
         ("cudaMemcpy_v3020", "c"), ("cuMemcpyDtoH_v2", "c"), ("cudaMemcpy2D_v3020", "c"),
         ("cudaMemcpy2DAsync_ptsz_v7000", "a"),
-        ("cudaGraphLaunch_v10000", "G"), ("cuGraphLaunch_ptsz", "G"), ("graphLaunch", "G"),
-        ("cudaLaunchKernel_v7000", "g"), ("cudaLaunchKernelExC_v11060", "g"), ("cuLaunchKernelEx", "g"),
-        ("cuLaunchKernel", "g"), ("cudaLaunchCooperativeKernel_v9000", "g"), ("launchKernel", "g"),
+        ("cudaGraphLaunch_v10000", "g"), ("cuGraphLaunch_ptsz", "g"), ("graphLaunch", "g"),
+        ("cudaLaunchKernel_v7000", "k"), ("cudaLaunchKernelExC_v11060", "k"), ("cuLaunchKernelEx", "k"),
+        ("cuLaunchKernel", "k"), ("cudaLaunchCooperativeKernel_v9000", "k"), ("launchKernel", "k"),
         ("cudaEventRecord_v3020", "e"), ("cudaEventRecordWithFlags_v11010", "e"),
         ("cudaStreamWaitEvent_v3020", "w"),
         ("cudaMalloc_v3020", ""), ("cudaGraphInstantiate_v12000", ""), ("cudaStreamIsCapturing_v10000", ""),
@@ -40,7 +40,7 @@ def test_calls_on_two_threads_are_not_inside_each_other() -> None:
     script = Script()
     script.sync(0, 100)
     script.call("cudaLaunchKernel_v7000", 10, 20, thread=THREAD + 1)
-    assert host_calls(script.trace)["letter"].tolist() == ["s", "g"]
+    assert host_calls(script.trace)["letter"].tolist() == ["s", "k"]
 
 
 def test_captured_launches_do_not_run() -> None:
@@ -51,7 +51,7 @@ def test_captured_launches_do_not_run() -> None:
     script.call("cudaStreamEndCapture_v10000", 4, 5)
     script.call("cudaGraphLaunch_v10000", 6, 7)
     calls = host_calls(script.trace)
-    assert calls[["thread", "letter"]].to_numpy().tolist() == [[THREAD, "G"], [THREAD + 1, "g"]]
+    assert calls[["thread", "letter"]].to_numpy().tolist() == [[THREAD, "g"], [THREAD + 1, "k"]]
 
 
 def test_a_capture_that_never_ends_hides_nothing() -> None:

@@ -163,7 +163,7 @@ def test_host_compute_is_seen_by_the_ranges_of_splits() -> None:
 def test_another_device_computes_for_the_same_steps() -> None:
     script = idle()
     script.launch((1055, 1060), (1100, 1600), device=1)
-    script.sync(1100, 1650)
+    script.sync(1100, 1650, device=1)
     assert parts(script) == {"other_device": 500, "sync_return": 50, "launch_call": 55, "host_code": 395}
 
 

@@ -83,7 +83,7 @@ def test_steps_syncs_and_gaps_of_a_gpu_recording(tmp_path: Path) -> None:
     assert steps.table["start"].tolist() == [0, 1_000_000, 2_000_000, 3_000_000]
     syncs = sync_report(trace, steps)
     assert (syncs.signature, syncs.syncs_per_token, syncs.copies_per_token, syncs.launches_per_token) == (
-        "a g s", 1, 1, 1,
+        "a k s", 1, 1, 1,
     )  # fmt: skip
     gaps = gap_report(trace, steps)
     assert gaps.gap_us["p50"] == 600  # from 450 to 1050
@@ -217,7 +217,7 @@ def test_brackets_in_names_do_not_nest(tmp_path: Path) -> None:
 def test_events_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
     good = event("cpu_op", "good", 1, 1)
     bad: list[Any] = [
-        good | {"ts": None}, good | {"ts": "1"}, good | {"ts": 2**63}, good | {"ts": 1e300},
+        good | {"ts": None}, good | {"ts": "soon"}, good | {"ts": 2**63}, good | {"ts": 1e300},
         {k: v for k, v in good.items() if k != "dur"}, good | {"name": 7},
         good | {"dur": -1}, good | {"ts": 2**61 // 1000, "dur": 2**62 // 1000},
         5, None,

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from tests.tracer.kineto import GPU, HOST, THREAD, Event, event, on_gpu, read, rows, step, write
 from tracer import formats
+from tracer.analysis.calls import of_graph_launches
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
@@ -253,7 +254,7 @@ def test_a_recording_by_pytorch_on_a_gpu() -> None:
     steps = find_steps(trace)
     assert (steps.source, len(steps)) == ("nvtx", 24)
     syncs = sync_report(trace, steps)
-    assert (syncs.strategy, syncs.signature) == ("aaag", "(ag)×3 a s")
+    assert (syncs.strategy, syncs.signature) == ("aaag", "a k×9 a k×15 a k×10 a s")
     assert (syncs.syncs_per_token, syncs.copies_per_token, syncs.launches_per_token) == (1, 4, 34)
     gaps = gap_report(trace, steps)
     assert len(gaps.table) == 23
@@ -261,3 +262,68 @@ def test_a_recording_by_pytorch_on_a_gpu() -> None:
     annotations = trace["nvtx"][trace["nvtx"]["domain"] == "gpu_user_annotation"]
     assert len(annotations) == 24
     assert (annotations[["process", "thread"]] == MISSING).all(axis=None)
+
+
+# --- HIP, and accelerators that are neither CUDA's nor HIP's ---
+
+
+def on_mi300(name: str, at: int, correlation: int, **args: Any) -> Event:
+    return event("cuda_runtime", name, at, 5, correlation=correlation, **args)
+
+
+def test_kernels_of_a_hip_graph_are_known_as_such(tmp_path: Path) -> None:
+    """No node is ever given: many kernels share the launch's correlation."""
+    events = [e for i in range(4) for e in (
+        event("user_annotation", "token", 1000 * i, 900),
+        on_mi300("hipModuleLaunchKernel", 1000 * i, 10 * i + 1), on_gpu("kernel", "k", 1000 * i + 20, 5, 10 * i + 1),
+        on_mi300("hipGraphLaunch", 1000 * i + 10, 10 * i + 2),
+        *(on_gpu("kernel", f"k{j}", 1000 * i + 30 + 10 * j, 5, 10 * i + 2) for j in range(9)),
+    )]  # fmt: skip
+    trace = read(tmp_path, events)
+    steps = find_steps(trace)
+    assert of_graph_launches(trace).tolist() == [False, *[True] * 9] * 4
+    gaps = gap_report(trace, steps)
+    assert (gaps.graph_trace, gaps.estimated) == ("node", None)  # what this profiler adds is not known
+    found = sync_report(trace, steps)
+    assert (found.signature, found.launches_per_token, found.strategy) == ("k g", 2, "ggg")
+
+
+def test_a_hip_copy_is_what_its_call_asked_for(tmp_path: Path) -> None:
+    """From pinned memory a kernel copies, and the profiler sees a copy inside the device."""
+    inside = "Memcpy DtoD (Device -> Device)"
+    events = [
+        on_mi300("hipMemcpyAsync", 0, 1, kind="1", bytes="4"), on_gpu("gpu_memcpy", inside, 10, 1, 1),
+        on_mi300("hipMemcpyWithStream", 20, 2, kind="2"), on_gpu("gpu_memcpy", inside, 22, 1, 2),
+        on_mi300("hipMemcpyAsync", 30, 3, kind="4"), on_gpu("gpu_memcpy", "Memcpy HtoD (Host -> Device)", 40, 1, 3),
+        on_gpu("gpu_memcpy", "Memcpy DtoH (Device -> Host)", 50, 1, 4),
+    ]  # fmt: skip
+    assert rows(read(tmp_path, events), "memcpys", "kind") == [["HtoD"], ["DtoH"], ["HtoD"], ["DtoH"]]
+
+
+def test_a_grid_in_threads_becomes_one_in_blocks_once(tmp_path: Path) -> None:
+    sizes = {"grid": [114944, 3, 1], "block": [256, 2, 1]}
+    events = [
+        on_mi300("hipExtModuleLaunchKernel", 0, 1), on_gpu("kernel", "gemm", 10, 1, 1, **sizes),
+        on_mi300("hipModuleLaunchKernel", 20, 2), on_gpu("kernel", "k", 30, 1, 2, **sizes),
+    ]  # fmt: skip
+    trace = read(tmp_path, events)
+    expected = [[449, 2, 1], [114944, 3, 1]]
+    assert rows(trace, "kernels", "grid_x", "grid_y", "grid_z") == expected
+    formats.write(trace, tmp_path / "copy.json.gz")
+    assert rows(formats.read(tmp_path / "copy.json.gz"), "kernels", "grid_x", "grid_y", "grid_z") == expected
+
+
+def test_rows_of_other_accelerators_are_named_in_one_line(tmp_path: Path) -> None:
+    npu = [{"ph": "M", "name": "process_name", "pid": 4, "tid": 0, "args": {"name": "Ascend Hardware"}}] + [
+        {"ph": "X", "name": "MatMulV2", "pid": 4, "tid": 3, "ts": f"{i}.5", "dur": 1.0, "args": {}} for i in range(3)
+    ]
+    events = [
+        event("mtia_ccp_events", "gemm", 0, 5), event("mtia_runtime", "launch", 0, 5),
+        event("mtia_runtime", "launch", 1, 5), event("xpu_runtime", "urEnqueueKernelLaunch", 2, 5), *npu,
+    ]  # fmt: skip
+    trace = read(tmp_path, events)
+    assert trace.notes == [
+        "rows of an accelerator that is not understood are kept as mere ranges (2 mtia_runtime, 1 mtia_ccp_events, "
+        "1 xpu_runtime, 3 Ascend Hardware): nothing is said of its work"
+    ]
+    assert len(trace["nvtx"]) == 7

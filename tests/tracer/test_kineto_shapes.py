@@ -76,7 +76,7 @@ def test_an_event_orders_two_streams_and_another_ends_the_step(tmp_path: Path) -
     trace = read(tmp_path, content)
     assert find_steps(trace).detail == "NVTX ranges ProfilerStep#0, ProfilerStep#1, ..."
     syncs = sync_report(trace, find_steps(trace))
-    assert counts(syncs) == ("a g e w g e s×2", 2, 1, 2)
+    assert counts(syncs) == ("a k e w k e s×2", 2, 1, 2)
     waited = syncs.calls[syncs.calls["name"] == "cudaEventSynchronize"]
     assert set(waited["waited_for"]) == {"second"}
     assert waited["waited_until"].tolist() == [1000 * (341 + 1000 * n) for n in range(4)]
@@ -112,7 +112,7 @@ def triton(at: int, first: int) -> list[Event]:
 
 def test_kernels_of_triton_are_launched_by_the_driver(tmp_path: Path) -> None:
     trace = read(tmp_path, file(triton, triton_version="3.2.0"))
-    assert counts(sync_report(trace, find_steps(trace))) == ("g s", 1, 0, 2)
+    assert counts(sync_report(trace, find_steps(trace))) == ("k×2 s", 1, 0, 2)
     assert trace["api"]["layer"].astype("str").tolist()[:4] == ["driver", "runtime", "driver", "runtime"]
     # from 300.125: sync to 305, launch from 1100.001 to the kernel at 1120.5, the rest host
     assert gap(trace) == ([820_375], {"sync": 4.875, "launch": 20.499, "host": 795.001})
@@ -151,7 +151,7 @@ def test_one_rank_of_several(tmp_path: Path) -> None:
     trace = read(tmp_path, file(all_reduce, distributedInfo=info, deviceProperties=devices))
     assert (trace.metadata["source"], trace.metadata["distributed"]) == ("PyTorch profiler, rank 3 of 8", info)
     assert trace["devices"]["device"].tolist() == list(range(8))
-    assert counts(sync_report(trace, find_steps(trace))) == ("g s", 1, 0, 2)
+    assert counts(sync_report(trace, find_steps(trace))) == ("k×2 s", 1, 0, 2)
     assert gap(trace) == ([550_000], {"sync": 10, "launch": 20, "host": 520})
     table = stream_report(trace, find_steps(trace)).streams
     assert table[["device", "stream"]].to_numpy().tolist() == [[3, 7], [3, 24]]
@@ -178,7 +178,7 @@ def old(at: int, first: int) -> list[Event]:
 
 def test_a_file_of_2021(tmp_path: Path) -> None:
     trace = read(tmp_path, file(old))
-    assert counts(sync_report(trace, find_steps(trace))) == ("a g s", 1, 1, 1)
+    assert counts(sync_report(trace, find_steps(trace))) == ("a k s", 1, 1, 1)
     assert set(trace["nvtx"]["domain"]) == {"", "cpu_op"}
     assert trace["memsets"]["mem_kind"].unique().tolist() == ["device"]
     # from 450: copy 451..452 (the fill) and 1010..1020, sync to 460 but for the fill, launch 1030..1050, the rest host

@@ -56,7 +56,7 @@ def test_rows_say_what_a_report_says(tmp_path: Path) -> None:
     (row,) = report_rows(path, tmp_path)
     expected = {
         "report": "nightly/rank3/r.sqlite", "run": "nightly", "rank": 3, "device": 0, "recorded_tokens_per_s": 500_000,
-        "gap_p50_us": 0.2, "sync_us": 0.15, "launch_us": 0.05, "busy_us": 1.8, "compute_us": 1.8, "class": "ggg",
+        "gap_p50_us": 0.2, "sync_us": 0.15, "launch_us": 0.05, "busy_us": 1.8, "compute_us": 1.8, "class": "none",
         "syncs_per_token": 1.0, "launches_per_token": 1.0,
     }  # fmt: skip
     assert {key: row[key] for key in expected} == pytest.approx(expected)

@@ -1,11 +1,13 @@
 """Signatures, classes and counts on traces with known answers."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tracer.handmade import Script, decode_loop
-from tracer.analysis.signature import classify, compress, strategies_followed
+from tests.tracer.handmade import THREAD, Script, decode_loop
+from tracer.analysis.signature import classify, compress, expand, strategies_followed
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError
@@ -36,6 +38,10 @@ def report(letters: str, tokens: int = 8) -> SyncReport:
         ("aaagAs", "aaag", "a×3 g a s", 1, 4),
         ("g", "ggg", "g", 0, 0),
         ("gg", "ggg", "g×2", 0, 0),
+        ("gs", "none", "g s", 1, 0),  # nothing is sent, but the host waits
+        ("gAs", "none", "g a s", 1, 1),
+        ("gA", "ggg", "g a", 0, 1),
+        ("sgg", "none", "s g×2", 1, 0),
         ("aagsaasgAs", "mixed", "a×2 g s a×2 s g a s", 3, 5),
     ],
 )
@@ -55,7 +61,7 @@ def test_a_copy_synchronised_on_another_stream_does_not_block() -> None:
         script.copy((t + 20, t + 30), (t + 32, t + 34), stream=13)
         script.sync(t + 40, t + 50, stream=14)
         script.launch((t + 60, t + 70), (t + 75, t + 300))
-    assert sync_report(script.trace, find_steps(script.trace)).signature == "s a s g"
+    assert sync_report(script.trace, find_steps(script.trace)).signature == "s a s k"
 
 
 def test_copies_that_bring_no_input_have_no_say_in_the_class() -> None:
@@ -74,7 +80,7 @@ def test_copies_that_bring_no_input_have_no_say_in_the_class() -> None:
         script.launch((t + 400, t + 410), (t + 415, t + 420))
     found = sync_report(script.trace, find_steps(script.trace))
     assert (found.strategy, found.share) == ("sccc", 1.0)
-    assert found.signature == "a s c×2 (ga)×3 g"
+    assert found.signature == "a s c×2 (ka)×3 k"
 
 
 def test_steps_without_calls_are_said_to_have_none() -> None:
@@ -88,9 +94,13 @@ def test_steps_without_calls_are_said_to_have_none() -> None:
 
 def test_shares_are_reported() -> None:
     assert strategies_followed("scaaaaasgas") == {"sccc": 1, "saaas": 5}
-    assert classify({"sccc": 1, "saaas": 5}) == ("saaas", 5 / 6)
-    assert classify({"sccc": 1, "saaas": 1}) == ("mixed", 0.5)
-    assert classify({}) == ("ggg", 1.0)
+    assert classify({"sccc": 1, "saaas": 5}, {"": 1}) == ("saaas", 5 / 6)
+    assert classify({"sccc": 1, "saaas": 1}, {"": 1}) == ("mixed", 0.5)
+    assert classify({}, {"ggg": 3}) == ("ggg", 1.0)
+    assert classify({}, {"ggg": 1, "none": 4}) == ("none", 0.8)
+    assert classify({}, {"ggg": 1, "none": 1}) == ("mixed", 0.5)
+    assert classify({"aaag": 5}, {"": 1, "none": 9}) == ("none", 0.9)  # one step in ten brings something
+    assert classify({"aaag": 5}, {"": 6, "ggg": 4}) == ("aaag", 1.0)
 
 
 def test_inventory_says_what_each_sync_waits_for() -> None:
@@ -108,23 +118,26 @@ def test_inventory_says_what_each_sync_waits_for() -> None:
     assert table["median_us"].tolist() == [0.48, 0.005]
 
 
-def expand(signature: str) -> str:
-    """Undo `compress`."""
-    text = ""
-    for word in signature.split():
-        unit, _, times = word.partition("×")
-        text += unit.strip("()") * int(times or 1)
-    return text
-
-
-@given(st.text(alphabet="sacgew", max_size=120))
+@given(st.text(alphabet="sackgewq", max_size=120))
 def test_compressing_loses_nothing(letters: str) -> None:
     assert expand(compress(letters)) == letters
 
 
-@given(st.text(alphabet="sacg", max_size=60))
+@given(st.lists(st.tuples(st.sampled_from("sag"), st.integers(0, 30)), max_size=20))
+def test_a_run_of_kernel_launches_keeps_its_number(parts: list[tuple[str, int]]) -> None:
+    runs = re.findall(r"k(?:×(\d+))?", compress("".join(letter + "k" * count for letter, count in parts)))
+    assert {int(number or 1) for number in runs} == {count for _, count in parts if count}
+
+
+def test_graph_launches_and_runs_of_kernel_launches_are_told_apart() -> None:
+    assert compress("gkkkag" + "k" * 19) == "g k×3 a g k×19"
+    assert compress("akk" * 3 + "g") == "(a k×2)×3 g"
+    assert expand("(a k×2)×3 g") == "akk" * 3 + "g"
+
+
+@given(st.text(alphabet="sacgk", max_size=60))
 def test_every_copy_before_a_launch_follows_exactly_one_strategy(letters: str) -> None:
-    before = letters[: letters.rfind("g") + 1]
+    before = letters[: max(letters.rfind("g"), letters.rfind("k")) + 1]
     assert sum(strategies_followed(letters).values()) == before.count("a") + before.count("c")
 
 
@@ -136,4 +149,27 @@ def test_a_run_of_launches_ends_with_its_step() -> None:
             at = token * 1000 + kernel * 100
             script.launch((at, at + 10), (at + 20, at + 90))
     found = sync_report(script.trace, find_steps(script.trace))
-    assert (found.signature, found.signature_share, found.launches_per_token) == ("g", 1.0, 3)
+    assert (found.signature, found.signature_share, found.launches_per_token) == ("k×3", 1.0, 3)
+
+
+def test_copies_inside_a_graph_bring_input() -> None:
+    script = Script()
+    for token in range(4):
+        t = token * 1000
+        script.range("token", t, t + 900)
+        script.launch((t, t + 10), (t + 30, t + 300), api="cudaGraphLaunch_v10000")
+        script._on_stream("memcpys", t + 20, t + 25, 7, script.rows["api"][-1]["correlation"], kind="HtoD", bytes=4)
+    found = sync_report(script.trace, find_steps(script.trace))
+    assert (found.strategy, found.signature, found.copies_per_token) == ("aaag", "g", 0)
+
+
+def test_what_another_thread_waits_for_holds_no_launch_back() -> None:
+    script = Script()
+    for token in range(4):
+        t = token * 1000
+        script.range("token", t, t + 900)
+        script.launch((t, t + 10), (t + 30, t + 300), api="cudaGraphLaunch_v10000")
+        script.copy((t + 15, t + 20), (t + 300, t + 305), "DtoH")
+        script.sync(t + 25, t + 310, thread=THREAD + 1)
+    found = sync_report(script.trace, find_steps(script.trace))
+    assert (found.strategy, found.syncs_per_token) == ("ggg", 1)

@@ -1,12 +1,12 @@
-"""Host calls by what they do: launches, copies, syncs and events, whichever API they come from.
+"""Host calls by what they do: launches, copies, syncs, polls and events, whichever API they come from.
 
-Names are matched without vendor prefix and version suffix (`cudaStreamSynchronize_v3020`, `cuStreamSynchronize` and
-`hipStreamSynchronize` are all `streamsynchronize`), once per distinct name.
+What each call does is in `tracer.analysis.call_names`, asked once per distinct name.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, cast
 
@@ -14,33 +14,29 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.analysis.call_names import BEGIN_CAPTURE, END_CAPTURE, is_unknown, letter, plain
+from tracer.analysis.call_names import BLOCKING_COPY as BLOCKING_COPY
+from tracer.analysis.call_names import COPY as COPY
+from tracer.analysis.call_names import EVENT as EVENT
+from tracer.analysis.call_names import GRAPH_LAUNCH as GRAPH_LAUNCH
+from tracer.analysis.call_names import LAUNCH as LAUNCH
+from tracer.analysis.call_names import POLL as POLL
+from tracer.analysis.call_names import SYNC as SYNC
+from tracer.analysis.call_names import WAIT as WAIT
+from tracer.schema import MISSING
 from tracer.trace import Trace
 
-SYNC, COPY, BLOCKING_COPY, LAUNCH, EVENT, WAIT = "s", "a", "c", "g", "e", "w"
-"""The letters of a sync signature: sync, asynchronous copy, blocking copy, launch, event record, stream wait."""
-
-GRAPH_LAUNCH: Final = "G"  # told apart from LAUNCH only inside this package: graph launches do not join into runs
 LAUNCHES: Final = (LAUNCH, GRAPH_LAUNCH)
 COPIES: Final = (COPY, BLOCKING_COPY)
-BEGIN_CAPTURE, _END_CAPTURE = "<", ">"
+CALLS: Final = (SYNC, *COPIES, *LAUNCHES, EVENT, WAIT)
+"""What `host_calls` holds."""
 
-_RULES: Final = (
-    (re.compile(r"(stream|device|ctx|context|event|thread)synchronize"), SYNC),
-    (re.compile(r"graphlaunch"), GRAPH_LAUNCH),
-    (re.compile(r"launch(cooperative)?(kernel|grid)?(exc?|multidevice)*"), LAUNCH),
-    (re.compile(r"eventrecord(withflags)?"), EVENT),
-    (re.compile(r"streamwaitevent"), WAIT),
-    (re.compile(r"memcpy.*async|memcpybatch.*"), COPY),
-    (re.compile(r"memcpy.*"), BLOCKING_COPY),
-    (re.compile(r"streambegincapture.*"), BEGIN_CAPTURE),
-    (re.compile(r"streamendcapture"), _END_CAPTURE),
-)
 _SETUP: Final = re.compile(r"graph.*|stream(begin|end|update)capture.*")
 _ALLOCATION: Final = re.compile(
     r"(m?alloc|free).*|host(alloc|malloc|free|register|unregister)"
     r"|mem(alloc|free|hostalloc|hostregister|hostunregister|create|release|map|unmap|address|setaccess|pool).*"
 )
-_AFFIXES: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])|(_v\d+|_pt[sd]z?|_ptds|_ptsz)+$")
+_PREFIX: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])")
 
 
 def among(values: NDArray[Any], wanted: Iterable[Any]) -> NDArray[np.bool_]:
@@ -53,25 +49,13 @@ def text_of(letters: NDArray[np.str_]) -> str:
     return letters.astype("U1").tobytes().decode("utf-32")
 
 
-def letter(name: str) -> str:
-    """The letter of one API call's name, or "" for a call that neither launches, copies nor synchronises.
-
-    Example:
-        >>> letter("cudaMemcpyAsync_v3020"), letter("cuLaunchKernel"), letter("cudaMalloc_v3020")
-        ('a', 'g', '')
-    """
-    plain = _plain(name)
-    return next((value for rule, value in _RULES if rule.fullmatch(plain)), "")
-
-
-def _plain(name: str) -> str:
-    return _AFFIXES.sub("", name).casefold()
+def _bare(name: str) -> str:
+    return _PREFIX.sub("", plain(name)).casefold()
 
 
 def is_setup(name: str) -> bool:
     """Whether a call builds, instantiates, updates, uploads or destroys a CUDA graph."""
-    plain = _plain(name)
-    return _SETUP.fullmatch(plain) is not None and not plain.startswith("graphlaunch")
+    return _SETUP.fullmatch(_bare(name)) is not None and letter(name) != GRAPH_LAUNCH
 
 
 def is_allocation(name: str) -> bool:
@@ -81,7 +65,7 @@ def is_allocation(name: str) -> bool:
         >>> is_allocation("cudaMallocAsync_v11020"), is_allocation("cuMemHostRegister_v2"), is_allocation("cuMemsetD8")
         (True, True, False)
     """
-    return _ALLOCATION.fullmatch(_plain(name)) is not None
+    return _ALLOCATION.fullmatch(_bare(name)) is not None
 
 
 def rows_named(names: pd.Series, chosen: Callable[[str], bool]) -> NDArray[np.bool_]:
@@ -99,25 +83,39 @@ def letters_of(names: pd.Series) -> NDArray[np.str_]:
     return np.asarray(table[names.cat.codes.to_numpy()])
 
 
+def unknown_calls(trace: Trace) -> Counter[str]:
+    """Names of calls that launch, copy or synchronise by their name but are in no list, and how many there are."""
+    names = trace["api"]["name"]
+    counts = np.bincount(names.cat.codes.to_numpy(), minlength=len(names.cat.categories)) if len(names) else ()
+    return Counter({str(n): int(c) for n, c in zip(names.cat.categories, counts, strict=False) if is_unknown(str(n))})
+
+
+def of_graph_launches(trace: Trace) -> NDArray[np.bool_]:
+    """Which rows of trace["kernels"] ran in a CUDA graph: by their node, else because a graph's launch caused them."""
+    kernels, api = trace["kernels"], trace["api"]
+    inside = (kernels["graph_node"] != MISSING).to_numpy()
+    launching = api[letters_of(api["name"]) == GRAPH_LAUNCH]
+    return inside | (match_rows(launching, kernels) >= 0)
+
+
 def host_calls(trace: Trace) -> pd.DataFrame:
-    """The calls that launch, copy, synchronise or order, in the order of each thread.
+    """The calls that launch, copy, synchronise or order, in the order of each thread; see `polls` for those that ask.
 
     A call made inside another one on the same thread (a driver call under a runtime call) counts once, as the outer
     one; calls recorded into a graph between begin and end of a stream capture do not run and do not count.
 
     Returns:
-        Columns start end process thread correlation name letter (of `s a c g G e w`), stream (what it copies on or
+        Columns start end process thread correlation name letter (of `s a c k g e w`), stream (what it copies on or
         waits for; MISSING where the trace does not say), kind (of the copy; "" for other calls), sorted by
         (process, thread, start).
     """
     api = trace["api"]
     found = letters_of(api["name"])
-    calls = api.loc[found != "", ["start", "end", "process", "thread", "correlation", "name"]]
-    calls = calls.assign(letter=found[found != ""])
-    order = np.lexsort((-calls["end"], calls["start"], calls["thread"], calls["process"]))  # outer before inner
-    calls = calls.iloc[order].reset_index(drop=True)
+    chosen = (found != "") & (found != POLL)
+    calls = api.loc[chosen, ["start", "end", "process", "thread", "correlation", "name"]]
+    calls = _in_order(calls.assign(letter=found[chosen]))
     calls = calls[_outermost(calls) & ~_captured(calls)].reset_index(drop=True)
-    calls = calls[~calls["letter"].isin([BEGIN_CAPTURE, _END_CAPTURE])].reset_index(drop=True)
+    calls = calls[~calls["letter"].isin([BEGIN_CAPTURE, END_CAPTURE])].reset_index(drop=True)
     targets = pd.concat(
         [
             trace["memcpys"][["process", "correlation", "stream", "kind"]],
@@ -125,10 +123,16 @@ def host_calls(trace: Trace) -> pd.DataFrame:
         ]
     ).drop_duplicates(["process", "correlation"])
     rows = match_rows(targets, calls)
-    for column, missing in (("stream", -1), ("kind", "")):
+    for column, missing in (("stream", MISSING), ("kind", "")):
         values = targets[column].to_numpy(dtype=object if column == "kind" else np.int64)
         calls[column] = np.where(rows >= 0, values[rows], missing) if len(values) else missing
     return pd.DataFrame(calls)
+
+
+def outer_calls(calls: pd.DataFrame) -> pd.DataFrame:
+    """The calls that lie in no other one of their thread, sorted by (process, thread, start)."""
+    ordered = _in_order(calls)
+    return ordered[_outermost(ordered)].reset_index(drop=True)
 
 
 def outermost_calls(trace: Trace) -> tuple[pd.DataFrame, NDArray[np.int64]]:
@@ -136,15 +140,13 @@ def outermost_calls(trace: Trace) -> tuple[pd.DataFrame, NDArray[np.int64]]:
 
     Returns:
         (columns start end process thread correlation name, row (in trace["api"]) and letter (of the call, or else of
-        the first call inside it that has one; "" where it was recorded into a graph), sorted by (process, thread,
-        start); for each row of trace["api"] the position of the call that it lies in).
+        the first call inside it that has one; "" where it was recorded into a graph, or only asks), sorted by
+        (process, thread, start); for each row of trace["api"] the position of the call that it lies in).
     """
     api = trace["api"]
     columns = ["start", "end", "process", "thread", "correlation", "name"]
-    calls = api[columns].assign(row=np.arange(len(api)), letter=letters_of(api["name"]))
-    order = np.lexsort((-calls["end"], calls["start"], calls["thread"], calls["process"]))
-    calls = calls.iloc[order].reset_index(drop=True)
-    calls.loc[_captured(calls) | calls["letter"].isin([BEGIN_CAPTURE, _END_CAPTURE]), "letter"] = ""
+    calls = _in_order(api[columns].assign(row=np.arange(len(api)), letter=letters_of(api["name"])))
+    calls.loc[_captured(calls) | calls["letter"].isin([BEGIN_CAPTURE, END_CAPTURE, POLL]), "letter"] = ""
     outer = _outermost(calls)
     position = np.cumsum(outer) - 1
     lettered = calls["letter"].to_numpy() != ""
@@ -152,8 +154,8 @@ def outermost_calls(trace: Trace) -> tuple[pd.DataFrame, NDArray[np.int64]]:
     letters = np.full(int(outer.sum()), "", dtype="U1")
     letters[first[0]] = calls["letter"].to_numpy(dtype="U1")[lettered][first[1]]
     inside = np.empty(len(calls), np.int64)
-    inside[order] = position
-    letter_of = pd.Categorical(letters, categories=pd.Index(["", *(value for _, value in _RULES)]))
+    inside[calls["row"].to_numpy()] = position
+    letter_of = pd.Categorical(letters, categories=pd.Index(["", *CALLS]))
     return calls[outer].assign(letter=letter_of).reset_index(drop=True), inside
 
 
@@ -181,6 +183,12 @@ def by_thread(frame: pd.DataFrame) -> Iterator[tuple[int, int, NDArray[np.int64]
         yield process, thread, np.asarray(rows, dtype=np.int64)
 
 
+def _in_order(calls: pd.DataFrame) -> pd.DataFrame:
+    """By process, thread and start, outer ones before those inside them."""
+    order = np.lexsort((-calls["end"], calls["start"], calls["thread"], calls["process"]))
+    return calls.iloc[order].reset_index(drop=True)
+
+
 def _thread_ids(calls: pd.DataFrame) -> NDArray[np.int64]:
     return np.asarray(calls.groupby(["process", "thread"], sort=False).ngroup(), dtype=np.int64)
 
@@ -198,7 +206,7 @@ def _outermost(calls: pd.DataFrame) -> NDArray[np.bool_]:
 def _captured(calls: pd.DataFrame) -> NDArray[np.bool_]:
     """Calls between begin and end of a stream capture of their thread; a capture that never ends hides nothing."""
     letters, threads = calls["letter"].to_numpy(dtype="U1"), _thread_ids(calls)
-    begins, ends = (pd.Series((letters == mark).astype(np.int64)) for mark in (BEGIN_CAPTURE, _END_CAPTURE))
+    begins, ends = (pd.Series((letters == mark).astype(np.int64)) for mark in (BEGIN_CAPTURE, END_CAPTURE))
     ended = ends.groupby(threads).cumsum()
     depth = begins.groupby(threads).cumsum() - ended
     to_come = ends.groupby(threads).transform("sum") - ended

@@ -27,12 +27,12 @@ from tracer.analysis.calls import (
     is_allocation,
     is_setup,
     letters_of,
-    match_rows,
     rows_named,
 )
+from tracer.analysis.polls import poll_loops
 from tracer.analysis.step_work import launch_rows
 from tracer.analysis.tokens import Steps
-from tracer.analysis.waits import last_ended
+from tracer.analysis.waits import last_awaited, targets
 from tracer.intervals import covered, touching, union
 from tracer.schema import COMPUTE_TABLES, DEVICE_TABLES, MISSING, PROFILER_DOMAINS, PYTHON_FUNCTION
 from tracer.trace import Trace
@@ -51,6 +51,7 @@ PARTS: Final = {
         "sync_wait": "waiting for work that had not ended",
         "sync_return": "return after that work had ended",
         "sync_idle": "nothing to wait for",
+        "sync_unknown": "waiting for what the trace does not tell",
     },
     "copy": {"copy_device": "device copies or fills", "copy_call": "inside a copy call"},
     "launch": {
@@ -74,11 +75,11 @@ PARTS: Final = {
 }
 """Cause's column -> part's column -> the part's name.
 
-A sync waits until the last activity of its stream (of its process, where the stream is unknown) that ends inside it; a
-copy of which the trace has no device record counts as running for the whole call. `launch_queued`: the device, not the
-host, takes that time. `host_compute` lies in the NVTX ranges `split N: host` that our executor sets. `host_lock`: the
-thread makes no call while another thread of its process is inside an NVTX range of its own; that it waits for it is a
-guess.
+A sync, or a loop that asks whether work has ended, waits until the last activity of what it waits for (see `waits`)
+that ends inside it; a copy of which the trace has no device record counts as running for the whole call.
+`launch_queued`: the device, not the host, takes that time. `host_compute` lies in the NVTX ranges `split N: host` that
+our executor sets. `host_lock`: the thread makes no call while another thread of its process is inside an NVTX range of
+its own; that it waits for it is a guess.
 """
 
 PART_NAMES: Final = {part: name for parts in PARTS.values() for part, name in parts.items()}
@@ -146,14 +147,15 @@ def _with_thread(trace: Trace, call: NDArray[np.int64], windows: pd.DataFrame) -
 
 @dataclass(frozen=True)
 class _Near:
-    """What shares time with any window: calls (`letter`, `behind_copy`), copies, NVTX ranges, and compute of
-    the steps and of all, where it is of several devices, or processes."""
+    """What shares time with any window: calls (`letter`, `behind_copy`), polling loops, copies, NVTX ranges, and
+    compute of the steps and of all, where it is of several devices, or processes."""
 
     api: pd.DataFrame
     copies: pd.DataFrame
     compute: pd.DataFrame
     all_compute: pd.DataFrame
     ranges: pd.DataFrame
+    polls: pd.DataFrame
 
     @classmethod
     def of(cls, trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd.DataFrame) -> _Near:
@@ -173,6 +175,7 @@ class _Near:
             of_steps.assign(step_process=owners[:, 0], step_thread=owners[:, 1]),
             pd.concat([near(f, on_device) for f in _if_several("process", *(trace[n] for n in COMPUTE_TABLES))]),
             ranges[(ranges["kind"] != "mark") & ~ranges["domain"].isin(_NO_WORK)],
+            near(poll_loops(trace), [*on_thread, "correlation", "name", "letter"]).assign(behind_copy=False),
         )
 
     def calls_of(self, windows: pd.DataFrame) -> pd.DataFrame:
@@ -205,7 +208,8 @@ def _covering(trace: Trace, near: _Near, windows: pd.DataFrame) -> Iterator[tupl
     yield "launch_call", _spans(calls[among(letters, [LAUNCH, GRAPH_LAUNCH])])
     yield from _launched(trace, windows)
     yield "copy_call", _spans(calls[among(letters, [COPY, BLOCKING_COPY])])
-    yield from _syncs(trace, calls)
+    polls = near.polls[near.on_thread(near.polls, windows)]
+    yield from _syncs(trace, pd.concat([calls[calls["letter"] == SYNC], polls], ignore_index=True))
     yield "launch_setup", _spans(calls[rows_named(calls["name"], is_setup)])
     yield "host_allocation", _spans(calls[rows_named(calls["name"], is_allocation)])
     yield "host_api", _spans(calls)
@@ -227,27 +231,28 @@ def _launched(trace: Trace, windows: pd.DataFrame) -> Iterator[tuple[str, Spans]
     yield "launch_latency", (np.maximum(called, start)[~queued], end[~queued])
 
 
-def _syncs(trace: Trace, calls: pd.DataFrame) -> Iterator[tuple[str, Spans]]:
-    """The sync calls, split at the end of what they waited for."""
-    syncs = calls[calls["letter"] == SYNC]
+def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[tuple[str, Spans]]:
+    """The syncs and polling loops, split at the end of what they waited for."""
     start, end = _spans(syncs)
-    until = np.where(syncs["behind_copy"], end, _waited_until(trace, syncs))
+    until, known = _waited_until(trace, syncs)
+    behind = syncs["behind_copy"].to_numpy()
+    until = np.where(behind, end, until)
     waited = until > start
     yield "sync_wait", (start[waited], until[waited])
     yield "sync_return", (until[waited], end[waited])
-    yield "sync_idle", (start[~waited], end[~waited])
+    for part, mine in (("sync_idle", known | behind), ("sync_unknown", ~known)):
+        yield part, (start[~waited & mine], end[~waited & mine])
 
 
-def _waited_until(trace: Trace, syncs: pd.DataFrame) -> NDArray[np.int64]:
-    """Per sync call the end of what it waited for, ns; MISSING where nothing ends inside it."""
+def _waited_until(trace: Trace, syncs: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Per sync the end of what it waited for, ns, MISSING where that had ended; and whether the trace tells."""
     inside = union(syncs["start"], syncs["end"])
-    columns = ["process", "stream", "end"]
+    columns = ["process", "device", "context", "stream", "end", "correlation"]
     tables = (trace[name] for name in DEVICE_TABLES)
     ended = pd.concat([t.loc[touching(t["end"] - 1, t["end"], inside), columns] for t in tables], ignore_index=True)
-    rows = match_rows(trace["syncs"], syncs)
-    streams = np.append(trace["syncs"]["stream"].to_numpy(), MISSING)[rows]
-    last = last_ended(ended, syncs.assign(stream=streams))
-    return np.asarray(np.append(ended["end"].to_numpy(), MISSING)[last])
+    asked = targets(trace, syncs)
+    last = last_awaited(trace, ended, syncs, asked)
+    return np.append(ended["end"].to_numpy(), MISSING)[last], asked.known
 
 
 def _behind_copy(trace: Trace) -> NDArray[np.bool_]:

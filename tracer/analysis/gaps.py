@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer import run_json
+from tracer.analysis.calls import of_graph_launches
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS, split_windows
 from tracer.analysis.distortion import Estimate, estimate_of
 from tracer.analysis.step_work import step_compute, step_spans
@@ -121,7 +122,8 @@ def gap_report(
     known = untraced_tokens_per_s
     untraced = None if is_light or known is None else _untraced(table, known)
     exact = is_light or (untraced is not None and level != "node")
-    estimated = None if exact else estimate_of(table, level, len(trace["memcpys"]) > 0)
+    checked = level == "graph" or (trace["kernels"]["graph_node"] != MISSING).any()  # not with PyTorch's, nor on HIP
+    estimated = estimate_of(table, level, len(trace["memcpys"]) > 0) if checked and not exact else None
     mean_us = table[[*CAUSES, *PART_COLUMNS]].mean() / 1e3
     return GapReport(
         table=table.drop(columns=["this_start", "next_start"]),
@@ -173,7 +175,7 @@ def graph_trace_level(compute: pd.DataFrame, trace: Trace) -> str:
     """How the compute of the steps was traced: whole graphs, graph nodes, or no CUDA graphs at all."""
     if (compute["table"] == "graph_launches").any():
         return "graph"
-    return "node" if (trace["kernels"]["graph_node"] != MISSING).any() else "none"
+    return "node" if of_graph_launches(trace).any() else "none"
 
 
 def _statistics(ns: NDArray[np.int64]) -> dict[str, float]:

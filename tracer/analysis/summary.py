@@ -8,6 +8,7 @@ from typing import Any
 from tracer import run_json
 from tracer.analysis.conditions import conditions
 from tracer.analysis.distortion import Estimate
+from tracer.analysis.fetches import FetchLag
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps
@@ -23,7 +24,8 @@ class Summary:
     the same in tokens, None where it is not known how many a step gains; tokens_per_s is measured without tracing (None
     if unknown). `what` says what the recording holds. `strategy` is the class found in the trace, None where nothing
     decodes; `configured` what run.json says was asked for. `tokens_per_s_spread` is the lowest and the highest of the
-    untraced repeats, `conditions` are those of `tracer.analysis.conditions`.
+    untraced repeats, `conditions` are those of `tracer.analysis.conditions`, `notes` are the
+    recording's own.
     """
 
     name: str
@@ -47,6 +49,9 @@ class Summary:
     syncs_per_token: float | None = None
     copies_per_token: float | None = None
     launches_per_token: float | None = None
+    blocking_copies_per_token: float | None = None
+    polls_per_token: float | None = None
+    fetch_lag: FetchLag | None = None
     signature: str | None = None
     steps: int | None = None
     token_source: str | None = None
@@ -57,6 +62,7 @@ class Summary:
     warning: str | None = None
     causes_us: dict[str, float] = field(default_factory=dict)
     conditions: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     problem: str | None = None
 
 
@@ -120,6 +126,7 @@ def describe(trace: Trace, within: str | None = None) -> dict[str, Any]:
         "tokens_per_s": run_json.tokens_per_s(trace, within),
         "tokens_per_s_spread": None if within else run_json.tokens_per_s_spread(trace),
         "conditions": conditions(trace, within),
+        "notes": tuple(trace.notes),
     }
 
 
@@ -146,6 +153,9 @@ def _sync_facts(report: SyncReport, decodes: bool) -> dict[str, Any]:
         "syncs_per_token": report.syncs_per_token,
         "copies_per_token": report.copies_per_token,
         "launches_per_token": report.launches_per_token,
+        "blocking_copies_per_token": report.blocking_copies_per_token,
+        "polls_per_token": report.polls_per_token,
+        "fetch_lag": report.fetch_lag,
         "signature": report.signature,
     }
 

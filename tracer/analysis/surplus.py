@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -12,12 +11,13 @@ from typing import Final
 
 import pandas as pd
 
-from tracer.analysis.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT
+from tracer.analysis.calls import BLOCKING_COPY, CALLS, COPY, POLL, SYNC
+from tracer.analysis.signature import expand
 from tracer.analysis.syncs import SyncReport
 from tracer.schema import DEVICE_DOMAINS
 from tracer.trace import Trace
 
-_ALL: Final = "".join((SYNC, COPY, BLOCKING_COPY, LAUNCH, GRAPH_LAUNCH, EVENT, WAIT))
+_ALL: Final = "".join((*CALLS, POLL))
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,6 @@ class Surplus:
     step: int
     time_in_step_us: float
     nvtx: tuple[str, ...]
-
-
-def expand(signature: str) -> str:
-    """The letters of a signature that `compress` wrote.
-
-    Example:
-        >>> expand("(sc)×3 g a s×2")
-        'scscscgass'
-    """
-    return "".join(unit.strip("()") * int(times or 1) for unit, times in re.findall(r"([^\s×]+)(?:×(\d+))?", signature))
 
 
 def surplus_position(

@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, among, host_calls
-from tracer.analysis.signature import classify, compress, strategies_followed
+from tracer.analysis.calls import BLOCKING_COPY, COPIES, COPY, LAUNCHES, POLL, SYNC, among, host_calls, match_rows
+from tracer.analysis.fetches import FetchLag, fetch_lag
+from tracer.analysis.polls import poll_loops
+from tracer.analysis.signature import classify, compress, strategies_followed, without_copies
 from tracer.analysis.tokens import Steps, was_traced
-from tracer.analysis.waits import last_ended
+from tracer.analysis.waits import UNKNOWN, Targets, last_awaited, targets
 from tracer.errors import EmptyTraceError
+from tracer.schema import MISSING
 from tracer.trace import Trace
+
+WAITS: Final = {SYNC: "sync", BLOCKING_COPY: "blocking copy", POLL: "polling loop"}
+"""The letters of the calls in which a host waits, and what they are called."""
+
+_COUNTED: Final = {
+    "syncs": (SYNC,), "copies": COPIES, "launches": LAUNCHES, "blocking_copies": (BLOCKING_COPY,), "polls": (POLL,)
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -23,15 +34,21 @@ class SyncReport:
     """What the token steps of a trace do between host and device.
 
     Attributes:
-        strategy: class of the steps (sccc, saaas, aaas, aaag, ggg or mixed); `share` of the input copies follow it.
+        strategy: class of the steps (sccc, saaas, aaas, aaag, mixed; where they bring no input ggg if the host waits
+            for nothing, else none); `share` of the input copies, or without these of the steps, follow it.
         signature: the commonest step's calls, compressed; `signature_share` of the steps have it.
         syncs_per_token, copies_per_token, launches_per_token: host calls of each kind, median over the steps. The sync
             behind a blocking copy's asynchronous part counts, being a call of its own.
-        counts: one row per step: step start (ns) and how many syncs, copies and launches it makes.
-        calls: one row per call inside a step: step start end process thread correlation name letter stream kind, shown
-            (its letter in the signature, "" where it has none of its own), and for syncs waited_for (name of the last
-            activity it waited for, "" if the stream was idle already) and waited_until (end of that activity, ns;
-            MISSING if idle).
+        blocking_copies_per_token: those of the copies that wait by themselves, without a sync.
+        polls_per_token: loops of queries, see `poll_loops`.
+        fetch_lag: which step's result the host reads; None where it cannot be told.
+        counts: one row per step: step start (ns) and how many syncs, copies, launches, blocking_copies and polls it
+            makes.
+        calls: one row per call inside a step: step start end process thread correlation name letter stream kind,
+            queries (of a polling loop, else 0), shown (its letter in the signature, "" where it has none of its own),
+            and for those that wait waited_for (name of the last activity it waited for, "" if that had ended already,
+            `UNKNOWN` where the trace does not tell what it waits for) and waited_until (end of that activity, ns;
+            else MISSING).
     """
 
     strategy: str
@@ -42,31 +59,38 @@ class SyncReport:
     syncs_per_token: float
     copies_per_token: float
     launches_per_token: float
+    blocking_copies_per_token: float
+    polls_per_token: float
+    fetch_lag: FetchLag | None
     counts: pd.DataFrame
     calls: pd.DataFrame
 
     def inventory(self) -> pd.DataFrame:
-        """The syncs of a step in their order: one row per position, over all steps that have it.
+        """The waits of a step: its syncs in their order, then its blocking copies and its polling loops.
 
-        Columns: position (1, 2, ...), name, stream, steps (that have it), median_us, max_us, waiting_share (of the
-        steps in which it found the device still busy), waits_for (the commonest activity it waited for).
+        Columns: position (1, 2, ... among its kind), what (of `WAITS`), name, stream, steps (that have it), median_us,
+        max_us, waiting_share (of the steps in which it found the device still busy; NaN where it never can be told),
+        waits_for (the commonest activity it waited for), queries (of a polling loop, median).
         """
-        syncs = self.calls[self.calls["letter"] == SYNC].copy()
-        syncs["position"] = syncs.groupby("step").cumcount() + 1
-        syncs["us"] = (syncs["end"] - syncs["start"]) / 1e3
-        syncs["waiting"] = syncs["waited_for"] != ""
-        groups = syncs.groupby("position")
-        table = groups.agg(
+        waits = self.calls[self.calls["letter"].isin(WAITS)].copy()
+        waits["order"] = waits["letter"].map({letter: i for i, letter in enumerate(WAITS)})
+        waits["what"] = waits["letter"].map(WAITS)
+        waits["position"] = waits.groupby(["step", "order"]).cumcount() + 1
+        waits["us"] = (waits["end"] - waits["start"]) / 1e3
+        waits["waiting"] = (waits["waited_for"] != "").astype(float).mask(waits["waited_for"] == UNKNOWN)
+        keys = ["order", "what", "position"]
+        table = waits.groupby(keys).agg(
             name=("name", _commonest),
             stream=("stream", _commonest),
             steps=("step", "size"),
             median_us=("us", "median"),
             max_us=("us", "max"),
             waiting_share=("waiting", "mean"),
+            queries=("queries", "median"),
         )
-        busy = syncs[syncs["waiting"]].groupby("position")["waited_for"].agg(_commonest)
+        busy = waits[waits["waited_for"] != ""].groupby(keys)["waited_for"].agg(_commonest)
         table["waits_for"] = busy.reindex(table.index).fillna("")
-        return table.reset_index()
+        return table.reset_index().drop(columns="order")
 
 
 def _commonest(values: pd.Series) -> object:
@@ -79,49 +103,64 @@ def sync_report(trace: Trace, steps: Steps) -> SyncReport:
     Raises:
         EmptyTraceError: the trace has no API calls inside the steps.
     """
-    calls = host_calls(trace)
-    at = steps.of(calls["start"].to_numpy(), calls["process"].to_numpy(), calls["thread"].to_numpy())
-    calls["shown"] = blocking_pairs(calls)
-    calls["at"] = at
-    calls = calls[at >= 0].reset_index(drop=True)
-    leads = ~calls.duplicated(["at", "process", "thread"]) & (calls["shown"] == "") & (calls["letter"] == LAUNCH)
-    calls.loc[leads, "shown"] = LAUNCH  # a run of launches does not reach into the next step
-    calls["step"] = steps.table["step"].to_numpy()[calls["at"]]
+    calls = _calls(trace)
+    calls["at"] = steps.of(*(calls[column].to_numpy() for column in ("start", "process", "thread")))
+    waits = calls[calls["letter"].isin(WAITS)]
+    asked = targets(trace, waits)
+    lag = fetch_lag(trace, calls, waits, asked)
+    calls["waited_for"], calls["waited_until"] = "", MISSING
+    calls.loc[waits.index, "waited_for"], calls.loc[waits.index, "waited_until"] = _waited_for(trace, waits, asked)
+    calls = calls[calls["at"] >= 0].reset_index(drop=True)
     if not len(calls):
         raise EmptyTraceError(f"no CUDA API call lies inside a token step; {was_traced('the API', trace)}")
-    calls["input"] = _input_letters(calls)
-    words = _letters_by_step(calls, len(steps), "shown")
-    followed: Counter[str] = Counter()
-    for word, times in _letters_by_step(calls, len(steps), "input").items():
-        for name, count in strategies_followed(word).items():
-            followed[name] += count * times
-    strategy, share = classify(dict(followed))
-    word, times = words.most_common(1)[0]
+    calls["step"] = steps.table["step"].to_numpy()[calls["at"]]
+    calls["input"] = _input_letters(trace, calls, steps)
+    strategy, share = _class(_letters_by_step(calls, len(steps), "input"))
+    word, times = _letters_by_step(calls, len(steps), "shown").most_common(1)[0]
     letters = calls["letter"].to_numpy()
     per_step = {
-        kind: np.bincount(calls["at"][among(letters, kinds)], minlength=len(steps))
-        for kind, kinds in (("syncs", [SYNC]), ("copies", [COPY, BLOCKING_COPY]), ("launches", [LAUNCH, GRAPH_LAUNCH]))
+        kind: np.bincount(calls["at"][among(letters, kinds)], minlength=len(steps)) for kind, kinds in _COUNTED.items()
     }
-    calls["waited_for"], calls["waited_until"] = _waited_for(trace, calls)
     return SyncReport(
         strategy=strategy,
         share=share,
         signature=compress(word),
         signature_share=times / len(steps),
         steps=len(steps),
-        syncs_per_token=float(np.median(per_step["syncs"])),
-        copies_per_token=float(np.median(per_step["copies"])),
-        launches_per_token=float(np.median(per_step["launches"])),
+        fetch_lag=lag,
         counts=steps.table[["step", "start"]].assign(**per_step),
         calls=calls.drop(columns=["at", "input"]),
+        **{f"{kind}_per_token": float(np.median(found)) for kind, found in per_step.items()},
     )
+
+
+def _calls(trace: Trace) -> pd.DataFrame:
+    """`host_calls` and polling loops as one table, with queries and shown."""
+    calls = host_calls(trace).assign(queries=0)
+    loops = poll_loops(trace)
+    loops = loops[loops["thread"].isin(calls.loc[calls["letter"].isin(LAUNCHES), "thread"])]  # not a watchdog's
+    if len(loops):
+        calls = pd.concat([calls, loops.assign(stream=MISSING, kind="")], ignore_index=True)
+        calls = calls.sort_values(["process", "thread", "start"], kind="stable", ignore_index=True)
+    calls["shown"] = blocking_pairs(calls)
+    return calls
+
+
+def _class(words: Counter[str]) -> tuple[str, float]:
+    copies: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
+    for word, times in words.items():
+        followed = strategies_followed(word)
+        copies.update({name: count * times for name, count in followed.items()})
+        kinds["" if followed else without_copies(word)] += times
+    return classify(copies, kinds)
 
 
 def blocking_pairs(calls: pd.DataFrame) -> NDArray[np.str_]:
     """The letters as a signature shows them.
 
     An asynchronous copy alone between syncs, its own stream's sync directly behind it, blocks: the pair is shown as
-    one `c` (the sync's own letter becomes empty). Graph launches are `g`. Each run of kernel launches is one `g`.
+    one `c` (the sync's own letter becomes empty).
     """
     letters = calls["letter"].to_numpy().astype("U1")
     stream = calls["stream"].to_numpy()
@@ -138,41 +177,45 @@ def blocking_pairs(calls: pd.DataFrame) -> NDArray[np.str_]:
     blocks = (letters == COPY) & follows_sync & own_sync_next
     shown[blocks] = BLOCKING_COPY
     shown[1:][blocks[:-1]] = ""
-    run = np.append(False, same_thread & (letters[1:] == LAUNCH) & (letters[:-1] == LAUNCH))
-    shown[run] = ""
-    shown[letters == GRAPH_LAUNCH] = LAUNCH
     return shown
 
 
-def _input_letters(calls: pd.DataFrame) -> NDArray[np.str_]:
-    """The shown letters as the class sees them: copies that bring no input (to the host, or inside the device) do not
-    count, but one that blocks still synchronises."""
-    letters = calls["shown"].to_numpy(dtype="U1").copy()
+def _input_letters(trace: Trace, calls: pd.DataFrame, steps: Steps) -> NDArray[np.str_]:
+    """The shown letters as the class sees them.
+
+    Copies that bring no input (to the host, or inside the device) do not count, but one that blocks still
+    synchronises; one that a graph makes when it is launched brings input without a wait. What other threads than the
+    step's own do holds no launch back.
+    """
+    letters = calls["shown"].to_numpy(dtype="U2").copy()
     no_input = calls["kind"].isin(["DtoH", "DtoD"]).to_numpy()
     letters[no_input & (letters == COPY)] = ""
     letters[no_input & (letters == BLOCKING_COPY)] = SYNC
+    brought = trace["memcpys"][trace["memcpys"]["kind"] == "HtoD"]
+    inside = among(calls["letter"].to_numpy(), LAUNCHES) & (match_rows(brought, calls) >= 0)
+    letters[inside] = [COPY + letter for letter in letters[inside]]
+    letters[calls["thread"].to_numpy() != steps.table["thread"].to_numpy()[calls["at"]]] = ""
     return letters
 
 
 def _letters_by_step(calls: pd.DataFrame, steps: int, column: str) -> Counter[str]:
     """How often each distinct string of letters occurs."""
     ordered = calls.sort_values(["at", "start"], kind="stable")
-    letters = ordered[column].to_numpy(dtype="U1")
+    letters = ordered[column].to_numpy(dtype=object)
     bounds = np.searchsorted(ordered["at"].to_numpy(), np.arange(steps + 1))
     return Counter("".join(letters[a:b]) for a, b in pairwise(bounds))
 
 
-def _waited_for(trace: Trace, calls: pd.DataFrame) -> tuple[NDArray[np.object_], NDArray[np.int64]]:
-    """Per call, for syncs, the last activity of its stream that ended inside it: (name, end); ("", -1) for none.
+def _waited_for(trace: Trace, waits: pd.DataFrame, asked: Targets) -> tuple[NDArray[np.object_], NDArray[np.int64]]:
+    """Per wait (name, end) of the last activity it waited for; ("", MISSING) for none, `UNKNOWN` where not told.
 
-    A sync whose stream is unknown (a device synchronisation) may have waited for any stream of its process.
+    A blocking copy waits for what its stream did before it.
     """
-    names = np.full(len(calls), "", dtype=object)
-    until = np.full(len(calls), -1, dtype=np.int64)
-    is_sync = np.flatnonzero(calls["letter"] == SYNC)
-    activities = trace.activities()[["process", "stream", "end", "name"]]
-    last = last_ended(activities, calls.iloc[is_sync])
-    waited = last >= 0
-    names[is_sync[waited]] = np.asarray(activities["name"].array[last[waited]], dtype=object)
-    until[is_sync[waited]] = activities["end"].to_numpy()[last[waited]]
-    return names, until
+    activities = trace.activities()
+    own = match_rows(trace["memcpys"], waits)
+    begins = np.append(trace["memcpys"]["start"].to_numpy(), MISSING)[own]
+    is_copy = (waits["letter"] == BLOCKING_COPY).to_numpy() & (own >= 0)
+    last = last_awaited(trace, activities, waits.assign(end=np.where(is_copy, begins, waits["end"])), asked)
+    names = np.where(asked.known, "", UNKNOWN).astype(object)
+    names[last >= 0] = np.asarray(activities["name"].array[last[last >= 0]], dtype=object)
+    return names, np.where(last >= 0, np.append(activities["end"].to_numpy(), MISSING)[last], MISSING)

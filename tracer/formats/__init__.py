@@ -57,6 +57,8 @@ _formats: list[Format] = []
 _SUFFIX: Final = re.compile(r"\.[a-z]\w*(-rep)?", re.IGNORECASE)
 """What counts as a suffix; the end of `llama-1.1b-sccc` does not."""
 
+_MOST_NAMES: Final = 5  # of unknown calls in a note
+
 
 def register(format: Format) -> None:
     """Make a format known to `read` and `write`."""
@@ -95,11 +97,28 @@ def read(path: str | Path, *, whole: bool = True, **options: bool) -> Trace:
             raise FormatError(f"{source}: is {found.name}, which has no {', '.join(unknown).replace('_', ' ')}")
         if whole and "whole" in found.options:
             wanted["whole"] = True
-        return found.read(source, **wanted)
+        trace = found.read(source, **wanted)
     except OSError as error:
         raise FormatError(f"{source}: cannot be read: {error.strerror or error}") from error
     except FormatError as error:
         raise FormatError(printable(str(error))) from error
+    trace.notes += [note for note in _of_unknown_calls(trace) if note not in trace.notes]  # a converted one has it
+    return trace
+
+
+def _of_unknown_calls(trace: Trace) -> list[str]:
+    """A note that names calls which our list of calls should have and has not."""
+    from tracer.analysis.calls import unknown_calls
+
+    unknown = unknown_calls(trace)
+    if not unknown:
+        return []
+    names = ", ".join(f"{name} ({count})" for name, count in unknown.most_common(_MOST_NAMES))
+    more = f" and {len(unknown) - _MOST_NAMES} other names" if len(unknown) > _MOST_NAMES else ""
+    return [
+        f"{unknown.total()} calls seem to launch, copy or synchronise, but are not known and count as none of these: "
+        f"{names}{more}"
+    ]
 
 
 def format_of(source: Path) -> Format:

@@ -18,13 +18,16 @@ from tracer.formats.chrome_frames import frames
 from tracer.formats.chrome_ranks import Pids
 from tracer.formats.chrome_stream import open_events
 from tracer.formats.chrome_tables import NO_EVENT, Tables
-from tracer.formats.chrome_write import write
+from tracer.formats.chrome_write import OURS, write
 from tracer.progress import tell
-from tracer.schema import MISSING
+from tracer.schema import MISSING, OTHER_DOMAINS
 from tracer.trace import Columns, Trace
 
 PYTORCH: Final = "PyTorch profiler"
 """How `metadata["source"]` of PyTorch's recordings begins."""
+
+_ASCEND: Final = "Ascend Hardware"
+"""What torch_npu calls the process that holds the device's rows; these have no category."""
 
 _TELL_AFTER: Final = 1 << 14  # events
 _SUFFIXES: Final = (".json", ".json.gz")
@@ -73,17 +76,34 @@ def read(path: Path, python_functions: bool = False) -> Trace:
         raise FormatError(f"{path}: holds a list of {read} entries, none of which is an event")
     collected = tables.collected()
     pids = Pids(collected, list(tables.pids))
-    columns = frames(collected, pids, list(tables.codes))
+    columns = frames(collected, pids, list(tables.codes), ours=OURS in events.metadata)
     if devices := _devices(events.metadata.get("deviceProperties"), pids):
         columns["devices"] = devices
     trace = Trace.from_columns(_metadata(events.metadata, len(pids.ranks)), **columns)
     if events.truncated:
         trace.notes.append(f"the file is truncated: only the {read} events before its end were read")
     trace.notes += pids.notes()
+    trace.notes += _not_understood(trace)
     if tables.unclosed:
         trace.notes.append(f"{tables.unclosed} ranges that were never closed end with the recording")
     trace.notes += [f"{count} {what} are left out" for what, count in tables.left_out.items()]
     return trace
+
+
+def _not_understood(trace: Trace) -> list[str]:
+    """A note that names the rows of accelerators that are neither CUDA's nor HIP's."""
+    domains = trace["nvtx"]["domain"].value_counts()
+    found = {str(name): int(count) for name, count in domains.items() if name in OTHER_DOMAINS and count}
+    ascend = trace["processes"].loc[trace["processes"]["name"] == _ASCEND, "process"]
+    if rows := int(trace["nvtx"]["process"].isin(ascend).sum()):
+        found[_ASCEND] = rows
+    if not found:
+        return []
+    rows_of = ", ".join(f"{count} {name}" for name, count in found.items())
+    return [
+        f"rows of an accelerator that is not understood are kept as mere ranges ({rows_of}): "
+        "nothing is said of its work"
+    ]
 
 
 def _metadata(given: dict[str, Any], ranks: int) -> dict[str, Any]:

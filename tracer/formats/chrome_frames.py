@@ -1,7 +1,8 @@
 """The rows that `chrome_tables` collects -> the tables of a trace.
 
 Passes: what the pids mean (`chrome_ranks`); correlations that only arrows give; the process of each activity, by the
-call that caused it; event records that only waits name; the streams; words for numbers.
+call that caused it; event records that only waits name; what HIP means otherwise (`chrome_hip`); the streams; words
+for numbers.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.formats.chrome_hip import ASKED_KINDS, correct
 from tracer.formats.chrome_ranks import ACTIVITIES, ON_DEVICE, Pids
 from tracer.schema import API_LAYERS, MEMCPY_KINDS, MEMORY_KINDS, MISSING, NVTX_KINDS, SYNC_TYPES
 from tracer.trace import Columns
@@ -32,18 +34,20 @@ _FILL: Final = re.compile(r"Memset \((.+)\)")
 _CORRELATIONS: Final = 1 << 40  # of one rank; larger ones are numbered anew
 
 
-def frames(found: Frames, pids: Pids, texts: Sequence[str]) -> dict[str, Columns]:
+def frames(found: Frames, pids: Pids, texts: Sequence[str], *, ours: bool = False) -> dict[str, Columns]:
     """The trace's tables that have rows, as columns.
 
     Args:
         found: the rows, which are changed.
         pids: what their pids mean.
         texts: what the numbers in columns of texts stand for.
+        ours: whether we wrote the file.
     """
     link(found, pids)
     shorten_correlations(found)
     number_places(found, pids)
     add_recorded_events(found)
+    correct(found, texts, grids=not ours)
     found["streams"] = streams(found)
     for name in ON_DEVICE:
         found[name] = found[name].drop(columns=_COLLECTED.get(name, ["pid"]))
@@ -156,7 +160,7 @@ def _named(table: str, frame: pd.DataFrame, texts: Sequence[str]) -> Columns:
         columns["mem_kind"] = _map(columns.pop("name"), lambda text: _memory(_FILL, text, 1), MEMORY_KINDS)
     elif table == "memcpys":
         names = columns.pop("name")
-        columns["kind"] = _map(names, _copy_kind, MEMCPY_KINDS)
+        columns["kind"] = _asked(columns.pop("asked"), _map(names, _copy_kind, MEMCPY_KINDS))
         columns["src_kind"] = _map(names, lambda text: _memory(_COPY, text, 2), MEMORY_KINDS)
         columns["dst_kind"] = _map(names, lambda text: _memory(_COPY, text, 3), MEMORY_KINDS)
     return columns
@@ -177,6 +181,15 @@ def _map(texts: pd.Categorical, word: Callable[[str], str], enum: dict[str, int]
     words = list(enum)
     codes = np.array([words.index(word(text)) for text in texts.categories], np.int64)
     return pd.Categorical.from_codes(codes[texts.codes], pd.Index(words, dtype="str"))
+
+
+def _asked(asked: Ints, kinds: pd.Categorical) -> pd.Categorical:
+    """The kinds of copies, where the call tells those that it asked for."""
+    words = list(kinds.categories)
+    code = np.array([*(words.index(kind) for kind in ASKED_KINDS), -1], np.int64)[
+        np.where((asked >= 0) & (asked < len(ASKED_KINDS)), asked, -1)
+    ]
+    return pd.Categorical.from_codes(np.where(code >= 0, code, kinds.codes), dtype=kinds.dtype)
 
 
 def _copy_kind(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Mapping
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import numpy as np
@@ -32,7 +32,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "memcpys": (*_SPAN, *_ON_STREAM, "name", "bytes", "src_device", "dst_device", "graph_node"),
     "memsets": (*_SPAN, *_ON_STREAM, "name", "bytes", "graph_node"),
-    "api": (*_SPAN, *_ON_THREAD, "correlation", "name", "layer"),
+    "api": (*_SPAN, *_ON_THREAD, "correlation", "name", "layer", "kind"),
     "syncs": (*_SPAN, *_ON_STREAM, "type", "event", "recorded_on", "recorded_by"),
     "cuda_events": (*_ON_STREAM, "event"),
     "nvtx": (*_SPAN, *_ON_THREAD, "text", "domain", "kind"),
@@ -44,7 +44,8 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 """What is collected for each table; the flows (arrows from a launch to what it launched) are no table of a trace.
 
 `pid` and `process` are the event's own pid, texts numbered downwards from -2. `recorded_on` and `recorded_by` are the
-stream and the call that recorded the event which a sync waits for; a kernel's `priority` is its stream's.
+stream and the call that recorded the event which a sync waits for; a kernel's `priority` is its stream's; a call's
+`kind` is what a HIP copy asks for.
 """
 
 NO_EVENT: Final = "entries that are no events"
@@ -154,7 +155,8 @@ class Tables:
         elif table == "api":
             layer = API_LAYERS["driver" if category == "cuda_driver" else "runtime"]
             name, correlation = self._code(event["name"]), _id(args.get("correlation"))
-            self._append(table, (*span, *self._thread(event), correlation, name, layer))
+            kind = _int(args["kind"]) if "kind" in args else MISSING
+            self._append(table, (*span, *self._thread(event), correlation, name, layer, kind))
         else:
             where = (
                 self._pid(event.get("pid")),
@@ -245,6 +247,11 @@ def _domain(category: str, name: str) -> str:
 
 def _ns(us: Any) -> int | None:
     """Microseconds as whole nanoseconds, exactly; None for what is no number or fits no int64."""
+    if isinstance(us, str) and len(us) < 40:  # Ascend's
+        try:
+            us = Decimal(us)
+        except InvalidOperation:
+            return None
     if type(us) is int:
         ns = us * 1000
     elif isinstance(us, Decimal):

@@ -41,6 +41,9 @@ _CHUNK: Final = 1 << 16
 _SEPARATOR: Final = len(",\n")
 _DEVICE_SORT_INDEX: Final = 5_000_000  # behind all processes, as Kineto sorts them
 _FREE_IDS: Final = 1 << 22  # beyond the largest process and thread id of Linux
+OURS: Final = "intertoken"
+"""The member of the outer object by which a file says that we wrote it."""
+
 _SCHEMA_VERSION: Final = 1  # Kineto's
 _KEPT: Final = {
     "distributed": "distributedInfo", "display_time_unit": "displayTimeUnit",
@@ -86,7 +89,7 @@ def _head(trace: Trace) -> dict[str, Any]:
         head["baseTimeNanoseconds"] = base
     if len(trace["devices"]):
         head["deviceProperties"] = [_properties(device) for device in trace["devices"].to_dict("records")]
-    return head | {"intertoken": {"source": str(known.get("source", "")), "notes": trace.notes}}
+    return head | {OURS: {"source": str(known.get("source", "")), "notes": trace.notes}}
 
 
 def _properties(device: dict[Any, Any]) -> dict[str, Any]:

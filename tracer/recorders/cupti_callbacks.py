@@ -10,7 +10,7 @@ import ctypes
 from functools import cache
 from typing import Any, ClassVar, Final
 
-from tracer.analysis.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, letter
+from tracer.analysis.call_names import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, letter
 from tracer.recorders.cupti_library import CALLBACK, Cupti
 from tracer.recorders.cupti_names import CallNames
 from tracer.recorders.stacks import Stack, stack_here

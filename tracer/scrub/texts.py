@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from tracer.analysis.calls import letter
+from tracer.analysis.call_names import letter
 from tracer.engines.ours import NAMES, word
 from tracer.scrub.credentials import LABEL, Rule, rules
+
 _EXTENSIONS: Final = (
     "gguf|ggml|safetensors|bin|pth?|ckpt|onnx|engine|np[yz]|py[co]?|so|cuh?|cubin|ptx|c|cc|cpp|hp?|hpp|rs|go|sh|json|ya?ml|"
     "toml|txt|log|csv|parquet|sqlite|nsys-rep|exe|dll|ipynb"

@@ -10,6 +10,7 @@ import dash_ag_grid as dag
 from dashboard.pages.graph.view import GraphView
 from dashboard.run import Run
 from dashboard.text import plain
+from tracer.analysis.signature import MEANING
 
 
 def _figure(field: str, header: str, form: str, hint: str, width: int, marked: str | None = None) -> dict[str, Any]:
@@ -51,7 +52,10 @@ COLUMNS: list[dict[str, Any]] = [
     _figure("copies", "Copies", ".3~g", "Copies per token", 70),
     _figure("launches", "Launches", ".3~g", "Graph or kernel launches per token", 84),
     _words(
-        "signature", "Signature", 164, "A token's host calls: s sync, a asynchronous copy, c blocking copy, g launch"
+        "signature",
+        "Signature",
+        164,
+        "A token's host calls: " + ", ".join(f"{letter} {meaning}" for letter, meaning in MEANING.items()),
     )
     | {"minWidth": 164, "flex": 2, "cellClass": "mono", "tooltipField": "signature"},
     _words("device", "Device", 112) | {"tooltipField": "device"},

@@ -16,7 +16,8 @@ _INTERVAL = f"{_PERCENT.format('gain')} + ' [' + {_PERCENT.format('low')} + ', '
 _GAIN = {"function": f"params.data.gain == null ? (params.data.pending ? '…' : '–') : {_INTERVAL}"}
 
 COLUMNS: list[dict[str, Any]] = [
-    number("position", "#", "d", 56, "Position among the syncs of a step") | {"filter": False},
+    words("what", "Wait", 116, "A sync, a copy that blocks by itself, or a loop that asks whether work has ended"),
+    number("position", "#", "d", 56, "Position among the waits of its kind in a step") | {"filter": False},
     words("verdict", "Verdict", 390, "What data flow and the critical path say") | {"minWidth": 200},
     number("gain", "Tokens/s without it", "", 210, "Predicted, with its 95 % interval") | {"valueFormatter": _GAIN},
     number("gap_us", "Gap, µs", "+,.2f", 84, "By which the median gap would change"),
@@ -37,8 +38,9 @@ COLUMNS: list[dict[str, Any]] = [
 
 
 def columns_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The columns, that of NVTX ranges only where there are some."""
-    return [column | {"hide": column["field"] == "path" and not any(row["path"] for row in rows)} for column in COLUMNS]
+    """The columns, that of NVTX ranges only where there are some, that of kinds where there are several."""
+    hidden = {"path": not any(row["path"] for row in rows), "what": len({row["what"] for row in rows}) < 2}
+    return [column | {"hide": hidden.get(column["field"], False)} for column in COLUMNS]
 
 
 def sections() -> list[Any]:
@@ -56,7 +58,8 @@ def sections() -> list[Any]:
         section(
             "Inventory",
             [
-                html.P("One row per sync of a step. Gains are predicted by replaying the run without it.",
+                html.P("One row per sync, blocking copy and polling loop of a step. Gains are predicted by replaying "
+                       "the run without the sync.",
                        className="hint"),
                 html.Button("Download CSV", id="download", className="button"),
             ],

@@ -17,6 +17,7 @@ from dashboard.text import plain
 from dashboard.view import View, span, with_fields
 from tracer.analysis.calls import SYNC
 from tracer.analysis.surplus import ranges_around
+from tracer.analysis.syncs import WAITS
 from tracer.analysis.whatif.prediction import Prediction
 from tracer.errors import IntertokenError, printable
 
@@ -28,9 +29,9 @@ Answer = TypeVar("Answer")
 def rows_of(store: RunStore, run: Run, theme: str) -> list[dict[str, Any]]:
     """One row per position, with what is known by now; the rest is asked for.
 
-    Columns key and position, name, stream, thread, path (NVTX ranges around it, of one step), waits_for, steps (that
-    have it), waiting_share (0..1), median_us, max_us, on_path_us, slack_us, gain, low and high (of the tokens/s,
-    share), gap_us (by which the median gap changes), verdict, pending, and show and try (links).
+    Columns key, what (of `WAITS`) and position, name, stream, thread, path (NVTX ranges around it, of one step),
+    waits_for, steps (that have it), waiting_share (0..1), median_us, max_us, on_path_us, slack_us, gain, low and high
+    (of the tokens/s, share), gap_us (by which the median gap changes), verdict, pending, and show and try (links).
     """
     if run.syncs is None:
         return []
@@ -40,6 +41,11 @@ def rows_of(store: RunStore, run: Run, theme: str) -> list[dict[str, Any]]:
         by_position = slack.set_index("position").to_dict("index")
     rows = []
     for place in inventory_of(store, run):
+        if place.row["what"] != WAITS[SYNC]:
+            nothing = {"verdict": "", "pending": False, "try": ""}
+            show = f"[token {place.step}]({timeline_link(run, place, theme)})"
+            rows.append(place.row | _slack(None) | _gain("") | nothing | {"show": show})
+            continue
         position = place.row["position"]
         gain = known(gain_without(store, run, (position,)))
         what_if = View(runs=(run.key,), theme=theme).query()
@@ -112,20 +118,22 @@ def inventory_of(store: RunStore, run: Run) -> list[Place]:
 def _inventory(run: Run) -> list[Place]:
     if run.syncs is None or run.trace is None:
         return []
-    calls = run.syncs.calls[run.syncs.calls["letter"] == SYNC]
-    by_position = calls.groupby(calls.groupby("step").cumcount() + 1)
+    calls = run.syncs.calls[run.syncs.calls["letter"].isin(WAITS)]
+    what = calls["letter"].map(WAITS)
+    by_position = calls.groupby([what, calls.groupby([what, calls["step"]]).cumcount() + 1])
     threads = run.trace["threads"]
     places = []
     for row in run.syncs.inventory().to_dict("records"):
-        mine = by_position.get_group(row["position"])
+        mine = by_position.get_group((row["what"], row["position"]))
         call = mine.iloc[len(mine) // 2]
         process, thread, start = (int(call[c]) for c in ("process", "thread", "start"))
         names = threads.loc[(threads["process"] == process) & (threads["thread"] == thread), "name"]
         name = plain(str(names.iloc[0]), 60) if len(names) else ""
         found = {
-            **{key: row[key] for key in ("position", "steps", "stream", "median_us", "max_us", "waiting_share")},
+            **{key: row[key] for key in ("what", "position", "steps", "stream", "median_us", "max_us")},
+            "waiting_share": None if pd.isna(row["waiting_share"]) else row["waiting_share"],
             **{key: plain(str(row[key]), 200) for key in ("name", "waits_for")},
-            "key": str(row["position"]),
+            "key": str(row["position"]) if row["what"] == WAITS[SYNC] else f"{row['what']} {row['position']}",
             "thread": f"{name} {thread}".strip(),
             "path": plain(" › ".join(ranges_around(run.trace["nvtx"], start, process, thread)), 300),
         }

@@ -1,0 +1,87 @@
+"""The table of calls: every name once, whatever its version; what is in none of its lists is said."""
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tracer.handmade import Script
+from tests.tracer.kineto import event, read, write
+from tracer import formats
+from tracer.analysis.call_names import _NAMES, LETTERS, is_unknown, letter, plain
+from tracer.analysis.calls import is_setup, unknown_calls
+
+VERSIONS = st.lists(
+    st.one_of(st.sampled_from(["_ptsz", "_ptds", "_spt"]), st.integers(1, 99999).map("_v{}".format)), max_size=3
+).map("".join)
+
+
+def test_every_name_has_exactly_one_letter() -> None:
+    names = [name for names in _NAMES.values() for name in names.split()]
+    assert len(names) == len(set(names)) == len(LETTERS)
+    assert all(plain(name) == name and letter(name) == LETTERS[name] for name in names)
+
+
+@given(st.sampled_from(sorted(LETTERS)), VERSIONS)
+def test_suffixes_change_nothing(name: str, versions: str) -> None:
+    assert plain(name + versions) == name
+    assert letter(name + versions) == LETTERS[name]
+    assert not is_unknown(name + versions)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("hipModuleLaunchKernel", "k"), ("hipExtModuleLaunchKernel", "k"), ("hipExtLaunchKernel", "k"),
+        ("hipDrvLaunchKernelEx", "k"), ("hipLaunchCooperativeKernelMultiDevice", "k"), ("hipLaunchKernel_spt", "k"),
+        ("hipExtLaunchMultiKernelMultiDevice", "k"), ("cuLaunchKernelEx_ptsz", "k"), ("hipLaunchKernelExC", "k"),
+        ("hipGraphLaunch_spt", "g"), ("hipMemcpyWithStream", "c"), ("hipMemcpyDtoH", "c"), ("hipMemcpy_spt", "c"),
+        ("hipMemcpyHtoDAsync", "a"), ("hipStreamSynchronize_spt", "s"), ("hipEventQuery", "q"),
+        ("cudaStreamQuery_ptsz_v7000", "q"), ("cuMemcpyBatchAsync_v2_ptsz", "a"), ("cuCtxSynchronize_v2", "s"),
+        ("hipDrvMemcpy3DAsync", "a"), ("cuMemcpy2DUnaligned_v2_ptds", "c"),
+        ("cudaFuncSetAttribute_v9000", ""), ("cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags", ""),
+        ("hipGetDevicePropertiesR0600", ""), ("cudaLaunchHostFunc_v10000", ""), ("hipStreamIsCapturing", ""),
+        ("cudaGraphAddMemcpyNode1D", ""), ("hipDrvGraphAddMemcpyNode", ""), ("cudaEventElapsedTime", ""),
+    ],
+)  # fmt: skip
+def test_real_names(name: str, expected: str) -> None:
+    assert letter(name) == expected
+    assert not is_unknown(name)
+
+
+@given(
+    st.text(string.ascii_letters, max_size=8),
+    st.sampled_from(["Launch", "launch", "Memcpy", "memcpy", "Synchronize", "synchronize"]),
+    st.text(string.ascii_letters, max_size=8),
+)
+def test_a_name_in_no_list_that_tells_what_it_does_is_unknown(before: str, word: str, behind: str) -> None:
+    name = f"new{before}{word}{behind}"
+    assert is_unknown(name)
+    assert letter(name) == ""
+
+
+def test_unknown_calls_are_counted() -> None:
+    script = Script()
+    for name in ("hipLaunchKernelTwice", "hipLaunchKernelTwice", "cudaLaunchKernel_v7000", "cuMemcpyFar", "cudaMalloc"):
+        script.call(name, 0, 1)
+    assert unknown_calls(script.trace) == {"hipLaunchKernelTwice": 2, "cuMemcpyFar": 1}
+
+
+def test_a_recording_with_unknown_calls_says_so_once(tmp_path) -> None:
+    calls = [event("cuda_runtime", f"hipLaunchKernel{i % 7}", i * 10, 5, correlation=i) for i in range(20)]
+    note = read(tmp_path, calls).notes
+    assert note == [
+        "20 calls seem to launch, copy or synchronise, but are not known and count as none of these: "
+        "hipLaunchKernel0 (3), hipLaunchKernel1 (3), hipLaunchKernel2 (3), hipLaunchKernel3 (3), hipLaunchKernel4 (3) "
+        "and 2 other names"
+    ]
+    source = write(tmp_path / "again.json", calls)
+    formats.write(formats.read(source), tmp_path / "copy.sqlite")
+    assert formats.read(tmp_path / "copy.sqlite").notes == note
+
+
+def test_what_builds_a_graph_is_known_whichever_the_suffix() -> None:
+    assert is_setup("hipStreamBeginCapture_spt")
+    assert is_setup("cudaGraphInstantiate_v12000")
+    assert not is_setup("hipGraphLaunch_spt")

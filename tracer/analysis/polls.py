@@ -1,0 +1,73 @@
+"""Polling: a host that asks again and again whether work has ended waits for it, as a sync does."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.calls import POLL, letters_of, match_rows, outer_calls
+from tracer.schema import DEVICE_TABLES, MISSING
+from tracer.trace import Trace
+
+MANY: Final = 3
+"""Queries that are a loop even where their answers are not known; two are what an allocator asks of two events."""
+
+_COLUMNS: Final = ["start", "end", "process", "thread", "correlation", "name"]
+_THREAD: Final = ["process", "thread"]
+_ENDED: Final = 0  # what a query returns once the work has ended; cudaErrorNotReady and hipErrorNotReady are 600
+
+
+def poll_loops(trace: Trace) -> pd.DataFrame:
+    """The loops of queries: two or more of one thread, of the same stream or event, with no other call between.
+
+    A loop ends with the query that finds the work ended, where the trace says what calls return. A single query waits
+    for nothing, nor do several of which each may be of another event (allocators ask so what they may use again): where
+    a trace tells neither answers nor events, there are `MANY` at least, and work of the process ends between the last
+    two.
+
+    Returns:
+        Columns start (of the first query) end (of the last) process thread correlation name (both of the last) letter
+        (`POLL`) and queries (how many), sorted by (process, thread, start).
+    """
+    api = trace["api"]
+    threads = api.loc[letters_of(api["name"]) == POLL, _THREAD].drop_duplicates()
+    if not len(threads):
+        return api.loc[[], _COLUMNS].assign(letter=POLL, queries=0)
+    calls = outer_calls(api[[*_COLUMNS, "return_value"]].merge(threads, on=_THREAD))
+    poll = letters_of(calls["name"]) == POLL
+    event, stream = _asked(trace, calls)
+    told = (event != MISSING) | (stream != MISSING) | (calls["return_value"] != MISSING).to_numpy()
+    again = np.zeros(len(calls), dtype=bool)
+    again[1:] = poll[1:] & poll[:-1] & (calls["return_value"].to_numpy()[:-1] != _ENDED)
+    for values in (*(calls[c].to_numpy() for c in _THREAD), calls["name"].cat.codes.to_numpy(), event, stream):
+        again[1:] &= values[1:] == values[:-1]
+    last_start = calls["start"].shift(1, fill_value=0)
+    queries = calls.assign(queries=1, told=told, before=last_start)[poll]
+    loops = queries.groupby(np.cumsum(poll & ~again)[poll])
+    of_last = dict.fromkeys([*_COLUMNS, "told", "before"], "last")
+    found: pd.DataFrame = loops.agg(of_last | {"start": "first", "queries": "size"})
+    sure = found["told"] | ((found["queries"] >= MANY) & _work_ended(trace, found))
+    found = found[(found["queries"] > 1) & sure].assign(letter=POLL)
+    return found[[*_COLUMNS, "letter", "queries"]].reset_index(drop=True)
+
+
+def _asked(trace: Trace, calls: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The event and the stream that each call asks for, as far as the trace says."""
+    rows = match_rows(trace["syncs"], calls)
+    event, stream = (np.append(trace["syncs"][c].to_numpy(), MISSING)[rows] for c in ("event", "stream"))
+    return event, stream
+
+
+def _work_ended(trace: Trace, loops: pd.DataFrame) -> NDArray[np.bool_]:
+    """Whether work of the process ended between the start of the query before the last and the end of the last."""
+    ended = np.zeros(len(loops), dtype=bool)
+    for process in loops["process"].unique():
+        ends = np.sort(
+            np.concatenate([t.loc[t["process"] == process, "end"] for t in map(trace.__getitem__, DEVICE_TABLES)])
+        )
+        first, last = (np.searchsorted(ends, loops[column]) for column in ("before", "end"))
+        ended |= (loops["process"] == process).to_numpy() & (last > first)
+    return ended

@@ -1,0 +1,55 @@
+"""Where HIP's rows in a Kineto file mean something else than CUDA's.
+
+Source: HIP's `hip_runtime_api.h` (hipMemcpyKind) and `hip_ext.h` (global work sizes), libkineto's writers for ROCm
+(roctracer and rocprofiler-sdk, 2026), which copy grid and kind from the call's arguments; recordings of MI300.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.schema import MISSING
+
+ASKED_KINDS: Final = ("HtoH", "HtoD", "DtoH", "DtoD")
+"""What a call's `kind` asks for, by hipMemcpyKind; its 4 lets HIP decide."""
+
+_IN_THREADS: Final = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
+"""Launches whose grid is in threads, not in blocks."""
+
+
+def correct(found: dict[str, pd.DataFrame], texts: Sequence[str], *, grids: bool) -> None:
+    """Grids in blocks, and in column `asked` of the copies what their call asked for (of `ASKED_KINDS`).
+
+    A copy that a kernel makes in pinned memory of the host is a copy inside the device to the profiler, and not to its
+    caller.
+
+    Args:
+        found: the collected rows, which are changed.
+        texts: what the numbers in columns of texts stand for.
+        grids: whether grids are as HIP gives them; in what we wrote they are in blocks already.
+    """
+    asked = found["api"].pop("kind").to_numpy()
+    call = _calls(found, "memcpys", asked != MISSING)
+    found["memcpys"]["asked"] = np.append(asked, MISSING)[call]
+    in_threads = [code for code, text in enumerate(texts) if text in _IN_THREADS]
+    if grids and in_threads:
+        rows = _calls(found, "kernels", found["api"]["name"].isin(in_threads).to_numpy()) >= 0
+        for axis in "xyz":
+            grid, block = (found["kernels"][f"{size}_{axis}"] for size in ("grid", "block"))
+            known = rows & (grid > 0) & (block > 0)
+            found["kernels"][f"grid_{axis}"] = np.where(known, -(-grid // block.where(known, 1)), grid)
+
+
+def _calls(found: dict[str, pd.DataFrame], table: str, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """For each row of a table the position of the chosen call that caused it, or -1."""
+    from tracer.analysis.calls import match_rows
+
+    if not chosen.any():
+        return np.full(len(found[table]), -1, np.int64)
+    rows = np.append(np.flatnonzero(chosen), -1)
+    return rows[match_rows(found["api"][chosen], found[table])]
