@@ -29,6 +29,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -140,7 +141,7 @@ def vllm(options: argparse.Namespace) -> dict[str, Any]:
         time.sleep(SETTLE_S)
 
     return {
-        case: measured(lambda n, case=case: serve(VLLM_CASES[case], n), options, window(), options.steps + 1)  # type: ignore[misc]
+        case: measured(partial(serve, VLLM_CASES[case]), options, window(), options.steps + 1)
         for case in options.cases or VLLM_CASES
     }
 
