@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
@@ -242,6 +243,24 @@ def leftovers(found: dict[str, Any]) -> Iterator[str]:
     yield table(["model", "kernels", "stage", "launch, µs", "tokens/s"], rows)
 
 
+def engines(found: dict[str, Any]) -> Iterator[str]:
+    yield (
+        "A Llama of 1.1 B parameters in bf16; decode steps/s, median [lowest, highest] of the repeats without a window "
+        "of recording, and the one repeat inside. *Attached*: under nsys, outside of its windows, which the program "
+        "opens. Processes of vLLM differ by more than most recorders cost."
+    )
+    rows = []
+    for name, process in found["processes"].items():
+        for case, measured in process["cases"].items():
+            rates = sorted(run["decode_steps_per_s"] for run in measured["repeats"])
+            middle = f"{statistics.median(rates):,.0f} [{rates[0]:,.0f}, {rates[-1]:,.0f}]"
+            attached = process["window"] == "cuda"
+            inside = f"{measured['window']['decode_steps_per_s']:,.0f}" if "window" in measured else "–"
+            engine = f"{process['engine']} {process['versions'][process['engine']]}"
+            rows.append([f"`{name}`", engine, case, *(("–", middle) if attached else (middle, "–")), inside])
+    yield table(["process", "engine", "case", "untraced", "attached", "recorded"], rows)
+
+
 SECTIONS: Final[Sequence[tuple[str, str, Callable[[dict[str, Any]], Iterator[str]]]]] = (
     ("The gap under each strategy", "gpu_gaps", gaps),
     ("The gap estimated from a traced recording", "gap_estimate", gap_estimate),
@@ -252,6 +271,7 @@ SECTIONS: Final[Sequence[tuple[str, str, Callable[[dict[str, Any]], Iterator[str
     ("Experts on the host", "gpu_hybrid_moe-7b", placements),
     ("Two GPUs", "gpu_pipeline", pipeline),
     ("Many sequences", "gpu_kv_streams", kv_streams),
+    ("vLLM and transformers, recorded", "engine_samples", engines),
 )
 """Title, file, and what writes the section."""
 
