@@ -34,6 +34,7 @@ MOST_DRAFTS: Final = 16
 """llama.cpp drafts up to 16 tokens by default (common/common.h), vLLM and SGLang fewer."""
 CONSTANT: Final = 0.9
 """An order is constant if at least this share of its turns keep to it."""
+TABLE: Final = ["start", "end", "process", "thread", "group", "kind", "busy"]
 _MOST_KINDS: Final = 100
 _GUESSED: Final = 0.8
 """How sure an order is that has another reading, or waits of which it is not seen what for."""
@@ -104,8 +105,7 @@ def passes(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
         As `Fetched.table`, possibly empty.
     """
     parts = [_passes_of(host) for host in hosts(with_work(trace, calls.reset_index(drop=True)), begun_captures(trace))]
-    columns = ["start", "end", "process", "thread", "group", "kind", "busy"]
-    return pd.concat([pd.DataFrame(columns=columns, dtype=np.int64), *parts]).sort_values("start", ignore_index=True)
+    return pd.concat([pd.DataFrame(columns=TABLE, dtype=np.int64), *parts]).sort_values("start", ignore_index=True)
 
 
 def _passes_of(host: Host) -> pd.DataFrame:
@@ -332,6 +332,8 @@ def _without_lead(host: Host, steps: pd.DataFrame, leads: pd.Series) -> pd.DataF
 def _between_calls(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
     """Pass 5: the steps with the times of their first and last calls."""
     calls, launches = host.calls, host.launches
+    if not len(steps):
+        return pd.DataFrame(columns=TABLE, dtype=np.int64)
     first = steps["first"].to_numpy()
     leads = (~steps["group"].duplicated()).to_numpy()
     begin = first_inputs(calls, np.where(first > 0, launches[first - 1] + 1, 0))

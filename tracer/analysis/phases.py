@@ -2,10 +2,10 @@
 
 1. Training: optimizers, gradients and their kernels, which only training has.
 2. Decoding: one result fetched each step, and as input a token or nothing at all; or kernels that only the generation
-   of one token after the other has. Then, of these steps, prompts: those that take at least `LONGER` times as long
-   as the median one, and in which some of the kernels that both have (at least `IN_COMMON`) are at least `WIDER` times
-   as wide, in blocks per launch. Where the median step replays a graph, those that replay none of its graphs; other
-   steps without a graph are `eager`, for they may be short prompts or a warm-up.
+   of one token after the other has. Then, of these steps, prompts: those in which some of the kernels that they share
+   with the median one (at least `IN_COMMON`) are at least `WIDER` times as wide, in blocks per launch, while no more is
+   fetched, or which take at least `LONGER` times as long. Where the median step replays a graph, also long ones that
+   replay none of its graphs; other steps without a graph are `eager`, for they may be short prompts or a warm-up.
 3. What is left is a turn of a loop (`iteration`).
 """
 
@@ -116,35 +116,39 @@ def _by_work(trace: Trace, steps: Steps, calls: pd.DataFrame, regular: NDArray[n
     launching = calls[calls["letter"] == GRAPH_LAUNCH]
     at = steps.of(*(launching[name].to_numpy() for name in ("start", "process", "thread")))
     graphs = np.bincount(at[at >= 0], minlength=len(regular))
+    fetched = _fetched(trace, steps)
+    same = (fetched > 0) & (fetched < WIDER * np.median(fetched[usual])) if usual.any() else long
+    prompts = (long | same) & _wider(trace["kernels"], of_kernel, long | same, usual)
     if usual.any() and np.median(graphs[usual]) > 0:
         result[graphs == 0] = EAGER
-        result[long & ((graphs == 0) | _other_graphs(trace["graph_launches"], of_graph, usual))] = PREFILL
-    elif usual.any() and long.any():
-        result[long & _wider(trace["kernels"], of_kernel, long, usual)] = PREFILL
+        prompts |= long & ((graphs == 0) | _other_graphs(trace["graph_launches"], of_graph, usual))
+    result[prompts] = PREFILL
     return result
 
 
+def _fetched(trace: Trace, steps: Steps) -> NDArray[np.int64]:
+    """The bytes that each step copies to the host."""
+    copies = trace["memcpys"]
+    copies = copies[copies["kind"] == "DtoH"]
+    at = activity_steps(trace, steps, copies)
+    return np.bincount(at[at >= 0], copies["bytes"].to_numpy().clip(0)[at >= 0], minlength=len(steps)).astype(np.int64)
+
+
 def _wider(
-    kernels: pd.DataFrame, of: NDArray[np.int64], long: NDArray[np.bool_], usual: NDArray[np.bool_]
+    kernels: pd.DataFrame, of: NDArray[np.int64], asked: NDArray[np.bool_], usual: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Whether enough of the kernels that a long step shares with the usual ones are `WIDER` there."""
-    chosen = of >= 0
-    chosen[chosen] = (long | usual)[of[chosen]]
-    rows = kernels[chosen]
-    blocks = rows["grid_x"] * rows["grid_y"] * rows["grid_z"]
-    name = np.asarray(rows["name"].cat.codes, dtype=np.int64)
-    names = len(rows["name"].cat.categories)
-    kind = np.where(usual[of[chosen]], 0, of[chosen] + 1)  # all usual steps are one
-    key, inverse, count = np.unique(kind * names + name, return_inverse=True, return_counts=True)
-    width = np.bincount(inverse, blocks.abs().to_numpy()) / count
-    means = pd.DataFrame({"kind": key // names, "name": key % names, "width": width})
-    reference = means[means["kind"] == 0].set_index("name")["width"]
-    shared = means[(means["kind"] > 0) & means["name"].isin(reference.index)]
-    ratio = shared["width"] / reference.reindex(shared["name"]).to_numpy()
-    by_step = (ratio >= WIDER).groupby(shared["kind"]).agg(["mean", "size"])
+    """Which of the steps that are asked about have enough kernels that are `WIDER` there than in the usual ones."""
+    rows = kernels[of >= 0]
+    blocks = (rows["grid_x"] * rows["grid_y"] * rows["grid_z"]).abs()
+    launched = pd.DataFrame({"step": of[of >= 0], "name": rows["name"].cat.codes, "blocks": blocks})
+    means = launched.groupby(["step", "name"])["blocks"].mean().reset_index()
+    reference = means[usual[means["step"]]].groupby("name")["blocks"].median()
+    shared = means[asked[means["step"]] & means["name"].isin(reference.index)]
+    ratio = shared["blocks"] / reference.reindex(shared["name"]).to_numpy()
+    by_step = (ratio >= WIDER).groupby(shared["step"]).agg(["mean", "size"])
     enough = (by_step["mean"] >= IN_COMMON) & (by_step["size"] >= IN_COMMON * len(reference))
-    result = np.zeros(len(long), dtype=bool)
-    result[by_step.index[enough].to_numpy() - 1] = True
+    result = np.zeros(len(usual), dtype=bool)
+    result[by_step.index[enough]] = True
     return result
 
 
