@@ -21,7 +21,7 @@ import pandas as pd
 from scipy.sparse import csr_array
 
 from tracer.analysis.calls import BLOCKING_COPY, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC, among
-from tracer.analysis.turns import Host, Ints, begun_captures, has_layers, hosts, with_work
+from tracer.analysis.turns import Bools, Host, Ints, begun_captures, has_layers, hosts, with_work
 from tracer.schema import MISSING
 from tracer.trace import Trace
 
@@ -208,8 +208,8 @@ def _order(host: Host, turns: _Turns, kind: Ints) -> _Order:
             fed = [int(turns.inputs[marks[marks >= back] - back].sum()) for back in range(length)]
             return _Order(_heads(marks - int(np.argmax(fed)), kind), length, sure=_GUESSED, words=f", {length} each")
     if cycle is None:
-        parts = np.flatnonzero((kind != main) & (LONGER * turns.busy < turns.busy[example]))
-        parts = [i for i in parts.tolist() if i and not _is_whole(turns, i, example)]
+        short = np.flatnonzero((kind != main) & (LONGER * turns.busy < turns.busy[example]))
+        parts = [i for i in short.tolist() if i and not _is_whole(turns, i, example)]
         return _Order(np.delete(np.arange(len(kind)), parts), 0)
     marks, length = cycle
     other = int(marks[0])
@@ -291,11 +291,12 @@ def _kept(host: Host, turns: _Turns, kind: Ints, order: _Order) -> pd.DataFrame:
     keep &= main | ~captured
     launched = float((steps["last"] - steps["first"])[main].median())
     leads = keep & ~keep.shift(fill_value=False) & ~(main & (steps["last"] - steps["first"] <= launched))
-    steps = _without_lead(host, steps, leads)
+    steps = _without_lead(host, steps, leads, main.to_numpy(), int((main & ~leads).to_numpy().argmax()))
     more = (steps["last"] - steps["first"]) / launched
     keep &= ~leads | (LONGER * steps["busy"] >= usual) & (eager | (more <= LONGER))  # else what warmed the graph up
     steps["kind"] = _variants(host, steps)
-    return steps.assign(group=(keep & ~keep.shift(fill_value=False)).cumsum())[keep].reset_index(drop=True)
+    steps["group"] = (keep & ~keep.shift(fill_value=False)).cumsum()
+    return pd.DataFrame(steps[keep].reset_index(drop=True))
 
 
 def _largest(values: Ints, first: Ints) -> Ints:
@@ -314,9 +315,13 @@ def _variants(host: Host, steps: pd.DataFrame) -> Ints:
     return np.where(graph[longest], code, steps["kind"].to_numpy())
 
 
-def _without_lead(host: Host, steps: pd.DataFrame, leads: pd.Series) -> pd.DataFrame:
-    """The steps, of those that lead a chain only what is launched behind their last wait."""
+def _without_lead(host: Host, steps: pd.DataFrame, leads: pd.Series, main: Bools, example: int) -> pd.DataFrame:
+    """The steps, of those that lead a chain only the graphs that the example launches, if it ends with the same ones,
+    else what is launched behind their last wait."""
     letters = host.calls["letter"].to_numpy(dtype="U1")
+    code = host.calls["code"].to_numpy()[host.launches]
+    within = slice(steps["first"].iloc[example], steps["last"].iloc[example])
+    usual, graphs = code[within], (letters[host.launches[within]] == GRAPH_LAUNCH).sum()
     waits = np.flatnonzero(among(letters, [SYNC, BLOCKING_COPY]))
     busy = host.calls["busy"].to_numpy()[host.launches]
     first, spent = steps["first"].to_numpy(copy=True), steps["busy"].to_numpy(copy=True)
@@ -324,6 +329,11 @@ def _without_lead(host: Host, steps: pd.DataFrame, leads: pd.Series) -> pd.DataF
         last = int(steps["last"].iloc[i])
         before = waits[: np.searchsorted(waits, host.launches[last - 1])]
         behind = int(np.searchsorted(host.launches, before[-1])) if len(before) else 0
+        same = bool(graphs) and np.array_equal(code[max(last - len(usual), 0) : last], usual)
+        if same:
+            behind = last - len(usual)
+        elif main[i] and last - behind < len(usual):  # the wait is one of its own
+            continue
         first[i] = max(first[i], behind)
         spent[i] = busy[first[i] : last].sum()
     return steps.assign(first=first, busy=spent)
@@ -358,7 +368,7 @@ def _between_calls(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
     return table[table["end"] > table["start"]]
 
 
-def _to_device(calls: pd.DataFrame) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+def _to_device(calls: pd.DataFrame) -> Bools:
     """Which calls are copies that may bring inputs."""
     letters = calls["letter"].to_numpy(dtype="U1")
     return among(letters, COPIES) & (calls["kind"] != "DtoH").to_numpy()

@@ -69,7 +69,8 @@ def _matching(ranges: pd.DataFrame, engine: Engine) -> pd.DataFrame:
         [_row(*hit) if hit else _NOTHING for hit in told],
         columns=["phase", "sequences", "gained", "part", "late", "label", "own"],
     )
-    return marks.assign(**{name: hits[name].to_numpy()[codes[known[codes]]] for name in hits})
+    told_of = hits.iloc[codes[known[codes]]].set_index(marks.index)
+    return pd.DataFrame(pd.concat([marks, told_of], axis=1))
 
 
 def _row(work: Work, mark: Mark) -> tuple[str, int, int, str, bool, bool, bool]:

@@ -166,8 +166,10 @@ def _steps(table: pd.DataFrame, source: str, detail: str, confidence: float) -> 
     table = table.sort_values("start", kind="stable", ignore_index=True)
     begins = (table["phase"] == PREFILL).groupby(table["group"]).cumsum()
     table["group"] = pd.factorize(pd.MultiIndex.from_arrays([table["group"], begins]))[0]
-    defaults = {"step": np.arange(len(table)), "sequences": MISSING, "gained": MISSING, "kind": MISSING}
-    table = table.assign(**{name: value for name, value in defaults.items() if name not in table})
+    table["step"] = np.arange(len(table))
+    for name in ("sequences", "gained", "kind"):
+        if name not in table:
+            table[name] = np.int64(MISSING)
     return Steps(table[COLUMNS], source, detail, confidence)
 
 

@@ -20,8 +20,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.analysis.call_names import BEGIN_CAPTURE
 from tracer.analysis.calls import (
-    BEGIN_CAPTURE,
     BLOCKING_COPY,
     COPIES,
     GRAPH_LAUNCH,
@@ -36,6 +36,7 @@ from tracer.schema import MISSING
 from tracer.trace import Trace
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 _LEAST_IN_LAYER: Final = 3
 """Kernels of different names: a product, a norm, an activation."""
 _LONGEST_UNIT: Final = 1 << 13  # kernels of one pass
@@ -101,7 +102,7 @@ def _scattered(length: int, at: Ints, values: Ints) -> Ints:
 def begun_captures(trace: Trace) -> pd.DataFrame:
     """The calls that begin to capture a graph: columns start (ns) and process."""
     api = trace["api"]
-    return api.loc[letters_of(api["name"]) == BEGIN_CAPTURE, ["start", "process"]]
+    return pd.DataFrame(api.loc[letters_of(api["name"]) == BEGIN_CAPTURE, ["start", "process"]])
 
 
 def hosts(calls: pd.DataFrame, captures: pd.DataFrame) -> Iterator[Host]:
@@ -152,7 +153,7 @@ def _together(calls: pd.DataFrame) -> list[tuple[Ints, int]]:
     return sorted(result, key=lambda host: -int(launching[host[0]].sum()))
 
 
-def _streams(calls: pd.DataFrame, rows: Ints, launching: NDArray[np.bool_]) -> set[tuple[int, int]]:
+def _streams(calls: pd.DataFrame, rows: Ints, launching: Bools) -> set[tuple[int, int]]:
     chosen = rows[launching[rows]]
     pairs = np.unique(calls[["device", "on"]].to_numpy()[chosen], axis=0)
     return {(int(device), int(stream)) for device, stream in pairs}
@@ -172,7 +173,7 @@ def _behind_waits(letters: NDArray[np.str_]) -> Ints:
     return np.flatnonzero(among(letters, [SYNC, BLOCKING_COPY])) + 1
 
 
-def _behind_fetches(calls: pd.DataFrame, letters: NDArray[np.str_], launches: Ints, fetches: NDArray[np.bool_]) -> Ints:
+def _behind_fetches(calls: pd.DataFrame, letters: NDArray[np.str_], launches: Ints, fetches: Bools) -> Ints:
     """Pass 2: positions in the calls behind each fetch, with its wait."""
     at = np.flatnonzero(fetches)
     before = np.searchsorted(launches, at)  # launches before each copy
@@ -182,7 +183,7 @@ def _behind_fetches(calls: pd.DataFrame, letters: NDArray[np.str_], launches: In
     waits = np.flatnonzero(among(letters, [SYNC, BLOCKING_COPY]))
     wait = np.append(waits, len(letters))[np.searchsorted(waits, at)]
     until = np.searchsorted(launches, wait)  # launches before that wait
-    return np.where(until - before <= following - until, wait, at) + 1
+    return np.asarray(np.where(until - before <= following - until, wait, at) + 1)
 
 
 def _replays(calls: pd.DataFrame, launches: Ints, edges: Ints) -> tuple[Ints, Ints]:
@@ -208,7 +209,7 @@ def _replays(calls: pd.DataFrame, launches: Ints, edges: Ints) -> tuple[Ints, In
     return starts, np.append(starts[1:], edges[-1])
 
 
-def _heads(turn: Ints, graph: NDArray[np.bool_]) -> Ints:
+def _heads(turn: Ints, graph: Bools) -> Ints:
     """Where the equal passes of a turn begin; only its start where it is one."""
     one = np.zeros(1, np.int64)
     if (turn == MISSING).any():
