@@ -17,9 +17,11 @@ from dashboard.timeline.pyramid import Level, Pyramid
 from dashboard.timeline.rows import Row
 from tracer import formats
 from tracer.analysis.distortion import Estimate
+from tracer.analysis.fetches import FetchLag
 from tracer.analysis.gaps import GapReport
+from tracer.analysis.steps import Regime
 from tracer.analysis.summary import Summary, analyse
-from tracer.analysis.tokens import Steps, find_steps
+from tracer.analysis.tokens import ALL_STEPS, Steps, choose_steps
 from tracer.errors import TraceError
 from tracer.graph_json import GRAPH_FILE
 from tracer.schema import DEVICE_DOMAINS
@@ -31,7 +33,7 @@ if TYPE_CHECKING:  # they load this file, in processes of their own
 Found = TypeVar("Found")
 _MOST_RANGES: Final = 20
 _SUFFIXES: Final = frozenset({".sqlite", ".json", ".nsys-rep"})
-_KEPT: Final = (Summary, Estimate, Steps, GapReport, Tokens, Row, Level)
+_KEPT: Final = (Summary, FetchLag, Estimate, Steps, Regime, GapReport, Tokens, Row, Level)
 
 
 def read_runs(path: Path, cache: Cache | None = None, readers: Readers | None = None) -> list[Run]:
@@ -128,7 +130,7 @@ def _analysed(path: Path) -> list[Run]:
     except TraceError as problem:
         return [Run(name, name, Summary(name, problem=str(problem)), path=path)]
     try:
-        steps = find_steps(trace)
+        steps = choose_steps(trace, None, ALL_STEPS)
     except TraceError:
         return [_run(name, name, recording, None, None)]
     parts = _parts(trace, steps)

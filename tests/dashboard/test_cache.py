@@ -185,3 +185,12 @@ def test_a_recording_of_several_runs_keeps_them_all(cache):
     keys = [run.key for run in read_runs(several)]
     assert len(keys) > 1
     assert [[run.key for run in read_runs(several, cache)] for _ in range(2)] == [keys, keys]
+
+
+@pytest.mark.parametrize("name", ["vllm-b8-graph-nvtx", "llama1b-sccc-graph"])
+def test_all_that_is_known_of_an_engines_recording_is_kept(name, cache, caplog):
+    first, again = (read_runs(SAMPLES / name, cache)[0] for _ in range(2))
+    assert not caplog.records
+    assert (again.summary, again.steps.phases, again.steps.regimes) == (
+        first.summary, first.steps.phases, first.steps.regimes
+    )  # fmt: skip
