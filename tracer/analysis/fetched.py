@@ -1,14 +1,12 @@
 """Steps of engines that mark none: a step ends with the result that the host fetches before, or while, it launches the
 next.
 
-Passes, for each host (`tracer.analysis.turns` finds hosts and turns):
-1. describe each turn: what it launches how often, how long the device computes, what it fetches;
-2. number the kinds of turns: alike in what they launch and in how long that takes;
-3. join the turns of one step: of turns in a constant order, those that do not pass through the model are parts (a
-   routing, a stop condition), and drafts are parts of the pass that verifies them;
-4. keep the steps: the commonest kind, and what computes as much beside it (prompts, other batches). Of what leads up
+Passes:
+1. what one host launches between two results is a turn (`tracer.analysis.turns`);
+2. several turns may be one step (`tracer.analysis.turn_order`);
+3. keep the steps: the commonest kind, and what computes as much beside it (prompts, other batches). Of what leads up
    to them (loading, tuning, warm-up, capture) only what follows its last wait may be one;
-5. begin each step where its inputs begin.
+4. begin each step where its inputs begin.
 """
 
 from __future__ import annotations
@@ -18,26 +16,25 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
-from scipy.sparse import csr_array
 
 from tracer.analysis.calls import BLOCKING_COPY, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC, among
+from tracer.analysis.turn_order import (
+    ALIKE,
+    GUESSED,
+    LONGER,
+    MIN_STEPS,
+    Described,
+    Order,
+    described,
+    is_whole,
+    kinds_of,
+    order_of,
+)
 from tracer.analysis.turns import Bools, Host, Ints, begun_captures, has_layers, hosts, with_work
 from tracer.schema import MISSING
 from tracer.trace import Trace
 
-ALIKE: Final = 0.5
-"""Turns are of a kind if they share this much of what they launch, and neither takes `LONGER` times the other's."""
-LONGER: Final = 2.0
-MIN_STEPS: Final = 3
-"""Fewer are no loop."""
-MOST_DRAFTS: Final = 16
-"""llama.cpp drafts up to 16 tokens by default (common/common.h), vLLM and SGLang fewer."""
-CONSTANT: Final = 0.9
-"""An order is constant if at least this share of its turns keep to it."""
 TABLE: Final = ["start", "end", "process", "thread", "group", "kind", "busy"]
-_MOST_KINDS: Final = 100
-_GUESSED: Final = 0.8
-"""How sure an order is that has another reading, or waits of which it is not seen what for."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +57,8 @@ class Fetched:
 def steps_of_fetches(trace: Trace, calls: pd.DataFrame) -> Fetched | None:
     """The steps of all hosts together, or None where none does anything alike `MIN_STEPS` times.
 
-    The confidence is the share of the device's time that the steps explain, times how like each other they are, times
-    how sure the order of their turns is.
+    The confidence is the share of the device's time between them that the steps explain, times how sure the order of
+    their turns is.
 
     Args:
         trace: the recording.
@@ -88,14 +85,14 @@ def steps_of_fetches(trace: Trace, calls: pd.DataFrame) -> Fetched | None:
 
 
 def _steps_of(host: Host) -> Fetched | None:
-    turns = _described(host)
-    kind = _kinds(turns)
-    order = _order(host, turns, kind)
+    turns = described(host)
+    kind = kinds_of(turns)
+    order = order_of(host, turns, kind)
     steps = _kept(host, turns, kind, order)
     if len(steps) < MIN_STEPS:
         return None
     detail = f"{'results fetched' if host.fetches else 'waits'} by thread {host.thread}{order.words}"
-    return Fetched(_between_calls(host, steps), detail, order.speculative, order.sure if host.fetches else _GUESSED)
+    return Fetched(_between_calls(host, steps), detail, order.speculative, order.sure if host.fetches else GUESSED)
 
 
 def passes(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
@@ -116,155 +113,8 @@ def _passes_of(host: Host) -> pd.DataFrame:
     return _between_calls(host, steps.assign(busy=busy)[layered].reset_index(drop=True))
 
 
-@dataclass(frozen=True)
-class _Turns:
-    """Pass 1, one entry per turn: launches (how many), graphs (of them), busy (ns), fetched (bytes), inputs (copies to
-    the device), work (numbers equal work), captures (graphs captured). Row w of `uses` is how often work w launches
-    what."""
-
-    launches: Ints
-    graphs: Ints
-    busy: Ints
-    fetched: Ints
-    inputs: Ints
-    work: Ints
-    captures: Ints
-    uses: csr_array
-
-
-def _described(host: Host) -> _Turns:
-    calls, launches, first = host.calls, host.launches, host.first
-    letters = calls["letter"].to_numpy(dtype="U1")
-    graph = letters[launches] == GRAPH_LAUNCH
-    turn = np.repeat(np.arange(len(first)), host.last - first)
-    copies = np.flatnonzero(among(letters, COPIES))
-    out = (calls["kind"] == "DtoH").to_numpy()[copies]
-    nearest = np.searchsorted(launches, copies)
-    into = np.append(turn, len(first))[nearest[~out]]
-    of_result, size = turn[np.maximum(nearest[out] - 1, 0)], calls["bytes"].to_numpy()[copies[out]]
-    code = np.where(graph, -2, calls["code"].to_numpy()[launches])  # how long it takes tells graphs apart well enough
-    names, number = np.unique(code, return_inverse=True)
-    keys = np.random.default_rng(0).integers(1, 2**62, len(names))
-    _, example, work = np.unique(np.add.reduceat(keys[number], first), return_index=True, return_inverse=True)
-    sizes = (host.last - first)[example]
-    launched = calls["start"].to_numpy()[launches[host.last - 1]]
-    chosen = np.concatenate([np.arange(host.first[i], host.last[i]) for i in example])
-    at = (np.repeat(np.arange(len(example)), sizes), number[chosen])
-    return _Turns(
-        launches=host.last - first,
-        graphs=np.bincount(turn, graph, minlength=len(first)).astype(np.int64),
-        busy=np.bincount(turn, calls["busy"].to_numpy()[launches], minlength=len(first)).astype(np.int64),
-        fetched=np.bincount(of_result, size, minlength=len(first)).astype(np.int64),
-        inputs=np.bincount(into, minlength=len(first) + 1)[: len(first)],
-        work=work,
-        captures=np.bincount(np.searchsorted(launched, host.captures), minlength=len(first) + 1)[: len(first)],
-        uses=csr_array((np.ones(len(chosen)), at), shape=(len(example), len(names))),
-    )
-
-
-def _kinds(turns: _Turns) -> Ints:
-    """Pass 2: a number per turn, MISSING where more kinds would be needed; the commonest of what is left leads."""
-    sizes, count = turns.uses.sum(axis=1), np.bincount(turns.work)
-    alike = np.full(len(count), MISSING)
-    for number in range(_MOST_KINDS):
-        left = np.flatnonzero(alike == MISSING)
-        if not len(left):
-            break
-        leader = left[count[left].argmax()]
-        shared = turns.uses[left].minimum(turns.uses[np.full(len(left), leader)]).sum(axis=1)
-        alike[left[shared >= ALIKE * np.maximum(sizes[left], sizes[leader])]] = number
-    kind = np.full(len(turns.work), MISSING)
-    for number in range(_MOST_KINDS):
-        left = np.flatnonzero(kind == MISSING)
-        if not len(left):
-            break
-        of = alike[turns.work[left]]
-        mine = left[of == np.bincount(of + 1).argmax() - 1]
-        usual = np.median(turns.busy[mine])
-        kind[mine[(turns.busy[mine] <= LONGER * usual) & (LONGER * turns.busy[mine] >= usual)]] = number
-    return kind
-
-
-@dataclass(frozen=True)
-class _Order:
-    """Pass 3: the first turn of each step; the turns of each (0 for any number); whether these are drafts and what
-    verifies them; how sure that is, 0..1; the same in words."""
-
-    first: Ints
-    length: int = 1
-    speculative: bool = False
-    sure: float = 1.0
-    words: str = ""
-
-
-def _order(host: Host, turns: _Turns, kind: Ints) -> _Order:
-    main = int(np.bincount(kind + 1)[1:].argmax())
-    example = int(np.flatnonzero(kind == main)[0])
-    cycle = _cycle(kind, main)
-    if cycle is None and not host.fetches:
-        cycle = _cycle(turns.work, int(np.bincount(turns.work[kind == main]).argmax()))
-        if cycle is not None:  # turns that only wait: the one with most inputs begins the step
-            marks, length = cycle
-            fed = [int(turns.inputs[marks[marks >= back] - back].sum()) for back in range(length)]
-            return _Order(_heads(marks - int(np.argmax(fed)), kind), length, sure=_GUESSED, words=f", {length} each")
-    if cycle is None:
-        short = np.flatnonzero((kind != main) & (LONGER * turns.busy < turns.busy[example]))
-        parts = [i for i in short.tolist() if i and not _is_whole(turns, i, example)]
-        return _Order(np.delete(np.arange(len(kind)), parts), 0)
-    marks, length = cycle
-    other = int(marks[0])
-    heads = _heads(marks - length + 1, kind)
-    if not _is_whole(turns, other, example):
-        return _Order(heads, length, words=f", {length} each")
-    both = turns.graphs[example] and turns.graphs[other] and turns.busy[other] > LONGER * turns.busy[example]
-    if both and length <= MOST_DRAFTS + 1 and _one_graph(host, marks):
-        words = f", {length - 1} drafts and what verifies them each (or prompts that all are of one size)"
-        return _Order(heads, length, True, _GUESSED, words)
-    return _Order(np.arange(len(kind)))
-
-
-def _cycle(symbols: Ints, main: int) -> tuple[Ints, int] | None:
-    """(where a symbol other than the main one stands, how far apart), if it stands in a constant distance over most of
-    where the main one does; of several the rarest."""
-    values, count = np.unique(symbols, return_counts=True)
-    span = np.flatnonzero(symbols == main)
-    for value in values[np.argsort(count, kind="stable")]:
-        marks = np.flatnonzero(symbols == value)
-        if value in (main, MISSING) or len(marks) < MIN_STEPS:
-            continue
-        gaps = np.diff(marks)
-        length = int(np.median(gaps))
-        covers = marks[-1] - marks[0] >= ALIKE * (span[-1] - span[0])
-        if length > 1 and np.mean(gaps % length == 0) >= CONSTANT and covers:
-            return marks, length
-    return None
-
-
-def _heads(heads: Ints, kind: Ints) -> Ints:
-    """The first turns of the steps: these, the one behind the last of them, and what stands before."""
-    length = int(np.median(np.diff(heads)))
-    every = np.unique(np.concatenate(([0], heads, heads + length)))
-    return every[(every >= 0) & (every < len(kind))]
-
-
-def _is_whole(turns: _Turns, one: int, main: int) -> bool:
-    """Whether a turn passes through a model as the main one does: with a graph as that does, or, eager, for as long;
-    with its kernels where the main one is eager."""
-    if turns.graphs[main]:
-        return bool(turns.graphs[one] or turns.busy[one] >= turns.busy[main])
-    ours, usual = (turns.uses[[turns.work[i]]].toarray()[0] > 0 for i in (one, main))
-    return bool((ours & usual).sum() >= ALIKE * usual.sum())
-
-
-def _one_graph(host: Host, turns: Ints) -> bool:
-    """Whether all these turns launch the same graph."""
-    calls = host.calls.iloc[host.launches[host.last[turns] - 1]]
-    code = calls["code"].to_numpy()
-    return bool((code == code[0]).all())
-
-
-def _kept(host: Host, turns: _Turns, kind: Ints, order: _Order) -> pd.DataFrame:
-    """Pass 4: columns first and last (launches, half open), behind (calls), busy (ns), kind, and group: a chain of
+def _kept(host: Host, turns: Described, kind: Ints, order: Order) -> pd.DataFrame:
+    """Pass 3: columns first and last (launches, half open), behind (calls), busy (ns), kind, and group: a chain of
     steps without anything between."""
     edges = np.append(order.first, len(kind))
     longest = _largest(turns.busy, order.first)
@@ -283,7 +133,7 @@ def _kept(host: Host, turns: _Turns, kind: Ints, order: _Order) -> pd.DataFrame:
     keep = main | (LONGER * steps["busy"] >= usual)
     if order.length <= 1:
         others = np.flatnonzero(~keep)
-        keep.iloc[others[[_is_whole(turns, int(longest[i]), example) for i in others]]] = True
+        keep.iloc[others[[is_whole(turns, int(longest[i]), example) for i in others]]] = True
     eager = np.add.reduceat(turns.graphs, order.first) == 0
     captured = np.add.reduceat(turns.captures, order.first) > 0
     if captured[main].mean() > ALIKE:  # the graphs of a loop to come
@@ -340,7 +190,7 @@ def _without_lead(host: Host, steps: pd.DataFrame, leads: pd.Series, main: Bools
 
 
 def _between_calls(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
-    """Pass 5: the steps with the times of their first and last calls."""
+    """Pass 4: the steps with the times of their first and last calls."""
     calls, launches = host.calls, host.launches
     if not len(steps):
         return pd.DataFrame(columns=TABLE, dtype=np.int64)

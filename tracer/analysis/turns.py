@@ -231,8 +231,9 @@ def _heads(turn: Ints, graph: Bools) -> Ints:
 
 def has_layers(kernels: Ints) -> bool:
     """Whether most of a run of kernels is one sequence that repeats at least three times, of several kernels: the
-    layers of a model."""
-    for length in range(3, len(kernels) // 4 + 1):
+    layers of a model. Of a longer run the first `_LONGEST_UNIT` kernels decide."""
+    kernels = kernels[:_LONGEST_UNIT]
+    for length in range(_LEAST_IN_LAYER, len(kernels) // 4 + 1):
         same = kernels[length:] == kernels[:-length]
         breaks = np.flatnonzero(np.concatenate(([True], ~same, [True])))
         runs = np.diff(breaks) - 1
