@@ -239,7 +239,8 @@ def test_any_number_of_splits_threads_and_devices(
     steps = find_steps(truth.trace, phase="all")
     check_invariants(truth.trace, steps)
     if fetches:
-        assert steps.table["start"].tolist() == [start for start, _ in truth.steps]
+        odd = threads if warm and 0 in jitter else 0  # an odd first token cannot be told from the warm-up before it
+        assert steps.table["start"].tolist()[odd:] == [start for start, _ in truth.steps][odd:]
         assert set(steps.table["phase"]) == {"decode"}
     else:  # what the waits are for is not told
         assert set(steps.table["phase"]) == {"iteration"}

@@ -166,23 +166,22 @@ def _variants(host: Host, steps: pd.DataFrame) -> Ints:
 
 
 def _without_lead(host: Host, steps: pd.DataFrame, leads: pd.Series, main: Bools, example: int) -> pd.DataFrame:
-    """The steps, of those that lead a chain only the graphs that the example launches, if it ends with the same ones,
-    else what is launched behind their last wait."""
+    """The steps, of those that lead a chain only their end: as many launches as the example has, where these are the
+    same and take as long; else what is launched behind their last wait."""
     letters = host.calls["letter"].to_numpy(dtype="U1")
-    code = host.calls["code"].to_numpy()[host.launches]
-    within = slice(steps["first"].iloc[example], steps["last"].iloc[example])
-    usual, graphs = code[within], (letters[host.launches[within]] == GRAPH_LAUNCH).sum()
     waits = np.flatnonzero(among(letters, [SYNC, BLOCKING_COPY]))
-    busy = host.calls["busy"].to_numpy()[host.launches]
+    code, busy = (host.calls[name].to_numpy()[host.launches] for name in ("code", "busy"))
+    within = slice(steps["first"].iloc[example], steps["last"].iloc[example])
+    usual, size = code[within], within.stop - within.start
     first, spent = steps["first"].to_numpy(copy=True), steps["busy"].to_numpy(copy=True)
     for i in np.flatnonzero(leads):
         last = int(steps["last"].iloc[i])
         before = waits[: np.searchsorted(waits, host.launches[last - 1])]
         behind = int(np.searchsorted(host.launches, before[-1])) if len(before) else 0
-        same = bool(graphs) and np.array_equal(code[max(last - len(usual), 0) : last], usual)
-        if same:
-            behind = last - len(usual)
-        elif main[i] and last - behind < len(usual):  # the wait is one of its own
+        tail = max(last - size, 0)
+        if np.array_equal(code[tail:last], usual) and busy[tail:last].sum() <= LONGER * busy[within].sum():
+            behind = tail
+        elif main[i] and last - behind < size:  # the wait is one of its own
             continue
         first[i] = max(first[i], behind)
         spent[i] = busy[first[i] : last].sum()
