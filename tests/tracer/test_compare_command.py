@@ -160,7 +160,7 @@ def test_what_a_reader_of_any_figure_must_know_is_said_once() -> None:
     node = SAMPLES / "llama-1.1b-sccc-sequential-cuda-c4096-p2048-x2" / "node"
     result = run(node, node.parent)
     assert result.exit_code == 0, result.output
-    assert " ".join(result.output.split()).count("left out: 2 prefill step(s)") == 1
+    assert " ".join(result.output.split()).count("left out: 2 prefill steps") == 1
 
 
 def test_a_path_that_is_not_utf_8(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_what_cannot_be_answered_is_said() -> None:
         find_steps(once.trace, within="absent")
     with pytest.raises(EmptyTraceError, match="regular expression"):
         find_steps(once.trace, within="(")
-    with pytest.raises(EmptyTraceError, match="no step in 50:"):
+    with pytest.raises(EmptyTraceError, match="no token step in 50:"):
         find_steps(decode_loop("sasgAs", 9).trace).select(50, None)
 
 

@@ -29,13 +29,16 @@ _TELLING: Final = (EMPTY, "", *PHASES[::-1])
 """Of marks inside one another, the phase that stands last here is the step's."""
 
 
-def steps_of_marks(ranges: pd.DataFrame, calls: pd.DataFrame, engine: Engine) -> tuple[pd.DataFrame, list[str]] | None:
+def steps_of_marks(
+    ranges: pd.DataFrame, calls: pd.DataFrame, engine: Engine, *, given: bool = False
+) -> tuple[pd.DataFrame, list[str]] | None:
     """The steps that the engine's marks tell, and some of their texts; None if there are none.
 
     Args:
         ranges: rows of trace["nvtx"] that may be marks.
         calls: as `calls.host_calls` gives them; where there are none at all, every range counts.
         engine: whose marks.
+        given: whether somebody said that these are the marks: then they count wherever they are.
 
     Returns:
         Columns start end (ns) process thread phase sequences gained, and closes, where the mark itself ends (ns), by
@@ -43,8 +46,11 @@ def steps_of_marks(ranges: pd.DataFrame, calls: pd.DataFrame, engine: Engine) ->
     """
     marks = _matching(ranges, engine)
     launching = calls[among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES)]
-    if len(calls):
-        threads = pd.MultiIndex.from_frame(launching[_THREAD].drop_duplicates())
+    working = (
+        launching if len(launching) else calls
+    )  # of a program that launches nothing, its copies and waits are work
+    if len(calls) and not given:
+        threads = pd.MultiIndex.from_frame(working[_THREAD].drop_duplicates())
         marks = marks[pd.MultiIndex.from_frame(marks[_THREAD]).isin(threads)]
     if not marks["own"].any():
         return None
@@ -53,8 +59,8 @@ def steps_of_marks(ranges: pd.DataFrame, calls: pd.DataFrame, engine: Engine) ->
     begin = _begin(steps, calls)
     end = begin.groupby([steps[c] for c in _THREAD]).shift(-1).fillna(steps["end"]).astype("int64")
     steps = steps.assign(start=begin, end=np.maximum(end, begin + 1), closes=steps["end"])
-    if len(calls):
-        steps = steps[(_launches_of(steps, launching) > 0) & (steps["phase"] != EMPTY)]
+    if len(calls) and not given:
+        steps = steps[(_calls_of(steps, working) > 0) & (steps["phase"] != EMPTY)]
     columns = ["start", "end", *_THREAD, "phase", "sequences", "gained", "closes"]
     return (steps.sort_values("start", kind="stable")[columns], texts) if len(steps) else None
 
@@ -157,12 +163,12 @@ def _begin(steps: pd.DataFrame, calls: pd.DataFrame) -> pd.Series:
     return begin
 
 
-def _launches_of(steps: pd.DataFrame, launching: pd.DataFrame) -> NDArray[np.int64]:
-    """How many launches each step's thread makes in it."""
+def _calls_of(steps: pd.DataFrame, calls: pd.DataFrame) -> NDArray[np.int64]:
+    """How many of the calls each step's thread makes from its begin to the next one's."""
     count = np.zeros(len(steps), np.int64)
-    of_thread = rows_by_thread(launching)
+    of_thread = rows_by_thread(calls)
     for process, thread, rows in by_thread(steps):
-        starts = launching["start"].to_numpy()[of_thread.get((process, thread), NO_ROWS)]
-        bounds = (np.searchsorted(starts, steps[edge].to_numpy()[rows]) for edge in ("end", "start"))
-        count[rows] = np.subtract(*bounds)
+        times = calls["start"].to_numpy()[of_thread.get((process, thread), NO_ROWS)]
+        edges = np.searchsorted(times, steps["start"].to_numpy()[rows])
+        count[rows] = np.diff(np.append(edges, len(times)))
     return count

@@ -201,7 +201,7 @@ class Steps:
         """
         chosen = self.table.iloc[first:last].reset_index(drop=True)
         if not len(chosen):
-            raise EmptyTraceError(f"no step in {first}:{last}; the trace has {len(self)}")
+            raise EmptyTraceError(f"no token step in {first}:{last}; the trace has {len(self)}")
         return replace(self, table=chosen)
 
     def of(

@@ -131,7 +131,7 @@ def _marked(
         ranges = ranges[within_any(ranges, window) & ~ranges.index.isin(window.index)]
     asked = None if pattern is None else Engine("the given pattern", (Mark(pattern, named),), sure=1.0)
     for engine in ENGINES if asked is None else (asked,):
-        found = steps_of_marks(ranges, calls, engine)
+        found = steps_of_marks(ranges, calls, engine, given=asked is not None)
         if found is not None:
             table, texts = found
             table = table.assign(group=_groups(trace, table))
