@@ -16,6 +16,7 @@ from dashboard.timeline.align import Tokens
 from dashboard.timeline.pyramid import Level, Pyramid
 from dashboard.timeline.rows import Row
 from tracer import formats
+from tracer.analysis.clocks import without_doubtful
 from tracer.analysis.distortion import Estimate
 from tracer.analysis.gaps import GapReport
 from tracer.analysis.summary import Summary, analyse
@@ -128,7 +129,7 @@ def _analysed(path: Path) -> list[Run]:
     except TraceError as problem:
         return [Run(name, name, Summary(name, problem=str(problem)), path=path)]
     try:
-        steps = find_steps(trace)
+        steps = without_doubtful(trace, find_steps(trace))
     except TraceError:
         return [_run(name, name, recording, None, None)]
     parts = _parts(trace, steps)
