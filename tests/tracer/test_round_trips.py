@@ -22,8 +22,8 @@ from tracer.trace import Trace
 SHARED = Path(__file__).parents[3] / "shared"
 OTHERS = sorted([*SHARED.glob("recordings/*/*.json.gz"), *SHARED.glob("traces/*.sqlite")])
 KINDS = [
-    "llama1b-saaas-graph", "llama1b-sccc-node", "six-strategies", "sync-beside", "llama-1.1b-aaag-sequential-cuda-ngl13",
-    "llama-1.1b-ggg-branches-cuda", "vllm-b8-torch", "vllm-b1-node-nvtx", "vllm-joining-graph",
+    "llama1b-saaas-graph", "llama1b-sccc-node", "six-strategies", "sync-beside", "llama-1.1b-ggg-branches-cuda",
+    "llama-1.1b-aaag-sequential-cuda-ngl13", "vllm-b8-torch", "vllm-b1-node-nvtx", "vllm-joining-graph",
 ]  # fmt: skip
 """One bundled recording of every recorder, level and engine."""
 SUFFIXES = [".json", ".sqlite", ""]
