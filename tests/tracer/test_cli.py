@@ -204,8 +204,6 @@ def test_convert_and_scrub_tell_what_is_left_out(tmp_path: Path) -> None:
     (folder / "node").mkdir()
     told = run("convert", folder, tmp_path / "a.sqlite").stderr
     assert told == "note: left out is what stands beside the recording: graph.json, node\n"
-    told = run("scrub", LLAMA["sccc", "graph"], tmp_path / "a.json").stderr
-    assert "whole graphs that stand as kernels" in told
 
 
 def test_files_of_an_arrowdir_are_not_left_out(tmp_path: Path) -> None:

@@ -174,7 +174,8 @@ def test_times_are_exact(start: int, tmp_path: Path) -> None:
 
 def test_the_args_of_each_category_are_kinetos(tmp_path: Path) -> None:
     on_stream = {"device": 0, "context": 1, "stream": 7, "correlation": 5}
-    where = {"start": [10], "end": [30], **{key: [value] for key, value in on_stream.items()}}
+    where = {"start": [10], "end": [30], "process": [PROCESS], **{key: [value] for key, value in on_stream.items()}}
+    on_stream["process"] = PROCESS
     shape = {name: [number] for number, name in enumerate(SIZES, start=1)}
     trace = Trace.from_columns(
         kernels={**where, **shape, "name": ["k"], "registers": [40], "static_shared": [8], "dynamic_shared": [16],
@@ -184,7 +185,7 @@ def test_the_args_of_each_category_are_kinetos(tmp_path: Path) -> None:
         memsets={**where, "mem_kind": ["device"], "bytes": [4], "end": [10]},
         syncs={**where, "type": ["stream wait"], "event": [3]},
         api={"start": [5], "end": [8], "process": [PROCESS], "thread": [THREAD], "correlation": [5], "name": ["cudaX"]},
-        cuda_events={"process": [PROCESS], **{key: [value] for key, value in on_stream.items()}, "event": [4]},
+        cuda_events={**{key: [value] for key, value in on_stream.items()}, "event": [4]},
         graph_launches={**where, "graph": [2], "graph_exec": [6]},
         nvtx={"start": [0, 1], "end": [9, 1], "process": [PROCESS] * 2, "thread": [THREAD] * 2, "text": ["r", "m"],
               "domain": ["", "NCCL"], "payload": [float("nan"), 3.0], "kind": ["push/pop", "mark"]},
@@ -196,7 +197,7 @@ def test_the_args_of_each_category_are_kinetos(tmp_path: Path) -> None:
             "registers per thread": 40, "shared memory": 24, "grid": [1, 2, 3], "block": [4, 5, 6], "graph id": 2,
             "graph node id": 9,
         }),
-        "graph 2": ("kernel", on_stream | {"graph id": 2, "graph exec id": 6}),
+        "graph 2": ("kernel", on_stream | {"graph id": 2, "graph exec id": 6, "whole graph": 1}),
         "Memcpy PtoP (Pinned -> Device Static)": ("gpu_memcpy", on_stream | {
             "fromDevice": 0, "toDevice": 1, "bytes": 40, "memory bandwidth (GB/s)": 2,
         }),

@@ -34,7 +34,7 @@ from tracer.analysis.step_work import launch_rows
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waits import last_awaited, targets
 from tracer.intervals import covered, touching, union
-from tracer.schema import COMPUTE_TABLES, DEVICE_TABLES, MISSING, PROFILER_DOMAINS, PYTHON_FUNCTION
+from tracer.schema import COMPUTE_TABLES, DEVICE_TABLES, MOST_NS, PROFILER_DOMAINS, PYTHON_FUNCTION
 from tracer.trace import Trace
 
 CAUSES: Final = {
@@ -245,14 +245,14 @@ def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[tuple[str, Spans]]:
 
 
 def _waited_until(trace: Trace, syncs: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Per sync the end of what it waited for, ns, MISSING where that had ended; and whether the trace tells."""
+    """Per sync the end of what it waited for, ns, -`MOST_NS` where that had ended; and whether the trace tells."""
     inside = union(syncs["start"], syncs["end"])
     columns = ["process", "device", "context", "stream", "end", "correlation"]
     tables = (trace[name] for name in DEVICE_TABLES)
     ended = pd.concat([t.loc[touching(t["end"] - 1, t["end"], inside), columns] for t in tables], ignore_index=True)
     asked = targets(trace, syncs)
     last = last_awaited(trace, ended, syncs, asked)
-    return np.append(ended["end"].to_numpy(), MISSING)[last], asked.known
+    return np.append(ended["end"].to_numpy(), -MOST_NS)[last], asked.known
 
 
 def _behind_copy(trace: Trace) -> NDArray[np.bool_]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -13,10 +13,16 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import by_thread
 from tracer.engines.engine import DECODE, MIXED, PHASES, PREFILL, SPECULATIVE
 from tracer.errors import EmptyTraceError
+from tracer.intervals import covered
 from tracer.schema import MISSING
+
+Span = tuple[int, int]
+"""Begin and end, ns."""
 
 NO_ROWS: Final = np.zeros(0, np.int64)
 COLUMNS: Final = ["step", "start", "end", "process", "thread", "group", "phase", "sequences", "gained", "kind"]
+
+_TIMES: Final = ["process", "thread", "start", "end"]
 
 UNSURE: Final = 0.9
 """Steps found with less confidence than this are shown with the doubt first."""
@@ -68,6 +74,8 @@ class Steps:
         phases: phase -> how many steps of it the trace has, in the table or not.
         regime: which of several regimes the table is, None for all there is.
         regimes: what there is besides.
+        spoilt: process, thread, start, end (ns) of the time that steps in doubt took and no rate counts.
+        doubts: why steps were left out for doubt (`tracer.analysis.clocks`).
     """
 
     table: pd.DataFrame
@@ -77,6 +85,8 @@ class Steps:
     phases: dict[str, int] = field(default_factory=dict)
     regime: Regime | None = None
     regimes: tuple[Regime, ...] = ()
+    spoilt: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=_TIMES, dtype=np.int64))
+    doubts: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.table)
@@ -101,9 +111,20 @@ class Steps:
         """Steps per second of the wall, from the begin of the first to the end of the last, what lies between them (as
         prompts that are left out) included; of several hosts, their median. None if they take no time."""
         hosts = self.table.groupby(["process", "thread"])
-        spans = (hosts["end"].max() - hosts["start"].min()).to_numpy()
+        spans = (hosts["end"].max() - hosts["start"].min() - self._spoilt(hosts)).to_numpy()
         rates = hosts.size().to_numpy()[spans > 0] * 1e9 / spans[spans > 0]
         return float(np.median(rates)) if len(rates) else None
+
+    def _spoilt(self, hosts: Any) -> pd.Series:
+        """How much of each host's wall is in doubt, ns."""
+        spans = hosts.agg(start=("start", "min"), end=("end", "max"))
+        begin, finish = spans["start"].to_numpy(), spans["end"].to_numpy()
+        lost = np.zeros(len(spans), np.int64)
+        for process, thread, rows in by_thread(self.spoilt):
+            mine = spans.index == (process, thread)
+            times = self.spoilt.iloc[rows]
+            lost[mine] = covered(times["start"], times["end"], begin[mine], finish[mine])
+        return pd.Series(lost, index=spans.index)
 
     @property
     def tokens_per_step(self) -> float | None:
@@ -131,6 +152,7 @@ class Steps:
                 f"the steps are uncertain (confidence {self.confidence:.2f}): {self.detail}; "
                 "--pattern names what begins a step, --range where to look, an NVTX range around each step settles it"
             )
+        notes += self.doubts
         if self.regime is not None:
             others = "; ".join(f"--steps {r.first}:{r.last} ({r.label})" for r in self.regimes if r != self.regime)
             here = self.regime
@@ -141,6 +163,27 @@ class Steps:
             words = ", ".join(f"{count} {_WORDS[phase][count != 1]}" for phase, count in left.items())
             notes.append(f"left out: {words}; --phase {next(iter(left))} or all has them")
         return notes
+
+    def without(self, spoilt: NDArray[np.int64], spans: list[Span], why: list[str]) -> Steps:
+        """The steps but for those at some positions; what was around them is different groups then.
+
+        Args:
+            spoilt: the positions.
+            spans: what else of the wall is in doubt, for all hosts.
+            why: lines for the notes.
+        """
+        kept = np.ones(len(self), bool)
+        kept[spoilt] = False
+        part = pd.Series(~kept).groupby(self.table["group"].to_numpy()).cumsum()
+        table = self.table[kept].reset_index(drop=True)
+        table["group"] = pd.factorize(pd.MultiIndex.from_arrays([table["group"], part[kept]]))[0]
+        everywhere = (
+            self.table[["process", "thread"]]
+            .drop_duplicates()
+            .merge(pd.DataFrame(spans, columns=["start", "end"], dtype=np.int64), how="cross")
+        )
+        times = pd.concat([self.spoilt, self.table.loc[~kept, _TIMES], everywhere[_TIMES]], ignore_index=True)
+        return replace(self, table=table, spoilt=times, doubts=(*self.doubts, *why))
 
     def with_table(self, table: pd.DataFrame) -> Steps:
         """The same with other rows or columns."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from tracer import run_json
 from tracer.analysis.calls import by_thread, host_calls
+from tracer.analysis.clocks import without_doubtful
 from tracer.analysis.fetched import passes, steps_of_fetches
 from tracer.analysis.marked import steps_of_marks
 from tracer.analysis.named import steps_by_name
@@ -81,11 +82,14 @@ def find_steps(
 
 def choose_steps(trace: Trace, within: str | None, bounds: Bounds) -> Steps:
     """The steps inside the NVTX ranges `within` that are asked for; of several regimes, unless some are asked for, the
-    longest. Raises like `find_steps` and `Steps.select`."""
+    longest; without those of which the clocks are in doubt. Raises like `find_steps`, `Steps.select` and
+    `without_doubtful`."""
     steps = find_steps(trace, pattern=bounds.pattern, within=within, phase=bounds.phase)
     if bounds.first is None and bounds.last is None:
-        return steps.of_main_regime()
-    return steps.select(bounds.first, bounds.last)
+        steps = steps.of_main_regime()
+    else:
+        steps = steps.select(bounds.first, bounds.last)
+    return without_doubtful(trace, steps)
 
 
 def marked_steps(trace: Trace) -> Steps | None:

@@ -18,7 +18,7 @@ from tracer.formats.chrome_frames import frames
 from tracer.formats.chrome_ranks import Pids
 from tracer.formats.chrome_stream import open_events
 from tracer.formats.chrome_tables import NO_EVENT, Tables
-from tracer.formats.chrome_write import OURS, write
+from tracer.formats.chrome_write import OURS, RUN, SOURCE, write
 from tracer.progress import tell
 from tracer.schema import MISSING, OTHER_DOMAINS
 from tracer.trace import Columns, Trace
@@ -107,12 +107,17 @@ def _not_understood(trace: Trace) -> list[str]:
 
 
 def _metadata(given: dict[str, Any], ranks: int) -> dict[str, Any]:
+    kept = {ours: given[theirs] for theirs, ours in _METADATA.items() if theirs in given}
+    own = given.get(OURS)
+    if isinstance(own, dict) and isinstance(own.get(SOURCE), str) and own[SOURCE]:
+        run = {RUN: own[RUN]} if isinstance(own.get(RUN), dict) else {}
+        return {"source": own[SOURCE]} | kept | run
     source = PYTORCH if "schemaVersion" in given else "Chrome JSON"
     mine = given.get("distributedInfo")
     numbers = [mine.get(key) for key in ("rank", "world_size")] if isinstance(mine, dict) else [None]
     if ranks == 1 and all(type(number) is int and 0 <= number < 2**31 for number in numbers):
         source += f", rank {numbers[0]} of {numbers[1]}"
-    return {"source": source} | {ours: given[theirs] for theirs, ours in _METADATA.items() if theirs in given}
+    return {"source": source} | kept
 
 
 def _devices(given: Any, pids: Pids) -> Columns | None:

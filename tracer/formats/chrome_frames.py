@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 Frames = dict[str, pd.DataFrame]
 
 _TEXTS: Final = {"name", "text", "domain", "type"}
-_COLLECTED: Final = {"kernels": ["pid", "priority"], "syncs": ["pid", "recorded_on", "recorded_by"]}
+_COLLECTED: Final = {"kernels": ["priority"], "syncs": ["recorded_on", "recorded_by"]}
 """Columns of the rows that no table has."""
 _SYNC_KINDS: Final = {
     "Event Sync": "event", "Stream Wait Event": "stream wait", "Stream Sync": "stream", "Context Sync": "context",
@@ -45,12 +45,12 @@ def frames(found: Frames, pids: Pids, texts: Sequence[str], *, ours: bool = Fals
     """
     link(found, pids)
     shorten_correlations(found)
-    number_places(found, pids)
+    number_places(found, pids, ours=ours)
     add_recorded_events(found)
     correct(found, texts, grids=not ours)
     found["streams"] = streams(found)
     for name in ON_DEVICE:
-        found[name] = found[name].drop(columns=_COLLECTED.get(name, ["pid"]))
+        found[name] = found[name].drop(columns=["pid", "told", *_COLLECTED.get(name, [])])
     tables = {name: frame for name, frame in found.items() if len(frame) and not name.startswith("flow")}
     return {name: _named(name, frame, texts) for name, frame in tables.items()}
 
@@ -92,8 +92,9 @@ def shorten_correlations(found: Frames) -> None:
         found[name][column] = np.where(values == MISSING, MISSING, np.searchsorted(distinct, values))
 
 
-def number_places(found: Frames, pids: Pids) -> None:
-    """Pids -> our processes and devices; an activity's process is that of its call, or its rank's only one."""
+def number_places(found: Frames, pids: Pids, *, ours: bool = False) -> None:
+    """Pids -> our processes and devices; an activity's process is what a file of `ours` says, else that of its call,
+    else its rank's only one."""
 
     def call(rank: Ints, correlation: pd.Series) -> Ints:
         return np.asarray(rank * _CORRELATIONS + correlation.to_numpy())
@@ -118,6 +119,8 @@ def number_places(found: Frames, pids: Pids) -> None:
         by_call = process_of.reindex(call(rank, frame["correlation"])).to_numpy(np.float64)
         alone = only.reindex(rank).fillna(MISSING).to_numpy(np.int64)
         frame["process"] = np.where(np.isnan(by_call), alone, np.nan_to_num(by_call, nan=MISSING).astype(np.int64))
+        if ours:
+            frame["process"] = frame["told"].where(frame["told"] != MISSING, frame["process"])
         for column in {"device", "src_device", "dst_device"} & set(frame):
             frame[column] = pids.device(frame, column)
     for name, keys in (("threads", ["process", "thread"]), ("processes", ["process"])):

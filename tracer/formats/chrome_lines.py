@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracer.formats.tracks import SYNC_NAMES, Ints
-from tracer.schema import MISSING
+from tracer.schema import MISSING, PROFILER_DOMAINS
 
 Texts: TypeAlias = "pa.Array | str"
 """One text per row, or the same for all."""
@@ -62,6 +62,15 @@ def _track(pids: Ints, tids: Ints, times: Ints) -> pa.Array:
     return _join(', "pid": ', _numbers(pids), ', "tid": ', _numbers(tids), ', "ts": ', _us(times))
 
 
+WHOLE_GRAPH: Final = "whole graph"
+"""The member of a kernel's `args` by which we say that it is an execution of a whole graph."""
+PROCESS: Final = "process"
+"""The member of the `args` of what a device did by which we say whose it was; Kineto's trace is of one process."""
+DOMAIN: Final = "domain"
+"""The member of an annotation's `args` by which we say its NVTX domain, where that is no category of Kineto's."""
+
+_CATEGORY_OF: Final = {"": "user_annotation", "trace": "Trace"}
+
 Described = tuple[Texts, Texts, Texts]
 """Category and name in quotes, and the inside of `args`."""
 
@@ -84,7 +93,7 @@ def _kernel(rows: pd.DataFrame) -> Described:
 
 def _graph_launch(rows: pd.DataFrame) -> Described:
     graph = _optional("graph id", rows["graph"])
-    args = _join(_on_stream(rows), graph, _optional("graph exec id", rows["graph_exec"]))
+    args = _join(_on_stream(rows), graph, _optional("graph exec id", rows["graph_exec"]), f', "{WHOLE_GRAPH}": 1')
     name = pc.if_else(_known(rows["graph"]), _join('"graph ', _numbers(rows["graph"].to_numpy()), '"'), '"graph"')
     return '"kernel"', name, args
 
@@ -119,16 +128,16 @@ def _event_record(rows: pd.DataFrame) -> Described:
 
 
 def _range(rows: pd.DataFrame, domains_are_categories: bool) -> Described:
-    if domains_are_categories:
-        category = _texts(rows["domain"], lambda domain: {"": "user_annotation", "trace": "Trace"}.get(domain, domain))
-        return category, _texts(rows["text"]), ""
     domain, payload = _texts(rows["domain"]), rows["payload"].to_numpy()
-    is_default = pc.equal(domain, '""')
+    category = _texts(rows["domain"], lambda each: _CATEGORY_OF.get(each, each))
+    is_told = pc.is_in(domain, pa.array([json.dumps(each) for each in ("", *PROFILER_DOMAINS)]))
+    if domains_are_categories:
+        return category, _texts(rows["text"]), ""
     value = _join('"payload": ', pa.array(payload).cast(pa.string()))
     value = pc.if_else(pa.array(np.isfinite(payload)), value, "")
-    comma = pc.if_else(pc.or_(is_default, pc.equal(value, "")), "", ", ")
-    named = pc.if_else(is_default, "", _join('"domain": ', domain))
-    return '"user_annotation"', _texts(rows["text"]), _join(named, comma, value)
+    comma = pc.if_else(pc.or_(is_told, pc.equal(value, "")), "", ", ")
+    named = pc.if_else(is_told, "", _join(f'"{DOMAIN}": ', domain))
+    return pc.if_else(is_told, category, '"user_annotation"'), _texts(rows["text"]), _join(named, comma, value)
 
 
 _DESCRIBE: Final[dict[str, Callable[[pd.DataFrame], Described]]] = {
@@ -139,9 +148,8 @@ _DESCRIBE: Final[dict[str, Callable[[pd.DataFrame], Described]]] = {
 
 def _on_stream(rows: pd.DataFrame) -> pa.Array:
     columns = ("device", "context", "stream", "correlation")
-    return _join(
-        *(part for i, c in enumerate(columns) for part in (f'{", " * (i > 0)}"{c}": ', _numbers(rows[c].to_numpy())))
-    )
+    numbers = (part for c in columns for part in (f'{", " * (c != columns[0])}"{c}": ', _numbers(rows[c].to_numpy())))
+    return _join(*numbers, _optional(PROCESS, rows["process"]))
 
 
 def _three(label: str, rows: pd.DataFrame) -> Texts:

@@ -25,7 +25,7 @@ Ints = NDArray[np.int64]
 Rank = tuple[int, ...]
 """The numbers by which a file names a rank: (1,) of "rank 1", (0, 1) of "[TP00-DP01] 4242"."""
 
-ACTIVITIES: Final = ("kernels", "memcpys", "memsets")
+ACTIVITIES: Final = ("kernels", "memcpys", "memsets", "graph_launches")
 ON_DEVICE: Final = (*ACTIVITIES, "syncs", "cuda_events")
 _ON_HOST: Final = ("api", "nvtx")
 _OWN_TRACKS: Final = ("Spans", "Traces")  # Kineto's, which are no processes

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.formats.chrome_lines import DOMAIN, PROCESS, WHOLE_GRAPH
 from tracer.schema import API_LAYERS, DEVICE_DOMAINS, MISSING, MOST_NS, NO_ID, NVTX_KINDS, PYTHON_FUNCTION
 
 Ints = NDArray[np.int64]
@@ -23,13 +24,14 @@ Event = Mapping[str, Any]
 Span = tuple[int, int]
 
 _SPAN: Final = ("start", "end")
-_ON_STREAM: Final = ("pid", "device", "context", "stream", "correlation")
+_ON_STREAM: Final = ("pid", "told", "device", "context", "stream", "correlation")
 _ON_THREAD: Final = ("process", "thread")
 _SIZES: Final = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "kernels": (
         *_SPAN, *_ON_STREAM, "name", *_SIZES, "registers", "dynamic_shared", "graph_node", "graph", "priority",
     ),
+    "graph_launches": (*_SPAN, *_ON_STREAM, "graph", "graph_exec"),
     "memcpys": (*_SPAN, *_ON_STREAM, "name", "bytes", "src_device", "dst_device", "graph_node"),
     "memsets": (*_SPAN, *_ON_STREAM, "name", "bytes", "graph_node"),
     "api": (*_SPAN, *_ON_THREAD, "correlation", "name", "layer", "kind"),
@@ -43,7 +45,8 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """What is collected for each table; the flows (arrows from a launch to what it launched) are no table of a trace.
 
-`pid` and `process` are the event's own pid, texts numbered downwards from -2. `recorded_on` and `recorded_by` are the
+`pid` and `process` are the event's own pid, texts numbered downwards from -2; `told` is the process that a file of ours
+says. `recorded_on` and `recorded_by` are the
 stream and the call that recorded the event which a sync waits for; a kernel's `priority` is its stream's; a call's
 `kind` is what a HIP copy asks for.
 """
@@ -148,9 +151,11 @@ class Tables:
 
     def _take(self, category: str, event: Event, args: Event, span: Span) -> None:
         table = _TABLE_OF.get(category, "nvtx")
+        if table == "kernels" and args.get(WHOLE_GRAPH) == 1:
+            table = "graph_launches"
         if table == "nvtx":
             thread = (MISSING, MISSING) if category in DEVICE_DOMAINS else self._thread(event)
-            domain = self._code(_domain(category, event["name"]))
+            domain = self._code(_domain(category, event["name"], args))
             self._append(table, (*span, *thread, self._code(event["name"]), domain, _KINDS[event["ph"]]))
         elif table == "api":
             layer = API_LAYERS["driver" if category == "cuda_driver" else "runtime"]
@@ -160,6 +165,7 @@ class Tables:
         else:
             where = (
                 self._pid(event.get("pid")),
+                _id(args.get(PROCESS)),
                 _id(args.get("device", args.get("inDevice")), NO_ID),
                 _id(args.get("context", args.get("inContext")), NO_ID),
                 _id(args.get("stream", event.get("tid")), NO_ID),
@@ -174,11 +180,13 @@ class Tables:
             kind = self._code(str(args.get("cuda_sync_kind", event["name"])))
             recorded = (_id(args.get("wait_on_stream"), NO_ID), _id(args.get("wait_on_cuda_event_record_corr_id")))
             return (*span, *where, kind, _id(args.get("wait_on_cuda_event_id"), NO_ID), *recorded)
+        graph = _id(args.get("graph id")) or MISSING
+        if table == "graph_launches":
+            return (*span, *where, graph, _id(args.get("graph exec id")))
         name, node = self._code(event["name"]), _id(args.get("graph node id")) or MISSING
         if table == "kernels":
             sizes = (*_three(args.get("grid")), *_three(args.get("block")))
             used = (_int(args.get("registers per thread")), _int(args.get("shared memory")))
-            graph = _id(args.get("graph id")) or MISSING
             return (*span, *where, name, *sizes, *used, node, graph, _int(args.get("priority")))
         size = _int(args.get("bytes"))
         if table == "memsets":
@@ -239,10 +247,13 @@ class Tables:
         return pd.DataFrame(np.concatenate(self._chunks.pop(table)), columns=list(COLUMNS[table]))
 
 
-def _domain(category: str, name: str) -> str:
+def _domain(category: str, name: str, args: Event) -> str:
     if category in _OPERATORS:
         return "" if name.startswith(_STEP) else "cpu_op"
-    return "" if category == "user_annotation" else category
+    if category != "user_annotation":
+        return category
+    domain = args.get(DOMAIN)
+    return domain if isinstance(domain, str) else ""
 
 
 def _ns(us: Any) -> int | None:

@@ -3,11 +3,14 @@
 Where Kineto says nothing or loses something:
 - A graph launch has an arrow to each of its nodes, each with an id of its own; Kineto gives all of them the call's
   correlation for an id, of which viewers draw one.
-- A whole-graph execution (graph-level tracing) is a `kernel` named "graph 5", so that other tools count its time.
+- A whole-graph execution (graph-level tracing) is a `kernel` named "graph 5", so that other tools count its time;
+  `args` say what it is.
+- `args` say the process of what a device did: correlations are counted by each process for itself.
 - What would cross other slices of its track, and what a host waited for on a stream, stands on a further track;
   `args` say the stream all the same.
 - Event records have no times of their own; they stand at the start of the call.
-- The domain of a range is in `args`; it is the category where the trace came from such a file.
+- The domain of a range is in `args`, unless it is a category of Kineto's, or the trace came from such a file.
+- The source of the trace and its run.json are in the outer object.
 
 Times are exact to the nanosecond in the file. Viewers hold them as doubles, which are that exact up to 2**43 µs.
 """
@@ -35,7 +38,7 @@ from tracer.schema import DEVICE_TABLES, MISSING
 from tracer.trace import Trace
 
 FROM_CHROME: Final = ("PyTorch profiler", "Chrome JSON")
-"""Sources of traces that were read from such a file."""
+"""How the sources of traces begin that were read from such a file."""
 
 _CHUNK: Final = 1 << 16
 _SEPARATOR: Final = len(",\n")
@@ -43,6 +46,10 @@ _DEVICE_SORT_INDEX: Final = 5_000_000  # behind all processes, as Kineto sorts t
 _FREE_IDS: Final = 1 << 22  # beyond the largest process and thread id of Linux
 OURS: Final = "intertoken"
 """The member of the outer object by which a file says that we wrote it."""
+
+SOURCE: Final = "source"
+RUN: Final = "run"
+"""Members of that member: what of the trace's metadata tells analyses how to take its figures."""
 
 _SCHEMA_VERSION: Final = 1  # Kineto's
 _KEPT: Final = {
@@ -70,9 +77,7 @@ def write(trace: Trace, path: Path) -> list[str]:
             begun = True
         file.write(b"\n]}\n")
     moved = int((tracks.table["lane"].to_numpy()[tracks.of["nvtx"]] > 0).sum())
-    graphs = len(trace["graph_launches"])
     notes = [f"NVTX ranges on tracks of their own, because they cross others: {moved}"] if moved else []
-    notes += [f"whole graphs that stand as kernels, and are read as such: {graphs}"] if graphs else []
     return notes + no_place_for(trace)
 
 
@@ -89,7 +94,8 @@ def _head(trace: Trace) -> dict[str, Any]:
         head["baseTimeNanoseconds"] = base
     if len(trace["devices"]):
         head["deviceProperties"] = [_properties(device) for device in trace["devices"].to_dict("records")]
-    return head | {OURS: {"source": str(known.get("source", "")), "notes": trace.notes}}
+    run = {RUN: known[RUN]} if isinstance(known.get(RUN), dict) else {}
+    return head | {OURS: {SOURCE: str(known.get("source", "")), "notes": trace.notes} | run}
 
 
 def _properties(device: dict[Any, Any]) -> dict[str, Any]:
@@ -102,7 +108,7 @@ def _lines(trace: Trace, tracks: Tracks) -> Iterator[memoryview]:
     descriptions = [f",\n{json.dumps(event)}" for event in _descriptions(trace, tracks, ids)]
     if descriptions:
         yield memoryview("".join(descriptions).encode())
-    from_chrome = trace.metadata.get("source") in FROM_CHROME
+    from_chrome = str(trace.metadata.get("source", "")).startswith(FROM_CHROME)
     done, total = 0, sum(map(len, tracks.of.values()))
     for name, of in tracks.of.items():
         frame = spans(trace, name)

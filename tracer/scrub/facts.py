@@ -53,7 +53,7 @@ _NUMBERED: Final = _words(
     "schema_version cuda_runtime_version cuda_driver_version python driver cuda intertoken numpy cupy created"
 )
 _NUMBER: Final = re.compile(r"\d[\w.:+-]{0,34}")  # a version or a date
-_SOURCE: Final = re.compile(r"(?:host|nsys|cupti|PyTorch profiler|Chrome JSON)(?: [\d.]+)?")
+_SOURCE: Final = re.compile(r"(?:host|nsys|cupti|PyTorch profiler|Chrome JSON)(?: [\d.]+)?(?:, rank \d+ of \d+)?")
 
 
 def learn(value: Any, texts: Texts, key: str = "") -> None:

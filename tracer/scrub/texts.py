@@ -14,7 +14,10 @@ from functools import partial
 from typing import Final
 
 from tracer.analysis.call_names import letter
-from tracer.engines.ours import NAMES, word
+from tracer.engines import ENGINES
+from tracer.engines.ours import NAMES, OURS, USUAL, word
+from tracer.engines.torch import OPERATOR, TRAINING_TEXT
+from tracer.engines.vllm import PARTS
 from tracer.scrub.credentials import LABEL, Rule, rules
 
 _EXTENSIONS: Final = (
@@ -66,6 +69,9 @@ _SHORTEST_NAME, _SHORTEST_SECRET = 3, 6
 _LONGEST: Final = 10_000  # characters; some patterns take quadratic time, and no name is as long
 
 _STEP: Final = re.compile("|".join(map(word, NAMES)))
+_MARKS: Final = tuple(mark.text for each in ENGINES if each not in (*OURS, *USUAL) for mark in each.marks)
+_BATCH: Final = re.compile(r"\b(?:raw_)?bs=\d+")
+_NO_STEP: Final = re.compile(f"{OPERATOR}|{PARTS}")
 _NUMBER: Final = re.compile(r"(?<![^\W_])\d{1,9}(?![^\W_])")
 _LETTER: Final = re.compile(r"[^\W\d_]")
 _QUOTED: Final = re.compile(r"'[^'\n]{2,}'|\"[^\"\n]{2,}\"")
@@ -228,7 +234,10 @@ class Texts:
         """The text's hash; of one that names a token step before it its words for that and its numbers."""
         if not text:
             return text
-        steps, rest = _steps(text), text
+        mark, beside = _mark(text)
+        if mark and not _LETTER.search(beside):
+            return text
+        steps, rest = [] if mark or _NO_STEP.search(text) else _steps(text), text
         for _, pattern in self._substitutions():
             rest = pattern.sub(" / ", rest) if len(rest) <= _LONGEST else ""
         numbers = _NUMBER.findall(_STEP.sub(" ", rest)) if steps else []
@@ -236,7 +245,7 @@ class Texts:
             return text
         digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), key=self._key or b"", digest_size=6)
         self.remove("name (hashed)", where)
-        return " ".join([*steps, *numbers, f"name_{digest.hexdigest()}"])
+        return " ".join([*mark, *steps, *numbers, f"name_{digest.hexdigest()}"])
 
     def _substitutions(self) -> list[Rule]:
         if self._order is None:
@@ -263,6 +272,15 @@ class Texts:
     def _label(self, what: str, text: str) -> str:
         labels = self._labels[what]
         return f"[{what} {labels.setdefault(text, len(labels) + 1)}]"
+
+
+def _mark(text: str) -> tuple[list[str], str]:
+    """What an engine's mark says in a text by which analyses know its step, and what else stands there."""
+    found = next((match for pattern in (*_MARKS, TRAINING_TEXT) if (match := pattern.search(text))), None)
+    if found is None:
+        return [], text
+    beside = text[: found.start()] + " " + text[found.end() :]
+    return [found[0], *_BATCH.findall(beside)], _BATCH.sub(" ", beside)
 
 
 def _steps(text: str) -> list[str]:

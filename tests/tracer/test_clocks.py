@@ -1,0 +1,184 @@
+"""Steps that clocks or lost records spoil are found, said, and in no figure."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.recordings import ENGINES, LLAMA, SAMPLES, SIX
+from tracer import Trace, formats
+from tracer.analysis.clocks import doubts, without_doubtful
+from tracer.analysis.gaps import GapReport, gap_report
+from tracer.analysis.tokens import ALL_STEPS, Steps, choose_steps, find_steps
+from tracer.errors import EmptyTraceError
+from tracer.schema import DEVICE_TABLES, MISSING
+
+SECOND = 10**9
+ON_HOST = ("api", "syncs", "nvtx")
+
+
+@pytest.fixture(scope="module")
+def recording() -> Trace:
+    """A real one, llama.cpp at graph level, without what was before its steps."""
+    trace = formats.read(LLAMA["saaas", "graph"], whole=False)
+    begin = int(find_steps(trace).table["start"].iloc[0])
+    return trace.map_tables(lambda _, frame: frame[frame["start"] >= begin] if "start" in frame else frame)
+
+
+@pytest.fixture(scope="module")
+def steps(recording: Trace) -> Steps:
+    return find_steps(recording)
+
+
+@pytest.fixture(scope="module")
+def truth(recording: Trace, steps: Steps) -> GapReport:
+    return gap_report(recording, steps)
+
+
+Shift = Callable[[np.ndarray], np.ndarray]
+
+
+def moved(trace: Trace, shift: Shift, tables: tuple[str, ...] = (*ON_HOST, *DEVICE_TABLES)) -> Trace:
+    """The trace as clocks would have written it that say `shift(t)` at `t`."""
+    return trace.map_tables(
+        lambda name, frame: (
+            frame.assign(**{side: frame[side] + shift(frame[side].to_numpy()) for side in ("start", "end")})
+            if name in tables
+            else frame
+        )
+    )
+
+
+def at(time: int, by: int) -> Shift:
+    return lambda times: np.where(times >= time, by, 0)
+
+
+def middle(trace: Trace, steps: Steps, inside: str) -> int:
+    """A time in the middle of the steps: in the host's own code, in a sync while the device works, in a launch."""
+    half = int(steps.table["start"].iloc[len(steps) // 2])
+    if inside == "host code":
+        ends = np.sort(trace["api"]["end"].to_numpy())
+        starts = np.sort(trace["api"]["start"].to_numpy())
+        idle = [(a, b) for a in ends[ends > half][:20] for b in starts[starts > a][:1] if b - a > 1000]
+        return int((idle[0][0] + idle[0][1]) // 2)
+    graphs = trace["graph_launches"]
+    graph = graphs[graphs["start"] > half].iloc[0]
+    if inside == "sync":
+        return int(graph["start"] + graph["end"]) // 2
+    return int(trace["api"].set_index("correlation").loc[int(graph["correlation"]), "start"]) + 10
+
+
+def close_to(found: GapReport, truth: GapReport) -> None:
+    assert found.gap_us["p50"] == pytest.approx(truth.gap_us["p50"], rel=0.02)
+    assert found.gap_us["mean"] == pytest.approx(truth.gap_us["mean"], rel=0.1)
+    assert found.estimated
+    assert truth.estimated
+    assert found.estimated.estimate == pytest.approx(truth.estimated.estimate, rel=0.03)
+    assert found.causes_us == pytest.approx(truth.causes_us, rel=0.2, abs=2)
+
+
+@pytest.mark.parametrize(
+    "name", [*LLAMA.values(), SIX, *(SAMPLES / name for name in ENGINES)], ids=lambda path: path.name
+)
+def test_sound_recordings_lose_no_step(name):
+    trace = formats.read(name, whole=False)
+    steps = find_steps(trace)
+    assert without_doubtful(trace, steps).doubts == ()
+
+
+@pytest.mark.parametrize("inside", ["host code", "sync", "launch"])
+def test_a_jump_forward(recording, steps, truth, inside):
+    spoilt = moved(recording, at(middle(recording, steps, inside), 5 * SECOND))
+    chosen = choose_steps(spoilt, None, ALL_STEPS)
+    [why] = chosen.doubts
+    assert "for up to 5.00 s, once: the clock jumped, or the program paused; left out: 1 of" in why
+    assert why in chosen.notes
+    assert len(chosen) == len(steps) - 1
+    assert chosen.steps_per_s == pytest.approx(steps.steps_per_s, rel=0.02)
+    close_to(gap_report(spoilt, chosen), truth)
+
+
+def test_a_jump_back(recording, steps, truth):
+    spoilt = moved(recording, at(middle(recording, steps, "host code"), -5 * SECOND))
+    chosen = choose_steps(spoilt, None, ALL_STEPS)
+    [why] = chosen.doubts
+    assert why.startswith("the clock went back by up to 5.00 s, once; left out: ")
+    assert len(steps) - 4 <= len(chosen) < len(steps)
+    assert chosen.steps_per_s == pytest.approx(steps.steps_per_s, rel=0.05)
+    close_to(gap_report(spoilt, chosen), truth)
+
+
+@pytest.mark.parametrize("by", [-2_000_000, 2_000_000, -50_000])
+def test_device_and_host_apart_for_half_of_it(recording, steps, truth, by):
+    spoilt = moved(recording, at(middle(recording, steps, "host code"), by), DEVICE_TABLES)
+    chosen = choose_steps(spoilt, None, ALL_STEPS)
+    [why] = chosen.doubts
+    low, high = (float(word.replace(",", "")) for word in why.split(": ")[1].split(" µs")[0].split(" to "))
+    assert low - 1 <= abs(by) / 1e3 <= high + 1
+    assert high - low < 20
+    assert ("behind" in why) == (by < 0)
+    half = len(steps) // 2
+    assert half - 2 <= len(chosen) <= half + 2
+    close_to(gap_report(spoilt, chosen), truth)
+
+
+def test_a_few_microseconds_ahead_are_said_and_spoil_nothing(recording, steps):
+    spoilt = moved(recording, lambda times: np.full(len(times), 25_000), DEVICE_TABLES)
+    chosen = choose_steps(spoilt, None, ALL_STEPS)
+    assert len(chosen) == len(steps)
+    assert "µs ahead; parts of gaps and waits are no more exact than that" in chosen.doubts[0]
+
+
+def test_rounding_to_microseconds_is_no_doubt(recording, steps):
+    rounded = moved(recording, lambda times: times // 1000 * 1000 - times)
+    assert doubts(rounded, find_steps(rounded)) == []
+
+
+def test_a_whole_recording_in_doubt_is_refused(recording):
+    spoilt = moved(recording, lambda times: np.full(len(times), -1_000_000), DEVICE_TABLES)
+    with pytest.raises(EmptyTraceError, match=r"no step of which the clocks can be trusted: the clock of device 0 is"):
+        choose_steps(spoilt, None, ALL_STEPS)
+
+
+def dropped(trace: Trace, table: str, gone: pd.Series) -> Trace:
+    return trace.map_tables(lambda name, frame: frame[~gone] if name == table else frame)
+
+
+def test_launches_without_work(recording, steps, truth):
+    graphs = recording["graph_launches"]
+    mine = graphs[graphs["start"] > int(steps.table["start"].iloc[20])].index[:3]
+    spoilt = dropped(recording, "graph_launches", graphs.index.isin(mine))
+    chosen = choose_steps(spoilt, None, ALL_STEPS)
+    assert chosen.doubts == (
+        f"records are missing: launches of which no work was recorded (3); left out: 3 of {len(steps)} steps",
+    )
+    close_to(gap_report(spoilt, chosen), truth)
+
+
+def test_work_without_launches(recording, steps):
+    graphs, api = recording["graph_launches"], recording["api"]
+    mine = graphs.loc[graphs["start"] > int(steps.table["start"].iloc[20]), "correlation"].iloc[[0, 5, 9]]
+    spoilt = dropped(recording, "api", api["correlation"].isin(mine))
+    found = doubts(spoilt, find_steps(spoilt))
+    assert [(each.why, len(each.steps)) for each in found] == [
+        ("records are missing: work of which no launch was recorded (3)", 3)
+    ]
+
+
+def test_work_that_was_launched_before_the_recording_is_no_loss(recording, steps):
+    begin = int(steps.table["start"].iloc[10]) + 1_000_000
+    late = recording.map_tables(lambda name, frame: frame[frame["start"] >= begin] if name == "api" else frame)
+    late = late.map_tables(lambda name, frame: frame[frame["end"] >= begin] if name in DEVICE_TABLES else frame)
+    assert doubts(late, find_steps(late)) == []
+
+
+def test_two_hosts_lose_their_own_wall_alone(steps):
+    table = pd.concat([steps.table, steps.table.assign(process=7)], ignore_index=True)
+    two = steps.with_table(table)
+    rate = steps.steps_per_s
+    assert two.without(np.array([3]), [], ["why"]).steps_per_s == pytest.approx(rate, rel=0.02)
+    times = two.without(np.array([3]), [(0, 5)], ["why"]).spoilt
+    assert len(times) == 3
+    assert set(times["process"]) == {int(steps.table["process"].iloc[0]), 7}
+    assert MISSING not in set(times["end"])

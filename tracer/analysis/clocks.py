@@ -1,0 +1,336 @@
+"""Which steps the recording's clocks and lost records spoil, and why.
+
+Passes:
+1. device against host: work cannot start before the call that launched it begins, nor can a wait for it return before
+   it ends. So each activity bounds how far the device's clock is ahead of the host's, from above and from below. Runs
+   of activities that agree on some offset are windows; where one does not agree on none, the clocks are apart;
+2. the clock of the host: calls of a thread are numbered in their order, so a later number at an earlier time is a jump
+   back; a long stretch in which nothing at all begins, ends or runs is a jump forward, or a pause of the program, which
+   no recording tells apart;
+3. lost records: launches of which no work was recorded, and work in the midst of a stream of which no call was.
+
+Steps that are spoilt are in no figure, and neither is the wall's time that they take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, cast
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.calls import BLOCKING_COPY, LAUNCHES, SYNC, among, by_thread, host_calls, match_rows
+from tracer.analysis.step_work import activity_steps
+from tracer.analysis.steps import NO_ROWS, Span, Steps
+from tracer.analysis.waits import targets
+from tracer.errors import EmptyTraceError
+from tracer.schema import MISSING
+from tracer.trace import Trace
+
+Ints = NDArray[np.int64]
+
+TOLERANCE_NS: Final = 1000
+"""Older versions of Kineto write whole microseconds, which rounds both times that are compared."""
+
+AHEAD_TOLERANCE_NS: Final = 30_000
+"""Recorders interpolate the device's clock between few readings of both, and stamp the end of work later than the wait
+for it saw: up to 18 µs ahead in recordings of MI300, up to 8 µs in those of NVIDIA's. That is said, and spoils no step.
+Nobody's work starts before its launch."""
+
+_LEAST_JUMP_NS: Final = 100_000_000
+"""Clocks are set for more: ntpd sets them from 128 ms on, systemd-timesyncd from 400 ms; for less, they slew."""
+_LEAST_JUMP_STEPS: Final = 20
+_TIMES_ALL: Final = 10  # times all steps together
+_USUAL: Final = 8  # activities of one name, so that their median says how long they take
+_NONE: Final = np.iinfo(np.int64).max // 4  # no bound
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Why some steps are in no figure.
+
+    Attributes:
+        why: for a reader, without how many.
+        steps: positions in the table of steps.
+        spans: the wall's time that this makes worthless beyond these steps, ns.
+    """
+
+    why: str
+    steps: Ints
+    spans: tuple[Span, ...] = ()
+
+    def line(self, of: int) -> str:
+        """The doubt in one line, with how many of so many steps are left out for it."""
+        return self.why + (f"; left out: {len(self.steps)} of {of} steps" if len(self.steps) else "")
+
+
+def without_doubtful(trace: Trace, steps: Steps) -> Steps:
+    """The steps without those that are spoilt; its notes say which are not there, and why.
+
+    Raises:
+        EmptyTraceError: all are spoilt.
+    """
+    found = doubts(trace, steps)
+    if not found:
+        return steps
+    spoilt = np.unique(np.concatenate([doubt.steps for doubt in found])).astype(np.int64)
+    lines = [doubt.line(len(steps)) for doubt in found]
+    if len(spoilt) == len(steps):
+        raise EmptyTraceError(f"no step of which the clocks can be trusted: {'; '.join(lines)}")
+    return steps.without(spoilt, [span for doubt in found for span in doubt.spans], lines)
+
+
+def doubts(trace: Trace, steps: Steps) -> list[Doubt]:
+    """What spoils steps of a trace; nothing where all is well."""
+    activities = trace.activities()
+    calls = host_calls(trace)
+    at = activity_steps(trace, steps, activities)
+    return [
+        *_apart(trace, activities, at, calls),
+        *_jumps(trace, steps, activities),
+        *_lost(trace, steps, activities, calls),
+    ]
+
+
+# --- 1. device against host ---
+
+
+def _apart(trace: Trace, activities: pd.DataFrame, at: Ints, calls: pd.DataFrame) -> Iterator[Doubt]:
+    """Steps that launched work whose clock is not the host's."""
+    bounds = offsets(trace, activities, calls)
+    for place, found in activities.groupby(["process", "device"], sort=False).indices.items():
+        device, rows = cast("tuple[int, int]", place)[1], np.asarray(found, dtype=np.int64)
+        rows = rows[bounds["high"].to_numpy()[rows] < _NONE]
+        order = rows[np.argsort(bounds["issued"].to_numpy()[rows], kind="stable")]
+        low, high = (bounds[side].to_numpy()[order] for side in ("low", "high"))
+        if not len(order) or _agrees(low, high):
+            continue
+        ways = [_windows(low, high), [(len(low) - b, len(low) - a) for a, b in _windows(low[::-1], high[::-1])]]
+        spoilt = np.zeros(len(order), bool)
+        for a, b in (window for way in ways for window in way):
+            spoilt[a:b] |= not _agrees(low[a:b], high[a:b], AHEAD_TOLERANCE_NS)
+        told = [_offset(low[a:b], high[a:b]) for a, b in ways[0] if not _agrees(low[a:b], high[a:b])]
+        told.sort(key=lambda words: "behind" not in words)
+        more = f", and {len(told) - 2} other offsets" if len(told) > 2 else ""
+        of_steps = np.unique(at[order[spoilt]])
+        why = f"the clock of device {device} is not the host's: {', '.join(told[:2])}{more}"
+        if spoilt.any():
+            yield Doubt(why, of_steps[of_steps >= 0])
+        else:
+            yield Doubt(f"{why}; parts of gaps and waits are no more exact than that", NO_ROWS)
+
+
+def offsets(trace: Trace, activities: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
+    """How far the device's clock can be ahead of the host's, by each activity.
+
+    Args:
+        trace: the recording.
+        activities: `trace.activities()`.
+        calls: `host_calls(trace)`.
+
+    Returns:
+        One row per activity: issued (its call's begin, ns), low and high (ns; without a bound -`_NONE` and `_NONE`).
+    """
+    api = trace["api"]
+    call = match_rows(api, activities)
+    issued = np.append(api["start"].to_numpy(), MISSING)[call]
+    high = np.where(call >= 0, activities["start"].to_numpy() - issued, _NONE)
+    low = np.full(len(activities), -_NONE)
+    waits = calls[among(calls["letter"].to_numpy(), (SYNC, BLOCKING_COPY))]
+    failed = api.loc[(api["return_value"] > 0).to_numpy(), ["process", "correlation"]]
+    waits = waits[match_rows(failed, waits) < 0].reset_index(drop=True)
+    awaited = _awaited(trace, waits, activities, call)
+    told = awaited >= 0
+    ended = activities["end"].to_numpy()[awaited[told]] - waits["end"].to_numpy()[told]
+    np.maximum.at(low, awaited[told], ended)
+    return pd.DataFrame({"issued": issued, "low": low, "high": high})
+
+
+def _awaited(trace: Trace, waits: pd.DataFrame, activities: pd.DataFrame, call: Ints) -> Ints:
+    """For each wait the activity that its stream was given last before it, as a position; -1 where none is known.
+
+    Of a blocking copy it is the copy itself.
+    """
+    asked = targets(trace, waits)
+    given = np.append(trace["api"]["end"].to_numpy(), _NONE)[call]  # the call had returned: it was given by then
+    place = ["device", "context", "stream"]
+    works = activities[["process", *place]].assign(given=given, at=np.arange(len(activities)))[call >= 0]
+    works = works.iloc[np.lexsort((activities["end"].to_numpy()[call >= 0], works["given"]))]
+    copies = (waits["letter"] == BLOCKING_COPY).to_numpy()
+    wanted = asked.table.assign(process=waits["process"].to_numpy(), row=np.arange(len(waits)))
+    wanted = wanted[asked.known & ~copies & (asked.table["stream"] != MISSING).to_numpy()].sort_values("until")
+    keys = ["process", *place]
+    joined = pd.merge_asof(wanted, works, left_on="until", right_on="given", by=keys).dropna(subset=["at"])
+    found = np.full(len(waits), -1, np.int64)
+    found[joined["row"].to_numpy()] = joined["at"].to_numpy(np.int64)
+    own = match_rows(activities, waits)
+    found[copies] = np.where((activities["table"] == "memcpys").to_numpy()[own[copies]], own[copies], -1)
+    return found
+
+
+def _windows(low: Ints, high: Ints) -> list[tuple[int, int]]:
+    """Runs of bounds, as long as they can be, of which all hold for some one offset, from the first on."""
+    windows, start = [], 0
+    while start < len(low):
+        size, end = 64, start
+        while True:
+            part = slice(start, start + size)
+            least, most = np.maximum.accumulate(low[part]), np.minimum.accumulate(high[part])
+            apart = np.flatnonzero(least > most + TOLERANCE_NS)
+            if len(apart) or start + size >= len(low):
+                end = start + max(int(apart[0]) if len(apart) else len(least), 1)
+                break
+            size *= 4
+        windows.append((start, end))
+        start = end
+    return windows
+
+
+def _agrees(low: Ints, high: Ints, ahead: int = TOLERANCE_NS) -> bool:
+    """Whether all bounds allow that both clocks are one."""
+    return bool(low.max() <= ahead and high.min() >= -TOLERANCE_NS)
+
+
+def _offset(low: Ints, high: Ints) -> str:
+    """The offset of a window in words.
+
+    Example:
+        >>> _offset(np.array([-2_010_000]), np.array([-1_996_000])), _offset(np.array([5000]), np.array([_NONE]))
+        ('1,996 to 2,010 µs behind', 'at least 5 µs ahead')
+    """
+    least, most = int(low.max()), int(high.min())
+    word, near, far = ("behind", -most, -least) if most < -TOLERANCE_NS else ("ahead", least, most)
+    if far >= _NONE:
+        return f"at least {near / 1e3:,.0f} µs {word}"
+    return f"{min(near, far) / 1e3:,.0f} to {max(near, far) / 1e3:,.0f} µs {word}"
+
+
+# --- 2. the host's clock ---
+
+
+def _jumps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> Iterator[Doubt]:
+    back = [turn for *_, rows in by_thread(trace["api"]) for turn in _turned_back(trace["api"].iloc[rows])]
+    most = max((turn.by for turn in back), default=0)
+    if 0 < most < _LEAST_JUMP_NS:
+        yield Doubt(f"calls of one thread are out of order by up to {most / 1e3:,.1f} µs, {_times(len(back))}", NO_ROWS)
+    back = [turn for turn in back if turn.by >= _LEAST_JUMP_NS]
+    if back:
+        spans = [turn.mixed for turn in back]
+        around = [*spans, *((time, time) for turn in back for time in turn.ends)]
+        why = f"the clock went back by up to {most / 1e9:,.2f} s, {_times(len(back))}"
+        yield Doubt(why, _touched(steps, around), tuple(spans))
+    silent = [span for span in silences(trace, steps, activities) if all(span != turn.mixed for turn in back)]
+    silent = [span for span in silent if _matters(steps, span)]
+    if silent:
+        longest = max(end - start for start, end in silent) / 1e9
+        why = f"nothing at all goes on for up to {longest:,.2f} s, {_times(len(silent))}"
+        yield Doubt(f"{why}: the clock jumped, or the program paused", _touched(steps, silent), tuple(silent))
+
+
+def _matters(steps: Steps, span: Span) -> bool:
+    """Whether a silence is in a step, or between steps and longer than any pause between requests would be."""
+    start, end = steps.table["start"].to_numpy(), steps.table["end"].to_numpy()
+    between = start.min() < span[1] and span[0] < end.max()
+    return len(_touched(steps, [span])) > 0 or bool(between and span[1] - span[0] > _TIMES_ALL * (end - start).sum())
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """Where a thread's clock went back: by how much (ns), between which two times, and from when to when calls from
+    before and behind it mix, or seem to follow each other and do not."""
+
+    by: int
+    ends: Span
+    mixed: Span
+
+
+def _turned_back(calls: pd.DataFrame) -> Iterator[_Turn]:
+    """The jumps back of one thread: a call with a later number begins earlier than the one before it."""
+    known = (calls["correlation"] != MISSING).to_numpy()
+    order = np.argsort(calls["correlation"].to_numpy()[known], kind="stable")
+    start, end = (calls[column].to_numpy()[known][order] for column in ("start", "end"))
+    for at in (np.flatnonzero(start[1:] < start[:-1] - TOLERANCE_NS) + 1).tolist():
+        begin = max(int(start[:at].min()), int(start[at:].min()))
+        finish = min(int(end[:at].max()), int(end[at:].max()))
+        last, first = int(start[at - 1]), int(start[at])
+        yield _Turn(last - first, (last, first), (min(begin, finish), max(begin, finish)))
+
+
+def silences(trace: Trace, steps: Steps, activities: pd.DataFrame) -> list[Span]:
+    """Stretches in which nothing begins or ends and no device works, far longer than a step and `_LEAST_JUMP_NS`."""
+    table = steps.table
+    period = float((table["end"] - table["start"]).median()) if len(table) else 0.0
+    least = max(_LEAST_JUMP_NS, round(_LEAST_JUMP_STEPS * period))
+    api = trace["api"]
+    edges = np.concatenate([frame[side].to_numpy() for frame in (api, activities) for side in ("start", "end")])
+    edges = np.unique(edges)
+    at = np.flatnonzero(np.diff(edges) >= least)
+    if not len(at):
+        return []
+    busy = activities[(activities["end"] - activities["start"] >= least).to_numpy()]
+    usual = _usual(activities)
+    busy = busy[(busy["name"].astype(str).map(usual).fillna(least) >= least / _LEAST_JUMP_STEPS).to_numpy()]
+    spans = [(int(edges[i]), int(edges[i + 1])) for i in at]
+    return [(a, b) for a, b in spans if not ((busy["start"] <= a) & (busy["end"] >= b)).any()]
+
+
+def _usual(activities: pd.DataFrame) -> dict[str, float]:
+    """Name of activities that come often -> how long one takes, median, ns."""
+    length = (activities["end"] - activities["start"]).groupby(activities["name"], observed=True)
+    table = length.agg(["size", "median"])
+    often = table[table["size"] >= _USUAL]["median"]
+    return {str(name): float(value) for name, value in often.items()}
+
+
+def _touched(steps: Steps, spans: list[Span]) -> Ints:
+    start, end = steps.table["start"].to_numpy(), steps.table["end"].to_numpy()
+    touched = np.zeros(len(steps), bool)
+    for begin, finish in spans:
+        touched |= (start <= finish) & (end > begin)
+    return np.flatnonzero(touched)
+
+
+# --- 3. lost records ---
+
+
+def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, calls: pd.DataFrame) -> Iterator[Doubt]:
+    """Steps with launches without work, or work without a launch.
+
+    What most steps have is how the recorder works, not a loss: it is said, and nothing is left out for it.
+    """
+    if not len(activities) or not len(calls):
+        return
+    launches = calls[among(calls["letter"].to_numpy(), LAUNCHES)]
+    launches = launches[launches["process"].isin(activities["process"].unique())]
+    idle = launches[match_rows(activities, launches) < 0]
+    at = steps.of(*(idle[column].to_numpy() for column in ("start", "process", "thread")))
+    yield from _loss(steps, at, "launches of which no work was recorded")
+    call = match_rows(trace["api"], activities)
+    streams = activities.groupby(["process", "device", "context", "stream"], sort=False).ngroup()
+    begun = (
+        pd.Series(call >= 0).groupby(streams).cummax().to_numpy()
+    )  # work before it was launched before the recording
+    orphans = activities[begun & (call < 0)]
+    at = steps.of(orphans["start"].to_numpy(), orphans["process"].to_numpy(), _only_thread(steps, len(orphans)))
+    yield from _loss(steps, at, "work of which no launch was recorded")
+
+
+def _loss(steps: Steps, at: Ints, what: str) -> Iterator[Doubt]:
+    spoilt, count = np.unique(at[at >= 0]), int((at >= 0).sum())
+    if not count:
+        return
+    if 2 * len(spoilt) < len(steps):
+        yield Doubt(f"records are missing: {what} ({count})", spoilt)
+    else:
+        yield Doubt(f"records are missing: {what} ({count}, in {len(spoilt)} of {len(steps)} steps)", NO_ROWS)
+
+
+def _only_thread(steps: Steps, count: int) -> Ints:
+    return np.full(count, steps.table["thread"].iloc[0])
