@@ -22,6 +22,7 @@ from tracer.analysis.signature import MEANING, WITHOUT_COPIES
 from tracer.text import spelled
 
 CAUSE_STYLES: Final = {
+    "communication": "color(89)",
     "sync": "color(166)",
     "copy": "color(32)",
     "launch": "color(36)",

@@ -1,4 +1,7 @@
-"""Bubbles: where a device computes nothing between the first and the last compute of a step; and its streams' waits."""
+"""Bubbles: where a device computes nothing between the first and the last compute of a step; and its streams' waits.
+
+A bubble is of one host (process and thread): what others compute on the device meanwhile is a cause of it.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +38,9 @@ class BubbleReport:
 
     Attributes:
         table: one row per bubble, by device and start: step device start end length and the columns of
-            `causes.split_windows`, ns.
+            `causes.split_windows`, ns. Communication between start and end is apart: length is what lasts besides.
         steps: one row per device and step that computes there: device step count total longest (ns) and the causes
-            and parts of all its bubbles, ns, which add up to total.
+            and parts of all its bubbles, ns; but for communication, which is not idle, they add up to total.
         streams: `stream_waits`.
     """
 
@@ -75,9 +78,9 @@ def bubble_report(trace: Trace, steps: Steps) -> BubbleReport:
     windows = _bubbles(compute, steps)
     parts = split_windows(trace, steps, compute, windows)
     table = pd.concat([windows[["step", "device", "start", "end"]], parts], axis=1)
-    table.insert(4, "length", table["end"] - table["start"])
+    table.insert(4, "length", table["end"] - table["start"] - table["communication"])
     per_step = table.groupby(["device", "step"]).agg(
-        count=("length", "size"), total=("length", "sum"), longest=("length", "max"),
+        count=("length", np.count_nonzero), total=("length", "sum"), longest=("length", "max"),
         **{name: (name, "sum") for name in [*CAUSES, *PART_COLUMNS]},
     )  # fmt: skip
     every = pd.MultiIndex.from_frame(spans[["device", "step"]])
@@ -90,15 +93,15 @@ def _bubbles(compute: pd.DataFrame, steps: Steps) -> pd.DataFrame:
 
     Where several are not, the window belongs to the one that computes longest.
     """
-    compute = compute.sort_values(["device", "start"], kind="stable", ignore_index=True)
-    devices = compute["device"]
+    hosts = steps.table.groupby(["process", "thread"]).ngroup().to_numpy()
+    compute = compute.assign(host=hosts[compute["at"]])
+    compute = compute.sort_values(["device", "host", "start"], kind="stable", ignore_index=True)
+    on = compute.groupby(["device", "host"]).ngroup()
     compute["final"] = compute.groupby(["device", "at"])["end"].transform("max")
-    reach, final = (
-        compute.groupby("device")[c].cummax().groupby(devices).shift(fill_value=_NEVER) for c in ("end", "final")
-    )
+    reach, final = (compute.groupby(on)[c].cummax().groupby(on).shift(fill_value=_NEVER) for c in ("end", "final"))
     leads = compute["at"].where(compute["final"] > final)
-    owner = leads.groupby(devices).ffill().groupby(devices).shift()
-    found = compute[(compute["start"] > reach) & (final > reach)]
+    owner = leads.groupby(on).ffill().groupby(on).shift()
+    found = compute[(compute["start"] > reach) & (final > reach)].sort_values(["device", "start"], kind="stable")
     step = steps.table.iloc[owner[found.index].astype("int64")]
     return pd.DataFrame({
         "step": step["step"].to_numpy(), "device": found["device"].to_numpy(), "start": reach[found.index].to_numpy(),

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from tracer.analysis.calls import match_rows
 from tracer.analysis.steps import Steps
-from tracer.schema import COMPUTE_TABLES
 from tracer.trace import Trace
 
 SPAN_COLUMNS: Final = ["step", "device", "group", "start", "end", "correlation", "process"]
@@ -39,8 +38,8 @@ def activity_steps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> NDAr
 
 
 def step_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
-    """The compute activities (kernels, whole graphs) that the steps launched, with their step's position in `at`."""
-    compute = trace.activities(COMPUTE_TABLES)
+    """The compute activities (kernels but for collectives, whole graphs) that the steps launched, with their step's position in `at`."""
+    compute = trace.compute()
     compute["at"] = activity_steps(trace, steps, compute)
     return compute[compute["at"] >= 0].reset_index(drop=True)
 
