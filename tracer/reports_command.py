@@ -57,7 +57,8 @@ def _show(found: Overview, reports: int, table: pd.DataFrame) -> None:
     headings = {
         "run": "run", "reports": "reports", "ranks": "ranks", "recorded_tokens_per_s": "tokens/s recorded",
         "gap_p50_us": "gap p50 µs", "busy_us": "GPU busy µs", "syncs_per_token": "syncs",
-        "slowest_rank": "slowest rank", "slowest_ratio": "its period ×", "outliers": "outliers", "unread": "unread",
+        "slowest_rank": "slowest rank", "slowest_ratio": "its period ×", "waited_for_rank": "others wait for rank",
+        "waited_for_share": "of their waiting", "outliers": "outliers", "unread": "unread",
     }  # fmt: skip
     report.show(report.table_of(_records(found.runs), headings))
     if len(found.outliers):
