@@ -57,7 +57,7 @@ def collectives(kernels: pd.DataFrame) -> NDArray[np.bool_]:
 
 
 def computes(activities: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which rows of `Trace.activities` are compute, as the definition of the gap means it: neither copy nor collective."""
+    """Which rows of `Trace.activities` are compute, as the gap's definition has it: no copy, no collective."""
     return np.asarray(activities["table"].isin(COMPUTE_TABLES) & ~activities["collective"])
 
 

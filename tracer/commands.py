@@ -23,6 +23,8 @@ from tracer.output import OR_FORCE
 from tracer.tables import Save, table_option
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tracer.analysis.tokens import Steps
     from tracer.trace import Trace
 
@@ -236,7 +238,7 @@ def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: S
 @untraced_option
 @table_option(
     "one row per gap, as recorded: the step before it, device, and in ns start, end, gap, its causes communication, "
-    "sync, copy, launch, host and other (process or thread), which add up to gap, and the parts of each, such as sync_wait; "
+    "sync, copy, launch, host and other (process or thread), which add up to gap, and the parts of each, as sync_wait; "
     "calls counts the CUDA calls in it, graph_launch is 1 where a CUDA graph ends it"
 )
 @click.option("--bubbles", "inside", is_flag=True, help="Also the idle time inside the steps, and of each stream.")

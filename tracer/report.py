@@ -327,7 +327,9 @@ def show_streams(facts: dict[str, Any]) -> None:
     if len({row["process"] for row in facts["streams"]}) > 1:
         headings = {"process": "process"} | headings
     rows = [
-        row | {"process": str(row["process"]), "share": f"{row['busy_share']:>4.0%} " + "█" * round(row["busy_share"] * 20)} for row in facts["streams"]
+        row
+        | {"process": str(row["process"]), "share": f"{row['busy_share']:>4.0%} " + "█" * round(row["busy_share"] * 20)}
+        for row in facts["streams"]
     ]
     console.print(table_of(rows, headings))
     for row in facts["devices"]:
@@ -335,7 +337,8 @@ def show_streams(facts: dict[str, Any]) -> None:
             Text(
                 f"device {row['device']}: busy {row['busy_share']:.1%} of {number(row['window_us'])} µs; "
                 + (f"communicates for {number(row['communication_us'])} µs; " if row["communication_us"] else "")
-                + f"streams overlap for {number(row['overlap_us'])} µs; {row['concurrency']:.2f} streams compute at once"
+                + f"streams overlap for {number(row['overlap_us'])} µs; "
+                f"{row['concurrency']:.2f} streams compute at once"
             )
         )
     _show_ranks(console, facts)

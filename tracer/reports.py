@@ -36,7 +36,8 @@ COLUMNS: Final[dict[str, str]] = {
 add up to gap_mean_us, busy_us and compute_us are means, too; step_communication_us is where a step's device
 communicates and computes nothing, step_idle_us where it does neither. waiting_us is what a rank waits for others of its
 run in a collective, on average, and caused_share the part of all such waiting that is for this rank (`analysis.ranks`;
-by durations alone, since clocks of different recordings cannot be compared). tokens_per_s is without a profiler, where that is known.
+by durations alone, since clocks of different recordings cannot be compared). tokens_per_s is without a profiler, where
+that is known.
 configuration is run.json's, as JSON.
 A report that could not be read is one row with its problem; what is only partly there says so in notes."""
 
@@ -106,6 +107,7 @@ def report_rows(path: Path, root: Path, within: str | None = None, bounds: Bound
         of_ranks = _collectives(trace, path.relative_to(root).as_posix())
         steps = choose_steps(trace, within, bounds)
         ranks = rank_report(trace, steps).table.groupby("device")[["communication_us", "idle_us"]].mean()
+        of_ranks |= _step_times(ranks, *ranks.index[:1]) if of_ranks else {}
         found = measure(trace, steps, path.name, within=within)
     except IntertokenError as problem:
         return [problem_row(path, root, str(problem)) | of_ranks]
@@ -123,12 +125,18 @@ def report_rows(path: Path, root: Path, within: str | None = None, bounds: Bound
         "tokens_per_s": found.untraced.median if found.untraced else None, "distortion": found.distortion,
         "gap_corrected": found.corrected, "notes": "; ".join(found.notes),
     }  # fmt: skip
-    rows = [
+    rows: list[dict[str, Any]] = [
         of_report | {"device": device, "gpu": names.get(device, found.conditions.get("gpu", ""))} | figures
-        | {f"step_{name}": float(ranks.loc[device, name]) for name in ranks if device in ranks.index}
+        | _step_times(ranks, device)
         for device, figures in _device_figures(found)
     ]  # fmt: skip
     return [row | (of_ranks if number == 0 else {}) for number, row in enumerate(rows)]
+
+
+def _step_times(ranks: pd.DataFrame, device: int | None = None) -> dict[str, float]:
+    if device not in ranks.index:
+        return {}
+    return {f"step_{name}": float(value) for name, value in ranks.loc[ranks.index == device].iloc[0].items()}
 
 
 def _collectives(trace: Trace, path: str) -> dict[str, Any]:
@@ -137,7 +145,7 @@ def _collectives(trace: Trace, path: str) -> dict[str, Any]:
 
     communication = trace.communication()
     rank = _rank(path, str(trace.metadata.get("source", "")))
-    if rank is None or communication["device"].nunique() != 1:
+    if rank is None or len(pd.unique(communication["device"])) != 1:
         return {}
     return {"rank": rank, "collectives": durations_of(communication)}
 
@@ -172,13 +180,11 @@ def _with_waiting(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         if len(of_run) < 2 or run in doubled:
             continue
         result = waiting([rows[at]["collectives"] for at in of_run.values()]).table
-        caused = result["caused"].sum()
-        for at, row in zip(of_run.values(), result.to_dict("records"), strict=True):
-            if row["collectives"]:
-                found[at] = found[at] | {
-                    "waiting_us": row["waiting"] / row["collectives"] / 1e3,
-                    "caused_share": row["caused"] / caused if caused else 0.0,
-                }
+        if result["collectives"].any():
+            shares = (result["caused"] / max(result["caused"].sum(), 1)).tolist()
+            each = (result["waiting"] / result["collectives"] / 1e3).tolist()
+            for at, waits, share in zip(of_run.values(), each, shares, strict=True):
+                found[at] = found[at] | {"waiting_us": waits, "caused_share": share}
     return found
 
 
@@ -230,12 +236,15 @@ class Overview:
             missing where ranks are unknown), slowest_ratio (its period over the run's median), waited_for_rank (in
             collectives, missing where it is none in particular) with the share of all waiting that is for it
             (waited_for_share), outliers (how many).
+        ranks: one row per rank that communicates: run, rank, step_idle_us, step_communication_us, waiting_us and
+            caused_share, as in `COLUMNS`.
         outliers: one row per report and device whose period lies far from its run's (`FAR`): report, rank, device,
             recorded_tokens_per_s, of_run (the run's median rate), z.
         problems: one row per report that could not be read: report, problem.
     """
 
     runs: pd.DataFrame
+    ranks: pd.DataFrame
     outliers: pd.DataFrame
     problems: pd.DataFrame
 
@@ -257,7 +266,9 @@ def overview(table: pd.DataFrame) -> Overview:
     ]
     shown = ["report", "rank", "device", "recorded_tokens_per_s", "of_run", "z"]
     problems = table.loc[table["device"].isna(), ["report", "problem"]]
-    return Overview(pd.DataFrame(runs), outliers[shown].reset_index(drop=True), problems.reset_index(drop=True))
+    of_rank = ["run", "rank", "step_idle_us", "step_communication_us", "waiting_us", "caused_share"]
+    ranks = table.loc[table["waiting_us"].notna(), of_rank].sort_values(["run", "rank"], ignore_index=True)
+    return Overview(pd.DataFrame(runs), ranks, outliers[shown].reset_index(drop=True), problems.reset_index(drop=True))
 
 
 def _configuration(trace: Trace, within: str | None) -> str:

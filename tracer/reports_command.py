@@ -42,6 +42,7 @@ def compare_reports(
         "reports": len(paths),
         "rows": len(table),
         "runs": _records(found.runs),
+        "ranks": _records(found.ranks),
         "outliers": _records(found.outliers),
         "problems": _records(found.problems),
     }
@@ -61,6 +62,13 @@ def _show(found: Overview, reports: int, table: pd.DataFrame) -> None:
         "waited_for_share": "of their waiting", "outliers": "outliers", "unread": "unread",
     }  # fmt: skip
     report.show(report.table_of(_records(found.runs), headings))
+    if len(found.ranks):
+        headings = {
+            "run": "run", "rank": "rank", "step_idle_us": "idle µs a step", "step_communication_us": "communicates µs",
+            "waiting_us": "waits µs a collective", "caused_share": "of all waiting, for it",
+        }  # fmt: skip
+        report.show(Text(), report.table_of(_records(found.ranks.head(_MOST_LINES)), headings))
+        report.show(Text("by the durations of collectives: clocks of different recordings are not compared", "dim"))
     if len(found.outliers):
         headings = {
             "report": "outlier", "rank": "rank", "device": "device", "recorded_tokens_per_s": "tokens/s recorded",

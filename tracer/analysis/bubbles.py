@@ -29,6 +29,7 @@ WAITS: Final = {
 """Part of a stream's idle time -> what it waits for."""
 
 _STREAM: Final = ["device", "step", "stream"]
+_LANE: Final = ["device", "process", "stream"]
 _NEVER: Final = np.iinfo(np.int64).min
 
 
@@ -125,7 +126,7 @@ def stream_waits(trace: Trace, steps: Steps, spans: pd.DataFrame) -> pd.DataFram
         spans: `step_spans` of them.
 
     Returns:
-        device stream steps (in which it has an activity), and means per such step in µs: idle_us and its parts
+        device process stream steps (in which it has an activity), and means per such step in µs: idle_us and its parts
         launch_us event_us latency_us done_us; waits_on (the stream it mostly waits for, or MISSING).
     """
     rows = _stream_rows(trace, steps, spans)
@@ -136,11 +137,11 @@ def stream_waits(trace: Trace, steps: Steps, spans: pd.DataFrame) -> pd.DataFram
     event = np.where(rows["ordered"], np.clip(behind, free, rows["until"]) - free, 0)
     parts = {"idle": length, "launch": launch, "event": event}
     parts |= {"latency": np.where(rows["last"], 0, length - launch - event), "done": np.where(rows["last"], length, 0)}
-    found = pd.concat([rows[["device", "stream", "last"]].assign(waits_on=on), pd.DataFrame(parts)], axis=1)
-    groups = found.groupby(["device", "stream"])
+    found = pd.concat([rows[[*_LANE, "last"]].assign(waits_on=on), pd.DataFrame(parts)], axis=1)
+    groups = found.groupby(_LANE)
     table = groups[list(parts)].sum().div(groups["last"].sum(), axis=0).div(1e3).add_suffix("_us")
     table.insert(0, "steps", groups["last"].sum())
-    mostly = found[event > 0].groupby(["device", "stream"])["waits_on"].agg(lambda streams: streams.mode().iloc[0])
+    mostly = found[event > 0].groupby(_LANE)["waits_on"].agg(lambda streams: streams.mode().iloc[0])
     table["waits_on"] = mostly.reindex(table.index).fillna(MISSING).astype("int64")
     return table.reset_index()
 
@@ -199,13 +200,15 @@ def _behind_stream_wait(trace: Trace, rows: pd.DataFrame) -> NDArray[np.bool_]:
 
 
 def _other_stream(rows: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each row the end of the last activity of another stream of its device before `until`, and that stream."""
+    """For each row the end of the last activity of another stream of its process and device before `until`, and that
+    stream."""
     until, end = (rows[column].to_numpy() for column in ("until", "end"))
     latest, on = np.full(len(rows), _NEVER), np.full(len(rows), MISSING)
     real = ~rows["last"].to_numpy()
-    for key, mine in rows.groupby(["device", "stream"]).indices.items():
-        device, stream = cast("tuple[int, int]", key)
-        others = np.flatnonzero(real & (rows["device"] == device) & (rows["stream"] != stream))
+    for key, mine in rows.groupby(_LANE).indices.items():
+        device, process, stream = cast("tuple[int, int, int]", key)
+        here = (rows["device"] == device) & (rows["process"] == process)
+        others = np.flatnonzero(real & here & (rows["stream"] != stream))
         if not len(others):
             continue
         others = others[np.argsort(end[others], kind="stable")]

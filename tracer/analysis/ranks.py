@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import pandas as pd
@@ -84,7 +84,7 @@ def waiting(ranks: Sequence[Durations]) -> Waiting:
     return Waiting(table, left_out, in_particular(caused))
 
 
-def in_particular(caused: NDArray[np.float64]) -> int | None:
+def in_particular(caused: NDArray[np.number[Any]]) -> int | None:
     """Position of the rank that the others wait for, by what each caused; None where it is nobody in particular."""
     if len(caused) < 2 or not caused.sum():
         return None
@@ -101,8 +101,8 @@ class RankReport:
         table: one row per rank: process thread device steps steps_per_s, and of a step in µs: window_us (from the first
             compute to the end of the last one, over the steps) and what it consists of: compute_us, communication_us
             (where nothing computes), others_us (the device works only for other hosts), idle_us; collectives_us (all
-            communication, beside compute or not), waiting_us (part of it, by the mean of a collective; None where
-            nothing tells).
+            communication, beside compute or not), collectives (how many), waiting_us (part of it, by the mean of a
+            collective; None where nothing tells).
         durations: per row its collectives, of the whole trace.
         waiting: None where fewer than two ranks have collectives.
     """
@@ -136,7 +136,7 @@ class RankReport:
         notes = []
         for device, hosts in self.table.groupby("device"):
             if len(hosts) > 1:
-                named = _joined([_host(row) for row in hosts.to_dict("records")])
+                named = _joined([_host(row) for _, row in hosts.iterrows()])
                 notes.append(f"{named} work on device {device} at once; each has its own figures, see streams")
         if (last := self.waited_for) is not None and self.waiting is not None:
             notes.append(f"the other ranks wait for that on device {last['device']} ({_host(last)}): "
@@ -166,37 +166,47 @@ def rank_report(trace: Trace, steps: Steps) -> RankReport:
     work = trace.activities()
     work["computes"] = computes(work)
     work["at"] = activity_steps(trace, steps, work)
-    hosts = steps.table.groupby(["process", "thread"]).ngroup().to_numpy()
-    mine = work[work["at"] >= 0]
-    mine = mine.assign(host=hosts[mine["at"]], group=steps.table["group"].to_numpy()[mine["at"]])
+    work["host"] = np.append(steps.table.groupby(["process", "thread"]).ngroup().to_numpy(), MISSING)[work["at"]]
+    work = work[work["computes"] | work["collective"]]
     rates = steps_per_s(steps)
-    rows, durations, in_step = [], [], []  # durations: also of what lies before and after the steps, to match it
-    for (device, host), own in mine.groupby(["device", "host"]):
-        if not own["computes"].any():
+    rows: list[dict[str, Any]] = []
+    durations: list[Durations] = []
+    for rank in cast("list[tuple[int, int]]", list(work.groupby(["device", "host"]).groups)):
+        device, host = rank
+        on_device = work[work["device"] == device]
+        own = on_device[on_device["host"] == host]
+        if host == MISSING or not own["computes"].any():
             continue
         first = steps.table.iloc[own["at"].iloc[0]]
-        row = {"process": int(first["process"]), "thread": int(first["thread"]), "device": int(device)}
-        on_device = work[(work["device"] == device) & (work["computes"] | work["collective"])]
-        count = own["at"].nunique()
-        times = {name: ns / 1e3 / count for name, ns in zip(TIMES, _times(own, on_device), strict=True)}
-        mine_of_them = own[own["collective"]]
-        all_of_them = total(mine_of_them["start"], mine_of_them["end"]) / 1e3 / count
-        rows.append(
-            row | {"steps": count, "steps_per_s": rates.get(int(host))} | times | {"collectives_us": all_of_them}
-        )
-        in_step.append(len(mine_of_them) / count)
-        alone = mine.loc[mine["device"] == device, "host"].nunique() == 1
-        others = on_device[on_device["collective"] & (on_device["process"] == first["process"])]
-        durations.append(durations_of(others if alone else mine_of_them))
-    columns = [*HOST, "steps", "steps_per_s", *TIMES, "collectives_us"]
-    table = pd.DataFrame(rows, columns=columns)
+        rows.append({column: int(first[column]) for column in ("process", "thread")} | {"device": int(device)})
+        rows[-1] |= _figures(own, on_device, steps) | {"steps_per_s": rates.get(host)}
+        alone = set(on_device["host"]) <= {host, MISSING}
+        communication = on_device[on_device["process"] == first["process"]] if alone else own
+        durations.append(durations_of(communication[communication["collective"]]))
+    table = pd.DataFrame(rows, columns=[*HOST, "steps", "steps_per_s", *TIMES, "collectives_us", "collectives"])
     having = [i for i, each in enumerate(durations) if each]
     found = waiting([durations[i] for i in having]) if len(having) > 1 else None
     table["waiting_us"] = np.nan
     if found is not None and found.table["collectives"].any():
-        each = found.table["waiting"] / found.table["collectives"] / 1e3
-        table.loc[having, "waiting_us"] = each.to_numpy() * np.array(in_step)[having]
+        each = (found.table["waiting"] / found.table["collectives"] / 1e3).to_numpy()
+        table.loc[having, "waiting_us"] = each * table["collectives"].to_numpy()[having]
     return RankReport(table, tuple(durations), found)
+
+
+def _figures(own: pd.DataFrame, on_device: pd.DataFrame, steps: Steps) -> dict[str, float]:
+    """Of a rank's steps: how many, and per step `TIMES`, collectives_us and collectives (how many)."""
+    count = len(pd.unique(own["at"]))
+    computing, collective = own[own["computes"]], own[own["collective"]]
+    groups = computing.groupby(steps.table["group"].to_numpy()[computing["at"]])
+    windows = groups["start"].min().to_numpy(), groups["end"].max().to_numpy()
+    window = int((windows[1] - windows[0]).sum())
+    compute, busy, any_work = (
+        int(covered(frame["start"], frame["end"], *windows).sum()) for frame in (computing, own, on_device)
+    )
+    times = [window, compute, busy - compute, any_work - busy, window - any_work]
+    found = dict(zip(TIMES, times, strict=True)) | {"collectives_us": total(collective["start"], collective["end"])}
+    per_step = {name: ns / 1e3 / count for name, ns in found.items()}
+    return {"steps": count} | per_step | {"collectives": len(collective) / count}
 
 
 def durations_of(communication: pd.DataFrame) -> dict[str, list[int]]:
@@ -213,19 +223,7 @@ def steps_per_s(steps: Steps) -> dict[int, float | None]:
     return {number: part.steps_per_s for number, part in enumerate(parts)}
 
 
-def _times(own: pd.DataFrame, on_device: pd.DataFrame) -> list[int]:
-    """`TIMES` in ns, of all steps."""
-    computing, both = own[own["computes"]], own[own["computes"] | own["collective"]]
-    groups = computing.groupby("group")
-    windows = groups["start"].min().to_numpy(), groups["end"].max().to_numpy()
-    window = int((windows[1] - windows[0]).sum())
-    compute, busy, any_work = (
-        int(covered(frame["start"], frame["end"], *windows).sum()) for frame in (computing, both, on_device)
-    )
-    return [window, compute, busy - compute, any_work - busy, window - any_work]
-
-
-def _host(row: Mapping[str, Any]) -> str:
+def _host(row: Mapping[str, int] | pd.Series[Any]) -> str:
     thread = "" if row["thread"] == MISSING else f" thread {row['thread']}"
     return f"process {row['process']}{thread}"
 

@@ -214,7 +214,7 @@ def _calls(trace: Trace, steps: Steps) -> tuple[str | None, str | None, pd.DataF
 
 
 def _step_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
-    """As `tokens.step_compute`, with collectives, the step, and the class of the grid in `blocks` (1 for whole graphs)."""
+    """As `step_compute`, with collectives, the step, and the class of the grid in `blocks` (1 for whole graphs)."""
     compute = trace.activities(COMPUTE_TABLES)  # kernels stay in the order of their table
     grid = trace["kernels"][["grid_x", "grid_y", "grid_z"]].clip(lower=1).prod(axis=1)
     compute["blocks"] = 1

@@ -19,7 +19,7 @@ from tracer.formats.nsys_strings import ints
 from tracer.schema import MISSING, TABLES
 
 _MOST_SHOWN: Final = 8
-_NUMBERED: Final = {
+_NUMBERED: Final[dict[str, list[str]]] = {
     table.name: [c for c in ("device", "src_device", "dst_device") if c in table.column_names]
     for table in TABLES.values()
     if table.name != "devices" and "device" in table.column_names
@@ -45,7 +45,9 @@ def with_gpus(frames: dict[str, pd.DataFrame], cuda: pa.Table, notes: list[str])
     if note not in notes:  # it was written by us, with its notes
         notes.append(note)
     found = {name: _renumbered(frames[name], columns, seen) for name, columns in _NUMBERED.items() if name in frames}
-    return frames | found | _devices(frames, pd.DataFrame({"gpu": pairs["gpu"].unique(), "cuda": pairs["gpu"].unique()}))
+    return (
+        frames | found | _devices(frames, pd.DataFrame({"gpu": pairs["gpu"].unique(), "cuda": pairs["gpu"].unique()}))
+    )
 
 
 def _devices(frames: Mapping[str, pd.DataFrame], pairs: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -80,4 +82,5 @@ def _note(seen: pd.DataFrame) -> str:
     rows = seen.sort_values(["gpu", "process", "cuda"])
     named = [f"{row.gpu} is device {row.cuda} of process {row.process}" for row in rows.itertuples()]
     more = ", ..." if len(named) > _MOST_SHOWN else ""
-    return f"processes number the devices differently; here they have the GPUs' own numbers: {', '.join(named[:_MOST_SHOWN])}{more}"
+    shown = ", ".join(named[:_MOST_SHOWN]) + more
+    return f"processes number the devices differently; here they have the GPUs' own numbers: {shown}"

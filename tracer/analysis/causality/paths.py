@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -32,8 +32,8 @@ Bools = NDArray[np.bool_]
 
 COMMUNICATION: Final = "communication"
 PIECES: Final = ["step", "start", "end", "kind", "name", "of"]
-"""Columns of a path: the step, when (ns), one of `edges.KINDS` (or `COMMUNICATION`: an activity that is), the call or activity (of edges between two, the later
-one), and the position of its segment."""
+"""Columns of a path: the step, when (ns), one of `edges.KINDS` or `COMMUNICATION` (an activity that is), the call or
+activity (of edges between two, the later one), and the position of its segment."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def critical_path(causality: Causality, ends: StepEnds) -> pd.DataFrame:
     return pieces.sort_values(["step", "start"], kind="stable", ignore_index=True)[[*PIECES, "by"]]
 
 
-def _kinds(segments: Segments, kind: Ints, of: Ints) -> pd.Categorical:
+def _kinds(segments: Segments, kind: Ints, of: Ints) -> pd.Categorical[Any]:
     collective = np.append(np.zeros(len(segments.calls), bool), segments.activities["collective"])[of]
     codes = np.where((kind == DEVICE) & collective, len(KINDS), kind)
     return pd.Categorical.from_codes(codes.astype(np.int8), categories=pd.Index([*KINDS, COMMUNICATION]))
