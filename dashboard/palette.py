@@ -2,7 +2,8 @@
 
 On the graph page colours are streams instead.
 
-Hues are Okabe and Ito's (2008), which readers with any common colour blindness tell apart.
+Hues are Okabe and Ito's (2008), which readers with any common colour blindness tell apart; that of communication is
+Tol's wine ("Colour schemes", 2021), darker than all of them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 COLOURS: Final = {
     "kernel": "#0072B2",
     "graph": "#56B4E9",
+    "communication": "#882255",
     "copy": "#009E73",
     "memset": "#8C6D31",
     "sync": "#D55E00",
@@ -28,6 +30,7 @@ COLOURS: Final = {
 NAMES: Final = {
     "kernel": "kernel",
     "graph": "CUDA graph",
+    "communication": "communication",
     "copy": "copy",
     "memset": "fill",
     "sync": "sync",

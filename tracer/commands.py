@@ -23,6 +23,8 @@ from tracer.output import OR_FORCE
 from tracer.tables import Save, table_option
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tracer.analysis.tokens import Steps
     from tracer.trace import Trace
 
@@ -235,8 +237,8 @@ def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: S
 @trace_options
 @untraced_option
 @table_option(
-    "one row per gap, as recorded: the step before it, device, and in ns start, end, gap, its causes sync, copy, "
-    "launch, host and other (process or thread), which add up to gap, and the parts of each, such as sync_wait; "
+    "one row per gap, as recorded: the step before it, device, and in ns start, end, gap, its causes communication, "
+    "sync, copy, launch, host and other (process or thread), which add up to gap, and the parts of each, as sync_wait; "
     "calls counts the CUDA calls in it, graph_launch is 1 where a CUDA graph ends it"
 )
 @click.option("--bubbles", "inside", is_flag=True, help="Also the idle time inside the steps, and of each stream.")
@@ -269,8 +271,8 @@ def gaps(
     facts = {
         "schema": "intertoken.gaps/1",
         "gap_us": shown.gap_us,
-        "causes_us": shown.causes_us,
-        "parts_us": shown.parts_us,
+        "causes_us": _without_none_of(shown.causes_us),
+        "parts_us": {cause: shown.parts_us[cause] for cause in _without_none_of(shown.causes_us)},
         "steps": len(steps),
         "gaps": len(found.table),
         "steps_per_s": steps.steps_per_s,
@@ -285,13 +287,17 @@ def gaps(
         "warning": shown.warning,
     }
     facts |= {"bubbles": bubble_report(trace, steps).records()} if inside else {}
+    facts |= _rank_facts(trace, steps, found.table)
     unused = ["nothing was traced, so --untraced-tokens-per-s changes nothing"] if found.warning is None else []
     emit(as_json, facts, report.show_gaps, trace.notes + (unused if untraced_tokens_per_s else []))
 
 
 @click.command()
 @trace_options
-@table_option("one row per stream: device, stream, kernels, copies, bytes (copied), busy_us, compute_us, busy_share")
+@table_option(
+    "one row per stream: device, process, stream, kernels, copies, bytes (copied), busy_us, compute_us, "
+    "communication_us, busy_share"
+)
 def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save) -> None:
     """How busy each stream is, and how much streams overlap."""
     from tracer.analysis.streams import stream_report
@@ -305,7 +311,26 @@ def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save:
         "streams": json.loads(found.streams.to_json(orient="records")),
         "devices": json.loads(found.devices.to_json(orient="records")),
     }
+    facts |= _rank_facts(trace, steps)
     emit(as_json, facts, report.show_streams, trace.notes)
+
+
+def _without_none_of(causes: dict[str, float]) -> dict[str, float]:
+    """The causes, without communication where there is none."""
+    return {name: us for name, us in causes.items() if us or name != "communication"}
+
+
+def _rank_facts(trace: Trace, steps: Steps, gaps: pd.DataFrame | None = None) -> dict[str, Any]:
+    """What `gaps` and `streams` say of ranks, where there are several or any communication; adds to the notes."""
+    from tracer.analysis.ranks import gaps_of, has_ranks, rank_report
+
+    if not has_ranks(trace, steps):
+        return {}
+    found = rank_report(trace, steps)
+    trace.notes += found.notes
+    records = found.records(None if gaps is None else gaps_of(gaps, steps))
+    each = [row["communication_us"] for row in records["ranks"] if row["collectives_us"]]
+    return records | ({"communication_us": sum(each) / len(each)} if each else {})
 
 
 class _NamingTheFormats(click.Command):

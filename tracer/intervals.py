@@ -41,6 +41,20 @@ def union(starts: ArrayLike, ends: ArrayLike) -> tuple[Ints, Ints]:
     return first[new], last[np.append(np.flatnonzero(new)[1:] - 1, len(last) - 1)]
 
 
+def intersection(one: tuple[Ints, Ints], other: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    """Disjoint, sorted intervals covering what both cover.
+
+    Example:
+        >>> intersection((np.array([0, 20]), np.array([10, 30])), (np.array([5]), np.array([25])))
+        (array([ 5, 20]), array([10, 25]))
+    """
+    (first, last), (lower, upper) = union(*one), union(*other)
+    edges = np.unique(np.concatenate((first, last, lower, upper)))
+    starts, ends = edges[:-1], edges[1:]
+    both = [covered(*each, starts, ends) > 0 for each in ((first, last), (lower, upper))]
+    return union(starts[both[0] & both[1]], ends[both[0] & both[1]])
+
+
 def total(starts: ArrayLike, ends: ArrayLike) -> int:
     """Length of the union, ns."""
     first, last = union(starts, ends)

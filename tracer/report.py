@@ -22,6 +22,7 @@ from tracer.analysis.signature import MEANING, WITHOUT_COPIES
 from tracer.text import spelled
 
 CAUSE_STYLES: Final = {
+    "communication": "color(89)",
     "sync": "color(166)",
     "copy": "color(32)",
     "launch": "color(36)",
@@ -269,8 +270,24 @@ def show_gaps(facts: dict[str, Any]) -> None:
         recorded = f"{number(facts['traced_gap_us']['p50'])} µs{_distortion(facts['distortion'])}"
         console.print(Text(f"as recorded: p50 {recorded}; the causes keep their recorded proportions", "dim"))
     _warn(console, facts["warning"])
+    _show_ranks(console, facts)
     if "bubbles" in facts:
         _show_bubbles(console, facts["bubbles"])
+
+
+def _show_ranks(console: Console, facts: dict[str, Any]) -> None:
+    """A row per rank, where there are several, or any that communicates."""
+    ranks = facts.get("ranks", [])
+    if not ranks:
+        return
+    headings = {
+        "device": "device", "process": "process", "thread": "thread", "steps": "steps", "gap_p50_us": "gap p50",
+        "compute_us": "computes", "communication_us": "communicates", "others_us": "others compute",
+        "idle_us": "idle", "waiting_us": "waits in collectives",
+    }  # fmt: skip
+    shown = {key: word for key, word in headings.items() if any(row.get(key) is not None for row in ranks)}
+    console.print(Text("\neach rank, µs a step:"))
+    console.print(table_of([row | {key: str(row[key]) for key in ("process", "thread")} for row in ranks], shown))
 
 
 def _estimated_row(estimate: dict[str, float] | None) -> dict[str, str]:
@@ -287,6 +304,8 @@ def _show_bubbles(console: Console, facts: dict[str, Any]) -> None:
         "device": "device", "count": "bubbles a step", "total_us": "µs a step", "longest_us": "longest µs",
         **{f"{cause}_us": cause for cause in CAUSES},
     }  # fmt: skip
+    if not any(row["communication_us"] for row in facts["devices"]):
+        del headings["communication_us"]
     console.print(Text("\nbubbles, inside the steps (causes in µs a step):"))
     console.print(table_of(facts["devices"], headings))
     console.print(Text("\nstreams, idle inside a step (µs a step), and for what:"))
@@ -301,19 +320,28 @@ def show_streams(facts: dict[str, Any]) -> None:
     console = _console()
     headings = {
         "device": "device", "stream": "stream", "kernels": "kernels", "copies": "copies", "bytes": "bytes copied",
-        "busy_us": "busy µs", "compute_us": "compute µs", "share": "busy",
+        "busy_us": "busy µs", "compute_us": "compute µs", "communication_us": "communication µs", "share": "busy",
     }  # fmt: skip
+    if not any(row["communication_us"] for row in facts["streams"]):
+        del headings["communication_us"]
+    if len({row["process"] for row in facts["streams"]}) > 1:
+        headings = {"process": "process"} | headings
     rows = [
-        row | {"share": f"{row['busy_share']:>4.0%} " + "█" * round(row["busy_share"] * 20)} for row in facts["streams"]
+        row
+        | {"process": str(row["process"]), "share": f"{row['busy_share']:>4.0%} " + "█" * round(row["busy_share"] * 20)}
+        for row in facts["streams"]
     ]
     console.print(table_of(rows, headings))
     for row in facts["devices"]:
         console.print(
             Text(
                 f"device {row['device']}: busy {row['busy_share']:.1%} of {number(row['window_us'])} µs; "
-                f"streams overlap for {number(row['overlap_us'])} µs; {row['concurrency']:.2f} streams compute at once"
+                + (f"communicates for {number(row['communication_us'])} µs; " if row["communication_us"] else "")
+                + f"streams overlap for {number(row['overlap_us'])} µs; "
+                f"{row['concurrency']:.2f} streams compute at once"
             )
         )
+    _show_ranks(console, facts)
 
 
 def show_events(facts: dict[str, Any]) -> None:

@@ -29,10 +29,15 @@ COLUMNS: Final[dict[str, str]] = {
     "signature": "str", "syncs_per_token": "float64", "copies_per_token": "float64", "launches_per_token": "float64",
     "tokens_per_s": "float64", "recorded_tokens_per_s": "float64", "distortion": "float64", "gap_p50_us": "float64",
     "gap_p90_us": "float64", "gap_mean_us": "float64", **{f"{cause}_us": "float64" for cause in CAUSES},
-    "busy_us": "float64", "compute_us": "float64", "gap_corrected": "boolean", "notes": "str", "problem": "str",
+    "busy_us": "float64", "compute_us": "float64", "step_communication_us": "float64", "step_idle_us": "float64",
+    "waiting_us": "float64", "caused_share": "float64", "gap_corrected": "boolean", "notes": "str", "problem": "str",
 }  # fmt: skip
 """Columns of the table and their dtypes. Times are per token: µs of the steps of that device; the causes are means that
-add up to gap_mean_us, busy_us and compute_us are means, too. tokens_per_s is without a profiler, where that is known.
+add up to gap_mean_us, busy_us and compute_us are means, too; step_communication_us is where a step's device
+communicates and computes nothing, step_idle_us where it does neither. waiting_us is what a rank waits for others of its
+run in a collective, on average, and caused_share the part of all such waiting that is for this rank (`analysis.ranks`;
+by durations alone, since clocks of different recordings cannot be compared). tokens_per_s is without a profiler, where
+that is known.
 configuration is run.json's, as JSON.
 A report that could not be read is one row with its problem; what is only partly there says so in notes."""
 
@@ -92,15 +97,20 @@ def report_rows(path: Path, root: Path, within: str | None = None, bounds: Bound
         within: only the NVTX range of this text.
         bounds: only these steps.
     """
+    from tracer.analysis.ranks import rank_report
     from tracer.analysis.recorded import counts_per_token, measure
     from tracer.analysis.tokens import choose_steps
 
+    of_ranks: dict[str, Any] = {}
     try:
         trace = formats.read(path, whole=False)
+        of_ranks = _collectives(trace, path.relative_to(root).as_posix())
         steps = choose_steps(trace, within, bounds)
+        ranks = rank_report(trace, steps).table.groupby("device")[["communication_us", "idle_us"]].mean()
+        of_ranks |= _step_times(ranks, *ranks.index[:1]) if of_ranks else {}
         found = measure(trace, steps, path.name, within=within)
     except IntertokenError as problem:
-        return [problem_row(path, root, str(problem))]
+        return [problem_row(path, root, str(problem)) | of_ranks]
     rank = _rank(path.relative_to(root).as_posix(), found.conditions.get("source", ""))
     names = {
         int(number): str(name) for number, name in zip(*(trace["devices"][c] for c in ("device", "name")), strict=True)
@@ -115,10 +125,29 @@ def report_rows(path: Path, root: Path, within: str | None = None, bounds: Bound
         "tokens_per_s": found.untraced.median if found.untraced else None, "distortion": found.distortion,
         "gap_corrected": found.corrected, "notes": "; ".join(found.notes),
     }  # fmt: skip
-    return [
+    rows: list[dict[str, Any]] = [
         of_report | {"device": device, "gpu": names.get(device, found.conditions.get("gpu", ""))} | figures
+        | _step_times(ranks, device)
         for device, figures in _device_figures(found)
-    ]
+    ]  # fmt: skip
+    return [row | (of_ranks if number == 0 else {}) for number, row in enumerate(rows)]
+
+
+def _step_times(ranks: pd.DataFrame, device: int | None = None) -> dict[str, float]:
+    if device not in ranks.index:
+        return {}
+    return {f"step_{name}": float(value) for name, value in ranks.loc[ranks.index == device].iloc[0].items()}
+
+
+def _collectives(trace: Trace, path: str) -> dict[str, Any]:
+    """Of a recording of one rank: which, and its collectives as `ranks.durations_of`; nothing of any other."""
+    from tracer.analysis.ranks import durations_of
+
+    communication = trace.communication()
+    rank = _rank(path, str(trace.metadata.get("source", "")))
+    if rank is None or len(pd.unique(communication["device"])) != 1:
+        return {}
+    return {"rank": rank, "collectives": durations_of(communication)}
 
 
 def problem_row(path: Path, root: Path, problem: str) -> dict[str, Any]:
@@ -128,10 +157,35 @@ def problem_row(path: Path, root: Path, problem: str) -> dict[str, Any]:
 
 def table_of_reports(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """Rows as a table with all of `COLUMNS`, by report and device."""
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    table = pd.DataFrame(_with_waiting(rows), columns=list(COLUMNS))
     texts = [name for name, dtype in COLUMNS.items() if dtype == "str"]
     table = table.astype(dict.fromkeys(texts, "object")).fillna(dict.fromkeys(texts, "")).astype(COLUMNS)
     return table.sort_values(["report", "device"], kind="stable", ignore_index=True)
+
+
+def _with_waiting(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with what ranks of a run wait for one another; ranks of which there are two recordings have it not."""
+    from tracer.analysis.ranks import waiting
+
+    found = list(rows)
+    runs: dict[str, dict[int, int]] = {}
+    doubled = set()
+    for at, row in enumerate(rows):
+        if "collectives" in row:
+            of_run = runs.setdefault(row["run"], {})
+            if row["rank"] in of_run:
+                doubled.add(row["run"])
+            of_run[row["rank"]] = at
+    for run, of_run in runs.items():
+        if len(of_run) < 2 or run in doubled:
+            continue
+        result = waiting([rows[at]["collectives"] for at in of_run.values()]).table
+        if result["collectives"].any():
+            shares = (result["caused"] / max(result["caused"].sum(), 1)).tolist()
+            each = (result["waiting"] / result["collectives"] / 1e3).tolist()
+            for at, waits, share in zip(of_run.values(), each, shares, strict=True):
+                found[at] = found[at] | {"waiting_us": waits, "caused_share": share}
+    return found
 
 
 def _place(path: Path, root: Path) -> dict[str, str]:
@@ -179,13 +233,18 @@ class Overview:
     Attributes:
         runs: one row per run: run, reports, unread (of them), ranks, and over its rows the medians
             recorded_tokens_per_s, gap_p50_us, busy_us, syncs_per_token; slowest_rank (by the median period of its rows;
-            missing where ranks are unknown), slowest_ratio (its period over the run's median), outliers (how many).
+            missing where ranks are unknown), slowest_ratio (its period over the run's median), waited_for_rank (in
+            collectives, missing where it is none in particular) with the share of all waiting that is for it
+            (waited_for_share), outliers (how many).
+        ranks: one row per rank that communicates: run, rank, step_idle_us, step_communication_us, waiting_us and
+            caused_share, as in `COLUMNS`.
         outliers: one row per report and device whose period lies far from its run's (`FAR`): report, rank, device,
             recorded_tokens_per_s, of_run (the run's median rate), z.
         problems: one row per report that could not be read: report, problem.
     """
 
     runs: pd.DataFrame
+    ranks: pd.DataFrame
     outliers: pd.DataFrame
     problems: pd.DataFrame
 
@@ -207,7 +266,9 @@ def overview(table: pd.DataFrame) -> Overview:
     ]
     shown = ["report", "rank", "device", "recorded_tokens_per_s", "of_run", "z"]
     problems = table.loc[table["device"].isna(), ["report", "problem"]]
-    return Overview(pd.DataFrame(runs), outliers[shown].reset_index(drop=True), problems.reset_index(drop=True))
+    of_rank = ["run", "rank", "step_idle_us", "step_communication_us", "waiting_us", "caused_share"]
+    ranks = table.loc[table["waiting_us"].notna(), of_rank].sort_values(["run", "rank"], ignore_index=True)
+    return Overview(pd.DataFrame(runs), ranks, outliers[shown].reset_index(drop=True), problems.reset_index(drop=True))
 
 
 def _configuration(trace: Trace, within: str | None) -> str:
@@ -252,6 +313,19 @@ def _run_row(rows: pd.DataFrame, read: pd.DataFrame) -> dict[str, Any]:
         "reports": rows["report"].nunique(),
         "unread": int(rows["device"].isna().sum()),
         "ranks": int(rows["rank"].nunique()),
+        **_waited_for(rows),
         **{name: float(read[name].median()) if len(read) else None for name in figures},
         **slowest,
+    }
+
+
+def _waited_for(rows: pd.DataFrame) -> dict[str, Any]:
+    from tracer.analysis.ranks import in_particular
+
+    known = rows.dropna(subset=["rank", "caused_share"])
+    at = in_particular(known["caused_share"].to_numpy(dtype=np.float64))
+    row = None if at is None else known.iloc[at]
+    return {
+        "waited_for_rank": None if row is None else int(row["rank"]),
+        "waited_for_share": None if row is None else float(row["caused_share"]),
     }

@@ -42,6 +42,7 @@ def compare_reports(
         "reports": len(paths),
         "rows": len(table),
         "runs": _records(found.runs),
+        "ranks": _records(found.ranks),
         "outliers": _records(found.outliers),
         "problems": _records(found.problems),
     }
@@ -57,9 +58,17 @@ def _show(found: Overview, reports: int, table: pd.DataFrame) -> None:
     headings = {
         "run": "run", "reports": "reports", "ranks": "ranks", "recorded_tokens_per_s": "tokens/s recorded",
         "gap_p50_us": "gap p50 µs", "busy_us": "GPU busy µs", "syncs_per_token": "syncs",
-        "slowest_rank": "slowest rank", "slowest_ratio": "its period ×", "outliers": "outliers", "unread": "unread",
+        "slowest_rank": "slowest rank", "slowest_ratio": "its period ×", "waited_for_rank": "others wait for rank",
+        "waited_for_share": "of their waiting", "outliers": "outliers", "unread": "unread",
     }  # fmt: skip
     report.show(report.table_of(_records(found.runs), headings))
+    if len(found.ranks):
+        headings = {
+            "run": "run", "rank": "rank", "step_idle_us": "idle µs a step", "step_communication_us": "communicates µs",
+            "waiting_us": "waits µs a collective", "caused_share": "of all waiting, for it",
+        }  # fmt: skip
+        report.show(Text(), report.table_of(_records(found.ranks.head(_MOST_LINES)), headings))
+        report.show(Text("by the durations of collectives: clocks of different recordings are not compared", "dim"))
     if len(found.outliers):
         headings = {
             "report": "outlier", "rank": "rank", "device": "device", "recorded_tokens_per_s": "tokens/s recorded",

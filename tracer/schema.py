@@ -219,4 +219,5 @@ PROFILER_DOMAINS: Final = (
 """Domains of `nvtx` whose ranges PyTorch's profiler set by itself; their names say nothing about token steps."""
 
 COMPUTE_TABLES: Final = ("kernels", "graph_launches")
-"""Tables whose rows are compute, as the definition of the gap means it: copies and fills are not."""
+"""Tables whose rows are compute, as the definition of the gap means it: copies and fills are not, nor are the kernels
+that `tracer.collectives` knows."""

@@ -12,7 +12,8 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tracer.schema import CARRIED, DEVICE_TABLES, MISSING, TABLES, Column, Table
+from tracer.collectives import collectives
+from tracer.schema import CARRIED, COMPUTE_TABLES, DEVICE_TABLES, MISSING, TABLES, Column, Table
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray[Any, Any] | pd.Categorical]
 """Column name -> its values, all of one length."""
@@ -76,8 +77,9 @@ class Trace:
     def activities(self, tables: Iterable[str] = DEVICE_TABLES) -> pd.DataFrame:
         """The rows of several device tables as one frame, by start.
 
-        Columns: start end device context stream correlation process name bytes table, where a copy's name
-        says its kind, bytes is 0 for compute, and `table` says which table a row came from.
+        Columns: start end device context stream correlation process name bytes table collective, where a copy's
+        name says its kind, bytes is 0 for compute, `table` says which table a row came from, and `collective` whether
+        it is communication between devices.
         """
         parts = {name: self.tables[name] for name in tables}
         columns = ["start", "end", "device", "context", "stream", "correlation", "process"]
@@ -88,9 +90,22 @@ class Trace:
         )
         codes = np.repeat([DEVICE_TABLES.index(name) for name in parts], [len(frame) for frame in parts.values()])
         joined["table"] = pd.Categorical.from_codes(codes, dtype=pd.CategoricalDtype(list(DEVICE_TABLES)))
+        joined["collective"] = np.concatenate(
+            [collectives(f) if name == "kernels" else np.zeros(len(f), bool) for name, f in parts.items()]
+        )
         if joined["start"].is_monotonic_increasing:
             return joined
         return joined.sort_values("start", kind="stable", ignore_index=True)
+
+    def compute(self) -> pd.DataFrame:
+        """The rows of `activities` that compute: kernels but for collectives, and whole graphs."""
+        found = self.activities(COMPUTE_TABLES)
+        return found[~found["collective"]].reset_index(drop=True)
+
+    def communication(self) -> pd.DataFrame:
+        """The rows of `activities` that are collectives."""
+        found = self.activities(["kernels"])
+        return found[found["collective"]].reset_index(drop=True)
 
     def map_tables(self, change: Callable[[str, pd.DataFrame], pd.DataFrame]) -> Trace:
         """A new trace with every table passed through `change(name, frame)`."""

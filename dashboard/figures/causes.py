@@ -14,6 +14,7 @@ from dashboard.text import markup
 from dashboard.units import duration, microseconds, ticks
 
 CAUSE_COLOURS: Final = {
+    "communication": COLOURS["communication"],
     "sync": COLOURS["sync"],
     "copy": COLOURS["copy"],
     "launch": COLOURS["launch"],

@@ -231,7 +231,8 @@ def _rate(run: Run) -> float | None:
 
 
 def _cause(cause: str, run: Run) -> float | None:
-    return run.summary.causes_us.get(cause)
+    us = run.summary.causes_us.get(cause)
+    return None if cause == "communication" and not us else us  # most recordings are of one device
 
 
 def _recorded_rate(run: Run) -> float | None:

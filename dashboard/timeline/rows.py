@@ -19,6 +19,7 @@ from dashboard.text import markup, plain
 from dashboard.timeline.pyramid import Pyramid
 from dashboard.timeline.search import Finder
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, letters_of, match_rows
+from tracer.collectives import collectives
 from tracer.intervals import Ints
 from tracer.schema import MISSING
 from tracer.trace import Trace
@@ -189,7 +190,8 @@ def _device_rows(trace: Trace) -> Iterator[Row]:
     for name, kind in _DEVICE_KINDS.items():
         table = trace[name]
         short, full = _device_names(name, table)
-        part = _events(table, kind, short, full, table["stream"].to_numpy())
+        what = _kernel_kinds(table) if name == "kernels" else kind
+        part = _events(table, what, short, full, table["stream"].to_numpy())
         parts.append(part.assign(process=table["process"].to_numpy(), device=table["device"].to_numpy()))
     joined = pd.concat([p.drop(columns=["name", "full"]) for p in parts], ignore_index=True)
     for column in ("name", "full"):
@@ -203,6 +205,11 @@ def _device_rows(trace: Trace) -> Iterator[Row]:
         label += f" · {process}" if many_processes else ""
         events = joined.iloc[index][COLUMNS].reset_index(drop=True)
         yield Row(label, "stream", events, process=int(process), device=int(device), stream=int(stream))
+
+
+def _kernel_kinds(kernels: pd.DataFrame) -> NDArray[np.int8]:
+    kinds = [KINDS.index(kind) for kind in ("kernel", "communication")]
+    return np.where(collectives(kernels), kinds[1], kinds[0]).astype(np.int8)
 
 
 def _device_names(table: str, frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:

@@ -15,7 +15,7 @@ from tracer.intervals import Ints
 
 _REMEMBERED: Final = 2  # searches of a row: a position each of ten million events takes 40 MB
 _PLURALS: Final = {"copy": "copies", "launch": "launches", "host": "pieces of host code",
-                   "other": "of other processes or threads"}  # fmt: skip
+                   "other": "of other processes or threads", "communication": "collectives"}  # fmt: skip
 Positions = NDArray[np.int32]
 
 

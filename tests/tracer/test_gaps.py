@@ -36,7 +36,7 @@ def causes(trace: Trace) -> dict[str, int]:
 
 
 def test_each_nanosecond_has_one_cause() -> None:
-    expected = {"gap": 500, "sync": 40, "copy": 60, "launch": 120, "host": 280, "other": 0}
+    expected = {"gap": 500, "communication": 0, "sync": 40, "copy": 60, "launch": 120, "host": 280, "other": 0}
     assert causes(two_tokens().trace) == expected
 
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from tests.recordings import LLAMA
 from tests.tracer.steady import trace_of
+from tests.tracer.test_ranks import ALL_REDUCE, STEPS, ranks
 from tracer import write
 from tracer.cli import main
 from tracer.reports import COLUMNS, find_reports, overview, report_rows, table_of_reports
@@ -205,3 +206,38 @@ def test_runs_of_other_strategies_are_no_outliers_of_each_other() -> None:
     assert len(found.outliers) == 0
     assert found.runs.set_index("run")["reports"].to_dict() == {".": 1, ". sccc": 6, ". ggg": 2}
     assert found.runs["unread"].sum() == 1
+
+
+def rank_rows(run: str, durations: list[list[int]]) -> list[dict[str, object]]:
+    return [
+        {
+            "report": f"{run}/{rank}",
+            "run": run,
+            "rank": rank,
+            "problem": "one step",
+            "collectives": {"AllReduce": times},
+        }
+        for rank, times in enumerate(durations)
+    ]
+
+
+def test_the_overview_names_the_rank_that_the_others_wait_for() -> None:
+    rows = rank_rows("a", [[9000, 8000], [1000, 3000], [9000, 2000]]) + rank_rows("b", [[5], [5]])
+    found = overview(table_of_reports(rows))
+    a, b = found.runs.to_dict("records")
+    assert (a["waited_for_rank"], a["waited_for_share"]) == (1, pytest.approx(16 / 23))
+    assert pd.isna(b["waited_for_rank"])
+    assert found.ranks.query("run == 'a'")["waiting_us"].tolist() == [7.0, 0.5, 4.0]
+
+
+def test_two_recordings_of_one_rank_are_not_matched() -> None:
+    twice = [row | {"rank": 0} for row in rank_rows("a", [[9000], [1000]])]
+    assert not len(overview(table_of_reports(twice)).ranks)
+
+
+def test_a_report_of_a_rank_has_its_idle_and_communication(tmp_path: Path) -> None:
+    path = tmp_path / "rank3.sqlite"
+    write(ranks([100]), path)
+    (row,) = report_rows(path, tmp_path)
+    assert (row["rank"], row["collectives"]) == (3, {ALL_REDUCE: [2890] * STEPS})
+    assert row["step_communication_us"] == pytest.approx(2.89)

@@ -1,4 +1,7 @@
-"""Bubbles: where a device computes nothing between the first and the last compute of a step; and its streams' waits."""
+"""Bubbles: where a device computes nothing between the first and the last compute of a step; and its streams' waits.
+
+A bubble is of one host (process and thread): what others compute on the device meanwhile is a cause of it.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ WAITS: Final = {
 """Part of a stream's idle time -> what it waits for."""
 
 _STREAM: Final = ["device", "step", "stream"]
+_LANE: Final = ["device", "process", "stream"]
 _NEVER: Final = np.iinfo(np.int64).min
 
 
@@ -35,9 +39,9 @@ class BubbleReport:
 
     Attributes:
         table: one row per bubble, by device and start: step device start end length and the columns of
-            `causes.split_windows`, ns.
+            `causes.split_windows`, ns. Communication between start and end is apart: length is what lasts besides.
         steps: one row per device and step that computes there: device step count total longest (ns) and the causes
-            and parts of all its bubbles, ns, which add up to total.
+            and parts of all its bubbles, ns; but for communication, which is not idle, they add up to total.
         streams: `stream_waits`.
     """
 
@@ -75,9 +79,9 @@ def bubble_report(trace: Trace, steps: Steps) -> BubbleReport:
     windows = _bubbles(compute, steps)
     parts = split_windows(trace, steps, compute, windows)
     table = pd.concat([windows[["step", "device", "start", "end"]], parts], axis=1)
-    table.insert(4, "length", table["end"] - table["start"])
+    table.insert(4, "length", table["end"] - table["start"] - table["communication"])
     per_step = table.groupby(["device", "step"]).agg(
-        count=("length", "size"), total=("length", "sum"), longest=("length", "max"),
+        count=("length", np.count_nonzero), total=("length", "sum"), longest=("length", "max"),
         **{name: (name, "sum") for name in [*CAUSES, *PART_COLUMNS]},
     )  # fmt: skip
     every = pd.MultiIndex.from_frame(spans[["device", "step"]])
@@ -90,15 +94,15 @@ def _bubbles(compute: pd.DataFrame, steps: Steps) -> pd.DataFrame:
 
     Where several are not, the window belongs to the one that computes longest.
     """
-    compute = compute.sort_values(["device", "start"], kind="stable", ignore_index=True)
-    devices = compute["device"]
+    hosts = steps.table.groupby(["process", "thread"]).ngroup().to_numpy()
+    compute = compute.assign(host=hosts[compute["at"]])
+    compute = compute.sort_values(["device", "host", "start"], kind="stable", ignore_index=True)
+    on = compute.groupby(["device", "host"]).ngroup()
     compute["final"] = compute.groupby(["device", "at"])["end"].transform("max")
-    reach, final = (
-        compute.groupby("device")[c].cummax().groupby(devices).shift(fill_value=_NEVER) for c in ("end", "final")
-    )
+    reach, final = (compute.groupby(on)[c].cummax().groupby(on).shift(fill_value=_NEVER) for c in ("end", "final"))
     leads = compute["at"].where(compute["final"] > final)
-    owner = leads.groupby(devices).ffill().groupby(devices).shift()
-    found = compute[(compute["start"] > reach) & (final > reach)]
+    owner = leads.groupby(on).ffill().groupby(on).shift()
+    found = compute[(compute["start"] > reach) & (final > reach)].sort_values(["device", "start"], kind="stable")
     step = steps.table.iloc[owner[found.index].astype("int64")]
     return pd.DataFrame({
         "step": step["step"].to_numpy(), "device": found["device"].to_numpy(), "start": reach[found.index].to_numpy(),
@@ -122,7 +126,7 @@ def stream_waits(trace: Trace, steps: Steps, spans: pd.DataFrame) -> pd.DataFram
         spans: `step_spans` of them.
 
     Returns:
-        device stream steps (in which it has an activity), and means per such step in µs: idle_us and its parts
+        device process stream steps (in which it has an activity), and means per such step in µs: idle_us and its parts
         launch_us event_us latency_us done_us; waits_on (the stream it mostly waits for, or MISSING).
     """
     rows = _stream_rows(trace, steps, spans)
@@ -133,11 +137,11 @@ def stream_waits(trace: Trace, steps: Steps, spans: pd.DataFrame) -> pd.DataFram
     event = np.where(rows["ordered"], np.clip(behind, free, rows["until"]) - free, 0)
     parts = {"idle": length, "launch": launch, "event": event}
     parts |= {"latency": np.where(rows["last"], 0, length - launch - event), "done": np.where(rows["last"], length, 0)}
-    found = pd.concat([rows[["device", "stream", "last"]].assign(waits_on=on), pd.DataFrame(parts)], axis=1)
-    groups = found.groupby(["device", "stream"])
+    found = pd.concat([rows[[*_LANE, "last"]].assign(waits_on=on), pd.DataFrame(parts)], axis=1)
+    groups = found.groupby(_LANE)
     table = groups[list(parts)].sum().div(groups["last"].sum(), axis=0).div(1e3).add_suffix("_us")
     table.insert(0, "steps", groups["last"].sum())
-    mostly = found[event > 0].groupby(["device", "stream"])["waits_on"].agg(lambda streams: streams.mode().iloc[0])
+    mostly = found[event > 0].groupby(_LANE)["waits_on"].agg(lambda streams: streams.mode().iloc[0])
     table["waits_on"] = mostly.reindex(table.index).fillna(MISSING).astype("int64")
     return table.reset_index()
 
@@ -196,13 +200,15 @@ def _behind_stream_wait(trace: Trace, rows: pd.DataFrame) -> NDArray[np.bool_]:
 
 
 def _other_stream(rows: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each row the end of the last activity of another stream of its device before `until`, and that stream."""
+    """For each row the end of the last activity of another stream of its process and device before `until`, and that
+    stream."""
     until, end = (rows[column].to_numpy() for column in ("until", "end"))
     latest, on = np.full(len(rows), _NEVER), np.full(len(rows), MISSING)
     real = ~rows["last"].to_numpy()
-    for key, mine in rows.groupby(["device", "stream"]).indices.items():
-        device, stream = cast("tuple[int, int]", key)
-        others = np.flatnonzero(real & (rows["device"] == device) & (rows["stream"] != stream))
+    for key, mine in rows.groupby(_LANE).indices.items():
+        device, process, stream = cast("tuple[int, int, int]", key)
+        here = (rows["device"] == device) & (rows["process"] == process)
+        others = np.flatnonzero(real & here & (rows["stream"] != stream))
         if not len(others):
             continue
         others = others[np.argsort(end[others], kind="stable")]

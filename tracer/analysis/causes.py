@@ -33,11 +33,13 @@ from tracer.analysis.polls import poll_loops
 from tracer.analysis.step_work import launch_rows
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waits import last_awaited, targets
-from tracer.intervals import covered, touching, union
+from tracer.collectives import collectives
+from tracer.intervals import covered, intersection, touching, union
 from tracer.schema import COMPUTE_TABLES, DEVICE_TABLES, MOST_NS, PROFILER_DOMAINS, PYTHON_FUNCTION
 from tracer.trace import Trace
 
 CAUSES: Final = {
+    "communication": "communication",
     "sync": "sync",
     "copy": "copy",
     "launch": "launch",
@@ -47,6 +49,7 @@ CAUSES: Final = {
 """Column -> the cause's name."""
 
 PARTS: Final = {
+    "communication": {"communication_device": "collectives (NCCL, RCCL, ...), waiting for other ranks included"},
     "sync": {
         "sync_wait": "waiting for work that had not ended",
         "sync_return": "return after that work had ended",
@@ -70,7 +73,7 @@ PARTS: Final = {
     "other": {
         "other_device": "other device",
         "other_thread": "other thread in a CUDA call",
-        "other_process": "other process computing",
+        "other_process": "other process or thread computing",
     },
 }
 """Cause's column -> part's column -> the part's name.
@@ -147,13 +150,14 @@ def _with_thread(trace: Trace, call: NDArray[np.int64], windows: pd.DataFrame) -
 
 @dataclass(frozen=True)
 class _Near:
-    """What shares time with any window: calls (`letter`, `behind_copy`), polling loops, copies, NVTX ranges, and
-    compute of the steps and of all, where it is of several devices, or processes."""
+    """What shares time with any window: calls (`letter`, `behind_copy`), polling loops, copies, collectives, NVTX
+    ranges, and compute of the steps and of all, where it is of several devices or hosts, or processes."""
 
     api: pd.DataFrame
     copies: pd.DataFrame
     compute: pd.DataFrame
     all_compute: pd.DataFrame
+    communication: pd.DataFrame
     ranges: pd.DataFrame
     polls: pd.DataFrame
 
@@ -167,13 +171,15 @@ class _Near:
         on_device, on_thread = ["start", "end", "device", "process"], ["start", "end", "process", "thread"]
         api = near(trace["api"], [*on_thread, "correlation", "name"])
         ranges = near(trace["nvtx"], [*on_thread, "text", "domain", "kind"])
-        of_steps = near(_if_several("device", compute)[0], [*on_device, "at"])
+        several = len(steps.table[["process", "thread"]].drop_duplicates()) > 1
+        of_steps = near(compute if several else _if_several("device", compute)[0], [*on_device, "at"])
         owners = steps.table[["process", "thread"]].to_numpy()[of_steps["at"]]
         return cls(
             api.assign(letter=letters_of(api["name"]), behind_copy=_behind_copy(trace)[api.index]),
             pd.concat([near(trace[name], on_device) for name in ("memcpys", "memsets")], ignore_index=True),
             of_steps.assign(step_process=owners[:, 0], step_thread=owners[:, 1]),
             pd.concat([near(f, on_device) for f in _if_several("process", *(trace[n] for n in COMPUTE_TABLES))]),
+            near(trace["kernels"][collectives(trace["kernels"])], on_device),
             ranges[(ranges["kind"] != "mark") & ~ranges["domain"].isin(_NO_WORK)],
             near(poll_loops(trace), [*on_thread, "correlation", "name", "letter"]).assign(behind_copy=False),
         )
@@ -200,12 +206,26 @@ def _covering(trace: Trace, near: _Near, windows: pd.DataFrame) -> Iterator[tupl
     device, process = windows["device"].iloc[0], windows["process"].iloc[0]
     calls = near.calls_of(windows)
     letters = calls["letter"].to_numpy(dtype="U1")
+    communicates = near.communication
+    mine = (communicates["device"] == device) & (communicates["process"] == process)
+    yield "communication_device", _spans(communicates[mine])
     yield "copy_device", _spans(near.copies[near.copies["device"] == device])
     owner = (near.compute["step_process"] == windows["step_process"].iloc[0]) & (
         near.compute["step_thread"] == windows["step_thread"].iloc[0]
     )
     yield "other_device", _spans(near.compute[owner & (near.compute["device"] != device)])
     yield "launch_call", _spans(calls[among(letters, [LAUNCH, GRAPH_LAUNCH])])
+    others = _spans(
+        pd.concat(
+            [
+                near.compute[~owner & (near.compute["device"] == device)][["start", "end"]],
+                near.all_compute.loc[
+                    (near.all_compute["device"] == device) & (near.all_compute["process"] != process), ["start", "end"]
+                ],
+            ]
+        )
+    )
+    yield "other_process", _behind_launch(trace, windows, others)
     yield from _launched(trace, windows)
     yield "copy_call", _spans(calls[among(letters, [COPY, BLOCKING_COPY])])
     polls = near.polls[near.on_thread(near.polls, windows)]
@@ -215,10 +235,21 @@ def _covering(trace: Trace, near: _Near, windows: pd.DataFrame) -> Iterator[tupl
     yield "host_api", _spans(calls)
     mine = near.on_thread(near.ranges, windows)
     yield "host_compute", _spans(near.ranges[mine & of_host_compute(near.ranges)])
-    yield "other_thread", _spans(near.api[~near.on_thread(near.api, windows)])
-    others = near.all_compute
-    yield "other_process", _spans(others[(others["device"] == device) & (others["process"] != process)])
+    yield "other_process", others
+    yield "other_thread", _spans(near.api[~near.on_thread(near.api, windows) & (near.api["process"] == process)])
     yield "host_lock", _spans(near.ranges[~mine & (near.ranges["process"] == process).to_numpy()])
+
+
+def _behind_launch(trace: Trace, windows: pd.DataFrame, others: Spans) -> Spans:
+    """What of these lies behind the return of the launch of the compute behind each window, and before that begins.
+
+    The device is at work for others, so the launch has no part in it.
+    """
+    known = windows[windows["call"] >= 0]
+    returned = np.maximum(trace["api"]["end"].to_numpy()[known["call"]], known["start"].to_numpy())
+    until = known["end"].to_numpy()
+    late = returned < until
+    return intersection(others, (returned[late], until[late]))
 
 
 def _launched(trace: Trace, windows: pd.DataFrame) -> Iterator[tuple[str, Spans]]:

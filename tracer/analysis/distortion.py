@@ -55,7 +55,8 @@ INFLATIONS: Final = {
 
 FLOOR_US: Final = 1.0
 
-COUNTED: Final = ["gap", "launch_call", "launch_latency", "graph_launch", "calls", "host_compute", "other_device"]
+_AT_WORK: Final = ["host_compute", "communication_device", "other_device", "other_process"]
+COUNTED: Final = ["gap", "launch_call", "launch_latency", "graph_launch", "calls", *_AT_WORK]
 """The columns of `GapReport.table` that an estimate needs."""
 
 
@@ -93,5 +94,6 @@ def estimate_of(table: pd.DataFrame, level: str, copies_recorded: bool) -> Estim
 
 
 def is_estimable(table: pd.DataFrame) -> bool:
-    """Whether the gaps are of calls and the code between them, not mostly of the host's or another device's compute."""
-    return bool((table["host_compute"] + table["other_device"]).sum() <= table["gap"].sum() / 2)
+    """Whether the gaps are of calls and the code between them, not mostly of somebody's work: compute of the host, of
+    another device or of others on this one, and communication."""
+    return bool(table[_AT_WORK].to_numpy().sum() <= table["gap"].sum() / 2)

@@ -138,7 +138,8 @@ def measure(
         raise EmptyTraceError(f"no rate: half of the {len(steps)} token steps compute before the one that came first")
     corrected = recorded.untraced_gap_us is not None
     compute = _step_compute(trace, steps)
-    times = _step_times(recorded, compute, step_spans(trace, steps, compute), step_rate if corrected else None)
+    computing = compute[~compute["collective"]]
+    times = _step_times(recorded, computing, step_spans(trace, steps, computing), step_rate if corrected else None)
     strategy, signature, counts = _calls(trace, steps)
     error = untraced.error if corrected and untraced is not None else None
     return Recording(
@@ -213,7 +214,7 @@ def _calls(trace: Trace, steps: Steps) -> tuple[str | None, str | None, pd.DataF
 
 
 def _step_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
-    """As `tokens.step_compute`, with the step and the class of the grid in `blocks` (1 for whole graphs)."""
+    """As `step_compute`, with collectives, the step, and the class of the grid in `blocks` (1 for whole graphs)."""
     compute = trace.activities(COMPUTE_TABLES)  # kernels stay in the order of their table
     grid = trace["kernels"][["grid_x", "grid_y", "grid_z"]].clip(lower=1).prod(axis=1)
     compute["blocks"] = 1

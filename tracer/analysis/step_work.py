@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tracer.analysis.calls import match_rows
 from tracer.analysis.steps import Steps
-from tracer.schema import COMPUTE_TABLES
+from tracer.schema import MISSING
 from tracer.trace import Trace
 
 SPAN_COLUMNS: Final = ["step", "device", "group", "start", "end", "correlation", "process"]
@@ -32,15 +32,18 @@ def activity_steps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> NDAr
     known = rows >= 0
     times = activities["start"].to_numpy().copy()
     processes = activities["process"].to_numpy()
-    threads = np.full(len(activities), steps.table["thread"].iloc[0])
+    first = steps.table.drop_duplicates("process").set_index("process")["thread"]
+    threads = np.full(len(activities), first.iloc[0])
+    if len(first) > 1:
+        threads = first.reindex(processes, fill_value=MISSING).to_numpy(copy=True)
     times[known] = api["start"].to_numpy()[rows[known]]
     threads[known] = api["thread"].to_numpy()[rows[known]]
     return steps.of(times, processes, threads)
 
 
 def step_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
-    """The compute activities (kernels, whole graphs) that the steps launched, with their step's position in `at`."""
-    compute = trace.activities(COMPUTE_TABLES)
+    """What the steps launched that computes, no collectives: kernels and whole graphs; `at`: their step's position."""
+    compute = trace.compute()
     compute["at"] = activity_steps(trace, steps, compute)
     return compute[compute["at"] >= 0].reset_index(drop=True)
 

@@ -10,9 +10,9 @@ import pandas as pd
 
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
+from tracer.collectives import computes
 from tracer.errors import EmptyTraceError
 from tracer.intervals import overlap, total, union
-from tracer.schema import COMPUTE_TABLES
 from tracer.trace import Trace
 
 
@@ -21,11 +21,12 @@ class StreamReport:
     """Busy time per stream and per device.
 
     Attributes:
-        streams: one row per (device, stream): device stream kernels copies bytes busy_us compute_us busy_share (of the
-            window). A whole graph traced at graph level is one kernel of the stream that launched it.
-        devices: one row per device: device streams window_us busy_us (union over its streams) busy_share overlap_us
-            (two or more streams compute at once) concurrency (streams' compute time / device's compute time; 1 where
-            nothing overlaps).
+        streams: one row per (device, process, stream): device process stream kernels copies bytes busy_us compute_us
+            communication_us (of collectives, which are kernels but no compute) busy_share (of the window). A whole
+            graph traced at graph level is one kernel of the stream that launched it.
+        devices: one row per device: device streams window_us busy_us (union over its streams) busy_share
+            communication_us (where nothing computes) overlap_us (two or more streams compute at once) concurrency
+            (streams' compute time / device's compute time; 1 where nothing overlaps).
     """
 
     streams: pd.DataFrame
@@ -56,8 +57,8 @@ def stream_report(trace: Trace, steps: Steps | None = None) -> StreamReport:
         groups = on_device.groupby("group")
         window = int((groups["end"].max() - groups["start"].min()).sum())
         rows = [
-            {"device": device, "stream": stream, **_stream_row(mine, window)}
-            for stream, mine in on_device.groupby("stream")
+            {"device": device, "process": process, "stream": stream, **_stream_row(mine, window)}
+            for (process, stream), mine in on_device.groupby(["process", "stream"])
         ]
         streams += rows
         devices.append({"device": device, **_device_row(on_device, window)})
@@ -65,28 +66,31 @@ def stream_report(trace: Trace, steps: Steps | None = None) -> StreamReport:
 
 
 def _stream_row(mine: pd.DataFrame, window: int) -> dict[str, Any]:
-    computing = mine[mine["table"].isin(COMPUTE_TABLES)]
+    computing, collective = mine[computes(mine)], mine[mine["collective"]]
     busy = total(mine["start"], mine["end"])
     return {
-        "kernels": len(computing),
+        "kernels": len(computing) + len(collective),
         "copies": int((mine["table"] == "memcpys").sum()),
         "bytes": int(mine["bytes"].sum()),
         "busy_us": busy / 1e3,
         "compute_us": total(computing["start"], computing["end"]) / 1e3,
+        "communication_us": total(collective["start"], collective["end"]) / 1e3,
         "busy_share": busy / window if window else 0.0,
     }
 
 
 def _device_row(on_device: pd.DataFrame, window: int) -> dict[str, Any]:
-    compute = on_device[on_device["table"].isin(COMPUTE_TABLES)]
-    per_stream = [union(mine["start"], mine["end"]) for _, mine in compute.groupby("stream")]
+    compute = on_device[computes(on_device)]
+    both = on_device[computes(on_device) | on_device["collective"]]
+    per_stream = [union(mine["start"], mine["end"]) for _, mine in compute.groupby(["process", "stream"])]
     starts, ends = (np.concatenate([u[i] for u in per_stream] or [np.zeros(0, np.int64)]) for i in (0, 1))
     busy, computing = total(on_device["start"], on_device["end"]), total(starts, ends)
     return {
-        "streams": int(on_device["stream"].nunique()),
+        "streams": len(on_device[["process", "stream"]].drop_duplicates()),
         "window_us": window / 1e3,
         "busy_us": busy / 1e3,
         "busy_share": busy / window if window else 0.0,
+        "communication_us": (total(both["start"], both["end"]) - computing) / 1e3,
         "overlap_us": overlap(starts, ends) / 1e3,
         "concurrency": float((ends - starts).sum() / computing) if computing else 0.0,
     }

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from tracer.errors import FormatError
 from tracer.formats import nsys_schema as nsys
 from tracer.formats.nsys_carry import by_start, carry
+from tracer.formats.nsys_devices import with_gpus
 from tracer.formats.nsys_nvtx import nvtx_frame
 from tracer.formats.nsys_strings import Strings, inline, ints, words
 from tracer.schema import MISSING, MOST_NS, NAME, SYNC_TYPES, TABLES, TEXT, Column, Table
@@ -67,8 +68,8 @@ def frames(tables: Mapping[str, pa.Table], notes: list[str], last: int | None = 
         found["nvtx"] = nvtx_frame(tables[TABLES["nvtx"].nsys], strings, last, notes)
     if "devices" in found:
         found["devices"] = found["devices"].drop_duplicates("device", ignore_index=True)
-        if nsys.CUDA_DEVICES in tables:
-            found["devices"] = _cuda_devices(found["devices"], tables[nsys.CUDA_DEVICES])
+    if nsys.CUDA_DEVICES in tables:
+        found = with_gpus(found, tables[nsys.CUDA_DEVICES], notes)
     return found
 
 
@@ -206,10 +207,3 @@ def _true_sync_types(syncs: pd.DataFrame, api: pd.DataFrame) -> pd.DataFrame:
     false_wait = (joined == "other") & (stored == "stream wait")
     true = joined.where(joined.isin(list(SYNC_TYPES)), stored.mask(false_wait, "unknown"))
     return syncs.assign(type=pd.Categorical(true, categories=list(SYNC_TYPES)))
-
-
-def _cuda_devices(gpus: pd.DataFrame, cuda: pa.Table) -> pd.DataFrame:
-    """GPUs under the ids that kernels use; a GPU that no CUDA process saw has none and is left out."""
-    pairs = pd.DataFrame({"gpu": ints(cuda["gpuId"]), "cuda": ints(cuda["cudaId"])}).drop_duplicates("cuda")
-    joined = gpus.merge(pairs, left_on="device", right_on="gpu")
-    return joined.assign(device=joined["cuda"]).drop(columns=["gpu", "cuda"])

@@ -39,7 +39,10 @@ def without_what_changed(trace: Trace) -> Trace:
     for table in doubtful:
         frame, other = trace[table.name], conform(said.get(table.name), table)
         if _is_carried_whole(table, trace) and any(_differs(frame, other, name) for name in table.column_names):
-            trace.carried = {name: each for name, each in trace.carried.items() if name not in _belonging_to(table)}
+            gone = _belonging_to(table) & trace.carried.keys()
+            trace.carried = {name: each for name, each in trace.carried.items() if name not in gone}
+            if schema.CUDA_DEVICES in gone:  # without it the numbers of the processes mean nothing
+                trace = trace.map_tables(_without_own_numbers)
         changed = [name for name, ours in columns[table].items() if any(_differs(frame, other, c) for c in ours)]
         trace.tables[table.name] = frame.drop(columns=changed)
         if f"{CARRIED}domainId" in changed and _NVTX in trace.carried:
@@ -57,6 +60,10 @@ def _carried(table: Table, frame: pd.DataFrame) -> dict[str, list[str]]:
 
 def _is_carried_whole(table: Table, trace: Trace) -> bool:
     return table.nsys != _NVTX and bool(_belonging_to(table) & trace.carried.keys())
+
+
+def _without_own_numbers(name: str, frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.drop(columns=[c for c in frame if str(c).startswith(CARRIED) and str(c).lower().endswith("deviceid")])
 
 
 def _belonging_to(table: Table) -> set[str]:

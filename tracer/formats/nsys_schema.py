@@ -80,7 +80,7 @@ def _columns() -> dict[str, dict[str, pa.DataType]]:
     wanted[STRINGS] = {"id": pa.int64(), "value": pa.string()}
     wanted[EXPORT] = {"name": pa.string(), "value": pa.string()}
     wanted[SESSION] = {"utcEpochNs": pa.int64()}
-    wanted[CUDA_DEVICES] = {"gpuId": pa.int64(), "cudaId": pa.int64()}
+    wanted[CUDA_DEVICES] = {"gpuId": pa.int64(), "cudaId": pa.int64(), "pid": pa.int64()}
     return wanted
 
 

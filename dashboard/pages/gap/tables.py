@@ -117,6 +117,8 @@ def _made_of(name: str, report: GapReport) -> list[dict[str, Any]]:
     table = report.table
     rows = [_row(name, "gap", "", total, total, table["gap"])]
     for column, cause in CAUSES.items():
+        if cause == "communication" and not table[column].any():
+            continue  # most recordings are of one device
         rows.append(_row(name, cause, "", report.causes_us[cause], total, table[column]))
         rows += [
             _row(name, cause, PART_NAMES[part], us, total, table[part])

@@ -13,7 +13,7 @@ from dashboard.pages.overview.table import grid
 from dashboard.palette import COLOURS, NAMES
 from dashboard.view import ALIGNMENTS
 
-LEGEND = ("kernel", "graph", "copy", "memset", "sync", "launch", "host", "api", "other", "nvtx", "gap")
+LEGEND = ("kernel", "graph", "communication", "copy", "memset", "sync", "launch", "host", "api", "other", "nvtx", "gap")
 MOVES = {
     "show-gap": ("Gap", "Zoom to the gap"),
     "show-token": ("Token", "Show one token"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -18,20 +18,22 @@ from pandas.api.types import union_categoricals
 
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, among
 from tracer.analysis.causality.dag import NEVER, Dag, walk
-from tracer.analysis.causality.edges import CALL, HOST, KINDS, LAUNCH, ORDER, RETURN, find_edges
+from tracer.analysis.causality.edges import CALL, DEVICE, HOST, KINDS, LAUNCH, ORDER, RETURN, find_edges
 from tracer.analysis.causality.segments import Segments, find_segments
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
+from tracer.collectives import computes
 from tracer.errors import EmptyTraceError
-from tracer.schema import COMPUTE_TABLES, MISSING
+from tracer.schema import MISSING
 from tracer.trace import Trace
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
+COMMUNICATION: Final = "communication"
 PIECES: Final = ["step", "start", "end", "kind", "name", "of"]
-"""Columns of a path: the step, when (ns), one of `edges.KINDS`, the call or activity (of edges between two, the later
-one), and the position of its segment."""
+"""Columns of a path: the step, when (ns), one of `edges.KINDS` or `COMMUNICATION` (an activity that is), the call or
+activity (of edges between two, the later one), and the position of its segment."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class StepEnds:
             EmptyTraceError: no step is followed by another with compute of its own.
         """
         activities = causality.segments.activities
-        rows = np.flatnonzero(activities["table"].isin(COMPUTE_TABLES))
+        rows = np.flatnonzero(computes(activities))
         at = activity_steps(causality.trace, steps, activities.iloc[rows])
         compute = pd.DataFrame({"at": at, "end": activities["end"].to_numpy()[rows], "row": rows})
         compute = compute[compute["at"] >= 0].sort_values(["at", "end"], kind="stable")
@@ -119,7 +121,7 @@ def critical_path(causality: Causality, ends: StepEnds) -> pd.DataFrame:
             "step": table["step"].to_numpy()[which],
             "start": np.maximum(dag.time[source], table["before"].to_numpy()[which]),
             "end": dag.time[target],
-            "kind": pd.Categorical.from_codes(kind.astype(np.int8), categories=pd.Index(KINDS)),
+            "kind": _kinds(causality.segments, kind, target // 2),
             "of": target // 2,
             "by": source // 2,
         }
@@ -127,6 +129,12 @@ def critical_path(causality: Causality, ends: StepEnds) -> pd.DataFrame:
     pieces["name"] = _names(causality.segments)[target // 2]
     pieces = pieces[pieces["end"] > pieces["start"]]
     return pieces.sort_values(["step", "start"], kind="stable", ignore_index=True)[[*PIECES, "by"]]
+
+
+def _kinds(segments: Segments, kind: Ints, of: Ints) -> pd.Categorical[Any]:
+    collective = np.append(np.zeros(len(segments.calls), bool), segments.activities["collective"])[of]
+    codes = np.where((kind == DEVICE) & collective, len(KINDS), kind)
+    return pd.Categorical.from_codes(codes.astype(np.int8), categories=pd.Index([*KINDS, COMMUNICATION]))
 
 
 def _names(segments: Segments) -> pd.Categorical:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tracer.analysis.causality.paths import Causality, StepEnds
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
-from tracer.schema import COMPUTE_TABLES
+from tracer.collectives import computes
 
 Ints = NDArray[np.int64]
 
@@ -35,7 +35,7 @@ class StepTimes:
     def of(cls, causality: Causality, steps: Steps) -> StepTimes:
         """Find them; raises as `StepEnds.of`."""
         activities = causality.segments.activities
-        rows = np.flatnonzero(activities["table"].isin(COMPUTE_TABLES))
+        rows = np.flatnonzero(computes(activities))
         table = activities.iloc[rows][["device"]].assign(row=rows)
         table["at"] = activity_steps(causality.trace, steps, activities.iloc[rows])
         table = table[table["at"] >= 0]

@@ -15,9 +15,9 @@ from tracer.analysis.whatif.learning import H200, Learned
 from tracer.analysis.whatif.overlap import StepKernels, assign
 from tracer.analysis.whatif.recorded_step import RecordedStep
 from tracer.analysis.whatif.timetable import Timetable, lowest_free
+from tracer.collectives import computes
 from tracer.errors import UsageError
 from tracer.graph_json import RunGraph
-from tracer.schema import COMPUTE_TABLES
 from tracer.trace import Trace
 
 Ints = NDArray[np.int64]
@@ -58,7 +58,7 @@ class Concurrent:
         """
         causality = changes.causality
         activities = causality.segments.activities
-        compute = np.flatnonzero(activities["table"].isin(COMPUTE_TABLES))
+        compute = np.flatnonzero(computes(activities))
         at = activity_steps(causality.trace, steps, activities.iloc[compute])
         compute, at = compute[at >= 0], at[at >= 0]
         _check_launches(activities["call"].to_numpy()[compute], at)

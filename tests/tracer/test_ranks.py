@@ -1,0 +1,173 @@
+"""Ranks whose every nanosecond is known: what each computes, communicates and idles, and who is waited for."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.tracer.handmade import PROCESS, THREAD, Script
+from tracer import Trace, formats
+from tracer.analysis.bubbles import bubble_report
+from tracer.analysis.causes import CAUSES
+from tracer.analysis.gaps import gap_report
+from tracer.analysis.ranks import has_ranks, rank_report, waiting
+from tracer.analysis.steps import Steps
+from tracer.analysis.streams import stream_report
+from tracer.analysis.tokens import find_steps
+from tracer.commands import gaps, streams
+
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+PERIOD, STEPS = 10_000, 5
+
+
+def step_of(script: Script, start: int, arrives: int, rank: int, *, process: int, device: int) -> None:
+    """A kernel of 1000, an all-reduce entered `arrives` later that ends at 4000, a kernel from 4100 to 5000."""
+    place = {"process": process, "thread": process + 1, "device": device}
+    entered = start + 1010 + arrives
+    script.launch((start, start + 10), (start + 10, start + 1010), **place)
+    script.launch((start + 20, start + 30), (entered, start + 4000), name=ALL_REDUCE, **place)
+    script.launch((start + 40, start + 50), (start + 4100, start + 5000), **place)
+    script.rows["nvtx"].append(
+        {"text": "token", "start": start - 5, "end": start + PERIOD - 10, "thread": process + 1, "process": process,
+         "kind": "push/pop"}
+    )  # fmt: skip
+
+
+def ranks(arrivals: list[int]) -> Trace:
+    """A process with a device of its own per rank, which enters the all-reduce so late."""
+    script = Script()
+    for rank, arrives in enumerate(arrivals):
+        for step in range(STEPS):
+            step_of(script, 100 + step * PERIOD, arrives, rank, process=100 + 10 * rank, device=rank)
+    return script.trace
+
+
+def found(trace: Trace) -> tuple[Trace, Steps]:
+    steps = find_steps(trace)
+    return trace, steps
+
+
+def test_the_straggler_is_named_and_the_others_wait() -> None:
+    report = rank_report(*found(ranks([100, 2500, 100])))
+    assert report.table["waiting_us"].tolist() == [2.4, 0.0, 2.4]
+    assert report.table["collectives_us"].tolist() == pytest.approx([2.89, 0.49, 2.89])
+    assert report.waited_for == {"process": 110, "thread": 111, "device": 1}
+    assert report.waiting is not None
+    assert report.waiting.table["last"].tolist() == [0, 5, 0]
+    assert any("wait for that on device 1" in note for note in report.notes)
+
+
+def test_compute_communication_others_and_idle_are_the_window() -> None:
+    table = rank_report(*found(ranks([100, 2500]))).table
+    row = table.iloc[1]
+    whole = (4 * PERIOD + 4990) / STEPS / 1e3
+    assert row["window_us"] == pytest.approx(whole)
+    assert row[["compute_us", "communication_us", "others_us"]].tolist() == pytest.approx([1.9, 0.49, 0])
+    assert row["idle_us"] == pytest.approx(whole - 1.9 - 0.49)
+
+
+def test_who_comes_at_once_waits_for_nobody() -> None:
+    report = rank_report(*found(ranks([100, 100])))
+    assert report.waited_for is None
+    assert report.table["waiting_us"].tolist() == [0, 0]
+    assert report.notes == []
+
+
+@given(st.lists(st.lists(st.integers(0, 10**6), min_size=3, max_size=3), min_size=2, max_size=6))
+def test_waiting_is_what_is_longer_than_the_shortest(durations: list[list[int]]) -> None:
+    report = waiting([{"a": times} for times in durations])
+    shortest = [min(times) for times in zip(*durations, strict=True)]
+    assert report.table["waiting"].tolist() == [sum(times) - sum(shortest) for times in durations]
+    assert report.table["caused"].sum() == report.table["waiting"].sum()
+    assert (report.table["caused"] >= 0).all()
+
+
+def test_collectives_entered_not_equally_often_are_left_out() -> None:
+    report = waiting([{"a": [5, 5], "b": [1]}, {"a": [5], "b": [9]}])
+    assert report.left_out == ("a",)
+    assert report.table["waiting"].tolist() == [0, 8]
+    assert report.rank == 0
+
+
+def exposed() -> Script:
+    """Two tokens: 100 to 1000 and 2000 to 3000 compute, an all-reduce from 1100 to 1500 between them."""
+    script = Script()
+    script.range("token", 0, 1050)
+    script.range("token", 1050, 4000)
+    script.launch((10, 20), (100, 1000))
+    script.launch((30, 40), (1100, 1500), name=ALL_REDUCE)
+    script.launch((1900, 1950), (2000, 3000))
+    return script
+
+
+def test_a_collective_in_the_gap_is_communication_and_no_fault_of_the_host() -> None:
+    row = gap_report(*found(exposed().trace)).table.iloc[0]
+    assert {c: int(row[c]) for c in ("gap", *CAUSES)} == {
+        "gap": 1000, "communication": 400, "sync": 0, "copy": 0, "launch": 100, "host": 500, "other": 0,
+    }  # fmt: skip
+
+
+def test_a_bubble_is_idle_without_the_collective_in_it() -> None:
+    trace = ranks([100])
+    steps = bubble_report(*found(trace)).steps
+    assert steps[["count", "total", "longest", "communication"]].iloc[0].tolist() == [1, 200, 200, 2890]
+    idle = steps[[cause for cause in CAUSES if cause != "communication"]].sum(axis=1)
+    assert (idle == steps["total"]).all()
+
+
+def test_streams_tell_compute_and_communication_apart() -> None:
+    report = stream_report(ranks([100]))
+    row = report.streams.iloc[0]
+    assert row["kernels"] == 3 * STEPS
+    assert row[["compute_us", "communication_us"]].tolist() == pytest.approx([1.9 * STEPS, 2.89 * STEPS])
+    assert report.devices.iloc[0]["communication_us"] == pytest.approx(2.89 * STEPS)
+
+
+@pytest.mark.parametrize("process", [PROCESS, PROCESS + 50], ids=["threads", "processes"])
+def test_two_engines_on_one_device_are_two(process: int) -> None:
+    """The second launches at 3000, but the device is at work for the first from 3000 to 5000."""
+    script = Script()
+    for step in range(3):
+        start = step * PERIOD
+        for thread, of, first in ((THREAD, PROCESS, 1000), (THREAD + 1, process, 6000)):
+            launched = start + (900 if first == 1000 else 500)
+            script.launch(
+                (launched, launched + 50), (start + first, start + first + 4000), thread=thread, process=of
+            )  # fmt: skip
+            script.rows["nvtx"].append(
+                {"text": "token", "start": start, "end": start + PERIOD, "thread": thread, "process": of,
+                 "kind": "push/pop"}
+            )  # fmt: skip
+    trace, steps = found(script.trace)
+    gap = gap_report(trace, steps).table.merge(steps.table[["step", "thread"]], on="step")
+    second = gap[gap["thread"] == THREAD + 1]
+    assert (second["gap"] == 6000).all()
+    assert second[["other_process", "launch_latency", "launch_call"]].to_numpy().tolist() == [[4000, 1450, 50]] * 2
+    table = rank_report(trace, steps).table
+    assert table[["steps", "compute_us"]].to_numpy().tolist() == [[3, 4.0]] * 2
+    assert table["idle_us"].tolist() == pytest.approx([2 * 2000 / 3e3] * 2)
+    assert "work on device 0 at once" in rank_report(trace, steps).notes[0]
+
+
+def test_one_engine_on_one_device_has_no_ranks() -> None:
+    script = Script()
+    for step in range(3):
+        script.range("token", step * 100, step * 100 + 90)
+        script.launch((step * 100, step * 100 + 10), (step * 100 + 20, step * 100 + 50))
+    assert not has_ranks(*found(script.trace))
+
+
+def test_the_commands_say_it(tmp_path: Path) -> None:
+    formats.write(ranks([100, 2500]), path := tmp_path / "two.sqlite")
+    for command in (gaps, streams):
+        outcome = CliRunner().invoke(command, [str(path), "--json"])
+        facts = json.loads(outcome.stdout)
+        assert facts["waited_for"]["device"] == 1
+        assert facts["communication_us"] == pytest.approx((2.89 + 0.49) / 2)
+        assert [row["waiting_us"] for row in facts["ranks"]] == [2.4, 0]
+        shown = CliRunner().invoke(command, [str(path)]).output
+        assert "communicates" in shown
+        assert "wait for that on device 1" in " ".join(shown.split())

@@ -1,0 +1,232 @@
+"""Ranks: what each computes, communicates and idles, and for which one the others wait.
+
+A rank here is a device with the host (process and thread) whose steps compute on it, so two engines on one device are
+two. A collective ends on all ranks together, and whoever enters it early waits in it: the rank that is in it for the
+shortest time came last, and what the others are in it longer than that they waited. This needs only durations, so it
+holds for ranks whose clocks nobody compared, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.step_work import activity_steps
+from tracer.analysis.tokens import Steps
+from tracer.collectives import collectives, computes
+from tracer.intervals import covered, total
+from tracer.schema import COMPUTE_TABLES, MISSING
+from tracer.trace import Trace
+
+HOST: Final = ["process", "thread", "device"]
+TIMES: Final = ["window_us", "compute_us", "communication_us", "others_us", "idle_us"]
+
+_LEAST_SHARE: Final = 0.6
+"""Of the waiting, that one rank must cause to be called the one waited for; of many ranks twice its part is enough."""
+
+Durations = Mapping[str, Sequence[int]]
+"""Name of a collective -> how long a rank was in each, in order, ns."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What ranks wait for one another in collectives.
+
+    Attributes:
+        table: one row per rank, in the order given: collectives (those that all ranks entered), waiting (ns), last
+            (in how many it came last), caused (ns that the others waited where it did).
+        left_out: names of collectives that the ranks entered not equally often, so that nothing says which belong
+            together.
+        rank: position of the one that the others wait for; None where it is nobody in particular.
+    """
+
+    table: pd.DataFrame
+    left_out: tuple[str, ...]
+    rank: int | None
+
+    @property
+    def share(self) -> float:
+        """Of all waiting the part that is for `rank`; 0 where it is nobody."""
+        caused = self.table["caused"]
+        return 0.0 if self.rank is None else float(caused.iloc[self.rank] / caused.sum())
+
+
+def waiting(ranks: Sequence[Durations]) -> Waiting:
+    """Who waits, and for whom.
+
+    Args:
+        ranks: per rank its collectives.
+
+    Example:
+        >>> found = waiting([{"AllReduce": [900, 800]}, {"AllReduce": [100, 100]}])
+        >>> found.rank, found.table["waiting"].tolist()
+        (1, [1500, 0])
+    """
+    names = sorted({name for rank in ranks for name in rank})
+    matched = [name for name in names if len({len(rank.get(name, ())) for rank in ranks}) == 1]
+    took = [np.array([rank[name] for rank in ranks], np.int64).reshape(len(ranks), -1) for name in matched]
+    times = np.concatenate([np.zeros((len(ranks), 0), np.int64), *took], axis=1)
+    waited = times - times.min(axis=0, initial=np.iinfo(np.int64).max)
+    came_last = times.argmin(axis=0) if len(ranks) else np.zeros(0, np.int64)
+    longer = waited.sum(axis=0)  # where it is 0 all came at once
+    caused = np.bincount(came_last, weights=longer, minlength=len(ranks))
+    table = pd.DataFrame({
+        "collectives": np.full(len(ranks), times.shape[1]), "waiting": waited.sum(axis=1),
+        "last": np.bincount(came_last[longer > 0], minlength=len(ranks)), "caused": caused.astype(np.int64),
+    })  # fmt: skip
+    left_out = tuple(name for name in names if name not in matched)
+    return Waiting(table, left_out, in_particular(caused))
+
+
+def in_particular(caused: NDArray[np.number[Any]]) -> int | None:
+    """Position of the rank that the others wait for, by what each caused; None where it is nobody in particular."""
+    if len(caused) < 2 or not caused.sum():
+        return None
+    share = caused / caused.sum()
+    most = int(share.argmax())
+    return most if share[most] >= min(_LEAST_SHARE, 2 / len(caused)) else None
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """The ranks of a trace.
+
+    Attributes:
+        table: one row per rank: process thread device steps steps_per_s, and of a step in µs: window_us (from the first
+            compute to the end of the last one, over the steps) and what it consists of: compute_us, communication_us
+            (where nothing computes), others_us (the device works only for other hosts), idle_us; collectives_us (all
+            communication, beside compute or not), collectives (how many), waiting_us (part of it, by the mean of a
+            collective; None where nothing tells).
+        durations: per row its collectives, of the whole trace.
+        waiting: None where fewer than two ranks have collectives.
+    """
+
+    table: pd.DataFrame
+    durations: tuple[Durations, ...]
+    waiting: Waiting | None
+
+    @property
+    def waited_for(self) -> dict[str, int] | None:
+        """Process, thread and device of the rank that the others wait for."""
+        if self.waiting is None or self.waiting.rank is None:
+            return None
+        row = self._communicating.iloc[self.waiting.rank]
+        return {column: int(row[column]) for column in HOST}
+
+    @property
+    def _communicating(self) -> pd.DataFrame:
+        return self.table[[bool(each) for each in self.durations]]
+
+    def records(self, gaps: pd.DataFrame | None = None) -> dict[str, Any]:
+        """JSON-able: ranks (with gap_p50_us, where `gaps_of` is given), waited_for."""
+        table = self.table if gaps is None else self.table.merge(gaps, on=HOST, how="left")
+        ranks = json.loads(table.to_json(orient="records"))
+        share = {} if self.waited_for is None or self.waiting is None else {"share": self.waiting.share}
+        return {"ranks": ranks, "waited_for": self.waited_for and {**self.waited_for, **share}}
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of figures over several ranks must know: who shares a device, and who is waited for."""
+        notes = []
+        for device, hosts in self.table.groupby("device"):
+            if len(hosts) > 1:
+                named = _joined([_host(row) for _, row in hosts.iterrows()])
+                notes.append(f"{named} work on device {device} at once; each has its own figures, see streams")
+        if (last := self.waited_for) is not None and self.waiting is not None:
+            notes.append(f"the other ranks wait for that on device {last['device']} ({_host(last)}): "
+                         f"{self.waiting.share:.0%} of their waiting in collectives is for it")  # fmt: skip
+        if self.waiting is not None and self.waiting.left_out:
+            names = ", ".join(self.waiting.left_out[:3])
+            notes.append(f"the ranks entered {names} not equally often, so who waits for whom there is not told")
+        return notes
+
+
+def has_ranks(trace: Trace, steps: Steps) -> bool:
+    """Whether the steps are of several hosts or devices, or communicate: else one rank is all there is."""
+    if len(steps.table[["process", "thread"]].drop_duplicates()) > 1 or collectives(trace["kernels"]).any():
+        return True
+    return len({int(d) for name in COMPUTE_TABLES for d in pd.unique(trace[name]["device"])}) > 1
+
+
+def gaps_of(gaps: pd.DataFrame, steps: Steps) -> pd.DataFrame:
+    """Median gap of each rank (`HOST` and gap_p50_us), from `GapReport.table`."""
+    hosts = steps.table[["step", "process", "thread"]]
+    found = gaps[["step", "device", "gap"]].merge(hosts, on="step").groupby(HOST)["gap"].median() / 1e3
+    return found.rename("gap_p50_us").reset_index()
+
+
+def rank_report(trace: Trace, steps: Steps) -> RankReport:
+    """Figures of each rank; empty where no step computes."""
+    work = trace.activities()
+    work["computes"] = computes(work)
+    work["at"] = activity_steps(trace, steps, work)
+    work["host"] = np.append(steps.table.groupby(["process", "thread"]).ngroup().to_numpy(), MISSING)[work["at"]]
+    work = work[work["computes"] | work["collective"]]
+    rates = steps_per_s(steps)
+    rows: list[dict[str, Any]] = []
+    durations: list[Durations] = []
+    for rank in cast("list[tuple[int, int]]", list(work.groupby(["device", "host"]).groups)):
+        device, host = rank
+        on_device = work[work["device"] == device]
+        own = on_device[on_device["host"] == host]
+        if host == MISSING or not own["computes"].any():
+            continue
+        first = steps.table.iloc[own["at"].iloc[0]]
+        rows.append({column: int(first[column]) for column in ("process", "thread")} | {"device": int(device)})
+        rows[-1] |= _figures(own, on_device, steps) | {"steps_per_s": rates.get(host)}
+        alone = set(on_device["host"]) <= {host, MISSING}
+        communication = on_device[on_device["process"] == first["process"]] if alone else own
+        durations.append(durations_of(communication[communication["collective"]]))
+    table = pd.DataFrame(rows, columns=[*HOST, "steps", "steps_per_s", *TIMES, "collectives_us", "collectives"])
+    having = [i for i, each in enumerate(durations) if each]
+    found = waiting([durations[i] for i in having]) if len(having) > 1 else None
+    table["waiting_us"] = np.nan
+    if found is not None and found.table["collectives"].any():
+        each = (found.table["waiting"] / found.table["collectives"] / 1e3).to_numpy()
+        table.loc[having, "waiting_us"] = each * table["collectives"].to_numpy()[having]
+    return RankReport(table, tuple(durations), found)
+
+
+def _figures(own: pd.DataFrame, on_device: pd.DataFrame, steps: Steps) -> dict[str, float]:
+    """Of a rank's steps: how many, and per step `TIMES`, collectives_us and collectives (how many)."""
+    count = len(pd.unique(own["at"]))
+    computing, collective = own[own["computes"]], own[own["collective"]]
+    groups = computing.groupby(steps.table["group"].to_numpy()[computing["at"]])
+    windows = groups["start"].min().to_numpy(), groups["end"].max().to_numpy()
+    window = int((windows[1] - windows[0]).sum())
+    compute, busy, any_work = (
+        int(covered(frame["start"], frame["end"], *windows).sum()) for frame in (computing, own, on_device)
+    )
+    times = [window, compute, busy - compute, any_work - busy, window - any_work]
+    found = dict(zip(TIMES, times, strict=True)) | {"collectives_us": total(collective["start"], collective["end"])}
+    per_step = {name: ns / 1e3 / count for name, ns in found.items()}
+    return {"steps": count} | per_step | {"collectives": len(collective) / count}
+
+
+def durations_of(communication: pd.DataFrame) -> dict[str, list[int]]:
+    """The collectives of a rank by name (without parameters), in order."""
+    names = communication["name"].astype("str").str.split("(").str[0]
+    took = communication["end"] - communication["start"]
+    return {str(name): part.tolist() for name, part in took.groupby(names)}
+
+
+def steps_per_s(steps: Steps) -> dict[int, float | None]:
+    """Steps per second of each host, by its place among the sorted ones."""
+    hosts = steps.table.groupby(["process", "thread"])
+    parts = (steps.with_table(table.reset_index(drop=True)) for _, table in hosts)
+    return {number: part.steps_per_s for number, part in enumerate(parts)}
+
+
+def _host(row: Mapping[str, int] | pd.Series[Any]) -> str:
+    thread = "" if row["thread"] == MISSING else f" thread {row['thread']}"
+    return f"process {row['process']}{thread}"
+
+
+def _joined(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}"
