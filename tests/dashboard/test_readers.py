@@ -9,7 +9,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import pairwise
 
 import pytest
@@ -95,10 +95,21 @@ def test_an_upload_that_once_ended_the_process(tmp_path, readers):
     assert send("good.sqlite", (tmp_path / "good.sqlite").read_bytes())[-1].get_json()["run"] == "good"
 
 
+@contextmanager
+def ended(process):
+    """Whatever fails, nobody waits for it."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
 def test_the_server_outlives_an_upload_that_once_ended_it(tmp_path):
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", "from tracer.cli import main; main()", "dashboard", "--port", "0", "--no-open"]
-    with subprocess.Popen([*command, "--no-cache"], env=environment, text=True, stdout=subprocess.PIPE) as process:
+    options = ("--no-cache", "--no-token")
+    started = subprocess.Popen([*command, *options], env=environment, text=True, stdout=subprocess.PIPE)
+    with started as process, ended(process):
         address = re.search("http://[^ ]+/", process.stdout.readline())[0]
 
         def ask(method, path, data=None):
@@ -118,7 +129,8 @@ def test_the_server_outlives_an_upload_that_once_ended_it(tmp_path):
             status, answer = ask("PUT", f"upload/{begun['id']}?at=0", data)
             assert (status, answer.get("error")) == expected
         assert ask("GET", "healthz")[0] == 200
-        assert len(list(tmp_path.glob("intertoken-read-*"))) == 1
+        (own,) = tmp_path.glob("intertoken-*")
+        assert len(list(own.glob("read-*"))) == 1
         process.terminate()
         assert process.wait(30) == 0
     assert not list(tmp_path.glob("intertoken-*"))
