@@ -3,11 +3,11 @@
 The server is `intertoken dashboard` in a process of its own, over the sample recordings; its readers are threads that
 ask over HTTP what a browser would: they open pages, zoom, move and flip tokens, and read the gap, the syncs with their
 predictions, and what-ifs, as fast as they are answered but for a pause of up to a second. Memory is what is the
-process's own (RssAnon), each second; it is flat if a line fitted to the second half rises by less than 2 % in it. An
-answer of any status but 200 and 204, and one that takes more than 30 s, is an error of its reader.
+process's own (RssAnon), each second; it is flat if a line fitted to the second half rises by less than 2 % in it.
+An answer of any status but 200 and 204, and one that takes more than 30 s, is an error of its reader.
 
-With --hostile the server asks for its token, and two who have it mean it ill, see `hostile_clients.py`; the memory of the
-processes that read recordings is watched too.
+With --hostile the server asks for its token, and two who have it mean it ill, see `hostile_clients.py`; the memory of
+the processes that read recordings is watched too.
 Usage: python benchmarks/dashboard_soak.py [--clients 20] [--minutes 10] [--hostile] [--json FILE]
 """
 
@@ -179,8 +179,9 @@ def main() -> None:
         temporary = place / "temporary"
         temporary.mkdir()
         files = _corpus(place / "hostile") if options.hostile else []
+        token = [] if options.hostile else ["--no-token"]
         command = [sys.executable, "-m", "tracer.cli", "dashboard", str(SAMPLES), "--port", "0", "--no-open",
-                   "--no-record", "--cache", str(place / "cache"), *([] if options.hostile else ["--no-token"])]  # fmt: skip
+                   "--no-record", "--cache", str(place / "cache"), *token]  # fmt: skip
         environment = os.environ | {"INTERTOKEN_TOKEN": TOKEN, "TMPDIR": str(temporary)}
         with running(Server(command, environment=environment, patience=PATIENCE)) as server:
             server.find_port()

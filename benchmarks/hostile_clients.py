@@ -1,8 +1,8 @@
 """Two who mean a dashboard ill, for `dashboard_soak.py --hostile`: one uploads, one sends requests to callbacks.
 
-They have the token, ask 127.0.0.1 alone, and no faster than `UPLOADS_PER_S` and `CALLBACKS_PER_S`. What they send is what
-the tests of the readers, of uploads and of callbacks hold. Of some uploads the reader is killed, as the system does that
-is out of memory. After each, nothing of it may be left: no process, no folder for temporary files, no part of the file.
+They have the token, ask 127.0.0.1 alone, and no faster than `UPLOADS_PER_S` and `CALLBACKS_PER_S`. What they send is
+what the tests of the readers, of uploads and of callbacks hold. Of some uploads the reader is killed, as a system does
+that is out of memory. After each, nothing of it may be left: no process, no temporary folder, no part of the file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,14 @@ KILLED: Final = 0.1
 _PATIENCE: Final = 120.0  # s for an answer
 _QUIET: Final = 10.0  # s for what an upload leaves to be gone
 _ANSWERS: Final = frozenset({200, 201, 204, 400, 404, 413, 415, 422})
-_NAMES: Final = ("../../etc/passwd", "<img src=x onerror=alert(1)>", "\u202egnp", "llama1b-sccc-graph", "=1+1", "x" * 999)
+_NAMES: Final = (
+    "../../etc/passwd",
+    "<img src=x onerror=alert(1)>",
+    "\u202egnp",
+    "llama1b-sccc-graph",
+    "=1+1",
+    "x" * 999,
+)
 
 
 @dataclass
@@ -124,14 +131,17 @@ class Target:
                 os.kill(pid, signal.SIGKILL)
 
     def left_over(self, taken: int) -> str:
-        """What there is beside the server's own directory, its two readers and the uploads that were taken."""
+        """What there is beside the server's own directory, its two readers and the uploads that were taken.
+
+        A reader that was killed while it had nothing to do is waited for when the next recording comes.
+        """
         folders, taken = list(self.folder.iterdir()), min(taken, MOST_KEPT)
         own = [folder for folder in folders if folder.name.startswith("intertoken-uploads-")]
         parts = [len(list((folder / "uploads" / ".parts").iterdir())) for folder in own]
         kept = [sum(not each.name.startswith(".") for each in (folder / "uploads").iterdir()) for folder in own]
         unfinished = [path.name for folder in own for path in folder.glob("read-*/new-*")]
         commands = children(self.pid).values()
-        others = [command for command in commands if "spawn_main" not in command and "resource_tracker" not in command]
+        others = [each for each in commands if each and "spawn_main" not in each and "resource_tracker" not in each]
         readers = sum("spawn_main" in command for command in commands)
         if (len(folders), len(own), parts, kept, unfinished, others) != (1, 1, [0], [taken], [], []) or readers > 2:
             return (

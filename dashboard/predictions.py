@@ -27,7 +27,7 @@ from tracer.trace import Trace
 
 _SYNCS: Final = "syncs"
 _WHAT_IF: Final = "what-if"
-_MOST_WHAT_IFS: Final = 100
+_MOST_WHAT_IFS: Final = 50
 _FIGURES: Final = 7_000  # events that weigh as much as what a what-if holds beside its timelines
 
 

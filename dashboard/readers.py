@@ -126,11 +126,12 @@ class Readers:
         with self._lock:
             if self._closed:
                 raise TraceError("the readers have ended")
-            while self._idle:
-                if (process := self._idle.pop()).is_alive:
-                    return process
+            for process in [one for one in self._idle if not one.is_alive]:
                 process.end()
+                self._idle.remove(process)
                 self._all.discard(process)
+            if self._idle:
+                return self._idle.pop()
             process = _Process(self.limits.memory, self._prepare, Path(self._folder.name))
             self._all.add(process)
             return process

@@ -198,6 +198,20 @@ def test_readers_that_were_reading_nothing_are_replaced(tmp_path, readers):
     assert read_runs(tmp_path / "b", None, readers)[0].tokens is not None
 
 
+def test_nothing_is_left_of_a_reader_that_is_killed(tmp_path):
+    (tmp_path / "within").mkdir()
+    for name in ("a", "killed"):
+        formats.write(decode(tokens=9), tmp_path / f"{name}.sqlite")
+    with closing(Readers(Limits(10**9, 300), plant, tmp_path / "within")) as readers:
+        (good,) = read_runs(tmp_path / "a.sqlite", None, readers)
+        kept = set((tmp_path / "within").rglob("*"))
+        (run,) = read_runs(tmp_path / "killed.sqlite", None, readers)
+        assert good.summary.problem is None
+        assert run.summary.problem.endswith("reading it ended the reader (signal KILL); it is not shown")
+        assert set((tmp_path / "within").rglob("*")) < kept  # less the reader's own directory
+        assert readers.cache.directory.is_dir()
+
+
 def test_nothing_is_left_of_readers_that_are_closed(tmp_path):
     readers = Readers(Limits(10**9, 60), plant)
     formats.write(decode(tokens=9), tmp_path / "slow.sqlite")
