@@ -21,9 +21,11 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections import Counter, deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,12 +47,16 @@ Answer = tuple[float, float, int]
 class Server:
     """A program that serves a page on loopback, and who asks it."""
 
-    def __init__(self, command: list[str], port: int = 0, directory: Path | None = None) -> None:
+    def __init__(
+        self, command: list[str], port: int = 0, directory: Path | None = None,
+        environment: dict[str, str] | None = None, patience: float = PATIENCE,
+    ) -> None:  # fmt: skip
         self.start = time.perf_counter()
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=directory
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=directory, env=environment
         )
-        self.port = port
+        self.port, self.patience, self.cookie = port, patience, ""
+        self.log: deque[str] = deque(maxlen=100_000)
 
     def find_port(self) -> None:
         """Read from what the dashboard prints."""
@@ -61,11 +67,17 @@ class Server:
                 return
         raise SystemExit("the dashboard did not start")
 
+    def drain(self) -> None:
+        """Let the server say what it has to, so that it waits for nobody to read it: into `log`, the latest lines."""
+        assert self.process.stdout is not None
+        threading.Thread(target=self.log.extend, args=(self.process.stdout,), daemon=True).start()
+
     def ask(self, path: str, body: Any = None) -> tuple[Answer, bytes]:
         """GET, or POST with a body."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.patience)
         start, before = time.perf_counter(), self.processor()
         data, headers = (None, {}) if body is None else (json.dumps(body), {"Content-Type": "application/json"})
+        headers |= {"Cookie": self.cookie} if self.cookie else {}
         connection.request("GET" if body is None else "POST", path, data, headers)
         response = connection.getresponse()
         text = response.read()
@@ -75,6 +87,13 @@ class Server:
             raise SystemExit(f"{path}: {response.status} {text[:300]!r}")
         return (took, spent, len(text)), text
 
+    def log_in(self, token: str) -> None:
+        """Have a session from now on."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.patience)
+        connection.request("GET", f"/login?token={token}")
+        self.cookie = (connection.getresponse().getheader("Set-Cookie") or "").split(";")[0]
+        connection.close()
+
     def processor(self) -> float:
         """Seconds that its threads have run, see schedstat in proc(5)."""
         tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
@@ -82,14 +101,32 @@ class Server:
 
     def memory(self) -> dict[str, int]:
         """MiB: resident, its own part (what is not a file that the system can drop), and the peak."""
-        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        held = {line.split(":")[0]: int(line.split()[1]) // 1024 for line in lines if line.endswith("kB")}
-        return {"resident": held["VmRSS"], "anonymous": held["RssAnon"], "peak": held["VmHWM"]}
+        return memory_of(self.process.pid)
 
     def stop(self) -> None:
         """End the process."""
         self.process.terminate()
         self.process.wait(30)
+
+
+def memory_of(pid: int) -> dict[str, int]:
+    """MiB of a process, see `Server.memory`; zeros where it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        lines = []
+    held = Counter({line.split(":")[0]: int(line.split()[1]) // 1024 for line in lines if line.endswith("kB")})
+    return {"resident": held["VmRSS"], "anonymous": held["RssAnon"], "peak": held["VmHWM"]}
+
+
+def children(pid: int) -> dict[int, str]:
+    """The processes that a process has started, and their commands; "" is that of one that has ended."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in task.read_text().split():
+                found[int(child)] = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ")
+    return found
 
 
 @contextmanager
@@ -134,7 +171,7 @@ class Page:
         start = time.perf_counter()
         while not self.state.get("timeline.figure", {}).get("data"):
             self.call("runs.rowData", "reading.n_intervals")
-            self.call("view.data", "runs.rowData")
+            self.call("view.data", "listed.data")
             if (self.state.get("view.data") or {}).get("runs"):
                 self.state["screen.data"] = {"scheme": "light", "width": WIDTH}
                 self.call("timeline.figure", "screen.data")

@@ -4,7 +4,11 @@ The server is `intertoken dashboard` in a process of its own, over the sample re
 ask over HTTP what a browser would: they open pages, zoom, move and flip tokens, and read the gap, the syncs with their
 predictions, and what-ifs, as fast as they are answered but for a pause of up to a second. Memory is what is the
 process's own (RssAnon), each second; it is flat if a line fitted to the second half rises by less than 2 % in it.
-Usage: python benchmarks/dashboard_soak.py [--clients 20] [--minutes 10] [--json FILE]
+An answer of any status but 200 and 204, and one that takes more than 30 s, is an error of its reader.
+
+With --hostile the server asks for its token, and two who have it mean it ill, see `hostile_clients.py`; the memory of
+the processes that read recordings is watched too.
+Usage: python benchmarks/dashboard_soak.py [--clients 20] [--minutes 10] [--hostile] [--json FILE]
 """
 
 from __future__ import annotations
@@ -12,20 +16,25 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import random
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import numpy as np
-from dashboard_latency import WIDTH, Page, Server, running
+from dashboard_latency import WIDTH, Page, Server, children, memory_of, running
 from read_nsys_sqlite import machine
 
 SAMPLES: Final = Path(__file__).parents[1] / "sample_traces"
@@ -34,6 +43,9 @@ RUNS: Final = ("llama1b-sccc-graph", "llama1b-saaas-graph", "llama-1.1b-sccc-seq
 FLAT: Final = 0.02
 PAUSE: Final = 1.0  # s at most
 POLLS: Final = 60
+PATIENCE: Final = 30.0  # s for an answer
+TOKEN: Final = "soaked-for-ten-minutes"
+MARKS: Final = (1, 5, 10)  # minutes at which memory is given
 STRATEGIES: Final = ("saaas", "aaas", "aaag", "ggg")
 
 
@@ -45,6 +57,7 @@ class Reader(threading.Thread):
         self.server, self.draw, self.halt = server, random.Random(seed), stop
         self.took: dict[str, list[float]] = defaultdict(list)
         self.errors: Counter[str] = Counter()
+        self.unfilled = 0
 
     def run(self) -> None:
         """Read until told to stop."""
@@ -94,6 +107,7 @@ class Reader(threading.Thread):
             if page.state.get("poll.disabled", True) or self.halt.wait(0.4):
                 return
             page.call(output, "poll.n_intervals")
+        self.unfilled += 1  # others' questions were before it
 
     def _gap(self) -> None:
         self._timed("gap", lambda: self._filled("gap/", self.draw.randint(1, 3), "steps.figure"))
@@ -106,20 +120,32 @@ class Reader(threading.Thread):
         self._timed("what-if", lambda: self._filled("whatif/", 1, "timeline.figure", edit))
 
 
-def watched(server: Server, seconds: float) -> list[tuple[float, int]]:
-    """Seconds and MiB, each second."""
+@dataclass(frozen=True)
+class Moment:
+    """Seconds since the readers began, and MiB: of the server itself, and of the processes that read recordings."""
+
+    at: float
+    server: int
+    readers: int
+
+
+def watched(server: Server, seconds: float) -> list[Moment]:
+    """What memory there was, each second."""
     start, seen = time.perf_counter(), []
     while (now := time.perf_counter() - start) < seconds:
-        seen.append((now, server.memory()["anonymous"]))
+        own = [pid for pid, command in children(server.process.pid).items() if "spawn_main" in command]
+        readers = sum(memory_of(pid)["anonymous"] for pid in own)
+        seen.append(Moment(now, server.memory()["anonymous"], readers))
         if len(seen) % 60 == 0:
-            print(f"  {now:4.0f} s: {seen[-1][1]} MiB", file=sys.stderr, flush=True)
+            print(f"  {now:4.0f} s: {seen[-1].server} MiB, readers {readers}", file=sys.stderr, flush=True)
         time.sleep(1)
     return seen
 
 
-def memory_of(seen: list[tuple[float, int]]) -> dict[str, Any]:
+def growth_of(seen: list[Moment]) -> dict[str, Any]:
     """MiB at the half and at the end, by a line through the second half, and whether it is flat."""
-    at, held = (np.array(column, dtype=float) for column in zip(*seen[len(seen) // 2 :], strict=True))
+    half = seen[len(seen) // 2 :]
+    at, held = (np.array([getattr(moment, name) for moment in half], dtype=float) for name in ("at", "server"))
     slope, base = np.polyfit(at, held, 1)
     low, high = base + slope * at[0], base + slope * at[-1]
     growth = high / low - 1
@@ -128,6 +154,14 @@ def memory_of(seen: list[tuple[float, int]]) -> dict[str, Any]:
         "end_mib": round(high, 1),
         "growth": round(growth, 4),
         "flat": bool(growth < FLAT),
+        "most_mib": max(moment.server for moment in seen),
+        "most_mib_of_readers": max(moment.readers for moment in seen),
+        "at_minutes": {
+            str(minutes): {"server_mib": moment.server, "readers_mib": moment.readers}
+            for minutes in MARKS
+            for moment in [min(seen, key=lambda one: abs(one.at - 60 * minutes))]
+            if abs(moment.at - 60 * minutes) < 5
+        },
     }
 
 
@@ -135,29 +169,65 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--hostile", action="store_true")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as cache:
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=SAMPLES)
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="soak-") as name:
+        place = Path(name)
+        temporary = place / "temporary"
+        temporary.mkdir()
+        files = _corpus(place / "hostile") if options.hostile else []
+        token = [] if options.hostile else ["--no-token"]
         command = [sys.executable, "-m", "tracer.cli", "dashboard", str(SAMPLES), "--port", "0", "--no-open",
-                   "--no-token", "--cache", cache]  # fmt: skip
-        with running(Server(command)) as server:
+                   "--no-record", "--cache", str(place / "cache"), *token]  # fmt: skip
+        environment = os.environ | {"INTERTOKEN_TOKEN": TOKEN, "TMPDIR": str(temporary)}
+        with running(Server(command, environment=environment, patience=PATIENCE)) as server:
             server.find_port()
+            server.drain()
+            if options.hostile:
+                server.log_in(TOKEN)
             Page(server, search=f"?run={RUNS[0]}").open()
             stop = threading.Event()
             readers = [Reader(server, seed, stop) for seed in range(options.clients)]
             for reader in readers:
                 reader.start()
-            seen = watched(server, options.minutes * 60)
+            with ProcessPoolExecutor(2, get_context("spawn")) as others:
+                hostile = attacked(server, temporary, files, options.minutes * 60, others) if options.hostile else {}
+                seen = watched(server, options.minutes * 60)
             stop.set()
             for reader in readers:
                 reader.join(120)
-            found = result(readers, seen, options)
+            found = result(readers, seen, options) | {name: each.result() for name, each in hostile.items()}
+            found |= {"commit": commit.stdout.strip(), "load_before": round(load, 1)}
+            found["log"] = {"lines": len(server.log), "tracebacks": sum("Traceback" in line for line in server.log)}
+        found["left_over"] = [path.name for path in temporary.iterdir()]
     report(found)
     if options.json:
         options.json.write_text(json.dumps(found, indent=2) + "\n")
 
 
-def result(readers: list[Reader], seen: list[tuple[float, int]], options: argparse.Namespace) -> dict[str, Any]:
+def attacked(
+    server: Server, temporary: Path, files: list[Path], seconds: float, processes: ProcessPoolExecutor
+) -> dict[str, Future[dict[str, Any]]]:
+    """What the hostile ones will have seen."""
+    import hostile_clients  # what it needs the readers alone do not
+
+    target = hostile_clients.Target(server.port, server.cookie, server.process.pid, temporary)
+    return {
+        "hostile_uploads": processes.submit(hostile_clients.upload, target, files, seconds),
+        "hostile_callbacks": processes.submit(hostile_clients.ask_callbacks, target, list(RUNS), seconds),
+    }
+
+
+def _corpus(place: Path) -> list[Path]:
+    import hostile_clients
+
+    return list(hostile_clients.corpus(place))
+
+
+def result(readers: list[Reader], seen: list[Moment], options: argparse.Namespace) -> dict[str, Any]:
     took: dict[str, list[float]] = defaultdict(list)
     errors: Counter[str] = Counter()
     for reader in readers:
@@ -172,8 +242,9 @@ def result(readers: list[Reader], seen: list[tuple[float, int]], options: argpar
         "clients": options.clients,
         "minutes": options.minutes,
         "errors": dict(errors),
+        "unfilled_after_polls": sum(reader.unfilled for reader in readers),
         "actions": actions,
-        "memory": memory_of(seen) | {"most_mib": max(held for _, held in seen)},
+        "memory": growth_of(seen),
     }
 
 
@@ -187,9 +258,15 @@ def report(found: dict[str, Any]) -> None:
         print(f"  {name:22} {row['times']:6} times, p50 {row['p50_ms']:6} ms, p95 {row['p95_ms']:6} ms")
     for name, times in found["errors"].items():
         print(f"  {times} × {name}")
+    print(f"  {found['unfilled_after_polls']} pages not filled after {POLLS} polls")
     memory = found["memory"]
     grown = f"{memory['half_mib']} MiB at the half, {memory['end_mib']} at the end ({memory['growth']:+.1%})"
     print(f"  memory: {grown}, at most {memory['most_mib']}: {'flat' if memory['flat'] else 'not flat'}")
+    print(f"  processes that read recordings: at most {memory['most_mib_of_readers']} MiB; {memory['at_minutes']}")
+    for name in ("hostile_uploads", "hostile_callbacks"):
+        if name in found:
+            print(f"  {name}: {json.dumps(found[name])}")
+    print(f"  log: {found['log']}; left over: {found['left_over']}")
 
 
 if __name__ == "__main__":

@@ -8,34 +8,53 @@ any server process can be the one that is asked.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
+
+from dashboard.readers import half_of_memory
 
 Answer = TypeVar("Answer")
 
 _MOST_WAITING: Final = 500
 _MOST_KEPT: Final = 2000
-_HEAVIEST: Final = 30_000_000  # events; about 100 bytes each
+_BYTES: Final = 100  # of memory that an event takes
+
+
+def heaviest() -> int:
+    """The most events that what is kept may weigh together: a sixteenth of the memory of this machine or container."""
+    return half_of_memory() // 8 // _BYTES
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A question: its answer, what that weighs, and in which lane at most how many are kept."""
+
+    future: Future[Any]
+    weight: Callable[[Any], int]
+    lane: str = ""
+    most: int = _MOST_KEPT
 
 
 class Background:
     """Questions and their answers. Safe to use from several threads.
 
     Each lane has a thread of its own while there is work for it, so that the questions of one page do not wait for
-    those of another. What is kept weighs at most `heaviest` together, the answer asked for last excepted.
+    those of another. What is kept weighs at most `most` events together, the answer asked for last excepted.
     """
 
-    def __init__(self, heaviest: int = _HEAVIEST) -> None:
-        self._heaviest = heaviest
+    def __init__(self, most: int | None = None) -> None:
+        self._most = heaviest() if most is None else most
         self._lock = threading.Lock()
-        self._asked: OrderedDict[Hashable, tuple[Future[Any], Callable[[Any], int]]] = OrderedDict()
+        self._asked: OrderedDict[Hashable, _Asked] = OrderedDict()
         self._waiting: dict[str, deque[tuple[Hashable, Future[Any], Callable[[], Any]]]] = {}
 
     def ask(
-        self, lane: str, question: Hashable, work: Callable[[], Answer], weight: Callable[[Answer], int] = lambda _: 1
-    ) -> Future[Answer]:
+        self, lane: str, question: Hashable, work: Callable[[], Answer], weight: Callable[[Answer], int] = lambda _: 1,
+        most: int = _MOST_KEPT,
+    ) -> Future[Answer]:  # fmt: skip
         """The answer to a question, perhaps not there yet; asking again gives the same one.
 
         Args:
@@ -43,13 +62,14 @@ class Background:
             question: what is asked.
             work: finds the answer.
             weight: how much memory the answer takes, in events.
+            most: how many of the lane's answers are kept.
         """
         with self._lock:
             if question in self._asked:
                 self._asked.move_to_end(question)
-                return self._asked[question][0]
+                return self._asked[question].future
             future: Future[Answer] = Future()
-            self._asked[question] = future, weight
+            self._asked[question] = _Asked(future, weight, lane, most)
             if lane not in self._waiting:
                 self._waiting[lane] = deque()
                 threading.Thread(target=self._work, args=(lane,), name=f"background {lane}", daemon=True).start()
@@ -66,8 +86,8 @@ class Background:
         """The same, found in the calling thread unless it is known; for what several answers need."""
         with self._lock:
             known = self._asked.get(question)
-            future: Future[Answer] = known[0] if known else Future()
-            self._asked[question] = future, weight
+            future: Future[Answer] = known.future if known else Future()
+            self._asked[question] = _Asked(future, weight)
             self._asked.move_to_end(question)
             self._forget()
         if known is None:
@@ -85,14 +105,13 @@ class Background:
 
     def _forget(self) -> None:
         """Let go of the answers asked for longest ago while they weigh too much."""
-        done = [(q, f, weight) for q, (f, weight) in self._asked.items() if f.done()]
-        weights = [1 if f.exception() else weight(f.result()) for _, f, weight in done]
-        total = sum(weights)
-        for (question, _, _), own in zip(done, weights, strict=True):
-            if total <= self._heaviest and len(self._asked) <= _MOST_KEPT:
-                break
-            del self._asked[question]
-            total -= own
+        done = [(question, one) for question, one in self._asked.items() if one.future.done()]
+        weights = [1 if one.future.exception() else one.weight(one.future.result()) for _, one in done]
+        total, held = sum(weights), Counter(one.lane for _, one in done)
+        for (question, one), own in zip(done, weights, strict=True):
+            if total > self._most or len(self._asked) > _MOST_KEPT or held[one.lane] > one.most:
+                del self._asked[question]
+                total, held[one.lane] = total - own, held[one.lane] - 1
 
 
 def _find(future: Future[Answer], work: Callable[[], Answer]) -> None:

@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
@@ -28,6 +29,8 @@ MOST_BYTES: Final = 8 << 30
 TRACE: Final = "trace"
 """The part that is the trace itself, whose arrays are as those of one that was read."""
 
+_NEW: Final = "new-"  # and the process that makes it: an entry that is not whole
+_DAY: Final = 86_400.0  # s; nobody takes so long for one
 _CODE: Final = ("dashboard", "tracer")
 Value = TypeVar("Value")
 _log = logging.getLogger(__name__)
@@ -64,7 +67,7 @@ class Cache:
         try:
             entry = self._entry(recording, part)
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            scratch = Path(tempfile.mkdtemp(prefix="new-", dir=self.directory))
+            scratch = Path(tempfile.mkdtemp(prefix=f"{_NEW}{os.getpid()}-", dir=self.directory))
         except OSError as problem:
             _log.warning("nothing is kept in %s: %s", self.directory, problem)
             return False
@@ -80,16 +83,27 @@ class Cache:
             shutil.rmtree(scratch, ignore_errors=True)
         return True
 
+    def remove_unfinished(self, process: int) -> None:
+        """Remove what a process has left that ended while it was saving."""
+        for scratch in self.directory.glob(f"{_NEW}{process}-*"):
+            shutil.rmtree(scratch, ignore_errors=True)
+
     def _entry(self, recording: Path, part: str = "runs") -> Path:
         facts = [part, str(recording.absolute()), _fingerprint(recording), _code()]
         return self.directory / hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
     def _make_room(self, needed: int) -> None:
-        """Remove the longest unused entries until all, with one of `needed` bytes more, are few enough."""
+        """Remove the longest unused entries until all, with one of `needed` bytes more, are few enough.
+
+        What was left unfinished a day ago goes too.
+        """
         entries = []
         for entry in self.directory.iterdir():
             with suppress(OSError):
-                if entry.is_dir() and not entry.name.startswith("new-"):
+                if entry.name.startswith(_NEW):
+                    if entry.stat().st_mtime < time.time() - _DAY:
+                        shutil.rmtree(entry, ignore_errors=True)
+                elif entry.is_dir():
                     entries.append((entry.stat().st_mtime_ns, sum(size for _, size in _files(entry)), entry))
         held = needed + sum(size for _, size, _ in entries)
         for _, size, entry in sorted(entries):

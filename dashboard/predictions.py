@@ -27,6 +27,8 @@ from tracer.trace import Trace
 
 _SYNCS: Final = "syncs"
 _WHAT_IF: Final = "what-if"
+_MOST_WHAT_IFS: Final = 50
+_FIGURES: Final = 7_000  # events that weigh as much as what a what-if holds beside its timelines
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,10 @@ def what_if(store: RunStore, run: Run, question: Hashable, edits: Callable[[], S
             base = _run(run, name, _predicted(store, run, []).trace)
         return WhatIf(found, (base, _run(run, f"{run.name} · {found.label}", found.trace)))
 
-    return store.background.ask(_WHAT_IF, (ref(run), question), work, lambda answer: 2 * len(answer.found.trace))
+    def weight(answer: WhatIf) -> int:
+        return 2 * len(answer.found.trace) + _FIGURES
+
+    return store.background.ask(_WHAT_IF, (ref(run), question), work, weight, _MOST_WHAT_IFS)
 
 
 def _recorded(run: Run) -> tuple[Trace, Steps]:

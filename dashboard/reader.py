@@ -6,6 +6,7 @@ import logging
 import os
 import resource
 import signal
+import tempfile
 import threading
 from collections.abc import Callable
 from multiprocessing import parent_process
@@ -24,15 +25,17 @@ _STATM: Final = Path("/proc/self/statm")
 _LONGEST: Final = 10_000  # bytes of an answer
 
 
-def serve(line: Connection, memory: int, share: Any, prepare: Callable[[], None] | None) -> None:
+def serve(line: Connection, memory: int, share: Any, scratch: str, prepare: Callable[[], None] | None) -> None:
     """Say nothing once ready; do what comes, and each time answer nothing or in one line why it could not be done.
 
     Args:
         line: brings (work, path, arguments).
         memory: most bytes that reading may take.
         share: gets how much of the work is done.
+        scratch: a directory for temporary files.
         prepare: called once before.
     """
+    tempfile.tempdir = scratch
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which ends this process
     held = int(_STATM.read_text().split()[5]) * resource.getpagesize()  # allocators reserve a gigabyte at once
     for kind, most in ((resource.RLIMIT_DATA, held + memory), (resource.RLIMIT_CORE, 0)):

@@ -81,7 +81,7 @@ class Readers:
     ) -> None:
         self.limits = limits or Limits()
         self._folder = TemporaryDirectory(prefix="read-", dir=within)
-        self.cache = Cache(Path(self._folder.name))
+        self.cache = Cache(Path(self._folder.name) / "kept")
         self._prepare = prepare
         self._free = threading.Semaphore(_AT_ONCE)
         self._lock = threading.Lock()
@@ -116,6 +116,8 @@ class Readers:
                 process.end()
                 raise
             finally:
+                if not process.is_alive:
+                    self.cache.remove_unfinished(process.pid)
                 self._give_back(process)
         if problem is not None:
             raise TraceError(problem)
@@ -124,11 +126,13 @@ class Readers:
         with self._lock:
             if self._closed:
                 raise TraceError("the readers have ended")
-            while self._idle:
-                if (process := self._idle.pop()).is_alive:
-                    return process
+            for process in [one for one in self._idle if not one.is_alive]:
+                process.end()
+                self._idle.remove(process)
                 self._all.discard(process)
-            process = _Process(self.limits.memory, self._prepare)
+            if self._idle:
+                return self._idle.pop()
+            process = _Process(self.limits.memory, self._prepare, Path(self._folder.name))
             self._all.add(process)
             return process
 
@@ -143,16 +147,24 @@ class Readers:
 
 
 class _Process:
-    """One process, which does one thing at a time, and how many it has done."""
+    """One process, which does one thing at a time, and how many it has done.
 
-    def __init__(self, memory: int, prepare: Callable[[], None] | None) -> None:
+    Its temporary files lie in a directory of its own within `within`, and go with it however it ends.
+    """
+
+    def __init__(self, memory: int, prepare: Callable[[], None] | None, within: Path) -> None:
         self.done = 0
+        self._scratch = TemporaryDirectory(prefix="reader-", dir=within)
         self._share = _SPAWN.RawValue("d", 0.0)
         self._line, theirs = _SPAWN.Pipe()
-        given = (theirs, memory, self._share, prepare)
+        given = (theirs, memory, self._share, self._scratch.name, prepare)
         self._process = _SPAWN.Process(target=reader.serve, args=given, name="reader", daemon=True)
         self._process.start()
         theirs.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid or 0
 
     @property
     def is_alive(self) -> bool:
@@ -161,6 +173,7 @@ class _Process:
     def end(self) -> None:
         self._process.kill()
         self._process.join()
+        self._scratch.cleanup()
 
     def do(self, path: Path, work: Callable[..., None], arguments: tuple[Any, ...], seconds: float) -> str | None:
         """Why it could not be done, in one line; who hears `tracer.progress` hears how far it is."""

@@ -29,6 +29,8 @@ from tracer.errors import FormatError, UsageError
 
 SLICE: Final = 1 << 20
 """Most bytes in one request."""
+MOST_KEPT: Final = 50
+"""Recordings of uploads, from all senders together."""
 _MOST_OPEN: Final = 16
 _PATIENCE, _FIRST = 120.0, 10.0
 """Seconds until an upload of which nothing more comes is forgotten, and one of which nothing has come makes room."""
@@ -67,6 +69,7 @@ class Inbox:
         self._lock = threading.Lock()
         self._open: dict[str, Upload] = {}
         self._taken: set[Path] = set()
+        self._kept: dict[Path, str] = {}  # recordings and their senders, the latest last
 
     def begin(self, name: str, size: int, sender: str = "") -> str:
         """Take a new file on; its id.
@@ -147,6 +150,8 @@ class Inbox:
     def finish(self, key: str) -> str:
         """Make a complete upload one of the store's recordings; the key of its (first) run.
 
+        For one more than `MOST_KEPT` the oldest goes of whoever has sent the most.
+
         Raises:
             KeyError: no such upload.
             FormatError: not a recording that can be read. Nothing is kept of it.
@@ -163,6 +168,7 @@ class Inbox:
             readable = [run for run in runs if run.recording is not None]
             if not readable:
                 raise FormatError(runs[0].summary.problem if runs else f"{target.name}: holds no recording")
+            self._keep(target, upload.sender)
             return readable[0].key
         except FormatError as problem:
             said = str(problem).replace(f"{self._folder}/", "")
@@ -170,9 +176,24 @@ class Inbox:
         finally:
             self._remove(upload)
             if not readable:
-                shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
-                self._taken.discard(target)
-                self._store.refresh()
+                self._drop(target)
+
+    def _keep(self, target: Path, sender: str) -> None:
+        """Keep a recording, and make room for it."""
+        with self._lock:
+            self._kept[target] = sender
+            if len(self._kept) <= MOST_KEPT:
+                return
+            ((greedy, _),) = Counter(self._kept.values()).most_common(1)
+            oldest = next(path for path, of in self._kept.items() if of == greedy)
+            del self._kept[oldest]
+        self._drop(oldest)
+
+    def _drop(self, target: Path) -> None:
+        shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+        self._store.refresh()
+        with self._lock:
+            self._taken.discard(target)
 
     def cancel(self, key: str) -> None:
         """Forget an upload and what is there of it."""

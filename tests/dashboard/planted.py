@@ -1,9 +1,12 @@
 """Readers that do their worst, for recordings of these names; a test has its readers' processes call `plant`."""
 
 import os
+import signal
+import tempfile
 import time
+from pathlib import Path
 
-from dashboard import reading
+from dashboard import reading, snapshot
 
 
 def plant():
@@ -14,6 +17,10 @@ def plant():
         match path.stem:
             case "abort":
                 os.abort()
+            case "killed":  # with a temporary file, and while an entry of the cache is made
+                Path(tempfile.mkstemp()[1]).write_text("x")
+                Path(tempfile.mkdtemp(), "x").touch()
+                snapshot.save = lambda value, place: os.kill(os.getpid(), signal.SIGKILL)
             case "exit":
                 os._exit(3)
             case "hungry":

@@ -173,6 +173,16 @@ def test_the_longest_unused_make_room(tmp_path, recording):
     assert [cache._entry(path).exists() for path in paths] == [True, False, True]
 
 
+def test_what_was_left_unfinished_goes_a_day_later(cache, recording):
+    places = [cache.directory / name for name in ("new-1-old", "new-2-young")]
+    for place in places:
+        place.mkdir(parents=True)
+        (place / "x").touch()
+    os.utime(places[0], (0, 0))
+    read_runs(recording, cache)
+    assert [place.exists() for place in places] == [False, True]
+
+
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path, recording, caplog):
     (tmp_path / "file").write_text("")
     (run,) = read_runs(recording, Cache(tmp_path / "file" / "cache"))

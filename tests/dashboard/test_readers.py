@@ -9,7 +9,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import pairwise
 
 import pytest
@@ -95,10 +95,21 @@ def test_an_upload_that_once_ended_the_process(tmp_path, readers):
     assert send("good.sqlite", (tmp_path / "good.sqlite").read_bytes())[-1].get_json()["run"] == "good"
 
 
+@contextmanager
+def ended(process):
+    """Whatever fails, nobody waits for it."""
+    try:
+        yield
+    finally:
+        process.kill()
+
+
 def test_the_server_outlives_an_upload_that_once_ended_it(tmp_path):
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", "from tracer.cli import main; main()", "dashboard", "--port", "0", "--no-open"]
-    with subprocess.Popen([*command, "--no-cache"], env=environment, text=True, stdout=subprocess.PIPE) as process:
+    options = ("--no-cache", "--no-token")
+    started = subprocess.Popen([*command, *options], env=environment, text=True, stdout=subprocess.PIPE)
+    with started as process, ended(process):
         address = re.search("http://[^ ]+/", process.stdout.readline())[0]
 
         def ask(method, path, data=None):
@@ -118,7 +129,8 @@ def test_the_server_outlives_an_upload_that_once_ended_it(tmp_path):
             status, answer = ask("PUT", f"upload/{begun['id']}?at=0", data)
             assert (status, answer.get("error")) == expected
         assert ask("GET", "healthz")[0] == 200
-        assert len(list(tmp_path.glob("intertoken-read-*"))) == 1
+        (own,) = tmp_path.glob("intertoken-*")
+        assert len(list(own.glob("read-*"))) == 1
         process.terminate()
         assert process.wait(30) == 0
     assert not list(tmp_path.glob("intertoken-*"))
@@ -184,6 +196,20 @@ def test_readers_that_were_reading_nothing_are_replaced(tmp_path, readers):
         process._process.join()
     formats.write(decode(tokens=8), tmp_path / "b")
     assert read_runs(tmp_path / "b", None, readers)[0].tokens is not None
+
+
+def test_nothing_is_left_of_a_reader_that_is_killed(tmp_path):
+    (tmp_path / "within").mkdir()
+    for name in ("a", "killed"):
+        formats.write(decode(tokens=9), tmp_path / f"{name}.sqlite")
+    with closing(Readers(Limits(10**9, 300), plant, tmp_path / "within")) as readers:
+        (good,) = read_runs(tmp_path / "a.sqlite", None, readers)
+        kept = set((tmp_path / "within").rglob("*"))
+        (run,) = read_runs(tmp_path / "killed.sqlite", None, readers)
+        assert good.summary.problem is None
+        assert run.summary.problem.endswith("reading it ended the reader (signal KILL); it is not shown")
+        assert set((tmp_path / "within").rglob("*")) < kept  # less the reader's own directory
+        assert readers.cache.directory.is_dir()
 
 
 def test_nothing_is_left_of_readers_that_are_closed(tmp_path):

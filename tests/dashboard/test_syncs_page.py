@@ -149,7 +149,7 @@ def test_a_question_is_answered_once_and_in_the_background():
 
 
 def test_answers_asked_for_longest_ago_are_forgotten():
-    background = Background(heaviest=10)
+    background = Background(most=10)
     for number in range(5):
         background.ask("lane", number, lambda number=number: number, lambda _: 4).result(20)
     made = []
@@ -157,6 +157,24 @@ def test_answers_asked_for_longest_ago_are_forgotten():
     assert made == []
     background.ask("lane", 0, lambda: made.append(0)).result(20)
     assert made == [0]
+
+
+def test_what_is_kept_takes_a_sixteenth_of_the_memory(monkeypatch):
+    monkeypatch.setattr("dashboard.background.half_of_memory", lambda: 8 * 10**9)
+    background = Background()
+    for number in range(3):
+        background.ask("lane", number, lambda: None, lambda _: 8_000_000).result(20)
+    background.ask("lane", 3, lambda: None).result(20)
+    assert [number in background._asked for number in range(4)] == [False, False, True, True]
+
+
+def test_of_a_lane_no_more_are_kept_than_it_says():
+    background = Background()
+    background.ask("other lane", "other", lambda: None).result(20)
+    background.now("base", lambda: None, lambda _: 1)
+    for number in range(9):
+        background.ask("lane", number, lambda: None, most=3).result(20)
+    assert list(background._asked) == ["other", "base", 5, 6, 7, 8]
 
 
 def test_what_several_answers_need_is_found_once():

@@ -221,6 +221,24 @@ def test_who_sends_much_makes_room_for_who_sends_little(inbox):
     assert all(box.append(each, 0, io.BytesIO(b"y")) == 1 for each in others)
 
 
+def test_so_many_recordings_are_kept_and_who_has_sent_most_makes_room(inbox, files, monkeypatch):
+    monkeypatch.setattr("dashboard.serving.uploads.MOST_KEPT", 4)
+    store = RunStore([], inbox=inbox)
+    box = Inbox(inbox, LIMIT, store)
+
+    def sent(name, sender):
+        key = box.begin(f"{name}.json", len(files["json"]), sender)
+        box.append(key, 0, io.BytesIO(files["json"]))
+        return box.finish(key)
+
+    sent("mine", "me")
+    for number in range(6):
+        sent(f"theirs{number}", "stranger")
+    assert sorted(left(inbox)) == sorted(["mine.json", *(f"theirs{number}.json" for number in range(3, 6))])
+    assert {run.key for run in store.runs()} == {"mine", *(f"theirs{number}" for number in range(3, 6))}
+    assert sent("theirs0", "stranger") == "theirs0"  # its name is free again
+
+
 def test_what_is_promised_to_one_sender_keeps_no_disk_from_the_next(inbox, monkeypatch):
     _, box = box_of(inbox)
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": (256 << 20) + 3 * LIMIT}))

@@ -115,3 +115,20 @@ def test_a_server_that_is_gone_is_said_and_comes_back(page):
     until(page, lambda: "does not answer" in page.find_element(By.CSS_SELECTOR, "[role=alert]").text, "said so")
     page.execute_script("window.fetch = window.real")
     until(page, lambda: not page.find_element(By.ID, "offline").is_displayed(), "well again")
+
+
+def test_why_a_recording_cannot_be_read_stands_in_its_row(page, tmp_path):
+    (tmp_path / "runs" / "broken.json").write_bytes(b'{"traceEvents":[{"ph":"X","ts":' + b"1" * 4301 + b"}]}")
+    formats.write(decode(), tmp_path / "runs" / "good.json")
+    until(page, lambda: rows(page) == {"broken", "good"}, "both in the table")
+    shown = """
+        const row = document.querySelector("#runs .ag-center-cols-container [row-id=broken]"), range = new Range();
+        range.selectNodeContents(row.querySelector("[col-id=strategy]"));
+        const text = range.getBoundingClientRect(), y = text.top + text.height / 2;
+        const over = [text.left + 1, text.right - 1].map(x => document.elementFromPoint(x, y));
+        return over.every(each => each?.closest("[col-id]")?.getAttribute("col-id") === "strategy")
+            ? [...row.querySelectorAll("[role=gridcell]")].filter(each => each.checkVisibility(
+                {visibilityProperty: true})).map(each => each.innerText.trim()).filter(Boolean) : null;
+    """
+    said = "holds a number of more than 100 digits; that is no trace"
+    until(page, lambda: page.execute_script(shown) == ["broken", said], "the reason, whole")

@@ -38,7 +38,8 @@ COLUMNS: list[dict[str, Any]] = [
     _words("graph", "Graph", 68, "The graph of a token, with its streams")
     | {"cellRenderer": "markdown", "filter": False, "sortable": False},
     _words("model", "Model", 104) | {"tooltipField": "model"},
-    _words("strategy", "Class", 70, "The strategy that the calls in the recording follow"),
+    _words("strategy", "Class", 70, "The strategy that the calls in the recording follow")
+    | {"cellClass": "or-problem", "valueFormatter": {"function": "params.data.problem || params.value"}},
     _words("configured", "Asked for", 96, "The strategy the run was started with"),
     _words("mode", "Mode", 92, "Streams: sequential or concurrent branches"),
     _figure("tokens_per_s", "Tokens/s", ",.1f", "Untraced where known; ▲: the traced pass's own", 96, "rate_traced"),
@@ -123,7 +124,8 @@ def row(run: Run) -> dict[str, Any]:
         "syncs": summary.syncs_per_token,
         "copies": summary.copies_per_token,
         "launches": summary.launches_per_token,
-        "signature": plain(summary.problem if summary.problem else summary.signature or "", 300),
+        "signature": plain(summary.signature or "", 300),
+        "problem": plain((summary.problem or "").removeprefix(f"{run.path}: "), 300),
         "device": plain(summary.gpu or summary.backend, 40),
         "distortion": summary.distortion,
         "level": summary.graph_trace or "",
