@@ -226,7 +226,7 @@ def _written(path: Path, data: bytes) -> Path:
     return path
 
 
-def _json(place: Path, _: random.Random) -> Iterator[Path]:
+def _json(place: Path, _draw: random.Random) -> Iterator[Path]:
     """Digits, texts without end, nesting."""
     for number, (text, _said) in enumerate(REFUSED_JSON.values()):
         yield _written(place / f"refused{number}.json", text.encode())
@@ -253,7 +253,7 @@ def _sqlite(place: Path, draw: random.Random) -> Iterator[Path]:
         yield _written(place / f"changed{number}.sqlite", bytes(changed))
 
 
-def _bombs(place: Path, _: random.Random) -> Iterator[Path]:
+def _bombs(place: Path, _draw: random.Random) -> Iterator[Path]:
     """Beyond the limit of uploads, and below it."""
     for name, megabytes in (("beyond.json.gz", 2_100), ("below.json.gz", 200)):
         packer, blanks = zlib.compressobj(9, wbits=31), b" " * 10**6
