@@ -128,7 +128,7 @@ def test_an_operator_stays_one_and_an_annotation_too(tmp_path: Path) -> None:
 def _loops(draw: st.DrawFn) -> Trace:
     """Small loops of an engine, with or without graphs and marks."""
     script = Script()
-    host, marked = Host(script), draw(st.booleans())
+    host, marked, graphs = Host(script), draw(st.booleans()), draw(st.booleans())
     for number in range(draw(st.integers(2, 6))):
         begin = host.now
         host.step()
@@ -136,7 +136,7 @@ def _loops(draw: st.DrawFn) -> Trace:
             host.copy()
         if draw(st.booleans()):
             host.sync()
-        if draw(st.booleans()):
+        if graphs:
             host.graph(3, 30)
         else:
             host.kernels(layers(2), 5)
@@ -147,6 +147,6 @@ def _loops(draw: st.DrawFn) -> Trace:
 
 
 @given(trace=_loops(), suffix=st.sampled_from(SUFFIXES))
-@settings(max_examples=15)
+@settings(max_examples=10)
 def test_any_small_loop(trace: Trace, suffix: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert_stays(trace, tmp_path_factory.mktemp("loop") / f"a{suffix}")

@@ -39,7 +39,7 @@ _FOLLOWING: Final = ("DRAFT_EXTEND", "DRAFT_EXTEND_V2")
 
 
 def _step(found: re.Match[str]) -> Work:
-    mode, size = found["mode"], re.search(r"\b(?:raw_)?bs=(\d+)", found.string)
+    mode, size = found["mode"], re.search(r"\b(?:raw_)?bs=(\d{1,9})\b", found.string)
     sequences = int(size[1]) if size else MISSING
     if mode == "IDLE":
         return Work(EMPTY, 0, 0)

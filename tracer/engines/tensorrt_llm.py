@@ -14,7 +14,7 @@ from typing import Final
 
 from tracer.engines.engine import Engine, Mark, Work, batch
 
-_REQUESTS: Final = r"_forward_step\b\s*\d*\s*: (\d+) ctx reqs, (?:\d+ ctx tokens, )?(\d+) gen reqs"
+_REQUESTS: Final = r"_forward_step\b\s*\d*\s*: (\d{1,9}) ctx reqs, (?:\d+ ctx tokens, )?(\d{1,9}) gen reqs"
 
 
 def _forward(found: re.Match[str]) -> Work:

@@ -21,7 +21,7 @@ from typing import Final
 
 from tracer.engines.engine import SPECULATIVE, Engine, Mark, Work, batch
 
-_COUNT: Final = r"(\d+)\((?:sq)?(\d+)[^()]*\)"
+_COUNT: Final = r"(\d{1,9})\((?:sq)?(\d{1,9})[^()]*\)"
 
 
 def _executed(found: re.Match[str]) -> Work:
@@ -40,7 +40,7 @@ VLLM: Final = Engine(
     "vLLM",
     marks=(
         EXECUTED,
-        Mark(re.compile(r"^execute_new_(\d+)_cached_(\d+)$"), _new_and_cached),
+        Mark(re.compile(r"^execute_new_(\d{1,9})_cached_(\d{1,9})$"), _new_and_cached),
         Mark(re.compile(r"^spec_decode_worker\._run_speculative_decoding_step$"), lambda _: Work(SPECULATIVE)),
         Mark(re.compile(r"^(?:gpu_model_runner: forward|Forward)$"), late=True),
     ),
