@@ -19,6 +19,7 @@ from executor.configuration import Configuration
 from executor.describe import rates
 from executor.names import lookup
 from tracer import Trace, read, run_json
+from tracer.analysis.causes import present
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
@@ -119,7 +120,7 @@ def pass_figures(trace: Trace) -> dict[str, Any]:
         return {"problem": str(problem)}
     return {
         "gap_us": gaps.gap_us,
-        "causes_us": gaps.causes_us,
+        "causes_us": present(gaps.causes_us),
         "period_us": gaps.period_us,
         "distortion": gaps.distortion,
         "syncs_per_token": syncs.syncs_per_token,

@@ -262,6 +262,7 @@ def gaps(
       intertoken gaps llama1b-sccc-node.sqlite --bubbles
     """
     from tracer.analysis.bubbles import bubble_report
+    from tracer.analysis.causes import present
     from tracer.analysis.gaps import gap_report, measured_rate
 
     trace, steps = load(path, within, bounds)
@@ -271,8 +272,8 @@ def gaps(
     facts = {
         "schema": "intertoken.gaps/1",
         "gap_us": shown.gap_us,
-        "causes_us": _without_none_of(shown.causes_us),
-        "parts_us": {cause: shown.parts_us[cause] for cause in _without_none_of(shown.causes_us)},
+        "causes_us": present(shown.causes_us),
+        "parts_us": {cause: shown.parts_us[cause] for cause in present(shown.causes_us)},
         "steps": len(steps),
         "gaps": len(found.table),
         "steps_per_s": steps.steps_per_s,
@@ -313,11 +314,6 @@ def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save:
     }
     facts |= _rank_facts(trace, steps)
     emit(as_json, facts, report.show_streams, trace.notes)
-
-
-def _without_none_of(causes: dict[str, float]) -> dict[str, float]:
-    """The causes, without communication where there is none."""
-    return {name: us for name, us in causes.items() if us or name != "communication"}
 
 
 def _rank_facts(trace: Trace, steps: Steps, gaps: pd.DataFrame | None = None) -> dict[str, Any]:

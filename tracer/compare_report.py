@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracer import report
-from tracer.analysis.causes import CAUSES
+from tracer.analysis.causes import CAUSES, present
 from tracer.analysis.compare import Basis, Comparison, Run
 from tracer.analysis.estimates import Estimate
 from tracer.analysis.recorded import COUNTS
@@ -100,6 +100,8 @@ def _rows(found: Comparison) -> Iterator[dict[str, Any]]:
     yield row(GAP, base["gap_us"]["p50"], other["gap_us"]["p50"], found.gap_us)
     yield row("gap_us mean", base["gap_us"]["mean"], other["gap_us"]["mean"], found.mean_gap_us)
     for cause, change in found.causes_us.items():
+        if cause not in present(base["causes_us"]) | present(other["causes_us"]):
+            continue
         yield row(cause_row(cause), base["causes_us"][cause], other["causes_us"][cause], change)
     yield row(BUSY, base["busy_us"], other["busy_us"], found.busy_us)
     for kind, more in found.counts.items():

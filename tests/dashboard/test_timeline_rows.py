@@ -236,3 +236,11 @@ def test_no_connectors_where_they_would_hide_everything():
     trace = decode(tokens=60)
     waits = waits_of(sync_report(trace, find_steps(trace)).calls)
     assert len(connectors(panels([arranged(rows_of(trace))])[0], waits, _window(0, 60 * PERIOD))) == 0
+
+
+def test_collectives_are_communication():
+    trace = Trace.from_columns(
+        kernels={"start": [0, 20], "end": [10, 30], "stream": [7, 7], "name": ["mul", "ncclDevKernel_SendRecv(Args)"]}
+    )
+    (row,) = rows_of(trace)
+    assert [KINDS[what] for what in row.events["what"]] == ["kernel", "communication"]

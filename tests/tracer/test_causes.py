@@ -211,6 +211,8 @@ def disorder(draw: st.DrawFn) -> Trace:
         script.range(draw(st.sampled_from(["split 0: host", "work"])), *span, thread=draw(threads))
     for span in draw(st.lists(SPAN, max_size=3)):
         script.kernel(*span, process=draw(st.sampled_from([PROCESS, 999])))
+    for span in draw(st.lists(SPAN, max_size=3)):
+        script.launch((1, 2), span, name="ncclDevKernel_SendRecv", device=draw(st.integers(0, 1)))
     return script.trace
 
 
@@ -218,7 +220,8 @@ def disorder(draw: st.DrawFn) -> Trace:
 @given(disorder())
 def test_parts_add_up_to_causes_and_causes_to_the_gap_or_bubble(trace: Trace) -> None:
     steps = find_steps(trace, pattern="token")
-    tables = [(bubble_report(trace, steps).table, "length")]
+    bubbles = bubble_report(trace, steps).table
+    tables = [(bubbles.assign(whole=bubbles["length"] + bubbles["communication"]), "whole")]
     with suppress(EmptyTraceError):
         tables.append((gap_report(trace, steps).table, "gap"))
     for table, whole in tables:

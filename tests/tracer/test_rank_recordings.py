@@ -28,8 +28,10 @@ def reported(trace: Trace) -> tuple[RankReport, pd.DataFrame]:
 
 
 def test_two_ranks_are_two_devices_whatever_their_processes_call_them(tmp_path: Path) -> None:
-    names = ("syn_1a_tp2_dev01", "syn_1b_tp2_both_dev0")
-    by_number, both_0 = (reported(unpacked(f"serving/{name}.sqlite.xz", tmp_path)) for name in names)
+    by_number, both_0 = (
+        reported(unpacked(f"serving/{name}.sqlite.xz", tmp_path))
+        for name in ("syn_1a_tp2_dev01", "syn_1b_tp2_both_dev0")
+    )
     pd.testing.assert_frame_equal(by_number[0].table, both_0[0].table)
     pd.testing.assert_frame_equal(by_number[1], both_0[1])
     table = both_0[0].table

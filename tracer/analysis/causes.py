@@ -8,7 +8,7 @@ causes to the window, exactly. *The thread* is the one that launches the compute
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -92,6 +92,11 @@ _HOST_COMPUTE: Final = r"split \d+: host$"
 _NO_WORK: Final = PROFILER_DOMAINS - {"cpu_op", PYTHON_FUNCTION}
 
 Spans = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+def present(causes_us: Mapping[str, float]) -> dict[str, float]:
+    """The causes, without communication where there is none, as of any one device by itself."""
+    return {name: us for name, us in causes_us.items() if us or name != CAUSES["communication"]}
 
 
 def of_host_compute(ranges: pd.DataFrame) -> NDArray[np.bool_]:

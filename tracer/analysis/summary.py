@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracer import run_json
+from tracer.analysis.causes import present
 from tracer.analysis.conditions import conditions
 from tracer.analysis.distortion import Estimate
 from tracer.analysis.fetches import FetchLag
@@ -170,5 +171,5 @@ def _gap_facts(report: GapReport) -> dict[str, Any]:
         "graph_trace": report.graph_trace,
         "distortion": report.distortion,
         "warning": report.warning,
-        "causes_us": report.causes_us,
+        "causes_us": present(report.causes_us),
     }

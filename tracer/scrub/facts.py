@@ -38,6 +38,7 @@ _KEYS: Final = (
         "splits nodes kernels inputs streams events regions graphs hazards peak_bytes peak_live_bytes reuse kv_cells",
         "fragmentation weight_bytes attended_cells state_bytes graph_plans reused updated reinstantiated freed",
         "tokens_per_s steps_per_s median low high traced light graph node gap_us p50 p90 mean causes_us sync copy",
+        "communication",
         "period_us distortion syncs_per_token copies_per_token launches_per_token problem",
     )
     | {"other process/thread", *OVERHEADS.values()}
