@@ -4,6 +4,7 @@ Those marked `gpu(2)` need as many, and are skipped where there are fewer.
 """
 
 import os
+import signal
 from functools import cache
 
 import hypothesis
@@ -11,6 +12,11 @@ import pytest
 
 from executor.backends.cuda_runtime import load_cuda
 from tracer.errors import ExecutionError
+
+# Whoever runs the tests in the background may ignore these, and the programs that the tests start would inherit that.
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 # Properties are about results, and CI is slow.
 hypothesis.settings.register_profile("intertoken", deadline=None, max_examples=60)

@@ -118,6 +118,11 @@ def appearing(path: Path, *, replace: bool = False) -> Iterator[Path]:
         raise type(problem)(str(problem).replace(str(partial), str(path))) from problem
 
 
+def _short(path: Path) -> str:
+    """As much of a name as leaves room for what is added, of the 255 bytes that file systems let it have."""
+    return path.name.encode()[:200].decode(errors="ignore")
+
+
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
     """A hidden folder beside a path, gone when the block ends or a signal ends the process.
@@ -127,7 +132,7 @@ def beside(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_away(path)
-    folder = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
+    folder = path.with_name(f".{_short(path)}.{uuid.uuid4().hex[:8]}.partial")
     lock = None
     with _signals_unwind():
         try:
@@ -166,7 +171,7 @@ def _lock(folder: Path) -> int:
 
 def clear_away(path: Path) -> None:
     """Remove what killed writers to this path left; what one of them was about to replace goes back."""
-    named = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.partial")
+    named = re.compile(rf"\.{re.escape(_short(path))}\.[0-9a-f]{{8}}\.partial")
     with suppress(OSError), os.scandir(path.parent) as entries:
         for folder in [Path(e.path) for e in entries if named.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]:
             with suppress(OSError):  # it is not ours, or its writer lives

@@ -231,7 +231,9 @@ def test_a_lower_bound_keeps_nothing() -> None:
 
 
 def test_a_cause_that_there_is_not_is_named_with_the_file() -> None:
-    with pytest.raises(UsageError, match=r"^b.toml: unknown cause causes_us.traced.coffee; there are sync, "):
+    with pytest.raises(
+        UsageError, match=r"^b.toml: unknown cause causes_us.traced.coffee; there are communication, sync, "
+    ):
         check_lines(loop("sg").trace, budget("causes_us.traced.coffee.max = 1"))
 
 
