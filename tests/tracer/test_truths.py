@@ -83,8 +83,9 @@ TRUTHS = {
     "serving/syn_12_hip.json": Truth("iteration", 40, (3, 0, 1), 52, **GUESS),
     "serving/syn_12_hipext.json": Truth("iteration", 40, (3, 0, 1), 52, **GUESS),
 }
-"""See the README beside the recordings. It gives no number of steps for training, AlexNet and ProfilerStep recordings: the
-numbers here are what our code says, held against change and not a truth. `syn_5a` and `syn_5c` are about clocks (test_clocks)."""
+"""See the README beside the recordings. It gives no number of steps for training, AlexNet and ProfilerStep
+recordings: the numbers here are what our code says, held against change, and not a truth. `syn_5a` and `syn_5c` are
+about clocks (test_clocks)."""
 
 
 def opened(name: str, place: Path) -> Trace:
