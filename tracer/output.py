@@ -15,6 +15,7 @@ import shutil
 import signal
 import threading
 import uuid
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ OR_FORCE: Final = "choose another name or --force"
 _LOCK: Final = ".intertoken-lock"
 """A file that says that a folder is ours; who holds its lock writes."""
 _REPLACED: Final = ".intertoken-replaced"
+_LONGEST_SHORT: Final = 200  # bytes
 _HERE, _NO_REPLACE, _EXCHANGE = -100, 1, 2  # AT_FDCWD, RENAME_NOREPLACE, RENAME_EXCHANGE: renameat2(2)
 _UNSUPPORTED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
@@ -119,8 +121,11 @@ def appearing(path: Path, *, replace: bool = False) -> Iterator[Path]:
 
 
 def _short(path: Path) -> str:
-    """As much of a name as leaves room for what is added, of the 255 bytes that file systems let it have."""
-    return path.name.encode()[:200].decode(errors="ignore")
+    """A name that leaves room for what is added, of the 255 bytes that file systems let it have."""
+    name = os.fsencode(path.name)
+    if len(name) <= _LONGEST_SHORT:
+        return path.name
+    return f"{name[: _LONGEST_SHORT - 8].decode(errors='ignore')}{zlib.crc32(name):08x}"
 
 
 @contextmanager

@@ -231,7 +231,6 @@ def test_dark_and_light(page, address):
     assert sum(int(part) for part in surface.removeprefix("rgb(").removesuffix(")").split(",")) < 150
 
 
-@pytest.mark.xfail(reason="fails, cause not looked into", strict=False)
 def test_a_broken_recording_says_so_and_cannot_be_chosen(page, address):
     page.open(f"{address}?run=broken")
     row = page.browser.find_element(By.CSS_SELECTOR, '#runs .ag-row[row-id="broken"]')

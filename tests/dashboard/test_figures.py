@@ -155,7 +155,6 @@ def test_hostile_kernel_names_reach_the_figure_escaped(name, tmp_path):
     assert kernel.hovertext[0] == markup(name, width=88)
 
 
-@pytest.mark.xfail(reason="fails, cause not looked into", strict=False)
 def test_a_figure_of_many_rows_stays_light(tmp_path):
     """Bins get wider until what is drawn is little enough, and still every kernel is drawn or counted."""
     streams, each = 40, 400

@@ -41,7 +41,6 @@ def as_json(*arguments):
     return json.loads(result.stdout)
 
 
-@pytest.mark.xfail(reason="fails, cause not looked into", strict=False)
 def test_differences_are_from_the_base(hand_made):
     facts = facts_of(hand_made)
     assert facts["p50"] == [("100 µs", ""), ("200 µs", "+100 µs (+100 %)")]

@@ -221,7 +221,6 @@ def test_times_beyond_which_differences_overflow(place: Path, tmp_path: Path, ti
     assert check(export(tmp_path / "b.sqlite", {KERNELS: nearly}), place / "out") is not None
 
 
-@pytest.mark.xfail(reason="fails, cause not looked into", strict=False)
 def test_ids_shared_by_all_rows_do_not_multiply(place: Path, tmp_path: Path) -> None:
     rows = {
         **{table: [row | {"correlationId": 1} if "correlationId" in row else row for row in rows] * 1000

@@ -73,7 +73,6 @@ def test_a_recording_that_is_no_file(tmp_path: Path, make: Callable[[Path], None
         formats.read(tmp_path / name)
 
 
-@pytest.mark.xfail(reason="fails, cause not looked into", strict=False)
 @pytest.mark.parametrize("make", KINDS)
 @pytest.mark.parametrize("name", [f"{KERNELS}.parquet", "NVTX_EVENTS.parquet", "run.json", "other.parquet"])
 def test_a_part_of_a_run_directory(run: Path, make: Callable[[Path], None], name: str) -> None:

@@ -327,7 +327,6 @@ def test_asked(recording):
     result.assert_outcomes(passed=2)
 
 
-@pytest.mark.xfail(reason="fails, cause not looked into", strict=False)
 def test_prefills_do_not_count_and_names_are_printable(pytester: pytest.Pytester) -> None:
     result = ran(
         pytester,

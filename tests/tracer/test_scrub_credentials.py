@@ -109,7 +109,6 @@ def test_what_is_clean_stays_as_it_is(parts: list[str]) -> None:
     assert not texts.removed
 
 
-@pytest.mark.xfail(reason="fails, cause not looked into", strict=False)
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: str(path.relative_to(SAMPLES)))
 def test_the_bundled_recordings_hold_nothing_to_remove(path: Path) -> None:
     trace, texts = formats.read(path), Texts()
@@ -177,7 +176,6 @@ def test_python_functions_go_unless_asked_for(mode: tuple[str, ...], tmp_path: P
         assert len(formats.read(tmp_path / target)) == len(formats.read(source))
 
 
-@pytest.mark.xfail(reason="fails, cause not looked into", strict=False)
 @pytest.mark.parametrize("target", ["d", "d.sqlite"])
 def test_python_functions_lose_their_directories(target: str, tmp_path: Path) -> None:
     source = with_python(tmp_path / "a.json")
