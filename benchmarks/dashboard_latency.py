@@ -44,6 +44,14 @@ Answer = tuple[float, float, int]
 """Seconds, the processor's seconds that the server took, and the bytes that came."""
 
 
+def _ran(thread: Path) -> int:
+    """Nanoseconds that a thread has run; none of one that has just ended."""
+    try:
+        return int((thread / "schedstat").read_text().split()[0])
+    except FileNotFoundError:
+        return 0
+
+
 class Server:
     """A program that serves a page on loopback, and who asks it."""
 
@@ -96,8 +104,7 @@ class Server:
 
     def processor(self) -> float:
         """Seconds that its threads have run, see schedstat in proc(5)."""
-        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
-        return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+        return sum(map(_ran, Path(f"/proc/{self.process.pid}/task").iterdir())) / 1e9
 
     def memory(self) -> dict[str, int]:
         """MiB: resident, its own part (what is not a file that the system can drop), and the peak."""

@@ -71,8 +71,10 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
         "Speed": [
             _figures("Tokens/s", "without a profiler: median of the repeats", runs, _rate, _per_second, _percent),
             _words("lowest – highest", "of the repeats", [_spread(r) for r in runs]),
-            _figures("Tokens/s as recorded", "one per step", runs, _recorded_rate,
+            _figures("Tokens/s as recorded", "of the wall", runs, _recorded_rate,
                      _per_second, _percent, recorded=True),
+            _figures("Steps/s as recorded", "of the wall, what lies between the steps included", runs,
+                     lambda r: r.summary.steps_per_s, _per_second, _percent, recorded=True),
             _figures("Distortion", "period of the recording / untraced period", runs,
                      lambda r: r.summary.distortion, lambda value: f"{value:.2f}"),
         ],

@@ -163,7 +163,7 @@ def test_a_figure_of_many_rows_stays_light(tmp_path):
     long = decode(tokens=count * 5_000 // PERIOD)
     kernels = {
         "start": start, "end": start + 4_000, "stream": np.arange(count) % streams + 100, "process": np.full(count, 7),
-        "device": np.zeros(count, int), "correlation": np.arange(count), "name": ["k"] * count,
+        "device": np.zeros(count, int), "correlation": np.arange(count) + 1_000_000, "name": ["k"] * count,
     }  # fmt: skip
     formats.write(Trace.from_columns(**{**long.tables, "kernels": kernels}), tmp_path / "a")
     run = RunStore([tmp_path / "a"]).chosen(["a"])[0]

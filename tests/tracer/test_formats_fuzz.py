@@ -230,7 +230,7 @@ def test_ids_shared_by_all_rows_do_not_multiply(place: Path, tmp_path: Path) -> 
     }  # fmt: skip
     trace = check(export(tmp_path / "a.sqlite", rows), place / "out")
     assert trace is not None
-    assert len(trace["devices"]) == 20_000
+    assert len(trace["devices"]) == 1  # one GPU under many numbers
     assert len(trace["syncs"]) == 1000 * len(RECORDING["CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"])
 
 
