@@ -32,7 +32,8 @@ _KEYS: Final = (
         "schema configuration machine versions clocks measured simulated plan created passes pass engine model",
         "strategy concurrency allocator launch batch tokens prompt shared_prompt micro_batch kv repeats warmup",
         "reserve seed weights context fusion sampling allow_hazards devices gpu_layers experts staging profile cpu",
-        "cores gpu gpus os python driver cuda intertoken numpy cupy torch transformers vllm sglang host device name resolution_ns cpu_cores",
+        "cores gpu gpus os python driver cuda intertoken numpy cupy torch transformers vllm sglang host device name",
+        "resolution_ns cpu_cores",
     )
     | _words(  # of run.json: the plan, and what was measured
         "splits nodes kernels inputs streams events regions graphs hazards peak_bytes peak_live_bytes reuse kv_cells",
@@ -51,8 +52,8 @@ _TEXTS: Final = _words(
 )
 _MESSAGES: Final = _words("problem")
 _NUMBERED: Final = _words(
-    "schema_version cuda_runtime_version cuda_driver_version python driver cuda intertoken numpy cupy torch transformers vllm",
-    "sglang created",
+    "schema_version cuda_runtime_version cuda_driver_version python driver cuda intertoken numpy cupy torch",
+    "transformers vllm sglang created",
 )
 _NUMBER: Final = re.compile(r"\d[\w.:+-]{0,34}")  # a version or a date
 _SOURCE: Final = re.compile(r"(?:host|nsys|cupti|PyTorch profiler|Chrome JSON)(?: [\d.]+)?(?:, rank \d+ of \d+)?")
