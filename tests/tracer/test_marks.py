@@ -179,6 +179,20 @@ def test_training_is_no_decoding() -> None:
     assert not steps.decodes
 
 
+def test_an_optimizer_s_step_closes_a_step_of_training_to_the_nanosecond_at_any_time() -> None:
+    host = Host(Script(), now=1_672_876_799_190_955_001)
+    for _ in range(4):
+        host.step("training")
+        host.kernels(layers(3))
+        begin = host.now
+        host.kernels(["multi_tensor_apply_kernel"])
+        host.script.range("Optimizer.step#SGD.step", begin, host.now - 5)
+    steps = find_steps(host.script.trace)
+    assert (steps.what, steps.detail) == ("4 training steps", "NVTX ranges Optimizer.step#SGD.step")
+    assert steps.table["start"].tolist() == host.starts
+    assert steps.table["end"].tolist() == [*host.starts[1:], host.now - 5]
+
+
 @pytest.mark.parametrize("text", ["step\x1b[2J", "token \u202e3", "<script>decode</script>", "decode " + "x" * 5000])
 def test_hostile_texts_are_texts(text: str) -> None:
     host, _ = engine([text] * 5)

@@ -126,9 +126,9 @@ def test_an_operator_stays_one_and_an_annotation_too(tmp_path: Path) -> None:
 
 @st.composite
 def _loops(draw: st.DrawFn) -> Trace:
-    """Small loops of an engine, with or without graphs and marks."""
+    """Small loops of an engine, with graphs, without, or with both, with marks or without."""
     script = Script()
-    host, marked, graphs = Host(script), draw(st.booleans()), draw(st.booleans())
+    host, marked = Host(script), draw(st.booleans())
     for number in range(draw(st.integers(2, 6))):
         begin = host.now
         host.step()
@@ -136,7 +136,7 @@ def _loops(draw: st.DrawFn) -> Trace:
             host.copy()
         if draw(st.booleans()):
             host.sync()
-        if graphs:
+        if draw(st.booleans()):
             host.graph(3, 30)
         else:
             host.kernels(layers(2), 5)

@@ -5,8 +5,8 @@ Passes:
 2. leave out ranges on threads that launch nothing;
 3. of ranges one inside another the outermost, which takes what the inner ones tell;
 4. join drafts to the step that verifies them;
-5. a step lasts until the next one of its thread begins; a mark that opens late begins with the first call behind the
-   result of the step before;
+5. a step lasts until the next one of its thread begins; where its mark opens late it begins with the first call behind
+   the result of the step before, where it closes the step with the first call behind the mark before;
 6. leave out what launches nothing.
 """
 
@@ -20,7 +20,19 @@ from numpy.typing import NDArray
 
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, among, by_thread
 from tracer.analysis.steps import NO_ROWS, rows_by_thread
-from tracer.engines.engine import EMPTY, FOLLOWS, LEADS, LEADS_VERIFIED, PHASES, SPECULATIVE, Engine, Mark, Work
+from tracer.engines.engine import (
+    EMPTY,
+    FOLLOWS,
+    LATE,
+    LEADS,
+    LEADS_VERIFIED,
+    OPENS,
+    PHASES,
+    SPECULATIVE,
+    Engine,
+    Mark,
+    Work,
+)
 from tracer.intervals import union
 
 _NEVER: Final = np.iinfo(np.int64).min
@@ -57,7 +69,8 @@ def steps_of_marks(
     texts = [str(text) for text in marks["text"].drop_duplicates().head(3)]
     steps = _joined(_outermost(_labelled(marks)))
     begin = _begin(steps, calls)
-    end = begin.groupby([steps[c] for c in _THREAD]).shift(-1).fillna(steps["end"]).astype("int64")
+    following = begin.groupby([steps[c] for c in _THREAD]).shift(-1, fill_value=_NEVER)
+    end = following.where(following > _NEVER, steps["end"])
     steps = steps.assign(start=begin, end=np.maximum(end, begin + 1), closes=steps["end"])
     if len(calls) and not given:
         steps = steps[(_calls_of(steps, working) > 0) & (steps["phase"] != EMPTY)]
@@ -66,24 +79,24 @@ def steps_of_marks(
 
 
 def _matching(ranges: pd.DataFrame, engine: Engine) -> pd.DataFrame:
-    """Pass 1: the ranges that are marks, with columns phase sequences gained part late label own."""
+    """Pass 1: the ranges that are marks, with columns phase sequences gained part lies label own."""
     told = [_told(engine, str(text)) for text in ranges["text"].cat.categories]
     known = np.array([hit is not None for hit in told] or [False])
     codes = ranges["text"].cat.codes.to_numpy()
     marks = ranges.loc[known[codes], ["start", "end", *_THREAD, "text"]]
     hits = pd.DataFrame(
         [_row(*hit) if hit else _NOTHING for hit in told],
-        columns=["phase", "sequences", "gained", "part", "late", "label", "own"],
+        columns=["phase", "sequences", "gained", "part", "lies", "label", "own"],
     )
     told_of = hits.iloc[codes[known[codes]]].set_index(marks.index)
     return pd.DataFrame(pd.concat([marks, told_of], axis=1))
 
 
-def _row(work: Work, mark: Mark) -> tuple[str, int, int, str, bool, bool, bool]:
-    return work.phase, work.sequences, work.gained, work.part, mark.late, mark.label, mark.own
+def _row(work: Work, mark: Mark) -> tuple[str, int, int, str, str, bool, bool]:
+    return work.phase, work.sequences, work.gained, work.part, mark.lies, mark.label, mark.own
 
 
-_NOTHING: Final = ("", 0, 0, "", False, False, False)
+_NOTHING: Final = ("", 0, 0, "", OPENS, False, False)
 
 
 def _told(engine: Engine, text: str) -> tuple[Work, Mark] | None:
@@ -135,31 +148,33 @@ def _joined(marks: pd.DataFrame) -> pd.DataFrame:
     main = (~leads & ~follows).groupby(number).transform("idxmax") == marks.index
     ends = marks.groupby(number)["end"].transform("max")
     starts = marks.groupby(number)["start"].transform("min")
-    late = marks.groupby(number)["late"].transform("first")
-    return marks.assign(start=starts, end=ends, late=late)[main]
+    lies = marks.groupby(number)["lies"].transform("first")
+    return marks.assign(start=starts, end=ends, lies=lies)[main]
 
 
 def _begin(steps: pd.DataFrame, calls: pd.DataFrame) -> pd.Series:
     """Pass 5: where each step begins, ns.
 
     A late mark's step begins behind the last copy to the host, or wait, between the mark before and this one, with the
-    first call that follows it.
+    first call that follows it; that of a mark that closes it with the first call behind the mark before.
     """
     begin = steps["start"].copy()
     letters = calls["letter"].to_numpy(dtype="U1")
     fetches = (among(letters, COPIES) & (calls["kind"] == "DtoH").to_numpy()) | (letters == SYNC)
     of_thread = rows_by_thread(calls)
     before = steps.groupby(_THREAD)["end"].shift(fill_value=_NEVER).to_numpy()
+    lies = steps["lies"].to_numpy()
     for process, thread, rows in by_thread(steps):
         mine = of_thread.get((process, thread), NO_ROWS)
-        late = rows[steps["late"].to_numpy()[rows]]
+        early = rows[lies[rows] != OPENS]
         starts = calls["start"].to_numpy()[mine]
         fetched = mine[fetches[mine]]
-        last = np.searchsorted(calls["start"].to_numpy()[fetched], steps["start"].to_numpy()[late]) - 1
+        last = np.searchsorted(calls["start"].to_numpy()[fetched], steps["start"].to_numpy()[early]) - 1
         ended = np.append(calls["end"].to_numpy()[fetched], _NEVER)[last]
-        first = np.searchsorted(starts, np.maximum(ended, before[late]))
+        ended = np.where(lies[early] == LATE, ended, _NEVER)
+        first = np.searchsorted(starts, np.maximum(ended, before[early]))
         opened = np.append(starts, np.iinfo(np.int64).max)[first]
-        begin.iloc[late] = np.minimum(opened, steps["start"].to_numpy()[late])
+        begin.iloc[early] = np.minimum(opened, steps["start"].to_numpy()[early])
     return begin
 
 

@@ -21,7 +21,7 @@ from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.intervals import covered
-from tracer.schema import COMPUTE_TABLES
+from tracer.schema import COMPUTE_TABLES, MISSING
 from tracer.trace import Trace
 
 COUNTS: Final = ("syncs", "copies", "launches")
@@ -181,7 +181,7 @@ def _step_times(found: GapReport, compute: pd.DataFrame, spans: pd.DataFrame, st
     spans["compute"] = (spans["end"] - spans["start"]) / 1e3
     by_group = spans.groupby(["device", "group"])
     follows = by_group["ordinal"].shift(-1) == spans["ordinal"] + 1
-    period = (by_group["start"].shift(-1) - spans["start"]) / 1e3
+    period = (by_group["start"].shift(-1, fill_value=MISSING) - spans["start"]) / 1e3  # integers: no ns is lost
     spans["period"] = period.where(follows & (period > 0))
     gaps = found.table[["step", "device"]].join(found.table[["gap", *CAUSES]] / 1e3)
     rows = spans[["step", "device", "period", "compute", "busy"]].merge(gaps, on=["step", "device"], how="left")

@@ -130,7 +130,7 @@ def _marked(
     """Pass 1: the steps of the first engine whose marks are there."""
     nvtx = trace["nvtx"]
     unfit = DEVICE_DOMAINS if pattern is not None else PROFILER_DOMAINS
-    ranges = nvtx[(nvtx["kind"] != "mark") & (nvtx["end"] > nvtx["start"]) & ~nvtx["domain"].isin(unfit)]
+    ranges = nvtx[(nvtx["kind"] != "mark") & (nvtx["end"] >= nvtx["start"]) & ~nvtx["domain"].isin(unfit)]
     if window is not None:
         ranges = ranges[within_any(ranges, window) & ~ranges.index.isin(window.index)]
     asked = None if pattern is None else Engine("the given pattern", (Mark(pattern, named),), sure=1.0)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import pandas as pd
 from scipy.sparse import csr_array
 
 from tracer.analysis.calls import COPIES, GRAPH_LAUNCH, among
@@ -59,7 +60,8 @@ def described(host: Host) -> Described:
     code = np.where(graph, -2, calls["code"].to_numpy()[launches])  # how long it takes tells graphs apart well enough
     names, number = np.unique(code, return_inverse=True)
     keys = np.random.default_rng(0).integers(1, 2**62, len(names))
-    _, example, work = np.unique(np.add.reduceat(keys[number], first), return_index=True, return_inverse=True)
+    work, _ = pd.factorize(np.add.reduceat(keys[number], first))  # in the order in which it comes
+    example = np.unique(work, return_index=True)[1]
     sizes = (host.last - first)[example]
     launched = calls["start"].to_numpy()[launches[host.last - 1]]
     chosen = np.concatenate([np.arange(host.first[i], host.last[i]) for i in example])

@@ -7,9 +7,9 @@ from tracer.engines.llama_cpp import LLAMA_CPP
 from tracer.engines.ours import OURS, USUAL
 from tracer.engines.sglang import SGLANG
 from tracer.engines.tensorrt_llm import TENSORRT_LLM
-from tracer.engines.torch import TORCH
+from tracer.engines.torch import OPTIMIZER, TORCH
 from tracer.engines.vllm import VLLM
 from tracer.engines.xdit import XDIT
 
-ENGINES: Final[tuple[Engine, ...]] = (SGLANG, VLLM, TENSORRT_LLM, XDIT, LLAMA_CPP, *OURS, TORCH, *USUAL)
+ENGINES: Final[tuple[Engine, ...]] = (SGLANG, VLLM, TENSORRT_LLM, XDIT, LLAMA_CPP, *OURS, TORCH, OPTIMIZER, *USUAL)
 """In the order in which their marks are looked for: the most telling first."""

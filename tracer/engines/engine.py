@@ -36,6 +36,10 @@ LEADS: Final = "leads"
 LEADS_VERIFIED: Final = "leads where drafts are verified"
 FOLLOWS: Final = "follows"
 
+OPENS: Final = "opens"
+LATE: Final = "late"
+CLOSES: Final = "closes"
+
 
 @dataclass(frozen=True)
 class Work:
@@ -62,14 +66,15 @@ class Mark:
     Attributes:
         text: found in the mark's text.
         work: what a match tells.
-        late: whether the engine launches some of the step's work before it opens the mark.
+        lies: where in its step: it opens it (`OPENS`), some of the step's work is launched before it (`LATE`), or it
+            closes it (`CLOSES`).
         label: whether it names the phase of marks inside or around it, and is a step only where there are none.
         own: whether it tells that this engine made the recording; others set such marks, too.
     """
 
     text: re.Pattern[str]
     work: Callable[[re.Match[str]], Work] = field(default=lambda _: Work())
-    late: bool = False
+    lies: str = OPENS
     label: bool = False
     own: bool = True
 

@@ -22,6 +22,7 @@ from tracer.engines.engine import (
     DECODE,
     EMPTY,
     FOLLOWS,
+    LATE,
     LEADS,
     LEADS_VERIFIED,
     MIXED,
@@ -61,7 +62,7 @@ SGLANG: Final = Engine(
     marks=(
         Mark(re.compile(r"^scheduler\.run_batch$")),
         replace(EXECUTED, own=False),
-        Mark(re.compile(r"^step\[(?P<mode>[A-Z_0-9]+)\b"), _step, late=True),
+        Mark(re.compile(r"^step\[(?P<mode>[A-Z_0-9]+)\b"), _step, lies=LATE),
     ),
     kernels=re.compile(r"\bsgl_|\bsglang::"),
 )

@@ -10,9 +10,16 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tracer.engines.engine import Engine, Mark
+from tracer.engines.engine import CLOSES, TRAINING, Engine, Mark, Work
 
 TORCH: Final = Engine("PyTorch", marks=(Mark(re.compile(r"^ProfilerStep#\d+$")),), sure=0.95)
+
+OPTIMIZER: Final = Engine(
+    "PyTorch's optimizers",
+    marks=(Mark(re.compile(r"^Optimizer\.step#"), lambda _: Work(TRAINING), lies=CLOSES),),
+    sure=0.9,
+)
+"""Without `profiler.step()`: each step of an optimizer ends a step of training."""
 
 OPERATOR: Final = r", (?:op_id|seq) = \d+|^[a-zA-Z_]\w*::\w|^## Call |^Torch-Compiled Region"
 """The expression for texts of operators, as `emit_nvtx` and Kineto write them, and of compiled regions."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tracer.engines.engine import SPECULATIVE, Engine, Mark, Work, batch
+from tracer.engines.engine import LATE, SPECULATIVE, Engine, Mark, Work, batch
 
 _COUNT: Final = r"(\d{1,9})\((?:sq)?(\d{1,9})[^()]*\)"
 
@@ -42,7 +42,7 @@ VLLM: Final = Engine(
         EXECUTED,
         Mark(re.compile(r"^execute_new_(\d{1,9})_cached_(\d{1,9})$"), _new_and_cached),
         Mark(re.compile(r"^spec_decode_worker\._run_speculative_decoding_step$"), lambda _: Work(SPECULATIVE)),
-        Mark(re.compile(r"^(?:gpu_model_runner: forward|Forward)$"), late=True),
+        Mark(re.compile(r"^(?:gpu_model_runner: forward|Forward)$"), lies=LATE),
     ),
     kernels=re.compile(r"\bvllm::|^_compute_slot_mappings?_kernel|^kernel_unified_attention_[23]d"),
 )
