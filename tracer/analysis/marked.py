@@ -57,10 +57,10 @@ def steps_of_marks(
         start; the index is that of the outermost ranges.
     """
     marks = _matching(ranges, engine)
+    if not marks["own"].any():
+        return None
     launching = calls[among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES)]
-    working = (
-        launching if len(launching) else calls
-    )  # of a program that launches nothing, its copies and waits are work
+    working = launching if len(launching) else calls  # who launches nothing works by copies and waits
     if len(calls) and not given:
         threads = pd.MultiIndex.from_frame(working[_THREAD].drop_duplicates())
         marks = marks[pd.MultiIndex.from_frame(marks[_THREAD]).isin(threads)]
