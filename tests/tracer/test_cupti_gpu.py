@@ -192,7 +192,7 @@ calls = host_calls(recorder.trace)
 stacks = [recorder.stacks.get(correlation, ()) for correlation in calls["correlation"]]
 show(letters="".join(calls["letter"]), callers=sorted({stack[0][2] if stack else "" for stack in stacks}))
 """)
-    assert found == {"letters": "asG" * 5 + "s", "callers": ["loop"]}
+    assert found == {"letters": "asg" * 5 + "s", "callers": ["loop"]}
 
 
 def test_graph_level_after_the_first_cuda_call_is_refused() -> None:
