@@ -134,7 +134,8 @@ def show_info(facts: dict[str, Any]) -> None:
     of = _followers(facts["strategy"]).removeprefix("input ")
     share = f" ({facts['strategy_share']:.0%} of {of})" if facts["strategy"] else ""
     gap = f"p50 {number(facts['gap_p50_us'])} µs, p90 {number(facts['gap_p90_us'])} µs"
-    rates = f"{number(facts['steps_per_s'])} as recorded"
+    usual = f" (the median step takes {number(facts['period_us'])} µs)" if facts["period_us"] else ""
+    rates = f"{number(facts['steps_per_s'])} as recorded, of the wall{usual}"
     untraced, traced = number(facts["tokens_per_s"]), number(facts["traced_tokens_per_s"])
     console.print(
         _grid(

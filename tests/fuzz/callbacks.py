@@ -21,6 +21,7 @@ from typing import Any
 
 import click
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import HypothesisWarning
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from dashboard.app import PAGES, Serving, create_app
@@ -125,6 +126,7 @@ def main(minutes: float, first: int) -> None:
     from tests.dashboard.filled import write_filled
 
     warnings.simplefilter("error")
+    warnings.simplefilter("default", HypothesisWarning)  # of how it prints an example, not of what we do
     end = time.monotonic() + 60 * minutes
     with tempfile.TemporaryDirectory(prefix="intertoken-fuzz-") as folder:
         runs = Path(folder) / "runs"

@@ -21,8 +21,8 @@ from tracer.trace import Trace
 class Summary:
     """One run in figures. A figure that could not be had is None, and `problem` says why.
 
-    Times are µs. steps_per_s is the recording's own rate, of the wall (see `Steps.steps_per_s`), traced_tokens_per_s
-    the same in tokens, None where it is not known how many a step gains; tokens_per_s is measured without tracing (None
+    Times are µs. steps_per_s is the recording's own rate, of the wall (see `Steps.steps_per_s`), period_us what the
+    median step takes from its first compute to the next one's, traced_tokens_per_s the rate in tokens, None where it is not known how many a step gains; tokens_per_s is measured without tracing (None
     if unknown). `what` says what the recording holds. `strategy` is the class found in the trace, None where nothing
     decodes; `configured` what run.json says was asked for. `tokens_per_s_spread` is the lowest and the highest of the
     untraced repeats, `conditions` are those of `tracer.analysis.conditions`, `notes` are the
@@ -42,6 +42,7 @@ class Summary:
     tokens_per_s_spread: tuple[float, float] | None = None
     traced_tokens_per_s: float | None = None
     steps_per_s: float | None = None
+    period_us: float | None = None
     what: str | None = None
     gap_p50_us: float | None = None
     gap_p90_us: float | None = None
@@ -169,6 +170,7 @@ def _gap_facts(report: GapReport) -> dict[str, Any]:
         "untraced_gap_us": report.untraced_gap_us["p50"] if known and report.untraced_gap_us else None,
         "estimated_untraced_gap_us": report.estimated,
         "graph_trace": report.graph_trace,
+        "period_us": report.period_us,
         "distortion": report.distortion,
         "warning": report.warning,
         "causes_us": present(report.causes_us),

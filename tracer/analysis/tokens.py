@@ -34,7 +34,7 @@ from tracer.engines.engine import DECODE, FORWARD, PREFILL, SPECULATIVE, Engine,
 from tracer.engines.ours import named
 from tracer.errors import EmptyTraceError, UsageError
 from tracer.intervals import within_any
-from tracer.schema import COMPUTE_TABLES, DEVICE_DOMAINS, MISSING, PROFILER_DOMAINS
+from tracer.schema import COMPUTE_TABLES, DEVICE_DOMAINS, MISSING, OTHER_DOMAINS, PROFILER_DOMAINS
 from tracer.trace import Trace
 
 _TRACING_CUDA: Final = {
@@ -100,7 +100,11 @@ def marked_steps(trace: Trace) -> Steps | None:
 
 
 def was_traced(what: str, trace: Trace) -> str:
-    """The question whether something was recorded, with the remedy of the trace's own recorder."""
+    """The question whether something was recorded, with the remedy of the trace's own recorder; of a recording of an
+    accelerator that is not understood, that."""
+    others = OTHER_DOMAINS & set(trace["nvtx"]["domain"].astype(str).unique())
+    if others:
+        return f"its work is of an accelerator that is not understood ({', '.join(sorted(others))})"
     source = str(trace.metadata.get("source", ""))
     remedy = next((f" ({words})" for recorder, words in _TRACING_CUDA.items() if source.startswith(recorder)), "")
     return f"was {what} traced{remedy}?"
