@@ -167,9 +167,11 @@ def _variants(host: Host, steps: pd.DataFrame) -> Ints:
 
 def _without_lead(host: Host, steps: pd.DataFrame, leads: pd.Series, main: Bools, example: int) -> pd.DataFrame:
     """The steps, of those that lead a chain only their end: as many launches as the example has, where these are the
-    same and take as long; else what is launched behind their last wait."""
+    same and take as long; else what is launched behind their last wait (a sync directly behind a copy to the device
+    waits for that copy, and no result)."""
     letters = host.calls["letter"].to_numpy(dtype="U1")
-    waits = np.flatnonzero(among(letters, [SYNC, BLOCKING_COPY]))
+    of_inputs = (letters == SYNC) & np.append(False, _to_device(host.calls)[:-1])
+    waits = np.flatnonzero(among(letters, [SYNC, BLOCKING_COPY]) & ~of_inputs)
     code, busy = (host.calls[name].to_numpy()[host.launches] for name in ("code", "busy"))
     within = slice(steps["first"].iloc[example], steps["last"].iloc[example])
     usual, size = code[within], within.stop - within.start
