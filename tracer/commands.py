@@ -251,7 +251,7 @@ def gaps(
     save: Save,
     inside: bool,
 ) -> None:
-    """How long the device idles between tokens, and what that time is made of.
+    """How long the device idles in a step and between two, and what the time between is made of.
 
     Of a recording made under a profiler the untraced gap is estimated, with a 95 % interval; it is exact with the
     engine's own rate.
@@ -264,6 +264,7 @@ def gaps(
     from tracer.analysis.bubbles import bubble_report
     from tracer.analysis.causes import present
     from tracer.analysis.gaps import gap_report, measured_rate
+    from tracer.gaps_report import idle_facts, show_gaps
 
     trace, steps = load(path, within, bounds)
     found = gap_report(trace, steps, untraced_tokens_per_s or measured_rate(trace, steps, within))
@@ -271,6 +272,7 @@ def gaps(
     shown = found.corrected() if untraced_tokens_per_s else found
     facts = {
         "schema": "intertoken.gaps/1",
+        **idle_facts(found),
         "gap_us": shown.gap_us,
         "causes_us": present(shown.causes_us),
         "parts_us": {cause: shown.parts_us[cause] for cause in present(shown.causes_us)},
@@ -290,7 +292,7 @@ def gaps(
     facts |= {"bubbles": bubble_report(trace, steps).records()} if inside else {}
     facts |= _rank_facts(trace, steps, found.table)
     unused = ["nothing was traced, so --untraced-tokens-per-s changes nothing"] if found.warning is None else []
-    emit(as_json, facts, report.show_gaps, trace.notes + (unused if untraced_tokens_per_s else []))
+    emit(as_json, facts, show_gaps, trace.notes + (unused if untraced_tokens_per_s else []))
 
 
 @click.command()

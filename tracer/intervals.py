@@ -49,7 +49,9 @@ def intersection(one: tuple[Ints, Ints], other: tuple[Ints, Ints]) -> tuple[Ints
         (array([ 5, 20]), array([10, 25]))
     """
     (first, last), (lower, upper) = union(*one), union(*other)
-    edges = np.unique(np.concatenate((first, last, lower, upper)))
+    if not len(first) or not len(lower):
+        return first[:0], last[:0]
+    edges = np.sort(np.concatenate((first, last, lower, upper)))  # equal ones make windows of no length
     starts, ends = edges[:-1], edges[1:]
     both = [covered(*each, starts, ends) > 0 for each in ((first, last), (lower, upper))]
     return union(starts[both[0] & both[1]], ends[both[0] & both[1]])

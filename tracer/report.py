@@ -15,9 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tracer import progress
-from tracer.analysis.bubbles import WAITS
-from tracer.analysis.causes import CAUSES, PART_NAMES
 from tracer.analysis.distortion import Estimate
+from tracer.analysis.idle import PLACES
 from tracer.analysis.signature import MEANING, WITHOUT_COPIES
 from tracer.text import spelled
 
@@ -32,7 +31,8 @@ CAUSE_STYLES: Final = {
 _BAR_WIDTH: Final = 60
 
 
-def _console() -> Console:
+def new_console() -> Console:
+    """Where to print: as wide as the terminal, 120 columns into a file."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
@@ -69,12 +69,13 @@ def number(value: float | None, digits: int = 1) -> str:
 
 def show(*parts: RenderableType) -> None:
     """Print on stdout, as every command does."""
-    console = _console()
+    console = new_console()
     for part in parts:
         console.print(part)
 
 
-def _grid(rows: dict[str, str]) -> Table:
+def grid(rows: dict[str, str]) -> Table:
+    """Labels and what they say, side by side."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column()
@@ -85,7 +86,7 @@ def _grid(rows: dict[str, str]) -> Table:
 
 def show_table(rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
     """Print a table of records, see `table_of`."""
-    _console().print(table_of(rows, columns))
+    new_console().print(table_of(rows, columns))
 
 
 def table_of(rows: list[dict[str, Any]], columns: dict[str, str]) -> Table:
@@ -117,10 +118,10 @@ def cause_bar(causes_us: dict[str, float]) -> Text:
 
 def show_info(facts: dict[str, Any]) -> None:
     """`intertoken info`."""
-    console = _console()
+    console = new_console()
     events = ", ".join(f"{count:,} {name}" for name, count in facts["events"].items() if count)
     console.print(
-        _grid(
+        grid(
             {
                 "recording": f"{facts['name']}  ({facts['source'] or 'no source'}, {facts['duration_ms']:,.1f} ms)",
                 "device": facts["gpu"] or "–",
@@ -138,7 +139,7 @@ def show_info(facts: dict[str, Any]) -> None:
     rates = f"{number(facts['steps_per_s'])} as recorded, of the wall{usual}"
     untraced, traced = number(facts["tokens_per_s"]), number(facts["traced_tokens_per_s"])
     console.print(
-        _grid(
+        grid(
             {
                 "holds": f"{facts['what']} (from {facts['token_source']}, confidence {facts['confidence']:.2f})",
                 **({"class": f"{facts['strategy']}{share}"} if facts["strategy"] else {}),
@@ -147,12 +148,23 @@ def show_info(facts: dict[str, Any]) -> None:
                 f"{number(facts['launches_per_token'])} launches{_waits(facts)}",
                 "steps/s": rates,
                 **({"tokens/s": f"{untraced} untraced, {traced} as recorded"} if facts["strategy"] else {}),
-                "gap": gap + _distortion(facts["distortion"]),
-                **_estimated_row(facts["estimated_untraced_gap_us"]),
+                "idle": _idle(facts),
+                "gap": gap + distortion_words(facts["distortion"]),
+                **estimated_row(facts["estimated_untraced_gap_us"]),
             }
         )
     )
-    _warn(console, facts["warning"] or facts["problem"])
+    warn(console, facts["warning"] or facts["problem"])
+
+
+def _idle(facts: dict[str, Any]) -> str:
+    """The idle time of a step, and where it lies."""
+    idle = facts["idle_us"]
+    if not idle:
+        return "–"
+    untraced = f"; {number(facts['untraced_idle_us'])} µs untraced" if facts["untraced_idle_us"] is not None else ""
+    places = ", ".join(f"{name} {number(idle[place])}" for place, name in PLACES.items() if idle[place] >= 0.05)
+    return f"p50 {number(idle['p50'])} µs a step, {facts['idle_share']:.0%} of the time{untraced} (mean µs: {places})"
 
 
 def _waits(facts: dict[str, Any]) -> str:
@@ -163,7 +175,7 @@ def _waits(facts: dict[str, Any]) -> str:
 
 def show_tokens(facts: dict[str, Any]) -> None:
     """`intertoken tokens`."""
-    console = _console()
+    console = new_console()
     console.print(said(f"{facts['what']}, from {facts['detail']} (confidence {facts['confidence']:.2f})"))
     rows = [
         {
@@ -189,9 +201,9 @@ def show_tokens(facts: dict[str, Any]) -> None:
 
 def show_syncs(facts: dict[str, Any]) -> None:
     """`intertoken syncs`."""
-    console = _console()
+    console = new_console()
     console.print(
-        _grid(
+        grid(
             {
                 **(
                     {"class": f"{facts['class']}  ({facts['share']:.0%} of the {_followers(facts['class'])} follow it)"}
@@ -240,85 +252,14 @@ def _fetched(lag: dict[str, Any] | None) -> str:
     return f"{whose.get(lag['median'], ahead)}  ({lag['share']:.0%} of {lag['fetches']} fetches)"
 
 
-def show_gaps(facts: dict[str, Any]) -> None:
-    """`intertoken gaps`."""
-    console = _console()
-    gap, causes = facts["gap_us"], facts["causes_us"]
-    corrected = gap != facts["traced_gap_us"]
-    console.print(
-        _grid(
-            {
-                "gap": f"p50 {number(gap['p50'])} µs   p90 {number(gap['p90'])} µs   mean {number(gap['mean'])} µs"
-                + ("   (untraced, corrected)" if corrected else _distortion(facts["distortion"])),
-                **_estimated_row(facts["estimated_untraced_gap_us"]),
-                "over": f"{facts['gaps']} gaps between {facts['steps']} steps (from {facts['token_source']}), "
-                f"CUDA graphs traced: {facts['graph_trace']}",
-            }
-        )
-    )
-    console.print(cause_bar(causes))
-    total = sum(causes.values()) or 1.0
-    for name, us in causes.items():
-        line = Text("█ ", style=CAUSE_STYLES.get(name, ""))
-        line.append(f"{name:<50}{number(us):>8} µs  {us / total:>4.0%}", style="default")
-        console.print(line)
-        for part, part_us in facts["parts_us"][name].items():
-            if part_us:
-                console.print(
-                    Text(f"    {PART_NAMES[part]:<48}{_small(part_us):>8} µs  {part_us / total:>4.0%}", "dim")
-                )
-    if corrected:
-        recorded = f"{number(facts['traced_gap_us']['p50'])} µs{_distortion(facts['distortion'])}"
-        console.print(Text(f"as recorded: p50 {recorded}; the causes keep their recorded proportions", "dim"))
-    _warn(console, facts["warning"])
-    _show_ranks(console, facts)
-    if "bubbles" in facts:
-        _show_bubbles(console, facts["bubbles"])
-
-
-def _show_ranks(console: Console, facts: dict[str, Any]) -> None:
-    """A row per rank, where there are several, or any that communicates."""
-    ranks = facts.get("ranks", [])
-    if not ranks:
-        return
-    headings = {
-        "device": "device", "process": "process", "thread": "thread", "steps": "steps", "gap_p50_us": "gap p50",
-        "compute_us": "computes", "communication_us": "communicates", "others_us": "others compute",
-        "idle_us": "idle", "waiting_us": "waits in collectives",
-    }  # fmt: skip
-    shown = {key: word for key, word in headings.items() if any(row.get(key) is not None for row in ranks)}
-    console.print(Text("\neach rank, µs a step:"))
-    console.print(table_of([row | {key: str(row[key]) for key in ("process", "thread")} for row in ranks], shown))
-
-
-def _estimated_row(estimate: dict[str, float] | None) -> dict[str, str]:
+def estimated_row(estimate: dict[str, float] | None) -> dict[str, str]:
+    """The estimated gap, if there is one."""
     return {"untraced": f"{Estimate(**estimate)} (p50, estimated)"} if estimate else {}
-
-
-def _small(us: float) -> str:
-    """A time as a figure that is not 0."""
-    return number(us) if us >= 0.05 else f"{us:.3f}"
-
-
-def _show_bubbles(console: Console, facts: dict[str, Any]) -> None:
-    headings = {
-        "device": "device", "count": "bubbles a step", "total_us": "µs a step", "longest_us": "longest µs",
-        **{f"{cause}_us": cause for cause in CAUSES},
-    }  # fmt: skip
-    if not any(row["communication_us"] for row in facts["devices"]):
-        del headings["communication_us"]
-    console.print(Text("\nbubbles, inside the steps (causes in µs a step):"))
-    console.print(table_of(facts["devices"], headings))
-    console.print(Text("\nstreams, idle inside a step (µs a step), and for what:"))
-    waits = {f"{wait}_us": name for wait, name in WAITS.items()}
-    rows = [row | {"waits_on": None if row["waits_on"] < 0 else row["waits_on"]} for row in facts["streams"]]
-    headings = {"device": "device", "stream": "stream", "idle_us": "idle", **waits, "waits_on": "mostly on stream"}
-    console.print(table_of(rows, headings))
 
 
 def show_streams(facts: dict[str, Any]) -> None:
     """`intertoken streams`."""
-    console = _console()
+    console = new_console()
     headings = {
         "device": "device", "stream": "stream", "kernels": "kernels", "copies": "copies", "bytes": "bytes copied",
         "busy_us": "busy µs", "compute_us": "compute µs", "communication_us": "communication µs", "share": "busy",
@@ -342,19 +283,19 @@ def show_streams(facts: dict[str, Any]) -> None:
                 f"{row['concurrency']:.2f} streams compute at once"
             )
         )
-    _show_ranks(console, facts)
+    show_ranks(console, facts)
 
 
 def show_events(facts: dict[str, Any]) -> None:
     """`intertoken events`."""
-    console = _console()
+    console = new_console()
     console.print(said(f"{facts['rows']:,} rows of {facts['table']}: {facts['holds']}"))
-    console.print(_grid(facts["columns"]))
+    console.print(grid(facts["columns"]))
 
 
 def show_check(rows: list[dict[str, Any]], remarks: list[str]) -> None:
     """`intertoken check`: a row per line of the budget, and what is said below them."""
-    console = _console()
+    console = new_console()
     headings = {
         "mark": "",
         "scope": "where",
@@ -371,12 +312,12 @@ def show_check(rows: list[dict[str, Any]], remarks: list[str]) -> None:
 
 def show_converted(facts: dict[str, Any]) -> None:
     """`intertoken convert`."""
-    _console().print(said(f"{facts['target']}: {facts['events']:,} events"))
+    new_console().print(said(f"{facts['target']}: {facts['events']:,} events"))
 
 
 def show_scrubbed(facts: dict[str, Any]) -> None:
     """`intertoken scrub`."""
-    console = _console()
+    console = new_console()
     if facts["removed"]:
         console.print(table_of(facts["removed"], {"what": "removed", "where": "where", "count": "how many"}))
     console.print(said(f"{facts['target']}: {facts['events']:,} events"))
@@ -384,7 +325,7 @@ def show_scrubbed(facts: dict[str, Any]) -> None:
 
 def show_kept(facts: dict[str, Any]) -> None:
     """The last line of `intertoken scrub`: where names still stand."""
-    console = _console()
+    console = new_console()
     if facts["names"] == "hashed":
         console.print("names of kernels, NVTX ranges, threads and models are hashed")
     else:
@@ -392,10 +333,27 @@ def show_kept(facts: dict[str, Any]) -> None:
         console.print(said(f"kept as names, look at them or hash them with --names: {kept}"), soft_wrap=True)
 
 
-def _distortion(value: float | None) -> str:
+def show_ranks(console: Console, facts: dict[str, Any]) -> None:
+    """A row per rank, where there are several, or any that communicates."""
+    ranks = facts.get("ranks", [])
+    if not ranks:
+        return
+    headings = {
+        "device": "device", "process": "process", "thread": "thread", "steps": "steps", "gap_p50_us": "gap p50",
+        "compute_us": "computes", "communication_us": "communicates", "others_us": "others compute",
+        "idle_us": "idle", "waiting_us": "waits in collectives",
+    }  # fmt: skip
+    shown = {key: word for key, word in headings.items() if any(row.get(key) is not None for row in ranks)}
+    console.print(Text("\neach rank, µs a step:"))
+    console.print(table_of([row | {key: str(row[key]) for key in ("process", "thread")} for row in ranks], shown))
+
+
+def distortion_words(value: float | None) -> str:
+    """What tracing adds to a period, where it adds anything."""
     return f"   (period {value:.2f} × the untraced one)" if value is not None and abs(value - 1) > 0.005 else ""
 
 
-def _warn(console: Console, warning: str | None) -> None:
+def warn(console: Console, warning: str | None) -> None:
+    """A warning, if there is one."""
     if warning:
         console.print(said(f"warning: {warning}", "yellow"))

@@ -149,7 +149,7 @@ def test_of_a_node_level_trace_the_corrected_gap_is_a_lower_bound() -> None:
 
 
 def test_a_rate_that_leaves_no_time_for_a_gap_is_refused() -> None:
-    with pytest.raises(TraceError, match=r"steps compute for 1.0 µs, longer than"):
+    with pytest.raises(TraceError, match=r"busy for 1.0 µs a step, longer than"):
         report(two_tokens().trace, untraced_tokens_per_s=2_000_000.0).corrected()
     assert report(two_tokens().trace, untraced_tokens_per_s=2_000_000.0).untraced_gap_us is None
 

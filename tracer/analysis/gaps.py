@@ -18,6 +18,7 @@ from tracer import run_json
 from tracer.analysis.calls import of_graph_launches
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS, split_windows
 from tracer.analysis.distortion import Estimate, estimate_of
+from tracer.analysis.idle import IdleReport, idle_report
 from tracer.analysis.step_work import step_compute, step_spans
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError, TraceError
@@ -47,10 +48,12 @@ class GapReport:
         graph_trace: "node", "graph" or "none": how CUDA graphs were traced.
         period_us: median time from a step's first compute to the next one's, traced.
         compute_us: median time from a step's first compute to the end of its last, traced.
+        idle: the idle time of the steps, of which the gaps are a part.
         distortion: traced period / untraced period, None if the untraced one is unknown.
-        untraced_gap_us: p50, p90, mean as they would be without tracing (1/tokens per second - the step's compute
-            span), None if unknown or if tracing stretched the compute beyond that. Of node-level traces a lower
-            bound, because the compute is stretched a little.
+        untraced_idle_us: p50 and mean of 1 / rate - what the device is busy for; None as below, or at node level.
+        untraced_gap_us: p50, p90, mean as they would be without tracing: of the idle time that the untraced rate leaves
+            (1 / rate - what the device is busy) the recorded share. None if unknown or if the device is busy for
+            longer. Of node-level traces a lower bound, because the compute is stretched a little.
         estimated: the median gap without tracing, estimated from the recording alone (`tracer.analysis.distortion`);
             None where nothing was traced, the untraced gap is known exactly, or nothing can be said.
         warning: what a reader must know, or None.
@@ -63,7 +66,9 @@ class GapReport:
     graph_trace: str
     period_us: float
     compute_us: float
+    idle: IdleReport
     distortion: float | None
+    untraced_idle_us: dict[str, float] | None
     untraced_gap_us: dict[str, float] | None
     estimated: Estimate | None
     warning: str | None
@@ -80,9 +85,9 @@ class GapReport:
             return self
         if self.untraced_gap_us is None:
             raise TraceError(
-                f"cannot correct the gap: the recorded steps compute for {self.compute_us:.1f} µs, longer than the "
-                "untraced rate leaves a token; tracing stretched the kernels (graph level does so least), or the "
-                "figure is of another run"
+                f"cannot correct the gap: the device is busy for {self.idle.busy_us or 0:.1f} µs a step, longer than "
+                "the untraced rate leaves it; tracing stretched the kernels (graph level does so least), or the figure "
+                "is of another run"
             )
         mean = self.gap_us["mean"]
         scale = self.untraced_gap_us["mean"] / mean if mean > 0 else 0.0
@@ -120,7 +125,8 @@ def gap_report(
     is_light = trace.metadata.get("source") == "host"  # the host recorder is its own light pass
     level = graph_trace_level(compute, trace)
     known = untraced_tokens_per_s
-    untraced = None if is_light or known is None else _untraced(table, known)
+    idle = idle_report(trace, steps, table)
+    untraced = None if is_light or known is None or not len(idle.steps) else _untraced(table, idle, known)
     exact = is_light or (untraced is not None and level != "node")
     checked = level == "graph" or (trace["kernels"]["graph_node"] != MISSING).any()  # not with PyTorch's, nor on HIP
     estimated = estimate_of(table, level, len(trace["memcpys"]) > 0) if checked and not exact else None
@@ -133,7 +139,9 @@ def gap_report(
         graph_trace=level,
         period_us=period_us,
         compute_us=float((table["start"] - table["this_start"]).median() / 1e3),
+        idle=idle,
         distortion=1.0 if is_light else (period_us * known / 1e6 if known else None),
+        untraced_idle_us=idle.untraced_us(known) if known and untraced is not None and level != "node" else None,
         untraced_gap_us=untraced,
         estimated=estimated,
         warning=None if is_light else _warning(untraced, level),
@@ -183,10 +191,11 @@ def _statistics(ns: NDArray[np.int64]) -> dict[str, float]:
     return {"p50": float(np.median(us)), "p90": float(np.percentile(us, 90)), "mean": float(us.mean())}
 
 
-def _untraced(table: pd.DataFrame, tokens_per_s: float) -> dict[str, float] | None:
-    """gap = 1/X - (last compute end - first compute start) of each step; None where that leaves the median nothing."""
-    gaps = round(1e9 / tokens_per_s) - (table["start"] - table["this_start"]).to_numpy()
-    return _statistics(np.maximum(gaps, 0)) if np.median(gaps) > 0 else None
+def _untraced(table: pd.DataFrame, idle: IdleReport, steps_per_s: float) -> dict[str, float] | None:
+    """See `GapReport.untraced_gap_us`."""
+    if np.median(idle.untraced_ns(steps_per_s)) <= 0:
+        return None
+    return _statistics(idle.untraced_gaps(table, steps_per_s))
 
 
 def _warning(untraced: dict[str, float] | None, level: str) -> str:

@@ -187,7 +187,8 @@ def _step_times(found: GapReport, compute: pd.DataFrame, spans: pd.DataFrame, st
     rows = spans[["step", "device", "period", "compute", "busy"]].merge(gaps, on=["step", "device"], how="left")
     if step_rate is not None:
         scale = found.corrected().gap_us["mean"] / found.gap_us["mean"] if found.gap_us["mean"] > 0 else 0.0
-        rows["gap"] = (round(1e9 / step_rate) / 1e3 - rows["compute"]).clip(lower=0).where(rows["gap"].notna())
+        untraced = found.table[["step", "device"]].assign(gap=found.idle.untraced_gaps(found.table, step_rate) / 1e3)
+        rows["gap"] = rows[["step", "device"]].merge(untraced, how="left")["gap"].to_numpy()
         rows[list(CAUSES)] *= scale
     return rows.set_index(["device", "step"])
 

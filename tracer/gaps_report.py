@@ -1,0 +1,122 @@
+"""What `intertoken gaps` says: the idle time of a step and its places, the gap and its causes, ranks, bubbles."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+from tracer.analysis.bubbles import WAITS
+from tracer.analysis.causes import CAUSES, PART_NAMES
+from tracer.analysis.gaps import GapReport
+from tracer.analysis.idle import PLACES
+from tracer.report import (
+    CAUSE_STYLES,
+    cause_bar,
+    distortion_words,
+    estimated_row,
+    grid,
+    new_console,
+    number,
+    show_ranks,
+    table_of,
+    warn,
+)
+from tracer.text import spelled
+
+_MOST_HOLES: Final = 20
+"""Kinds of holes in JSON; the text shows those of at least `_LEAST` of the idle time."""
+_LEAST: Final = 0.05
+
+
+def idle_facts(found: GapReport) -> dict[str, Any]:
+    """What `gaps` says of idle time, as JSON has it."""
+    return {
+        "idle_us": found.idle.idle_us,
+        "idle_share": found.idle.share,
+        "busy_us": found.idle.busy_us,
+        "untraced_idle_us": found.untraced_idle_us,
+        "holes": found.idle.before_kernels().head(_MOST_HOLES).to_dict("records"),
+    }
+
+
+def show_gaps(facts: dict[str, Any]) -> None:
+    """`intertoken gaps`."""
+    console = new_console()
+    _show_idle(console, facts)
+    gap, causes = facts["gap_us"], facts["causes_us"]
+    corrected = gap != facts["traced_gap_us"]
+    console.print(
+        grid(
+            {
+                "gap": f"p50 {number(gap['p50'])} µs   p90 {number(gap['p90'])} µs   mean {number(gap['mean'])} µs"
+                + ("   (untraced, corrected)" if corrected else distortion_words(facts["distortion"])),
+                **estimated_row(facts["estimated_untraced_gap_us"]),
+                "over": f"{facts['gaps']} gaps between {facts['steps']} steps (from {facts['token_source']}), "
+                f"CUDA graphs traced: {facts['graph_trace']}",
+            }
+        )
+    )
+    console.print(cause_bar(causes))
+    total = sum(causes.values()) or 1.0
+    for name, us in causes.items():
+        line = Text("█ ", style=CAUSE_STYLES.get(name, ""))
+        line.append(f"{name:<50}{number(us):>8} µs  {us / total:>4.0%}", style="default")
+        console.print(line)
+        for part, part_us in facts["parts_us"][name].items():
+            if part_us:
+                console.print(
+                    Text(f"    {PART_NAMES[part]:<48}{_small(part_us):>8} µs  {part_us / total:>4.0%}", "dim")
+                )
+    if corrected:
+        recorded = f"{number(facts['traced_gap_us']['p50'])} µs{distortion_words(facts['distortion'])}"
+        console.print(Text(f"as recorded: p50 {recorded}; places and causes keep their recorded proportions", "dim"))
+    warn(console, facts["warning"])
+    show_ranks(console, facts)
+    if "bubbles" in facts:
+        _show_bubbles(console, facts["bubbles"])
+
+
+def _show_idle(console: Console, facts: dict[str, Any]) -> None:
+    idle = facts["idle_us"]
+    if not idle:
+        return
+    untraced = facts["untraced_idle_us"]
+    figures = "   ".join(f"{name} {number(idle[name])} µs" for name in ("p50", "p90", "mean"))
+    rows = {"idle": f"{figures} a step   ({facts['idle_share']:.0%} of the time; busy {number(facts['busy_us'])} µs)"}
+    if untraced:
+        rows["untraced"] = f"p50 {number(untraced['p50'])} µs: 1 / rate - busy"
+    console.print(grid(rows))
+    whole = idle["mean"] or 1.0
+    for place, name in PLACES.items():
+        console.print(Text(f"  {name:<50}{number(idle[place]):>8} µs  {idle[place] / whole:>4.0%}"))
+    holes = [
+        {**hole, "place": PLACES[hole["place"]], "next": spelled(hole["next"])[:70]}
+        for hole in facts["holes"] if hole["idle_us"] >= _LEAST * whole
+    ]  # fmt: skip
+    if holes and any(idle[place] for place in PLACES if place != "between_steps"):
+        headings = {"next": "idle before", "place": "where", "count": "times a step", "idle_us": "µs a step"}
+        console.print(table_of(holes, headings))
+    console.print()
+
+
+def _small(us: float) -> str:
+    """A time as a figure that is not 0."""
+    return number(us) if us >= 0.05 else f"{us:.3f}"
+
+
+def _show_bubbles(console: Console, facts: dict[str, Any]) -> None:
+    headings = {
+        "device": "device", "count": "bubbles a step", "total_us": "µs a step", "longest_us": "longest µs",
+        **{f"{cause}_us": cause for cause in CAUSES},
+    }  # fmt: skip
+    if not any(row["communication_us"] for row in facts["devices"]):
+        del headings["communication_us"]
+    console.print(Text("\nbubbles, inside the steps (causes in µs a step):"))
+    console.print(table_of(facts["devices"], headings))
+    console.print(Text("\nstreams, idle inside a step (µs a step), and for what:"))
+    waits = {f"{wait}_us": name for wait, name in WAITS.items()}
+    rows = [row | {"waits_on": None if row["waits_on"] < 0 else row["waits_on"]} for row in facts["streams"]]
+    headings = {"device": "device", "stream": "stream", "idle_us": "idle", **waits, "waits_on": "mostly on stream"}
+    console.print(table_of(rows, headings))
