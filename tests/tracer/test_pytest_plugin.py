@@ -343,7 +343,7 @@ def test_it():
     )
     result.assert_outcomes(failed=1)
     assert "copies     found 2 " in said(result)
-    assert "NVTX ranges prefill, token ?[31mred;" in said(result)
+    assert "NVTX ranges token ?[31mred;" in said(result)
 
 
 def test_under_xdist(pytester: pytest.Pytester) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from tracer.analysis.calls import BLOCKING_COPY, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC, among
+from tracer.analysis.one_pass import doubt_of
 from tracer.analysis.turn_order import (
     ALIKE,
     GUESSED,
@@ -92,7 +93,10 @@ def _steps_of(host: Host) -> Fetched | None:
     if len(steps) < MIN_STEPS:
         return None
     detail = f"{'results fetched' if host.fetches else 'waits'} by thread {host.thread}{order.words}"
-    return Fetched(_between_calls(host, steps), detail, order.speculative, order.sure if host.fetches else GUESSED)
+    sure = order.sure if host.fetches else GUESSED
+    if sure > GUESSED and (doubt := doubt_of(host, steps)):
+        detail, sure = f"{detail}, {doubt}", GUESSED
+    return Fetched(_between_calls(host, steps), detail, order.speculative, sure)
 
 
 def passes(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:

@@ -66,7 +66,8 @@ def steps_of_marks(
         marks = marks[pd.MultiIndex.from_frame(marks[_THREAD]).isin(threads)]
     if not marks["own"].any():
         return None
-    texts = [str(text) for text in marks["text"].drop_duplicates().head(3)]
+    named = marks[~marks["label"]] if not marks["label"].all() else marks
+    texts = [str(text) for text in named["text"].drop_duplicates()]
     steps = _joined(_outermost(_labelled(marks)))
     begin = _begin(steps, calls)
     following = begin.groupby([steps[c] for c in _THREAD]).shift(-1, fill_value=_NEVER)

@@ -1,27 +1,36 @@
 """What steps are whose marks do not say it: judged by what they compute.
 
-1. Training: optimizers, gradients and their kernels, which only training has.
+1. Training: optimizers, gradients and their kernels, which only training has; of most of the steps, or of single ones.
 2. Decoding: one result fetched each step, and as input a token or nothing at all; or kernels that only the generation
    of one token after the other has. Then, of these steps, prompts: those in which some of the kernels that they share
    with the median one (at least `IN_COMMON`) are at least `WIDER` times as wide, in blocks per launch, while no more is
    fetched, or which take at least `LONGER` times as long. Where the median step replays a graph, also long ones that
-   replay none of its graphs; other steps without a graph are `eager`, for they may be short prompts or a warm-up.
+   replay none of its graphs and fetch no more; other steps without a graph are `eager`, for they may be short prompts
+   or a warm-up. Steps that verify drafts have kernels that say so.
 3. What is left is a turn of a loop (`iteration`).
+
+A loop of a solver or a classifier fetches small results, too, and a loop of prompts ends each in a token. So decoding
+is sure only with evidence: attention of one query, products with one column, prompts beside the tokens, or an engine
+that is known to replay whole graphs for decoding alone; else the confidence is at most `GUESSED`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import COPIES, GRAPH_LAUNCH, among, match_rows, rows_named
+from tracer.analysis.calls import COPIES, GRAPH_LAUNCH, LAUNCHES, among, match_rows, rows_named
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
-from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, TOKEN_PHASES, TRAINING
+from tracer.analysis.turn_order import GUESSED
+from tracer.engines import ENGINES
+from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, SPECULATIVE, TOKEN_PHASES, TRAINING
 from tracer.engines.torch import TRAINING_KERNELS, TRAINING_TEXT
 from tracer.schema import MISSING
 from tracer.trace import Trace
@@ -29,18 +38,31 @@ from tracer.trace import Trace
 LONGER: Final = 1.5
 WIDER: Final = 2.0
 IN_COMMON: Final = 0.25
+MOST: Final = 0.5
+"""What holds of more than this share of the steps holds of all."""
+MIN_LAYERS: Final = 3
+"""A head alone computes for one token of a prompt, too."""
 MIN_LOOP: Final = 3
 """Fewer steps are single passes."""
 TOKEN_BYTES: Final = 64
 """A step's smallest input is at most this large where it is a number per sequence (token, position, length) of up to
 eight sequences of 8 bytes, or sixteen of 4; a prompt or an image is larger."""
 
-_ONE_TOKEN: Final = re.compile(
+_GENERATES: Final = re.compile(
     r"(?i)gemv|mul_mat_vec|splitkv|split_kv|paged_attention|masked_multihead_attention|flash_attn(?:_ext)?_vec"
     r"|decode|argmax|reshape_and_cache|top_?k.*sampl|gumbel"
 )
-"""Kernels of a step that generates: products with one column, attention of one query, sampling. Names of ggml,
+"""Kernels of a step that generates: products with one column, attention of one query, caches, sampling. Names of ggml,
 cuBLAS, FlashAttention, FlashInfer, vLLM and TensorRT-LLM."""
+
+_ONE_QUERY: Final = re.compile(
+    r"(?i)mul_mat_vec|splitkv|split_kv|paged_attention_(?:v\d|ll4mi|2d)|masked_multihead_attention|\bmmha"
+    r"|flash_attn(?:_ext)?_vec|batch_?decode|decode_?attention|attention_?decode|mla_?decode"
+)
+"""Of these, kernels for one token of a sequence, which prompts do not use."""
+
+_VERIFIES: Final = re.compile(r"(?i)rejection_?(?:\w*_)?sampl|verify_?tree|tree_?speculative|eagle|medusa|spec_?verify")
+"""Kernels that take or refuse drafts: vLLM, SGLang, TensorRT-LLM."""
 
 
 def with_phases(trace: Trace, steps: Steps, calls: pd.DataFrame) -> Steps:
@@ -55,30 +77,70 @@ def with_phases(trace: Trace, steps: Steps, calls: pd.DataFrame) -> Steps:
     if (known != "").all():
         return steps
     of_kernel = activity_steps(trace, steps, trace["kernels"])
-    phase = known.copy()
-    if _trains(trace, steps, of_kernel):
-        phase[known == ""] = TRAINING
-    elif np.isin(known, TOKEN_PHASES).any() or _generates(trace, steps, calls, of_kernel, known == ""):
-        phase[known == ""] = _by_work(trace, steps, calls, known != PREFILL)[known == ""]
-    else:
-        phase[known == ""] = ITERATION
-    return steps.with_table(steps.table.assign(phase=phase))
+    phase, confidence, detail = known.copy(), steps.confidence, steps.detail
+    trains = _trains(trace, steps, of_kernel) & (known == "")
+    asked = (known == "") & ~trains
+    phase[trains], phase[asked] = TRAINING, ITERATION
+    told = np.isin(known, TOKEN_PHASES).any()
+    if trains.any() and steps.source == "calls":  # a loss may be fetched every few steps, or of every micro-batch
+        confidence, detail = min(confidence, GUESSED), f"{detail}, which need not be steps of an optimizer"
+    if asked.any() and (told or _generates(trace, steps, calls, of_kernel, asked)):
+        found, sure = _by_work(trace, steps, calls, known != PREFILL)
+        found[(found == DECODE) & (_share_of(trace, of_kernel, _VERIFIES, len(steps)) > 0)] = SPECULATIVE
+        phase[asked] = found[asked]
+        if not told and not sure and not _one_token_each(trace, steps, of_kernel, phase == DECODE):
+            confidence, detail = (
+                min(confidence, GUESSED),
+                f"{detail}, taken for decoding without a sign of one token each",
+            )
+    return replace(steps, table=steps.table.assign(phase=phase), confidence=confidence, detail=detail)
 
 
-def _trains(trace: Trace, steps: Steps, of_kernel: NDArray[np.int64]) -> bool:
+def _trains(trace: Trace, steps: Steps, of_kernel: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which steps train: all, if most of them show it."""
     nvtx, table = trace["nvtx"], steps.table
-    texts = nvtx[rows_named(nvtx["text"], lambda text: TRAINING_TEXT.search(text) is not None)]
-    if ((texts["start"] < table["end"].max()) & (texts["end"] > table["start"].min())).any():
-        return True
-    return bool((_share_of(trace, of_kernel, TRAINING_KERNELS, len(steps)) > 0).mean() > 0.5)
+    texts = nvtx[rows_named(nvtx["text"], _has(TRAINING_TEXT))]
+    begun = np.searchsorted(np.sort(texts["start"].to_numpy()), table["end"].to_numpy())
+    ended = np.searchsorted(np.sort(texts["end"].to_numpy()), table["start"].to_numpy(), side="right")
+    found = (begun > ended) | (_share_of(trace, of_kernel, TRAINING_KERNELS, len(steps)) > 0)
+    return np.full(len(found), True) if found.mean() > MOST else found
 
 
 def _share_of(trace: Trace, of_kernel: NDArray[np.int64], names: re.Pattern[str], steps: int) -> NDArray[np.float64]:
     """The share of each step's kernels that have such a name."""
-    chosen = rows_named(trace["kernels"]["name"], lambda name: names.search(name) is not None)
-    inside = of_kernel >= 0
-    all_of = np.bincount(of_kernel[inside], minlength=steps)
-    return np.bincount(of_kernel[inside & chosen], minlength=steps) / np.maximum(all_of, 1)
+    all_of = np.bincount(of_kernel[of_kernel >= 0], minlength=steps)
+    return _count_of(trace, of_kernel, names, steps) / np.maximum(all_of, 1)
+
+
+def _count_of(trace: Trace, of_kernel: NDArray[np.int64], names: re.Pattern[str], steps: int) -> NDArray[np.int64]:
+    """How many of each step's kernels have such a name."""
+    chosen = rows_named(trace["kernels"]["name"], _has(names))
+    return np.bincount(of_kernel[(of_kernel >= 0) & chosen], minlength=steps)
+
+
+def _one_token_each(trace: Trace, steps: Steps, of_kernel: NDArray[np.int64], decodes: NDArray[np.bool_]) -> bool:
+    """Whether there is evidence that these steps compute a token each: by their kernels; or they replay one graph each,
+    and the recording has such kernels outside of graphs, or those of an engine that replays whole graphs to decode."""
+    if not decodes.any():
+        return True
+    if (_count_of(trace, of_kernel, _ONE_QUERY, len(steps))[decodes] >= MIN_LAYERS).mean() > MOST:
+        return True
+    at = activity_steps(trace, steps, trace["graph_launches"])
+    if np.median(np.bincount(at[at >= 0], minlength=len(steps))[decodes]) != 1:
+        return False
+    return (
+        _whole_graphs_decode(trace) or int(rows_named(trace["kernels"]["name"], _has(_ONE_QUERY)).sum()) >= MIN_LAYERS
+    )
+
+
+def _whole_graphs_decode(trace: Trace) -> bool:
+    """Whether kernels of an engine are there that replays whole graphs for nothing but decoding."""
+    known = [engine.kernels for engine in ENGINES if engine.kernels is not None and engine.whole_graphs_decode]
+    return any(rows_named(trace["kernels"]["name"], _has(pattern)).any() for pattern in known)
+
+
+def _has(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+    return lambda name: pattern.search(name) is not None
 
 
 def _generates(
@@ -87,7 +149,9 @@ def _generates(
     """Whether most of the steps that are asked about generate tokens."""
     if asked.sum() < MIN_LOOP:
         return False
-    if (_share_of(trace, of_kernel, _ONE_TOKEN, len(steps))[asked] > 0).mean() > 0.5:
+    if steps.source == "nvtx" and np.median(_turns(trace, steps, calls)[asked]) > 1:
+        return False  # a mark around a request
+    if (_share_of(trace, of_kernel, _GENERATES, len(steps))[asked] > 0).mean() > MOST:
         return True
     letters = calls["letter"].to_numpy(dtype="U1")
     copies = calls[among(letters, COPIES)]
@@ -100,11 +164,28 @@ def _generates(
     least = np.full(len(steps), np.iinfo(np.int64).max)
     np.minimum.at(least, at[into], size[into])
     without = np.bincount(at[into], minlength=len(steps))[asked] == 0
-    return bool((fetches & ((least[asked] <= TOKEN_BYTES) | without)).mean() > 0.5)
+    return bool((fetches & ((least[asked] <= TOKEN_BYTES) | without)).mean() > MOST)
 
 
-def _by_work(trace: Trace, steps: Steps, calls: pd.DataFrame, regular: NDArray[np.bool_]) -> NDArray[np.object_]:
-    """Per step that generates its phase, by its work; `regular` are those that may be a median step."""
+def _turns(trace: Trace, steps: Steps, calls: pd.DataFrame) -> NDArray[np.int64]:
+    """How often each step's host fetches something behind launches."""
+    launches = among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES)
+    outs = (calls["kind"] == "DtoH").to_numpy()
+    rows = calls[launches | outs].sort_values("start", kind="stable")
+    at = steps.of(*(rows[name].to_numpy() for name in ("start", "process", "thread")))
+    order = np.argsort(at, kind="stable")
+    out = (rows["kind"] == "DtoH").to_numpy()[order]
+    fetches = out & ~np.append(True, out[:-1]) & (at[order] >= 0)
+    return np.bincount(at[order][fetches], minlength=len(steps))
+
+
+def _by_work(
+    trace: Trace, steps: Steps, calls: pd.DataFrame, regular: NDArray[np.bool_]
+) -> tuple[NDArray[np.object_], bool]:
+    """Per step that generates its phase, by its work; and whether that is sure: wide prompts beside narrow tokens.
+
+    `regular` are those that may be a median step.
+    """
     of_kernel, of_graph = (activity_steps(trace, steps, trace[name]) for name in ("kernels", "graph_launches"))
     busy = np.zeros(len(regular))
     for name, of in (("kernels", of_kernel), ("graph_launches", of_graph)):
@@ -119,11 +200,16 @@ def _by_work(trace: Trace, steps: Steps, calls: pd.DataFrame, regular: NDArray[n
     fetched = _fetched(trace, steps)
     same = (fetched > 0) & (fetched < WIDER * np.median(fetched[usual])) if usual.any() else long
     prompts = (long | same) & _wider(trace["kernels"], of_kernel, long | same, usual)
+    sure = bool(0 < prompts.sum() <= (~prompts).sum())
     if usual.any() and np.median(graphs[usual]) > 0:
         result[graphs == 0] = EAGER
-        prompts |= long & ((graphs == 0) | _other_graphs(trace["graph_launches"], of_graph, usual))
+        prompts |= long & (graphs == 0) & (fetched < LONGER * np.median(fetched[usual]))
+        other = long & (graphs > 0) & _other_graphs(trace["graph_launches"], of_graph, usual) & ~prompts
+        if not _whole_graphs_decode(trace):  # else graphs of larger batches
+            prompts |= other
+            sure &= not other.any()
     result[prompts] = PREFILL
-    return result
+    return result, sure
 
 
 def _fetched(trace: Trace, steps: Steps) -> NDArray[np.int64]:

@@ -141,7 +141,11 @@ class Steps:
             "59 decode steps, 1 prefill step"
         """
         counts = sorted(self.phases.items(), key=lambda item: (PHASES.index(item[0]), item[0]))
-        return ", ".join(f"{count} {_WORDS[phase][count != 1]}" for phase, count in counts)
+        return self._in_words(dict(counts))
+
+    def _in_words(self, counts: dict[str, int]) -> str:
+        words = _WORDS | _WITHOUT_MARKS if self.source == "calls" and DECODE in self.phases else _WORDS
+        return ", ".join(f"{count} {words[phase][count != 1]}" for phase, count in counts.items())
 
     @property
     def notes(self) -> list[str]:
@@ -160,8 +164,7 @@ class Steps:
         shown = set(self.table["phase"])
         left = {phase: count for phase, count in self.phases.items() if phase not in shown}
         if left:
-            words = ", ".join(f"{count} {_WORDS[phase][count != 1]}" for phase, count in left.items())
-            notes.append(f"left out: {words}; --phase {next(iter(left))} or all has them")
+            notes.append(f"left out: {self._in_words(left)}; --phase {next(iter(left))} or all has them")
         return notes
 
     def without(self, spoilt: NDArray[np.int64], spans: list[Span], why: list[str]) -> Steps:
@@ -280,3 +283,6 @@ _WORDS: Final = {phase: (f"{phase} step", f"{phase} steps") for phase in PHASES}
     "iteration": ("iteration", "iterations"),
 }
 """Phase -> what one of them is called, and several."""
+
+_WITHOUT_MARKS: Final = {PREFILL: ("prefill (or mixed) step", "prefill (or mixed) steps")}
+"""Whether other sequences decode in a prompt's step no kernel tells."""

@@ -30,7 +30,7 @@ from tracer.analysis.steps import COLUMNS, NO_ROWS, rows_by_thread
 from tracer.analysis.steps import Bounds as Bounds
 from tracer.analysis.steps import Steps as Steps
 from tracer.engines import ENGINES
-from tracer.engines.engine import DECODE, FORWARD, PREFILL, SPECULATIVE, Engine, Mark
+from tracer.engines.engine import DECODE, FORWARD, LIKELY, PREFILL, SPECULATIVE, Engine, Mark
 from tracer.engines.ours import named
 from tracer.errors import EmptyTraceError, UsageError
 from tracer.intervals import within_any
@@ -77,7 +77,7 @@ def find_steps(
     steps = _marked(trace, calls, chosen, window)
     if steps is None:
         steps = _unmarked(trace, calls) if pattern is None else steps_by_name(trace, pattern, window)
-    return with_phases(trace, _with_sequences(trace, steps, within), calls).of_phase(phase)
+    return _with_sequences(trace, with_phases(trace, steps, calls), within).of_phase(phase)
 
 
 def choose_steps(trace: Trace, within: str | None, bounds: Bounds) -> Steps:
@@ -144,7 +144,9 @@ def _marked(
             table, texts = found
             table = table.assign(group=_groups(trace, table))
             shown = ", ".join(texts[:2]) + (", ..." if len(texts) > 2 else "")
-            return _steps(_closed(table), "nvtx", f"NVTX ranges {shown}", engine.sure)
+            plain = all(engine.plain.search(text) or not text for text in texts)
+            sure = engine.sure if plain else min(engine.sure, LIKELY)
+            return _steps(_closed(table), "nvtx", f"NVTX ranges {shown}", sure)
     return None
 
 
@@ -208,7 +210,7 @@ def _with_sequences(trace: Trace, steps: Steps, within: str | None) -> Steps:
     """The steps with the sequences that the run's own description tells, where the marks do not."""
     batch = run_json.batch(trace, within)
     table = steps.table
-    unknown = (table["sequences"] == MISSING) & table["phase"].isin(["", DECODE])
+    unknown = (table["sequences"] == MISSING) & (table["phase"] == DECODE)
     if batch is None or not unknown.any():
         return steps
     return steps.with_table(table.assign(

@@ -77,9 +77,10 @@ def with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     names = len(kernels["name"].cat.categories)
     columns = ["process", "correlation", "device", "stream", "start", "end"]
     done = pd.concat([kernels[columns], graphs[columns]], ignore_index=True)
-    code = np.concatenate(
-        (kernels["name"].cat.codes.to_numpy().astype(np.int64), names + 1 + graphs["graph"].to_numpy())
-    )
+    of_kernel = kernels["name"].cat.codes.to_numpy().astype(np.int64)
+    in_graph = kernels["graph"].to_numpy()
+    of_kernel = np.where(in_graph >= 0, names + 1 + in_graph, of_kernel)
+    code = np.concatenate((of_kernel, names + 1 + graphs["graph"].to_numpy()))
     rows = match_rows(calls, done)
     known = np.flatnonzero(rows >= 0)[::-1]  # backwards, so that the first of a call is written last
     spent = (done["end"] - done["start"]).to_numpy()[known]

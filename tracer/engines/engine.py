@@ -40,6 +40,9 @@ OPENS: Final = "opens"
 LATE: Final = "late"
 CLOSES: Final = "closes"
 
+LIKELY: Final = 0.8
+"""How sure marks are that only have a likely word in them."""
+
 
 @dataclass(frozen=True)
 class Work:
@@ -87,12 +90,16 @@ class Engine:
         name: as its users write it.
         marks: of its steps; the first one that matches a text tells of it.
         kernels: names of kernels that nobody else launches; None if there are none.
+        whole_graphs_decode: whether it replays a whole pass as one CUDA graph for nothing but decoding.
+        plain: what the texts of its marks are where that is sure; others are steps at no more than `LIKELY`.
         sure: how sure it is that its marks are steps, 0..1.
     """
 
     name: str
     marks: tuple[Mark, ...] = ()
     kernels: re.Pattern[str] | None = None
+    whole_graphs_decode: bool = False
+    plain: re.Pattern[str] = re.compile("")
     sure: float = 0.99
 
 

@@ -14,6 +14,7 @@ from tracer.engines.engine import Engine
 
 LLAMA_CPP: Final = Engine(
     "llama.cpp",
+    whole_graphs_decode=True,
     kernels=re.compile(
         r"\b(?:mul_mat_vec_[qf]|mul_mat_q|quantize_q8_1|quantize_mmq_q8_1|k_get_rows\w*|rms_norm_f32)\b"
     ),

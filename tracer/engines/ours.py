@@ -53,9 +53,21 @@ _PROMPT: Final = Mark(_PROMPTS, named, label=True, own=False)
 
 
 def _called(name: str, sure: float) -> Engine:
-    return Engine(f"ranges named {name}", (Mark(_words(name), named), _PROMPT), sure=sure)
+    return Engine(f"ranges named {name}", (Mark(_words(name), named), _PROMPT), sure=sure, plain=_plain(name))
+
+
+def _plain(name: str) -> re.Pattern[str]:
+    """The expression for a text that is that name, maybe with a number or what is in brackets, and nothing else.
+
+    Example:
+        >>> [bool(_plain("decode").search(text)) for text in ("decode_step(8)", "Decode 3", "vae.decode", "cls_decode")]
+        [True, True, False, False]
+    """
+    camel = "".join(part.capitalize() for part in name.split("_"))
+    prefix, suffix = r"(?:(?:run|do|engine|llm|model)[ _.:]*)?", r"(?:[ _]?(?:step|iter|iteration|pass|loop))?"
+    return re.compile(rf"(?i:^{prefix}(?:{name}|{camel}){suffix}[ _:#=]*(?:\d+(?:/\d+)?|[(\[].*)?$)")
 
 
 NAMES: Final = ("token", "decode", "step", "forward", "execute_model", "prefill")
 OURS: Final = tuple(_called(name, 0.97) for name in NAMES[:2])
-USUAL: Final = tuple(_called(name, 0.9) for name in NAMES[2:])
+USUAL: Final = tuple(_called(name, 0.85) for name in NAMES[2:])

@@ -64,5 +64,6 @@ SGLANG: Final = Engine(
         replace(EXECUTED, own=False),
         Mark(re.compile(r"^step\[(?P<mode>[A-Z_0-9]+)\b"), _step, lies=LATE),
     ),
+    whole_graphs_decode=True,
     kernels=re.compile(r"\bsgl_|\bsglang::"),
 )

@@ -26,5 +26,6 @@ def _forward(found: re.Match[str]) -> Work:
 TENSORRT_LLM: Final = Engine(
     "TensorRT-LLM",
     marks=(Mark(re.compile(_REQUESTS), _forward), Mark(re.compile(r"(?:^|TrtGptModel\w*::)forwardAsync$"))),
+    whole_graphs_decode=True,
     kernels=re.compile(r"\btensorrt_llm::"),
 )

@@ -44,6 +44,7 @@ VLLM: Final = Engine(
         Mark(re.compile(r"^spec_decode_worker\._run_speculative_decoding_step$"), lambda _: Work(SPECULATIVE)),
         Mark(re.compile(r"^(?:gpu_model_runner: forward|Forward)$"), lies=LATE),
     ),
+    whole_graphs_decode=True,
     kernels=re.compile(r"\bvllm::|^_compute_slot_mappings?_kernel|^kernel_unified_attention_[23]d"),
 )
 

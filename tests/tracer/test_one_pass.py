@@ -1,0 +1,164 @@
+"""Loops whose fetches bring something else than the token of one pass: what is said of them is right, or doubted."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.tracer.engines import KERNEL_NS, PROMPT_KERNEL_NS, Host, layers
+from tests.tracer.handmade import Script
+from tracer.analysis.steps import UNSURE
+from tracer.analysis.tokens import find_steps
+
+BACKWARD = ["gemm_backward", "softmax_backward"] * 9
+
+
+def routed_layers(host: Host) -> None:
+    for _ in range(12):  # a token: each layer's experts are chosen on the host
+        host.copy()
+        for _ in range(8):
+            host.kernels(["norm", "attention", "router"])
+            host.fetch()
+            host.kernels(["expert_up", "expert_down", "add"])
+
+
+def a_graph_per_split(host: Host) -> None:
+    for _ in range(12):
+        for split in range(6):
+            host.copy()
+            host.graph(split)
+            host.fetch()
+
+
+def a_request_fetched_at_its_end(host: Host) -> None:
+    for length in (20, 30, 25, 40):
+        host.copy()
+        host.kernels(layers(8), PROMPT_KERNEL_NS, 640)
+        for _ in range(length):
+            host.graph(1)
+            host.kernels(["append_token"])
+        host.fetch()
+
+
+def a_loss_every_ten_steps(host: Host) -> None:
+    for _ in range(6):
+        for _ in range(10):
+            host.copy()
+            host.kernels([*layers(8), *BACKWARD, "multi_tensor_apply_kernel"])
+        host.fetch()
+
+
+def an_image_fetched_at_its_end(host: Host) -> None:
+    for _ in range(5):
+        host.copy()
+        for _ in range(20):
+            host.kernels([*layers(8), "scheduler_step"])
+        host.kernels(["conv_vae"] * 5)
+        host.fetch()
+
+
+def prompts_alone(host: Host) -> None:
+    for _ in range(20):
+        host.copy()
+        host.copy()
+        host.kernels([*layers(8), "argmax"], PROMPT_KERNEL_NS, 640)
+        host.fetch()
+
+
+def a_classifier(host: Host) -> None:
+    for _ in range(20):
+        host.copy()
+        host.kernels([*["conv", "bn", "relu"] * 16, "gemv_head", "argmax"])
+        host.fetch()
+
+
+def a_solver(host: Host) -> None:
+    for _ in range(40):
+        host.kernels(["spmv", "dot", "axpy"] * 3)
+        host.fetch()
+
+
+def drafts_and_their_target(host: Host) -> None:
+    for drafts in (3, 2, 4, 3, 1, 3, 2, 4, 3, 3, 2, 3):
+        for _ in range(drafts):
+            host.copy()
+            host.kernels(layers(2))
+            host.fetch()
+        host.copy()
+        host.kernels(layers(12))
+        host.fetch()
+
+
+def sampled_sequence_by_sequence(host: Host) -> None:
+    for _ in range(12):
+        host.copy()
+        host.graph(1)
+        for _ in range(8):
+            host.kernels(["softmax", "sample"], KERNEL_NS // 10)
+            host.fetch()
+
+
+SHAPES: dict[Callable[[Host], None], int] = {
+    routed_layers: 12, a_graph_per_split: 12, a_request_fetched_at_its_end: 119, a_loss_every_ten_steps: 60,
+    an_image_fetched_at_its_end: 100, prompts_alone: 0, a_classifier: 0, a_solver: 0, drafts_and_their_target: 12,
+    sampled_sequence_by_sequence: 12,
+}  # fmt: skip
+"""Shape of a loop -> how many steps of it decode, train or verify."""
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
+def test_what_is_said_for_sure_is_right(shape: Callable[[Host], None]) -> None:
+    host = Host(Script())
+    shape(host)
+    steps = find_steps(host.script.trace, phase="all")
+    claimed = steps.table["phase"].isin(["decode", "training", "speculative"]).sum()
+    assert steps.confidence < UNSURE or claimed == SHAPES[shape]
+    if steps.confidence < UNSURE:
+        assert steps.notes[0].startswith("the steps are uncertain")
+
+
+@pytest.mark.parametrize(
+    "text", ["cls_token", "image decode 3", "vae.decode", "encoder/token_type_embeddings", "layer3.forward"]
+)
+def test_marks_that_only_have_a_likely_word_in_them_are_doubted(text: str) -> None:
+    host = Host(Script())
+    for _ in range(6):
+        begin = host.now
+        host.copy()
+        host.kernels(layers(3))
+        host.fetch()
+        host.script.range(text, begin, host.now)
+    assert find_steps(host.script.trace).confidence < UNSURE
+
+
+def test_a_mark_around_a_whole_request_is_no_token() -> None:
+    host = Host(Script())
+    for number in range(4):
+        begin = host.now
+        for _ in range(10):
+            host.copy()
+            host.kernels([*layers(3), "mul_mat_vec"])
+            host.fetch()
+        host.script.range(f"ProfilerStep#{number}", begin, host.now)
+    assert find_steps(host.script.trace).what == "4 iterations"
+
+
+def test_steps_that_verify_drafts_say_so_by_their_kernels() -> None:
+    host = Host(Script())
+    for _ in range(10):
+        host.copy()
+        host.kernels([*layers(3), "paged_attention_v1", "paged_attention_v1", "paged_attention_v1"])
+        host.kernels(["rejection_greedy_sample_kernel"])
+        host.fetch()
+    steps = find_steps(host.script.trace)
+    assert (steps.what, steps.tokens_per_step) == ("10 speculative steps", None)
+
+
+def test_training_beside_decoding_is_told_step_by_step() -> None:
+    host = Host(Script())
+    for number in range(12):
+        host.copy()
+        host.kernels([*layers(8), *(BACKWARD if number % 6 == 5 else ["paged_attention_v1"] * 8)])
+        host.fetch()
+    phases = find_steps(host.script.trace, phase="all").phases
+    assert phases.get("decode", 0) <= 10
+    assert phases.get("training", 0) <= 2
