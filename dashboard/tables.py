@@ -27,7 +27,8 @@ class Table:
 
 
 def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row per run: its figures, as `tracer.analysis.summary.Summary` names them; causes as `cause_NAME_us`.
+    """One row per run: its figures, as `tracer.analysis.summary.Summary` names them; causes as
+    `cause_NAME_us`, idle time as `idle_NAME_us`.
 
     The spread of the repeats is in tokens_per_s_low and tokens_per_s_high.
     """
@@ -106,6 +107,7 @@ def _figures(run: Run) -> dict[str, Any]:
     causes, estimate = figures.pop("causes_us"), figures.pop("estimated_untraced_gap_us")
     figures["tokens_per_s_low"], figures["tokens_per_s_high"] = figures.pop("tokens_per_s_spread") or (None, None)
     figures["conditions"] = ", ".join(f"{name} {value}" for name, value in figures["conditions"].items())
+    figures |= {f"idle_{name}_us": value for name, value in figures.pop("idle_us").items()}
     figures |= {f"cause_{name}_us": value for name, value in causes.items()}
     figures |= {f"estimated_untraced_gap_us_{name}": value for name, value in (estimate or {}).items()}
     return figures

@@ -37,7 +37,7 @@ def idle_facts(found: GapReport) -> dict[str, Any]:
         "idle_share": found.idle.share,
         "busy_us": found.idle.busy_us,
         "untraced_idle_us": found.untraced_idle_us,
-        "holes": found.idle.before_kernels().head(_MOST_HOLES).to_dict("records"),
+        "holes": found.idle.holes.head(_MOST_HOLES).to_dict("records"),
     }
 
 

@@ -15,6 +15,7 @@ from dashboard.run import Run
 from dashboard.text import plain
 from dashboard.units import duration, microseconds
 from tracer import run_json
+from tracer.analysis.idle import PLACES
 
 _NONE: Final = "–"
 Change = Callable[[float, float], str]
@@ -77,6 +78,13 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
                      lambda r: r.summary.steps_per_s, _per_second, _percent, recorded=True),
             _figures("Distortion", "period of the recording / untraced period", runs,
                      lambda r: r.summary.distortion, lambda value: f"{value:.2f}"),
+        ],
+        "Idle time of a step": [
+            _time("median", "in which its device computes nothing, as recorded", runs, partial(_idle_in, "p50")),
+            _time("median, untraced", "1 / (untraced rate) − what the device is busy", runs,
+                  lambda r: r.summary.untraced_idle_us, recorded=False),
+            *(_time(f"{name}, mean", "", runs, partial(_idle_in, place)) for place, name in PLACES.items()),
+            _time("GPU busy", "for the median step", runs, lambda r: r.summary.busy_us),
         ],
         "Inter-token gap": [
             _time("p50", "median, as recorded", runs, lambda r: r.summary.gap_p50_us),
@@ -230,6 +238,10 @@ def _count(value: float) -> str:
 
 def _rate(run: Run) -> float | None:
     return run.summary.tokens_per_s
+
+
+def _idle_in(place: str, run: Run) -> float | None:
+    return run.summary.idle_us.get(place)
 
 
 def _cause(cause: str, run: Run) -> float | None:

@@ -12,7 +12,7 @@ from tests.tracer.handmade import PROCESS, Script
 from tests.tracer.test_causes import disorder
 from tracer import Trace, formats
 from tracer.analysis.gaps import GapReport, gap_report
-from tracer.analysis.idle import PLACES
+from tracer.analysis.idle import PLACES, holes_of
 from tracer.analysis.tokens import ALL_STEPS, choose_steps, find_steps
 from tracer.cli import main
 from tracer.errors import EmptyTraceError
@@ -62,7 +62,7 @@ def test_the_places_of_idle_time(level: str, inside: int) -> None:
 
 
 def test_the_holes_by_what_computes_behind_them() -> None:
-    table = report(engine()).idle.before_kernels()
+    table = report(engine()).idle.holes
     assert table[["place", "next", "count", "idle_us"]].to_numpy().tolist() == [
         ["between_steps", "k", 1, 0.3], ["before_graph", "graph 1", 1, 0.2], ["after_graph", "k", 1, 0.05],
     ]  # fmt: skip
@@ -116,7 +116,7 @@ def test_periods_are_busy_communication_others_and_idle_and_this_is_its_places(t
         found = gap_report(trace, steps)
     except EmptyTraceError:
         return
-    table, holes = found.idle.steps, found.idle.holes
+    table, (holes, _) = found.idle.steps, holes_of(trace, steps, found.table)
     assert (table[["busy", "communication", "others", "idle", *PLACES]] >= 0).to_numpy().all()
     assert (table[["busy", "communication", "others", "idle"]].sum(axis=1) == table["period"]).all()
     assert (table[list(PLACES)].sum(axis=1) == table["idle"]).all()
@@ -139,10 +139,7 @@ def test_it_is_what_the_raw_tables_say(name: str) -> None:
     steps = choose_steps(trace, None, ALL_STEPS)
     found = gap_report(trace, steps)
     compute = trace.compute()
-    first = found.idle.compute.groupby("at")["start"].min()
-    begins = dict(zip(steps.table["step"].iloc[first.index], first, strict=True))
-    begin = found.idle.steps["step"].map(begins).to_numpy()
-    until = begin + found.idle.steps["period"].to_numpy()
+    begin, until = (holes_of(trace, steps, found.table)[1][name].to_numpy() for name in ("begin", "until"))
     busy = covered(compute["start"], compute["end"], begin, until)
     assert np.array_equal(until - begin - busy, found.idle.steps["idle"].to_numpy())
 

@@ -35,9 +35,10 @@ PLACES: Final = {
 """Where in its period a step's device idles."""
 
 _PERIOD: Final = ["device", "step"]
-_BEHIND: Final = ["correlation", "process", "row"]
-_HOLES: Final = ["step", "device", "start", "end", "idle", "communication", "others", "place", *_BEHIND]
+_BEHIND: Final = ["process", "next"]
+_HOLES: Final = ["step", "device", "start", "end", "idle", "communication", "others", "place", "next"]
 _STEPS: Final = [*_PERIOD, "period", "busy", "communication", "others", "idle", *PLACES]
+_MOST_HOLES: Final = 200  # kinds of holes that are kept
 _NONE: Final = np.iinfo(np.int64).max
 
 
@@ -46,17 +47,14 @@ class IdleReport:
     """The idle time of a trace.
 
     Attributes:
-        holes: one row per hole, ns: step device start end idle (without communication and others' compute)
-            communication others place (of `PLACES`); and of what computes behind it correlation process, and row, its
-            position in `compute`.
         steps: one row per device and step that another one follows, ns: device step period busy communication others
             idle, and the idle time in each of `PLACES`.
-        compute: what the steps compute, as `step_work.step_compute` gives it; and host, a number.
+        holes: by place and by what computes behind them, the largest idle time first: place next (a name) count
+            idle_us (both a step).
     """
 
-    holes: pd.DataFrame
     steps: pd.DataFrame
-    compute: pd.DataFrame
+    holes: pd.DataFrame
 
     @property
     def idle_us(self) -> dict[str, float]:
@@ -79,18 +77,6 @@ class IdleReport:
     def share(self) -> float:
         """Idle time as a share of all periods."""
         return float(self.steps["idle"].sum() / max(self.steps["period"].sum(), 1))
-
-    def before_kernels(self) -> pd.DataFrame:
-        """The holes by what computes behind them, the largest idle time first: place next count idle_us (a step)."""
-        names = self.compute["name"].array.take(self.holes["row"].to_numpy())
-        holes = self.holes.assign(next=names)[["place", "next", "idle"]]
-        groups = holes[holes["idle"] > 0].groupby(["place", "next"], observed=True)["idle"]
-        found = groups.agg(["size", "sum"]).reset_index()
-        table = pd.DataFrame({
-            "place": found["place"].astype(str), "next": found["next"].astype(str),
-            "count": found["size"] / len(self.steps), "idle_us": found["sum"] / len(self.steps) / 1e3,
-        })  # fmt: skip
-        return table.sort_values("idle_us", ascending=False, kind="stable", ignore_index=True)
 
     def untraced_ns(self, steps_per_s: float) -> NDArray[np.int64]:
         """What each step idles at a rate that was measured without a profiler: 1 / rate - busy, ns; 0 or less where the
@@ -121,12 +107,28 @@ class IdleReport:
 
 
 def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame) -> IdleReport:
-    """Find all holes in the periods of the steps; nothing where the steps begin to compute all at once.
+    """Find the idle time in the periods of the steps; nothing where they begin to compute all at once.
 
     Args:
         trace: the recording.
         steps: its steps.
         gaps: `gaps.GapReport.table` of them.
+    """
+    holes, periods = holes_of(trace, steps, gaps)
+    per_step = _per_step(periods, holes)
+    return IdleReport(per_step, _by_next(holes, max(len(per_step), 1)))
+
+
+def holes_of(trace: Trace, steps: Steps, gaps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """All holes in the periods of the steps, and the periods.
+
+    Args:
+        trace, steps, gaps: as of `idle_report`.
+
+    Returns:
+        One row per hole, ns: step device start end idle (without communication and others' compute) communication
+        others place (of `PLACES`), and next, the name of what computes behind it; and one row per device and step that
+        another one follows: device step begin until, ns.
     """
     every = trace.compute()
     at = activity_steps(trace, steps, every)
@@ -134,15 +136,25 @@ def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame) -> IdleReport:
     compute["host"] = _hosts(steps)[compute["at"]]
     periods = _periods(step_spans(trace, steps, compute), steps, gaps)
     if not len(periods):
-        holes, none = (pd.DataFrame(columns=names, dtype=np.int64) for names in (_HOLES, _STEPS))
-        return IdleReport(holes, none, compute)
+        return pd.DataFrame(columns=_HOLES, dtype=np.int64), periods
     periods = periods.merge(_graphs(trace, compute), on=["device", "at"], how="left")
     periods = periods.fillna({"first": -_NONE, "last": _NONE}).astype({"first": "int64", "last": "int64"})
     holes = _in_periods(_holes(compute), periods)
     holes["place"] = _places(holes)
     holes["communication"], holes["others"] = _not_idle(trace.communication(), every[at < 0], compute, holes)
     holes["idle"] = holes["end"] - holes["start"] - holes["communication"] - holes["others"]
-    return IdleReport(holes[_HOLES], _per_step(periods, holes), compute)
+    return holes[_HOLES], periods
+
+
+def _by_next(holes: pd.DataFrame, steps: int) -> pd.DataFrame:
+    """See `IdleReport.holes`."""
+    groups = holes[holes["idle"] > 0].groupby(["place", "next"], observed=True)["idle"]
+    found = groups.agg(["size", "sum"]).reset_index()
+    table = pd.DataFrame({
+        "place": found["place"].astype(str), "next": found["next"].astype(str), "count": found["size"] / steps,
+        "idle_us": found["sum"] / steps / 1e3,
+    })  # fmt: skip
+    return table.sort_values("idle_us", ascending=False, kind="stable", ignore_index=True).head(_MOST_HOLES)
 
 
 def _periods(spans: pd.DataFrame, steps: Steps, gaps: pd.DataFrame) -> pd.DataFrame:
@@ -165,9 +177,9 @@ def _hosts(steps: Steps) -> NDArray[np.int64]:
 
 
 def _holes(compute: pd.DataFrame) -> pd.DataFrame:
-    """Where a host computes nothing on a device between two of its computes: start end device host, and what is behind
-    it: correlation process row."""
-    rows = compute.assign(row=np.arange(len(compute)))
+    """Where a host computes nothing on a device between two of its computes: start end device host, and of what is
+    behind it: process next (its name)."""
+    rows = compute.rename(columns={"name": "next"})
     rows = rows.sort_values(["device", "host", "start"], kind="stable", ignore_index=True)
     reach = rows.groupby(["device", "host"])["end"].cummax().groupby([rows["device"], rows["host"]])
     rows["reach"] = reach.shift(fill_value=-_NONE)

@@ -39,7 +39,7 @@ LONGER: Final = 1.5
 WIDER: Final = 2.0
 IN_COMMON: Final = 0.25
 MOST: Final = 0.5
-"""What holds of more than this share of the steps holds of all."""
+"""What holds of this share of the steps holds of all."""
 MIN_LAYERS: Final = 3
 """A head alone computes for one token of a prompt, too."""
 MIN_LOOP: Final = 3
@@ -103,7 +103,7 @@ def _trains(trace: Trace, steps: Steps, of_kernel: NDArray[np.int64]) -> NDArray
     begun = np.searchsorted(np.sort(texts["start"].to_numpy()), table["end"].to_numpy())
     ended = np.searchsorted(np.sort(texts["end"].to_numpy()), table["start"].to_numpy(), side="right")
     found = (begun > ended) | (_share_of(trace, of_kernel, TRAINING_KERNELS, len(steps)) > 0)
-    return np.full(len(found), True) if found.mean() > MOST else found
+    return np.full(len(found), True) if found.mean() >= MOST else found
 
 
 def _share_of(trace: Trace, of_kernel: NDArray[np.int64], names: re.Pattern[str], steps: int) -> NDArray[np.float64]:
