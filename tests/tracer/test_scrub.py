@@ -105,9 +105,11 @@ def test_a_run_keeps_its_passes_and_graph(tmp_path: Path) -> None:
 
 @cache
 def figures(path: Path, *options: str) -> dict[str, Any]:
-    """All that the analyses print, but for what quotes names."""
+    """All that the analyses print, but for what quotes names, and how sure steps are, of which names are a sign."""
     found = {name: as_json(name, path, *options) for name in ("tokens", "syncs", "gaps", "streams")}
     found["tokens"].pop("detail")
+    found["tokens"].pop("confidence")
+    found["gaps"].pop("holes")
     for call in found["syncs"]["inventory"]:
         call.pop("waits_for")
     return {name: {key: value for key, value in facts.items() if key != "notes"} for name, facts in found.items()}
