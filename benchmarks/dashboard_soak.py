@@ -7,7 +7,7 @@ process's own (RssAnon), each second; it is flat if a line fitted to the second 
 An answer of any status but 200 and 204, and one that takes more than 30 s, is an error of its reader.
 
 With --hostile the server asks for its token, and two who have it mean it ill, see `hostile_clients.py`; the memory of
-the processes that read recordings is watched too.
+the processes that read recordings is watched too. It is first given as many uploads as it keeps.
 Usage: python benchmarks/dashboard_soak.py [--clients 20] [--minutes 10] [--hostile] [--json FILE]
 """
 
@@ -189,6 +189,8 @@ def main() -> None:
             if options.hostile:
                 server.log_in(TOKEN)
             Page(server, search=f"?run={RUNS[0]}").open()
+            if options.hostile:
+                _fill(server, temporary, place)
             stop = threading.Event()
             readers = [Reader(server, seed, stop) for seed in range(options.clients)]
             for reader in readers:
@@ -219,6 +221,13 @@ def attacked(
         "hostile_uploads": processes.submit(hostile_clients.upload, target, files, seconds),
         "hostile_callbacks": processes.submit(hostile_clients.ask_callbacks, target, list(RUNS), seconds),
     }
+
+
+def _fill(server: Server, temporary: Path, place: Path) -> None:
+    """Let it keep as many uploads as it does, before its memory is watched."""
+    import hostile_clients
+
+    hostile_clients.fill(hostile_clients.Target(server.port, server.cookie, server.process.pid, temporary), place)
 
 
 def _corpus(place: Path) -> list[Path]:

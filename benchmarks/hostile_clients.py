@@ -151,8 +151,21 @@ class Target:
         return ""
 
 
+def fill(target: Target, place: Path) -> None:
+    """Upload a recording as often as uploads are kept, so that those to come push out others and add nothing.
+
+    Raises:
+        RuntimeError: one was not taken.
+    """
+    file = place / "kept.sqlite"
+    file.write_bytes(gzip.decompress(EXPORT.read_bytes()))
+    for number in range(MOST_KEPT):
+        if not target.upload(Seen(), f"kept-{number}.sqlite", file, is_killed=False):
+            raise RuntimeError("a recording of the tests was not taken")
+
+
 def upload(target: Target, files: list[Path], seconds: float) -> dict[str, Any]:
-    """Upload files again and again until the time is over."""
+    """Upload files again and again until the time is over, to a server that was filled."""
     end, seen, draw, taken = time.monotonic() + seconds, Seen(), random.Random(0), 0
     files = list(files)
     uploads = killed = 0
@@ -166,7 +179,7 @@ def upload(target: Target, files: list[Path], seconds: float) -> dict[str, Any]:
             is_killed = draw.random() < KILLED
             taken += target.upload(seen, name, file, is_killed)
             uploads, killed = uploads + 1, killed + is_killed
-            while (left := target.left_over(taken)) and time.monotonic() < start + _QUIET:
+            while (left := target.left_over(MOST_KEPT)) and time.monotonic() < start + _QUIET:
                 time.sleep(0.1)
             if left:
                 seen.problems[f"left over after {file.name}: {left}"] += 1
