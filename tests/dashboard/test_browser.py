@@ -64,7 +64,7 @@ class Page:
     def __init__(self, browser):
         self.browser = browser
 
-    def until(self, condition, what, seconds=20):
+    def until(self, condition, what, seconds=60):
         return WebDriverWait(self.browser, seconds, 0.1).until(lambda _: condition(), what)
 
     def drawn(self):
