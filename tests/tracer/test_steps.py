@@ -212,6 +212,7 @@ def pairwise_bounds(ends: "np.typing.ArrayLike", starts: "np.typing.ArrayLike") 
     cut=st.booleans(),
 )
 @example(splits=2, threads=1, tokens=8, fetches=False, warm=True, jitter=[2, 5], cut=False)
+@example(splits=2, threads=1, tokens=8, fetches=True, warm=True, jitter=[1], cut=False)
 @settings(deadline=None, max_examples=30)
 def test_any_number_of_splits_threads_and_devices(
     splits: int, threads: int, tokens: int, fetches: bool, warm: bool, jitter: list[int], cut: bool

@@ -35,6 +35,7 @@ from tracer.analysis.turns import Bools, Host, Ints, begun_captures, has_layers,
 from tracer.schema import MISSING
 from tracer.trace import Trace
 
+_MOST_EXAMPLES: Final = 8  # of steps, by how many launches they have
 TABLE: Final = ["start", "end", "process", "thread", "group", "kind", "busy"]
 
 
@@ -145,7 +146,9 @@ def _kept(host: Host, turns: Described, kind: Ints, order: Order) -> pd.DataFram
     keep &= main | ~captured
     launched = float((steps["last"] - steps["first"])[main].median())
     leads = keep & ~keep.shift(fill_value=False) & ~(main & (steps["last"] - steps["first"] <= launched))
-    steps = _without_lead(host, steps, leads, main.to_numpy(), int((main & ~leads).to_numpy().argmax()))
+    sizes = (steps["last"] - steps["first"])[main & ~leads].drop_duplicates()
+    examples = sizes.index[:_MOST_EXAMPLES].tolist() or [0]
+    steps = _without_lead(host, steps, leads, main.to_numpy(), examples)
     more = (steps["last"] - steps["first"]) / launched
     keep &= ~leads | (LONGER * steps["busy"] >= usual) & (eager | (more <= LONGER))  # else what warmed the graph up
     steps["kind"] = _variants(host, steps)
@@ -169,24 +172,28 @@ def _variants(host: Host, steps: pd.DataFrame) -> Ints:
     return np.where(graph[longest], code, steps["kind"].to_numpy())
 
 
-def _without_lead(host: Host, steps: pd.DataFrame, leads: pd.Series, main: Bools, example: int) -> pd.DataFrame:
-    """The steps, of those that lead a chain only their end: as many launches as the example has, where these are the
-    same and take as long; else what is launched behind their last wait (a sync directly behind a copy to the device
-    waits for that copy, and no result)."""
+def _without_lead(host: Host, steps: pd.DataFrame, leads: pd.Series, main: Bools, examples: list[int]) -> pd.DataFrame:
+    """The steps, of those that lead a chain only their end: as many launches as one of the examples has, where these
+    are the same and take as long; else what is launched behind their last wait (a sync directly behind a copy to the
+    device waits for that copy, and no result)."""
     letters = host.calls["letter"].to_numpy(dtype="U1")
     of_inputs = (letters == SYNC) & np.append(False, _to_device(host.calls)[:-1])
     waits = np.flatnonzero(among(letters, [SYNC, BLOCKING_COPY]) & ~of_inputs)
     code, busy = (host.calls[name].to_numpy()[host.launches] for name in ("code", "busy"))
-    within = slice(steps["first"].iloc[example], steps["last"].iloc[example])
-    usual, size = code[within], within.stop - within.start
+    spans = [slice(steps["first"].iloc[i], steps["last"].iloc[i]) for i in examples]
+    size = spans[0].stop - spans[0].start
     first, spent = steps["first"].to_numpy(copy=True), steps["busy"].to_numpy(copy=True)
     for i in np.flatnonzero(leads):
         last = int(steps["last"].iloc[i])
         before = waits[: np.searchsorted(waits, host.launches[last - 1])]
         behind = int(np.searchsorted(host.launches, before[-1])) if len(before) else 0
-        tail = max(last - size, 0)
-        if np.array_equal(code[tail:last], usual) and busy[tail:last].sum() <= LONGER * busy[within].sum():
-            behind = tail
+        tails = [(max(last - (like.stop - like.start), 0), like) for like in spans]
+        alike = [
+            tail for tail, like in tails
+            if np.array_equal(code[tail:last], code[like]) and busy[tail:last].sum() <= LONGER * busy[like].sum()
+        ]  # fmt: skip
+        if alike:
+            behind = alike[0]
         elif main[i] and last - behind < size:  # the wait is one of its own
             continue
         first[i] = max(first[i], behind)
