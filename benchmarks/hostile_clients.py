@@ -130,12 +130,12 @@ class Target:
             if "spawn_main" in command:
                 os.kill(pid, signal.SIGKILL)
 
-    def left_over(self, taken: int) -> str:
-        """What there is beside the server's own directory, its two readers and the uploads that were taken.
+    def left_over(self) -> str:
+        """What there is beside the server's own directory, its two readers and as many uploads as it keeps.
 
         A reader that was killed while it had nothing to do is waited for when the next recording comes.
         """
-        folders, taken = list(self.folder.iterdir()), min(taken, MOST_KEPT)
+        folders = list(self.folder.iterdir())
         own = [folder for folder in folders if folder.name.startswith("intertoken-uploads-")]
         parts = [len(list((folder / "uploads" / ".parts").iterdir())) for folder in own]
         kept = [sum(not each.name.startswith(".") for each in (folder / "uploads").iterdir()) for folder in own]
@@ -143,9 +143,9 @@ class Target:
         commands = children(self.pid).values()
         others = [each for each in commands if each and "spawn_main" not in each and "resource_tracker" not in each]
         readers = sum("spawn_main" in command for command in commands)
-        if (len(folders), len(own), parts, kept, unfinished, others) != (1, 1, [0], [taken], [], []) or readers > 2:
+        if (len(folders), len(own), parts, kept, unfinished, others) != (1, 1, [0], [MOST_KEPT], [], []) or readers > 2:
             return (
-                f"{[folder.name[:18] for folder in folders]}, {parts} parts, {kept} of {taken} uploads, "
+                f"{[folder.name[:18] for folder in folders]}, {parts} parts, {kept} of {MOST_KEPT} uploads, "
                 f"{len(unfinished)} unfinished in the cache, {readers} readers, others: {others}"
             )
         return ""
@@ -179,7 +179,7 @@ def upload(target: Target, files: list[Path], seconds: float) -> dict[str, Any]:
             is_killed = draw.random() < KILLED
             taken += target.upload(seen, name, file, is_killed)
             uploads, killed = uploads + 1, killed + is_killed
-            while (left := target.left_over(MOST_KEPT)) and time.monotonic() < start + _QUIET:
+            while (left := target.left_over()) and time.monotonic() < start + _QUIET:
                 time.sleep(0.1)
             if left:
                 seen.problems[f"left over after {file.name}: {left}"] += 1

@@ -98,6 +98,12 @@ def test_a_rate_leaves_the_idle_time_that_the_device_is_not_busy() -> None:
     assert report(engine(), rate=1e9 / 400).untraced_idle_us is None
 
 
+def test_a_rate_shortens_the_idle_part_of_a_gap_and_not_its_communication() -> None:
+    found = report(engine(collective=True), rate=1e9 / 775)  # 775 ns a step, 450 busy, 100 in the collective
+    assert found.idle.steps["idle"].tolist() == [450, 450]
+    assert found.idle.untraced_gaps(found.table, 1e9 / 775).tolist() == [200] * 2  # 100 + 225 * 200 / 450
+
+
 def test_times_since_1970_keep_every_nanosecond() -> None:
     shift = 1_672_876_799_190_955_001
     trace = engine().trace.map_tables(

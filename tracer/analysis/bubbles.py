@@ -76,7 +76,10 @@ def bubble_report(trace: Trace, steps: Steps) -> BubbleReport:
     if not len(compute):
         raise EmptyTraceError("no bubbles: no token step has kernels of its own")
     spans = step_spans(trace, steps, compute)
-    table = bubble_table(trace, steps, compute)
+    windows = _bubbles(compute, steps)
+    parts = split_windows(trace, steps, compute, windows)
+    table = pd.concat([windows[["step", "device", "start", "end"]], parts], axis=1)
+    table.insert(4, "length", table["end"] - table["start"] - table["communication"])
     per_step = table.groupby(["device", "step"]).agg(
         count=("length", np.count_nonzero), total=("length", "sum"), longest=("length", "max"),
         **{name: (name, "sum") for name in [*CAUSES, *PART_COLUMNS]},
@@ -84,15 +87,6 @@ def bubble_report(trace: Trace, steps: Steps) -> BubbleReport:
     every = pd.MultiIndex.from_frame(spans[["device", "step"]])
     per_step = per_step.reindex(every, fill_value=0).reset_index()
     return BubbleReport(table, per_step, stream_waits(trace, steps, spans))
-
-
-def bubble_table(trace: Trace, steps: Steps, compute: pd.DataFrame) -> pd.DataFrame:
-    """One row per bubble with its causes; see `BubbleReport.table`."""
-    windows = _bubbles(compute, steps)
-    parts = split_windows(trace, steps, compute, windows)
-    table = pd.concat([windows[["step", "device", "start", "end"]], parts], axis=1)
-    table.insert(4, "length", table["end"] - table["start"] - table["communication"])
-    return table
 
 
 def _bubbles(compute: pd.DataFrame, steps: Steps) -> pd.DataFrame:

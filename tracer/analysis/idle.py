@@ -94,16 +94,18 @@ class IdleReport:
         return {"p50": float(np.median(us)), "mean": float(us.mean())}
 
     def untraced_gaps(self, gaps: pd.DataFrame, steps_per_s: float) -> NDArray[np.int64]:
-        """The gaps at that rate, ns, in the order of `gaps` (`gaps.GapReport.table`): the recorded share of the idle
-        time; all of it where a step idles nowhere else."""
-        idle = self.steps["idle"].to_numpy()
+        """The gaps at that rate, ns, in the order of `gaps` (`gaps.GapReport.table`).
+
+        Their idle part has the recorded share of the idle time, all of it where a step idles nowhere else;
+        communication in them, and what others compute, stay as recorded.
+        """
+        idle, between = self.steps["idle"].to_numpy(), self.steps["between_steps"].to_numpy()
         left = np.maximum(self.untraced_ns(steps_per_s), 0)
+        kept = np.where(idle == between, left, np.round(left * (between / np.maximum(idle, 1))))
         index = pd.MultiIndex.from_frame(self.steps[_PERIOD])
         at = index.get_indexer(pd.MultiIndex.from_frame(gaps[_PERIOD]))
-        gap = gaps["gap"].to_numpy()
-        share = gap / np.maximum(idle[at], 1)
-        alone = (idle[at] == gap) | (at < 0)
-        return np.asarray(np.where(at < 0, gap, np.where(alone, left[at], np.round(left[at] * share))), dtype=np.int64)
+        change = np.append(kept - between, 0)[at]  # none where a step has no period
+        return np.asarray(gaps["gap"].to_numpy() + change, dtype=np.int64)
 
 
 def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame) -> IdleReport:

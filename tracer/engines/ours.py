@@ -25,8 +25,12 @@ def word(name: str) -> str:
         >>> [bool(re.search(word("decode"), text)) for text in ("decode_step(8)", "runDecode", "DecodeStep", "decoder")]
         [True, True, True, False]
     """
-    camel = "".join(part.capitalize() for part in name.split("_"))
+    camel = _camel(name)
     return rf"(?i:(?<![a-z]){name}(?![a-z]))|(?<![A-Z]){camel}(?![a-z])"
+
+
+def _camel(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
 
 
 def _words(*names: str) -> re.Pattern[str]:
@@ -63,7 +67,7 @@ def _plain(name: str) -> re.Pattern[str]:
         >>> [bool(_plain("decode").search(text)) for text in ("decode_step(8)", "Decode 3", "vae.decode", "cls_decode")]
         [True, True, False, False]
     """
-    camel = "".join(part.capitalize() for part in name.split("_"))
+    camel = _camel(name)
     prefix, suffix = r"(?:(?:run|do|engine|llm|model)[ _.:]*)?", r"(?:[ _]?(?:step|iter|iteration|pass|loop))?"
     return re.compile(rf"(?i:^{prefix}(?:{name}|{camel}){suffix}[ _:#=]*(?:\d+(?:/\d+)?|[(\[].*)?$)")
 
