@@ -23,8 +23,9 @@ from typing import Any, Final
 import pandas as pd
 
 import tracer
-from tracer.analysis.distortion import COUNTED, INFLATIONS, Estimate, Inflation, estimated_gap, is_estimable, launch_us
+from tracer.analysis.distortion import COUNTED, INFLATIONS, Inflation, estimated_gap, is_estimable, launch_us
 from tracer.analysis.gaps import gap_report
+from tracer.analysis.interval import Interval
 from tracer.analysis.tokens import find_steps
 
 ROOT: Final = Path(__file__).parents[1]
@@ -138,7 +139,7 @@ def student(freedom: int) -> float:
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
-def row_of(recording: Recording, estimate: Estimate | None) -> dict[str, Any]:
+def row_of(recording: Recording, estimate: Interval | None) -> dict[str, Any]:
     facts = {
         "run": recording.run, "by": recording.by, "level": LEVELS[recording.key],
         "ours": recording.light_launch_us is not None,
@@ -146,7 +147,7 @@ def row_of(recording: Recording, estimate: Estimate | None) -> dict[str, Any]:
     }  # fmt: skip
     if estimate is None:
         return facts | {"estimate": None}
-    holds = estimate.low <= recording.truth_us <= estimate.high
+    holds = estimate.holds(recording.truth_us)
     return facts | {"estimate": {k: round(v, 1) for k, v in asdict(estimate).items()}, "holds": holds}
 
 

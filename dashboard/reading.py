@@ -16,10 +16,10 @@ from dashboard.timeline.align import Tokens
 from dashboard.timeline.pyramid import Level, Pyramid
 from dashboard.timeline.rows import Row
 from tracer import formats
-from tracer.analysis.distortion import Estimate
 from tracer.analysis.fetches import FetchLag
 from tracer.analysis.gaps import GapReport
 from tracer.analysis.idle import IdleReport
+from tracer.analysis.interval import Interval
 from tracer.analysis.steps import Regime
 from tracer.analysis.summary import Summary, analyse
 from tracer.analysis.tokens import ALL_STEPS, Steps, choose_steps
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # they load this file, in processes of their own
 Found = TypeVar("Found")
 _MOST_RANGES: Final = 20
 _SUFFIXES: Final = frozenset({".sqlite", ".json", ".nsys-rep"})
-_KEPT: Final = (Summary, FetchLag, Estimate, Steps, Regime, GapReport, IdleReport, Tokens, Row, Level)
+_KEPT: Final = (Summary, FetchLag, Interval, Steps, Regime, GapReport, IdleReport, Tokens, Row, Level)
 
 
 def read_runs(path: Path, cache: Cache | None = None, readers: Readers | None = None) -> list[Run]:

@@ -14,7 +14,7 @@ from rich.text import Text
 from tracer import report
 from tracer.analysis.causes import CAUSES, present
 from tracer.analysis.compare import Basis, Comparison, Run
-from tracer.analysis.estimates import Estimate
+from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import COUNTS
 from tracer.compare_words import (
     BUSY,
@@ -92,7 +92,7 @@ def compare_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
 
 
 def _rows(found: Comparison) -> Iterator[dict[str, Any]]:
-    def row(figure: str, base: float | None, other: float | None, change: Estimate) -> dict[str, Any]:
+    def row(figure: str, base: float | None, other: float | None, change: Interval) -> dict[str, Any]:
         return {"run": found.other.name, "figure": figure, "base": base, "other": other, **asdict(change)}
 
     base, other = (run_facts(run, found.basis) for run in (found.base, found.other))
@@ -105,13 +105,13 @@ def _rows(found: Comparison) -> Iterator[dict[str, Any]]:
         yield row(cause_row(cause), base["causes_us"][cause], other["causes_us"][cause], change)
     yield row(BUSY, base["busy_us"], other["busy_us"], found.busy_us)
     for kind, more in found.counts.items():
-        yield row(count_row(kind), base[f"{kind}_per_token"], other[f"{kind}_per_token"], Estimate(more))
+        yield row(count_row(kind), base[f"{kind}_per_token"], other[f"{kind}_per_token"], Interval(more))
     distortions = base["distortion"], other["distortion"]
     yield {"run": found.other.name, "figure": DISTORTION, "base": distortions[0], "other": distortions[1]}
     if found.needed is not None:
         yield {"run": found.other.name, "figure": needed_row(found.unit), "other": found.needed}
     for kernel in found.kernels.to_dict("records"):
-        change = Estimate(*(kernel[f"difference_{part}"] for part in ("us", "low", "high")))
+        change = Interval(*(kernel[f"difference_{part}"] for part in ("us", "low", "high")))
         yield row(
             f"kernel_us {kernel['name']} of {kernel['blocks']} blocks", kernel["base_us"], kernel["other_us"], change
         )

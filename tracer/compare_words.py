@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracer.analysis.compare import Comparison, Run
-from tracer.analysis.estimates import POWER, Estimate
+from tracer.analysis.estimates import POWER
+from tracer.analysis.interval import Interval
 
 RATE: Final = "tokens_per_s, ratio"
 GAP: Final = "gap_us p50"
@@ -164,12 +165,12 @@ def _recorded_alike(found: Comparison) -> bool:
     return mine == theirs
 
 
-def is_shown(change: Estimate) -> bool:
+def is_shown(change: Interval) -> bool:
     """Whether the interval of a difference leaves out 0."""
     return change.low is not None and change.high is not None and (change.low > 0 or change.high < 0)
 
 
-def percent(speedup: Estimate) -> str:
+def percent(speedup: Interval) -> str:
     """A speed-up as percent, with its interval."""
     first, *bounds = (
         None if x is None else signed(100 * (x - 1)) for x in (speedup.estimate, speedup.low, speedup.high)
@@ -177,7 +178,7 @@ def percent(speedup: Estimate) -> str:
     return f"{first} %" + (f" [{', '.join(map(str, bounds))}]" if None not in bounds else "")
 
 
-def difference(change: Estimate) -> str:
+def difference(change: Interval) -> str:
     """A difference, with its interval."""
     text = signed(change.estimate)
     if change.low is None or change.high is None:

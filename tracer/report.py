@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tracer import progress
-from tracer.analysis.distortion import Estimate
 from tracer.analysis.idle import PLACES
+from tracer.analysis.interval import Interval
 from tracer.analysis.signature import MEANING, WITHOUT_COPIES
 from tracer.text import spelled
 
@@ -254,7 +254,7 @@ def _fetched(lag: dict[str, Any] | None) -> str:
 
 def estimated_row(estimate: dict[str, float] | None) -> dict[str, str]:
     """The estimated gap, if there is one."""
-    return {"untraced": f"{Estimate(**estimate)} (p50, estimated)"} if estimate else {}
+    return {"untraced": f"{Interval(**estimate)} (p50, estimated)"} if estimate else {}
 
 
 def show_streams(facts: dict[str, Any]) -> None:

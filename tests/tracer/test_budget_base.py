@@ -10,10 +10,10 @@ from tests.recordings import LLAMA, SIX
 from tests.tracer.test_check_command import file, run
 from tracer.analysis.budget import Base
 from tracer.analysis.budget_base import check_base
-from tracer.analysis.estimates import Estimate
+from tracer.analysis.interval import Interval
 
 
-def compared(**estimates: Estimate) -> Any:
+def compared(**estimates: Interval) -> Any:
     """What of a comparison the lines look at."""
     return SimpleNamespace(**estimates)
 
@@ -21,15 +21,15 @@ def compared(**estimates: Estimate) -> Any:
 @pytest.mark.parametrize(
     ("speedup", "verdict", "interval"),
     [
-        (Estimate(0.90, 0.88, 0.92), "broken", (0.08, 0.12)),
-        (Estimate(0.90, 0.85, 0.97), "not shown", (0.03, 0.15)),
-        (Estimate(0.96, 0.94, 0.99), "not shown", (0.01, 0.06)),
-        (Estimate(0.97, 0.96, 0.99), "kept", (0.01, 0.04)),
-        (Estimate(1.20, 1.10, 1.30), "kept", (-0.3, -0.1)),
-        (Estimate(0.50), "not shown", None),
+        (Interval(0.90, 0.88, 0.92), "broken", (0.08, 0.12)),
+        (Interval(0.90, 0.85, 0.97), "not shown", (0.03, 0.15)),
+        (Interval(0.96, 0.94, 0.99), "not shown", (0.01, 0.06)),
+        (Interval(0.97, 0.96, 0.99), "kept", (0.01, 0.04)),
+        (Interval(1.20, 1.10, 1.30), "kept", (-0.3, -0.1)),
+        (Interval(0.50), "not shown", None),
     ],
 )
-def test_slowdown(speedup: Estimate, verdict: str, interval: tuple[float, float] | None) -> None:
+def test_slowdown(speedup: Interval, verdict: str, interval: tuple[float, float] | None) -> None:
     (finding,) = check_base(Base("main", max_slowdown=0.05), compared(speedup=speedup))
     assert (finding.line.name, finding.verdict) == ("base.max_slowdown", verdict)
     assert finding.found == pytest.approx(1 - speedup.estimate)
@@ -40,12 +40,12 @@ def test_slowdown(speedup: Estimate, verdict: str, interval: tuple[float, float]
 @pytest.mark.parametrize(
     ("gap", "verdict"),
     [
-        (Estimate(9.0, 5.1, 12.0), "broken"), (Estimate(9.0, 4.9, 12.0), "not shown"),
-        (Estimate(3.0, 1.0, 5.1), "not shown"), (Estimate(3.0, 1.0, 5.0), "kept"),
-        (Estimate(-9.0, -12.0, -5.0), "kept"),
+        (Interval(9.0, 5.1, 12.0), "broken"), (Interval(9.0, 4.9, 12.0), "not shown"),
+        (Interval(3.0, 1.0, 5.1), "not shown"), (Interval(3.0, 1.0, 5.0), "kept"),
+        (Interval(-9.0, -12.0, -5.0), "kept"),
     ],
 )  # fmt: skip
-def test_extra_gap(gap: Estimate, verdict: str) -> None:
+def test_extra_gap(gap: Interval, verdict: str) -> None:
     (finding,) = check_base(Base("main", max_extra_gap_us=5), compared(gap_us=gap))
     assert (finding.line.name, finding.verdict, finding.found) == ("base.max_extra_gap_us", verdict, gap.estimate)
 

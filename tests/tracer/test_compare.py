@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.tracer.handmade import Script, decode_loop
 from tests.tracer.steady import recording, run_of, trace_of
 from tracer.analysis.compare import Run, compare
-from tracer.analysis.estimates import Estimate
 from tracer.analysis.gaps import CAUSES
+from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import measure
 from tracer.analysis.tokens import find_steps
 from tracer.errors import UsageError
@@ -26,11 +26,11 @@ def jittered(period: int, steps: int = 60, sd: float = 40.0) -> list[int]:
 
 def test_twice_as_fast_is_exactly_two() -> None:
     found = compare(run_of([2000] * 20), run_of([1000] * 20))
-    assert found.speedup == Estimate(2.0, 2.0, 2.0)
+    assert found.speedup == Interval(2.0, 2.0, 2.0)
     assert found.total_speedup == 2.0
     assert (found.verdict, found.basis, found.paired) == ("faster", "traced", True)
-    assert found.gap_us == Estimate(0.0, 0.0, 0.0)
-    assert found.busy_us == Estimate(-1.0, -1.0, -1.0)
+    assert found.gap_us == Interval(0.0, 0.0, 0.0)
+    assert found.busy_us == Interval(-1.0, -1.0, -1.0)
 
 
 def test_gap_and_causes_differ_by_what_was_taken_out() -> None:
@@ -65,7 +65,7 @@ def test_a_difference_that_is_not_shown_says_how_many_steps_would_show_it() -> N
 
 def test_too_few_steps_show_nothing() -> None:
     found = compare(run_of([2000] * 2), run_of([1000] * 2))
-    assert found.speedup == Estimate(2.0)
+    assert found.speedup == Interval(2.0)
     assert (found.verdict, found.method) == ("no interval", "only 2 periods")
     assert set(found.kernels["verdict"]) == {""}
 
@@ -110,7 +110,7 @@ def test_without_the_repeats_the_spread_counts_and_without_a_spread_nothing() ->
     assert spread.speedup.estimate == pytest.approx(1.0144, abs=1e-4)
     assert (spread.speedup.low, spread.speedup.high) == pytest.approx((1.0087, 1.0201), abs=1e-4)
     single = compare(run_of([2000] * 9, untraced=[500_000]), run_of([2000] * 9, untraced=[1_000_000]))
-    assert single.speedup == Estimate(2.0)
+    assert single.speedup == Interval(2.0)
     assert single.verdict == "no interval"
 
 
@@ -238,7 +238,7 @@ def test_a_corrected_gap_is_not_silently_set_against_a_traced_one() -> None:
 def test_a_run_does_not_differ_from_itself(periods: list[int]) -> None:
     run = run_of(periods)
     found = compare(run, run)
-    assert found.speedup == Estimate(1.0, 1.0, 1.0)
+    assert found.speedup == Interval(1.0, 1.0, 1.0)
     assert found.verdict == "no difference shown"
     assert found.gap_us.estimate == 0
     assert found.needed is None

@@ -10,13 +10,13 @@ import pytest
 from tests.recordings import LLAMA, SAMPLES
 from tracer import formats
 from tracer.analysis.compare import Run, compare
-from tracer.analysis.estimates import Estimate
+from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import measure
 from tracer.analysis.tokens import find_steps
 from tracer.compare_report import compare_table
 from tracer.compare_words import phrases, sentence
 
-NOTHING = Estimate(0.0, -1.0, 1.0)
+NOTHING = Interval(0.0, -1.0, 1.0)
 
 
 def run(name: str, gap: float, **recording: Any) -> Any:
@@ -29,14 +29,14 @@ def found(base: Any, other: Any, **figures: Any) -> Any:
     causes = dict.fromkeys(("sync", "copy", "launch", "host"), NOTHING) | figures.pop("causes", {})
     facts = {
         "basis": "untraced", "method": "Welch's t", "verdict": "faster", "needed": None, "unit": "repeats",
-        "speedup": Estimate(1.014, 1.011, 1.017), "gap_us": Estimate(change, change - 2, change + 2),
-        "mean_gap_us": Estimate(change, change - 2, change + 2), "busy_us": NOTHING, "counts": {},
+        "speedup": Interval(1.014, 1.011, 1.017), "gap_us": Interval(change, change - 2, change + 2),
+        "mean_gap_us": Interval(change, change - 2, change + 2), "busy_us": NOTHING, "counts": {},
     }  # fmt: skip
     return SimpleNamespace(base=base, other=other, causes_us=causes, **(facts | figures))
 
 
-def shown(change: float) -> Estimate:
-    return Estimate(change, change - 0.5, change + 0.5)
+def shown(change: float) -> Interval:
+    return Interval(change, change - 0.5, change + 0.5)
 
 
 TRACED = {"traced": True, "inflated": True}
@@ -53,19 +53,19 @@ A, B = run("sccc", 77.0), run("saaas", 60.0)
             "(sync −12.0 µs); tokens/s +1.4 % [+1.1, +1.7], untraced",
         ),
         (
-            found(B, A, verdict="slower", speedup=Estimate(0.986, 0.98, 0.99), causes={"sync": shown(12.0)},
+            found(B, A, verdict="slower", speedup=Interval(0.986, 0.98, 0.99), causes={"sync": shown(12.0)},
                   counts={"syncs": 1.0}),
             "sccc is slower than saaas: gap from 60.0 to 77.0 µs (+28 %; untraced), because of 1 sync more "
             "(sync +12.0 µs); tokens/s −1.4 % [−2.0, −1.0], untraced",
         ),
         (
-            found(A, run("same", 77.2), verdict="no difference shown", speedup=Estimate(1.0, 0.99, 1.01), needed=1234,
+            found(A, run("same", 77.2), verdict="no difference shown", speedup=Interval(1.0, 0.99, 1.01), needed=1234,
                   unit="steps"),
             "same against sccc: no difference shown: tokens/s ±0.0 % [−1.0, +1.0], untraced; about 1,234 steps a run "
             "would show an effect of that size (80% power); gap from 77.0 to 77.2 µs (no difference shown; untraced)",
         ),
         (
-            found(A, B, verdict="no interval", speedup=Estimate(1.2), method="only 2 periods", gap_us=Estimate(-17.0)),
+            found(A, B, verdict="no interval", speedup=Interval(1.2), method="only 2 periods", gap_us=Interval(-17.0)),
             "saaas against sccc: tokens/s +20.0 %, untraced (only 2 periods, so that no interval can be given); gap "
             "from 77.0 to 60.0 µs (no difference shown; untraced)",
         ),

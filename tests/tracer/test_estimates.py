@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tracer.analysis import estimates
-from tracer.analysis.estimates import Draws, Estimate, block_length, dependence, means, medians, needed, welch
+from tracer.analysis.estimates import Draws, block_length, dependence, means, medians, needed, welch
+from tracer.analysis.interval import Interval
 
 TRIALS = 200
 
@@ -24,7 +25,7 @@ def autoregressive(random: np.random.Generator, n: int, rho: float, trials: int 
     return series
 
 
-def share_held(found: list[Estimate], truth: float) -> float:
+def share_held(found: list[Interval], truth: float) -> float:
     return float(np.mean([e.low is not None and e.high is not None and e.low <= truth <= e.high for e in found]))
 
 
@@ -41,7 +42,7 @@ def test_the_interval_over_steps_holds_a_known_effect(
 def test_the_interval_of_runs_that_are_not_paired_holds_a_known_ratio() -> None:
     random = np.random.default_rng(3)
 
-    def trial() -> Estimate:
+    def trial() -> Interval:
         base, other = (period * np.exp(0.04 * random.normal(size=(n, 1))) for period, n in ((1.4, 40), (1.0, 25)))
         return medians(base, 0).log().minus(medians(other, 1).log()).intervals()[0].exp()
 
@@ -92,19 +93,19 @@ def test_blocks_are_long_where_neighbours_are_alike() -> None:
 def test_all_equal_values_leave_no_doubt() -> None:
     values = np.full((30, 2), [1.5, 7.0])
     for draws in (means(values), medians(values)):
-        assert draws.intervals() == [Estimate(1.5, 1.5, 1.5), Estimate(7.0, 7.0, 7.0)]
-    assert welch(np.array([1.0, 1.0]), np.array([3.0, 3.0])) == Estimate(2.0, 2.0, 2.0)
+        assert draws.intervals() == [Interval(1.5, 1.5, 1.5), Interval(7.0, 7.0, 7.0)]
+    assert welch(np.array([1.0, 1.0]), np.array([3.0, 3.0])) == Interval(2.0, 2.0, 2.0)
 
 
 def test_as_many_steps_as_needed_show_the_effect() -> None:
     random = np.random.default_rng(11)
     effect, sd = 0.01, 0.05
-    asked = needed(50, Estimate(effect, effect - 1.96 * sd / 50**0.5, effect + 1.96 * sd / 50**0.5))
+    asked = needed(50, Interval(effect, effect - 1.96 * sd / 50**0.5, effect + 1.96 * sd / 50**0.5))
     assert asked == pytest.approx(((1.96 + 0.8416) * sd / effect) ** 2, abs=2)  # the textbook's sample size
     shown = [means(effect + random.normal(0, sd, (asked, 1))).intervals()[0].low > 0 for _ in range(100)]
     assert 0.7 <= np.mean(shown) <= 0.9
-    assert needed(50, Estimate(effect)) is None
-    assert needed(50, Estimate(0.0, -1.0, 1.0)) is None
+    assert needed(50, Interval(effect)) is None
+    assert needed(50, Interval(0.0, -1.0, 1.0)) is None
 
 
 def test_p_values_are_even_where_nothing_differs() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from tracer.analysis.budget import Base, Limit, Line, Scope
 from tracer.analysis.budget_check import Finding, verdict_of
 from tracer.analysis.compare import Comparison
-from tracer.analysis.estimates import Estimate
+from tracer.analysis.interval import Interval
 
 
 def check_base(base: Base, comparison: Comparison) -> Iterator[Finding]:
@@ -23,12 +23,12 @@ def check_base(base: Base, comparison: Comparison) -> Iterator[Finding]:
     if base.max_slowdown is not None:
         speedup = comparison.speedup
         low, high = (None if bound is None else 1 - bound for bound in (speedup.high, speedup.low))
-        yield _finding("base.max_slowdown", Estimate(1 - speedup.estimate, low, high), base.max_slowdown)
+        yield _finding("base.max_slowdown", Interval(1 - speedup.estimate, low, high), base.max_slowdown)
     if base.max_extra_gap_us is not None:
         yield _finding("base.max_extra_gap_us", comparison.gap_us, base.max_extra_gap_us)
 
 
-def _finding(name: str, found: Estimate, most: float) -> Finding:
+def _finding(name: str, found: Interval, most: float) -> Finding:
     limit = Limit(most=most)
     line, excess = Line(Scope(), name, limit), limit.excess(found.estimate)
     if found.low is None or found.high is None:

@@ -10,8 +10,8 @@ from typing import Final, Literal
 
 from tracer import run_json
 from tracer.analysis.budget import COUNTS, STATISTICS, TRACINGS, Budget, Limit, Line, Scope, toml_string
-from tracer.analysis.distortion import Estimate
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
+from tracer.analysis.interval import Interval
 from tracer.analysis.steps import ALL_STEPS, Bounds
 from tracer.analysis.surplus import Surplus, first_deviation, first_surplus
 from tracer.analysis.syncs import SyncReport, sync_report
@@ -111,7 +111,7 @@ class Measured:
             return found.gap_us[which]
         return found.causes_us[which]
 
-    def estimate(self, name: str) -> Estimate | None:
+    def estimate(self, name: str) -> Interval | None:
         """The estimate, with its interval, that a line's name means where nothing better is known."""
         unknown = name == "gap_us.untraced.p50" and self.gaps.distortion is None
         return self.gaps.estimated if unknown else None
@@ -186,8 +186,7 @@ def judge(line: Line, measured: Measured, signature: str | None) -> Finding:
             surplus = first_deviation(measured.trace, measured.syncs, signature)
         return Finding(line, found, "broken", surplus=surplus)
     excess = line.allowed.excess(float(found))
-    if estimate := measured.estimate(line.name):
-        interval = estimate.low, estimate.high
+    if (estimate := measured.estimate(line.name)) and (interval := estimate.bounds):
         return Finding(line, found, verdict_of(line.allowed, *interval), excess, interval=interval)
     if not excess:
         least_only = ".untraced." in line.name and measured.untraced_is_least and math.isfinite(line.allowed.most)

@@ -25,7 +25,8 @@ import pandas as pd
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.comparable import cautions, obstacles
 from tracer.analysis.compare_kernels import compare_kernels
-from tracer.analysis.estimates import FEWEST, Estimate, Floats, means, medians, needed, welch
+from tracer.analysis.estimates import FEWEST, Floats, means, medians, needed, welch
+from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import Recording, Untraced, counts_per_token
 from tracer.errors import IncomparableError, UsageError
 
@@ -121,12 +122,12 @@ class Comparison:
     basis: Basis
     method: str
     paired: bool
-    speedup: Estimate
+    speedup: Interval
     total_speedup: float
-    gap_us: Estimate
-    mean_gap_us: Estimate
-    causes_us: dict[str, Estimate]
-    busy_us: Estimate
+    gap_us: Interval
+    mean_gap_us: Interval
+    causes_us: dict[str, Interval]
+    busy_us: Interval
     counts: dict[str, float]
     kernels: pd.DataFrame
     verdict: str
@@ -216,7 +217,7 @@ def _clusters(base: Run, other: Run) -> bool:
     return len(base.recordings) > 1 and len(other.recordings) > 1
 
 
-def _speedup(base: Run, other: Run, basis: Basis, paired: bool) -> tuple[Estimate, str, str, int | None]:
+def _speedup(base: Run, other: Run, basis: Basis, paired: bool) -> tuple[Interval, str, str, int | None]:
     """Speed-up, how its interval was made, of what units, and how many of them there are on the smaller side."""
     if basis == "untraced":
         return _untraced_speedup(base, other)
@@ -235,7 +236,7 @@ def _speedup(base: Run, other: Run, basis: Basis, paired: bool) -> tuple[Estimat
     return draws.intervals()[0].exp(), method, "steps", fewest
 
 
-def _untraced_speedup(base: Run, other: Run) -> tuple[Estimate, str, str, int | None]:
+def _untraced_speedup(base: Run, other: Run) -> tuple[Interval, str, str, int | None]:
     mine, theirs = base.untraced, other.untraced
     if mine is None or theirs is None:
         raise UsageError("an untraced rate is not known of every run; give --untraced-tokens-per-s for each")
@@ -247,14 +248,14 @@ def _untraced_speedup(base: Run, other: Run) -> tuple[Estimate, str, str, int | 
             "repeats",
             min(len(mine.repeats), len(theirs.repeats)),
         )
-    ratio = Estimate(log(theirs.median / mine.median))
+    ratio = Interval(log(theirs.median / mine.median))
     if mine.error is None or theirs.error is None:
         return ratio.exp(), "one untraced rate each, without repeats", "repeats", None
-    within = Estimate(ratio.estimate, ratio.estimate, ratio.estimate).widened(hypot(mine.error, theirs.error))
+    within = Interval(ratio.estimate, ratio.estimate, ratio.estimate).widened(hypot(mine.error, theirs.error))
     return within.exp(), "the spread of the untraced rates, as if of five repeats", "repeats", None
 
 
-def _gap_difference(base: Run, other: Run, paired: bool) -> Estimate:
+def _gap_difference(base: Run, other: Run, paired: bool) -> Interval:
     """Difference of the median gaps."""
     if _clusters(base, other):
         gaps = [np.array([r.gaps.gap_us["p50"] for r in run.recordings]) for run in (base, other)]
@@ -267,7 +268,7 @@ def _gap_difference(base: Run, other: Run, paired: bool) -> Estimate:
     return draws.intervals()[0].widened(_gap_error(base, other))
 
 
-def _mean_differences(base: Run, other: Run, columns: list[str], paired: bool) -> list[Estimate]:
+def _mean_differences(base: Run, other: Run, columns: list[str], paired: bool) -> list[Interval]:
     """Difference of the means of columns of `Recording.steps`."""
     if _clusters(base, other):
         mine, theirs = (np.array([r.steps[columns].mean() for r in run.recordings]) for run in (base, other))
@@ -303,12 +304,12 @@ def _time_per_token(run: Run) -> float:
     return float(run.steps["period"].mean())
 
 
-def _logarithm(ratio: Estimate) -> Estimate:
+def _logarithm(ratio: Interval) -> Interval:
     low, high = (None if x is None else log(x) for x in (ratio.low, ratio.high))
-    return Estimate(log(ratio.estimate), low, high)
+    return Interval(log(ratio.estimate), low, high)
 
 
-def _verdict(speedup: Estimate) -> str:
+def _verdict(speedup: Interval) -> str:
     if speedup.low is None or speedup.high is None:
         return "no interval"
     return "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "no difference shown"

@@ -24,6 +24,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.analysis.interval import Interval
+
 
 @dataclass(frozen=True)
 class Inflation:
@@ -60,26 +62,14 @@ COUNTED: Final = ["gap", "launch_call", "launch_latency", "graph_launch", "calls
 """The columns of `GapReport.table` that an estimate needs."""
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """An untraced gap, µs: the estimate and its 95 % interval."""
-
-    estimate: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"about {self.estimate:.1f} µs, 95 % interval {self.low:.1f} to {self.high:.1f} µs"
-
-
-def estimated_gap(table: pd.DataFrame, inflation: Inflation) -> Estimate:
+def estimated_gap(table: pd.DataFrame, inflation: Inflation) -> Interval:
     """The median untraced gap of a table of gaps (`GapReport.table`)."""
     gap = table["gap"].to_numpy() / 1e3
     middle, low, high = (
         float(np.median(np.clip(gap - inflation.added_us(table, per_call_us), 0, gap)))
         for per_call_us in (inflation.per_call_us, inflation.high, inflation.low)
     )
-    return Estimate(middle, max(low - FLOOR_US, 0.0), high + FLOOR_US)
+    return Interval(middle, max(low - FLOOR_US, 0.0), high + FLOOR_US)
 
 
 def launch_us(table: pd.DataFrame) -> pd.Series:
@@ -87,7 +77,7 @@ def launch_us(table: pd.DataFrame) -> pd.Series:
     return (table["launch_call"] + table["launch_latency"]) * table["graph_launch"] / 1e3
 
 
-def estimate_of(table: pd.DataFrame, level: str, copies_recorded: bool) -> Estimate | None:
+def estimate_of(table: pd.DataFrame, level: str, copies_recorded: bool) -> Interval | None:
     """The estimate for a recording at that level; None where the model was not checked on its like (`is_estimable`)."""
     inflation = INFLATIONS.get((level, copies_recorded))
     return estimated_gap(table, inflation) if inflation is not None and is_estimable(table) else None

@@ -19,12 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import ceil, exp, log, pi, sqrt
+from math import ceil, log, pi, sqrt
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtr, stdtrit  # scipy.stats takes a second to import
+
+from tracer.analysis.interval import Interval
 
 LEVEL: Final = 0.95
 POWER: Final = 0.80
@@ -41,31 +43,6 @@ _SEED: Final = 20211
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _Statistic = Callable[[Ints], Floats]
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A figure and its 95 % interval; low and high are None where nothing tells how far it could be off."""
-
-    estimate: float
-    low: float | None = None
-    high: float | None = None
-
-    def exp(self) -> Estimate:
-        """The same of the exponential."""
-        return Estimate(exp(self.estimate), *(None if x is None else exp(x) for x in (self.low, self.high)))
-
-    def widened(self, half_width: float) -> Estimate:
-        """With the half width of an independent error added in square (Zou and Donner, "Construction of confidence
-        limits about effect measures", Statistics in Medicine 27, 2008)."""
-        if self.low is None or self.high is None:
-            return self
-        below, above = self.estimate - self.low, self.high - self.estimate
-        return Estimate(
-            self.estimate,
-            self.estimate - sqrt(below**2 + half_width**2),
-            self.estimate + sqrt(above**2 + half_width**2),
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,14 +91,14 @@ class Draws:
         series = self.series / self.estimates
         return Draws(np.log(self.estimates), np.log(self.draws), self.freedom, series, self.block)
 
-    def intervals(self) -> list[Estimate]:
+    def intervals(self) -> list[Interval]:
         """An estimate per series with its expanded percentile interval (see the module), or none of too few steps."""
         bounds = np.quantile(self.stretched().draws, ((1 - LEVEL) / 2, (1 + LEVEL) / 2), axis=0)
         wider = np.sqrt((self.freedom + 1) / self.freedom) * _quantile(self.freedom) / ndtri((1 + LEVEL) / 2)
         low = self.estimates + np.minimum(bounds[0] - self.estimates, 0) * wider
         high = self.estimates + np.maximum(bounds[1] - self.estimates, 0) * wider
         return [
-            Estimate(*map(float, each)) if each[1] == each[1] else Estimate(float(each[0]))
+            Interval(*map(float, each)) if each[1] == each[1] else Interval(float(each[0]))
             for each in zip(self.estimates, low, high, strict=True)
         ]
 
@@ -149,7 +126,7 @@ def means(values: Floats, seed: int = 0) -> Draws:
     return _draws(values, values.mean(axis=0), seed, resampled)
 
 
-def welch(base: Floats, other: Floats, *, of_medians: bool = False) -> Estimate:
+def welch(base: Floats, other: Floats, *, of_medians: bool = False) -> Interval:
     """other's mean minus base's, of at least two independent values each, with Welch's 95 % interval.
 
     `of_medians` gives the difference of the medians; the interval is √(π/2) times as wide, by which the median of many
@@ -159,10 +136,10 @@ def welch(base: Floats, other: Floats, *, of_medians: bool = False) -> Estimate:
     middle = np.median if of_medians else np.mean
     difference, variance = float(middle(other) - middle(base)), sum(parts)
     if variance == 0:
-        return Estimate(difference, difference, difference)
+        return Interval(difference, difference, difference)
     freedom = variance**2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (base, other), strict=True))
     half = float(_quantile(freedom)) * sqrt(variance)
-    return Estimate(difference, difference - half, difference + half)
+    return Interval(difference, difference - half, difference + half)
 
 
 def half_width(values: Floats) -> float:
@@ -170,7 +147,7 @@ def half_width(values: Floats) -> float:
     return float(_quantile(len(values) - 1) * values.std(ddof=1) / sqrt(len(values)))
 
 
-def needed(units: int, effect: Estimate) -> int | None:
+def needed(units: int, effect: Interval) -> int | None:
     """How many units would show an effect of this size, if it is one: the interval excludes 0 with 80 % probability.
 
     The interval's half width h shrinks with the root of the number of units; the normal approximation asks for

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from tracer import run_json
 from tracer.analysis.calls import of_graph_launches
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS, split_windows
-from tracer.analysis.distortion import Estimate, estimate_of
+from tracer.analysis.distortion import estimate_of
 from tracer.analysis.idle import IdleReport, idle_report
+from tracer.analysis.interval import Interval
 from tracer.analysis.step_work import step_compute, step_spans
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError, TraceError
@@ -70,7 +71,7 @@ class GapReport:
     distortion: float | None
     untraced_idle_us: dict[str, float] | None
     untraced_gap_us: dict[str, float] | None
-    estimated: Estimate | None
+    estimated: Interval | None
     warning: str | None
 
     def corrected(self) -> GapReport:

@@ -8,9 +8,9 @@ from typing import Any
 from tracer import run_json
 from tracer.analysis.causes import present
 from tracer.analysis.conditions import conditions
-from tracer.analysis.distortion import Estimate
 from tracer.analysis.fetches import FetchLag
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
+from tracer.analysis.interval import Interval
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps
 from tracer.errors import TraceError
@@ -52,7 +52,7 @@ class Summary:
     gap_p50_us: float | None = None
     gap_p90_us: float | None = None
     untraced_gap_us: float | None = None
-    estimated_untraced_gap_us: Estimate | None = None
+    estimated_untraced_gap_us: Interval | None = None
     syncs_per_token: float | None = None
     copies_per_token: float | None = None
     launches_per_token: float | None = None

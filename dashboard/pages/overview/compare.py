@@ -20,7 +20,7 @@ from dashboard.run import Run
 from dashboard.store import RunStore
 from dashboard.text import plain
 from dashboard.view import View
-from tracer.analysis.estimates import Estimate
+from tracer.analysis.interval import Interval
 from tracer.compare_report import compare_table
 from tracer.compare_words import (
     BUSY,
@@ -198,7 +198,7 @@ def table_of(number: int, against: Against) -> html.Table | None:
 def _cells(row: dict[Any, Any]) -> list[Any]:
     figure = row["figure"]
     change, low, high = (None if pd.isna(row[key]) else row[key] for key in ("estimate", "low", "high"))
-    said = "" if change is None else (percent if figure == RATE else difference)(Estimate(change, low, high))
+    said = "" if change is None else (percent if figure == RATE else difference)(Interval(change, low, high))
     own = [_number(row[key], 2 if figure == DISTORTION else 1) for key in ("base", "other")]
     return [html.Th(label_of(figure), scope="row"), *(html.Td(text) for text in (*own, said))]
 

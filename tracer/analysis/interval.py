@@ -1,0 +1,45 @@
+"""A figure with its 95 % interval, the one type for all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, sqrt
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A figure and its 95 % interval; low and high are None where nothing tells how far it could be off."""
+
+    estimate: float
+    low: float | None = None
+    high: float | None = None
+
+    def __str__(self) -> str:
+        if self.bounds is None:
+            return f"about {self.estimate:.1f} µs"
+        return f"about {self.estimate:.1f} µs, 95 % interval {self.low:.1f} to {self.high:.1f} µs"
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Low and high, if they are known."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    def holds(self, value: float) -> bool:
+        """Whether a value lies inside."""
+        return self.bounds is not None and self.bounds[0] <= value <= self.bounds[1]
+
+    def exp(self) -> Interval:
+        """The same of the exponential."""
+        return Interval(exp(self.estimate), *(None if x is None else exp(x) for x in (self.low, self.high)))
+
+    def widened(self, half_width: float) -> Interval:
+        """With the half width of an independent error added in square (Zou and Donner, "Construction of confidence
+        limits about effect measures", Statistics in Medicine 27, 2008)."""
+        if self.low is None or self.high is None:
+            return self
+        below, above = self.estimate - self.low, self.high - self.estimate
+        return Interval(
+            self.estimate,
+            self.estimate - sqrt(below**2 + half_width**2),
+            self.estimate + sqrt(above**2 + half_width**2),
+        )
