@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from dashboard.serving.addresses import prefix_of
+from dashboard.serving.allocation import give_memory_back
 from dashboard.serving.scratch import scratch
 from dashboard.serving.serve import serve
 from dashboard.serving.token import LONG, VARIABLE, is_readable_by_others, new_token, read_token
@@ -166,6 +167,7 @@ def dashboard(
     hosts = {*LOOPBACK, host} if _is_loopback(host) else set()
     allowed = frozenset(hosts | set(names)) if hosts or names else None
     limits = Limits(reader_memory * 10**6, reader_seconds)
+    give_memory_back()
     with scratch() as folder, closing(Readers(limits, within=folder)) as readers:
         readers.start()  # while the server's own modules load
         from dashboard.app import Serving, create_app
