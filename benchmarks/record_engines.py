@@ -170,9 +170,8 @@ def transformers(options: argparse.Namespace) -> dict[str, Any]:
             yield
         profiler.export_chrome_trace(str(path))
 
-    return {
-        case: measured(generate, options, window() if options.window == "torch" else nullcontext(), options.steps + 1)
-    }
+    windows = {"none": nullcontext, "cuda": torch.cuda.profiler.profile, "torch": window}
+    return {case: measured(generate, options, windows[options.window](), options.steps + 1)}
 
 
 def one_by_one(model: Any, compiled: dict[str, Any]) -> Generate:
