@@ -3,7 +3,8 @@
 Prints steps/s of five windows without a profiler. With --window the profiler that was started with capture-range
 records 100 steps more (cudaProfilerStart). What a program that was never fitted does under a profiler
 (`record_pairs.py`).
-Usage: python benchmarks/torch_loop.py [--inputs N] [--fetch item|event] [--around N] [--eager] [--window]
+Usage: python benchmarks/torch_loop.py [--layers N] [--width N] [--inputs N] [--fetch item|event] [--around N] [--eager]
+    [--window]
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import time
 
 import torch
 
-WIDTH = 2048
 STEPS = 100
 
 
@@ -23,12 +23,13 @@ class Decoder:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         draw = torch.Generator("cuda").manual_seed(0)
-        size = (2, WIDTH, WIDTH)
+        width = options.width
+        size = (2, width, width)
         self.layers = [
-            torch.randn(size, generator=draw, device="cuda", dtype=torch.bfloat16) / WIDTH**0.5
+            torch.randn(size, generator=draw, device="cuda", dtype=torch.bfloat16) / width**0.5
             for _ in range(options.layers)
         ]
-        self.hidden = torch.ones(1, WIDTH, device="cuda", dtype=torch.bfloat16)
+        self.hidden = torch.ones(1, width, device="cuda", dtype=torch.bfloat16)
         self.given = [torch.zeros(64, device="cuda", dtype=torch.bfloat16) for _ in range(options.inputs)]
         self.hosts = [torch.zeros(64, dtype=torch.bfloat16).pin_memory() for _ in range(options.inputs)]
         self.token = torch.zeros(1, device="cuda", dtype=torch.int64)
@@ -56,7 +57,7 @@ class Decoder:
         else:
             self.graph.replay()
         for _ in range(self.options.around):
-            self.token.add_(1).remainder_(WIDTH)
+            self.token.add_(1).remainder_(self.options.width)
         if self.options.fetch == "item":
             self.token.item()
             return
@@ -78,6 +79,7 @@ class Decoder:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--inputs", type=int, default=0)
     parser.add_argument("--around", type=int, default=0, help="small kernels launched behind the graph, two each")
     parser.add_argument("--fetch", choices=("item", "event"), default="item")
