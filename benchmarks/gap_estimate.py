@@ -1,189 +1,272 @@
-"""The untraced gap estimated from traced recordings alone, against what was measured without a profiler.
+"""What a profiler adds to a recording, and whether it can be told from the recording alone: pairs, and models of them.
 
-Every recording of ours is estimated with constants fitted to the other runs (all recordings of one run are left out
-together); those of other programs, llama.cpp and a CuPy loop under nsys, are never fitted. The constants fitted to all
-of ours are what `tracer.analysis.distortion.INFLATIONS` must hold. Bundled recordings are read; of passes that left
-only figures (gpu_gaps.json, run.json) there are the gap, its launch cause and the calls that the same run makes in it.
-The truth is the gap of the light pass; for other programs untraced period minus compute, or stamps of the GPU.
-Date, commit and machine of the result are those of the passes, from gpu_gaps.json.
-Usage: python benchmarks/gap_estimate.py [--json FILE]      needs no GPU
+A pair is a recording and the same program's rate without a profiler. The idle time without one is 1 / rate - what the
+device is busy, at node level by the recording of the same program at graph level; it is known as well as the rate, from
+the slowest to the fastest repeat. Pairs are those of `record_pairs.py` (PAIRS, directories of recordings and their
+rates; what is read of them is kept in the result and taken from there without PAIRS), and `sample_traces/`.
+
+Models of the untraced idle time are fitted to all programs but one, and tried on that one: an interval holds if it
+meets what is known of the truth. Also: by how much node-level tracing stretches CUDA graphs, from the same graph at
+both levels; and which causes shrink, from passes of our own loop. `tracer.analysis.distortion` has the constants.
+Usage: python benchmarks/gap_estimate.py [PAIRS] [--json FILE]      needs no GPU
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
+import re
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pandas as pd
+from gpu_machine import commit
+from scipy import stats
 
 import tracer
-from tracer.analysis.distortion import COUNTED, INFLATIONS, Inflation, estimated_gap, is_estimable, launch_us
+from tracer.analysis.causes import CAUSES
+from tracer.analysis.distortion import LAUNCH_LEFT, untraced_causes
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.interval import Interval
-from tracer.analysis.tokens import find_steps
+from tracer.analysis.idle import holes_of
+from tracer.analysis.steps import ALL_STEPS
+from tracer.analysis.tokens import choose_steps
+from tracer.errors import TraceError
+from tracer.formats.chrome import PYTORCH
+from tracer.intervals import covered
+from tracer.trace import Trace
 
 ROOT: Final = Path(__file__).parents[1]
-RESULTS: Final = ROOT / "benchmarks" / "results"
+RESULT: Final = ROOT / "benchmarks" / "results" / "gap_estimate.json"
 SAMPLES: Final = ROOT / "sample_traces"
-OTHERS: Final = {
-    "llama1b-sccc-graph": 77.0, "llama1b-saaas-graph": 60.0, "llama1b-sccc-node": 77.0, "llama1b-saaas-node": 60.0,
-    "six-strategies run sccc concurrent": 70.0, "six-strategies run saaas concurrent": 44.0,
-    "six-strategies run aaag concurrent": 45.0,
+LOOP: Final = {  # period without a profiler, µs: ../shared measurements of the CuPy loop, slowest and fastest
+    "run sccc concurrent": (286, 294), "run saaas concurrent": (260, 267), "run aaag concurrent": (253, 262),
+    "run sccc sequential": (455, 463), "run saaas sequential": (429, 439), "run aaag sequential": (424, 434),
 }  # fmt: skip
-"""Recording of another program, and its NVTX range -> the gap without a profiler, µs."""
-LEVELS: Final = {("graph", True): "graph", ("graph", False): "graph, no copies", ("node", True): "node",
-                 ("node", False): "node, no copies"}  # fmt: skip
+ENGINES: Final = {"llama1b": "llama.cpp", "llamacpp": "llama.cpp", "loop": "PyTorch loop"}
 
 
-@dataclass(frozen=True)
-class Recording:
-    """One traced recording.
-
-    Attributes:
-        run: what ran; by: whose recording it is.
-        key: of `INFLATIONS`.
-        table: its gaps, as `GapReport.table`, or one row for all of them.
-        truth_us: the untraced gap.
-        light_launch_us: the launch cause in the light pass; None where there is no such pass.
-    """
-
-    run: str
-    by: str
-    key: tuple[str, bool]
-    table: pd.DataFrame
-    truth_us: float
-    light_launch_us: float | None
-
-    @property
-    def traced_us(self) -> float:
-        """The median gap."""
-        return float(self.table["gap"].median() / 1e3)
-
-    @property
-    def fits(self) -> bool:
-        """Whether constants can be learnt from it: it has a light pass, and calls in its gap."""
-        known = self.light_launch_us is not None and is_estimable(self.table)
-        return known and float(self.table["calls"].median()) > 0
-
-    def per_call_us(self, share: float) -> float:
-        """What tracing added per call if that share of the graph launch is tracing."""
-        rest = self.traced_us - self.truth_us - share * float(launch_us(self.table).median())
-        return rest / float(self.table["calls"].median())
+def of_pairs(directory: Path) -> Iterator[dict[str, Any]]:
+    """Rows of the recordings of `record_pairs.py`."""
+    for path in sorted(directory.rglob("*.sqlite")):
+        found = re.fullmatch(r"(.+)-(graph|node)\d?(?:\.(\d))?\.sqlite", path.name)
+        if found is None:
+            continue
+        pair = json.loads((path.parent / f"{found[1]}.json").read_text(encoding="utf-8"))
+        window = int(found[3] or 1) - 1
+        several = max(map(len, pair["untraced_steps_per_s"])) > 1
+        rates = [run[window if several else 0] for run in pair["untraced_steps_per_s"]]
+        name = f"{found[1]} {window + 1}" if several else found[1]
+        yield from _row(name, found[1].split("-")[0], "nsys", tracer.read(path), [1e6 / rate for rate in rates])
 
 
-def recordings() -> list[Recording]:
-    """All there are, ours first."""
-    found = list(_bundled())
-    calls = {r.run: float(r.table["calls"].median()) for r in found}
-    for run in sorted(r.run for r in found if is_estimable(r.table)):
-        passes = json.loads((SAMPLES / run / "run.json").read_text(encoding="utf-8"))["passes"]
-        found.append(_from_figures(run, "our graph pass", ("graph", True), passes, "graph", calls[run]))
-    for row in json.loads((RESULTS / "gpu_gaps.json").read_text(encoding="utf-8"))["runs"]:
-        run = row["run"].removesuffix("-sampled")
-        for name in set(row["passes"]) - {"light"}:
-            by = name if "nsys" in name else f"our {name} pass"
-            key = (name.split()[-1], "nsys" in name)
-            found.append(_from_figures(row["run"], f"{by}, gpu_gaps", key, row["passes"], name, calls[run]))
-    return sorted(found, key=lambda r: (r.key, r.run, r.by)) + list(_of_others())
+def of_samples() -> Iterator[dict[str, Any]]:
+    """Rows of the bundled recordings whose rate without a profiler is known from elsewhere than themselves."""
+    for path in sorted(SAMPLES.glob("*/")):
+        trace = tracer.read(path)
+        measured = (trace.metadata.get("run") or {}).get("measured", {}).get("steps_per_s")
+        engine = path.name.split("-")[0]
+        by = "PyTorch" if str(trace.metadata.get("source", "")).startswith(PYTORCH) else "nsys"
+        if measured and trace.metadata.get("source") != "host":
+            yield from _row(re.sub("-(graph|node).*", "", path.name), engine, by, trace,
+                            [1e6 / rate for rate in measured["repeats"]])  # fmt: skip
+    loop = tracer.read(SAMPLES / "six-strategies")
+    for within, periods in LOOP.items():
+        yield from _row(f"CuPy {within}", "CuPy loop", "nsys", loop, periods, within)
 
 
-def _bundled() -> Iterator[Recording]:
-    for directory in sorted(SAMPLES.glob("*/node")):
-        trace = tracer.read(directory)
-        passes = json.loads((directory.parent / "run.json").read_text(encoding="utf-8"))["passes"]
-        light = passes["light"]
-        table = gap_report(trace, find_steps(trace)).table
-        yield Recording(directory.parent.name, "our node pass", ("node", True), table, light["gap_us"]["p50"],
-                        light["causes_us"]["launch"])  # fmt: skip
-
-
-def _of_others() -> Iterator[Recording]:
-    for name, truth in OTHERS.items():
-        directory, _, within = name.partition(" ")
-        trace = tracer.read(SAMPLES / directory)
-        report = gap_report(trace, find_steps(trace, within=within or None))
-        yield Recording(name, "nsys", (report.graph_trace, True), report.table, truth, None)
-
-
-def _from_figures(
-    run: str, by: str, key: tuple[str, bool], passes: dict[str, Any], name: str, calls: float
-) -> Recording:
-    """A recording that is gone: one gap, of the median length, with the mean's share of launches."""
-    light, traced = passes["light"], passes[name]
-    p50, mean = traced["gap_us"]["p50"], traced["gap_us"]["mean"]
-    row = dict.fromkeys(COUNTED, 0) | {
-        "gap": round(p50 * 1e3), "launch_call": round(traced["causes_us"]["launch"] * p50 / mean * 1e3),
-        "graph_launch": int(calls > 0), "calls": calls,
+def _row(
+    name: str, engine: str, by: str, trace: Trace, periods: Sequence[float], within: str | None = None
+) -> Iterator[dict[str, Any]]:
+    """What a pair says; nothing where the recording has no steps."""
+    try:
+        steps = choose_steps(trace, within, ALL_STEPS)
+        found = gap_report(trace, steps)
+    except TraceError as problem:
+        print(f"{name}: {problem}")
+        return
+    idle = found.idle.steps
+    holes, _ = holes_of(trace, steps, found.table)
+    api = trace["api"].merge(steps.table[["process", "thread"]].drop_duplicates(), on=["process", "thread"])
+    in_calls = covered(api["start"], api["end"], holes["start"].to_numpy(), holes["end"].to_numpy())
+    launch = (found.table["launch_call"] + found.table["launch_latency"]) * found.table["graph_launch"]
+    inside = round(in_calls.sum() / len(idle) / 1e3, 2)
+    yield {
+        "recording": name, "program": ENGINES.get(engine, engine), "by": by, "level": found.graph_trace,
+        "period_us": [round(f(periods), 1) for f in (min, statistics.median, max)], "steps": len(idle),
+        "busy_us": _mean(idle["busy"]), "idle_us": _mean(idle["idle"]), "in_calls_us": inside,
+        "graph_launch_us": _mean(launch), "calls": round(float(found.table["calls"].mean()), 2), **_graph(trace),
     }  # fmt: skip
-    return Recording(run, by, key, pd.DataFrame([row]), light["gap_us"]["p50"], light["causes_us"]["launch"])
 
 
-def constants(among: Sequence[Recording]) -> Inflation:
-    """Fitted to recordings of one key: medians, and Student's prediction interval of the cost of a call."""
-    share = 1 - statistics.median((r.light_launch_us or 0.0) / float(launch_us(r.table).median()) for r in among)
-    costs = [r.per_call_us(share) for r in among]
-    mean, reach = statistics.mean(costs), statistics.stdev(costs) * math.sqrt(1 + 1 / len(costs))
-    reach *= student(len(costs) - 1)
-    return Inflation(*(round(x, 3) for x in (share, statistics.median(costs), mean - reach, mean + reach)))
+def _mean(ns: pd.Series) -> float:
+    return round(float(ns.mean() / 1e3), 2)
 
 
-def student(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t; Abramowitz and Stegun 26.7.5, exact to 0.001 from 8 degrees on."""
-    z = statistics.NormalDist().inv_cdf(0.975)
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+def _graph(trace: Trace) -> dict[str, float]:
+    """Of the graph that takes most of the time: how long it takes, and of a traced one its kernels and theirs, µs."""
+    launches, kernels = trace["graph_launches"], trace["kernels"]
+    if len(launches):
+        length = launches["end"] - launches["start"]
+        return {"graph_us": round(float(length[length > length.max() / 2].median() / 1e3), 2)}
+    nodes = kernels[kernels["graph_node"] >= 0]
+    if not len(nodes):
+        return {}
+    graphs = nodes.assign(length=nodes["end"] - nodes["start"]).groupby(["process", "correlation"])
+    each = graphs.agg(count=("start", "size"), start=("start", "min"), end=("end", "max"), length=("length", "sum"))
+    each["span"] = each["end"] - each["start"]
+    main = each[each["count"] == each.groupby("count")["span"].sum().idxmax()]
+    return {"kernels": float(main["count"].iloc[0]), "span_us": round(float(main["span"].median() / 1e3), 2),
+            "kernels_us": round(float(main["length"].median() / 1e3), 2)}  # fmt: skip
 
 
-def row_of(recording: Recording, estimate: Interval | None) -> dict[str, Any]:
-    facts = {
-        "run": recording.run, "by": recording.by, "level": LEVELS[recording.key],
-        "ours": recording.light_launch_us is not None,
-        "traced_us": round(recording.traced_us, 1), "truth_us": round(recording.truth_us, 1),
-    }  # fmt: skip
-    if estimate is None:
-        return facts | {"estimate": None}
-    holds = estimate.holds(recording.truth_us)
-    return facts | {"estimate": {k: round(v, 1) for k, v in asdict(estimate).items()}, "holds": holds}
+def with_truth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With the idle time without a profiler: median, least and most, by what the device is busy at graph level."""
+    busy = {row["recording"]: row["busy_us"] for row in rows if row["level"] != "node"}
+    found = []
+    for row in rows:
+        periods = [p - busy.get(row["recording"], row["busy_us"]) for p in row["period_us"]]
+        truth = [round(max(t, 0.0), 1) for t in (periods[1], periods[0], periods[2])]
+        found.append(row | {"truth_us": truth, "left": round(truth[0] / row["idle_us"], 3)})
+    return found
 
 
-def measure() -> dict[str, Any]:
-    """Estimate, interval and truth of every recording, and the constants."""
-    every = recordings()
-    fitted = {key: constants([r for r in every if r.key == key and r.fits]) for key in LEVELS}
-    rows = []
-    for recording in every:
-        others = [r for r in every if r.key == recording.key and r.fits and r.run != recording.run]
-        estimable = is_estimable(recording.table)
-        rows.append(row_of(recording, estimated_gap(recording.table, constants(others)) if estimable else None))
-    return {"constants": [{"level": LEVELS[key]} | asdict(value) for key, value in fitted.items()], "rows": rows}
+Model = Callable[[Sequence[dict[str, Any]], dict[str, Any]], tuple[float, float]]
+
+
+def share_left(others: Sequence[dict[str, Any]], row: dict[str, Any]) -> tuple[float, float]:
+    """A share of the idle time is left: log-normal over programs."""
+    by_program: dict[str, list[float]] = {}
+    for other in others:
+        by_program.setdefault(other["program"], []).append(float(np.log(max(other["left"], 1e-3))))
+    low, high = _prediction([statistics.mean(values) for values in by_program.values()])
+    return float(np.exp(low)) * row["idle_us"], min(float(np.exp(high)), 1.0) * row["idle_us"]
+
+
+def calls_shrink(others: Sequence[dict[str, Any]], row: dict[str, Any]) -> tuple[float, float]:
+    """What tracing added is a share of the time in CUDA calls: normal over recordings."""
+    added = [(other["idle_us"] - other["truth_us"][0]) / other["in_calls_us"] for other in others]
+    low, high = _prediction(added)
+    bounds = [row["idle_us"] - share * row["in_calls_us"] for share in (high, low)]
+    return max(bounds[0], 0.0), min(bounds[1], row["idle_us"])
+
+
+def per_call(others: Sequence[dict[str, Any]], row: dict[str, Any]) -> tuple[float, float]:
+    """A share of the graph launch, and a time per call: the form that was fitted to our own loop before."""
+    kept = 1 - LAUNCH_LEFT.get(row["level"], 1.0)
+    cost = [(other["idle_us"] - other["truth_us"][0] - kept * other["graph_launch_us"]) / max(other["calls"], 1)
+            for other in others]  # fmt: skip
+    low, high = _prediction(cost)
+    bounds = [row["idle_us"] - kept * row["graph_launch_us"] - each * row["calls"] for each in (high, low)]
+    return max(bounds[0], 0.0), min(max(bounds[1], 0.0), row["idle_us"])
+
+
+MODELS: Final[dict[str, Model]] = {"a share is left": share_left, "the calls shrink": calls_shrink,
+                                   "launch and calls": per_call}  # fmt: skip
+
+
+def _prediction(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % prediction interval of one value more (Student's t)."""
+    n = len(values)
+    reach = float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(values) * (1 + 1 / n) ** 0.5
+    return statistics.mean(values) - reach, statistics.mean(values) + reach
+
+
+def coverage(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each kind of recording and model: intervals that hold, and those that do not, programs left out one by one."""
+    found = []
+    for kind in dict.fromkeys((row["by"], row["level"]) for row in rows):
+        mine = [row for row in rows if (row["by"], row["level"]) == kind]
+        programs = {row["program"] for row in mine}
+        for name, model in MODELS.items():
+            held, widths = [], []
+            for row in mine:
+                others = [other for other in mine if other["program"] != row["program"]]
+                if len({other["program"] for other in others}) < 2:
+                    continue
+                low, high = model(others, row)
+                held.append(bool(low <= row["truth_us"][2] and high >= row["truth_us"][1]))
+                widths.append((high - low) / row["idle_us"])
+            found.append({"by": kind[0], "level": kind[1], "model": name, "programs": len(programs),
+                          "inside": sum(held),
+                          "outside": len(held) - sum(held), "withheld": len(mine) - len(held),
+                          "width": round(statistics.median(widths), 2) if widths else None})  # fmt: skip
+    return found
+
+
+def seen(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What `distortion.LEFT` holds."""
+    found = []
+    for kind in dict.fromkeys((row["by"], row["level"]) for row in rows):
+        mine = [row for row in rows if (row["by"], row["level"]) == kind]
+        left = [row["left"] for row in mine]
+        found.append({"by": kind[0], "level": kind[1], "least": round(min(left), 2), "most": round(max(left), 2),
+                      "recordings": len(mine), "programs": len({row["program"] for row in mine})})  # fmt: skip
+    return found
+
+
+def stretch(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """`distortion.STRETCH`: a line of ns per kernel over a kernel's length, its error by leaving out programs."""
+    graphs = {row["recording"]: row["graph_us"] for row in rows if "graph_us" in row}
+    pairs = [
+        {"recording": row["recording"], "program": row["program"], "kernels": row["kernels"],
+         "kernel_us": round(row["kernels_us"] / row["kernels"], 2),
+         "ns_per_kernel": round((row["span_us"] - graphs[row["recording"]]) / row["kernels"] * 1e3, 1)}
+        for row in rows if "kernels" in row and row["recording"] in graphs
+    ]  # fmt: skip
+
+    def line(of: Sequence[dict[str, Any]]) -> tuple[float, float]:
+        programs = [pair["program"] for pair in of]
+        weights = [programs.count(program) ** -0.5 for program in programs]
+        slope, base = np.polyfit([p["kernel_us"] for p in of], [p["ns_per_kernel"] for p in of], 1, w=weights)
+        return float(base), float(slope)
+
+    errors = []
+    for pair in pairs:
+        base, slope = line([other for other in pairs if other["program"] != pair["program"]])
+        errors.append(abs(pair["ns_per_kernel"] - base - slope * pair["kernel_us"]))
+    base, slope = line(pairs)
+    constants = {"per_kernel": round(base, 1), "share": round(slope / 1e3, 5),
+                 "error": round(float(np.quantile(errors, 0.95)), 1)}  # fmt: skip
+    return {"pairs": pairs, "constants": constants}
+
+
+def causes() -> list[dict[str, Any]]:
+    """Our own loop's causes under a profiler, corrected by its rate, against its light pass: errors of a cause, µs."""
+    found = []
+    for path in sorted(SAMPLES.glob("llama-1.1b-*/run.json")):
+        passes = json.loads(path.read_text(encoding="utf-8"))["passes"]
+        light = dict.fromkeys(CAUSES.values(), 0.0) | passes["light"]["causes_us"]
+        for level in [level for level in ("graph", "node") if level in passes]:
+            traced = dict.fromkeys(CAUSES.values(), 0.0) | passes[level]["causes_us"]
+            corrected = untraced_causes(traced, traced["launch"], level, sum(light.values()))
+            shares = {name: us * sum(light.values()) / sum(traced.values()) for name, us in traced.items()}
+            found.append({"run": path.parent.name, "level": level, "gap_us": round(sum(light.values()), 1)} | {
+                how: round(max(abs(each[name] - light[name]) for name in CAUSES.values()), 1)
+                for how, each in (("corrected", corrected), ("proportional", shares))
+            })  # fmt: skip
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, help="save the result here")
+    parser.add_argument("pairs", type=Path, nargs="?")
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    found = measure()
-    for row in found["constants"]:
-        print(row)
-    print(f"in INFLATIONS: {[asdict(value) for value in INFLATIONS.values()]}")
-    for row in found["rows"]:
-        shown = row["estimate"] and "{estimate:6.1f} [{low:6.1f}, {high:6.1f}]".format(**row["estimate"])
-        mark = " " if row.get("holds", True) else "!"
-        print(f"{row['run']:46} {row['by']:24} {row['level']:16} traced {row['traced_us']:7.1f}   "
-              f"truth {row['truth_us']:7.1f} {mark} {shown or 'no estimate: mostly compute elsewhere'}")  # fmt: skip
-    for own in (True, False):
-        held = [r["holds"] for r in found["rows"] if r["estimate"] and r["ours"] == own]
-        print(f"{'our runs' if own else 'other programs'}: the interval holds {sum(held)} of {len(held)} truths")
+    kept = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
+    rows = list(of_pairs(options.pairs)) if options.pairs else [r for r in kept["rows"] if r["from"] == "pairs"]
+    rows = [row | {"from": "pairs"} for row in rows] + [row | {"from": "samples"} for row in of_samples()]
+    rows = with_truth(rows)
+    found: dict[str, Any] = {"benchmark": "gap_estimate", "rows": rows, "coverage": coverage(rows), "left": seen(rows),
+             "stretch": stretch(rows), "causes": causes()}  # fmt: skip
+    for name in ("rows", "coverage", "left", "causes"):
+        print(pd.DataFrame(found[name]).to_string(index=False), "\n")
+    print(pd.DataFrame(found["stretch"]["pairs"]).to_string(index=False), found["stretch"]["constants"])
     if options.json:
-        machine = json.loads((RESULTS / "gpu_gaps.json").read_text(encoding="utf-8"))
-        head = {"benchmark": "gap_estimate"} | {name: machine[name] for name in ("date", "commit")}
-        text = json.dumps(head | found | {"machine": machine["machine"]}, indent=2)
-        options.json.write_text(text + "\n", encoding="utf-8")
+        about = {"date": "2026-11-22", "commit": commit(), "machine": {"gpu": "NVIDIA H200", "driver": "580.159.04"}}
+        options.json.write_text(json.dumps(found | about, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -253,8 +253,8 @@ def gaps(
 ) -> None:
     """How long the device idles in a step and between two, and what the time between is made of.
 
-    Of a recording made under a profiler the untraced gap is estimated, with a 95 % interval; it is exact with the
-    engine's own rate.
+    A profiler lengthens what it shows. With the engine's own rate, measured without one, the idle time and the gap are
+    corrected; without it no recording tells them.
 
     \b
     Examples:

@@ -71,7 +71,7 @@ def show_gaps(facts: dict[str, Any]) -> None:
                 )
     if corrected:
         recorded = f"{number(facts['traced_gap_us']['p50'])} µs{distortion_words(facts['distortion'])}"
-        console.print(Text(f"as recorded: p50 {recorded}; places and causes keep their recorded proportions", "dim"))
+        console.print(Text(f"as recorded: p50 {recorded}; places keep their recorded proportions", "dim"))
     warn(console, facts["warning"])
     show_ranks(console, facts)
     if "bubbles" in facts:

@@ -52,9 +52,8 @@ def causes_of(runs: Sequence[Run]) -> list[Causes]:
         if summary.warning is not None:
             notes.append(f"traced ({summary.graph_trace} level): inflated")
             if summary.untraced_gap_us is not None:
-                notes.append(f"untraced {microseconds(summary.untraced_gap_us)}")
-            elif summary.estimated_untraced_gap_us is not None:
-                notes.append(f"untraced {summary.estimated_untraced_gap_us}")
+                untraced = summary.estimated_untraced_gap_us or microseconds(summary.untraced_gap_us)
+                notes.append(f"untraced {untraced}")
         if summary.distortion is not None and summary.distortion != 1.0:
             notes.append(f"distortion {summary.distortion:.2f}")
         found.append(Causes(run.name, summary.causes_us, " · ".join(notes)))

@@ -84,11 +84,6 @@ class Measured:
             raise EmptyTraceError("the gap without a profiler is not known; --untraced-tokens-per-s tells it")
         return self.gaps.corrected()
 
-    @property
-    def untraced_is_least(self) -> bool:
-        """Whether `untraced_gaps` is a lower bound, since tracing stretched the kernels too."""
-        return self.gaps.graph_trace == "node" and self.gaps.warning is not None
-
     def figure(self, name: str) -> float | str:
         """The value of a line's name.
 
@@ -113,8 +108,7 @@ class Measured:
 
     def estimate(self, name: str) -> Interval | None:
         """The estimate, with its interval, that a line's name means where nothing better is known."""
-        unknown = name == "gap_us.untraced.p50" and self.gaps.distortion is None
-        return self.gaps.estimated if unknown else None
+        return self.gaps.estimated if name == "gap_us.untraced.p50" else None
 
     def _recorded_rate(self) -> float:
         if self.gaps.period_us <= 0:
@@ -189,8 +183,7 @@ def judge(line: Line, measured: Measured, signature: str | None) -> Finding:
     if (estimate := measured.estimate(line.name)) and (interval := estimate.bounds):
         return Finding(line, found, verdict_of(line.allowed, *interval), excess, interval=interval)
     if not excess:
-        least_only = ".untraced." in line.name and measured.untraced_is_least and math.isfinite(line.allowed.most)
-        return Finding(line, found, "not shown" if least_only else "kept", excess)
+        return Finding(line, found, "kept", excess)
     surplus = None
     if excess > 0 and line.name in COUNTS:
         surplus = first_surplus(measured.trace, measured.syncs, COUNTS[line.name], line.allowed.most, signature)
@@ -222,7 +215,7 @@ def _measures(measured: Measured) -> Iterator[str]:
                 found = float(measured.figure(name))
             except TraceError:
                 continue
-            if measured.estimate(name) or (name.startswith("gap_us.untraced") and measured.untraced_is_least):
+            if name.startswith("gap_us.untraced") and measured.gaps.estimated:
                 continue
             yield _least(name, found) if name.startswith("tokens") else _most(name, found)
 

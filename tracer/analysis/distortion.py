@@ -1,89 +1,130 @@
-"""How large the gap would be without tracing, estimated from the traced gap alone.
+"""What a profiler adds to a recording, as far as programs that ran with one and without it tell.
 
-A profiler lengthens a gap where the host makes calls: a graph launch by a large part of its own length (graph-level
-tracing prepares a record per graph, node-level tracing one per node, about 0.6 µs each), any other call by a nearly
-constant time in and around it. So for each gap
+How much of the recorded idle time is the profiler's differs more between programs than a model fitted to some of them
+can say of the others: by its calls for llama.cpp, by Python code that runs slower beside the profiler's threads for
+vLLM. So nothing is estimated from a recording alone (`LEFT` is what was seen), and with the program's own rate the idle
+time is exact: what that leaves beside the device's work. Two things then remain to be known:
 
-    untraced = traced - launch_share · (graph launch and its latency) - per_call · (calls that begin in the gap)
+- Node-level tracing stretches CUDA graphs: between two kernels it adds a time that hardly depends on the program, and a
+  little to the kernels themselves (`stretch_us`).
+- Of the causes of the idle time a graph launch holds most of what tracing adds; it prepares a record per graph or per
+  node (`LAUNCH_LEFT`). Copies and plain host code hold the rest: waiting hardly grows (`untraced_causes`).
 
-where the launch counts only if the compute behind the gap comes from a graph launch. The constants are medians over
-recordings whose untraced gap is known. The interval is Student's 95 % prediction interval of per_call over them, so it
-grows with the calls; `FLOOR_US` is what the records of the kernels themselves move a gap without any call.
-Source: `benchmarks/gap_estimate.py` (`results/gap_estimate.json`): passes of `intertoken run` and of `nsys profile`
-over the same loop on an H200, against its light passes. Checked there with each run left out, and on other programs:
-it holds for llama.cpp, but of a CuPy loop with much Python between its calls only for one strategy of three.
-Eager launches, and gaps that are mostly compute of the host or of another device, were not checked: no estimate.
+Source: `benchmarks/gap_estimate.py` (`results/gap_estimate.json`), pairs of a recording under nsys and the same program
+without it, on H200s; the causes by passes of our own loop.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
-
-from tracer.analysis.interval import Interval
 
 
 @dataclass(frozen=True)
-class Inflation:
-    """What tracing adds, at one level.
+class Left:
+    """What was left of the recorded idle time without the profiler, as a share.
 
     Attributes:
-        launch_share: share of a traced graph launch (call and latency) that is tracing.
-        per_call_us: what else it adds, per call in the gap, µs.
-        low, high: 95 % interval of per_call_us in one recording, µs; below 0 where runs differ by more than tracing.
+        least, most: among the recordings.
+        recordings: how many there were.
+        programs: of how many programs.
     """
 
-    launch_share: float
-    per_call_us: float
-    low: float
-    high: float
-
-    def added_us(self, table: pd.DataFrame, per_call_us: float) -> NDArray[np.float64]:
-        """What tracing adds to each gap of a table (`GapReport.table`) at that cost of a call, µs."""
-        return np.asarray(self.launch_share * launch_us(table) + per_call_us * table["calls"])
+    least: float
+    most: float
+    recordings: int
+    programs: int
 
 
-INFLATIONS: Final = {
-    ("graph", True): Inflation(0.79, 0.994, 0.324, 1.757),
-    ("graph", False): Inflation(0.813, 0.677, -10.345, 16.1),
-    ("node", True): Inflation(0.955, 1.08, -0.367, 3.107),
-    ("node", False): Inflation(0.96, 0.721, -3.806, 7.642),
+LEFT: Final = {
+    "graph": Left(0.21, 1.08, 23, 4),
+    "node": Left(0.11, 0.55, 23, 5),
+    "none": Left(0.53, 0.66, 3, 3),
+    "PyTorch": Left(0.53, 1.91, 5, 2),
 }
-"""(level of tracing, whether the device's copies were recorded, as nsys always does) -> what it adds."""
-
-FLOOR_US: Final = 1.0
-
-_AT_WORK: Final = ["host_compute", "communication_device", "other_device", "other_process"]
-COUNTED: Final = ["gap", "launch_call", "launch_latency", "graph_launch", "calls", *_AT_WORK]
-"""The columns of `GapReport.table` that an estimate needs."""
+"""Level of nsys' tracing ("none": no CUDA graphs), or PyTorch's profiler -> what was left of the idle time. Runs of one
+program differ, too, so that more than all was left of some."""
 
 
-def estimated_gap(table: pd.DataFrame, inflation: Inflation) -> Interval:
-    """The median untraced gap of a table of gaps (`GapReport.table`)."""
-    gap = table["gap"].to_numpy() / 1e3
-    middle, low, high = (
-        float(np.median(np.clip(gap - inflation.added_us(table, per_call_us), 0, gap)))
-        for per_call_us in (inflation.per_call_us, inflation.high, inflation.low)
+@dataclass(frozen=True)
+class Stretch:
+    """What node-level tracing adds to the CUDA graphs of a step, ns: per kernel, and per ns of kernels.
+
+    Attributes:
+        per_kernel, share: of the fitted line.
+        error: per kernel, 95 % of programs that it was not fitted to.
+    """
+
+    per_kernel: float
+    share: float
+    error: float
+
+
+STRETCH: Final = Stretch(93.7, 0.00618, 62.8)
+
+_LIKE_NSYS: Final = ("nsys", "cupti")  # CUPTI's records both
+
+LAUNCH_LEFT: Final = {"graph": 0.21, "node": 0.04}
+"""Level of tracing -> the share of a graph launch, call and latency, that is left without it."""
+
+
+def stretch_ns(kernels: NDArray[np.int64], busy: NDArray[np.int64], sign: int = 0) -> NDArray[np.int64]:
+    """How much longer node-level tracing makes the CUDA graphs of each step, ns.
+
+    Args:
+        kernels: how many kernels the step's graphs run.
+        busy: how long these take together, ns.
+        sign: -1 and 1 for the least and the most of 95 % of programs.
+    """
+    per_kernel = max(STRETCH.per_kernel + sign * STRETCH.error, 0.0)
+    return np.asarray(np.rint(per_kernel * kernels + STRETCH.share * busy), dtype=np.int64)
+
+
+def untraced_causes(
+    causes_us: Mapping[str, float], graph_launch_us: float, level: str, total_us: float
+) -> dict[str, float]:
+    """The causes of an idle time without tracing, µs, which add up to what is left of it.
+
+    What tracing added is taken from the graph launch first, up to the share that is tracing, then from launch, copy and
+    host alike, then from all others alike. Where more is left than was recorded, all grow alike.
+
+    Args:
+        causes_us: the names of `causes.CAUSES` -> recorded, µs.
+        graph_launch_us: how much of launch is a graph's, µs.
+        level: of tracing.
+        total_us: the sum without tracing.
+    """
+    left = dict(causes_us)
+    recorded = sum(left.values())
+    if total_us >= recorded:
+        return _scaled(left, list(left), total_us - recorded)
+    traced = min(graph_launch_us, left["launch"]) * (1 - LAUNCH_LEFT.get(level, 1.0))
+    left["launch"] -= min(traced, recorded - total_us)
+    left = _scaled(left, ["launch", "copy", "host"], total_us - sum(left.values()))
+    return _scaled(left, list(left), total_us - sum(left.values()))
+
+
+def _scaled(causes_us: dict[str, float], names: list[str], change: float) -> dict[str, float]:
+    """With a change, as far as it can be, of these causes together, each by its share."""
+    there = sum(causes_us[name] for name in names)
+    factor = max(1 + change / there, 0.0) if there > 0 else 1.0
+    return {name: us * (factor if name in names else 1.0) for name, us in causes_us.items()}
+
+
+def known(level: str, source: str) -> str:
+    """What is known of recordings of that level and by that recorder (`metadata["source"]`), in words."""
+    warning = "recorded under a profiler, which lengthens the idle time"
+    kinds = {"graph": "at graph level", "node": "at node level", "none": "without CUDA graphs"}
+    if source.startswith("PyTorch"):
+        level = "PyTorch"
+    elif not source.startswith(_LIKE_NSYS):
+        return f"{warning}, by how much is not known of recordings of this kind"
+    seen, how = LEFT[level], kinds.get(level, "by PyTorch's profiler")
+    return (
+        f"{warning}: of {seen.recordings} recordings of {seen.programs} programs {how}, {seen.least:.0%} to "
+        f"{seen.most:.0%} of it was left without one"
     )
-    return Interval(middle, max(low - FLOOR_US, 0.0), high + FLOOR_US)
-
-
-def launch_us(table: pd.DataFrame) -> pd.Series:
-    """What each gap spends in the graph launch of the step behind it and on its way to the device, µs."""
-    return (table["launch_call"] + table["launch_latency"]) * table["graph_launch"] / 1e3
-
-
-def estimate_of(table: pd.DataFrame, level: str, copies_recorded: bool) -> Interval | None:
-    """The estimate for a recording at that level; None where the model was not checked on its like (`is_estimable`)."""
-    inflation = INFLATIONS.get((level, copies_recorded))
-    return estimated_gap(table, inflation) if inflation is not None and is_estimable(table) else None
-
-
-def is_estimable(table: pd.DataFrame) -> bool:
-    """Whether the gaps are of calls and the code between them, not mostly of somebody's work: compute of the host, of
-    another device or of others on this one, and communication."""
-    return bool(table[_AT_WORK].to_numpy().sum() <= table["gap"].sum() / 2)

@@ -17,22 +17,18 @@ from numpy.typing import NDArray
 from tracer import run_json
 from tracer.analysis.calls import of_graph_launches
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS, split_windows
-from tracer.analysis.distortion import estimate_of
+from tracer.analysis.distortion import known as known_of
+from tracer.analysis.distortion import untraced_causes
 from tracer.analysis.idle import IdleReport, idle_report
 from tracer.analysis.interval import Interval
 from tracer.analysis.step_work import step_compute, step_spans
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError, TraceError
-from tracer.schema import MISSING
 from tracer.trace import Trace
 
-LOWER_BOUND_WARNING: Final = (
-    "node-level tracing stretches the kernels too, so the corrected gap is the least it can be; "
+STRETCHED: Final = (
+    "node-level tracing stretched the CUDA graphs, by how much is known only roughly: the median gap without it is {}; "
     "a graph-level recording gives it closer"
-)
-
-INFLATION_WARNING: Final = (
-    "recorded under a profiler, which inflates the gap (seen: about 2 times at graph level, 4-5 times at node level)"
 )
 
 
@@ -51,12 +47,12 @@ class GapReport:
         compute_us: median time from a step's first compute to the end of its last, traced.
         idle: the idle time of the steps, of which the gaps are a part.
         distortion: traced period / untraced period, None if the untraced one is unknown.
-        untraced_idle_us: p50 and mean of 1 / rate - what the device is busy for; None as below, or at node level.
+        untraced_idle_us: p50 and mean of 1 / rate - what the device is busy for; None as below.
         untraced_gap_us: p50, p90, mean as they would be without tracing: of the idle time that the untraced rate leaves
             (1 / rate - what the device is busy) the recorded share. None if unknown or if the device is busy for
-            longer. Of node-level traces a lower bound, because the compute is stretched a little.
-        estimated: the median gap without tracing, estimated from the recording alone (`tracer.analysis.distortion`);
-            None where nothing was traced, the untraced gap is known exactly, or nothing can be said.
+            longer.
+        estimated: the median of that with its 95 % interval at node level, where the device's work is known only up to
+            how much tracing stretched it (`tracer.analysis.distortion`).
         warning: what a reader must know, or None.
     """
 
@@ -77,7 +73,7 @@ class GapReport:
     def corrected(self) -> GapReport:
         """The same with `gap_us`, `causes_us` and `parts_us` as they would be without tracing.
 
-        The causes keep their traced proportions: how much tracing adds to each is not known from one rate.
+        See `distortion.untraced_causes` for what tracing adds to which cause.
 
         Raises:
             TraceError: the untraced rate leaves no time for a gap beside the recorded compute.
@@ -90,11 +86,15 @@ class GapReport:
                 "the untraced rate leaves it; tracing stretched the kernels (graph level does so least), or the figure "
                 "is of another run"
             )
-        mean = self.gap_us["mean"]
-        scale = self.untraced_gap_us["mean"] / mean if mean > 0 else 0.0
-        causes = {name: value * scale for name, value in self.causes_us.items()}
-        parts = {cause: {p: us * scale for p, us in inner.items()} for cause, inner in self.parts_us.items()}
-        warning = LOWER_BOUND_WARNING if self.graph_trace == "node" else None
+        launch_us = float(
+            (self.table[["launch_call", "launch_latency"]].sum(axis=1) * self.table["graph_launch"]).mean()
+        )
+        causes = untraced_causes(self.causes_us, launch_us / 1e3, self.graph_trace, self.untraced_gap_us["mean"])
+        parts = {
+            cause: {part: us * (causes[cause] / self.causes_us[cause] if us else 0.0) for part, us in inner.items()}
+            for cause, inner in self.parts_us.items()
+        }
+        warning = STRETCHED.format(self.estimated) if self.estimated else None
         return replace(self, gap_us=self.untraced_gap_us, causes_us=causes, parts_us=parts, warning=warning)
 
 
@@ -128,9 +128,6 @@ def gap_report(
     known = untraced_tokens_per_s
     idle = idle_report(trace, steps, table)
     untraced = None if is_light or known is None or not len(idle.steps) else _untraced(table, idle, known)
-    exact = is_light or (untraced is not None and level != "node")
-    checked = level == "graph" or (trace["kernels"]["graph_node"] != MISSING).any()  # not with PyTorch's, nor on HIP
-    estimated = estimate_of(table, level, len(trace["memcpys"]) > 0) if checked and not exact else None
     mean_us = table[[*CAUSES, *PART_COLUMNS]].mean() / 1e3
     return GapReport(
         table=table.drop(columns=["this_start", "next_start"]),
@@ -142,10 +139,10 @@ def gap_report(
         compute_us=float((table["start"] - table["this_start"]).median() / 1e3),
         idle=idle,
         distortion=1.0 if is_light else (period_us * known / 1e6 if known else None),
-        untraced_idle_us=idle.untraced_us(known) if known and untraced is not None and level != "node" else None,
+        untraced_idle_us=idle.untraced_us(known) if known and untraced is not None else None,
         untraced_gap_us=untraced,
-        estimated=estimated,
-        warning=None if is_light else _warning(untraced, level),
+        estimated=_interval(table, idle, known, untraced) if known and untraced and level == "node" else None,
+        warning=None if is_light else _warning(untraced, level, str(trace.metadata.get("source", ""))),
     )
 
 
@@ -199,10 +196,15 @@ def _untraced(table: pd.DataFrame, idle: IdleReport, steps_per_s: float) -> dict
     return _statistics(idle.untraced_gaps(table, steps_per_s))
 
 
-def _warning(untraced: dict[str, float] | None, level: str) -> str:
+def _interval(table: pd.DataFrame, idle: IdleReport, steps_per_s: float, untraced: dict[str, float]) -> Interval:
+    """See `GapReport.estimated`."""
+    low, high = (_statistics(idle.untraced_gaps(table, steps_per_s, sign))["p50"] for sign in (-1, 1))
+    return Interval(untraced["p50"], low, high)
+
+
+def _warning(untraced: dict[str, float] | None, level: str, source: str) -> str:
     if untraced is None:
         remedy = "give --untraced-tokens-per-s with the engine's own benchmark figure to correct it"
     else:
-        least = "at least " if level == "node" else ""
-        remedy = f"without it the gap is {least}{untraced['p50']:.1f} µs (p50)"
-    return f"{INFLATION_WARNING}; {remedy}"
+        remedy = f"without it the gap is {untraced['p50']:.1f} µs (p50)"
+    return f"{known_of(level, source)}; {remedy}"

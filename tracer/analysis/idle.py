@@ -21,6 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import GRAPH_LAUNCH, letters_of, match_rows
+from tracer.analysis.distortion import stretch_ns
 from tracer.analysis.step_work import activity_steps, step_spans
 from tracer.analysis.tokens import Steps
 from tracer.intervals import covered
@@ -37,7 +38,8 @@ PLACES: Final = {
 _PERIOD: Final = ["device", "step"]
 _BEHIND: Final = ["process", "next"]
 _HOLES: Final = ["step", "device", "start", "end", "idle", "communication", "others", "place", "next"]
-_STEPS: Final = [*_PERIOD, "period", "busy", "communication", "others", "idle", *PLACES]
+_GRAPHS: Final = ["graph_kernels", "graph_busy"]
+_STEPS: Final = [*_PERIOD, "period", "busy", "communication", "others", "idle", *PLACES, *_GRAPHS]
 _MOST_HOLES: Final = 200  # kinds of holes that are kept
 _NONE: Final = np.iinfo(np.int64).max
 
@@ -48,7 +50,8 @@ class IdleReport:
 
     Attributes:
         steps: one row per device and step that another one follows, ns: device step period busy communication others
-            idle, and the idle time in each of `PLACES`.
+            idle, the idle time in each of `PLACES`, and of CUDA graphs whose nodes were traced graph_kernels (how many)
+            and graph_busy (their durations' sum).
         holes: by place and by what computes behind them, the largest idle time first: place next (a name) count
             idle_us (both a step).
     """
@@ -78,30 +81,45 @@ class IdleReport:
         """Idle time as a share of all periods."""
         return float(self.steps["idle"].sum() / max(self.steps["period"].sum(), 1))
 
-    def untraced_ns(self, steps_per_s: float) -> NDArray[np.int64]:
+    def untraced_ns(self, steps_per_s: float, sign: int = 0) -> NDArray[np.int64]:
         """What each step idles at a rate that was measured without a profiler: 1 / rate - busy, ns; 0 or less where the
         device is busy for longer.
 
-        Tracing whole graphs leaves the device's own work as long as it is; tracing their nodes stretches it, so that
-        this is then the least it can be. Communication, and what others compute, stay as recorded.
+        Tracing whole graphs leaves the device's own work as long as it is; tracing their nodes stretches the graphs
+        (`distortion.stretch_ns`), between their kernels first, and what is more than the time there is not work.
+        Communication, and what others compute, stay as recorded.
+
+        Args:
+            steps_per_s: the rate.
+            sign: -1 and 1 for the least and the most that nodes' tracing may have added.
         """
         ours = self.steps[["busy", "communication", "others"]].sum(axis=1).to_numpy()
-        return np.asarray(round(1e9 / steps_per_s) - ours, dtype=np.int64)
+        beyond = np.maximum(self._stretch(sign) - self.steps["between_kernels"].to_numpy(), 0)
+        beyond = np.minimum(beyond, self.steps["busy"].to_numpy())
+        return np.asarray(round(1e9 / steps_per_s) - ours + beyond, dtype=np.int64)
+
+    def _stretch(self, sign: int) -> NDArray[np.int64]:
+        """What node-level tracing added to the CUDA graphs of each step, ns."""
+        return stretch_ns(self.steps["graph_kernels"].to_numpy(), self.steps["graph_busy"].to_numpy(), sign)
 
     def untraced_us(self, steps_per_s: float) -> dict[str, float]:
         """p50 and mean of `untraced_ns`, µs."""
         us = np.maximum(self.untraced_ns(steps_per_s), 0) / 1e3
         return {"p50": float(np.median(us)), "mean": float(us.mean())}
 
-    def untraced_gaps(self, gaps: pd.DataFrame, steps_per_s: float) -> NDArray[np.int64]:
+    def untraced_gaps(self, gaps: pd.DataFrame, steps_per_s: float, sign: int = 0) -> NDArray[np.int64]:
         """The gaps at that rate, ns, in the order of `gaps` (`gaps.GapReport.table`).
 
-        Their idle part has the recorded share of the idle time, all of it where a step idles nowhere else;
-        communication in them, and what others compute, stay as recorded.
+        Their idle part has the recorded share of the idle time, all of it where a step idles nowhere else; of graphs
+        whose nodes were traced, the share of what idles outside, since inside tracing adds what is known.
+        Communication in them, and what others compute, stay as recorded.
         """
-        idle, between = self.steps["idle"].to_numpy(), self.steps["between_steps"].to_numpy()
-        left = np.maximum(self.untraced_ns(steps_per_s), 0)
-        kept = np.where(idle == between, left, np.round(left * (between / np.maximum(idle, 1))))
+        idle, between, inside = (self.steps[name].to_numpy() for name in ("idle", "between_steps", "between_kernels"))
+        apart = np.where(self.steps["graph_kernels"] > 0, inside, 0)
+        outside = idle - apart
+        left = np.maximum(self.untraced_ns(steps_per_s, sign), 0)
+        left = np.maximum(left - np.maximum(apart - self._stretch(sign), 0), 0)
+        kept = np.where(outside == between, left, np.round(left * (between / np.maximum(outside, 1))))
         index = pd.MultiIndex.from_frame(self.steps[_PERIOD])
         at = index.get_indexer(pd.MultiIndex.from_frame(gaps[_PERIOD]))
         change = np.append(kept - between, 0)[at]  # none where a step has no period
@@ -140,7 +158,8 @@ def holes_of(trace: Trace, steps: Steps, gaps: pd.DataFrame) -> tuple[pd.DataFra
     if not len(periods):
         return pd.DataFrame(columns=_HOLES, dtype=np.int64), periods
     periods = periods.merge(_graphs(trace, compute), on=["device", "at"], how="left")
-    periods = periods.fillna({"first": -_NONE, "last": _NONE}).astype({"first": "int64", "last": "int64"})
+    missing = {"first": -_NONE, "last": _NONE, **dict.fromkeys(_GRAPHS, 0)}
+    periods = periods.fillna(missing).astype(dict.fromkeys(missing, "int64"))
     holes = _in_periods(_holes(compute), periods)
     holes["place"] = _places(holes)
     holes["communication"], holes["others"] = _not_idle(trace.communication(), every[at < 0], compute, holes)
@@ -208,11 +227,17 @@ def _in_periods(holes: pd.DataFrame, periods: pd.DataFrame) -> pd.DataFrame:
 
 
 def _graphs(trace: Trace, compute: pd.DataFrame) -> pd.DataFrame:
-    """First begin and last end of the CUDA graphs of each step on each device: device at first last (ns)."""
+    """Of the CUDA graphs of each step on each device: device at, first begin and last end, and of those whose nodes
+    were traced how many kernels and their durations' sum (ns)."""
     api = trace["api"]
     launching = api[letters_of(api["name"]) == GRAPH_LAUNCH]
     of_graph = (compute["table"] == "graph_launches").to_numpy() | (match_rows(launching, compute) >= 0)
-    found = compute[of_graph].groupby(["device", "at"]).agg(first=("start", "min"), last=("end", "max"))
+    nodes = (compute["table"] == "kernels").to_numpy()
+    rows = compute.assign(graph_kernels=nodes, graph_busy=np.where(nodes, compute["end"] - compute["start"], 0))
+    found = rows[of_graph].groupby(["device", "at"]).agg(
+        first=("start", "min"), last=("end", "max"), graph_kernels=("graph_kernels", "sum"),
+        graph_busy=("graph_busy", "sum"),
+    )  # fmt: skip
     return found.astype("Int64").reset_index()  # so that joins keep every ns
 
 
@@ -264,6 +289,8 @@ def _per_step(periods: pd.DataFrame, holes: pd.DataFrame) -> pd.DataFrame:
     )
     places = places.reindex(index, fill_value=0).reindex(columns=list(PLACES), fill_value=0)
     period = (periods["until"] - periods["begin"]).to_numpy()
-    found = pd.concat([sums, places], axis=1).assign(period=period)
+    found = pd.concat([sums, places], axis=1).assign(
+        period=period, **{name: periods[name].to_numpy() for name in _GRAPHS}
+    )
     found["busy"] = found["period"] - found["idle"] - found["communication"] - found["others"]
     return found.reset_index()[_STEPS].astype("int64")

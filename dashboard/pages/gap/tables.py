@@ -63,10 +63,8 @@ def _untraced(report: GapReport) -> str:
     if report.warning is None:
         return "the same"
     if report.untraced_gap_us is not None:
-        least = "at least " if report.graph_trace == "node" else ""
-        exact = f"{least}{microseconds(report.untraced_gap_us['p50'])}"
-        return exact if report.estimated is None else f"{exact}; {report.estimated}"
-    return "not known" if report.estimated is None else str(report.estimated)
+        return str(report.estimated or microseconds(report.untraced_gap_us["p50"]))
+    return "not known"
 
 
 def longest_of(runs: Sequence[Run], theme: str) -> list[dict[str, Any]]:
