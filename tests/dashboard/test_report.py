@@ -103,7 +103,7 @@ def test_times_of_unlike_recordings_are_not_set_against_each_other():
     said = cautions(runs_to_compare(paths))
     assert any("llama1b-saaas-graph was recorded otherwise" in line for line in said)
     assert any("model llama-1.1b instead of llama 1.1B Q8_0" in line for line in said)
-    assert sum("inflates the gap" in line for line in said) == 2
+    assert sum("lengthens the idle time" in line for line in said) == 2
 
 
 def test_the_page_asks_for_nothing_and_shows_names_as_text(hand_made):

@@ -139,13 +139,15 @@ def test_the_untraced_rate_corrects_the_gap() -> None:
     assert corrected.warning is None
 
 
-def test_of_a_node_level_trace_the_corrected_gap_is_a_lower_bound() -> None:
+def test_of_a_node_level_trace_the_corrected_gap_has_an_interval() -> None:
     script = two_tokens()
     for row in script.rows["kernels"]:
         row["graph_node"] = 7
     corrected = report(script.trace, untraced_tokens_per_s=800_000.0).corrected()
     assert corrected.graph_trace == "node"
-    assert "the least it can be" in str(corrected.warning)
+    assert "node-level tracing stretched the CUDA graphs" in str(corrected.warning)
+    assert corrected.estimated is not None
+    assert corrected.estimated.holds(corrected.gap_us["p50"])
 
 
 def test_a_rate_that_leaves_no_time_for_a_gap_is_refused() -> None:

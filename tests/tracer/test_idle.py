@@ -11,6 +11,7 @@ from tests.recordings import SAMPLES
 from tests.tracer.handmade import PROCESS, Script
 from tests.tracer.test_causes import disorder
 from tracer import Trace, formats
+from tracer.analysis.distortion import STRETCH
 from tracer.analysis.gaps import GapReport, gap_report
 from tracer.analysis.idle import PLACES, holes_of
 from tracer.analysis.tokens import ALL_STEPS, choose_steps, find_steps
@@ -94,8 +95,16 @@ def test_a_rate_leaves_the_idle_time_that_the_device_is_not_busy() -> None:
     assert found.untraced_idle_us == {"p50": 0.25, "mean": 0.25}
     assert found.untraced_gap_us is not None
     assert found.untraced_gap_us["p50"] == pytest.approx(0.25 * 300 / 550, abs=1e-3)  # its recorded share
-    assert report(engine(level="node"), rate=1e9 / 700).untraced_idle_us is None
     assert report(engine(), rate=1e9 / 400).untraced_idle_us is None
+
+
+def test_what_node_level_tracing_adds_to_graphs_is_no_work() -> None:
+    idle = report(engine(level="node"), rate=1e9 / 700).idle
+    for sign in (-1, 0, 1):
+        for row, left in zip(idle.steps.itertuples(), idle.untraced_ns(1e9 / 700, sign), strict=True):
+            per_kernel = STRETCH.per_kernel + sign * STRETCH.error
+            added = round(row.graph_kernels * per_kernel + row.graph_busy * STRETCH.share)
+            assert left == 700 - row.busy + min(max(added - row.between_kernels, 0), row.busy)
 
 
 def test_a_rate_shortens_the_idle_part_of_a_gap_and_not_its_communication() -> None:
@@ -166,7 +175,7 @@ def test_the_first_figure_tells_where_a_vllm_step_idles() -> None:
 def test_an_engine_s_rate_corrects_steps_that_span_longer_than_it_leaves_them() -> None:
     path = str(SAMPLES / "vllm-b8-node")
     facts = json.loads(CliRunner().invoke(main, ["gaps", path, "--json"]).stdout)
-    assert facts["untraced_idle_us"] is None  # node level stretches kernels
     graph = json.loads(CliRunner().invoke(main, ["gaps", str(SAMPLES / "vllm-b8-graph"), "--json"]).stdout)
     rate = json.loads((SAMPLES / "vllm-b8-graph" / "run.json").read_text())["measured"]["steps_per_s"]["median"]
-    assert graph["untraced_idle_us"]["mean"] == pytest.approx(1e6 / rate - graph["busy_us"], rel=0.05)
+    for each in (facts, graph):
+        assert each["untraced_idle_us"]["mean"] == pytest.approx(1e6 / rate - each["busy_us"], rel=0.05)

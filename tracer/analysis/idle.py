@@ -156,7 +156,7 @@ def holes_of(trace: Trace, steps: Steps, gaps: pd.DataFrame) -> tuple[pd.DataFra
     compute["host"] = _hosts(steps)[compute["at"]]
     periods = _periods(step_spans(trace, steps, compute), steps, gaps)
     if not len(periods):
-        return pd.DataFrame(columns=_HOLES, dtype=np.int64), periods
+        return pd.DataFrame(columns=_HOLES, dtype=np.int64), periods.assign(**dict.fromkeys(_GRAPHS, 0))
     periods = periods.merge(_graphs(trace, compute), on=["device", "at"], how="left")
     missing = {"first": -_NONE, "last": _NONE, **dict.fromkeys(_GRAPHS, 0)}
     periods = periods.fillna(missing).astype(dict.fromkeys(missing, "int64"))
