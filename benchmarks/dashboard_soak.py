@@ -47,6 +47,7 @@ PATIENCE: Final = 30.0  # s for an answer
 TOKEN: Final = "soaked-for-ten-minutes"
 MARKS: Final = (1, 5, 10)  # minutes at which memory is given
 STRATEGIES: Final = ("saaas", "aaas", "aaag", "ggg")
+_SHOWN: Final = 40  # lines of a traceback
 
 
 class Reader(threading.Thread):
@@ -203,7 +204,10 @@ def main() -> None:
                 reader.join(120)
             found = result(readers, seen, options) | {name: each.result() for name, each in hostile.items()}
             found |= {"commit": commit.stdout.strip(), "load_before": round(load, 1)}
-            found["log"] = {"lines": len(server.log), "tracebacks": sum("Traceback" in line for line in server.log)}
+            lines = list(server.log)
+            at = [number for number, line in enumerate(lines) if "Traceback" in line]
+            texts = ["".join(lines[number : number + _SHOWN]) for number in at]
+            found["log"] = {"lines": len(lines), "tracebacks": len(at), "texts": texts}
         found["left_over"] = [path.name for path in temporary.iterdir()]
     report(found)
     if options.json:
