@@ -10,7 +10,7 @@ from rich.text import Text
 from tracer.analysis.bubbles import WAITS
 from tracer.analysis.causes import CAUSES, PART_NAMES
 from tracer.analysis.gaps import GapReport
-from tracer.analysis.idle import PLACES
+from tracer.analysis.holes import PLACES
 from tracer.report import (
     CAUSE_STYLES,
     cause_bar,

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracer import progress
-from tracer.analysis.idle import PLACES
+from tracer.analysis.holes import PLACES
 from tracer.analysis.interval import Interval
 from tracer.analysis.signature import MEANING, WITHOUT_COPIES
 from tracer.text import spelled
