@@ -142,13 +142,14 @@ def show_info(facts: dict[str, Any]) -> None:
         grid(
             {
                 "holds": f"{facts['what']} (from {facts['token_source']}, confidence {facts['confidence']:.2f})",
+                "idle": _idle(facts),
+                **({"": facts["idle_where"]} if facts["idle_where"] else {}),
                 **({"class": f"{facts['strategy']}{share}"} if facts["strategy"] else {}),
                 "signature": facts["signature"],
                 "per step": f"{number(facts['syncs_per_token'])} syncs, {number(facts['copies_per_token'])} copies, "
                 f"{number(facts['launches_per_token'])} launches{_waits(facts)}",
                 "steps/s": rates,
                 **({"tokens/s": f"{untraced} untraced, {traced} as recorded"} if facts["strategy"] else {}),
-                "idle": _idle(facts),
                 "gap": gap + distortion_words(facts["distortion"]),
                 **estimated_row(facts["estimated_untraced_gap_us"]),
             }

@@ -303,12 +303,22 @@ def test_the_first_figure_tells_where_a_vllm_step_idles() -> None:
     lines = result.stdout.splitlines()
     assert lines[0].startswith("idle      p50 505.9 µs")
     assert "1 / rate - busy" in lines[1]
+    where = "94% before the graph: plain host code 72%, inside a launch call 21%; largest hole: before"
+    assert lines[2].startswith(f"mostly    {where}")
     facts = json.loads(CliRunner().invoke(main, ["gaps", str(SAMPLES / "vllm-b1-graph"), "--json"]).stdout)
     assert facts["idle_us"]["before_graph"] > 0.9 * facts["idle_us"]["mean"]
-    assert facts["holes"][0]["place"] == "before_graph"
+    assert facts["holes"][0] | {"idle_us": 0, "part_us": 0} == {
+        "place": "before_graph", "next": "prepare_varlen_num_blocks_kernel", "count": 1.0, "idle_us": 0,
+        "cause": "host", "part": "host_code", "part_us": 0,
+    }  # fmt: skip
+    causes = facts["idle_causes_us"]
+    assert {place: pytest.approx(sum(each.values())) for place, each in causes.items()} == {
+        place: facts["idle_us"][place] for place in PLACES
+    }
+    assert causes["before_graph"]["host"] > 0.7 * facts["idle_us"]["before_graph"]
     assert facts["gap_us"]["p50"] < 10 < facts["idle_us"]["p50"]
     info = CliRunner().invoke(main, ["info", str(SAMPLES / "vllm-b1-graph")]).stdout
-    assert info.index("idle ") < info.index("gap ")
+    assert info.index("idle ") < info.index(where) < info.index("class ") < info.index("gap ")
 
 
 def test_an_engine_s_rate_corrects_steps_that_span_longer_than_it_leaves_them() -> None:

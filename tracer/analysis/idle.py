@@ -20,16 +20,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.causes import CAUSE_OF, CAUSES, PART_COLUMNS, PARTS
+from tracer.analysis.causes import CAUSE_OF, CAUSES, PART_COLUMNS, PART_NAMES, PARTS
 from tracer.analysis.holes import PERIOD, PLACES, Holes, holes_of
 from tracer.analysis.step_work import all_compute
 from tracer.analysis.tokens import Steps
 from tracer.analysis.windows import parts_of
+from tracer.text import plain
 from tracer.trace import Trace
 
 _HOLES: Final = ["step", "device", "start", "end", "idle", "place", "next", "part"]
 _STEPS: Final = [*PERIOD, "period", "busy", "communication", "others", "idle", *PLACES]
 _MOST_HOLES: Final = 200  # kinds of holes that are kept
+_LEAST, _MOST_NAMED, _LONGEST = 0.05, 3, 60  # of the parts and the name in a sentence
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,25 @@ class IdleReport:
             place: {name: {part: means[part][row] for part in PARTS[cause]} for cause, name in CAUSES.items()}
             for row, place in enumerate(PLACES)
         }
+
+    @property
+    def where(self) -> str | None:
+        """In words: where most of the idle time lies and for what, and the kind of hole that is the largest; None where
+        nothing idles."""
+        whole = int(self.table["idle"].sum())
+        if not whole:
+            return None
+        sums = self.parts.to_numpy()
+        at = int(sums.sum(axis=1).argmax())
+        place, total = list(PLACES)[at], int(sums[at].sum())
+        there = sorted(zip(sums[at].tolist(), PART_COLUMNS, strict=True), key=lambda each: -each[0])
+        named = [f"{PART_NAMES[part]} {ns / total:.0%}" for ns, part in there if ns >= _LEAST * total]
+        hole = self.holes.iloc[0]
+        far = "" if hole["place"] == place else f"{PLACES[hole['place']]}, "
+        return (
+            f"{total / whole:.0%} {PLACES[place]}: {', '.join(named[:_MOST_NAMED])}; largest hole: {far}before "
+            f"{plain(hole['next'], _LONGEST)}, {hole['idle_us']:,.1f} µs a step, mostly {PART_NAMES[hole['part']]}"
+        )
 
     @property
     def busy_us(self) -> float | None:
