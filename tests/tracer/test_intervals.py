@@ -1,5 +1,7 @@
 """Interval arithmetic against a brute-force count of nanoseconds."""
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,6 +56,6 @@ def test_uncovered_is_what_the_union_leaves_of_each_window(
     free = cells(spans) == 0
     for number, (low, high) in enumerate(windows):
         mine = list(zip(starts[of == number].tolist(), ends[of == number].tolist(), strict=True))
-        assert all(before[1] < after[0] for before, after in zip(mine, mine[1:], strict=False))
+        assert all(before[1] < after[0] for before, after in pairwise(mine))
         inside = np.arange(100)[low:high] if high > low else np.arange(0)
         assert [at for a, b in mine for at in range(a, b)] == inside[free[inside]].tolist()

@@ -28,8 +28,8 @@ from tracer.analysis.windows import parts_of
 from tracer.text import plain
 from tracer.trace import Trace
 
-_HOLES: Final = ["step", "device", "start", "end", "idle", "place", "next", "part"]
 _STEPS: Final = [*PERIOD, "period", "busy", "communication", "others", "idle", *PLACES]
+_TABLE: Final = ["step", "device", "start", "end", "place", "next"]
 _MOST_HOLES: Final = 200  # kinds of holes that are kept
 _LEAST, _MOST_NAMED, _LONGEST = 0.05, 3, 60  # of the parts and the name in a sentence
 
@@ -44,9 +44,9 @@ class IdleReport:
         holes: by place and by what computes behind them, the largest idle time first: place next (a name) count
             idle_us (both a step) cause (the name of the largest one) part (of it, the largest: a column of
             `causes.PARTS`) part_us (a step).
-        table: one row per hole that idles: step device start end idle (ns: without communication and others' compute)
-            place next (the name of what computes behind it) part (of `causes.PARTS`, the largest).
-        parts: what the device waits for in all holes, ns: a row per place, its columns those of `causes.PARTS`; they
+        table: one row per piece of a hole in which the device idles: step device start end (ns) place next (the name of
+            what computes behind the hole) part (the largest of its largest cause, of `causes.PARTS`).
+        parts: what the device waits for in all of them, ns: a row per place, its columns those of `causes.PARTS`; they
             add up to the idle time there.
     """
 
@@ -90,7 +90,7 @@ class IdleReport:
     def where(self) -> str | None:
         """In words: where most of the idle time lies and for what, and the kind of hole that is the largest; None where
         nothing idles."""
-        whole = int(self.table["idle"].sum())
+        whole = int(self.parts.to_numpy().sum())
         if not whole:
             return None
         sums = self.parts.to_numpy()
@@ -156,29 +156,25 @@ def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFr
     """
     every = all_compute(trace, steps) if every is None else every
     found = holes_of(trace, steps, gaps, every)
-    holes, parts = found.table, _parts(trace, steps, every, found)
-    per_step = _per_step(found.periods, holes)
-    holes = holes.assign(part=_largest(parts, len(holes)))
-    table = holes.loc[holes["idle"] > 0, _HOLES].reset_index(drop=True)
-    return IdleReport(per_step, _by_next(holes, parts, max(len(per_step), 1)), table, _by_place(holes, parts))
+    per_step, pieces = _per_step(found.periods, found.table), _pieces(found)
+    parts = _parts(trace, steps, every, pieces)
+    table = pieces[_TABLE].assign(part=_largest(parts, len(pieces)))
+    return IdleReport(per_step, _by_next(pieces, parts, max(len(per_step), 1)), table, _by_place(pieces, parts))
 
 
-def _parts(trace: Trace, steps: Steps, every: pd.DataFrame, holes: Holes) -> dict[str, NDArray[np.int64]]:
-    """What the device waits for in each hole's idle time, as of `parts_of`."""
-    pieces = holes.pieces
+def _pieces(holes: Holes) -> pd.DataFrame:
+    """The idle pieces, each with what is known of its hole."""
+    of = holes.table.iloc[holes.pieces["hole"]].reset_index(drop=True)
+    return of.assign(**{name: holes.pieces[name] for name in ("start", "end", "hole")})
+
+
+def _parts(trace: Trace, steps: Steps, every: pd.DataFrame, pieces: pd.DataFrame) -> dict[str, NDArray[np.int64]]:
+    """What the device waits for in each piece, as of `parts_of`."""
     if not len(pieces):
         return {}
-    hole = pieces["hole"].to_numpy()
-    of = holes.table.iloc[hole]
-    hosts = {f"step_{name}": steps.table[name].to_numpy()[of["at"]] for name in ("process", "thread")}
-    behind = {name: of[name].to_numpy() for name in ("device", "correlation", "process")}
-    windows = pieces[["start", "end"]].assign(**behind, **hosts)
-    parts = parts_of(trace, steps, every[every["at"] >= 0], windows)
-    first = np.flatnonzero(np.diff(hole, prepend=-1))
-    found = {name: np.zeros(len(holes.table), np.int64) for name in parts}
-    for name, ns in parts.items():
-        found[name][hole[first]] = np.add.reduceat(ns, first)
-    return found
+    hosts = {f"step_{name}": steps.table[name].to_numpy()[pieces["at"]] for name in ("process", "thread")}
+    windows = pieces[["start", "end", "device", "correlation", "process"]].assign(**hosts)
+    return parts_of(trace, steps, every[every["at"] >= 0], windows)
 
 
 def _largest(parts: dict[str, NDArray[np.int64]], length: int) -> pd.Series:
@@ -198,24 +194,25 @@ def _largest(parts: dict[str, NDArray[np.int64]], length: int) -> pd.Series:
     return pd.Series(pd.Categorical.from_codes(chosen, dtype=pd.CategoricalDtype(PART_COLUMNS)))
 
 
-def _by_place(holes: pd.DataFrame, parts: dict[str, NDArray[np.int64]]) -> pd.DataFrame:
+def _by_place(pieces: pd.DataFrame, parts: dict[str, NDArray[np.int64]]) -> pd.DataFrame:
     """See `IdleReport.parts`."""
-    here = [(holes["place"] == place).to_numpy() for place in PLACES]
+    here = [(pieces["place"] == place).to_numpy() for place in PLACES]
     sums = {part: [int(parts[part][place].sum()) if part in parts else 0 for place in here] for part in PART_COLUMNS}
     return pd.DataFrame(sums, index=list(PLACES), dtype="int64")
 
 
-def _by_next(holes: pd.DataFrame, parts: dict[str, NDArray[np.int64]], steps: int) -> pd.DataFrame:
+def _by_next(pieces: pd.DataFrame, parts: dict[str, NDArray[np.int64]], steps: int) -> pd.DataFrame:
     """See `IdleReport.holes`."""
-    idles = np.flatnonzero(holes["idle"])
-    groups = holes.iloc[idles].groupby(["place", "next"], observed=True)
-    found, of = groups["idle"].agg(["size", "sum"]).reset_index(), groups.ngroup().to_numpy()
-    sums = {part: pd.Series(ns[idles]).groupby(of).sum().to_numpy() for part, ns in parts.items()}
+    groups = pieces.groupby(["place", "next"], observed=True)
+    found, of = groups.size().reset_index(), groups.ngroup().to_numpy()
+    first = pd.Series(np.diff(pieces["hole"].to_numpy(), prepend=-1) != 0)  # of each hole
+    sums = {part: pd.Series(ns).groupby(of).sum().to_numpy() for part, ns in parts.items()}
     part = _largest(sums, len(found))
-    cause = [CAUSES[CAUSE_OF[name]] for name in part]
     table = pd.DataFrame({
-        "place": found["place"].astype(str), "next": found["next"].astype(str), "count": found["size"] / steps,
-        "idle_us": found["sum"] / steps / 1e3, "cause": cause, "part": part.astype(str),
+        "place": found["place"].astype(str), "next": found["next"].astype(str),
+        "count": first.groupby(of).sum() / steps,
+        "idle_us": sum(sums.values(), np.zeros(len(found), np.int64)) / steps / 1e3,
+        "cause": [CAUSES[CAUSE_OF[name]] for name in part], "part": part.astype(str),
         "part_us": [float(sums[name][row]) / steps / 1e3 for row, name in enumerate(part)],
     })  # fmt: skip
     return table.sort_values("idle_us", ascending=False, kind="stable", ignore_index=True).head(_MOST_HOLES)

@@ -10,8 +10,9 @@ from dash import dcc, html
 from dashboard.frame import named
 from dashboard.pages.overview import compare, downloads, ladder, tokens, tools
 from dashboard.pages.overview.table import grid
-from dashboard.palette import COLOURS, NAMES
+from dashboard.palette import COLOURS, HOLES, NAMES
 from dashboard.view import ALIGNMENTS
+from tracer.analysis.holes import PLACES
 
 LEGEND = ("kernel", "graph", "communication", "copy", "memset", "sync", "launch", "host", "api", "other", "nvtx", "gap")
 MOVES = {
@@ -83,14 +84,7 @@ def _timeline() -> html.Section:
                 ],
                 className="bar",
             ),
-            html.Ul(
-                [
-                    html.Li([html.Span(style={"background": COLOURS[kind]}, className="swatch"), NAMES[kind]])
-                    for kind in LEGEND
-                ],
-                className="legend",
-                **named("Colours"),
-            ),
+            legend(),
             *tools.above(),
             html.Div("Reading the recordings …", id="nothing", className="empty"),
             html.Div(
@@ -107,6 +101,14 @@ def _timeline() -> html.Section:
         ],
         **named("Timeline"),
     )  # fmt: skip
+
+
+def legend() -> html.Ul:
+    """What the colours of a timeline mean, and the patterns of the idle holes."""
+    drawn = [(html.Span(style={"background": COLOURS[kind]}, className="swatch"), NAMES[kind]) for kind in LEGEND] + [
+        (html.Span(className=f"swatch {place}"), f"idle {PLACES[place]}") for place in HOLES
+    ]
+    return html.Ul([html.Li([swatch, name]) for swatch, name in drawn], className="legend", **named("Colours"))
 
 
 def _token() -> html.Div:
