@@ -38,7 +38,7 @@ _GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": "au
 def sections() -> list[Any]:
     """What stands on the page."""
     stores = [dcc.Store(id="listed"), dcc.Store(id="drawn"), dcc.Interval(id="reading", interval=400)]
-    shown = [_runs(), compare.section(), _timeline(), _causes(), compare.figures(), downloads.section()]
+    shown = [_runs(), compare.section(), _timeline(), *_made_of(), compare.figures(), downloads.section()]
     return [*stores, *tools.stores(), *shown]
 
 
@@ -151,25 +151,24 @@ def _token() -> html.Div:
     )
 
 
-def _causes() -> html.Section:
+def _made_of() -> list[html.Section]:
+    return [_causes("idle", "the idle time of a step"), _causes("causes", "the gap")]
+
+
+def _causes(key: str, of: str) -> html.Section:
     return html.Section(
         [
             html.Div(
                 [
-                    html.H2("What the gap is made of"),
+                    html.H2(f"What {of} is made of"),
                     html.P("Mean over the tokens of each run, slow ones included.", className="hint"),
                 ],
                 className="bar",
             ),
-            html.Div(
-                dcc.Graph(id="causes", figure=_BLANK, config=_GRAPH, responsive=True, style={"height": "80px"}),
-                id="causes-holder",
-                role="img",
-                **named("Causes of the gap"),
-            ),
+            html.Div(_graph(key, 80), id=f"{key}-holder", role="img", **named(f"Causes of {of}")),
         ],
-        id="causes-section",
-        **named("Causes of the gap"),
+        id=f"{key}-section",
+        **named(f"Causes of {of}"),
     )
 
 
