@@ -22,6 +22,7 @@ from tracer.report import (
     show_ranks,
     table_of,
     warn,
+    where_label,
 )
 from tracer.text import spelled
 
@@ -91,7 +92,7 @@ def _show_idle(console: Console, facts: dict[str, Any]) -> None:
     if untraced:
         rows["untraced"] = f"p50 {number(untraced['p50'])} µs: 1 / rate - busy"
     if facts["idle_where"]:
-        rows["mostly"] = facts["idle_where"]
+        rows[where_label(facts)] = facts["idle_where"]
     console.print(grid(rows))
     whole = idle["mean"] or 1.0
     for place, name in PLACES.items():

@@ -305,10 +305,10 @@ def test_between_steps_the_causes_are_those_of_the_gap(name: str) -> None:
 def test_the_first_figure_tells_where_a_vllm_step_idles() -> None:
     result = CliRunner().invoke(main, ["gaps", str(SAMPLES / "vllm-b1-graph")])
     lines = result.stdout.splitlines()
-    assert lines[0].startswith("idle      p50 505.9 µs")
+    assert lines[0].startswith("idle         p50 505.9 µs")
     assert "1 / rate - busy" in lines[1]
     where = "94% before the graph: plain host code 72%, inside a launch call 21%; largest hole: before"
-    assert lines[2].startswith(f"mostly    {where}")
+    assert lines[2].startswith(f"as recorded  {where}")
     facts = json.loads(CliRunner().invoke(main, ["gaps", str(SAMPLES / "vllm-b1-graph"), "--json"]).stdout)
     assert facts["idle_us"]["before_graph"] > 0.9 * facts["idle_us"]["mean"]
     assert facts["holes"][0] | {"idle_us": 0, "part_us": 0} == {
