@@ -30,7 +30,6 @@ import tracer
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.distortion import LAUNCH_LEFT, untraced_causes
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.idle import holes_of
 from tracer.analysis.steps import ALL_STEPS
 from tracer.analysis.tokens import choose_steps
 from tracer.errors import TraceError
@@ -88,7 +87,7 @@ def _row(
         print(f"{name}: {problem}")
         return
     idle = found.idle.steps
-    holes, _ = holes_of(trace, steps, found.table)
+    holes = found.idle.table
     api = trace["api"].merge(steps.table[["process", "thread"]].drop_duplicates(), on=["process", "thread"])
     in_calls = covered(api["start"], api["end"], holes["start"].to_numpy(), holes["end"].to_numpy())
     launch = (found.table["launch_call"] + found.table["launch_latency"]) * found.table["graph_launch"]

@@ -46,6 +46,10 @@ NAMES: Final = {
 KINDS: Final = tuple(COLOURS)
 """The order of the legend, and the codes that the timeline's tables hold."""
 
+HOLES: Final = {"before_graph": "|", "between_kernels": ".", "after_graph": "-"}
+"""Where a device idles inside a step -> the pattern, as Plotly calls it, on the colour of the gap, which itself has
+none; `assets/timeline.css` has the same for the legend."""
+
 DARK_TEXT_ON: Final = frozenset({"graph", "launch", "host", "nvtx", "gap", "api"})
 """Kinds whose colour is so light that text on it is dark."""
 

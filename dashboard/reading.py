@@ -13,6 +13,7 @@ import pyarrow as pa
 from dashboard.cache import TRACE, Cache
 from dashboard.run import Recording, Run
 from dashboard.timeline.align import Tokens
+from dashboard.timeline.holes import HoleRow
 from dashboard.timeline.pyramid import Level, Pyramid
 from dashboard.timeline.rows import Row
 from tracer import formats
@@ -34,7 +35,7 @@ if TYPE_CHECKING:  # they load this file, in processes of their own
 Found = TypeVar("Found")
 _MOST_RANGES: Final = 20
 _SUFFIXES: Final = frozenset({".sqlite", ".json", ".nsys-rep"})
-_KEPT: Final = (Summary, FetchLag, Interval, Steps, Regime, GapReport, IdleReport, Tokens, Row, Level)
+_KEPT: Final = (Summary, FetchLag, Interval, Steps, Regime, GapReport, IdleReport, Tokens, Row, HoleRow, Level)
 
 
 def read_runs(path: Path, cache: Cache | None = None, readers: Readers | None = None) -> list[Run]:
@@ -158,6 +159,7 @@ def _kept(run: Run) -> dict[str, Any]:
         "steps": run.steps,
         "made": {"gaps": run.gaps, "tokens": run.tokens, "waits": run.waits, "event_pairs": run.event_pairs},
         "rows": [(row, list(row.pyramid.levels)) for row in run.rows],
+        "holes": [(row, list(row.pyramid.levels)) for row in run.holes],
     }
 
 
@@ -166,9 +168,9 @@ def _from_cache(cache: Cache, path: Path, read: Callable[[Path], Trace] | None =
 
     def restored(kept: dict[str, Any]) -> Run:
         run = Run(kept["key"], kept["name"], kept["summary"], recording, kept["steps"], graph, path, kept["within"])
-        for row, levels in kept["rows"]:
+        for row, levels in (*kept["rows"], *kept["holes"]):
             row.__dict__["pyramid"] = Pyramid(row.start, row.end, tuple(levels))
-        run.__dict__.update(kept["made"], rows=[row for row, _ in kept["rows"]])
+        run.__dict__.update(kept["made"], **{name: [row for row, _ in kept[name]] for name in ("rows", "holes")})
         return run
 
     return cache.load(path, _KEPT, lambda found: [restored(kept) for kept in found])

@@ -14,6 +14,7 @@ import pandas as pd
 from dashboard.executions import Executions, executions_of
 from dashboard.timeline.align import Tokens, tokens_of
 from dashboard.timeline.flows import event_pairs
+from dashboard.timeline.holes import HoleRow, hole_rows
 from dashboard.timeline.marks import NO_WAITS, waits_of
 from dashboard.timeline.minimap import Busy, busy_of
 from dashboard.timeline.rows import Row, rows_of
@@ -127,6 +128,11 @@ class Run:
             return gap_report(trace, steps, measured_rate(trace, steps, self.within))
 
         return None if self.steps is None else _unless_it_fails(report, self.trace, self.steps)
+
+    @cached_property
+    def holes(self) -> list[HoleRow]:
+        """Where its devices idle, for the timeline to shade."""
+        return [] if self.gaps is None else hole_rows(self.gaps.idle)
 
     @cached_property
     def syncs(self) -> SyncReport | None:

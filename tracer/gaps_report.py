@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.text import Text
 
 from tracer.analysis.bubbles import WAITS
-from tracer.analysis.causes import CAUSES, PART_NAMES
+from tracer.analysis.causes import CAUSES, PART_NAMES, present
 from tracer.analysis.gaps import GapReport
-from tracer.analysis.idle import PLACES
+from tracer.analysis.holes import PLACES
 from tracer.report import (
     CAUSE_STYLES,
     cause_bar,
@@ -22,6 +22,7 @@ from tracer.report import (
     show_ranks,
     table_of,
     warn,
+    where_label,
 )
 from tracer.text import spelled
 
@@ -36,6 +37,9 @@ def idle_facts(found: GapReport) -> dict[str, Any]:
         "idle_us": found.idle.idle_us,
         "idle_share": found.idle.share,
         "busy_us": found.idle.busy_us,
+        "idle_where": found.idle.where,
+        "idle_causes_us": {place: present(causes) for place, causes in found.idle.causes_us.items()},
+        "idle_parts_us": found.idle.parts_us,
         "untraced_idle_us": found.untraced_idle_us,
         "holes": found.idle.holes.head(_MOST_HOLES).to_dict("records"),
     }
@@ -87,16 +91,30 @@ def _show_idle(console: Console, facts: dict[str, Any]) -> None:
     rows = {"idle": f"{figures} a step   ({facts['idle_share']:.0%} of the time; busy {number(facts['busy_us'])} µs)"}
     if untraced:
         rows["untraced"] = f"p50 {number(untraced['p50'])} µs: 1 / rate - busy"
+    if facts["idle_where"]:
+        rows[where_label(facts)] = facts["idle_where"]
     console.print(grid(rows))
     whole = idle["mean"] or 1.0
     for place, name in PLACES.items():
         console.print(Text(f"  {name:<50}{number(idle[place]):>8} µs  {idle[place] / whole:>4.0%}"))
+        parts = {part: us for inner in facts["idle_parts_us"][place].values() for part, us in inner.items()}
+        for part, us in sorted(parts.items(), key=lambda each: -each[1]):
+            if us >= _LEAST * whole:
+                console.print(Text(f"      {PART_NAMES[part]:<46}{number(us):>8} µs  {us / whole:>4.0%}", "dim"))
     holes = [
-        {**hole, "place": PLACES[hole["place"]], "next": spelled(hole["next"])[:70]}
+        {
+            **hole, "place": PLACES[hole["place"]], "next": spelled(hole["next"])[:70], "part": PART_NAMES[hole["part"]]
+        }
         for hole in facts["holes"] if hole["idle_us"] >= _LEAST * whole
     ]  # fmt: skip
     if holes and any(idle[place] for place in PLACES if place != "between_steps"):
-        headings = {"next": "idle before", "place": "where", "count": "times a step", "idle_us": "µs a step"}
+        headings = {
+            "next": "idle before",
+            "place": "where",
+            "count": "times a step",
+            "idle_us": "µs a step",
+            "part": "mostly",
+        }
         console.print(table_of(holes, headings))
     console.print()
 

@@ -79,6 +79,28 @@ def covered(starts: ArrayLike, ends: ArrayLike, window_starts: ArrayLike, window
     return np.asarray(cover_up_to(np.maximum(upper, lower)) - cover_up_to(lower), dtype=np.int64)
 
 
+def uncovered(
+    starts: ArrayLike, ends: ArrayLike, window_starts: ArrayLike, window_ends: ArrayLike
+) -> tuple[Ints, Ints, Ints]:
+    """What the union leaves of each window: the pieces, window after window, and for each the number of its window.
+
+    Example:
+        >>> uncovered([2, 8], [4, 12], [0, 10], [10, 20])
+        (array([ 0,  4, 12]), array([ 2,  8, 20]), array([0, 0, 1]))
+    """
+    first, last = union(starts, ends)
+    lower, upper = _int64(window_starts), _int64(window_ends)
+    low = np.searchsorted(last, lower, side="right")
+    cuts = np.maximum(np.searchsorted(first, upper, side="left") - low, 0)
+    of = np.repeat(np.arange(len(lower)), cuts + 1)
+    number = np.arange(len(of)) - np.repeat(np.cumsum(cuts + 1) - cuts - 1, cuts + 1)
+    here = low[of] + number
+    begin = np.where(number == 0, lower[of], np.append(0, last)[here])
+    end = np.where(number == cuts[of], upper[of], np.append(first, 0)[here])
+    kept = end > begin
+    return begin[kept], end[kept], of[kept]
+
+
 def touching(starts: ArrayLike, ends: ArrayLike, windows: tuple[Ints, Ints]) -> NDArray[np.bool_]:
     """Which of the intervals share time with any of the windows, which `union` has made disjoint and sorted."""
     first, last = windows

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracer import progress
-from tracer.analysis.idle import PLACES
+from tracer.analysis.holes import PLACES
 from tracer.analysis.interval import Interval
 from tracer.analysis.signature import MEANING, WITHOUT_COPIES
 from tracer.text import spelled
@@ -142,13 +142,14 @@ def show_info(facts: dict[str, Any]) -> None:
         grid(
             {
                 "holds": f"{facts['what']} (from {facts['token_source']}, confidence {facts['confidence']:.2f})",
+                "idle": _idle(facts),
+                **({where_label(facts): facts["idle_where"]} if facts["idle_where"] else {}),
                 **({"class": f"{facts['strategy']}{share}"} if facts["strategy"] else {}),
                 "signature": facts["signature"],
                 "per step": f"{number(facts['syncs_per_token'])} syncs, {number(facts['copies_per_token'])} copies, "
                 f"{number(facts['launches_per_token'])} launches{_waits(facts)}",
                 "steps/s": rates,
                 **({"tokens/s": f"{untraced} untraced, {traced} as recorded"} if facts["strategy"] else {}),
-                "idle": _idle(facts),
                 "gap": gap + distortion_words(facts["distortion"]),
                 **estimated_row(facts["estimated_untraced_gap_us"]),
             }
@@ -165,6 +166,12 @@ def _idle(facts: dict[str, Any]) -> str:
     untraced = f"; {number(facts['untraced_idle_us'])} µs untraced" if facts["untraced_idle_us"] is not None else ""
     places = ", ".join(f"{name} {number(idle[place])}" for place, name in PLACES.items() if idle[place] >= 0.05)
     return f"p50 {number(idle['p50'])} µs a step, {facts['idle_share']:.0%} of the time{untraced} (mean µs: {places})"
+
+
+def where_label(facts: dict[str, Any]) -> str:
+    """What stands before the words on where the idle time lies: tracing may have added to some causes more than to
+    others."""
+    return "mostly" if facts["distortion"] == 1.0 else "as recorded"
 
 
 def _waits(facts: dict[str, Any]) -> str:

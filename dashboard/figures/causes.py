@@ -1,4 +1,4 @@
-"""What the gap is made of: one stacked bar per run."""
+"""What the gap and the idle time are made of: stacked bars, one per run or per place."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from dashboard.palette import COLOURS, FONT, THEMES
 from dashboard.run import Run
 from dashboard.text import markup
 from dashboard.units import duration, microseconds, ticks
+from tracer.analysis.holes import PLACES
 
 CAUSE_COLOURS: Final = {
     "communication": COLOURS["communication"],
@@ -23,21 +24,23 @@ CAUSE_COLOURS: Final = {
 }
 """Cause, as `tracer.analysis.causes.CAUSES` calls it -> colour; also the order of the stack."""
 
+_LEAST = 0.01  # of the idle time: a place with less has no bar
 _BAND = 58  # px per run
 _INSIDE = 0.055  # share of the axis below which a piece bears no figure
 
 
 @dataclass(frozen=True)
 class Causes:
-    """A run's mean gap: its name, what it is made of (cause -> µs), and a note such as "traced"."""
+    """A mean: its name, what it is made of (cause -> µs), a note such as "traced", and what it is."""
 
     name: str
     causes_us: dict[str, float]
     note: str = ""
+    of: str = "the gap"
 
     @property
     def total_us(self) -> float:
-        """The mean gap, µs."""
+        """The mean, µs."""
         return sum(self.causes_us.values())
 
 
@@ -58,6 +61,42 @@ def causes_of(runs: Sequence[Run]) -> list[Causes]:
             notes.append(f"distortion {summary.distortion:.2f}")
         found.append(Causes(run.name, summary.causes_us, " · ".join(notes)))
     return found
+
+
+def idle_of(runs: Sequence[Run]) -> list[Causes]:
+    """What the idle time of a step of each run is made of, if any idles elsewhere than in the gap; else nothing."""
+    found = [(run, run.gaps.idle) for run in runs if run.gaps is not None and run.gaps.idle.idle_us]
+    if not any(idle.idle_us["between_steps"] < (1 - _LEAST) * idle.idle_us["mean"] for _, idle in found):
+        return []
+    return [
+        Causes(
+            run.name,
+            {cause: sum(idle.causes_us[place][cause] for place in PLACES) for cause in CAUSE_COLOURS},
+            " · ".join(
+                [f"{name} {microseconds(idle.idle_us[place])}" for place, name in PLACES.items() if idle.idle_us[place]]
+                + (["traced: inflated"] if run.inflated else [])
+            ),
+            "the idle time",
+        )
+        for run, idle in found
+    ]
+
+
+def places_of(runs: Sequence[Run]) -> list[Causes]:
+    """The same for each place in which a run idles for more than a moment."""
+    return [
+        Causes(f"{run.name}: {name}", idle.causes_us[place], f"{idle.idle_us[place] / idle.idle_us['mean']:.0%} of its "
+               f"idle time{', traced: inflated' if run.inflated else ''}", "it")
+        for run in runs
+        if run.gaps is not None and (idle := run.gaps.idle).idle_us
+        for place, name in PLACES.items()
+        if idle.idle_us[place] > _LEAST * idle.idle_us["mean"]
+    ]  # fmt: skip
+
+
+def said_of(causes: Sequence[Causes]) -> str:
+    """The bars in words."""
+    return "; ".join(f"{each.name}: {duration(each.total_us * 1e3)} ({each.note})" for each in causes)
 
 
 def causes_figure(runs: Sequence[Causes], theme: str) -> go.Figure:
@@ -114,7 +153,7 @@ def _bar(cause: str, runs: Sequence[Causes], longest: float) -> go.Bar:
         textangle=0,
         textfont={"size": 11, "color": "#1B2430" if cause in {"launch", "host"} else "#FFFFFF"},
         hovertext=[
-            f"{cause}: {duration(value * 1e3)}, {value / (run.total_us or 1):.0%} of the gap"
+            f"{cause}: {duration(value * 1e3)}, {value / (run.total_us or 1):.0%} of {run.of}"
             for value, run in zip(values, runs, strict=True)
         ],
         hoverinfo="text",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from dashboard.palette import COLOURS, NAMES, THEMES
+from dashboard.figures.shades import marker
+from dashboard.palette import COLOURS, HOLES, NAMES, THEMES
+from tracer.analysis.holes import PLACES
 from tracer.errors import UsageError
 
 IMAGES = (".svg", ".png")
@@ -21,6 +23,8 @@ def with_legend(figure: go.Figure, height: int, theme: str) -> tuple[go.Figure, 
     for kind in (kind for kind in COLOURS if kind in drawn):
         square = {"symbol": "square", "size": 11, "color": COLOURS[kind], "line": {"width": 0}}
         figure.add_scatter(x=[None], y=[None], mode="markers", marker=square, name=NAMES[kind], showlegend=True)
+    for place in (place for place in HOLES if f"idle {place}" in drawn):
+        figure.add_bar(x=[None], y=[None], marker=marker(place, look), name=f"idle {PLACES[place]}", showlegend=True)
     legend = {"orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom",
               "font": {"color": look.muted}, "itemsizing": "trace"}  # fmt: skip
     figure.update_layout(paper_bgcolor=look.surface, plot_bgcolor=look.surface, showlegend=True, legend=legend)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboard.figures import overlay
+from dashboard.figures import overlay, shades
 from dashboard.palette import COLOURS, DARK_TEXT_ON, FONT, KINDS, THEMES, Theme
 from dashboard.text import markup
-from dashboard.timeline.layout import GAP_STRIP, Panel
+from dashboard.timeline.layout import Panel
 from dashboard.timeline.marks import joined
-from dashboard.units import duration, ticks
+from dashboard.units import ticks
 from tracer.schema import MISSING
 
 MARGIN = {"l": 112, "r": 22, "t": 52, "b": 8}
@@ -25,8 +25,6 @@ _HOVER_BIN = (
     "<b>%{customdata[1]} events</b> in %{customdata[2]}, busy %{customdata[3]}%<br>"
     "longest: %{customdata[4]} %{hovertext}<extra></extra>"
 )
-LABELLED = 34
-"""px; a narrower gap gets no label."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +37,7 @@ class Drawing:
         marks: as `timeline.marks.marks_of` makes them.
         lines: as `timeline.marks.connectors` makes them.
         gaps: the gaps in view: x dx (s), gap (ns), text (a hover, escaped, where it has a label), top bottom (px).
+        holes: what is shaded as idle, as `timeline.holes.shades_of` makes it.
         chosen, arrows: of the chosen event, as `timeline.choice` makes them; None where there is none.
     """
 
@@ -48,6 +47,7 @@ class Drawing:
     marks: pd.DataFrame
     lines: pd.DataFrame
     gaps: pd.DataFrame
+    holes: pd.DataFrame = field(default_factory=pd.DataFrame)
     chosen: pd.DataFrame | None = None
     arrows: pd.DataFrame | None = None
 
@@ -96,7 +96,8 @@ def timeline_plot(
     data: list[dict[str, Any]] = []
     if drawings:
         marks = joined([d.marks for d in drawings])
-        data += _gap_bars(drawings, look)
+        data += shades.gap_bars([d.gaps for d in drawings], look)
+        data += shades.hole_bars([d.holes for d in drawings], look)
         data += _bars(marks, look, finds)
         data += _connectors(pd.concat([d.lines for d in drawings], ignore_index=True))
         data += _texts(marks[marks["found"] > 0])
@@ -151,27 +152,6 @@ def _opacity(part: pd.DataFrame, merged: bool, finds: bool) -> Any:
         return 1
     opacity = 0.2 + 0.8 * part["share"].to_numpy() if merged else np.ones(len(part))
     return (opacity * np.where(part["found"] > 0, 1, overlay.DIMMED)).astype("float32")
-
-
-def _gap_bars(drawings: Sequence[Drawing], look: Theme) -> list[dict[str, Any]]:
-    parts = [d.gaps for d in drawings if len(d.gaps)]
-    if not parts:
-        return []
-    gaps = pd.concat(parts, ignore_index=True)
-    return [
-        {
-            "type": "bar",
-            "name": "gap",
-            "orientation": "h",
-            "base": gaps["x"].tolist(),
-            "x": gaps["dx"].to_numpy(),
-            "y": ((gaps["top"] + gaps["bottom"]) / 2).to_numpy(),
-            "width": (gaps["bottom"] - gaps["top"]).to_numpy(dtype="float64"),
-            "marker": {"color": COLOURS["gap"], "opacity": look.gap_opacity, "line": {"width": 0}},
-            "hoverinfo": "skip",
-            "showlegend": False,
-        }
-    ]
 
 
 def _connectors(lines: pd.DataFrame) -> list[dict[str, Any]]:
@@ -259,7 +239,7 @@ def _layout(
         },
         "shapes": [*_tracks(drawings, look)],
         "annotations": [
-            a for d in drawings for a in (*_heading(d, look), *_gap_labels(d, limits, look, width))
+            a for d in drawings for a in (*_heading(d, look), *shades.labels(d.gaps, d.holes, limits, look, width))
         ],
     }  # fmt: skip
 
@@ -293,22 +273,3 @@ def _heading(drawing: Drawing, look: Theme) -> list[dict[str, object]]:
             "bgcolor": look.surface, "borderpad": 1, "name": "heading",
         }
     ]  # fmt: skip
-
-
-def _gap_labels(drawing: Drawing, limits: tuple[int, int], look: Theme, width: int) -> list[dict[str, object]]:
-    """ "gap 150 µs" over each gap that is wide enough for it."""
-    labels: list[dict[str, object]] = []
-    per_pixel = (limits[1] - limits[0]) / width
-    for x, dx, gap, text, _, bottom in drawing.gaps.itertuples(index=False):
-        low, high = max(x * 1e9, limits[0]), min((x + dx) * 1e9, limits[1])
-        if (high - low) / per_pixel < LABELLED:
-            continue
-        words = f"gap {duration(gap)}" if (high - low) / per_pixel >= 2.2 * LABELLED else duration(gap)
-        labels.append(
-            {
-                "x": (low + high) / 2e9, "y": bottom - GAP_STRIP / 2, "yanchor": "middle",
-                "text": words, "showarrow": False, "font": {"size": 11.5, "color": look.ink},
-                "hovertext": text, "name": "gap",
-            }
-        )  # fmt: skip
-    return labels

@@ -15,7 +15,7 @@ from dashboard.run import Run
 from dashboard.text import plain
 from dashboard.units import duration, microseconds
 from tracer import run_json
-from tracer.analysis.idle import PLACES
+from tracer.analysis.holes import PLACES
 
 _NONE: Final = "–"
 Change = Callable[[float, float], str]

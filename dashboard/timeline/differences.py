@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from dashboard.figures.timeline import LABELLED, Drawing, Plot
+from dashboard.figures.shades import LABELLED
+from dashboard.figures.timeline import Drawing, Plot
 from dashboard.palette import THEMES
 from dashboard.run import Run
 from dashboard.timeline.layout import GAP_STRIP

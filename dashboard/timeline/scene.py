@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from dashboard.figures.timeline import LABELLED, MARGIN, Drawing, Plot, height_of, timeline_figure, timeline_plot
+from dashboard.figures.shades import LABELLED
+from dashboard.figures.timeline import MARGIN, Drawing, Plot, height_of, timeline_figure, timeline_plot
 from dashboard.run import Run
-from dashboard.timeline import align
+from dashboard.timeline import align, holes
 from dashboard.timeline.choice import arrows_of, chosen_in, outline, panels_of
 from dashboard.timeline.detail import Detail
 from dashboard.timeline.differences import differences, with_differences
@@ -87,13 +88,20 @@ def draw(runs: Sequence[Run], view: View, width: int) -> list[Drawing]:
             [detail_of(placed.row, window) for placed in panel.rows]
             for (_, panel, _), window in zip(anchors, windows, strict=True)
         ]
-        if bins <= _FEWEST_BINS or sum(map(_weight, chain.from_iterable(details))) <= _HEAVIEST:
+        shades = [
+            [holes.detail_of(row, window) for row in run.holes]
+            for (run, _, _), window in zip(anchors, windows, strict=True)
+        ]
+        if bins <= _FEWEST_BINS or sum(map(_weight, chain.from_iterable((*details, *shades)))) <= _HEAVIEST:
             break
         bins = max(bins // 2, _FEWEST_BINS)
     chosen = chosen_in(runs, view, token)
     return [
-        _drawing(run, panel, window, _note(run, token), drawn, view.find, chosen.get(run.key))
-        for (run, panel, _), window, drawn in zip(anchors, windows, details, strict=True)
+        replace(
+            _drawing(run, panel, window, _note(run, token), drawn, view.find, chosen.get(run.key)),
+            holes=holes.shades_of(run.holes, shaded, panel, window),
+        )
+        for (run, panel, _), window, drawn, shaded in zip(anchors, windows, details, shades, strict=True)
     ]
 
 
@@ -116,12 +124,15 @@ def _drawing(
 
 
 def _note(run: Run, token: int) -> str:
-    """What stands beside a run's name: its class, and this token's gap."""
+    """What stands beside a run's name: its class, how long this token's step idles, and its gap."""
     tokens = run.tokens
     assert tokens is not None
     at = tokens.clamp(token)
     gap = int(tokens.gap[at])
     parts = [run.summary.strategy or "", f"token {tokens.step[at]}"]
+    steps = None if run.gaps is None else run.gaps.idle.steps
+    idle = [] if steps is None else steps.loc[steps["step"] == tokens.step[at], "idle"].tolist()
+    parts += [f"idle {duration(idle[0])}"] if len(idle) == 1 else []  # on one device
     parts += [f"gap after it {duration(gap)}"] if gap >= 0 else ["no gap after it"]
     parts += ["traced: times are inflated"] if run.inflated else []
     return "  ·  ".join(p for p in parts if p)

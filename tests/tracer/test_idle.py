@@ -6,24 +6,32 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.recordings import SAMPLES
-from tests.tracer.handmade import PROCESS, Script
+from tests.tracer.handmade import PROCESS, THREAD, Script
 from tests.tracer.test_causes import disorder
 from tracer import Trace, formats
+from tracer.analysis.causes import CAUSES, PARTS
 from tracer.analysis.distortion import STRETCH
 from tracer.analysis.gaps import GapReport, gap_report
-from tracer.analysis.idle import PLACES, holes_of
-from tracer.analysis.tokens import ALL_STEPS, choose_steps, find_steps
+from tracer.analysis.holes import PLACES, Holes, holes_of
+from tracer.analysis.idle import IdleReport
+from tracer.analysis.step_work import all_compute
+from tracer.analysis.tokens import ALL_STEPS, Steps, choose_steps, find_steps
 from tracer.cli import main
 from tracer.errors import EmptyTraceError
 from tracer.intervals import covered
 
-OTHER_PROCESS = 999
+OTHER_PROCESS, OTHER = 999, THREAD + 1
 
 
 def report(script: Script, rate: float | None = None) -> GapReport:
     return gap_report(script.trace, find_steps(script.trace), rate)
+
+
+def found_holes(trace: Trace, steps: Steps, report: GapReport) -> Holes:
+    return holes_of(trace, steps, report.table, all_compute(trace, steps))
 
 
 def engine(steps: int = 3, level: str = "graph", collective: bool = False) -> Script:
@@ -67,6 +75,130 @@ def test_the_holes_by_what_computes_behind_them() -> None:
     assert table[["place", "next", "count", "idle_us"]].to_numpy().tolist() == [
         ["between_steps", "k", 1, 0.3], ["before_graph", "graph 1", 1, 0.2], ["after_graph", "k", 1, 0.05],
     ]  # fmt: skip
+    assert table[["cause", "part", "part_us"]].to_numpy().tolist() == [
+        ["host", "host_code", 0.291], ["launch", "launch_queued", 0.2], ["launch", "launch_queued", 0.05],
+    ]  # fmt: skip
+
+
+def seen_parts(idle: IdleReport) -> dict[str, dict[str, int]]:
+    """Place -> part -> ns, without those that are 0."""
+    return {place: {p: ns for p, ns in parts.items() if ns} for place, parts in idle.parts.to_dict("index").items()}
+
+
+def test_the_causes_of_each_part_of_the_idle_time() -> None:
+    idle = report(engine(level="node")).idle
+    assert seen_parts(idle) == {
+        "between_steps": {"host_code": 2 * 291, "launch_call": 2 * 4, "launch_latency": 2 * 5},
+        "before_graph": {"launch_queued": 2 * 200},
+        "between_kernels": {"launch_queued": 2 * 50},
+        "after_graph": {"launch_queued": 2 * 50},
+    }
+    assert idle.causes_us["between_steps"] == {
+        "communication": 0, "sync": 0, "copy": 0, "launch": pytest.approx(0.009), "host": pytest.approx(0.291),
+        "other process/thread": 0,
+    }  # fmt: skip
+    assert idle.table.iloc[0].tolist() == [0, 0, 110, 310, "before_graph", "k", "launch_queued"]
+
+
+def test_a_hole_before_the_graph_waits_for_what_the_host_does_until_it_launches_it() -> None:
+    script = Script()
+    for begin in (0, 1000, 2000):
+        script.range("token", begin, begin + 990)
+        script.launch((begin + 1, begin + 5), (begin + 10, begin + 100))
+        script.copy((begin + 110, begin + 120), (begin + 130, begin + 140))  # input on its way to the device
+        script.sync(begin + 150, begin + 170)  # for nothing more
+        script.call("cudaMalloc_v3020", begin + 200, begin + 230)
+        script.graph((begin + 300, begin + 340), (begin + 350, begin + 600))
+        script.call("cudaMalloc_v3020", begin + 620, begin + 680, thread=OTHER)
+    idle = report(script).idle
+    assert seen_parts(idle)["before_graph"] == {
+        "copy_call": 2 * 10, "copy_device": 2 * 10, "sync_idle": 2 * 20, "host_allocation": 2 * 30,
+        "launch_call": 2 * 40, "launch_latency": 2 * 10, "host_code": 2 * 130,
+    }  # fmt: skip
+    assert seen_parts(idle)["between_steps"]["other_thread"] == 2 * 60
+    assert seen_parts(idle)["between_kernels"] == seen_parts(idle)["after_graph"] == {}
+
+
+def test_what_others_compute_cuts_a_hole_and_each_piece_has_its_causes() -> None:
+    script = Script()
+    for begin in (0, 1000, 2000):
+        script.range("token", begin, begin + 990)
+        script.launch((begin + 1, begin + 5), (begin + 10, begin + 100))
+        script.launch((begin + 300, begin + 310), (begin + 700, begin + 800))
+        script.kernel(begin + 400, begin + 600, process=OTHER_PROCESS)
+    idle = report(script).idle
+    assert seen_parts(idle)["between_kernels"] == {
+        "host_code": 2 * 200, "launch_call": 2 * 10, "launch_latency": 2 * 90, "launch_queued": 2 * 100
+    }  # fmt: skip  # the last of them behind the other's compute
+    inside = idle.table[idle.table["place"] == "between_kernels"]
+    assert inside[["start", "end", "part"]].to_numpy().tolist()[:2] == [
+        [100, 400, "host_code"], [600, 700, "launch_queued"]
+    ]  # fmt: skip
+
+
+SPAN = st.tuples(st.integers(100, 3900), st.integers(1, 300)).map(lambda s: (s[0], s[0] + s[1]))
+
+
+@settings(max_examples=40)
+@given(st.lists(SPAN, max_size=6), st.lists(SPAN, max_size=6), st.lists(SPAN, max_size=6), st.lists(SPAN, max_size=3))
+def test_causes_nanosecond_by_nanosecond(
+    copies: list[tuple[int, int]], frees: list[tuple[int, int]], launches: list[tuple[int, int]],
+    strangers: list[tuple[int, int]],
+) -> None:  # fmt: skip
+    script = Script()
+    for begin in (0, 2000, 4000):
+        script.range("token", begin, begin + 1990)
+        script.launch((begin + 1, begin + 5), (begin + 10, begin + 100))
+    launched = {4: (1, 5), 2010: (2001, 2005), 4010: (4001, 4005)}
+    for call in launches:
+        kernel = (call[1] + 7, call[1] + 40)
+        launched[kernel[0]] = min(call, launched.get(kernel[0], call))
+        script.launch(call, kernel)
+    for copy in copies:
+        script.copy((copy[0] - 9, copy[0] + 9), copy)
+    for free in frees:
+        script.call("cudaFree_v3020", *free)
+    for stranger in strangers:
+        script.kernel(*stranger, process=OTHER_PROCESS)
+    trace = script.trace
+    steps = find_steps(trace, pattern="token")
+    idle = gap_report(trace, steps).idle
+    ours = [(a, b) for a, b in trace["kernels"].query(f"process == {PROCESS}")[["start", "end"]].to_numpy()]
+    api = [tuple(row) for row in trace["api"][["name", "start", "end"]].to_numpy()]
+
+    def inside(spans: list[tuple[int, int]], at: int) -> bool:
+        return any(a <= at < b for a, b in spans)
+
+    def called(word: str) -> list[tuple[int, int]]:
+        return [(a, b) for name, a, b in api if word in name]
+
+    def part(at: int, begin: int, call: tuple[int, int]) -> str:
+        """`begin` of the idle piece, and the launch of the compute behind its hole."""
+        if inside(copies, at):
+            return "copy_device"
+        if inside(called("Launch"), at):
+            return "launch_call"
+        if call[1] <= begin:
+            return "launch_queued"
+        if at >= call[0]:
+            return "launch_latency"
+        if inside(called("Memcpy"), at):
+            return "copy_call"
+        return "host_allocation" if inside(called("Free"), at) else "host_code"
+
+    first, last = 10, 4010
+    free = [not inside(ours, at) and not inside(strangers, at) for at in range(first, last)]
+    expected: dict[str, int] = {}
+    begin = first
+    for at in range(first, last):
+        if free[at - first]:
+            if not free[at - 1 - first]:
+                begin = at
+            behind = min(start for start, _ in ours if start > at)
+            name = part(at, begin, launched[behind])
+            expected[name] = expected.get(name, 0) + 1
+    found = idle.parts.sum()
+    assert {name: ns for name, ns in found.items() if ns} == expected
 
 
 def test_collectives_and_what_others_compute_are_not_idle() -> None:
@@ -131,11 +263,18 @@ def test_periods_are_busy_communication_others_and_idle_and_this_is_its_places(t
         found = gap_report(trace, steps)
     except EmptyTraceError:
         return
-    table, (holes, _) = found.idle.steps, holes_of(trace, steps, found.table)
+    table, holes = found.idle.steps, found_holes(trace, steps, found).table
     assert (table[["busy", "communication", "others", "idle", *PLACES]] >= 0).to_numpy().all()
     assert (table[["busy", "communication", "others", "idle"]].sum(axis=1) == table["period"]).all()
     assert (table[list(PLACES)].sum(axis=1) == table["idle"]).all()
     assert holes["idle"].sum() == table["idle"].sum()
+    assert (found.idle.parts.sum(axis=1) == table[list(PLACES)].sum()).all()
+    assert (found.idle.parts >= 0).to_numpy().all()
+    for place, causes in found.idle.causes_us.items():
+        assert sum(causes.values()) == pytest.approx(found.idle.idle_us[place])
+    assert (found.idle.table["end"] - found.idle.table["start"]).sum() == table["idle"].sum()
+    assert found.idle.holes["idle_us"].sum() * len(table) * 1e3 == pytest.approx(table["idle"].sum())
+    assert (found.idle.holes["part_us"] <= found.idle.holes["idle_us"]).all()
     everything = trace.activities()
     for device in table["device"].unique().tolist():
         running = everything[(everything["device"] == device) & everything["table"].isin(["kernels", "graph_launches"])]
@@ -154,22 +293,45 @@ def test_it_is_what_the_raw_tables_say(name: str) -> None:
     steps = choose_steps(trace, None, ALL_STEPS)
     found = gap_report(trace, steps)
     compute = trace.compute()
-    begin, until = (holes_of(trace, steps, found.table)[1][name].to_numpy() for name in ("begin", "until"))
+    periods = found_holes(trace, steps, found).periods
+    begin, until = (periods[name].to_numpy() for name in ("begin", "until"))
     busy = covered(compute["start"], compute["end"], begin, until)
     assert np.array_equal(until - begin - busy, found.idle.steps["idle"].to_numpy())
+
+
+@pytest.mark.parametrize("name", ["vllm-b1-graph", "llama1b-sccc-node", "transformers-static"])
+def test_between_steps_the_causes_are_those_of_the_gap(name: str) -> None:
+    trace = formats.read(SAMPLES / name)
+    found = gap_report(trace, choose_steps(trace, None, ALL_STEPS))
+    assert len(found.table) == len(found.idle.steps)
+    sums = found.table[[part for parts in PARTS.values() for part in parts]].sum()
+    assert found.idle.parts.loc["between_steps"].to_dict() == sums.to_dict()
+    assert found.idle.causes_us["between_steps"] == pytest.approx(
+        {CAUSES[c]: sums[list(p)].sum() / len(found.table) / 1e3 for c, p in PARTS.items()}
+    )
 
 
 def test_the_first_figure_tells_where_a_vllm_step_idles() -> None:
     result = CliRunner().invoke(main, ["gaps", str(SAMPLES / "vllm-b1-graph")])
     lines = result.stdout.splitlines()
-    assert lines[0].startswith("idle      p50 505.9 µs")
+    assert lines[0].startswith("idle         p50 505.9 µs")
     assert "1 / rate - busy" in lines[1]
+    where = "94% before the graph: plain host code 72%, inside a launch call 21%; largest hole: before"
+    assert lines[2].startswith(f"as recorded  {where}")
     facts = json.loads(CliRunner().invoke(main, ["gaps", str(SAMPLES / "vllm-b1-graph"), "--json"]).stdout)
     assert facts["idle_us"]["before_graph"] > 0.9 * facts["idle_us"]["mean"]
-    assert facts["holes"][0]["place"] == "before_graph"
+    assert facts["holes"][0] | {"idle_us": 0, "part_us": 0} == {
+        "place": "before_graph", "next": "prepare_varlen_num_blocks_kernel", "count": 1.0, "idle_us": 0,
+        "cause": "host", "part": "host_code", "part_us": 0,
+    }  # fmt: skip
+    causes = facts["idle_causes_us"]
+    assert {place: pytest.approx(sum(each.values())) for place, each in causes.items()} == {
+        place: facts["idle_us"][place] for place in PLACES
+    }
+    assert causes["before_graph"]["host"] > 0.7 * facts["idle_us"]["before_graph"]
     assert facts["gap_us"]["p50"] < 10 < facts["idle_us"]["p50"]
     info = CliRunner().invoke(main, ["info", str(SAMPLES / "vllm-b1-graph")]).stdout
-    assert info.index("idle ") < info.index("gap ")
+    assert info.index("idle ") < info.index(where) < info.index("class ") < info.index("gap ")
 
 
 def test_an_engine_s_rate_corrects_steps_that_span_longer_than_it_leaves_them() -> None:

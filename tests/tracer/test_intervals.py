@@ -1,10 +1,12 @@
 """Interval arithmetic against a brute-force count of nanoseconds."""
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracer.intervals import covered, overlap, total, union
+from tracer.intervals import covered, overlap, total, uncovered, union
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12)
 
@@ -42,3 +44,18 @@ def test_covered_is_what_the_union_covers_of_each_window(
 ) -> None:
     found = covered(*split(spans), *split(windows))
     assert found.tolist() == [int((cells(spans)[a:b] > 0).sum()) for a, b in windows]
+
+
+@given(SPANS, st.lists(st.tuples(st.integers(0, 70), st.integers(0, 70)), min_size=1, max_size=5))
+def test_uncovered_is_what_the_union_leaves_of_each_window(
+    spans: list[tuple[int, int]], windows: list[tuple[int, int]]
+) -> None:
+    starts, ends, of = uncovered(*split(spans), *split(windows))
+    assert (ends > starts).all()
+    assert (np.diff(of) >= 0).all()
+    free = cells(spans) == 0
+    for number, (low, high) in enumerate(windows):
+        mine = list(zip(starts[of == number].tolist(), ends[of == number].tolist(), strict=True))
+        assert all(before[1] < after[0] for before, after in pairwise(mine))
+        inside = np.arange(100)[low:high] if high > low else np.arange(0)
+        assert [at for a, b in mine for at in range(a, b)] == inside[free[inside]].tolist()

@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.causes import CAUSES, PART_COLUMNS, split_windows
+from tracer.analysis.causes import CAUSES, PART_COLUMNS
 from tracer.analysis.step_work import activity_steps, launch_rows, step_compute, step_spans
 from tracer.analysis.tokens import Steps
+from tracer.analysis.windows import split_windows
 from tracer.errors import EmptyTraceError
 from tracer.schema import MISSING
 from tracer.trace import Trace
@@ -39,7 +40,7 @@ class BubbleReport:
 
     Attributes:
         table: one row per bubble, by device and start: step device start end length and the columns of
-            `causes.split_windows`, ns. Communication between start and end is apart: length is what lasts besides.
+            `windows.split_windows`, ns. Communication between start and end is apart: length is what lasts besides.
         steps: one row per device and step that computes there: device step count total longest (ns) and the causes
             and parts of all its bubbles, ns; but for communication, which is not idle, they add up to total.
         streams: `stream_waits`.

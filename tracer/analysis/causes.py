@@ -1,8 +1,7 @@
-"""What a device waits for while it computes nothing: every nanosecond of a window has one cause, and one part of it.
+"""What a device waits for while it computes nothing: the causes, their parts, and what each is seen by.
 
-A window is a time in which a device runs no compute: an inter-token gap, or a bubble inside a step. Each part is what
-one set of intervals covers of the window and none before it in `_covering` did, so parts add up to their cause and
-causes to the window, exactly. *The thread* is the one that launches the compute behind the window.
+*The thread* is the one that launches the compute behind a time in which the device runs none. `on_device` and `on_host`
+give the intervals by which `windows.parts_of` tells the parts.
 """
 
 from __future__ import annotations
@@ -30,11 +29,10 @@ from tracer.analysis.calls import (
     rows_named,
 )
 from tracer.analysis.polls import poll_loops
-from tracer.analysis.step_work import launch_rows
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waits import last_awaited, targets
 from tracer.collectives import collectives
-from tracer.intervals import covered, intersection, touching, union
+from tracer.intervals import intersection, touching, union
 from tracer.schema import COMPUTE_TABLES, DEVICE_TABLES, MOST_NS, PROFILER_DOMAINS, PYTHON_FUNCTION
 from tracer.trace import Trace
 
@@ -87,6 +85,8 @@ its own; that it waits for it is a guess.
 
 PART_NAMES: Final = {part: name for parts in PARTS.values() for part, name in parts.items()}
 PART_COLUMNS: Final = list(PART_NAMES)
+CAUSE_OF: Final = {part: cause for cause, parts in PARTS.items() for part in parts}
+"""Part's column -> its cause's."""
 
 _HOST_COMPUTE: Final = r"split \d+: host$"
 _NO_WORK: Final = PROFILER_DOMAINS - {"cpu_op", PYTHON_FUNCTION}
@@ -104,59 +104,11 @@ def of_host_compute(ranges: pd.DataFrame) -> NDArray[np.bool_]:
     return rows_named(ranges["text"], lambda text: re.match(_HOST_COMPUTE, text) is not None)
 
 
-def split_windows(trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
-    """The causes of windows and the parts of them.
-
-    Args:
-        trace: the recording.
-        steps: its token steps.
-        compute: what they compute, as `step_compute` gives it.
-        windows: one row per window, index 0, 1, ...: start end (ns) device, correlation and process of the compute
-            behind it, step_process and step_thread of the step that launched that.
-
-    Returns:
-        A row per window, all ns: the columns of `CAUSES`, of `PART_COLUMNS`, and two counts: calls, how many of the
-        thread's CUDA calls begin in it, and graph_launch, 1 where the compute behind it comes from a graph launch.
-    """
-    call = launch_rows(trace, windows)
-    windows = _with_thread(trace, call, windows)
-    parts = {name: np.zeros(len(windows), np.int64) for name in [*PART_COLUMNS, "calls"]}
-    near = _Near.of(trace, steps, compute, windows)
-    keys = ["device", "process", "thread", "step_process", "step_thread"]
-    for rows in windows.groupby(keys, sort=False).indices.values():
-        mine = windows.iloc[rows]
-        bounds = (mine["start"].to_numpy(), mine["end"].to_numpy())
-        remaining = bounds[1] - bounds[0]
-        done, before = (bounds[0][:0], bounds[0][:0]), np.zeros(len(rows), np.int64)
-        for part, (starts, ends) in _covering(trace, near, mine):
-            if not len(starts):
-                continue
-            done = union(np.concatenate((done[0], starts)), np.concatenate((done[1], ends)))
-            now = covered(*done, *bounds)
-            parts[part][rows] += now - before
-            before = now
-        parts["host_code"][rows] += remaining - before
-        calls = np.sort(near.calls_of(mine)["start"].to_numpy())
-        parts["calls"][rows] = np.searchsorted(calls, bounds[1]) - np.searchsorted(calls, bounds[0])
-    causes = {cause: sum(parts[part] for part in inner) for cause, inner in PARTS.items()}
-    launch = np.append(letters_of(trace["api"]["name"]), "")[call]
-    return pd.DataFrame(causes | parts | {"graph_launch": (launch == GRAPH_LAUNCH).astype(np.int64)})
-
-
-def _with_thread(trace: Trace, call: NDArray[np.int64], windows: pd.DataFrame) -> pd.DataFrame:
-    """The windows with `call` and with process and thread of that call; the step's own where the trace lacks it."""
-    found, changed = call >= 0, {"call": call}
-    for column in ("process", "thread"):
-        values = windows[f"step_{column}"].to_numpy().copy()
-        values[found] = trace["api"][column].to_numpy()[call[found]]
-        changed[column] = values
-    return windows.assign(**changed)
-
-
 @dataclass(frozen=True)
-class _Near:
-    """What shares time with any window: calls (`letter`, `behind_copy`), polling loops, copies, collectives, NVTX
-    ranges, and compute of the steps and of all, where it is of several devices or hosts, or processes."""
+class Near:
+    """What shares time with any window, and so may explain it: calls (`letter`, `behind_copy`), polling loops, copies,
+    collectives, NVTX ranges; and compute of the steps and of all, where of several devices or hosts, or processes.
+    """
 
     api: pd.DataFrame
     copies: pd.DataFrame
@@ -167,7 +119,8 @@ class _Near:
     polls: pd.DataFrame
 
     @classmethod
-    def of(cls, trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd.DataFrame) -> _Near:
+    def of(cls, trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd.DataFrame) -> Near:
+        """What of the trace is near these windows; arguments as of `windows.parts_of`."""
         merged = union(windows["start"], windows["end"])
 
         def near(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
@@ -198,6 +151,11 @@ class _Near:
         process, thread = windows["process"].iloc[0], windows["thread"].iloc[0]
         return np.asarray((frame["process"] == process) & (frame["thread"] == thread))
 
+    def of_step(self, windows: pd.DataFrame) -> NDArray[np.bool_]:
+        """Which rows of `compute` the thread's own steps launched."""
+        process, thread = windows["step_process"].iloc[0], windows["step_thread"].iloc[0]
+        return np.asarray((self.compute["step_process"] == process) & (self.compute["step_thread"] == thread))
+
 
 def _if_several(column: str, *frames: pd.DataFrame) -> list[pd.DataFrame]:
     """The frames, or nothing of them where all rows are of one device (or process) and so none of another."""
@@ -206,43 +164,47 @@ def _if_several(column: str, *frames: pd.DataFrame) -> list[pd.DataFrame]:
     return [frame if several else frame.iloc[:0] for frame in frames]
 
 
-def _covering(trace: Trace, near: _Near, windows: pd.DataFrame) -> Iterator[tuple[str, Spans]]:
-    """(part, its intervals), the first that covers a nanosecond has it; the rest is `host_code`."""
+def on_device(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple[str, Spans]]:
+    """(part, its intervals) of what counts in any window; the first that covers a nanosecond has it."""
     device, process = windows["device"].iloc[0], windows["process"].iloc[0]
     calls = near.calls_of(windows)
-    letters = calls["letter"].to_numpy(dtype="U1")
     communicates = near.communication
     mine = (communicates["device"] == device) & (communicates["process"] == process)
     yield "communication_device", _spans(communicates[mine])
     yield "copy_device", _spans(near.copies[near.copies["device"] == device])
-    owner = (near.compute["step_process"] == windows["step_process"].iloc[0]) & (
-        near.compute["step_thread"] == windows["step_thread"].iloc[0]
-    )
-    yield "other_device", _spans(near.compute[owner & (near.compute["device"] != device)])
-    yield "launch_call", _spans(calls[among(letters, [LAUNCH, GRAPH_LAUNCH])])
-    others = _spans(
-        pd.concat(
-            [
-                near.compute[~owner & (near.compute["device"] == device)][["start", "end"]],
-                near.all_compute.loc[
-                    (near.all_compute["device"] == device) & (near.all_compute["process"] != process), ["start", "end"]
-                ],
-            ]
-        )
-    )
-    yield "other_process", _behind_launch(trace, windows, others)
-    yield from _launched(trace, windows)
+    yield "other_device", _spans(near.compute[near.of_step(windows) & (near.compute["device"] != device)])
+    yield "launch_call", _spans(calls[among(calls["letter"].to_numpy(dtype="U1"), [LAUNCH, GRAPH_LAUNCH])])
+    yield "other_process", _behind_launch(trace, windows, _others(near, windows))
+
+
+def on_host(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple[str, Spans]]:
+    """The same of what else counts, in windows before which the launch of the compute behind them had not returned; the
+    rest of them is `host_code`."""
+    process, meets = windows["process"].iloc[0], union(windows["start"], windows["end"])
+    calls = near.calls_of(windows)
+    calls = calls[touching(calls["start"], calls["end"], meets)]
+    letters = calls["letter"].to_numpy(dtype="U1")
+    yield "launch_latency", _launched(trace, windows)
     yield "copy_call", _spans(calls[among(letters, [COPY, BLOCKING_COPY])])
     polls = near.polls[near.on_thread(near.polls, windows)]
-    yield from _syncs(trace, pd.concat([calls[calls["letter"] == SYNC], polls], ignore_index=True))
+    yield from _syncs(trace, pd.concat([calls[letters == SYNC], polls], ignore_index=True))
     yield "launch_setup", _spans(calls[rows_named(calls["name"], is_setup)])
     yield "host_allocation", _spans(calls[rows_named(calls["name"], is_allocation)])
     yield "host_api", _spans(calls)
     mine = near.on_thread(near.ranges, windows)
     yield "host_compute", _spans(near.ranges[mine & of_host_compute(near.ranges)])
-    yield "other_process", others
+    yield "other_process", _others(near, windows)
     yield "other_thread", _spans(near.api[~near.on_thread(near.api, windows) & (near.api["process"] == process)])
     yield "host_lock", _spans(near.ranges[~mine & (near.ranges["process"] == process).to_numpy()])
+
+
+def _others(near: Near, windows: pd.DataFrame) -> Spans:
+    """What is computed on the device for other steps' threads, and by other processes."""
+    device, process = windows["device"].iloc[0], windows["process"].iloc[0]
+    theirs = near.compute[~near.of_step(windows) & (near.compute["device"] == device)]
+    every = near.all_compute
+    strangers = every[(every["device"] == device) & (every["process"] != process)]
+    return _spans(pd.concat([theirs[["start", "end"]], strangers[["start", "end"]]]))
 
 
 def _behind_launch(trace: Trace, windows: pd.DataFrame, others: Spans) -> Spans:
@@ -257,14 +219,11 @@ def _behind_launch(trace: Trace, windows: pd.DataFrame, others: Spans) -> Spans:
     return intersection(others, (returned[late], until[late]))
 
 
-def _launched(trace: Trace, windows: pd.DataFrame) -> Iterator[tuple[str, Spans]]:
+def _launched(trace: Trace, windows: pd.DataFrame) -> Spans:
     """From the launch of the compute behind each window to its end, never before its start."""
     known = windows[windows["call"] >= 0]
-    called, returned = (trace["api"][column].to_numpy()[known["call"]] for column in ("start", "end"))
-    start, end = known["start"].to_numpy(), known["end"].to_numpy()
-    queued = returned <= start
-    yield "launch_queued", (start[queued], end[queued])
-    yield "launch_latency", (np.maximum(called, start)[~queued], end[~queued])
+    called = trace["api"]["start"].to_numpy()[known["call"]]
+    return np.maximum(called, known["start"].to_numpy()), known["end"].to_numpy()
 
 
 def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[tuple[str, Spans]]:

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from tracer import run_json
 from tracer.analysis.calls import of_graph_launches
-from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS, split_windows
+from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS
 from tracer.analysis.distortion import known as known_of
 from tracer.analysis.distortion import untraced_causes
 from tracer.analysis.idle import IdleReport, idle_report
 from tracer.analysis.interval import Interval
-from tracer.analysis.step_work import step_compute, step_spans
+from tracer.analysis.step_work import all_compute, step_spans
 from tracer.analysis.tokens import Steps
+from tracer.analysis.windows import split_windows
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.trace import Trace
 
@@ -37,7 +38,7 @@ class GapReport:
     """The gaps of a trace.
 
     Attributes:
-        table: one row per gap: step device start end gap and the columns of `causes.split_windows`, ns: causes add up
+        table: one row per gap: step device start end gap and the columns of `windows.split_windows`, ns: causes add up
             to gap, parts to their cause. start is the end of the step's last compute.
         gap_us: p50, p90 and mean, µs; corrected if `corrected`.
         causes_us: cause's name -> mean, µs; they add up to the mean gap.
@@ -113,7 +114,8 @@ def gap_report(
     Raises:
         EmptyTraceError: no two steps of one group follow each other on a device.
     """
-    compute = step_compute(trace, steps)
+    every = all_compute(trace, steps)
+    compute = every[every["at"] >= 0].reset_index(drop=True)
     table = gap_table(trace, steps, compute)
     if device is not None:
         compute = compute[compute["device"] == device]
@@ -126,7 +128,7 @@ def gap_report(
     is_light = trace.metadata.get("source") == "host"  # the host recorder is its own light pass
     level = graph_trace_level(compute, trace)
     known = untraced_tokens_per_s
-    idle = idle_report(trace, steps, table)
+    idle = idle_report(trace, steps, table, every)
     untraced = None if is_light or known is None or not len(idle.steps) else _untraced(table, idle, known)
     mean_us = table[[*CAUSES, *PART_COLUMNS]].mean() / 1e3
     return GapReport(

@@ -14,34 +14,25 @@ its four places:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import GRAPH_LAUNCH, letters_of, match_rows
+from tracer.analysis.causes import CAUSE_OF, CAUSES, PART_COLUMNS, PART_NAMES, PARTS
 from tracer.analysis.distortion import stretch_ns
-from tracer.analysis.step_work import activity_steps, step_spans
+from tracer.analysis.holes import GRAPHS, PERIOD, PLACES, Holes, holes_of
+from tracer.analysis.step_work import all_compute
 from tracer.analysis.tokens import Steps
-from tracer.intervals import covered
+from tracer.analysis.windows import parts_of
+from tracer.text import plain
 from tracer.trace import Trace
 
-PLACES: Final = {
-    "between_steps": "between steps (the gap)",
-    "before_graph": "before the graph",
-    "between_kernels": "between kernels",
-    "after_graph": "after the graph",
-}
-"""Where in its period a step's device idles."""
-
-_PERIOD: Final = ["device", "step"]
-_BEHIND: Final = ["process", "next"]
-_HOLES: Final = ["step", "device", "start", "end", "idle", "communication", "others", "place", "next"]
-_GRAPHS: Final = ["graph_kernels", "graph_busy"]
-_STEPS: Final = [*_PERIOD, "period", "busy", "communication", "others", "idle", *PLACES, *_GRAPHS]
+_STEPS: Final = [*PERIOD, "period", "busy", "communication", "others", "idle", *PLACES, *GRAPHS]
+_TABLE: Final = ["step", "device", "start", "end", "place", "next"]
 _MOST_HOLES: Final = 200  # kinds of holes that are kept
-_NONE: Final = np.iinfo(np.int64).max
+_LEAST, _MOST_NAMED, _LONGEST = 0.05, 3, 60  # of the parts and the name in a sentence
 
 
 @dataclass(frozen=True)
@@ -53,11 +44,18 @@ class IdleReport:
             idle, the idle time in each of `PLACES`, and of CUDA graphs whose nodes were traced graph_kernels (how many)
             and graph_busy (their durations' sum).
         holes: by place and by what computes behind them, the largest idle time first: place next (a name) count
-            idle_us (both a step).
+            idle_us (both a step) cause (the name of the largest one) part (of it, the largest: a column of
+            `causes.PARTS`) part_us (a step).
+        table: one row per piece of a hole in which the device idles: step device start end (ns) place next (the name of
+            what computes behind the hole) part (the largest of its largest cause, of `causes.PARTS`).
+        parts: what the device waits for in all of them, ns: a row per place, its columns those of `causes.PARTS`; they
+            add up to the idle time there.
     """
 
     steps: pd.DataFrame
     holes: pd.DataFrame
+    table: pd.DataFrame
+    parts: pd.DataFrame
 
     @property
     def idle_us(self) -> dict[str, float]:
@@ -70,6 +68,44 @@ class IdleReport:
         return {name: float(value) for name, value in figures.items()} | {
             place: float(self.steps[place].mean() / 1e3) for place in PLACES
         }
+
+    @property
+    def causes_us(self) -> dict[str, dict[str, float]]:
+        """Place -> cause's name -> mean of a step, µs; they add up to the place's in `idle_us`."""
+        each = self.parts_us
+        return {
+            place: {cause: sum(inner.values()) for cause, inner in causes.items()} for place, causes in each.items()
+        }
+
+    @property
+    def parts_us(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Place -> cause's name -> its parts' columns -> mean of a step, µs."""
+        if not len(self.steps):
+            return {}
+        means = {part: (self.parts[part] / len(self.steps) / 1e3).tolist() for part in PART_COLUMNS}
+        return {
+            place: {name: {part: means[part][row] for part in PARTS[cause]} for cause, name in CAUSES.items()}
+            for row, place in enumerate(PLACES)
+        }
+
+    @property
+    def where(self) -> str | None:
+        """In words: where most of the idle time lies and for what, and the kind of hole that is the largest; None where
+        nothing idles."""
+        whole = int(self.parts.to_numpy().sum())
+        if not whole:
+            return None
+        sums = self.parts.to_numpy()
+        at = int(sums.sum(axis=1).argmax())
+        place, total = list(PLACES)[at], int(sums[at].sum())
+        there = sorted(zip(sums[at].tolist(), PART_COLUMNS, strict=True), key=lambda each: -each[0])
+        named = [f"{PART_NAMES[part]} {ns / total:.0%}" for ns, part in there if ns >= _LEAST * total]
+        hole = self.holes.iloc[0]
+        far = "" if hole["place"] == place else f"{PLACES[hole['place']]}, "
+        return (
+            f"{total / whole:.0%} {PLACES[place]}: {', '.join(named[:_MOST_NAMED])}; largest hole: {far}before "
+            f"{plain(hole['next'], _LONGEST)}, {hole['idle_us']:,.1f} µs a step, mostly {PART_NAMES[hole['part']]}"
+        )
 
     @property
     def busy_us(self) -> float | None:
@@ -120,177 +156,93 @@ class IdleReport:
         left = np.maximum(self.untraced_ns(steps_per_s, sign), 0)
         left = np.maximum(left - np.maximum(apart - self._stretch(sign), 0), 0)
         kept = np.where(outside == between, left, np.round(left * (between / np.maximum(outside, 1))))
-        index = pd.MultiIndex.from_frame(self.steps[_PERIOD])
-        at = index.get_indexer(pd.MultiIndex.from_frame(gaps[_PERIOD]))
+        index = pd.MultiIndex.from_frame(self.steps[PERIOD])
+        at = index.get_indexer(pd.MultiIndex.from_frame(gaps[PERIOD]))
         change = np.append(kept - between, 0)[at]  # none where a step has no period
         return np.asarray(gaps["gap"].to_numpy() + change, dtype=np.int64)
 
 
-def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame) -> IdleReport:
+def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame | None = None) -> IdleReport:
     """Find the idle time in the periods of the steps; nothing where they begin to compute all at once.
 
     Args:
         trace: the recording.
         steps: its steps.
         gaps: `gaps.GapReport.table` of them.
+        every: `all_compute` of them, where it is at hand.
     """
-    holes, periods = holes_of(trace, steps, gaps)
-    per_step = _per_step(periods, holes)
-    return IdleReport(per_step, _by_next(holes, max(len(per_step), 1)))
+    every = all_compute(trace, steps) if every is None else every
+    found = holes_of(trace, steps, gaps, every)
+    per_step, pieces = _per_step(found.periods, found.table), _pieces(found)
+    parts = _parts(trace, steps, every, pieces)
+    table = pieces[_TABLE].assign(part=_largest(parts, len(pieces)))
+    return IdleReport(per_step, _by_next(pieces, parts, max(len(per_step), 1)), table, _by_place(pieces, parts))
 
 
-def holes_of(trace: Trace, steps: Steps, gaps: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """All holes in the periods of the steps, and the periods.
-
-    Args:
-        trace, steps, gaps: as of `idle_report`.
-
-    Returns:
-        One row per hole, ns: step device start end idle (without communication and others' compute) communication
-        others place (of `PLACES`), and next, the name of what computes behind it; and one row per device and step that
-        another one follows: device step begin until, ns.
-    """
-    every = trace.compute()
-    at = activity_steps(trace, steps, every)
-    compute = every.assign(at=at)[at >= 0].reset_index(drop=True)
-    compute["host"] = _hosts(steps)[compute["at"]]
-    periods = _periods(step_spans(trace, steps, compute), steps, gaps)
-    if not len(periods):
-        return pd.DataFrame(columns=_HOLES, dtype=np.int64), periods.assign(**dict.fromkeys(_GRAPHS, 0))
-    periods = periods.merge(_graphs(trace, compute), on=["device", "at"], how="left")
-    missing = {"first": -_NONE, "last": _NONE, **dict.fromkeys(_GRAPHS, 0)}
-    periods = periods.fillna(missing).astype(dict.fromkeys(missing, "int64"))
-    holes = _in_periods(_holes(compute), periods)
-    holes["place"] = _places(holes)
-    holes["communication"], holes["others"] = _not_idle(trace.communication(), every[at < 0], compute, holes)
-    holes["idle"] = holes["end"] - holes["start"] - holes["communication"] - holes["others"]
-    return holes[_HOLES], periods
+def _pieces(holes: Holes) -> pd.DataFrame:
+    """The idle pieces, each with what is known of its hole."""
+    of = holes.table.iloc[holes.pieces["hole"]].reset_index(drop=True)
+    return of.assign(**{name: holes.pieces[name] for name in ("start", "end", "hole")})
 
 
-def _by_next(holes: pd.DataFrame, steps: int) -> pd.DataFrame:
+def _parts(trace: Trace, steps: Steps, every: pd.DataFrame, pieces: pd.DataFrame) -> dict[str, NDArray[np.int64]]:
+    """What the device waits for in each piece, as of `parts_of`."""
+    if not len(pieces):
+        return {}
+    hosts = {f"step_{name}": steps.table[name].to_numpy()[pieces["at"]] for name in ("process", "thread")}
+    windows = pieces[["start", "end", "device", "correlation", "process"]].assign(**hosts)
+    return parts_of(trace, steps, every[every["at"] >= 0], windows)
+
+
+def _largest(parts: dict[str, NDArray[np.int64]], length: int) -> pd.Series:
+    """Of each row the largest part of its largest cause."""
+    most, chosen = np.zeros(length, np.int64), np.zeros(length, np.int8)
+    for inner in PARTS.values():
+        known = [part for part in inner if part in parts]
+        if not known:
+            continue
+        whole = np.sum([parts[part] for part in known], axis=0)
+        part, longest = np.zeros(length, np.int8), np.full(length, -1)
+        for name in known:
+            more = parts[name] > longest
+            part[more], longest[more] = PART_COLUMNS.index(name), parts[name][more]
+        larger = whole > most
+        chosen[larger], most[larger] = part[larger], whole[larger]
+    return pd.Series(pd.Categorical.from_codes(chosen, dtype=pd.CategoricalDtype(PART_COLUMNS)))
+
+
+def _by_place(pieces: pd.DataFrame, parts: dict[str, NDArray[np.int64]]) -> pd.DataFrame:
+    """See `IdleReport.parts`."""
+    here = [(pieces["place"] == place).to_numpy() for place in PLACES]
+    sums = {part: [int(parts[part][place].sum()) if part in parts else 0 for place in here] for part in PART_COLUMNS}
+    return pd.DataFrame(sums, index=list(PLACES), dtype="int64")
+
+
+def _by_next(pieces: pd.DataFrame, parts: dict[str, NDArray[np.int64]], steps: int) -> pd.DataFrame:
     """See `IdleReport.holes`."""
-    groups = holes[holes["idle"] > 0].groupby(["place", "next"], observed=True)["idle"]
-    found = groups.agg(["size", "sum"]).reset_index()
+    groups = pieces.groupby(["place", "next"], observed=True)
+    found, of = groups.size().reset_index(), groups.ngroup().to_numpy()
+    first = pd.Series(np.diff(pieces["hole"].to_numpy(), prepend=-1) != 0)  # of each hole
+    sums = {part: pd.Series(ns).groupby(of).sum().to_numpy() for part, ns in parts.items()}
+    part = _largest(sums, len(found))
     table = pd.DataFrame({
-        "place": found["place"].astype(str), "next": found["next"].astype(str), "count": found["size"] / steps,
-        "idle_us": found["sum"] / steps / 1e3,
+        "place": found["place"].astype(str), "next": found["next"].astype(str),
+        "count": first.groupby(of).sum() / steps,
+        "idle_us": sum(sums.values(), np.zeros(len(found), np.int64)) / steps / 1e3,
+        "cause": [CAUSES[CAUSE_OF[name]] for name in part], "part": part.astype(str),
+        "part_us": [float(sums[name][row]) / steps / 1e3 for row, name in enumerate(part)],
     })  # fmt: skip
     return table.sort_values("idle_us", ascending=False, kind="stable", ignore_index=True).head(_MOST_HOLES)
 
 
-def _periods(spans: pd.DataFrame, steps: Steps, gaps: pd.DataFrame) -> pd.DataFrame:
-    """One row per device and step that another one follows, by device, host and begin: device step at host begin until
-    over (when the step's own compute has ended), ns."""
-    spans = spans.sort_values(["device", "group", "step"], kind="stable")
-    following = spans.groupby(["device", "group"])["start"].shift(-1, fill_value=_NONE)
-    rows = spans.rename(columns={"start": "begin", "end": "over"}).assign(until=following)
-    rows["at"] = rows["step"].map(pd.Series(np.arange(len(steps)), steps.table["step"])).astype("int64")
-    rows["host"] = _hosts(steps)[rows["at"]]
-    rows = rows.merge(gaps[_PERIOD], on=_PERIOD)
-    rows = rows[(rows["until"] != _NONE) & (rows["until"] > rows["begin"])]
-    kept = [*_PERIOD, "at", "host", "begin", "over", "until"]
-    return rows[kept].sort_values(["device", "host", "begin"], kind="stable", ignore_index=True)
-
-
-def _hosts(steps: Steps) -> NDArray[np.int64]:
-    """A number per step for the host whose it is."""
-    return np.asarray(steps.table.groupby(["process", "thread"]).ngroup(), dtype=np.int64)
-
-
-def _holes(compute: pd.DataFrame) -> pd.DataFrame:
-    """Where a host computes nothing on a device between two of its computes: start end device host, and of what is
-    behind it: process next (its name)."""
-    rows = compute.rename(columns={"name": "next"})
-    rows = rows.sort_values(["device", "host", "start"], kind="stable", ignore_index=True)
-    reach = rows.groupby(["device", "host"])["end"].cummax().groupby([rows["device"], rows["host"]])
-    rows["reach"] = reach.shift(fill_value=-_NONE)
-    found = rows[(rows["start"] > rows["reach"]) & (rows["reach"] != -_NONE)]
-    return pd.DataFrame({
-        "start": found["reach"], "end": found["start"], **{name: found[name] for name in ("device", "host", *_BEHIND)},
-    })  # fmt: skip
-
-
-def _in_periods(holes: pd.DataFrame, periods: pd.DataFrame) -> pd.DataFrame:
-    """The holes inside a period, with its step, over, first and last."""
-    kept, at = [], []
-    places = holes.groupby(["device", "host"], sort=False).indices
-    for key, rows in periods.groupby(["device", "host"], sort=False).indices.items():
-        mine = np.asarray(places.get(key, np.zeros(0, np.int64)))
-        start = holes["start"].to_numpy()[mine]
-        period = np.searchsorted(periods["begin"].to_numpy()[rows], start, side="right") - 1
-        inside = (period >= 0) & (start < periods["until"].to_numpy()[rows[period]])
-        kept.append(mine[inside])
-        at.append(rows[period[inside]])
-    chosen, of = np.concatenate(kept), np.concatenate(at)
-    found = holes.iloc[chosen].reset_index(drop=True)
-    return found.assign(**{name: periods[name].to_numpy()[of] for name in ("step", "over", "first", "last")})
-
-
-def _graphs(trace: Trace, compute: pd.DataFrame) -> pd.DataFrame:
-    """Of the CUDA graphs of each step on each device: device at, first begin and last end, and of those whose nodes
-    were traced how many kernels and their durations' sum (ns)."""
-    api = trace["api"]
-    launching = api[letters_of(api["name"]) == GRAPH_LAUNCH]
-    of_graph = (compute["table"] == "graph_launches").to_numpy() | (match_rows(launching, compute) >= 0)
-    nodes = (compute["table"] == "kernels").to_numpy()
-    rows = compute.assign(graph_kernels=nodes, graph_busy=np.where(nodes, compute["end"] - compute["start"], 0))
-    found = rows[of_graph].groupby(["device", "at"]).agg(
-        first=("start", "min"), last=("end", "max"), graph_kernels=("graph_kernels", "sum"),
-        graph_busy=("graph_busy", "sum"),
-    )  # fmt: skip
-    return found.astype("Int64").reset_index()  # so that joins keep every ns
-
-
-def _places(holes: pd.DataFrame) -> pd.Series:
-    """For each hole its place in the period."""
-    start, end = holes["start"].to_numpy(), holes["end"].to_numpy()
-    conditions = [
-        start >= holes["over"].to_numpy(),
-        end <= holes["first"].to_numpy(),
-        start >= holes["last"].to_numpy(),
-    ]
-    names = list(PLACES)
-    chosen = [names.index(name) for name in ("between_steps", "before_graph", "after_graph")]
-    codes = np.select(conditions, chosen, names.index("between_kernels"))
-    return pd.Series(pd.Categorical.from_codes(codes, dtype=pd.CategoricalDtype(names)), holes.index)
-
-
-def _not_idle(
-    communication: pd.DataFrame, rest: pd.DataFrame, compute: pd.DataFrame, holes: pd.DataFrame
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How much of each hole is communication of its process, and how much else others compute on the device, ns.
-
-    Args:
-        communication: all collectives.
-        rest: compute that is no step's.
-        compute: that of the steps, with `host`.
-        holes: to be filled.
-    """
-    within, both = np.zeros(len(holes), np.int64), np.zeros(len(holes), np.int64)
-    several = len(compute["host"].unique()) > 1
-    for key, rows in holes.groupby(["device", "process", "host"], sort=False).indices.items():
-        device, process, host = cast("tuple[int, int, int]", key)
-        start, end = holes["start"].to_numpy()[rows], holes["end"].to_numpy()[rows]
-        mine = communication[(communication["device"] == device) & (communication["process"] == process)]
-        theirs = [mine, rest[rest["device"] == device]]
-        if several:
-            theirs.append(compute[(compute["device"] == device) & (compute["host"] != host)])
-        within[rows] = covered(mine["start"], mine["end"], start, end)
-        starts, ends = (np.concatenate([frame[side].to_numpy() for frame in theirs]) for side in ("start", "end"))
-        both[rows] = covered(starts, ends, start, end)
-    return within, both - within
-
-
 def _per_step(periods: pd.DataFrame, holes: pd.DataFrame) -> pd.DataFrame:
-    index = pd.MultiIndex.from_frame(periods[_PERIOD])
-    sums = holes.groupby(_PERIOD)[["idle", "communication", "others"]].sum().reindex(index, fill_value=0)
-    places = holes.pivot_table(
-        index=_PERIOD, columns="place", values="idle", aggfunc="sum", fill_value=0, observed=True
-    )
+    index = pd.MultiIndex.from_frame(periods[PERIOD])
+    sums = holes.groupby(PERIOD)[["idle", "communication", "others"]].sum().reindex(index, fill_value=0)
+    places = holes.pivot_table(index=PERIOD, columns="place", values="idle", aggfunc="sum", fill_value=0, observed=True)
     places = places.reindex(index, fill_value=0).reindex(columns=list(PLACES), fill_value=0)
     period = (periods["until"] - periods["begin"]).to_numpy()
     found = pd.concat([sums, places], axis=1).assign(
-        period=period, **{name: periods[name].to_numpy() for name in _GRAPHS}
+        period=period, **{name: periods[name].to_numpy() for name in GRAPHS}
     )
     found["busy"] = found["period"] - found["idle"] - found["communication"] - found["others"]
     return found.reset_index()[_STEPS].astype("int64")

@@ -41,10 +41,17 @@ def activity_steps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> NDAr
     return steps.of(times, processes, threads)
 
 
-def step_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
-    """What the steps launched that computes, no collectives: kernels and whole graphs; `at`: their step's position."""
+def all_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
+    """All that computes, no collectives: kernels and whole graphs; `at`: the position of the step that launched it, or
+    -1."""
     compute = trace.compute()
     compute["at"] = activity_steps(trace, steps, compute)
+    return compute
+
+
+def step_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
+    """What of `all_compute` the steps launched."""
+    compute = all_compute(trace, steps)
     return compute[compute["at"] >= 0].reset_index(drop=True)
 
 

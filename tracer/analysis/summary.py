@@ -23,11 +23,11 @@ class Summary:
 
     Times are µs. steps_per_s is the recording's own rate, of the wall (see `Steps.steps_per_s`), period_us what the
     median step takes from its first compute to the next one's, traced_tokens_per_s the rate in tokens, None where it is
-    not known how many a step gains; idle_us is `IdleReport.idle_us`, untraced_idle_us the median at the untraced rate,
-    busy_us how long the device computes for the median step; tokens_per_s is measured without tracing (None if
-    unknown). `what` says what the recording holds. `strategy` is the class found in the trace, None where nothing
-    decodes; `configured` what run.json says was asked for. `tokens_per_s_spread` is the lowest and the highest of the
-    untraced repeats, `conditions` are those of `tracer.analysis.conditions`, `notes` are the recording's own.
+    not known how many a step gains; idle_us and idle_where are `IdleReport`'s, untraced_idle_us the median at the
+    untraced rate, busy_us how long the device computes for the median step; tokens_per_s is measured without tracing
+    (None if unknown). `what` says what the recording holds. `strategy` is the class found in the trace, None where
+    nothing decodes; `configured` what run.json says was asked for. `tokens_per_s_spread` is the lowest and the highest
+    of the untraced repeats, `conditions` are those of `tracer.analysis.conditions`, `notes` are the recording's own.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Summary:
     period_us: float | None = None
     idle_us: dict[str, float] = field(default_factory=dict)
     idle_share: float | None = None
+    idle_where: str | None = None
     untraced_idle_us: float | None = None
     busy_us: float | None = None
     what: str | None = None
@@ -172,6 +173,7 @@ def _gap_facts(report: GapReport) -> dict[str, Any]:
     return {
         "idle_us": report.idle.idle_us,
         "idle_share": report.idle.share,
+        "idle_where": report.idle.where,
         "untraced_idle_us": report.untraced_idle_us["p50"] if report.untraced_idle_us else None,
         "busy_us": report.idle.busy_us,
         "gap_p50_us": report.gap_us["p50"],

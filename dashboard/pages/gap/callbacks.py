@@ -9,6 +9,7 @@ from typing import Any
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
+from dashboard.figures.causes import causes_figure, causes_height, places_of, said_of
 from dashboard.figures.gaps import distribution_figure, height_of, steps_figure
 from dashboard.pages.gap.layout import LONGEST_COLUMNS, MADE_OF_COLUMNS
 from dashboard.pages.gap.tables import figures_of, longest_of, made_of, panels_of, timeline_link
@@ -29,7 +30,7 @@ from dashboard.run import Run
 from dashboard.store import RunStore
 from dashboard.text import plain
 
-_SECTIONS = ("steps-section", "distribution-section", "longest-section", "made-of-section")
+_SECTIONS = ("idle-section", "steps-section", "distribution-section", "longest-section", "made-of-section")
 
 
 def register(app: Dash, store: RunStore) -> None:
@@ -84,8 +85,8 @@ def _render(app: Dash, store: RunStore) -> None:
         Output("figures", "children"),
         Output("warnings", "children"),
         *(Output(key, "style") for key in _SECTIONS),
-        *(Output(key, part) for key in ("steps", "distribution") for part in ("figure", "style")),
-        *(Output(f"{key}-holder", "aria-label") for key in ("steps", "distribution")),
+        *(Output(key, part) for key in ("idle", "steps", "distribution") for part in ("figure", "style")),
+        *(Output(f"{key}-holder", "aria-label") for key in ("idle", "steps", "distribution")),
         *(Output(key, part) for key in ("longest", "made-of") for part in ("columnDefs", "rowData", "style")),
         Input("screen", "data"),
         State("view", "data"),
@@ -97,7 +98,7 @@ def _render(app: Dash, store: RunStore) -> None:
         view, theme = GapView.from_data(data), str(screen["scheme"])
         chosen = store.chosen(view.shared.runs or ())
         runs = [run for run in chosen if run.gaps is not None]
-        panels = panels_of(runs)
+        panels, places = panels_of(runs), places_of(runs)
         style = {"height": f"{height_of(panels)}px"}
         longest, parts = longest_of(runs, view.shared.theme), made_of(runs)
         nothing = nothing_to_show(store.so_far(), chosen, runs)
@@ -106,9 +107,11 @@ def _render(app: Dash, store: RunStore) -> None:
             SHOWN if nothing else HIDDEN,
             [table_of_lines([figures_of(run) for run in runs])] if runs else [],
             _warnings(runs),
-            *(SHOWN if runs else HIDDEN for _ in _SECTIONS),
+            *(SHOWN if shown else HIDDEN for shown in (places, *[runs] * (len(_SECTIONS) - 1))),
+            causes_figure(places, theme), {"height": f"{causes_height(places)}px"},
             steps_figure(panels, view.scale, theme), style,
             distribution_figure(panels, view.scale, theme), style,
+            f"Causes of the idle time. {said_of(places)}",
             f"Causes of the gap over the run. {_said(runs)}", f"Distribution of the gap. {_said(runs)}",
             with_several(LONGEST_COLUMNS, longest, "run", "device"), longest, table_height(longest),
             with_several(MADE_OF_COLUMNS, parts, "run"), parts, table_height(parts),

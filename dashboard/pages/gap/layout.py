@@ -37,7 +37,7 @@ MADE_OF_COLUMNS: list[dict[str, Any]] = [
 
 def sections() -> list[Any]:
     """What stands on the page."""
-    return [dcc.Store(id="destination"), _figures(), _steps(), _distribution(), _longest(), _made_of()]
+    return [dcc.Store(id="destination"), _figures(), _idle(), _steps(), _distribution(), _longest(), _made_of()]
 
 
 def _figures() -> html.Section:
@@ -68,18 +68,30 @@ def _scale() -> html.Div:
     )
 
 
+def _idle() -> html.Section:
+    hint = "Where in its step each device idles, and for what: the gap is only what lies between steps. Means."
+    figure = chart("idle", "Causes of the idle time, by place")
+    return section("Idle time of a step", [html.P(hint, className="hint")], _legend(), figure, key="idle-section")
+
+
+def _legend() -> html.Ul:
+    return html.Ul(
+        [
+            html.Li([html.Span(style={"background": colour}, className="swatch"), cause])
+            for cause, colour in CAUSE_COLOURS.items()
+        ],
+        className="legend",
+        **named("Colours"),
+    )
+
+
 def _steps() -> html.Section:
     return section(
         "Causes, token by token",
         [html.P("Each bar is the gap behind a token; many together where there are many (mean). ▲ is beyond the axis. "
                 "A click shows the gap in the timeline.",
                 className="hint")],
-        html.Ul(
-            [html.Li([html.Span(style={"background": colour}, className="swatch"), cause])
-             for cause, colour in CAUSE_COLOURS.items()],
-            className="legend",
-            **named("Colours"),
-        ),
+        _legend(),
         chart("steps", "Causes of the gap over the run"),
         key="steps-section",
     )  # fmt: skip

@@ -51,6 +51,7 @@ def figures_of(run: Run) -> dict[str, str]:
     assert report is not None
     return {
         "Run": plain(run.name, 90),
+        "Idle p50": microseconds(report.idle.idle_us.get("p50")),
         "Gaps": f"{len(report.table):,}",
         **{name: microseconds(report.gap_us[key]) for name, key in (("p50", "p50"), ("p90", "p90"), ("Mean", "mean"))},
         "Recorded": "no profiler" if report.warning is None else f"traced, {report.graph_trace} level",

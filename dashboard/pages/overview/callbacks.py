@@ -7,13 +7,14 @@ and width (`screen`), and the view is drawn (`render`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.figures.causes import causes_figure, causes_height, causes_of
+from dashboard.figures.causes import causes_figure, causes_height, causes_of, idle_of, said_of
 from dashboard.figures.timeline import packed
 from dashboard.pages.opening import opened
 from dashboard.pages.overview import compare, downloads, ladder, tokens, tools
@@ -23,7 +24,6 @@ from dashboard.run import Run
 from dashboard.store import Progress, RunStore
 from dashboard.text import plain
 from dashboard.timeline.scene import timeline_of, token_of
-from dashboard.units import duration
 from dashboard.view import View
 
 _BUTTONS = (
@@ -163,10 +163,9 @@ def _render(app: Dash, store: RunStore) -> None:
         Output("timeline", "figure"),
         Output("timeline", "style"),
         Output("timeline-holder", "style"),
-        Output("causes", "figure"),
-        Output("causes", "style"),
-        Output("causes-section", "style"),
-        Output("causes-holder", "aria-label"),
+        *(Output(key, part) for key in ("idle", "causes") for part in ("figure", "style")),
+        *(Output(f"{key}-section", "style") for key in ("idle", "causes")),
+        *(Output(f"{key}-holder", "aria-label") for key in ("idle", "causes")),
         Output("nothing", "children"),
         Output("nothing", "style"),
         Output("drawn", "data"),
@@ -189,7 +188,7 @@ def _render(app: Dash, store: RunStore) -> None:
             packed(plot),
             {"height": f"{tall}px"},
             _SHOWN if runs else _HIDDEN,
-            *([no_update] * 4 if draws == drawn else _causes(runs, theme)),
+            *([no_update] * 8 if draws == drawn else _causes(runs, theme)),
             "" if runs else nothing_to_show(store.so_far(), store.progress(), watched, store.inbox is not None),
             _HIDDEN if runs else _SHOWN,
             draws,
@@ -197,14 +196,15 @@ def _render(app: Dash, store: RunStore) -> None:
 
 
 def _causes(runs: Sequence[Run], theme: str) -> list[Any]:
-    """The figure of causes, its style, the section's style, and what a screen reader is told."""
-    causes = causes_of(runs)
-    said = "; ".join(f"{c.name}: {duration(c.total_us * 1e3)} ({c.note})" for c in causes)
+    """Of idle time and gap the figures of causes and their styles, the sections' styles, and what a screen reader is
+    told."""
+    idle, gap = idle_of(runs), causes_of(runs)
+    figures = [(causes_figure(each, theme), {"height": f"{causes_height(each)}px"}) for each in (idle, gap)]
     return [
-        causes_figure(causes, theme),
-        {"height": f"{causes_height(causes)}px"},
-        _SHOWN if causes else _HIDDEN,
-        f"Causes of the gap. {said}",
+        *chain.from_iterable(figures),
+        *(_SHOWN if each else _HIDDEN for each in (idle, gap)),
+        f"Causes of the idle time. {said_of(idle)}",
+        f"Causes of the gap. {said_of(gap)}",
     ]
 
 

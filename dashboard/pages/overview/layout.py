@@ -10,8 +10,9 @@ from dash import dcc, html
 from dashboard.frame import named
 from dashboard.pages.overview import compare, downloads, ladder, tokens, tools
 from dashboard.pages.overview.table import grid
-from dashboard.palette import COLOURS, NAMES
+from dashboard.palette import COLOURS, HOLES, NAMES
 from dashboard.view import ALIGNMENTS
+from tracer.analysis.holes import PLACES
 
 LEGEND = ("kernel", "graph", "communication", "copy", "memset", "sync", "launch", "host", "api", "other", "nvtx", "gap")
 MOVES = {
@@ -37,7 +38,7 @@ _GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": "au
 def sections() -> list[Any]:
     """What stands on the page."""
     stores = [dcc.Store(id="listed"), dcc.Store(id="drawn"), dcc.Interval(id="reading", interval=400)]
-    shown = [_runs(), compare.section(), _timeline(), _causes(), compare.figures(), downloads.section()]
+    shown = [_runs(), compare.section(), _timeline(), *_made_of(), compare.figures(), downloads.section()]
     return [*stores, *tools.stores(), *shown]
 
 
@@ -83,14 +84,7 @@ def _timeline() -> html.Section:
                 ],
                 className="bar",
             ),
-            html.Ul(
-                [
-                    html.Li([html.Span(style={"background": COLOURS[kind]}, className="swatch"), NAMES[kind]])
-                    for kind in LEGEND
-                ],
-                className="legend",
-                **named("Colours"),
-            ),
+            legend(),
             *tools.above(),
             html.Div("Reading the recordings …", id="nothing", className="empty"),
             html.Div(
@@ -107,6 +101,14 @@ def _timeline() -> html.Section:
         ],
         **named("Timeline"),
     )  # fmt: skip
+
+
+def legend() -> html.Ul:
+    """What the colours of a timeline mean, and the patterns of the idle holes."""
+    drawn = [(html.Span(style={"background": COLOURS[kind]}, className="swatch"), NAMES[kind]) for kind in LEGEND] + [
+        (html.Span(className=f"swatch {place}"), f"idle {PLACES[place]}") for place in HOLES
+    ]
+    return html.Ul([html.Li([swatch, name]) for swatch, name in drawn], className="legend", **named("Colours"))
 
 
 def _token() -> html.Div:
@@ -149,25 +151,24 @@ def _token() -> html.Div:
     )
 
 
-def _causes() -> html.Section:
+def _made_of() -> list[html.Section]:
+    return [_causes("idle", "the idle time of a step"), _causes("causes", "the gap")]
+
+
+def _causes(key: str, of: str) -> html.Section:
     return html.Section(
         [
             html.Div(
                 [
-                    html.H2("What the gap is made of"),
+                    html.H2(f"What {of} is made of"),
                     html.P("Mean over the tokens of each run, slow ones included.", className="hint"),
                 ],
                 className="bar",
             ),
-            html.Div(
-                dcc.Graph(id="causes", figure=_BLANK, config=_GRAPH, responsive=True, style={"height": "80px"}),
-                id="causes-holder",
-                role="img",
-                **named("Causes of the gap"),
-            ),
+            html.Div(_graph(key, 80), id=f"{key}-holder", role="img", **named(f"Causes of {of}")),
         ],
-        id="causes-section",
-        **named("Causes of the gap"),
+        id=f"{key}-section",
+        **named(f"Causes of {of}"),
     )
 
 

@@ -44,7 +44,8 @@ COLUMNS: list[dict[str, Any]] = [
     _words("mode", "Mode", 92, "Streams: sequential or concurrent branches"),
     _figure("tokens_per_s", "Tokens/s", ",.1f", "Untraced where known; ▲: the traced pass's own", 96, "rate_traced"),
     _figure("steps_per_s", "Steps/s", ",.1f", "As recorded, of the wall; of runs whose tokens no one tells", 80),
-    _figure("idle_p50", "Idle p50, µs", ",.1f", "What the device idles in the median step; ▲: traced", 100, "traced"),
+    _figure("idle_p50", "Idle p50, µs", ",.1f", "What the device idles in the median step; ▲: traced", 100, "traced")
+    | {"tooltipField": "idle_where"},
     _figure("gap_p50", "Gap p50, µs", ",.1f", "Median inter-token gap; ▲: traced, so inflated", 100, "traced"),
     _figure("gap_p90", "p90, µs", ",.1f", "90th percentile of the gap; ▲: traced, so inflated", 84, "traced"),
     _figure(
@@ -121,6 +122,7 @@ def row(run: Run) -> dict[str, Any]:
         "rate_traced": traced and not untraced,
         "steps_per_s": summary.steps_per_s if not untraced and summary.traced_tokens_per_s is None else None,
         "idle_p50": summary.idle_us.get("p50"),
+        "idle_where": summary.idle_where or "",
         "gap_p50": summary.gap_p50_us,
         "gap_p90": summary.gap_p90_us,
         "untraced_gap": summary.untraced_gap_us,

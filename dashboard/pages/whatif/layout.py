@@ -7,10 +7,9 @@ from typing import Any
 from dash import dcc, html
 
 from dashboard.frame import named
-from dashboard.pages.overview.layout import LEGEND, MOVES
+from dashboard.pages.overview.layout import MOVES, legend
 from dashboard.pages.parts import chart, choice, section, text_field
 from dashboard.pages.whatif.view import GRAPHS, NUMBERS, STRATEGIES
-from dashboard.palette import COLOURS, NAMES
 
 _POLL_MS = 500
 
@@ -50,11 +49,7 @@ def sections() -> list[Any]:
         section(
             "Timelines",
             [_token(), _moves()],
-            html.Ul(
-                [html.Li([html.Span(style={"background": COLOURS[k]}, className="swatch"), NAMES[k]]) for k in LEGEND],
-                className="legend",
-                **named("Colours"),
-            ),
+            legend(),
             chart("timeline", "Timelines of the recorded and the predicted run"),
             key="timeline-section",
         ),

@@ -1,0 +1,92 @@
+"""Where the timeline is shaded because a device idles: gaps, and the holes inside steps, with their labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pandas as pd
+
+from dashboard.palette import COLOURS, HOLES, Theme
+from dashboard.timeline.layout import GAP_STRIP
+from dashboard.units import duration
+
+LABELLED: Final = 34
+"""px; what is narrower gets no label."""
+_CLEAR: Final = "rgba(0,0,0,0)"
+
+
+def gap_bars(gaps: Sequence[pd.DataFrame], look: Theme) -> list[dict[str, Any]]:
+    """The gaps of all runs, as `Drawing.gaps`, as one Bar."""
+    found = [each for each in gaps if len(each)]
+    if not found:
+        return []
+    marker = {"color": COLOURS["gap"], "opacity": look.gap_opacity, "line": {"width": 0}}
+    return [{**_bar("gap", pd.concat(found, ignore_index=True)), "marker": marker, "hoverinfo": "skip"}]
+
+
+def hole_bars(holes: Sequence[pd.DataFrame], look: Theme) -> list[dict[str, Any]]:
+    """The holes of all runs, as `Drawing.holes`, as one Bar per place; of gaps only what a hover says."""
+    found = [each for each in holes if len(each)]
+    if not found:
+        return []
+    return [
+        {
+            **_bar(f"idle {place}", rows),
+            "marker": {**marker(str(place), look), "opacity": rows["share"].to_numpy(dtype="float32")},
+            "hovertext": rows["text"].tolist(),
+            "hovertemplate": "%{hovertext}<extra></extra>",
+            "hoverlabel": {"bordercolor": COLOURS["gap"]},
+        }
+        for place, rows in pd.concat(found, ignore_index=True).groupby("place", sort=True)
+    ]
+
+
+def marker(place: str, look: Theme) -> dict[str, Any]:
+    """How the idle time at a place is shaded."""
+    if place not in HOLES:
+        return {"color": _CLEAR, "line": {"width": 0}}  # the gap has a Bar of its own
+    red, green, blue = (int(COLOURS["gap"][at : at + 2], 16) for at in (1, 3, 5))
+    ground = f"rgba({red},{green},{blue},{look.gap_opacity})"
+    pattern = {"shape": HOLES[place], "bgcolor": ground, "fgcolor": look.muted, "size": 6, "solidity": 0.18}
+    return {"color": ground, "line": {"width": 0}, "pattern": pattern}
+
+
+def labels(
+    gaps: pd.DataFrame, holes: pd.DataFrame, limits: tuple[int, int], look: Theme, width: int
+) -> Iterator[dict[str, object]]:
+    """ "gap 150 µs" or "idle 98 µs" below each gap or hole that is wide enough for it.
+
+    Args:
+        gaps, holes: as of `Drawing`.
+        limits: what the time axis shows, ns from time 0.
+        look: the theme.
+        width: of the plot, px.
+    """
+    per_pixel = (limits[1] - limits[0]) / width
+    inside = holes[(holes["share"] == 1) & holes["place"].isin(list(HOLES))] if len(holes) else holes
+    for name, rows, length in (("gap", gaps, "gap"), ("idle", inside, "ns")):
+        if not len(rows):
+            continue
+        for x, dx, ns, text, bottom in rows[["x", "dx", length, "text", "bottom"]].itertuples(index=False):
+            low, high = max(x * 1e9, limits[0]), min((x + dx) * 1e9, limits[1])
+            room = (high - low) / per_pixel
+            if room >= LABELLED:
+                yield {
+                    "x": (low + high) / 2e9, "y": bottom - GAP_STRIP / 2, "yanchor": "middle",
+                    "text": f"{name} {duration(ns)}" if room >= 2.2 * LABELLED else duration(ns), "showarrow": False,
+                    "font": {"size": 11.5, "color": look.ink}, "hovertext": text, "name": name,
+                }  # fmt: skip
+
+
+def _bar(name: str, rows: pd.DataFrame) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "name": name,
+        "orientation": "h",
+        "base": rows["x"].tolist(),
+        "x": rows["dx"].to_numpy(dtype="float64"),
+        "y": ((rows["top"] + rows["bottom"]) / 2).to_numpy(dtype="float64"),
+        "width": (rows["bottom"] - rows["top"]).to_numpy(dtype="float64"),
+        "showlegend": False,
+    }

@@ -1,0 +1,129 @@
+"""The idle holes of the steps as the timeline shades them: by device and place, at any scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from dashboard.text import markup
+from dashboard.timeline.detail import Detail
+from dashboard.timeline.layout import Panel
+from dashboard.timeline.marks import Window
+from dashboard.timeline.pyramid import Pyramid
+from dashboard.units import duration
+from tracer.analysis.causes import CAUSE_OF, CAUSES, PART_NAMES
+from tracer.analysis.holes import PLACES
+from tracer.analysis.idle import IdleReport
+from tracer.intervals import Ints
+
+COLUMNS: Final = ["x", "dx", "ns", "place", "share", "text", "top", "bottom"]
+_FINEST: Final = 4  # px; narrower holes are merged
+
+
+@dataclass(frozen=True, eq=False)
+class HoleRow:
+    """Where a device idles at one place of its steps.
+
+    Attributes:
+        device: the device.
+        place: one of `PLACES`.
+        holes: rows of `IdleReport.table`, by start: start end (ns) next part.
+    """
+
+    device: int
+    place: str
+    holes: pd.DataFrame = field(repr=False)
+
+    @cached_property
+    def start(self) -> Ints:
+        """Starts, in order."""
+        return self.holes["start"].to_numpy()
+
+    @cached_property
+    def end(self) -> Ints:
+        """Ends."""
+        return self.holes["end"].to_numpy()
+
+    @cached_property
+    def pyramid(self) -> Pyramid:
+        """Its level of detail."""
+        return Pyramid.of(self.start, self.end)
+
+
+def hole_rows(idle: IdleReport) -> list[HoleRow]:
+    """The holes of each device and place that has some."""
+    table = idle.table.sort_values("start", kind="stable")
+    return [
+        HoleRow(device, place, holes[["start", "end", "next", "part"]].reset_index(drop=True))
+        for device in sorted(map(int, table["device"].unique()))
+        for place in PLACES
+        if len(holes := table[(table["device"] == device) & (table["place"] == place)])
+    ]
+
+
+def detail_of(row: HoleRow, window: Window) -> Detail:
+    """How the holes are drawn in a window, and a little beside it for who moves."""
+    return row.pyramid.detail(*window.wider, max(window.bins // _FINEST, 1))
+
+
+def shades_of(rows: Sequence[HoleRow], drawn: Sequence[Detail], panel: Panel, window: Window) -> pd.DataFrame:
+    """What is shaded, over the rows of its device.
+
+    Columns: x dx (s), ns (the length of a hole; of several, what of the bin is idle), place, share (of what is shaded
+    that is idle), text (a hover, escaped), top bottom (px).
+    """
+    bands = {band.device: band for band in panel.bands}
+    parts = [
+        part.assign(place=row.place, top=bands[row.device].top, bottom=bands[row.device].bottom)
+        for row, detail in zip(rows, drawn, strict=True)
+        if row.device in bands
+        for part in (_exact(row, detail, window), _merged(row, detail, window))
+        if len(part)
+    ]
+    return pd.concat(parts, ignore_index=True)[COLUMNS] if parts else pd.DataFrame(columns=COLUMNS)
+
+
+def _exact(row: HoleRow, detail: Detail, window: Window) -> pd.DataFrame:
+    low, high = window.wider
+    index = detail.exact
+    index = index[(row.start[index] < high) & (row.end[index] > low)]
+    start, end = np.maximum(row.start[index], low), np.minimum(row.end[index], high)
+    length = row.end[index] - row.start[index]
+    return pd.DataFrame({
+        "x": window.seconds(start), "dx": (end - start) / 1e9, "ns": length, "share": 1.0,
+        "text": [f"<b>{_named(row.place)}: {duration(ns)}</b>{_why(row, at)}" for at, ns in _each(index, length)],
+    })  # fmt: skip
+
+
+def _merged(row: HoleRow, detail: Detail, window: Window) -> pd.DataFrame:
+    width = detail.end - detail.start
+    return pd.DataFrame({
+        "x": window.seconds(detail.start), "dx": width / 1e9, "ns": detail.busy, "share": detail.busy / width,
+        "text": [
+            f"<b>{_named(row.place)}: {duration(idle)} of {duration(wide)}</b><br>{count} holes; the longest "
+            f"{duration(int(row.end[at] - row.start[at]))}{_why(row, at)}"
+            for idle, wide, count, at in zip(
+                detail.busy.tolist(), width.tolist(), detail.count.tolist(), detail.longest.tolist(), strict=True
+            )
+        ],
+    })  # fmt: skip
+
+
+def _each(index: Ints, length: Ints) -> zip[tuple[int, int]]:
+    return zip(index.tolist(), length.tolist(), strict=True)
+
+
+def _named(place: str) -> str:
+    return f"idle {PLACES[place]}"
+
+
+def _why(row: HoleRow, at: int) -> str:
+    """What computes behind a hole, and what it mostly waits for."""
+    part = str(row.holes["part"].iloc[at])
+    behind = markup(str(row.holes["next"].iloc[at]), 60)
+    return f"<br>until {behind}<br>mostly {CAUSES[CAUSE_OF[part]]}: {PART_NAMES[part]}"

@@ -1,0 +1,190 @@
+"""Holes in the periods of the steps: where a device computes nothing for a host, and what of that it idles.
+
+A step's period lasts from its first compute to that of the step behind it. Collectives, and what others compute on the
+device meanwhile, are taken out of the holes; what is left of them are their idle pieces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, cast
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.calls import GRAPH_LAUNCH, letters_of, match_rows
+from tracer.analysis.step_work import step_spans
+from tracer.analysis.tokens import Steps
+from tracer.intervals import covered, uncovered
+from tracer.trace import Trace
+
+PLACES: Final = {
+    "between_steps": "between steps (the gap)",
+    "before_graph": "before the graph",
+    "between_kernels": "between kernels",
+    "after_graph": "after the graph",
+}
+"""Where in its period a step's device idles."""
+
+PERIOD: Final = ["device", "step"]
+GRAPHS: Final = ["graph_kernels", "graph_busy"]
+
+_BEHIND: Final = ["process", "correlation", "at", "next"]
+_HOLES: Final = ["step", "device", "start", "end", "idle", "communication", "others", "place", *_BEHIND]
+_PIECES: Final = ["start", "end", "hole"]
+_NONE: Final = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Holes:
+    """The holes of a trace.
+
+    Attributes:
+        table: one row per hole, ns: step device start end idle communication others place (of `PLACES`), and of what
+            computes behind it: process correlation at (its step's position) next (its name).
+        pieces: what of the holes is idle: start end (ns) and hole (its position in `table`), in the order of it.
+        periods: one row per device and step that another one follows: device step begin until, ns, and `GRAPHS`: of
+            CUDA graphs whose nodes were traced how many kernels, and their durations' sum, ns.
+    """
+
+    table: pd.DataFrame
+    pieces: pd.DataFrame
+    periods: pd.DataFrame
+
+
+def holes_of(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame) -> Holes:
+    """Find all holes in the periods of the steps.
+
+    Args:
+        trace: the recording.
+        steps: its steps.
+        gaps: `gaps.GapReport.table` of them.
+        every: `all_compute` of them.
+    """
+    at = every["at"].to_numpy()
+    compute = every[at >= 0].reset_index(drop=True)
+    compute["host"] = _hosts(steps)[compute["at"]]
+    periods = _periods(step_spans(trace, steps, compute), steps, gaps)
+    if not len(periods):
+        table, pieces = (pd.DataFrame(columns=columns, dtype=np.int64) for columns in (_HOLES, _PIECES))
+        return Holes(table, pieces, periods.assign(**dict.fromkeys(GRAPHS, 0)))
+    periods = periods.merge(_graphs(trace, compute), on=["device", "at"], how="left")
+    missing = {"first": -_NONE, "last": _NONE, **dict.fromkeys(GRAPHS, 0)}
+    periods = periods.fillna(missing).astype(dict.fromkeys(missing, "int64"))
+    holes = _in_periods(_holes(compute), periods)
+    holes["place"] = _places(holes)
+    found = _not_idle(trace.communication(), every[at < 0], compute, holes)
+    holes["communication"], holes["others"], pieces = found
+    holes["idle"] = holes["end"] - holes["start"] - holes["communication"] - holes["others"]
+    return Holes(holes[_HOLES], pieces, periods)
+
+
+def _periods(spans: pd.DataFrame, steps: Steps, gaps: pd.DataFrame) -> pd.DataFrame:
+    """One row per device and step that another one follows, by device, host and begin: device step at host begin until
+    over (when the step's own compute has ended), ns."""
+    spans = spans.sort_values(["device", "group", "step"], kind="stable")
+    following = spans.groupby(["device", "group"])["start"].shift(-1, fill_value=_NONE)
+    rows = spans.rename(columns={"start": "begin", "end": "over"}).assign(until=following)
+    rows["at"] = rows["step"].map(pd.Series(np.arange(len(steps)), steps.table["step"])).astype("int64")
+    rows["host"] = _hosts(steps)[rows["at"]]
+    rows = rows.merge(gaps[PERIOD], on=PERIOD)
+    rows = rows[(rows["until"] != _NONE) & (rows["until"] > rows["begin"])]
+    kept = [*PERIOD, "at", "host", "begin", "over", "until"]
+    return rows[kept].sort_values(["device", "host", "begin"], kind="stable", ignore_index=True)
+
+
+def _hosts(steps: Steps) -> NDArray[np.int64]:
+    """A number per step for the host whose it is."""
+    return np.asarray(steps.table.groupby(["process", "thread"]).ngroup(), dtype=np.int64)
+
+
+def _holes(compute: pd.DataFrame) -> pd.DataFrame:
+    """Where a host computes nothing on a device between two of its computes: start end device host, and `_BEHIND` of
+    what is behind it."""
+    rows = compute.rename(columns={"name": "next"})
+    rows = rows.sort_values(["device", "host", "start"], kind="stable", ignore_index=True)
+    reach = rows.groupby(["device", "host"])["end"].cummax().groupby([rows["device"], rows["host"]])
+    rows["reach"] = reach.shift(fill_value=-_NONE)
+    found = rows[(rows["start"] > rows["reach"]) & (rows["reach"] != -_NONE)]
+    return pd.DataFrame({
+        "start": found["reach"], "end": found["start"], **{name: found[name] for name in ("device", "host", *_BEHIND)},
+    })  # fmt: skip
+
+
+def _in_periods(holes: pd.DataFrame, periods: pd.DataFrame) -> pd.DataFrame:
+    """The holes inside a period, with its step, over, first and last."""
+    kept, at = [], []
+    places = holes.groupby(["device", "host"], sort=False).indices
+    for key, rows in periods.groupby(["device", "host"], sort=False).indices.items():
+        mine = np.asarray(places.get(key, np.zeros(0, np.int64)))
+        start = holes["start"].to_numpy()[mine]
+        period = np.searchsorted(periods["begin"].to_numpy()[rows], start, side="right") - 1
+        inside = (period >= 0) & (start < periods["until"].to_numpy()[rows[period]])
+        kept.append(mine[inside])
+        at.append(rows[period[inside]])
+    chosen, of = np.concatenate(kept), np.concatenate(at)
+    found = holes.iloc[chosen].reset_index(drop=True)
+    return found.assign(**{name: periods[name].to_numpy()[of] for name in ("step", "over", "first", "last")})
+
+
+def _graphs(trace: Trace, compute: pd.DataFrame) -> pd.DataFrame:
+    """Of the CUDA graphs of each step on each device: device at, first begin and last end (ns), and `GRAPHS`."""
+    api = trace["api"]
+    launching = api[letters_of(api["name"]) == GRAPH_LAUNCH]
+    of_graph = (compute["table"] == "graph_launches").to_numpy() | (match_rows(launching, compute) >= 0)
+    nodes = (compute["table"] == "kernels").to_numpy()
+    rows = compute.assign(graph_kernels=nodes, graph_busy=np.where(nodes, compute["end"] - compute["start"], 0))
+    found = (
+        rows[of_graph]
+        .groupby(["device", "at"])
+        .agg(first=("start", "min"), last=("end", "max"), **{name: (name, "sum") for name in GRAPHS})
+    )
+    return found.astype("Int64").reset_index()  # so that joins keep every ns
+
+
+def _places(holes: pd.DataFrame) -> pd.Series:
+    """For each hole its place in the period."""
+    start, end = holes["start"].to_numpy(), holes["end"].to_numpy()
+    conditions = [
+        start >= holes["over"].to_numpy(),
+        end <= holes["first"].to_numpy(),
+        start >= holes["last"].to_numpy(),
+    ]
+    names = list(PLACES)
+    chosen = [names.index(name) for name in ("between_steps", "before_graph", "after_graph")]
+    codes = np.select(conditions, chosen, names.index("between_kernels"))
+    return pd.Series(pd.Categorical.from_codes(codes, dtype=pd.CategoricalDtype(names)), holes.index)
+
+
+def _not_idle(
+    communication: pd.DataFrame, rest: pd.DataFrame, compute: pd.DataFrame, holes: pd.DataFrame
+) -> tuple[NDArray[np.int64], NDArray[np.int64], pd.DataFrame]:
+    """How much of each hole is communication of its process, and how much else others compute on the device, ns; and
+    `Holes.pieces`, which are the rest.
+
+    Args:
+        communication: all collectives.
+        rest: compute that is no step's.
+        compute: that of the steps, with `host`.
+        holes: to be filled.
+    """
+    within, both = np.zeros(len(holes), np.int64), np.zeros(len(holes), np.int64)
+    several = len(compute["host"].unique()) > 1
+    idle = [holes[["start", "end"]].assign(hole=np.arange(len(holes)))]
+    for key, rows in holes.groupby(["device", "process", "host"], sort=False).indices.items():
+        device, process, host = cast("tuple[int, int, int]", key)
+        start, end = holes["start"].to_numpy()[rows], holes["end"].to_numpy()[rows]
+        mine = communication[(communication["device"] == device) & (communication["process"] == process)]
+        theirs = [mine, rest[rest["device"] == device]]
+        if several:
+            theirs.append(compute[(compute["device"] == device) & (compute["host"] != host)])
+        within[rows] = covered(mine["start"], mine["end"], start, end)
+        starts, ends = (np.concatenate([frame[side].to_numpy() for frame in theirs]) for side in ("start", "end"))
+        both[rows] = covered(starts, ends, start, end)
+        cut = np.flatnonzero(both[rows])
+        begin, until, of = uncovered(starts, ends, start[cut], end[cut])
+        idle.append(pd.DataFrame({"start": begin, "end": until, "hole": rows[cut[of]]}))
+    idle[0] = idle[0][both == 0]
+    pieces = pd.concat(idle, ignore_index=True) if both.any() else idle[0]
+    return within, both - within, pieces.sort_values("hole", kind="stable", ignore_index=True)
