@@ -27,8 +27,8 @@ from tracer.compare_words import (
     needed_row,
     percent,
     sentence,
-    signed,
 )
+from tracer.signed import signed
 
 _MOST_KERNELS: Final = 10
 _BESIDE: Final = 2  # others for which a line has room for figure and change

@@ -12,6 +12,7 @@ from typing import Final
 from tracer.analysis.compare import Comparison, Run
 from tracer.analysis.estimates import POWER
 from tracer.analysis.interval import Interval
+from tracer.signed import signed
 
 RATE: Final = "tokens_per_s, ratio"
 GAP: Final = "gap_us p50"
@@ -184,9 +185,3 @@ def difference(change: Interval) -> str:
     if change.low is None or change.high is None:
         return text
     return f"{text} [{signed(change.low)}, {signed(change.high)}]"
-
-
-def signed(value: float, digits: int = 1) -> str:
-    """A number with its sign, ± where it rounds to nothing."""
-    text = f"{value:+,.{digits}f}".replace("-", "−")
-    return text if any(c in "123456789" for c in text) else f"±{text[1:]}"

@@ -13,9 +13,10 @@ from typing import Final
 from dashboard.figures.causes import CAUSE_COLOURS
 from dashboard.run import Run
 from dashboard.text import plain
-from dashboard.units import duration, microseconds
+from dashboard.units import difference, microseconds
 from tracer import run_json
 from tracer.analysis.idle import PLACES
+from tracer.signed import percent, with_sign
 
 _NONE: Final = "–"
 Change = Callable[[float, float], str]
@@ -211,21 +212,17 @@ def _cell(value: float | None, of_base: float | None, form: Callable[[float], st
 
 
 def _percent(value: float, base: float) -> str:
-    return _signed(f"{(value / base - 1) * 100:+.1f} %")
+    return percent(value / base - 1)
 
 
 def _difference(value: float, base: float) -> str:
-    return _signed(f"{value - base:+g}") if value != base else "±0"
+    return with_sign(value - base, f"{abs(value - base):g}")
 
 
 def _time_difference(us: float, base: float) -> str:
-    percent = (us / base - 1) * 100 if base > 0 else 0.0
-    share = f" ({_signed(f'{percent:+.0f} %')})" if abs(percent) >= 0.5 else ""
-    return f"{'+' if us > base else ''}{duration((us - base) * 1e3)}{share}" if us != base else "±0"
-
-
-def _signed(number: str) -> str:
-    return number.replace("-", "−")
+    share = us / base - 1 if base > 0 else 0.0
+    rounded = f" ({percent(share, 0)})" if abs(share) >= 0.005 else ""
+    return f"{difference((us - base) * 1e3)}{rounded}" if us != base else "±0"
 
 
 def _per_second(value: float) -> str:

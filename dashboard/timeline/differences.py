@@ -16,7 +16,7 @@ from dashboard.figures.timeline import LABELLED, Drawing, Plot
 from dashboard.palette import THEMES
 from dashboard.run import Run
 from dashboard.timeline.layout import GAP_STRIP
-from dashboard.units import duration
+from dashboard.units import difference
 
 COLUMNS: Final = ["x", "own", "base", "top", "bottom"]
 _MOST: Final = 40  # of a run; with more in view none is wide enough to be read
@@ -71,7 +71,7 @@ def with_differences(
     ]  # fmt: skip
     labels = [
         {"name": "difference", "x": m["x"] + max(m["own"], m["base"]) / 1e9, "y": m["bottom"] - GAP_STRIP / 2,
-         "text": f"<b>{label_of(m['own'] - m['base'])}</b>", "xanchor": "left", "yanchor": "middle", "xshift": 3,
+         "text": f"<b>{difference(m['own'] - m['base'])}</b>", "xanchor": "left", "yanchor": "middle", "xshift": 3,
          "showarrow": False, "font": {"size": 11.5, "color": look.ink}}
         for m in marks
     ]  # fmt: skip
@@ -81,11 +81,6 @@ def with_differences(
             **layout, "shapes": [*layout["shapes"], *outlines], "annotations": [*layout["annotations"], *labels]
         },
     }  # fmt: skip
-
-
-def label_of(ns: float) -> str:
-    """A difference with its sign, such as −18.0 µs."""
-    return f"{'+' if ns > 0 else ''}{duration(ns)}"
 
 
 def _hatching(rows: pd.DataFrame, colour: str) -> dict[str, Any]:

@@ -7,8 +7,8 @@ import pytest
 
 from dashboard.run import Run
 from dashboard.store import RunStore
-from dashboard.timeline.differences import label_of
 from dashboard.timeline.scene import timeline, timeline_of
+from dashboard.units import difference
 from dashboard.view import View
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tests.recordings import LLAMA
@@ -78,4 +78,4 @@ def test_the_published_recordings():
 
 
 def test_labels():
-    assert [label_of(ns) for ns in (-18_000, 18_000, 250)] == ["−18.0 µs", "+18.0 µs", "+250 ns"]
+    assert [difference(ns) for ns in (-18_000, 18_000, 250, -0.1)] == ["−18.0 µs", "+18.0 µs", "+250 ns", "±0 ns"]

@@ -46,7 +46,7 @@ def test_differences_are_from_the_base(hand_made):
     assert facts["p50"] == [("100 µs", ""), ("200 µs", "+100 µs (+100 %)")]
     assert facts["Host syncs"] == [("2", ""), ("2", "±0")]
     assert facts["Compute"] == [("900 µs", ""), ("800 µs", "−100 µs (−11 %)")]
-    assert facts["Steps/s as recorded"] == [("1,000.1", ""), ("1,000.1", "+0.0 %")]
+    assert facts["Steps/s as recorded"] == [("1,000.1", ""), ("1,000.1", "±0.0 %")]
     assert not [label for label in facts if label.startswith("Tokens/s")]  # nothing tells the batch
     assert "Model" not in facts
 
