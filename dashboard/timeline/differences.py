@@ -26,7 +26,7 @@ _CLEAR: Final = "rgba(0,0,0,0)"
 def differences(base: Run, other: Run, drawing: Drawing, anchor: int) -> pd.DataFrame:
     """The gaps of `other` in view beside the base's after the same token: x (s), own and base (ns), top bottom (px).
 
-    Nothing where a profiler inflates the one and not the other alike: their difference is the profiler's too.
+    Nothing where a profiler inflates one of them: their difference is the profiler's too.
 
     Args:
         base: the run compared with.
@@ -34,7 +34,7 @@ def differences(base: Run, other: Run, drawing: Drawing, anchor: int) -> pd.Data
         drawing: its drawing.
         anchor: its time 0, ns on its clock.
     """
-    if base.tokens is None or other.tokens is None or not _recorded_alike(base, other):
+    if base.tokens is None or other.tokens is None or base.inflated or other.inflated:
         return pd.DataFrame(columns=COLUMNS)
     gaps, mine, theirs = drawing.gaps, other.tokens, base.tokens
     starts = np.rint(gaps["x"].to_numpy() * 1e9).astype(np.int64) + anchor
@@ -102,9 +102,3 @@ def _hatching(rows: pd.DataFrame, colour: str) -> dict[str, Any]:
         "hoverinfo": "skip",
         "showlegend": False,
     }
-
-
-def _recorded_alike(base: Run, other: Run) -> bool:
-    if not base.inflated and not other.inflated:
-        return True
-    return base.inflated == other.inflated and base.summary.graph_trace == other.summary.graph_trace
