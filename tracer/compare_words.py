@@ -82,9 +82,9 @@ def _no_verdict(found: Comparison, refusal: Refusal) -> Iterator[Phrase]:
     """Why there is none, what can be said all the same, and what to measure."""
     yield Phrase(f"{found.other.name} against {found.base.name}: no verdict: {refusal.why}")
     for number, phrases_of in enumerate(_all_the_same(found)):
-        yield Phrase(", " if number else "; all the same: ")
+        yield Phrase(", " if number else "; what can be said: ")
         yield from phrases_of
-    yield Phrase(f"; for a verdict {refusal.instead}")
+    yield Phrase(f"; for a verdict, {refusal.instead}")
 
 
 def _all_the_same(found: Comparison) -> Iterator[list[Phrase]]:

@@ -103,8 +103,8 @@ def test_rates_of_both_make_any_tracing_comparable() -> None:
     one = compare(run_of([2000] * 20, source=NSYS), run_of([2000] * 20, source=NSYS, untraced=[7e5]))
     refused(one)
     assert one.refusal is not None
-    assert "of run without a profiler" in one.refusal.instead
-    assert one.refusal.instead.endswith("--untraced-tokens-per-s X,X,X --untraced-tokens-per-s 700000")
+    assert "run run several times without a profiler" in one.refusal.instead
+    assert one.refusal.instead.endswith("--untraced-tokens-per-s X,X,X --untraced-tokens-per-s 700000`")
 
 
 def phased(phase: str, count: int = 12) -> Run:

@@ -157,7 +157,7 @@ def test_without_a_verdict_it_says_why_what_is_known_and_what_to_measure(tmp_pat
     assert (facts["basis"], other["verdict"]) == ("traced", "no verdict")
     assert "5 syncs against 14" in other["why"]
     rates = "--untraced-tokens-per-s X,X,X --untraced-tokens-per-s Y,Y,Y"
-    assert other["instead"].endswith(f"intertoken compare {paths[0]} {paths[1]} {rates}")
+    assert other["instead"].endswith(f"`intertoken compare {paths[0]} {paths[1]} {rates}`")
     nothing = {"estimate": None, "low": None, "high": None}
     change = other["difference"]
     assert [other["speedup"], change["gap_us"], change["mean_gap_us"], *change["causes_us"].values()] == [nothing] * (

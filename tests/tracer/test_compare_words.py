@@ -101,17 +101,17 @@ A, B = run("sccc", 77.0), run("saaas", 60.0)
             found(run("a", 354.9, **TRACED), run("b", 310.0, **TRACED), basis="traced", verdict="no verdict",
                   speedup=None, gap_us=None, mean_gap_us=None, counts=COUNTS, refusal=Refusal("why", "do this"),
                   kernels=pd.DataFrame([{"name": "k", "verdict": "slower"}, {"name": "CUDA graph"}], columns=COLUMNS)),
-            "b against a: no verdict: why; all the same: 9 syncs fewer, as many copies, as many launches, GPU busy "
-            "±0.0 [−1.0, +1.0] µs a token, 1 of 1 kernels of another duration a call; for a verdict do this",
+            "b against a: no verdict: why; what can be said: 9 syncs fewer, as many copies, as many launches, GPU busy "
+            "±0.0 [−1.0, +1.0] µs a token, 1 of 1 kernels of another duration a call; for a verdict, do this",
         ),
         (
             found(A, B, verdict="no verdict", refusal=Refusal("compared by force", "do this"), busy_us=None),
-            "saaas against sccc: no verdict: compared by force; all the same: tokens/s +1.4 % [+1.1, +1.7], untraced; "
-            "for a verdict do this",
+            "saaas against sccc: no verdict: compared by force; what can be said: tokens/s +1.4 % [+1.1, +1.7], "
+            "untraced; for a verdict, do this",
         ),
         (
             found(A, B, verdict="no verdict", refusal=Refusal("other phases", "do this"), speedup=None, busy_us=None),
-            "saaas against sccc: no verdict: other phases; for a verdict do this",
+            "saaas against sccc: no verdict: other phases; for a verdict, do this",
         ),
         (
             found(A, run("ggg", 0.0), causes={"sync": shown(-40.0), "copy": shown(-12.0), "host": shown(-18.0)},

@@ -58,7 +58,7 @@ def other_work(base: Run, other: Run) -> Refusal | None:
     if not shared:
         return Refusal(why, "record the same phase of both")
     phase = DECODE if DECODE in shared else min(shared)
-    return Refusal(why, f"compare the same phase of both: {_command(base, other)} --phase {phase}")
+    return Refusal(why, f"compare the same phase of both: `{_command(base, other)} --phase {phase}`")
 
 
 def other_tracing(base: Run, other: Run) -> Refusal | None:
@@ -71,10 +71,9 @@ def measure_untraced(base: Run, other: Run) -> str:
     """What to do where traced times tell nothing."""
     rates = " ".join(f"--untraced-tokens-per-s {_rate(run, letter)}" for run, letter in ((base, "X"), (other, "Y")))
     unknown = [run.name for run in (base, other) if run.untraced is None]
-    of = " and ".join(unknown) if unknown else "both"
     return (
-        f"measure the token steps per second of {of} without a profiler, several times, and give them: "
-        f"{_command(base, other)} {rates}"
+        f"run {' and '.join(unknown)} several times without a profiler, and give the token steps per second that the "
+        f"engine's own benchmark says: `{_command(base, other)} {rates}`"
     )
 
 

@@ -152,10 +152,11 @@ def _tracing(base: Run, other: Run, speedup: Speedup) -> Refusal | None:
     instead = measure_untraced(base, other)
     if speedup.ratio.low is None and speedup.method.startswith("only"):
         return Refusal(f"{speedup.method.partition(',')[0]} were recorded", instead)
-    least = [1e6 / run.tokens_per_s("traced") * (1 - run.least_share) for run in (base, other)]
+    added = [_time_per_token(run) * (1 - run.least_share) for run in (base, other)]
     return Refusal(
-        "the difference lies within what tracing can have added to a step of either: all that the device does not "
-        f"compute for, {least[1]:,.0f} µs of {other.name} and {least[0]:,.0f} µs of {base.name}",
+        "the difference lies within what tracing can have added to a step of either: what the device does not compute "
+        f"for, and a time to each kernel recorded, up to {added[1]:,.0f} µs of {other.name} and {added[0]:,.0f} µs of "
+        f"{base.name}",
         instead,
     )
 
