@@ -173,7 +173,8 @@ class Run:
     @property
     def of_known_speed(self) -> bool:
         """Whether it is known how fast it is without a profiler, so that it can be compared."""
-        return self.summary.warning is None or self.summary.tokens_per_s is not None
+        rated = self.summary.tokens_per_s is not None and (self.steps is None or self.steps.decode_alone)
+        return self.summary.warning is None or rated
 
     @property
     def inflated(self) -> bool:
