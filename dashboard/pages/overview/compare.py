@@ -52,6 +52,7 @@ _LABELS: Final = {
 """Row of `compare_report.compare_table` -> its label; causes stand under their own names."""
 
 _MAKE_BASE: Final = "make-base"
+_ROOM: Final = 2  # lines
 
 
 def section() -> html.Section:
@@ -132,7 +133,7 @@ def _render(app: Dash, store: RunStore) -> None:
             SHOWN if any(one.found for one in found) else HIDDEN,
             tables,
             methods_of(found),
-            [html.Li(plain(text, 1000)) for text in cautions_of(found)],
+            items_of(None if answer is None else cautions_of(found)),
             answer is not None,
             compared,
         )
@@ -157,6 +158,13 @@ def _make_base(app: Dash, store: RunStore) -> None:
 def skeleton(lines: int) -> list[Any]:
     """What stands there while the answer is worked out."""
     return [html.P("Comparing …", className="skeleton"), *[html.P(className="skeleton")] * (lines - 1)]
+
+
+def items_of(cautions: Sequence[str] | None) -> list[html.Li]:
+    """What to know before, or the room for some of it while it is worked out, so that the page moves little then."""
+    if cautions is None:
+        return [html.Li(className="skeleton")] * _ROOM
+    return [html.Li(plain(text, 1000)) for text in cautions]
 
 
 def words_of(found: Sequence[Against]) -> list[Any]:
