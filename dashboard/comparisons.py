@@ -14,7 +14,6 @@ from dashboard.run import Run
 from dashboard.store import RunStore
 from dashboard.text import plain
 from tracer.analysis import compare
-from tracer.analysis.comparable import obstacles
 from tracer.analysis.recorded import Recording, measure
 from tracer.compare_report import compare_table
 from tracer.errors import EmptyTraceError, IntertokenError, printable
@@ -46,7 +45,7 @@ def measured(run: Run) -> Recording:
 
 
 def against_base(runs: Sequence[Run], recording_of: Callable[[Run], Recording] = measured) -> list[Against]:
-    """All runs but the first against the first, all on the best basis that those which can be compared have.
+    """All runs but the first against the first, each on the best basis that both have.
 
     Args:
         runs: the base and the others.
@@ -62,19 +61,16 @@ def against_base(runs: Sequence[Run], recording_of: Callable[[Run], Recording] =
             problems[run.key] = printable(str(problem))
     if not others or base.key in problems:
         return [Against(base, other, problem=problems[base.key]) for other in others]
-    mine = sides[base.key]
-    alike = [side for side in sides.values() if not obstacles(mine.recordings[0], side.recordings[0])]
-    basis = compare.best_basis(alike)
     return [
         Against(base, other, problem=problems[other.key]) if other.key in problems
-        else _against(base, mine, other, sides[other.key], basis)
+        else _against(base, sides[base.key], other, sides[other.key])
         for other in others
     ]  # fmt: skip
 
 
-def _against(base: Run, mine: compare.Run, other: Run, theirs: compare.Run, basis: compare.Basis) -> Against:
+def _against(base: Run, mine: compare.Run, other: Run, theirs: compare.Run) -> Against:
     try:
-        return Against(base, other, compare.compare(mine, theirs, basis=basis))
+        return Against(base, other, compare.compare(mine, theirs))
     except IntertokenError as problem:
         return Against(base, other, problem=printable(str(problem)))
 
@@ -97,6 +93,18 @@ def _weight(recording: Recording) -> int:
 
 def _kept(against: Against) -> int:
     return 1 if against.found is None else sum(_weight(r) for r in against.found.other.recordings)
+
+
+def cautions_of(found: Sequence[Against]) -> list[str]:
+    """What a reader must know before any of their differences, each once."""
+    return list(dict.fromkeys(text for one in found if one.found is not None for text in one.found.cautions))
+
+
+def methods_of(found: Sequence[Against]) -> str:
+    """How the intervals of tokens/s were made; "" where there are none."""
+    stated = [one.found for one in found if one.found is not None and one.found.speedup is not None]
+    methods = "; ".join(dict.fromkeys(comparison.method for comparison in stated))
+    return f"95 % intervals of tokens/s: {methods}." if methods else ""
 
 
 def comparison_table(runs: Sequence[Run]) -> pd.DataFrame:

@@ -167,8 +167,20 @@ class Run:
     @property
     def kind(self) -> tuple[Any, ...]:
         """What runs share that differ in their strategy alone; one that does not tell a condition is like its kind."""
-        of = self.summary
-        return (*map(of.conditions.get, SAME), of.model, of.graph_trace, of.tokens_per_s is None, of.warning is None)
+        of, tool = self.summary, self.summary.source.partition(" ")[0]
+        known = of.tokens_per_s is None, of.warning is None
+        return (*map(of.conditions.get, SAME), of.model, of.graph_trace, tool, self.phases, *known)
+
+    @property
+    def phases(self) -> frozenset[str]:
+        """What its steps are, of `engines.engine.PHASES`."""
+        return frozenset() if self.steps is None else frozenset(self.steps.table["phase"])
+
+    @property
+    def of_known_speed(self) -> bool:
+        """Whether it is known how fast it is without a profiler, so that it can be compared."""
+        rated = self.summary.tokens_per_s is not None and (self.steps is None or self.steps.decode_alone)
+        return self.summary.warning is None or rated
 
     @property
     def inflated(self) -> bool:
@@ -182,6 +194,13 @@ class Run:
             return []
         table = self.steps.table
         return rows_of(self.trace, int(table["start"].min()), int(table["end"].max()))
+
+
+def same_work(one: Run, other: Run) -> bool:
+    """Whether two runs did the same work on the same device, as far as they tell (`comparable.MUST_AGREE`)."""
+    mine, theirs = one.summary.conditions, other.summary.conditions
+    unlike = [key for key in MUST_AGREE if key in mine and key in theirs and mine[key] != theirs[key]]
+    return not unlike and one.phases == other.phases
 
 
 def _unless_it_fails(analysis: Callable[[Trace, Steps], Report], trace: Trace | None, steps: Steps) -> Report | None:

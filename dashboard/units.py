@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
+from tracer.signed import with_sign
+
 _UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
 
 
@@ -29,14 +31,14 @@ def microseconds(us: float | None) -> str:
     return "–" if us is None else duration(us * 1e3)
 
 
-def percent(share: float, digits: int = 2) -> str:
-    """A change as a percentage with its sign.
+def difference(ns: float, digits: int = 3) -> str:
+    """A difference of times with its sign.
 
     Example:
-        >>> percent(0.0153), percent(-0.2, 0)
-        ('+1.53 %', '−20 %')
+        >>> difference(-18_000), difference(0.2)
+        ('−18.0 µs', '±0 ns')
     """
-    return f"{share * 100:+.{digits}f} %".replace("-", "−")
+    return with_sign(ns, duration(abs(ns), digits))
 
 
 def size(number: int) -> str:

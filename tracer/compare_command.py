@@ -58,7 +58,7 @@ def _rate(text: str) -> float:
     help="Token steps per second by the engine's own benchmark, without a profiler; once for each run, base "
     "first. Several repeats, joined by commas, give an interval.",
 )
-@click.option("--force", is_flag=True, help="Compare what is not comparable, and replace FILE.")
+@click.option("--force", is_flag=True, help="Compare what is not comparable, without a verdict, and replace FILE.")
 @click.option("--scheduler", metavar="ADDRESS", help="With DIR: the Dask scheduler to use.  [default: this machine]")
 @click.option(
     "--workers",
@@ -82,7 +82,8 @@ def compare(
     """Did it change? Runs against a base, with 95 % intervals.
 
     Each of BASE and OTHER is a recording, or several of the same configuration, joined by commas. Runs of another GPU,
-    model or batch are refused.
+    model or batch are refused. Where a profiler may have made the difference there is no verdict: it is said why, what
+    can be said all the same, and what to measure.
 
     DIR holds reports and runs at any depth, of several ranks maybe (rank3 in a path, or as the report says). They
     are read on Dask, and one that cannot be read does not stop the others; the table of all goes to FILE.
@@ -113,24 +114,20 @@ def compare(
     from tracer.compare_report import compare_table, comparison_facts, run_facts, show_comparison
 
     base, *others = runs
-    basis = best_basis(runs)
     with report.working("comparing"):
         try:
-            found = [compare_runs(base, other, basis=basis, force=force) for other in others]
+            found = [compare_runs(base, other, force=force) for other in others]
         except IncomparableError as problem:
             raise UsageError(f"{problem} (--force compares all the same)") from None
     save(compare_table(found))
     unity = {"speedup": {"estimate": 1.0, "low": 1.0, "high": 1.0}}
     facts = {
         "schema": "intertoken.compare/1",
-        "basis": basis,
+        "basis": best_basis(*runs),
         "base": base.name,
-        "runs": [
-            run_facts(base, basis) | unity,
-            *(run_facts(c.other, basis) | comparison_facts(c) for c in found),
-        ],
+        "runs": [run_facts(base) | unity, *(run_facts(c.other) | comparison_facts(c) for c in found)],
     }
-    emit(as_json, facts, lambda _: show_comparison(base, found, basis), [])
+    emit(as_json, facts, lambda _: show_comparison(base, found), [])
 
 
 def _directory(path: str) -> Path:
@@ -155,13 +152,13 @@ def _load(paths: Sequence[str], bounds: Bounds, ranges: Sequence[str], rates: Se
     parts = [_parts(text) for text in paths]
     twins = Counter(part.name for mine in parts for part in mine)
     runs = []
-    for mine, each_within, each_rates in zip(parts, within, rates or [()] * len(paths), strict=True):
+    for text, mine, each_within, each_rates in zip(paths, parts, within, rates or [()] * len(paths), strict=True):
         recordings = []
         for part in mine:
             name = printable(part.name if twins[part.name] == 1 else str(part))
             name = f"{name} · {each_within}" if len(ranges) > 1 else name
             recordings.append(_measure(part, name, each_within, bounds, each_rates))
-        runs.append(Run.of(*recordings))
+        runs.append(Run.of(*recordings, place=printable(text)))
     return runs
 
 

@@ -27,8 +27,8 @@ from tracer.compare_words import (
     needed_row,
     percent,
     sentence,
-    signed,
 )
+from tracer.signed import signed
 
 _MOST_KERNELS: Final = 10
 _BESIDE: Final = 2  # others for which a line has room for figure and change
@@ -37,15 +37,17 @@ _BASIS: Final[dict[Basis, str]] = {
     "light": "of the recorded steps, without a profiler",
     "traced": "of the recorded steps, traced: tracing slows runs unequally",
 }
+_NOTHING: Final[dict[str, float | None]] = {"estimate": None, "low": None, "high": None}
 _COLOURS: Final = {"faster": "green", "slower": "red"}
 
 
-def run_facts(run: Run, basis: Basis) -> dict[str, Any]:
-    """A run's own figures."""
+def run_facts(run: Run) -> dict[str, Any]:
+    """A run's own figures, its tokens/s on the best basis that it has."""
     first = run.recordings[0]
     return {
         "name": run.name,
-        "tokens_per_s": run.tokens_per_s(basis),
+        "basis": run.basis,
+        "tokens_per_s": run.tokens_per_s(run.basis),
         "gap_us": run.gap_us,
         "causes_us": run.causes_us,
         "busy_us": float(run.steps["busy"].mean()),
@@ -61,10 +63,12 @@ def run_facts(run: Run, basis: Basis) -> dict[str, Any]:
 
 
 def comparison_facts(found: Comparison) -> dict[str, Any]:
-    """What the comparison adds to the other run's figures."""
+    """What the comparison adds to the other run's figures; null where the recordings do not carry one."""
     return {
-        "speedup": asdict(found.speedup),
+        "speedup": _facts(found.speedup),
         "verdict": found.verdict,
+        "why": None if found.refusal is None else found.refusal.why,
+        "instead": None if found.refusal is None else found.refusal.instead,
         "sentence": sentence(found),
         "method": found.method,
         "paired": found.paired,
@@ -72,40 +76,47 @@ def comparison_facts(found: Comparison) -> dict[str, Any]:
         "needed": found.needed,
         "unit": found.unit,
         "difference": {
-            "gap_us": asdict(found.gap_us),
-            "mean_gap_us": asdict(found.mean_gap_us),
-            "causes_us": {name: asdict(value) for name, value in found.causes_us.items()},
-            "busy_us": asdict(found.busy_us),
-            **{f"{kind}_per_token": value for kind, value in found.counts.items()},
+            "gap_us": _facts(found.gap_us),
+            "mean_gap_us": _facts(found.mean_gap_us),
+            "causes_us": {name: _facts(found.causes_us.get(name)) for name in CAUSES.values()},
+            "busy_us": _facts(found.busy_us),
+            **{f"{kind}_per_token": found.counts.get(kind) for kind in found.base.counts},
         },
         "kernels": found.kernels.astype(object).where(found.kernels.notna(), None).to_dict("records"),
         "cautions": found.cautions,
     }
 
 
+def _facts(change: Interval | None) -> dict[str, float | None]:
+    return dict(_NOTHING) if change is None else asdict(change)
+
+
 def compare_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     """One row per other run and figure: run, figure, base, other, estimate (ratio or difference), low, high.
 
-    Of a distortion, and of how many units would show a difference (`needed UNIT`, as `other`), no change is estimated.
+    Of a distortion, and of how many units would show a difference (`needed UNIT`, as `other`), no change is estimated;
+    nor where the recordings do not carry one.
     """
     return pd.DataFrame(chain.from_iterable(_rows(found) for found in comparisons))
 
 
 def _rows(found: Comparison) -> Iterator[dict[str, Any]]:
-    def row(figure: str, base: float | None, other: float | None, change: Interval) -> dict[str, Any]:
-        return {"run": found.other.name, "figure": figure, "base": base, "other": other, **asdict(change)}
+    def row(figure: str, base: float | None, other: float | None, change: Interval | None) -> dict[str, Any]:
+        return {"run": found.other.name, "figure": figure, "base": base, "other": other, **_facts(change)}
 
-    base, other = (run_facts(run, found.basis) for run in (found.base, found.other))
+    base, other = (run_facts(run) for run in (found.base, found.other))
     yield row(RATE, base["tokens_per_s"], other["tokens_per_s"], found.speedup)
     yield row(GAP, base["gap_us"]["p50"], other["gap_us"]["p50"], found.gap_us)
     yield row("gap_us mean", base["gap_us"]["mean"], other["gap_us"]["mean"], found.mean_gap_us)
-    for cause, change in found.causes_us.items():
-        if cause not in present(base["causes_us"]) | present(other["causes_us"]):
-            continue
-        yield row(cause_row(cause), base["causes_us"][cause], other["causes_us"][cause], change)
+    for cause in CAUSES.values():
+        if cause in present(base["causes_us"]) | present(other["causes_us"]):
+            own = base["causes_us"][cause], other["causes_us"][cause]
+            yield row(cause_row(cause), *own, found.causes_us.get(cause))
     yield row(BUSY, base["busy_us"], other["busy_us"], found.busy_us)
-    for kind, more in found.counts.items():
-        yield row(count_row(kind), base[f"{kind}_per_token"], other[f"{kind}_per_token"], Interval(more))
+    for kind in COUNTS:
+        own = base[f"{kind}_per_token"], other[f"{kind}_per_token"]
+        if own != (None, None):
+            yield row(count_row(kind), *own, Interval(found.counts[kind]) if kind in found.counts else None)
     distortions = base["distortion"], other["distortion"]
     yield {"run": found.other.name, "figure": DISTORTION, "base": distortions[0], "other": distortions[1]}
     if found.needed is not None:
@@ -117,22 +128,33 @@ def _rows(found: Comparison) -> Iterator[dict[str, Any]]:
         )
 
 
-def show_comparison(base: Run, comparisons: Sequence[Comparison], basis: Basis) -> None:
-    """The runs side by side, the sentences, the kernels that changed, and what to beware of."""
-    report.show(_side_by_side(base, comparisons, basis), Text())
+def show_comparison(base: Run, comparisons: Sequence[Comparison]) -> None:
+    """What to beware of, then the sentences, the runs side by side, and the kernels that changed."""
+    for caution in dict.fromkeys(text for found in comparisons for text in found.cautions):
+        report.show(report.said(f"warning: {caution}", "yellow"))
     for found in comparisons:
         report.show(report.said(sentence(found), _COLOURS.get(found.verdict, "")))
+    report.show(Text(), _side_by_side(base, comparisons), Text())
+    for found in comparisons:
         kernels = found.kernels[found.kernels["verdict"] != ""].head(_MOST_KERNELS)
         if len(kernels):
             report.show(_kernel_table(kernels))
-    methods = ", ".join(dict.fromkeys(found.method for found in comparisons))
-    report.show(Text(f"tokens/s {_BASIS[basis]}; 95 % intervals: {methods}; times in µs", "dim"))
-    for caution in dict.fromkeys(text for found in comparisons for text in found.cautions):
-        report.show(report.said(f"warning: {caution}", "yellow"))
+    report.show(report.said(_about(base, comparisons), "dim"))
 
 
-def _side_by_side(base: Run, comparisons: Sequence[Comparison], basis: Basis) -> Table:
-    facts = [run_facts(run, basis) for run in (base, *(found.other for found in comparisons))]
+def _about(base: Run, comparisons: Sequence[Comparison]) -> str:
+    """Where the tokens/s and the intervals come from."""
+    runs: dict[Basis, list[str]] = {}
+    for run in (base, *(found.other for found in comparisons)):
+        runs.setdefault(run.basis, []).append(run.name)
+    of = {basis: "" if len(runs) == 1 else f"of {', '.join(names)} " for basis, names in runs.items()}
+    rates = [f"{names}{_BASIS[basis]}" for basis, names in of.items()]
+    methods = ", ".join(dict.fromkeys(found.method for found in comparisons if found.speedup is not None))
+    return f"tokens/s {'; '.join(rates)}; {f'95 % intervals: {methods}; ' if methods else ''}times in µs"
+
+
+def _side_by_side(base: Run, comparisons: Sequence[Comparison]) -> Table:
+    facts = [run_facts(run) for run in (base, *(found.other for found in comparisons))]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("per token")
     for fact in facts:
@@ -155,7 +177,7 @@ def _side_by_side(base: Run, comparisons: Sequence[Comparison], basis: Basis) ->
         add(f"gap {name}", [f"{f['gap_us'][name]:,.1f}" for f in facts], [difference(c) for c in changes])
     for cause in CAUSES.values():
         if any(f["causes_us"][cause] for f in facts):
-            changes = [c.causes_us[cause] for c in comparisons]
+            changes = [c.causes_us.get(cause) for c in comparisons]
             add(f"  {cause}", [f"{f['causes_us'][cause]:,.1f}" for f in facts], [difference(c) for c in changes])
     add("GPU busy", [f"{f['busy_us']:,.1f}" for f in facts], [difference(c.busy_us) for c in comparisons])
     for kind in COUNTS:

@@ -9,9 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from tracer.analysis.comparable import Refusal
 from tracer.analysis.compare import Comparison, Run
 from tracer.analysis.estimates import POWER
 from tracer.analysis.interval import Interval
+from tracer.analysis.recorded import WHOLE_GRAPH
+from tracer.signed import percent as percent_of
+from tracer.signed import signed
 
 RATE: Final = "tokens_per_s, ratio"
 GAP: Final = "gap_us p50"
@@ -21,7 +25,12 @@ _COUNT_OF: Final = {"sync": "syncs", "copy": "copies", "launch": "launches"}
 """Cause of the gap -> the calls that it comes from."""
 
 _ONE: Final = {"syncs": "sync", "copies": "copy", "launches": "launch"}
-_RATE_BASIS: Final = {"untraced": "untraced", "light": "of the recorded steps, untraced", "traced": "as traced"}
+_AT_LEAST: Final = "untraced, at least"
+_RATE_BASIS: Final = {
+    "untraced": "untraced",
+    "light": "of the recorded steps, untraced",
+    "traced": "as traced, whatever tracing added",
+}
 
 
 @dataclass(frozen=True)
@@ -54,9 +63,9 @@ def sentence(found: Comparison) -> str:
 
 def phrases(found: Comparison) -> list[Phrase]:
     """The sentence in its parts."""
-    rate = [Phrase(f"tokens/s {percent(found.speedup)}", RATE), Phrase(f", {_RATE_BASIS[found.basis]}")]
-    if found.basis == "traced":
-        rate += _distortion(found.base, found.other)
+    if found.refusal is not None:
+        return list(_no_verdict(found, found.refusal))
+    rate = _rate(found)
     if found.needed is not None:
         power = f"would show an effect of that size ({POWER:.0%} power)"
         rate += [Phrase("; about "), Phrase(f"{found.needed:,} {found.unit} a run", needed_row(found.unit))]
@@ -69,6 +78,34 @@ def phrases(found: Comparison) -> list[Phrase]:
     return [Phrase(f"{_verdict(found)}: "), *first, Phrase("; "), *second]
 
 
+def _no_verdict(found: Comparison, refusal: Refusal) -> Iterator[Phrase]:
+    """Why there is none, what can be said all the same, and what to measure."""
+    yield Phrase(f"{found.other.name} against {found.base.name}: no verdict: {refusal.why}")
+    for number, phrases_of in enumerate(_all_the_same(found)):
+        yield Phrase(", " if number else "; what can be said: ")
+        yield from phrases_of
+    yield Phrase(f"; for a verdict, {refusal.instead}")
+
+
+def _all_the_same(found: Comparison) -> Iterator[list[Phrase]]:
+    """What can be said without a verdict."""
+    if found.speedup is not None:
+        yield _rate(found)
+    for kind, change in found.counts.items():
+        yield [Phrase(_counted(kind, change) if change else f"as many {kind}", count_row(kind))]
+    if found.busy_us is not None:
+        yield [Phrase(f"GPU busy {difference(found.busy_us)} µs a token", BUSY)]
+    kernels = found.kernels[found.kernels["name"] != WHOLE_GRAPH]
+    if len(kernels):
+        changed = kernels["verdict"].isin(["slower", "faster"]).sum()
+        yield [Phrase(f"{changed} of {len(kernels)} kernels of another duration a call")]
+
+
+def _rate(found: Comparison) -> list[Phrase]:
+    traced = _distortion(found.base, found.other) if found.basis == "traced" else []
+    return [Phrase(f"tokens/s {percent(found.speedup)}", RATE), Phrase(f", {_RATE_BASIS[found.basis]}"), *traced]
+
+
 def _verdict(found: Comparison) -> str:
     base, other = found.base.name, found.other.name
     if found.verdict in ("faster", "slower"):
@@ -78,32 +115,45 @@ def _verdict(found: Comparison) -> str:
 
 def _gpu(found: Comparison) -> Iterator[Phrase]:
     """What the device itself takes longer or shorter, where that outweighs the gap."""
-    if is_shown(found.busy_us) and abs(found.busy_us.estimate) > abs(found.mean_gap_us.estimate):
+    if found.busy_us is None or not is_shown(found.busy_us):
+        return
+    if abs(found.busy_us.estimate) > abs(_mean_gap(found)):
         yield Phrase(f"GPU busy {signed(found.busy_us.estimate)} µs a token", BUSY)
         yield Phrase("; ")
 
 
 def _gap(found: Comparison) -> Iterator[Phrase]:
     base, other = (run.gap_us["p50"] for run in (found.base, found.other))
-    change = f"{signed(100 * (other / base - 1), 0)} %" if base > 0 else ""
-    if not is_shown(found.gap_us):
-        change = "no difference shown"
-    if _inflated(found.base) != _inflated(found.other):
-        change = "not comparable"
+    if found.gap_us is None:
+        yield Phrase(f"gaps of {base:,.1f} and {other:,.1f} µs, not comparable", GAP)
+        yield Phrase(" (")
+        yield from _measured(found)
+        yield Phrase(")")
+        return
+    shown = is_shown(found.gap_us)
+    change = _gap_change(found, found.gap_us) if shown else "no difference shown"
+    change = change if found.gap_us.bounds else "no interval"
     yield Phrase(f"gap from {base:,.1f} to {other:,.1f} µs{f' ({change}' if change else ''}", GAP)
     yield Phrase("; " if change else " (")
     yield from _measured(found)
     yield Phrase(")")
-    if is_shown(found.gap_us) and change != "not comparable":
-        yield from _reasons(found)
+    if shown:
+        yield from _reasons(found, found.gap_us.estimate)
 
 
-def _reasons(found: Comparison) -> Iterator[Phrase]:
+def _gap_change(found: Comparison, change: Interval) -> str:
+    """By how much, as a share where both gaps are known and not only their difference."""
+    base, other = (run.gap_us["p50"] for run in (found.base, found.other))
+    if _AT_LEAST in (_kind(found.base), _kind(found.other)):
+        return f"{signed(change.estimate)} µs"
+    return percent_of(other / base - 1, 0) if base > 0 else ""
+
+
+def _reasons(found: Comparison, way: float) -> Iterator[Phrase]:
     """The largest of the causes that go the gap's way, with the calls that became fewer or more with it."""
     counts = {kind: change for kind, change in found.counts.items() if change}
-    way = found.gap_us.estimate
     causes = {name: c for name, c in found.causes_us.items() if is_shown(c) and c.estimate * way > 0}
-    causes = dict(sorted(causes.items(), key=lambda item: -abs(item[1].estimate))) if _recorded_alike(found) else {}
+    causes = dict(sorted(causes.items(), key=lambda item: -abs(item[1].estimate)))
     counted = [name for name in causes if counts.get(_COUNT_OF.get(name, ""), 0) * way > 0]
     if counted and counted[0] == next(iter(causes)):
         for number, name in enumerate(counted):
@@ -113,7 +163,7 @@ def _reasons(found: Comparison) -> Iterator[Phrase]:
             yield Phrase(f" ({name} {signed(causes[name].estimate)} µs)", cause_row(name))
     elif causes:
         name, most = next(iter(causes.items()))
-        share = "most of it" if abs(most.estimate) > abs(found.mean_gap_us.estimate) / 2 else "above all"
+        share = "most of it" if abs(most.estimate) > abs(_mean_gap(found)) / 2 else "above all"
         calls = _COUNT_OF.get(name, "")
         same = f", in as many {calls}" if calls in found.counts and calls not in counts else ""
         yield Phrase(f", {share} {name} ({signed(most.estimate)} µs{same})", cause_row(name))
@@ -146,7 +196,7 @@ def _kind(run: Run) -> str:
         return "untraced"
     if first.inflated:
         return "as traced"
-    return "untraced, at least" if first.graph_trace == "node" else "untraced, estimated"
+    return _AT_LEAST if first.graph_trace == "node" else "untraced, estimated"
 
 
 def _distortion(*runs: Run) -> list[Phrase]:
@@ -155,38 +205,31 @@ def _distortion(*runs: Run) -> list[Phrase]:
     return [Phrase(", "), Phrase(f"distortion {known}", DISTORTION)] if traced else []
 
 
-def _inflated(run: Run) -> bool:
-    return any(recording.inflated for recording in run.recordings)
-
-
-def _recorded_alike(found: Comparison) -> bool:
-    """Whether both are traced at the same level, so that their causes are inflated alike."""
-    mine, theirs = ({(r.traced, r.graph_trace) for r in run.recordings} for run in (found.base, found.other))
-    return mine == theirs
+def _mean_gap(found: Comparison) -> float:
+    return 0.0 if found.mean_gap_us is None else found.mean_gap_us.estimate
 
 
 def is_shown(change: Interval) -> bool:
-    """Whether the interval of a difference leaves out 0."""
-    return change.low is not None and change.high is not None and (change.low > 0 or change.high < 0)
+    """Whether the interval of a difference leaves out 0, also as it reads."""
+    least = 0.05
+    return change.low is not None and change.high is not None and (change.low >= least or change.high <= -least)
 
 
-def percent(speedup: Interval) -> str:
-    """A speed-up as percent, with its interval."""
+def percent(speedup: Interval | None) -> str:
+    """A speed-up as percent, with its interval; "" where there is none."""
+    if speedup is None:
+        return ""
     first, *bounds = (
         None if x is None else signed(100 * (x - 1)) for x in (speedup.estimate, speedup.low, speedup.high)
     )
     return f"{first} %" + (f" [{', '.join(map(str, bounds))}]" if None not in bounds else "")
 
 
-def difference(change: Interval) -> str:
-    """A difference, with its interval."""
+def difference(change: Interval | None) -> str:
+    """A difference, with its interval; "" where there is none."""
+    if change is None:
+        return ""
     text = signed(change.estimate)
     if change.low is None or change.high is None:
         return text
     return f"{text} [{signed(change.low)}, {signed(change.high)}]"
-
-
-def signed(value: float, digits: int = 1) -> str:
-    """A number with its sign, ± where it rounds to nothing."""
-    text = f"{value:+,.{digits}f}".replace("-", "−")
-    return text if any(c in "123456789" for c in text) else f"±{text[1:]}"

@@ -47,7 +47,7 @@ FAR: Final = 3.5
 
 _APART: Final = (
     "engine", "model", "strategy", "class", "concurrency", "launch", "batch", "prompt", "devices", "gpu_layers",
-    "experts", "graph_trace",
+    "experts", "graph_trace", "recorder",
 )  # fmt: skip
 """What a report must have in common with those whose outlier it may be."""
 
@@ -279,8 +279,10 @@ def _runs_apart(table: pd.DataFrame) -> list[str]:
     """The run of each row, with what its configuration, class and tracing have that others of the run have not."""
     names = table["run"].tolist()
     facts = [
-        {"class": kind} | _object(text) | {"graph_trace": level}
-        for text, kind, level in zip(*(table[c] for c in ("configuration", "class", "graph_trace")), strict=True)
+        {"class": kind} | _object(text) | {"graph_trace": level, "recorder": source.partition(" ")[0]}
+        for text, kind, level, source in zip(
+            *(table[c] for c in ("configuration", "class", "graph_trace", "source")), strict=True
+        )
     ]
     read = np.flatnonzero(table["device"].notna())
     for positions in table.iloc[read].groupby("run").indices.values():

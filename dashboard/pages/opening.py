@@ -14,7 +14,7 @@ PATIENCE = 2.0
 
 
 def opened(view: View, store: RunStore) -> View:
-    """A view as a link gives it; without one, two alike: those with the longest and the shortest gap.
+    """A view as a link gives it; without one, two that can be compared: with the longest and the shortest gap.
 
     They are chosen when all are read, or among those that are after a moment; until then `runs` stays None.
     """
@@ -36,9 +36,11 @@ def opened_at_once(view: View, store: RunStore) -> View:
 def extremes(runs: Sequence[Run]) -> list[str]:
     """Keys of the run with the longest and the one with the shortest median gap, among those of one kind.
 
-    That is the first run's, or the first of which there are several.
+    That is the first run's, or the first of which there are several of known speed, so that there can be a verdict; the
+    first run alone where there is none.
     """
     shown = [run for run in runs if run.summary.gap_p50_us is not None]
-    several = (alike for run in shown if len(alike := [other for other in shown if other.kind == run.kind]) > 1)
+    fit = [run for run in shown if run.of_known_speed]
+    several = (alike for run in fit if len(alike := [other for other in fit if other.kind == run.kind]) > 1)
     alike = sorted(next(several, shown[:1]), key=lambda run: run.summary.gap_p50_us or 0.0, reverse=True)
     return [run.key for run in alike[:1] + alike[1:][-1:]]

@@ -11,11 +11,12 @@ from functools import partial
 from typing import Final
 
 from dashboard.figures.causes import CAUSE_COLOURS
-from dashboard.run import Run
+from dashboard.run import Run, same_work
 from dashboard.text import plain
-from dashboard.units import duration, microseconds
+from dashboard.units import difference, microseconds
 from tracer import run_json
 from tracer.analysis.holes import PLACES
+from tracer.signed import percent, with_sign
 
 _NONE: Final = "–"
 Change = Callable[[float, float], str]
@@ -117,41 +118,12 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
     return {name: facts for name, facts in known.items() if facts}
 
 
-def cautions(runs: Sequence[Run]) -> list[str]:
-    """What a reader must know before believing a difference: unlike runs first, then each run's own warning."""
-    base = runs[0]
-    said = []
-    for other in runs[1:]:
-        asked = [(what, f(base), f(other)) for what, f in _CONDITIONS.items()]
-        unlike = [f"{what} {plain(theirs, 60)} instead of {plain(own, 60)}" for what, own, theirs in asked
-                  if own and theirs and own != theirs]  # fmt: skip
-        if unlike:
-            said.append(f"{_name(other)} differs from the base in more than its strategy: {', '.join(unlike)}.")
-        if not _alike(base, other):
-            said.append(
-                f"{_name(other)} was recorded otherwise than the base ({_level(other)}; {_level(base)}): "
-                "times of the recordings are not set against each other."
-            )
-    for run in runs:
-        notes = [run.summary.warning, run.summary.problem, *(run.trace.notes if run.trace is not None else [])]
-        said += [f"{_name(run)}: {plain(note)}." for note in notes if note]
-    return said
-
-
-_CONDITIONS: Final[dict[str, Callable[[Run], str]]] = {
-    "model": lambda run: run.summary.model,
-    "device": lambda run: run.summary.gpu,
-    "backend": lambda run: run.summary.backend,
-    "streams": lambda run: run.summary.concurrency,
-}
-
-
 def _card(run: Run, base: Run) -> Card:
     summary = run.summary
     (rate, traced), (base_rate, base_traced) = _headline_rate(run), _headline_rate(base)
     (gap, inflated), (base_gap, base_inflated) = _headline_gap(run), _headline_gap(base)
-    rates_compare = run is not base and traced == base_traced and (not traced or _alike(run, base))
-    gaps_compare = run is not base and inflated == base_inflated and (not inflated or _alike(run, base))
+    rates_compare = run is not base and not (traced or base_traced) and same_work(run, base)
+    gaps_compare = run is not base and not (inflated or base_inflated) and same_work(run, base)
     counts = (
         ("sync", "syncs", summary.syncs_per_token),
         ("copy", "copies", summary.copies_per_token),
@@ -185,9 +157,10 @@ def _figures(
     label: str, meaning: str, runs: Sequence[Run], value: Callable[[Run], float | None], form: Callable[[float], str],
     change: Change | None = None, recorded: bool = False,
 ) -> Fact:  # fmt: skip
-    """A line of numbers. `recorded` ones are set against the base only where both were recorded alike."""
+    """A line of numbers, set against the base's where both runs did the same; `recorded` ones only where no profiler
+    may have made the difference."""
     base = runs[0]
-    compare = [run is not base and (_alike(run, base) or not recorded) for run in runs]
+    compare = [run is not base and same_work(run, base) and (_alike(run, base) or not recorded) for run in runs]
     of_base = [value(base) if comparable else None for comparable in compare]
     return Fact(label, meaning, [_cell(value(run), its, form, change) for run, its in zip(runs, of_base, strict=True)])
 
@@ -211,21 +184,17 @@ def _cell(value: float | None, of_base: float | None, form: Callable[[float], st
 
 
 def _percent(value: float, base: float) -> str:
-    return _signed(f"{(value / base - 1) * 100:+.1f} %")
+    return percent(value / base - 1)
 
 
 def _difference(value: float, base: float) -> str:
-    return _signed(f"{value - base:+g}") if value != base else "±0"
+    return with_sign(value - base, f"{abs(value - base):g}")
 
 
 def _time_difference(us: float, base: float) -> str:
-    percent = (us / base - 1) * 100 if base > 0 else 0.0
-    share = f" ({_signed(f'{percent:+.0f} %')})" if abs(percent) >= 0.5 else ""
-    return f"{'+' if us > base else ''}{duration((us - base) * 1e3)}{share}" if us != base else "±0"
-
-
-def _signed(number: str) -> str:
-    return number.replace("-", "−")
+    share = us / base - 1 if base > 0 else 0.0
+    rounded = f" ({percent(share, 0)})" if abs(share) >= 0.005 else ""
+    return f"{difference((us - base) * 1e3)}{rounded}" if us != base else "±0"
 
 
 def _per_second(value: float) -> str:
@@ -276,8 +245,8 @@ def _class(run: Run) -> str:
 
 
 def _alike(run: Run, base: Run) -> bool:
-    """Whether tracing does the same to both recordings."""
-    return (run.inflated, run.summary.graph_trace) == (base.inflated, base.summary.graph_trace)
+    """Whether no profiler lengthened the times of either."""
+    return not (run.inflated or base.inflated)
 
 
 def _name(run: Run) -> str:

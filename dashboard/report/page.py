@@ -16,10 +16,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from dashboard.comparisons import LONGEST_NAME, Against, against_base
+from dashboard.comparisons import LONGEST_NAME, Against, against_base, cautions_of, methods_of
 from dashboard.figures.causes import CAUSE_COLOURS, causes_figure, causes_height, causes_of
 from dashboard.palette import COLOURS, NAMES, THEMES
-from dashboard.report.facts import cards, cautions, groups_of_facts
+from dashboard.report.facts import cards, groups_of_facts
 from dashboard.run import Run
 from dashboard.text import plain
 from dashboard.timeline.scene import range_of, timeline, token_of
@@ -68,9 +68,9 @@ def report_page(runs: Sequence[Run], token: int | None = None) -> str:
         names=[plain(run.name, 90) for run in runs],
         cards=cards(runs),
         answers=[_answer(one) for one in compared],
-        methods=dict.fromkeys(one.found.method for one in compared if one.found is not None),
+        methods=methods_of(compared),
         groups=groups_of_facts(runs),
-        cautions=cautions(runs),
+        cautions=[plain(text, 1000) for text in (cautions_of(compared) if compared else _of_one(runs[0]))],
         token=token_of(runs, view),
         plots=plots,
         kinds={NAMES[kind]: colour for kind, colour in COLOURS.items() if kind in drawn},
@@ -89,6 +89,12 @@ def _answer(against: Against) -> str:
     if against.found is None:
         return f"{plain(against.other.name, LONGEST_NAME)}: {plain(against.problem)}."
     return f"{plain(sentence(against.found), 1000)}."
+
+
+def _of_one(run: Run) -> list[str]:
+    """What a reader must know of a run that stands alone."""
+    said = [run.summary.warning, run.summary.problem, *(run.trace.notes if run.trace is not None else [])]
+    return [f"{plain(run.name, LONGEST_NAME)}: {text}." for text in said if text]
 
 
 def _policy(*scripts: str) -> Markup:

@@ -17,7 +17,7 @@ from dashboard.figures.timeline import Drawing, Plot
 from dashboard.palette import THEMES
 from dashboard.run import Run
 from dashboard.timeline.layout import GAP_STRIP
-from dashboard.units import duration
+from dashboard.units import difference
 
 COLUMNS: Final = ["x", "own", "base", "top", "bottom"]
 _MOST: Final = 40  # of a run; with more in view none is wide enough to be read
@@ -27,7 +27,7 @@ _CLEAR: Final = "rgba(0,0,0,0)"
 def differences(base: Run, other: Run, drawing: Drawing, anchor: int) -> pd.DataFrame:
     """The gaps of `other` in view beside the base's after the same token: x (s), own and base (ns), top bottom (px).
 
-    Nothing where a profiler inflates the one and not the other alike: their difference is the profiler's too.
+    Nothing where a profiler inflates one of them: their difference is the profiler's too.
 
     Args:
         base: the run compared with.
@@ -35,7 +35,7 @@ def differences(base: Run, other: Run, drawing: Drawing, anchor: int) -> pd.Data
         drawing: its drawing.
         anchor: its time 0, ns on its clock.
     """
-    if base.tokens is None or other.tokens is None or not _recorded_alike(base, other):
+    if base.tokens is None or other.tokens is None or base.inflated or other.inflated:
         return pd.DataFrame(columns=COLUMNS)
     gaps, mine, theirs = drawing.gaps, other.tokens, base.tokens
     starts = np.rint(gaps["x"].to_numpy() * 1e9).astype(np.int64) + anchor
@@ -72,7 +72,7 @@ def with_differences(
     ]  # fmt: skip
     labels = [
         {"name": "difference", "x": m["x"] + max(m["own"], m["base"]) / 1e9, "y": m["bottom"] - GAP_STRIP / 2,
-         "text": f"<b>{label_of(m['own'] - m['base'])}</b>", "xanchor": "left", "yanchor": "middle", "xshift": 3,
+         "text": f"<b>{difference(m['own'] - m['base'])}</b>", "xanchor": "left", "yanchor": "middle", "xshift": 3,
          "showarrow": False, "font": {"size": 11.5, "color": look.ink}}
         for m in marks
     ]  # fmt: skip
@@ -82,11 +82,6 @@ def with_differences(
             **layout, "shapes": [*layout["shapes"], *outlines], "annotations": [*layout["annotations"], *labels]
         },
     }  # fmt: skip
-
-
-def label_of(ns: float) -> str:
-    """A difference with its sign, such as −18.0 µs."""
-    return f"{'+' if ns > 0 else ''}{duration(ns)}"
 
 
 def _hatching(rows: pd.DataFrame, colour: str) -> dict[str, Any]:
@@ -108,9 +103,3 @@ def _hatching(rows: pd.DataFrame, colour: str) -> dict[str, Any]:
         "hoverinfo": "skip",
         "showlegend": False,
     }
-
-
-def _recorded_alike(base: Run, other: Run) -> bool:
-    if not base.inflated and not other.inflated:
-        return True
-    return base.inflated == other.inflated and base.summary.graph_trace == other.summary.graph_trace

@@ -18,7 +18,7 @@ from dashboard.text import markup
 from dashboard.timeline.detail import Detail
 from dashboard.timeline.layout import Panel, Placed
 from dashboard.timeline.rows import Row
-from dashboard.units import duration, size
+from dashboard.units import difference, duration, size
 from tracer.intervals import Ints
 from tracer.schema import MISSING
 
@@ -155,14 +155,10 @@ def _hovers(row: Row, index: Ints, window: Window, waits: pd.DataFrame, whole: b
     columns = [row.events[c].to_numpy()[index].tolist() for c in ("start", "end", "stream", "correlation", "bytes")]
     notes = _wait_notes(row, index, waits) if whole else [""] * len(index)
     return [
-        f"{duration(end - start)}, from {_signed(start - window.anchor)}"
+        f"{duration(end - start)}, from {difference(start - window.anchor, 4)}"
         f"{_ids(stream, number, count) if whole else ''}{note}"
         for start, end, stream, number, count, note in zip(*columns, notes, strict=True)
     ]
-
-
-def _signed(ns: int) -> str:
-    return f"{'+' if ns > 0 else ''}{duration(ns, 4)}"
 
 
 def _ids(stream: int, correlation: int, count: int) -> str:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import time
 
 import pandas as pd
@@ -9,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from dashboard.app import create_app
-from dashboard.comparisons import against_base, ask_against_base, comparison_table
-from dashboard.pages.overview.compare import cautions_of, label_of, skeleton, table_of, words_of
+from dashboard.comparisons import against_base, ask_against_base, cautions_of, comparison_table, methods_of
+from dashboard.pages.overview.compare import label_of, section, skeleton, table_of, words_of
 from dashboard.pages.syncs.table import known
 from dashboard.store import RunStore
 from tests.dashboard.traces import GAP, decode
@@ -68,6 +69,31 @@ def test_every_figure_of_the_sentence_leads_to_its_row(ladder):
     assert any("+8.1 % [+7.7, +8.5]" in row for row in rows.values())
 
 
+def test_cautions_are_those_of_the_command_and_stand_before_the_words():
+    paths = [LLAMA["sccc", "node"], LLAMA["saaas", "graph"]]
+    found = against_base(runs_at(paths))
+    assert cautions_of(found) == compared(*paths)[0]["cautions"]
+    assert len(cautions_of(found)) >= 3
+    places = [getattr(part, "id", "") for part in section().children]
+    assert places.index("compare-cautions") < places.index("compare-words")
+
+
+def test_without_a_verdict_the_page_says_why_and_states_no_difference(tmp_path):
+    for strategy in ("sccc", "saaas"):
+        shutil.copytree(LLAMA[strategy, "node"], tmp_path / strategy)
+        (tmp_path / strategy / "run.json").unlink()
+    runs = {run.key: run for run in runs_at([tmp_path])}
+    (found,) = against_base([runs["sccc"], runs["saaas"]])
+    (words,) = words_of([found])
+    assert text(words).startswith("saaas against sccc: no verdict: tracing adds time to every call")
+    assert methods_of([found]) == ""
+    rows = {row.id: [text(cell) for cell in row.children] for row in table_of(0, found).children[1].children}
+    assert rows["figure-0-tokens-per-s--ratio"] == ["Tokens/s", "606.3", "623.7", ""]
+    assert rows["figure-0-syncs-per-token"][-1] == "−9.0"
+    frame = comparison_table([runs["sccc"], runs["saaas"]]).set_index("figure")
+    assert frame.loc["gap_us p50", ["estimate", "low", "high"]].isna().all()
+
+
 def test_the_table_has_labels_and_takes_away_the_same_figures(ladder):
     frame = comparison_table(runs_at(OURS[:2]))
     assert set(frame["run"]) == {"llama-1.1b-saaas-sequential-cuda"}
@@ -78,7 +104,7 @@ def test_the_table_has_labels_and_takes_away_the_same_figures(ladder):
     assert labels[:4] == ["Tokens/s", "Gap p50, µs", "Gap mean, µs", "of it sync, µs"]
     assert "Syncs per token" in labels
     assert comparison_table([]).empty
-    assert any("Welch" in text(caution) for caution in cautions_of(ladder))
+    assert "Welch" in methods_of(ladder)
 
 
 def test_runs_that_cannot_be_compared_say_why(tmp_path):

@@ -237,8 +237,10 @@ def test_no_recording_takes_the_page_down(tmp_path):
 
 
 def test_the_page_opens_on_the_longest_and_the_shortest_gap_of_one_model():
-    def run(key, gap, model="m", level="none", **conditions):
-        return Run(key, key, Summary(key, model=model, graph_trace=level, gap_p50_us=gap, conditions=conditions))
+    def run(key, gap, model="m", level="none", source="host", traced=False, rate=None, **conditions):
+        facts = {"model": model, "graph_trace": level, "gap_p50_us": gap, "conditions": conditions, "source": source}
+        warning = "recorded under a profiler" if traced else None
+        return Run(key, key, Summary(key, **facts, tokens_per_s=rate, warning=warning))
 
     runs = [
         run("b", 20.0),
@@ -254,6 +256,12 @@ def test_the_page_opens_on_the_longest_and_the_shortest_gap_of_one_model():
     assert extremes([]) == []
     assert extremes(runs[4:5] + runs[:4]) == ["a", "c"]  # there is one of the first's kind
     assert extremes(runs[4:6]) == ["x"]
+    traced = [run(key, gap, traced=True, source="nsys 2025") for key, gap in (("s", 300.0), ("t", 200.0))]
+    assert extremes([*traced, *runs]) == ["a", "c"]  # no verdict is to be had of traced runs without their rates
+    assert extremes(traced) == ["s"]
+    rated = [run(key, gap, traced=True, source="nsys 2025", rate=9.0) for key, gap in (("u", 300.0), ("v", 200.0))]
+    assert extremes([*traced, *rated]) == ["u", "v"]
+    assert extremes([rated[0], run("w", 9.0, traced=True, source="PyTorch profiler", rate=9.0)]) == ["u"]
 
 
 def test_causes_and_empty_states(store, runs):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from html import unescape
 
 import pytest
@@ -9,7 +10,7 @@ from click.testing import CliRunner
 
 from dashboard.cli import report, timeline
 from dashboard.figures import image
-from dashboard.report.facts import cards, cautions, groups_of_facts
+from dashboard.report.facts import cards, groups_of_facts
 from dashboard.report.page import report_page
 from dashboard.store import runs_to_compare
 from tests.dashboard.traces import GAP, PERIOD, decode
@@ -46,7 +47,7 @@ def test_differences_are_from_the_base(hand_made):
     assert facts["p50"] == [("100 µs", ""), ("200 µs", "+100 µs (+100 %)")]
     assert facts["Host syncs"] == [("2", ""), ("2", "±0")]
     assert facts["Compute"] == [("900 µs", ""), ("800 µs", "−100 µs (−11 %)")]
-    assert facts["Steps/s as recorded"] == [("1,000.1", ""), ("1,000.1", "+0.0 %")]
+    assert facts["Steps/s as recorded"] == [("1,000.1", ""), ("1,000.1", "±0.0 %")]
     assert not [label for label in facts if label.startswith("Tokens/s")]  # nothing tells the batch
     assert "Model" not in facts
 
@@ -100,10 +101,39 @@ def test_times_of_unlike_recordings_are_not_set_against_each_other():
     shown = cards(runs_to_compare(paths))
     assert shown[0].gap_note == "gap (median, inflated by tracing)"
     assert [card.gap.change for card in shown] == ["", "", ""]
-    said = cautions(runs_to_compare(paths))
-    assert any("llama1b-saaas-graph was recorded otherwise" in line for line in said)
-    assert any("model llama-1.1b instead of llama 1.1B Q8_0" in line for line in said)
-    assert sum("lengthens the idle time" in line for line in said) == 2
+    assert facts["Tokens/s"][2][1] == ""  # of another model
+    page = unescape(report_page(runs_to_compare(paths)))
+    assert "recorded otherwise" in cautions_in(page)
+    assert "are not comparable: model llama 1.1B Q8_0 against llama-1.1b" in page
+
+
+def test_no_difference_is_stated_that_tracing_may_have_made(tmp_path):
+    for strategy in ("sccc", "saaas"):
+        shutil.copytree(LLAMA[strategy, "node"], tmp_path / strategy)
+        (tmp_path / strategy / "run.json").unlink()
+    paths = [tmp_path / "sccc", tmp_path / "saaas"]
+    facts = facts_of(paths)
+    for label in ("p50", "p90", "mean", "sync", "Compute", "GPU busy", "Steps/s as recorded"):
+        assert [change for _, change in facts[label]] == ["", ""], label
+    assert facts["Host syncs"][1] == ("5", "−9")
+    assert [card.gap.change for card in cards(runs_to_compare(paths))] == ["", ""]
+    assert "saaas against sccc: no verdict: " in unescape(report_page(runs_to_compare(paths)))
+
+
+def cautions_in(page):
+    return page.split('<ul class="cautions">')[1].split("</ul>")[0]
+
+
+def test_cautions_are_those_of_the_command_and_stand_before_every_difference():
+    paths = [LLAMA["sccc", "node"], LLAMA["saaas", "graph"]]
+    page = unescape(report_page(runs_to_compare(paths)))
+    said = re.findall("<li>(.*?)</li>", cautions_in(page))
+    assert said == as_json("compare", *paths)["runs"][1]["cautions"]
+    assert len(said) >= 3
+    assert page.index("Before you compare") < page.index("At a glance") < page.index('<p class="answer">')
+    alone = unescape(report_page(runs_to_compare(paths[:1])))
+    assert "Before you read on" in alone
+    assert "lengthens the idle time" in cautions_in(alone)
 
 
 def test_the_page_asks_for_nothing_and_shows_names_as_text(hand_made):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,25 +13,34 @@ from tracer.analysis.recorded import Recording, measure
 from tracer.analysis.tokens import find_steps
 
 GAP = 200
+LIGHT, NSYS, TORCH = "host", "nsys 2025.3.2.0", "PyTorch profiler"
+"""What recorded a trace: nothing that disturbs, or a profiler."""
 
 
 def trace_of(
-    periods: Sequence[int], gap: int = GAP, run: dict[str, Any] | None = None, kernel: str = "k", syncs: int = 1
+    periods: Sequence[int],
+    gap: int = GAP,
+    run: dict[str, Any] | None = None,
+    kernel: str = "k",
+    syncs: int = 1,
+    kernels: int = 1,
+    source: str = LIGHT,
 ) -> Trace:
-    """Steps of these periods (ns), in each of which one kernel computes for all but the gap.
+    """Steps of these periods (ns), in each of which kernels, one behind the other, compute for all but the gap.
 
-    Between two kernels the host is `gap - 50` ns in syncs, then 50 in the launch.
+    Between the last kernel and the next the host is `gap - 50` ns in syncs, then 50 in the launch.
     """
     script, now = Script(), 0
     each = (gap - 50) // syncs
     for period in [*periods, 10 * gap]:
         script.range("token", now - 50, now + period - 50)
-        script.launch((now - 50, now), (now, now + period - gap), name=kernel)
+        edges = [now + (period - gap) * part // kernels for part in range(kernels + 1)]
+        script.launch((now - 50, now), *itertools.pairwise(edges), name=kernel)
         for sync in range(syncs):
             script.sync(now + period - gap + sync * each, now + period - gap + (sync + 1) * each)
         now += period
     trace = script.trace
-    trace.metadata |= {"run": run or {}}
+    trace.metadata |= {"run": run or {}, "source": source}
     return trace
 
 

@@ -1,5 +1,6 @@
 """A budget against a base recording: broken, kept or not shown, by the interval."""
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,6 +49,26 @@ def test_slowdown(speedup: Interval, verdict: str, interval: tuple[float, float]
 def test_extra_gap(gap: Interval, verdict: str) -> None:
     (finding,) = check_base(Base("main", max_extra_gap_us=5), compared(gap_us=gap))
     assert (finding.line.name, finding.verdict, finding.found) == ("base.max_extra_gap_us", verdict, gap.estimate)
+
+
+def test_where_there_is_no_verdict_nothing_is_kept_or_broken() -> None:
+    nothing: Any = compared(speedup=None, gap_us=None)
+    found = list(check_base(Base("main", max_slowdown=0.05, max_extra_gap_us=5), nothing))
+    assert [(f.verdict, f.found, f.excess, f.interval) for f in found] == [("not shown", "no verdict", None, None)] * 2
+
+
+def test_recordings_that_carry_no_verdict_are_not_shown_either_way(tmp_path: Path) -> None:
+    """As traced, saaas is 3 % faster and its gap 31 µs shorter, of which 1.4 % and 17 µs are true."""
+    for strategy in ("sccc", "saaas"):
+        shutil.copytree(LLAMA[strategy, "graph"], tmp_path / strategy)
+        (tmp_path / strategy / "run.json").unlink()
+    for base, current in (("sccc", "saaas"), ("saaas", "sccc")):
+        result = run(tmp_path / current, "--budget", based(tmp_path, base, 0.001, 1))
+        assert result.exit_code == 0, result.output
+        words = " ".join(result.stdout.split())
+        assert words.count("not shown either way") == 2
+        assert "✗" not in words
+        assert "✓" not in words
 
 
 def based(folder: Path, base: object, slowdown: float, extra: float) -> Path:

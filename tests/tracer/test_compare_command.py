@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.recordings import LLAMA, SAMPLES, SIX
-from tests.tracer.steady import trace_of
+from tests.tracer.steady import NSYS, trace_of
 from tracer import write
 from tracer.cli import main
 
@@ -82,12 +83,13 @@ def test_ranges_of_one_recording_are_compared() -> None:
     ranges = ["--range", "run sccc sequential", "--range", "run saaas sequential"]
     base, other = as_json(SIX, SIX, *ranges, "--steps", "2:")["runs"]
     assert (base["class"], other["class"], base["steps"]) == ("sccc", "saaas", 30)
-    assert other["speedup"]["low"] > 1
+    assert (other["verdict"], other["speedup"]["low"]) == ("no interval", None)  # of one untraced rate each
+    assert other["speedup"]["estimate"] == pytest.approx(2304.1 / 2178.6)
     assert any("node-level" in text for text in other["cautions"])
 
 
 def test_rates_of_the_engine_s_own_benchmark(tmp_path: Path) -> None:
-    base, other = written(tmp_path / "a", 2000), written(tmp_path / "b", 2000)
+    base, other = (written(tmp_path / name, 2000, source=NSYS) for name in "ab")
     rate = "--untraced-tokens-per-s"
     single = as_json(base, other, rate, 520_000, rate, 530_000)["runs"][1]
     assert single["speedup"] == {"estimate": pytest.approx(53 / 52), "low": None, "high": None}
@@ -126,15 +128,62 @@ def test_runs_that_are_not_comparable_need_force(tmp_path: Path) -> None:
     assert "a and b are not comparable: model a against b; batch 1 against 8 (--force" in refused.stderr
     forced = run(base, other, "--force")
     assert forced.exit_code == 0
-    assert "compared by force" in forced.stdout
+    assert "no verdict: not comparable, compared by force: model a against b" in " ".join(forced.stdout.split())
+    other_run = as_json(base, other, "--force")["runs"][1]
+    assert (other_run["verdict"], other_run["speedup"]["estimate"]) == ("no verdict", 1.0)
 
 
-def test_another_level_of_tracing_is_a_warning() -> None:
+def test_another_level_of_tracing_is_said_before_the_verdict() -> None:
     result = run(LLAMA["sccc", "graph"], LLAMA["saaas", "node"])
     assert result.exit_code == 0
     words = " ".join(result.stdout.split())
-    assert "llama1b-saaas-node at node level (period × 1.2" in words
-    assert "llama1b-sccc-graph at graph level (period × 1.05)" in words
+    assert "llama1b-saaas-node by nsys at node level (period × 1.2" in words
+    assert "llama1b-sccc-graph by nsys at graph level (period × 1.05)" in words
+    assert words.index("recorded otherwise") < words.index("is faster than") < words.index("per token")
+
+
+def unrated(path: Path, name: str) -> Path:
+    """A recording as nsys left it, without what run.json says."""
+    shutil.copytree(SAMPLES / name, path / name)
+    (path / name / "run.json").unlink()
+    return path / name
+
+
+@pytest.mark.parametrize("level", ["graph", "node"])
+def test_without_a_verdict_it_says_why_what_is_known_and_what_to_measure(tmp_path: Path, level: str) -> None:
+    paths = [unrated(tmp_path, LLAMA[s, level].name) for s in ("sccc", "saaas")]
+    facts = as_json(*paths)
+    base, other = facts["runs"]
+    assert (facts["basis"], other["verdict"]) == ("traced", "no verdict")
+    assert "5 syncs against 14" in other["why"]
+    rates = "--untraced-tokens-per-s X,X,X --untraced-tokens-per-s Y,Y,Y"
+    assert other["instead"].endswith(f"`intertoken compare {paths[0]} {paths[1]} {rates}`")
+    nothing = {"estimate": None, "low": None, "high": None}
+    change = other["difference"]
+    assert [other["speedup"], change["gap_us"], change["mean_gap_us"], *change["causes_us"].values()] == [nothing] * (
+        3 + len(base["causes_us"])
+    )
+    assert (other["total_speedup"], other["needed"]) == (None, None)
+    assert (change["syncs_per_token"], change["copies_per_token"], change["launches_per_token"]) == (-9, 0, 0)
+    assert abs(change["busy_us"]["estimate"]) < 1
+    assert other["sentence"].split(": ")[1] == "no verdict"
+    result = run(*paths, "-o", tmp_path / "table.csv")
+    assert result.exit_code == 0
+    table = pd.read_csv(tmp_path / "table.csv").set_index("figure")
+    assert table.loc[["tokens_per_s, ratio", "gap_us p50"], ["estimate", "low", "high"]].isna().all(axis=None)
+    assert table.loc["tokens_per_s, ratio", "base"] == pytest.approx(base["tokens_per_s"])
+    words = " ".join(result.stdout.split())
+    assert "faster" not in words
+    assert "slower" not in words
+
+
+def test_a_run_whose_rate_is_unknown_does_not_take_the_others_verdict(tmp_path: Path) -> None:
+    paths = [LLAMA["sccc", "graph"], LLAMA["saaas", "graph"], unrated(tmp_path, "llama1b-saaas-node")]
+    facts = as_json(*paths)
+    assert [each.get("verdict") for each in facts["runs"]] == [None, "faster", "no verdict"]
+    assert [each["basis"] for each in facts["runs"]] == ["untraced", "untraced", "traced"]
+    words = " ".join(run(*paths).stdout.split())
+    assert "of llama1b-sccc-graph, llama1b-saaas-graph without a profiler; of llama1b-saaas-node of the" in words
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from tests.recordings import LLAMA, SAMPLES
 from tracer import formats
+from tracer.analysis.comparable import Refusal
 from tracer.analysis.compare import Run, compare
+from tracer.analysis.compare_kernels import COLUMNS, no_kernels
 from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import measure
 from tracer.analysis.tokens import find_steps
@@ -30,7 +33,8 @@ def found(base: Any, other: Any, **figures: Any) -> Any:
     facts = {
         "basis": "untraced", "method": "Welch's t", "verdict": "faster", "needed": None, "unit": "repeats",
         "speedup": Interval(1.014, 1.011, 1.017), "gap_us": Interval(change, change - 2, change + 2),
-        "mean_gap_us": Interval(change, change - 2, change + 2), "busy_us": NOTHING, "counts": {},
+        "mean_gap_us": Interval(change, change - 2, change + 2), "busy_us": NOTHING, "counts": {}, "refusal": None,
+        "kernels": no_kernels(),
     }  # fmt: skip
     return SimpleNamespace(base=base, other=other, causes_us=causes, **(facts | figures))
 
@@ -67,26 +71,47 @@ A, B = run("sccc", 77.0), run("saaas", 60.0)
         (
             found(A, B, verdict="no interval", speedup=Interval(1.2), method="only 2 periods", gap_us=Interval(-17.0)),
             "saaas against sccc: tokens/s +20.0 %, untraced (only 2 periods, so that no interval can be given); gap "
-            "from 77.0 to 60.0 µs (no difference shown; untraced)",
+            "from 77.0 to 60.0 µs (no interval; untraced)",
         ),
         (
-            found(run("a", 150.0, **TRACED, distortion=1.05), run("b", 117.0, **TRACED, distortion=None),
-                  basis="traced", causes={"sync": shown(-5.0), "launch": shown(-20.0)}, counts=COUNTS),
-            "b is faster than a: gap from 150.0 to 117.0 µs (−22 %; as traced, distortion 1.05 and unknown), most of "
-            "it launch (−20.0 µs, in as many launches), with 9 syncs fewer; tokens/s +1.4 % [+1.1, +1.7], as traced, "
+            found(run("a", 78.1, traced=True), run("b", 58.0, traced=True, distortion=1.2),
+                  causes={"sync": shown(-5.0), "launch": shown(-15.0)}, counts=COUNTS),
+            "b is faster than a: gap from 78.1 to 58.0 µs (−26 %; untraced, estimated, distortion 1.00 and 1.20), most "
+            "of it launch (−15.0 µs, in as many launches), with 9 syncs fewer; tokens/s +1.4 % [+1.1, +1.7], untraced",
+        ),
+        (
+            found(run("a", 150.0, **TRACED, distortion=1.05), run("b", 30.0, **TRACED, distortion=None), basis="traced",
+                  speedup=Interval(2.0, 1.1, 2.4), busy_us=shown(-900.0), gap_us=None, mean_gap_us=None, counts=COUNTS),
+            "b is faster than a: GPU busy −900.0 µs a token; gaps of 150.0 and 30.0 µs, not comparable (as traced, "
+            "distortion 1.05 and unknown); tokens/s +100.0 % [+10.0, +140.0], as traced, whatever tracing added, "
             "distortion 1.05 and unknown",
         ),
         (
-            found(run("a", 150.0, **TRACED, distortion=1.05), B, basis="traced", causes={"sync": shown(-90.0)},
-                  counts=COUNTS),
-            "saaas is faster than a: gap from 150.0 to 60.0 µs (not comparable; as traced, distortion 1.05 against "
-            "untraced); tokens/s +1.4 % [+1.1, +1.7], as traced, distortion 1.05",
+            found(run("a", 78.1, traced=True, distortion=1.05), run("b", 22.0, traced=True, graph_trace="node",
+                  distortion=1.22), gap_us=None, mean_gap_us=None, counts=COUNTS),
+            "b is faster than a: gaps of 78.1 and 22.0 µs, not comparable (untraced, estimated, distortion 1.05 "
+            "against untraced, at least, distortion 1.22); tokens/s +1.4 % [+1.1, +1.7], untraced",
         ),
         (
-            found(run("a", 78.1, traced=True, distortion=1.05), run("b", 22.0, traced=True, graph_trace="node",
-                  distortion=1.22), causes={"sync": shown(-50.0)}, counts=COUNTS),
-            "b is faster than a: gap from 78.1 to 22.0 µs (−72 %; untraced, estimated, distortion 1.05 against "
-            "untraced, at least, distortion 1.22), with 9 syncs fewer; tokens/s +1.4 % [+1.1, +1.7], untraced",
+            found(run("a", 64.0, traced=True, graph_trace="node"), run("b", 46.2, traced=True, graph_trace="node")),
+            "b is faster than a: gap from 64.0 to 46.2 µs (−17.8 µs; untraced, at least, distortion 1.00); tokens/s "
+            "+1.4 % [+1.1, +1.7], untraced",
+        ),
+        (
+            found(run("a", 354.9, **TRACED), run("b", 310.0, **TRACED), basis="traced", verdict="no verdict",
+                  speedup=None, gap_us=None, mean_gap_us=None, counts=COUNTS, refusal=Refusal("why", "do this"),
+                  kernels=pd.DataFrame([{"name": "k", "verdict": "slower"}, {"name": "CUDA graph"}], columns=COLUMNS)),
+            "b against a: no verdict: why; what can be said: 9 syncs fewer, as many copies, as many launches, GPU busy "
+            "±0.0 [−1.0, +1.0] µs a token, 1 of 1 kernels of another duration a call; for a verdict, do this",
+        ),
+        (
+            found(A, B, verdict="no verdict", refusal=Refusal("compared by force", "do this"), busy_us=None),
+            "saaas against sccc: no verdict: compared by force; what can be said: tokens/s +1.4 % [+1.1, +1.7], "
+            "untraced; for a verdict, do this",
+        ),
+        (
+            found(A, B, verdict="no verdict", refusal=Refusal("other phases", "do this"), speedup=None, busy_us=None),
+            "saaas against sccc: no verdict: other phases; for a verdict, do this",
         ),
         (
             found(A, run("ggg", 0.0), causes={"sync": shown(-40.0), "copy": shown(-12.0), "host": shown(-18.0)},

@@ -208,6 +208,14 @@ def test_runs_of_other_strategies_are_no_outliers_of_each_other() -> None:
     assert found.runs["unread"].sum() == 1
 
 
+def test_reports_of_other_recorders_are_no_outliers_of_each_other() -> None:
+    sources = ["nsys 2025.3"] * 6 + ["PyTorch profiler"] * 2
+    rows = rows_of(".", [1000, 1001, 1002, 1003, 1004, 1005, 500, 501], [None] * 8)
+    found = overview(table_of_reports([row | {"source": source} for row, source in zip(rows, sources, strict=True)]))
+    assert len(found.outliers) == 0
+    assert found.runs.set_index("run")["reports"].to_dict() == {". nsys": 6, ". PyTorch": 2}
+
+
 def rank_rows(run: str, durations: list[list[int]]) -> list[dict[str, object]]:
     return [
         {

@@ -1,7 +1,7 @@
 """A budget against a base: is a recording slower than another one, or its gap longer, by more than is allowed?
 
 A line is broken only where the 95 % interval of the comparison lies beyond what is allowed, and kept only where all of
-it lies within; between the two nothing is shown.
+it lies within; between the two, and where the recordings carry no comparison, nothing is shown.
 """
 
 from __future__ import annotations
@@ -21,16 +21,21 @@ def check_base(base: Base, comparison: Comparison) -> Iterator[Finding]:
     difference of the median gaps.
     """
     if base.max_slowdown is not None:
-        speedup = comparison.speedup
-        low, high = (None if bound is None else 1 - bound for bound in (speedup.high, speedup.low))
-        yield _finding("base.max_slowdown", Interval(1 - speedup.estimate, low, high), base.max_slowdown)
+        speedup, slowdown = comparison.speedup, None
+        if speedup is not None:
+            low, high = (None if bound is None else 1 - bound for bound in (speedup.high, speedup.low))
+            slowdown = Interval(1 - speedup.estimate, low, high)
+        yield _finding("base.max_slowdown", slowdown, base.max_slowdown)
     if base.max_extra_gap_us is not None:
         yield _finding("base.max_extra_gap_us", comparison.gap_us, base.max_extra_gap_us)
 
 
-def _finding(name: str, found: Interval, most: float) -> Finding:
+def _finding(name: str, found: Interval | None, most: float) -> Finding:
     limit = Limit(most=most)
-    line, excess = Line(Scope(), name, limit), limit.excess(found.estimate)
+    line = Line(Scope(), name, limit)
+    if found is None:
+        return Finding(line, "no verdict", "not shown")
+    excess = limit.excess(found.estimate)
     if found.low is None or found.high is None:
         return Finding(line, found.estimate, "not shown", excess)
     interval = found.low, found.high

@@ -1,10 +1,22 @@
-"""Whether two recordings may be set against each other, and what a reader must know where they may."""
+"""What two runs can be said to differ in: whether they did the same work, whether tracing lets their times be compared,
+and what a reader must know of both.
+
+What a profiler adds to a step is never less than nothing and never more than what the step does not compute for, and it
+goes by the calls and the kernels that it records. So traced times tell a direction only where the same recorder at the
+same level recorded as many calls of both, and where the difference is more than it can have added to either.
+"""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
-from tracer.analysis.recorded import WHOLE_GRAPH, Recording
+from tracer.analysis.compare_run import Run
+from tracer.analysis.recorded import COUNTS, WHOLE_GRAPH, Recording, counts_per_token
+from tracer.engines.engine import DECODE, SPECULATIVE
 
 MUST_AGREE: Final = ("gpu", "backend", "model", "batch")
 """Conditions without which two runs do not do the same work on the same device."""
@@ -13,6 +25,17 @@ SHOULD_AGREE: Final = (
     "prompt", "shared_prompt", "context", "gpu_layers", "devices", "experts", "engine", "clock rate", "driver",
 )  # fmt: skip
 """Conditions that change the times; often they are what is compared."""
+
+_OF_WORK: Final = ("model", "batch")
+Test = Callable[[Recording, Recording], bool]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why there is no verdict, and what to do for one."""
+
+    why: str
+    instead: str
 
 
 def obstacles(base: Recording, other: Recording) -> list[str]:
@@ -24,23 +47,144 @@ def obstacles(base: Recording, other: Recording) -> list[str]:
     return [text for text in found if text]
 
 
-def cautions(base: Recording, other: Recording) -> list[str]:
-    """What else differs and moves the figures: conditions, and how both were recorded."""
-    found = [
-        f"{other.name} and {base.name} differ in {text}" for key in SHOULD_AGREE if (text := _unlike(key, base, other))
-    ]
-    if (base.traced, base.graph_trace) != (other.traced, other.graph_trace):
-        found.append(
+def other_work(base: Run, other: Run) -> Refusal | None:
+    """A refusal where steps of other phases would be set against each other."""
+    phases = [_phases(run, by_token=bool(base.untraced and other.untraced)) for run in (base, other)]
+    if phases[0] == phases[1]:
+        return None
+    mine, theirs = (" and ".join(sorted(each)) for each in phases)
+    why = f"their steps are of other phases: {theirs} of {other.name}, {mine} of {base.name}"
+    shared = set.intersection(*(set(r.held) for run in (base, other) for r in run.recordings))
+    if not shared:
+        return Refusal(why, "record the same phase of both")
+    phase = DECODE if DECODE in shared else min(shared)
+    return Refusal(why, f"compare the same phase of both: `{_command(base, other)} --phase {phase}`")
+
+
+def other_tracing(base: Run, other: Run) -> Refusal | None:
+    """A refusal where tracing adds to both what cannot be taken for the same."""
+    found = dict.fromkeys(text for pair in _pairs(base, other) for text in _tracing(*pair))
+    return Refusal("; ".join(found), measure_untraced(base, other)) if found else None
+
+
+def measure_untraced(base: Run, other: Run) -> str:
+    """What to do where traced times tell nothing."""
+    rates = " ".join(f"--untraced-tokens-per-s {_rate(run, letter)}" for run, letter in ((base, "X"), (other, "Y")))
+    unknown = [run.name for run in (base, other) if run.untraced is None]
+    return (
+        f"run {' and '.join(unknown)} several times without a profiler, and give the token steps per second that the "
+        f"engine's own benchmark says: `{_command(base, other)} {rates}`"
+    )
+
+
+def times_alike(base: Run, other: Run) -> bool:
+    """Whether gaps can be set against each other: none is inflated, and those that are only known to be at least so
+    long were stretched alike."""
+    if base.inflated or other.inflated:
+        return False
+    exact = all(not r.traced or r.graph_trace == "graph" for r in (*base.recordings, *other.recordings))
+    return exact or kernels_alike(base, other, as_many=True)
+
+
+def causes_alike(base: Run, other: Run) -> bool:
+    """Whether the causes of the gaps can be, too: from light passes, or corrected where kernels are not stretched."""
+    levels = {r.graph_trace if r.traced else "" for r in (*base.recordings, *other.recordings)}
+    return times_alike(base, other) and (levels == {""} or levels == {"graph"})
+
+
+def kernels_alike(base: Run, other: Run, *, as_many: bool = False) -> bool:
+    """Whether tracing does the same to a kernel of both, and with `as_many` to all of a step's together."""
+    return _all(base, other, lambda a, b: _recorded_alike(a, b) and (not as_many or _as_many_kernels(a, b)))
+
+
+def cautions(base: Run, other: Run) -> list[str]:
+    """What a reader must know before any difference: conditions, how both were recorded, and what each recording says
+    of itself. The one source of it for the command, the page and the report."""
+    found = dict.fromkeys(text for pair in _pairs(base, other) for text in _differences(*pair))
+    return [*found, *notes([*base.recordings, *other.recordings])]
+
+
+def notes(recordings: Iterable[Recording]) -> list[str]:
+    """What is to be known of the recordings, their steps and their gaps, each warning once."""
+    said: dict[str, list[str]] = {}
+    for recording in recordings:
+        for warning in filter(None, (*recording.notes, recording.gaps.warning)):
+            said.setdefault(warning, []).append(recording.name)
+    return [f"{', '.join(dict.fromkeys(names))}: {warning}" for warning, names in said.items()]
+
+
+def _differences(base: Recording, other: Recording) -> Iterator[str]:
+    for key in SHOULD_AGREE:
+        if text := _unlike(key, base, other):
+            yield f"{other.name} and {base.name} differ in {text}"
+    unsaid = [key for key in _OF_WORK if key not in base.conditions or key not in other.conditions]
+    if unsaid:
+        yield f"nothing says that {other.name} and {base.name} ran with the same {' and '.join(unsaid)}"
+    if not _recorded_alike(base, other):
+        yield (
             f"recorded otherwise, so that gaps and kernels differ by the tracing too: {other.name} {_level(other)}, "
             f"{base.name} {_level(base)}"
         )
     if base.inflated != other.inflated:
         inflated, honest = (base, other) if base.inflated else (other, base)
-        found.append(
+        yield (
             f"the gap of {inflated.name} is as traced, that of {honest.name} is not inflated: their difference says "
             "nothing without --untraced-tokens-per-s for every run"
         )
-    return found
+
+
+def _tracing(base: Recording, other: Recording) -> Iterator[str]:
+    """Why tracing does not add the same to both, or not for sure."""
+    if base.traced != other.traced:
+        traced, light = (base, other) if base.traced else (other, base)
+        yield f"{traced.name} was recorded under a profiler, which slows it by an unknown amount, {light.name} without"
+        return
+    if base.recorder != other.recorder or not base.recorder:
+        tools = [r.recorder or "an unknown one" for r in (other, base)]
+        yield f"other recorders made them ({tools[0]} against {tools[1]}), which slow a step by other amounts"
+        return
+    if base.graph_trace != other.graph_trace:
+        yield (
+            f"they were traced at other levels ({other.graph_trace} against {base.graph_trace}), which slow a step by "
+            "other amounts"
+        )
+        return
+    counts = [counts_per_token(r.steps) | {"recorded kernels": r.kernels_per_step} for r in (base, other)]
+    unlike = [
+        f"{theirs[kind]:g} {kind} against {mine[kind]:g}"
+        for mine, theirs in (counts,)
+        for kind in mine
+        if kind in theirs and mine[kind] != theirs[kind]
+    ]
+    if unlike:
+        yield f"tracing adds time to every call and kernel that it records, and a step has others: {', '.join(unlike)}"
+    if not all(kind in each for each in counts for kind in COUNTS):
+        yield "tracing adds time to every call, and the calls of a step were not recorded"
+
+
+def _phases(run: Run, by_token: bool) -> set[str]:
+    """The phases of its steps; speculative ones are like other decode steps where rates are of tokens."""
+    found = {phase for recording in run.recordings for phase in recording.phases}
+    return {DECODE if by_token and phase == SPECULATIVE else phase for phase in found}
+
+
+def _pairs(base: Run, other: Run) -> Sequence[tuple[Recording, Recording]]:
+    return list(product(base.recordings, other.recordings))
+
+
+def _all(base: Run, other: Run, test: Test) -> bool:
+    return all(test(*pair) for pair in _pairs(base, other))
+
+
+def _recorded_alike(base: Recording, other: Recording) -> bool:
+    if not base.traced and not other.traced:
+        return base.graph_trace == other.graph_trace
+    mine, theirs = ((r.traced, r.recorder, r.graph_trace) for r in (base, other))
+    return mine == theirs
+
+
+def _as_many_kernels(base: Recording, other: Recording) -> bool:
+    return not base.traced or base.kernels_per_step == other.kernels_per_step
 
 
 def _unlike(key: str, base: Recording, other: Recording) -> str | None:
@@ -49,8 +193,20 @@ def _unlike(key: str, base: Recording, other: Recording) -> str | None:
 
 
 def _level(recording: Recording) -> str:
-    """How CUDA graphs were traced, and what that did to the period."""
+    """How CUDA graphs were traced and by what, and what that did to the period."""
     if not recording.traced:
         return "without a profiler"
     level = f"at {recording.graph_trace} level" if recording.graph_trace != "none" else "without CUDA graphs"
+    level = f"by {recording.recorder} {level}" if recording.recorder else level
     return f"{level} (period × {recording.distortion:.2f})" if recording.distortion is not None else level
+
+
+def _command(base: Run, other: Run) -> str:
+    return shlex.join(["intertoken", "compare", *(run.place or run.name for run in (base, other))])
+
+
+def _rate(run: Run, letter: str) -> str:
+    """Token steps per second as the option takes them, letters where they are to be measured."""
+    if run.untraced is None:
+        return ",".join([letter] * 3)
+    return f"{run.untraced.median / run.recordings[0].tokens_per_step:.6g}"

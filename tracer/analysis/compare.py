@@ -1,21 +1,20 @@
-"""Did it change: runs against a base, with 95 % intervals.
+"""Did it change: runs against a base, with 95 % intervals, or why nothing can be said.
 
 Which values an interval is made from, the first that there is:
 
-1. Several recordings on both sides: each is one value, so that what differs between processes counts (clusters).
-2. For tokens/s, the untraced repeats of run.json or of the engine's own benchmark.
+1. For tokens/s, the untraced repeats of run.json or of the engine's own benchmark.
+2. Several recordings on both sides: each is one value, so that what differs between processes counts (clusters).
 3. The token steps of the recordings, resampled in blocks. Runs with the same steps are paired, step by step, because
    both read a cache of the same length then; its growth cancels instead of widening the interval.
 
 Figures are medians where they are a run's headline (tokens/s, gap p50) and means where they must add up (causes,
-kernels). `tracer.analysis.estimates` makes the intervals.
+kernels). `tracer.analysis.estimates` makes the intervals, `tracer.analysis.comparable` says which figures can be set
+against each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import hypot, log
 from typing import Final, Literal
 
@@ -23,18 +22,32 @@ import numpy as np
 import pandas as pd
 
 from tracer.analysis.causes import CAUSES
-from tracer.analysis.comparable import cautions, obstacles
-from tracer.analysis.compare_kernels import compare_kernels
-from tracer.analysis.estimates import FEWEST, Floats, means, medians, needed, welch
+from tracer.analysis.comparable import (
+    Refusal,
+    causes_alike,
+    cautions,
+    kernels_alike,
+    measure_untraced,
+    obstacles,
+    other_tracing,
+    other_work,
+    times_alike,
+)
+from tracer.analysis.compare_kernels import compare_kernels, no_kernels
+from tracer.analysis.compare_run import Basis as Basis
+from tracer.analysis.compare_run import Run as Run
+from tracer.analysis.compare_run import best_basis as best_basis
+from tracer.analysis.estimates import means, medians, needed, welch
 from tracer.analysis.interval import Interval
-from tracer.analysis.recorded import Recording, Untraced, counts_per_token
-from tracer.errors import IncomparableError, UsageError
+from tracer.analysis.speedup import BASE, OTHER, Speedup, clusters, columns, complete, speedup_of
+from tracer.errors import IncomparableError
 
-Basis = Literal["untraced", "light", "traced"]
-"""Where tokens/s come from: measured without a profiler, the recorded steps of a light pass, or traced steps."""
+Verdict = Literal["faster", "slower", "no difference shown", "no interval", "no verdict"]
 
-_BASE, _OTHER = 0, 1  # seeds, so that runs which are not paired are resampled independently
 _TOTAL_DIFFERS: Final = 0.01
+_SHOWN: Final = 5e-4
+"""Of a speed-up: a bound nearer to 1 reads ±0.0 %, and shows no direction."""
+
 _ONE_EACH: Final = (
     "of one recording on a side, intervals are over its steps: what differs from process to process (clocks, memory "
     "layout) is not in them; several recordings of each run, joined by commas, show that"
@@ -42,64 +55,9 @@ _ONE_EACH: Final = (
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """One side of a comparison: a recording, or several of the same configuration."""
-
-    name: str
-    recordings: tuple[Recording, ...]
-
-    @classmethod
-    def of(cls, *recordings: Recording) -> Run:
-        """A run under the name of its first recording."""
-        return cls(recordings[0].name, recordings)
-
-    @cached_property
-    def steps(self) -> pd.DataFrame:
-        """`Recording.steps` of all recordings, one behind the other."""
-        return pd.concat([r.steps for r in self.recordings])
-
-    @property
-    def counts(self) -> dict[str, float]:
-        """Syncs, copies and launches per token: medians over the steps."""
-        return counts_per_token(self.steps)
-
-    @property
-    def gap_us(self) -> dict[str, float]:
-        """p50, p90 and mean, of several recordings their median."""
-        gaps = pd.DataFrame([r.gaps.gap_us for r in self.recordings]).median()
-        return {str(name): float(value) for name, value in gaps.items()}
-
-    @property
-    def causes_us(self) -> dict[str, float]:
-        """Cause's name -> mean over the recordings; they add up to the mean gap of one."""
-        causes = pd.DataFrame([r.gaps.causes_us for r in self.recordings]).mean()
-        return {str(name): float(value) for name, value in causes.items()}
-
-    @property
-    def untraced(self) -> Untraced | None:
-        """The rate without a profiler; of several recordings each one's is a repeat. None if one lacks it."""
-        known = [r.untraced for r in self.recordings if r.untraced is not None]
-        if len(known) < len(self.recordings) or len(known) == 1:
-            return known[0] if len(self.recordings) == 1 and known else None
-        rates = [rate.median for rate in known]
-        return Untraced(float(np.median(rates)), tuple(rates), given=all(rate.given for rate in known))
-
-    def tokens_per_s(self, basis: Basis) -> float:
-        """The rate on that basis; of several recordings it is the median.
-
-        Raises:
-            UsageError: the untraced rate is unknown.
-        """
-        if basis != "untraced":
-            return float(np.median([r.tokens_per_s for r in self.recordings]))
-        if self.untraced is None:
-            raise UsageError(f"{self.name}: no untraced rate is known; give --untraced-tokens-per-s")
-        return self.untraced.median
-
-
-@dataclass(frozen=True, eq=False)
 class Comparison:
-    """One run against the base. Differences are the other's figure minus the base's.
+    """One run against the base. Differences are the other's figure minus the base's; None or left out where the
+    recordings do not carry them.
 
     Attributes:
         base, other: the runs.
@@ -110,11 +68,12 @@ class Comparison:
         causes_us: cause's name -> difference of the means, µs; they add up to `mean_gap_us`.
         busy_us: difference of the mean time that the device computes for a step, µs.
         counts: "syncs", "copies", "launches" -> difference per token.
-        kernels: see `compare_kernels`.
-        verdict: "faster", "slower", "no difference shown" (the interval holds 1) or "no interval".
+        kernels: see `compare_kernels`; no rows where tracing does not do the same to a kernel of both.
+        verdict: "faster", "slower", "no difference shown" (the interval holds 1), "no interval", or "no verdict".
+        refusal: why there is no verdict, and what to do for one; None where there is one.
         needed: how many of `unit` would show a speed-up of this size (`estimates.needed`), where none is shown.
         unit: "steps", "repeats" or "recordings", what the interval of `speedup` is made from.
-        cautions: what a reader must know.
+        cautions: what a reader must know, see `comparable.cautions`.
     """
 
     base: Run
@@ -122,87 +81,102 @@ class Comparison:
     basis: Basis
     method: str
     paired: bool
-    speedup: Interval
-    total_speedup: float
-    gap_us: Interval
-    mean_gap_us: Interval
+    speedup: Interval | None
+    total_speedup: float | None
+    gap_us: Interval | None
+    mean_gap_us: Interval | None
     causes_us: dict[str, Interval]
-    busy_us: Interval
+    busy_us: Interval | None
     counts: dict[str, float]
     kernels: pd.DataFrame
-    verdict: str
+    verdict: Verdict
+    refusal: Refusal | None
     needed: int | None
     unit: str
     cautions: list[str]
 
 
-def compare(base: Run, other: Run, *, basis: Basis | None = None, force: bool = False) -> Comparison:
-    """Compare a run with a base.
+def compare(base: Run, other: Run, *, force: bool = False) -> Comparison:
+    """Compare a run with a base, on the best basis that both have.
 
     Args:
         base: the run that speed-ups and differences refer to.
         other: the run in question.
-        basis: where tokens/s come from; by default the best that both have (`best_basis`).
-        force: compare also what is not comparable; the obstacles become cautions.
+        force: compare also what is not comparable, without a verdict.
 
     Raises:
         IncomparableError: another GPU, model or batch, or no kernel in common.
     """
-    pairs = [(b, o) for b in base.recordings for o in other.recordings]
-    against = list(dict.fromkeys(text for pair in pairs for text in obstacles(*pair)))
+    against = list(dict.fromkeys(text for b in base.recordings for o in other.recordings for text in obstacles(b, o)))
     if against and not force:
         raise IncomparableError(f"{base.name} and {other.name} are not comparable: {'; '.join(against)}")
-    notes = [f"not comparable, compared by force: {text}" for text in against]
-    notes += dict.fromkeys(text for pair in pairs for text in cautions(*pair))
-    notes += _warnings([*base.recordings, *other.recordings])
-    basis = best_basis([base, other]) if basis is None else basis
-    if basis != "untraced" and not _clusters(base, other):
-        notes.append(_ONE_EACH)
-    paired = _paired(base, other)
-    speedup, method, unit, units = _speedup(base, other, basis, paired)
+    basis, paired = best_basis(base, other), _paired(base, other)
+    speedup = speedup_of(base, other, basis, paired)
+    work = other_work(base, other)
+    tracing = _tracing(base, other, speedup) if basis == "traced" else None
+    refusal = _together(Refusal(f"not comparable, compared by force: {'; '.join(against)}", "record the same of both")
+                        if against else None, work, tracing)  # fmt: skip
+    stated = work is None and tracing is None
     total = _time_per_token(base) / _time_per_token(other)
-    if basis != "untraced" and abs(total - speedup.estimate) > _TOTAL_DIFFERS * speedup.estimate:
-        notes.append(f"by total time instead of the median step it is {total:.3f}: some steps are much slower")
-    mean_columns = ["gap", *CAUSES, "busy"]
-    mean = dict(zip(mean_columns, _mean_differences(base, other, mean_columns, paired), strict=True))
-    verdict = _verdict(speedup)
-    counts = {kind: other.counts[kind] - value for kind, value in base.counts.items() if kind in other.counts}
+    verdict = "no verdict" if refusal is not None else _verdict(speedup.ratio)
+    gaps = work is None and times_alike(base, other)
+    mean = _means(base, other, paired)
     return Comparison(
         base=base,
         other=other,
         basis=basis,
-        method=method,
+        method=speedup.method,
         paired=paired,
-        speedup=speedup,
-        total_speedup=total,
-        gap_us=_gap_difference(base, other, paired),
-        mean_gap_us=mean["gap"].widened(_gap_error(base, other)),
-        causes_us={CAUSES[column]: mean[column].widened(_gap_error(base, other, column)) for column in CAUSES},
-        busy_us=mean["busy"],
-        counts=counts,
-        kernels=compare_kernels(base.recordings, other.recordings, paired),
+        speedup=speedup.ratio if stated else None,
+        total_speedup=total if stated and not (base.traced or other.traced) else None,
+        gap_us=_gap(base, other, paired) if gaps else None,
+        mean_gap_us=mean["gap"] if gaps else None,
+        causes_us={CAUSES[column]: mean[column] for column in CAUSES} if gaps and causes_alike(base, other) else {},
+        busy_us=mean["busy"] if work is None and _busy_alike(base, other) else None,
+        counts=_counts(base, other) if work is None else {},
+        kernels=compare_kernels(base.recordings, other.recordings, paired)
+        if work is None and kernels_alike(base, other) else no_kernels(),
         verdict=verdict,
-        needed=needed(units, _logarithm(speedup)) if verdict == "no difference shown" and units else None,
-        unit=unit,
-        cautions=notes,
+        refusal=refusal,
+        needed=_needed(speedup) if verdict == "no difference shown" else None,
+        unit=speedup.unit,
+        cautions=[*cautions(base, other), *(_of_steps(base, other, basis, speedup, total) if stated else [])],
+    )  # fmt: skip
+
+
+def _tracing(base: Run, other: Run, speedup: Speedup) -> Refusal | None:
+    """A refusal where traced steps show no direction."""
+    found = other_tracing(base, other)
+    if found is not None or _verdict(speedup.ratio) in ("faster", "slower"):
+        return found
+    instead = measure_untraced(base, other)
+    if speedup.ratio.low is None and speedup.method.startswith("only"):
+        return Refusal(f"{speedup.method.partition(',')[0]} were recorded", instead)
+    added = [_time_per_token(run) * (1 - run.least_share) for run in (base, other)]
+    return Refusal(
+        "the difference lies within what tracing can have added to a step of either: what the device does not compute "
+        f"for, and a time to each kernel recorded, up to {added[1]:,.0f} µs of {other.name} and {added[0]:,.0f} µs of "
+        f"{base.name}",
+        instead,
     )
 
 
-def _warnings(recordings: Sequence[Recording]) -> list[str]:
-    """What is to be known of the recordings, their steps and their gaps, each warning once."""
-    said: dict[str, list[str]] = {}
-    for recording in recordings:
-        for warning in filter(None, (*recording.notes, recording.gaps.warning)):
-            said.setdefault(warning, []).append(recording.name)
-    return [f"{', '.join(dict.fromkeys(names))}: {warning}" for warning, names in said.items()]
+def _together(*refusals: Refusal | None) -> Refusal | None:
+    known = [refusal for refusal in refusals if refusal is not None]
+    if not known:
+        return None
+    parts = [dict.fromkeys(getattr(refusal, part) for refusal in known) for part in ("why", "instead")]
+    return Refusal(*("; ".join(texts) for texts in parts))
 
 
-def best_basis(runs: Sequence[Run]) -> Basis:
-    """Untraced rates if every run has them with repeats or a spread, or by the user's word; else the recorded steps."""
-    rates = [run.untraced for run in runs]
-    if all(rate is not None and (rate.error is not None or rate.given) for rate in rates):
-        return "untraced"
-    return "traced" if any(r.traced for run in runs for r in run.recordings) else "light"
+def _of_steps(base: Run, other: Run, basis: Basis, speedup: Speedup, total: float) -> list[str]:
+    """What a speed-up over recorded steps does not tell."""
+    if basis != "light":
+        return []
+    said = [] if clusters(base, other) else [_ONE_EACH]
+    if abs(total - speedup.ratio.estimate) > _TOTAL_DIFFERS * speedup.ratio.estimate:
+        said.append(f"by total time instead of the median step it is {total:.3f}: some steps are much slower")
+    return said
 
 
 def _paired(base: Run, other: Run) -> bool:
@@ -213,103 +187,79 @@ def _paired(base: Run, other: Run) -> bool:
     return mine.equals(theirs)
 
 
-def _clusters(base: Run, other: Run) -> bool:
-    return len(base.recordings) > 1 and len(other.recordings) > 1
-
-
-def _speedup(base: Run, other: Run, basis: Basis, paired: bool) -> tuple[Interval, str, str, int | None]:
-    """Speed-up, how its interval was made, of what units, and how many of them there are on the smaller side."""
-    if basis == "untraced":
-        return _untraced_speedup(base, other)
-    if _clusters(base, other):
-        rates = [np.log([r.tokens_per_s for r in run.recordings]) for run in (base, other)]
-        return welch(*rates, of_medians=True).exp(), "Welch's t over the recordings", "recordings", min(map(len, rates))
-    periods = [_columns(run, ["period"]) for run in (base, other)]
-    if paired:
-        draws = medians(np.log(_complete(base, other, "period")) @ np.array([[1.0], [-1.0]]))
-        method = "block bootstrap over paired steps"
-    else:
-        draws = medians(periods[0], _BASE).log().minus(medians(periods[1], _OTHER).log())
-        method = "block bootstrap over each run's steps"
-    fewest = min(map(len, periods))
-    method = method if fewest >= FEWEST else f"only {fewest} periods"
-    return draws.intervals()[0].exp(), method, "steps", fewest
-
-
-def _untraced_speedup(base: Run, other: Run) -> tuple[Interval, str, str, int | None]:
-    mine, theirs = base.untraced, other.untraced
-    if mine is None or theirs is None:
-        raise UsageError("an untraced rate is not known of every run; give --untraced-tokens-per-s for each")
-    if len(mine.repeats) > 1 and len(theirs.repeats) > 1:
-        ratio = welch(np.log(mine.repeats), np.log(theirs.repeats), of_medians=True)
-        return (
-            ratio.exp(),
-            "Welch's t over the untraced repeats",
-            "repeats",
-            min(len(mine.repeats), len(theirs.repeats)),
-        )
-    ratio = Interval(log(theirs.median / mine.median))
-    if mine.error is None or theirs.error is None:
-        return ratio.exp(), "one untraced rate each, without repeats", "repeats", None
-    within = Interval(ratio.estimate, ratio.estimate, ratio.estimate).widened(hypot(mine.error, theirs.error))
-    return within.exp(), "the spread of the untraced rates, as if of five repeats", "repeats", None
-
-
-def _gap_difference(base: Run, other: Run, paired: bool) -> Interval:
+def _gap(base: Run, other: Run, paired: bool) -> Interval:
     """Difference of the median gaps."""
-    if _clusters(base, other):
+    if clusters(base, other):
         gaps = [np.array([r.gaps.gap_us["p50"] for r in run.recordings]) for run in (base, other)]
         return welch(*gaps, of_medians=True)
     if paired:
-        both = medians(_complete(base, other, "gap"))
+        both = medians(complete(base, other, "gap"))
         draws = both.of(slice(1, 2)).minus(both.of(slice(0, 1)), paired=True)
     else:
-        draws = medians(_columns(other, ["gap"]), _OTHER).minus(medians(_columns(base, ["gap"]), _BASE))
-    return draws.intervals()[0].widened(_gap_error(base, other))
+        draws = medians(columns(other, ["gap"]), OTHER).minus(medians(columns(base, ["gap"]), BASE))
+    return _of_rates(base, other, draws.intervals()[0])
 
 
-def _mean_differences(base: Run, other: Run, columns: list[str], paired: bool) -> list[Interval]:
+def _means(base: Run, other: Run, paired: bool) -> dict[str, Interval]:
+    """Differences of the mean gap, causes and busy time."""
+    names = ["gap", *CAUSES, "busy"]
+    found = dict(zip(names, _mean_differences(base, other, names, paired), strict=True))
+    return {name: _of_rates(base, other, found[name], name) for name in names[:-1]} | {"busy": found["busy"]}
+
+
+def _of_rates(base: Run, other: Run, change: Interval, cause: str = "gap") -> Interval:
+    """A difference of gaps, or of a cause of them, with what the untraced rates leave uncertain in it; without an
+    interval where that is not known."""
+    if clusters(base, other):
+        return change
+    runs = [r for run in (base, other) for r in run.recordings if r.corrected]
+    if any(r.untraced is None or r.untraced.error is None for r in runs):
+        return Interval(change.estimate)
+    return change.widened(_gap_error(base, other, cause))
+
+
+def _busy_alike(base: Run, other: Run) -> bool:
+    return not (base.traced or other.traced) or kernels_alike(base, other, as_many=True)
+
+
+def _counts(base: Run, other: Run) -> dict[str, float]:
+    return {kind: other.counts[kind] - value for kind, value in base.counts.items() if kind in other.counts}
+
+
+def _mean_differences(base: Run, other: Run, names: list[str], paired: bool) -> list[Interval]:
     """Difference of the means of columns of `Recording.steps`."""
-    if _clusters(base, other):
-        mine, theirs = (np.array([r.steps[columns].mean() for r in run.recordings]) for run in (base, other))
+    if clusters(base, other):
+        mine, theirs = (np.array([r.steps[names].mean() for r in run.recordings]) for run in (base, other))
         return [welch(a, b) for a, b in zip(mine.T, theirs.T, strict=True)]
     if paired:
-        difference = (other.steps[columns] - base.steps[columns]).dropna()
+        difference = (other.steps[names] - base.steps[names]).dropna()
         return means(difference.to_numpy(dtype=np.float64)).intervals()
-    draws = means(_columns(other, columns), _OTHER).minus(means(_columns(base, columns), _BASE))
-    return draws.intervals()
+    return means(columns(other, names), OTHER).minus(means(columns(base, names), BASE)).intervals()
 
 
-def _gap_error(base: Run, other: Run, cause: str = "gap") -> float:
+def _gap_error(base: Run, other: Run, cause: str) -> float:
     """What the untraced rates leave uncertain in a difference of gaps, µs, or of the part that a cause has in them."""
     parts = []
     for run in (base, other):
         mean = run.steps[["gap", cause]].mean().to_numpy()
         share = mean[-1] / mean[0] if mean[0] > 0 else 0.0
         parts.append(share * float(np.mean([r.gap_error for r in run.recordings])))
-    return 0.0 if _clusters(base, other) else hypot(*parts)
-
-
-def _complete(base: Run, other: Run, column: str) -> Floats:
-    """(n, 2): a column of both runs in the steps that have it in both."""
-    both = pd.concat([base.steps[column], other.steps[column]], axis=1).dropna()
-    return both.to_numpy(dtype=np.float64)
-
-
-def _columns(run: Run, columns: list[str]) -> Floats:
-    return run.steps[columns].dropna().to_numpy(dtype=np.float64)
+    return hypot(*parts)
 
 
 def _time_per_token(run: Run) -> float:
     return float(run.steps["period"].mean())
 
 
-def _logarithm(ratio: Interval) -> Interval:
+def _needed(speedup: Speedup) -> int | None:
+    ratio = speedup.ratio
     low, high = (None if x is None else log(x) for x in (ratio.low, ratio.high))
-    return Interval(log(ratio.estimate), low, high)
+    return needed(speedup.units, Interval(log(ratio.estimate), low, high)) if speedup.units else None
 
 
-def _verdict(speedup: Interval) -> str:
+def _verdict(speedup: Interval) -> Verdict:
     if speedup.low is None or speedup.high is None:
         return "no interval"
-    return "faster" if speedup.low > 1 else "slower" if speedup.high < 1 else "no difference shown"
+    if speedup.low > 1 + _SHOWN:
+        return "faster"
+    return "slower" if speedup.high < 1 - _SHOWN else "no difference shown"

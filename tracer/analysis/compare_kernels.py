@@ -58,6 +58,11 @@ def compare_kernels(base: Sequence[Recording], other: Sequence[Recording], paire
     return found.loc[order, COLUMNS].reset_index(drop=True)
 
 
+def no_kernels() -> pd.DataFrame:
+    """The table without a row."""
+    return pd.DataFrame(columns=COLUMNS)
+
+
 def _wide(kernels: pd.DataFrame) -> pd.DataFrame:
     """Index step; columns (us or calls, name, blocks), 0 where a step lacks the kernel."""
     return kernels.pivot_table(["us", "calls"], "step", KERNEL, "sum", fill_value=0).astype(np.float64)

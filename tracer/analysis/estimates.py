@@ -36,6 +36,7 @@ FEWEST: Final = 4
 """Of fewer steps no interval is made: resampling one value only ever gives that value."""
 
 RESAMPLES: Final = 2000
+_FEWEST_TIED: Final = 8  # of fewer repeats chance alone looks like ties
 _MOST_TIED: Final = 0.97  # correlation of neighbours; a trend comes near to 1
 _CHUNK: Final = 2_000_000  # resampled values at a time, so that memory is bounded
 _SEED: Final = 20211
@@ -127,24 +128,35 @@ def means(values: Floats, seed: int = 0) -> Draws:
 
 
 def welch(base: Floats, other: Floats, *, of_medians: bool = False) -> Interval:
-    """other's mean minus base's, of at least two independent values each, with Welch's 95 % interval.
+    """other's mean minus base's, of at least two values each, in their order, with Welch's 95 % interval.
 
     `of_medians` gives the difference of the medians; the interval is √(π/2) times as wide, by which the median of many
-    normal values errs more than their mean; of few it errs less.
+    normal values errs more than their mean; of few it errs less. See `_error` for values that are not independent.
     """
-    parts = [values.var(ddof=1) / len(values) * (pi / 2 if of_medians else 1) for values in (base, other)]
+    (mine, mine_free), (theirs, theirs_free) = _error(base), _error(other)
     middle = np.median if of_medians else np.mean
-    difference, variance = float(middle(other) - middle(base)), sum(parts)
+    difference, variance = float(middle(other) - middle(base)), mine + theirs
     if variance == 0:
         return Interval(difference, difference, difference)
-    freedom = variance**2 / sum(p**2 / (len(v) - 1) for p, v in zip(parts, (base, other), strict=True))
-    half = float(_quantile(freedom)) * sqrt(variance)
+    freedom = variance**2 / (mine**2 / mine_free + theirs**2 / theirs_free)
+    half = float(_quantile(freedom)) * sqrt(variance * (pi / 2 if of_medians else 1))
     return Interval(difference, difference - half, difference + half)
 
 
 def half_width(values: Floats) -> float:
-    """Half the 95 % interval of the mean of at least two independent values (Student's t)."""
-    return float(_quantile(len(values) - 1) * values.std(ddof=1) / sqrt(len(values)))
+    """Half the 95 % interval of the mean of at least two values, in their order (Student's t)."""
+    variance, freedom = _error(values)
+    return float(_quantile(freedom) * sqrt(variance))
+
+
+def _error(values: Floats) -> tuple[float, float]:
+    """Variance of the mean of some values, and its degrees of freedom.
+
+    Repeats of one process resemble each other, and the machine drifts; where there are enough of them to see that, they
+    count as the fewer independent ones that they are worth (`dependence`).
+    """
+    wider = float(dependence(values[:, None], 1)[0]) if len(values) >= _FEWEST_TIED else 1.0
+    return float(values.var(ddof=1) / len(values)) * wider**2, max(len(values) / wider**2 - 1, 1.0)
 
 
 def needed(units: int, effect: Interval) -> int | None:

@@ -30,6 +30,8 @@ KERNEL: Final = ["name", "blocks"]
 
 WHOLE_GRAPH: Final = "CUDA graph"
 
+_NEARLY_ALL: Final = 0.9  # of the steps; requests begin and end one by one
+
 
 @dataclass(frozen=True)
 class Untraced:
@@ -65,7 +67,9 @@ class Recording:
 
     Attributes:
         name: what readers call it.
-        conditions: model, batch, gpu, ... -> their value as text; what is unknown is left out.
+        conditions: model, batch, gpu, ... -> their value as text; what is unknown is left out. A batch that only the
+            marks of the steps tell is among them, if nearly all steps have it.
+        phases: what the steps are, of `engines.engine.PHASES`; `held` what all steps of the recording are.
         graph_trace: "node", "graph" or "none"; `traced` whether a profiler was there.
         distortion: traced / untraced period, None if unknown.
         tokens_per_step: how many, by run.json; 1 where it does not tell.
@@ -83,6 +87,8 @@ class Recording:
 
     name: str
     conditions: dict[str, str]
+    phases: tuple[str, ...]
+    held: tuple[str, ...]
     graph_trace: str
     traced: bool
     distortion: float | None
@@ -103,6 +109,35 @@ class Recording:
     def inflated(self) -> bool:
         """Whether the gaps are longer than without the profiler."""
         return self.traced and not self.corrected
+
+    @property
+    def recorder(self) -> str:
+        """Which tool made it, without its version; "" if unknown."""
+        return self.conditions.get("source", "").partition(" ")[0]
+
+    @property
+    def kernels_per_step(self) -> float:
+        """How many kernels a step has that were recorded one by one: median."""
+        calls = self._recorded_kernels().groupby("step")["calls"].sum()
+        return float(calls.reindex(self.kernels["step"].unique(), fill_value=0).median())
+
+    @property
+    def least_share(self) -> float:
+        """What of a step's period the device computes for at least, so that no tracing added it: 0..1; 1 if untraced.
+
+        A profiler adds host time, of which all that is recorded between the kernels may be its doing, and a time to
+        each kernel that it records, which is no longer than the shortest of them.
+        """
+        if not self.traced:
+            return 1.0
+        kernels = self._recorded_kernels()
+        shortest = float((kernels["us"] / kernels["calls"]).min()) if len(kernels) else 0.0
+        stretch = shortest * float(kernels["calls"].sum()) / max(self.kernels["step"].nunique(), 1)
+        least, period = float(self.steps["busy"].mean()) - stretch, float(self.steps["period"].mean())
+        return min(max(least / period, 0.0), 1.0)
+
+    def _recorded_kernels(self) -> pd.DataFrame:
+        return self.kernels[self.kernels["name"] != WHOLE_GRAPH]
 
 
 def counts_per_token(steps: pd.DataFrame) -> dict[str, float]:
@@ -144,7 +179,9 @@ def measure(
     error = untraced.error if corrected and untraced is not None else None
     return Recording(
         name=name,
-        conditions=conditions(trace, within),
+        conditions=_batch(steps) | conditions(trace, within),
+        phases=tuple(sorted(set(steps.table["phase"]))),
+        held=tuple(steps.phases),
         graph_trace=recorded.graph_trace,
         traced=recorded.warning is not None,
         distortion=recorded.distortion,
@@ -161,6 +198,13 @@ def measure(
         signature=signature,
         notes=tuple(dict.fromkeys([*trace.notes, *steps.notes])),
     )
+
+
+def _batch(steps: Steps) -> dict[str, str]:
+    """The sequences that nearly all steps compute for, where that is known."""
+    sequences = steps.table["sequences"]
+    usual = int(sequences.mode().iloc[0])
+    return {"batch": str(usual)} if usual != MISSING and (sequences == usual).mean() >= _NEARLY_ALL else {}
 
 
 def _given(rates: Sequence[float]) -> Untraced | None:

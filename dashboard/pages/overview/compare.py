@@ -12,7 +12,7 @@ import pandas as pd
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.comparisons import LONGEST_NAME, Against, ask_against_base
+from dashboard.comparisons import LONGEST_NAME, Against, ask_against_base, cautions_of, methods_of
 from dashboard.frame import named
 from dashboard.pages.parts import HIDDEN, SHOWN
 from dashboard.pages.syncs.table import known
@@ -52,6 +52,7 @@ _LABELS: Final = {
 """Row of `compare_report.compare_table` -> its label; causes stand under their own names."""
 
 _MAKE_BASE: Final = "make-base"
+_ROOM: Final = 2  # lines
 
 
 def section() -> html.Section:
@@ -61,6 +62,7 @@ def section() -> html.Section:
             dcc.Store(id="compared"),
             dcc.Interval(id="compare-poll", interval=400, disabled=True),
             html.Div([html.H2("Comparison"), html.P(id="compare-base", className="hint")], className="bar"),
+            html.Ul(id="compare-cautions", className="notes", **named("Before you compare")),
             html.Div(id="compare-words", role="status"),
         ],
         id="compare-section",
@@ -82,7 +84,7 @@ def figures() -> html.Section:
                 className="bar",
             ),
             html.Div(id="compare-figures", className="scrolls"),
-            html.Ul(id="compare-cautions", className="notes"),
+            html.P(id="compare-methods", className="hint foot"),
         ],
         id="compare-figures-section",
         style=HIDDEN,
@@ -103,6 +105,7 @@ def _render(app: Dash, store: RunStore) -> None:
         Output("compare-words", "children"),
         Output("compare-figures-section", "style"),
         Output("compare-figures", "children"),
+        Output("compare-methods", "children"),
         Output("compare-cautions", "children"),
         Output("compare-poll", "disabled"),
         Output("compared", "data"),
@@ -129,7 +132,8 @@ def _render(app: Dash, store: RunStore) -> None:
             skeleton(len(runs) - 1) if answer is None else answer if isinstance(answer, str) else words_of(found),
             SHOWN if any(one.found for one in found) else HIDDEN,
             tables,
-            cautions_of(found),
+            methods_of(found),
+            items_of(None if answer is None else cautions_of(found)),
             answer is not None,
             compared,
         )
@@ -154,6 +158,13 @@ def _make_base(app: Dash, store: RunStore) -> None:
 def skeleton(lines: int) -> list[Any]:
     """What stands there while the answer is worked out."""
     return [html.P("Comparing …", className="skeleton"), *[html.P(className="skeleton")] * (lines - 1)]
+
+
+def items_of(cautions: Sequence[str] | None) -> list[html.Li]:
+    """What to know before, or the room for some of it while it is worked out, so that the page moves little then."""
+    if cautions is None:
+        return [html.Li(className="skeleton")] * _ROOM
+    return [html.Li(plain(text, 1000)) for text in cautions]
 
 
 def words_of(found: Sequence[Against]) -> list[Any]:
@@ -214,14 +225,6 @@ def _number(value: float | None, digits: int) -> str:
 
 def _row_id(number: int, figure: str) -> str:
     return f"figure-{number}-{''.join(c if c.isalnum() else '-' for c in figure)}"
-
-
-def cautions_of(found: Sequence[Against]) -> list[html.Li]:
-    """What a reader must know of them, each once, and how the intervals were made."""
-    comparisons = [one.found for one in found if one.found is not None]
-    methods = [f"95 % intervals of tokens/s: {method}." for method in dict.fromkeys(c.method for c in comparisons)]
-    said = dict.fromkeys(text for comparison in comparisons for text in comparison.cautions)
-    return [html.Li(plain(text, 1000)) for text in (*methods, *said)]
 
 
 def _name(run: Run) -> str:

@@ -22,9 +22,10 @@ from dashboard.predictions import gain_without
 from dashboard.run import Run
 from dashboard.store import RunStore
 from dashboard.text import plain
-from dashboard.units import duration, percent
+from dashboard.units import duration
 from dashboard.view import View, switched, with_fields
 from tracer.analysis.whatif.prediction import Prediction
+from tracer.signed import percent
 
 
 def register(app: Dash, store: RunStore) -> None:
@@ -154,11 +155,12 @@ def in_words(run: Run, rows: list[dict[str, Any]], together: Prediction | str | 
         return [said, "Predicting what it brings to do without each …"]
     if isinstance(together, str):
         return [said, plain(together, 300)]
-    speedup = together.speedup
+    of = together.speedup
+    more, low, high = (percent(value - 1, 2) for value in (of.estimate, of.low, of.high))
     target = link("whatif/", ADDRESS) + with_fields(View(runs=(run.key,), theme=theme).query(), {"without": "all"})
     return [
         said,
         html.A("Without all that data flow does not need", href=target),
-        f": {percent(speedup.estimate - 1)} tokens/s [{percent(speedup.low - 1)}, {percent(speedup.high - 1)}], gap "
+        f": {more} tokens/s [{low}, {high}], gap "
         f"{duration(together.base_gap_us['p50'] * 1e3)} → {duration(together.gap_us['p50'] * 1e3)}, predicted.",
     ]

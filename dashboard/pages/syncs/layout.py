@@ -11,16 +11,15 @@ from dashboard.pages.parts import choice, csv_file, links, number, section, tabl
 
 _POLL_MS = 700
 
-_PERCENT = "d3.format('+.2%')(params.data.{})"
-_INTERVAL = f"{_PERCENT.format('gain')} + ' [' + {_PERCENT.format('low')} + ', ' + {_PERCENT.format('high')} + ']'"
-_GAIN = {"function": f"params.data.gain == null ? (params.data.pending ? '…' : '–') : {_INTERVAL}"}
+_GAIN = {"function": "params.data.gain == null ? (params.data.pending ? '…' : '–') : params.data.gain_said"}
+_GAP = {"function": "params.data.gap_us == null ? '–' : params.data.gap_said"}
 
 COLUMNS: list[dict[str, Any]] = [
     words("what", "Wait", 116, "A sync, a copy that blocks by itself, or a loop that asks whether work has ended"),
     number("position", "#", "d", 56, "Position among the waits of its kind in a step") | {"filter": False},
     words("verdict", "Verdict", 390, "What data flow and the critical path say") | {"minWidth": 200},
     number("gain", "Tokens/s without it", "", 210, "Predicted, with its 95 % interval") | {"valueFormatter": _GAIN},
-    number("gap_us", "Gap, µs", "+,.2f", 84, "By which the median gap would change"),
+    number("gap_us", "Gap, µs", "", 84, "By which the median gap would change") | {"valueFormatter": _GAP},
     links("try", "Try", 90, "Predicts a run without it"),
     links("show", "Timeline", 96, "Shows it in one token"),
     words("name", "Call", 220) | {"minWidth": 180, "flex": 2},

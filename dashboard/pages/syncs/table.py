@@ -20,6 +20,7 @@ from tracer.analysis.surplus import ranges_around
 from tracer.analysis.syncs import WAITS
 from tracer.analysis.whatif.prediction import Prediction
 from tracer.errors import IntertokenError, printable
+from tracer.signed import percent, signed
 
 ADDRESS: Final = "syncs/"
 _PENDING: Final = "…"
@@ -31,7 +32,8 @@ def rows_of(store: RunStore, run: Run, theme: str) -> list[dict[str, Any]]:
 
     Columns key, what (of `WAITS`) and position, name, stream, thread, path (NVTX ranges around it, of one step),
     waits_for, steps (that have it), waiting_share (0..1), median_us, max_us, on_path_us, slack_us, gain, low and high
-    (of the tokens/s, share), gap_us (by which the median gap changes), verdict, pending, and show and try (links).
+    (of the tokens/s, share), gap_us (by which the median gap changes), gain_said and gap_said (the same in words),
+    verdict, pending, and show and try (links).
     """
     if run.syncs is None:
         return []
@@ -77,16 +79,15 @@ def _slack(row: dict[str, Any] | None) -> dict[str, float | None]:
     return {key: row[key] if row else None for key in ("on_path_us", "slack_us")}
 
 
-def _gain(gain: Prediction | str | None) -> dict[str, float | None]:
+def _gain(gain: Prediction | str | None) -> dict[str, float | str | None]:
     if not isinstance(gain, Prediction):
-        return dict.fromkeys(("gain", "low", "high", "gap_us"))
-    speedup = gain.speedup
+        return dict.fromkeys(("gain", "low", "high", "gap_us", "gain_said", "gap_said"))
+    more, low, high = (value - 1 for value in (gain.speedup.estimate, gain.speedup.low, gain.speedup.high))
+    gap_us = gain.gap_us["p50"] - gain.base_gap_us["p50"]
     return {
-        "gain": speedup.estimate - 1,
-        "low": speedup.low - 1,
-        "high": speedup.high - 1,
-        "gap_us": gain.gap_us["p50"] - gain.base_gap_us["p50"],
-    }
+        "gain": more, "low": low, "high": high, "gap_us": gap_us,
+        "gain_said": f"{percent(more, 2)} [{percent(low, 2)}, {percent(high, 2)}]", "gap_said": signed(gap_us, 2),
+    }  # fmt: skip
 
 
 def _verdict(slack: pd.DataFrame | str | None, row: dict[str, Any] | None, gain: Prediction | str | None) -> str:
