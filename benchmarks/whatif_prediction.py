@@ -30,7 +30,7 @@ from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import find_steps
 from tracer.analysis.whatif.edits import Edit, OneGraph, Strategy, WithoutSyncs
 from tracer.analysis.whatif.learning import H200, Learned, Pair, learned
-from tracer.analysis.whatif.prediction import Prediction, predict
+from tracer.analysis.whatif.prediction import UNLIKE, UNMEASURED, Prediction, predict
 from tracer.analysis.whatif.streams import Concurrent
 from tracer.graph_json import GRAPH_FILE, read_graph
 from tracer.stream_pairs import NODE_PASS, compute_ns, pair_of, read_pair
@@ -44,6 +44,8 @@ LLAMA_CPP = {"saaas": 759.5 / 748.7, "aaag": 766.2 / 748.7}
 BRANCHES, BOTH = "branches", "both"
 STREAMS = 4  # that a recording with branches had, where it was not kept
 
+NO_MARGIN = {UNLIKE, UNMEASURED}
+
 Row = dict[str, Any]
 
 
@@ -52,11 +54,11 @@ def row(kind: str, run: str, what: str, found: Prediction, measured: dict[str, f
         "kind": kind,
         "run": run,
         "what": what,
-        "predicted": {k: round(v, 4) for k, v in vars(found.speedup).items()},
+        "predicted": {"estimate": round(found.speedup.estimate, 4)},
+        "of_steps": [round(float(np.log(end / found.of_steps.estimate)), 5) for end in found.of_steps.bounds or (1, 1)],
         "measured": {k: round(measured[k], 4) for k in ("median", "low", "high") if k in measured},
         "error_percent": round((found.speedup.estimate / measured["median"] - 1) * 100, 2),
-        "holds": found.speedup.low <= measured["median"] <= found.speedup.high,
-        "gap_us": round(found.gap_us["p50"], 1),
+        "checked": NO_MARGIN.isdisjoint(found.notes),
     }
 
 

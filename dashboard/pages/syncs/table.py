@@ -78,14 +78,15 @@ def _slack(row: dict[str, Any] | None) -> dict[str, float | None]:
 
 
 def _gain(gain: Prediction | str | None) -> dict[str, float | None]:
-    if not isinstance(gain, Prediction):
+    if not isinstance(gain, Prediction) or gain.of_engine is None:
         return dict.fromkeys(("gain", "low", "high", "gap_us"))
-    speedup = gain.speedup
+    low, high = gain.of_engine.bounds or (None, None)
+    after, before = (figures.gap_us.get("p50") for figures in (gain.predicted, gain.before))
     return {
-        "gain": speedup.estimate - 1,
-        "low": speedup.low - 1,
-        "high": speedup.high - 1,
-        "gap_us": gain.gap_us["p50"] - gain.base_gap_us["p50"],
+        "gain": gain.of_engine.estimate - 1,
+        "low": None if low is None else low - 1,
+        "high": None if high is None else high - 1,
+        "gap_us": None if after is None or before is None else after - before,
     }
 
 
@@ -97,7 +98,10 @@ def _verdict(slack: pd.DataFrame | str | None, row: dict[str, Any] | None, gain:
         return str(row["verdict"])
     if gain is None or slack is None:
         return _PENDING
-    return "not needed: it can go" if gain.speedup.low > 1 else "not needed, though its gain may be none"
+    if gain.of_engine is None:
+        return "not needed; what it brings is not known without the engine's own rate"
+    sure = gain.of_engine.bounds is not None and gain.of_engine.bounds[0] > 1
+    return "not needed: it can go" if sure else "not needed, though its gain may be none"
 
 
 @dataclass(frozen=True)
