@@ -42,10 +42,10 @@ class Margin:
         return self.share * (FLOOR + abs(log(speedup)))
 
 
-FEWER_CALLS: Final = {False: Margin(0.51, 57, 8), True: Margin(0.39, 33, 3)}
+FEWER_CALLS: Final = {False: Margin(0.52, 56, 8), True: Margin(0.34, 33, 3)}
 """Of strategies and syncs: from light passes (False), and from recordings made under a profiler, with the rate."""
 
-ONE_GRAPH: Final = Margin(0.29, 10, 8)
+ONE_GRAPH: Final = Margin(0.30, 10, 8)
 """Of one graph with early starts, from recordings of single launches made under a profiler, with the rate."""
 
 
