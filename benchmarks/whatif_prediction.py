@@ -1,16 +1,17 @@
 """What `intertoken whatif` predicts from one recording, beside what was measured.
 
-1. llama.cpp (sample_traces): saaas from the recordings of sccc at both tracing levels.
-2. Our ladder (sample_traces): every strategy from the recording of sccc alone, and branches on several streams from
-   the recording of one.
+1. llama.cpp and a CuPy loop (sample_traces): strategies from recordings made under a profiler, with the rate.
+2. Our ladder (sample_traces): every strategy from all that make more host calls, from light and from node passes, and
+   branches on several streams from one.
 3. What `whatif_record.py` measured in one call: the same for other models and batch sizes, and one graph launch from
    recordings of eager ones. What kernels on several streams lose and hide is learned from the other configurations,
    and for a second figure from the other models only. Rows that are `unseen` are of configurations that were never
    measured before the model was made.
-4. What `gpu_idle_sync.py` measured: a sync beside the critical path, and one on it, taken away.
+
+Then how many lie inside their model margin, with whole programs left out (`whatif_coverage.py`).
 
 No GPU is needed. Usage: python benchmarks/whatif_prediction.py RECORDINGS [--json FILE], RECORDINGS being what the
-scripts named above wrote: whatif/ and idle/ below it.
+script named above wrote: whatif/ below it. `--again FILE` instead takes these predictions from an earlier result.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ import argparse
 import json
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from whatif_coverage import coverage, with_margins
 
 from tracer import read
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import find_steps
+from tracer.analysis.whatif.base import Base
 from tracer.analysis.whatif.edits import Edit, OneGraph, Strategy, WithoutSyncs
 from tracer.analysis.whatif.learning import H200, Learned, Pair, learned
-from tracer.analysis.whatif.prediction import Prediction, predict
+from tracer.analysis.whatif.prediction import UNLIKE, UNMEASURED, Prediction, predict, predict_from
 from tracer.analysis.whatif.streams import Concurrent
 from tracer.graph_json import GRAPH_FILE, read_graph
 from tracer.stream_pairs import NODE_PASS, compute_ns, pair_of, read_pair
@@ -39,10 +42,15 @@ from tracer.trace import Trace
 ROOT = Path(__file__).parent
 SAMPLES = ROOT.parent / "sample_traces"
 LADDER = ("saaas", "aaas", "aaag", "ggg")
-LLAMA_CPP = {"saaas": 759.5 / 748.7, "aaag": 766.2 / 748.7}
-"""Tokens/s over sccc's, without a profiler."""
+LLAMA_CPP = {"sccc": 748.7, "saaas": 759.5, "aaag": 766.2}
+"""Tokens/s, without a profiler."""
+BESIDE = {"median": 0.9996, "low": 0.9989, "high": 1.0006}
+"""Without the sync of sample_traces/sync-beside, by gpu_idle_sync.py."""
 BRANCHES, BOTH = "branches", "both"
+NOT_KEPT = ("ladder", "eager", BRANCHES, BOTH)
 STREAMS = 4  # that a recording with branches had, where it was not kept
+
+NO_MARGIN = {UNLIKE, UNMEASURED}
 
 Row = dict[str, Any]
 
@@ -52,11 +60,11 @@ def row(kind: str, run: str, what: str, found: Prediction, measured: dict[str, f
         "kind": kind,
         "run": run,
         "what": what,
-        "predicted": {k: round(v, 4) for k, v in vars(found.speedup).items()},
+        "predicted": {"estimate": round(found.speedup.estimate, 4)},
+        "of_steps": [round(float(np.log(end / found.of_steps.estimate)), 5) for end in found.of_steps.bounds or (1, 1)],
         "measured": {k: round(measured[k], 4) for k in ("median", "low", "high") if k in measured},
         "error_percent": round((found.speedup.estimate / measured["median"] - 1) * 100, 2),
-        "holds": found.speedup.low <= measured["median"] <= found.speedup.high,
-        "gap_us": round(found.gap_us["p50"], 1),
+        "checked": NO_MARGIN.isdisjoint(found.notes),
     }
 
 
@@ -70,27 +78,53 @@ def concurrent(run: Path, learned: Learned = H200) -> Concurrent:
 
 
 def llama_cpp() -> Iterator[Row]:
-    for level in ("graph", "node"):
-        trace = read(SAMPLES / f"llama1b-sccc-{level}")
-        for strategy, measured in LLAMA_CPP.items():
-            found = predicted(trace, [Strategy(strategy)], 748.7)
-            yield row("llama.cpp", f"llama1b-sccc-{level}", strategy, found, {"median": measured})
+    for level, (at, strategy) in product(("graph", "node"), enumerate(("sccc", "saaas"))):
+        trace = read(SAMPLES / f"llama1b-{strategy}-{level}")
+        for other in ("saaas", "aaag")[at:]:
+            found = predicted(trace, [Strategy(other)], LLAMA_CPP[strategy])
+            measured = {"median": LLAMA_CPP[other] / LLAMA_CPP[strategy]}
+            yield row("llama.cpp", f"llama1b-{strategy}-{level}", other, found, measured)
+
+
+def rate_of(name: str) -> float:
+    return float(json.loads((SAMPLES / name / "run.json").read_text())["measured"]["tokens_per_s"]["median"])
 
 
 def samples() -> Iterator[Row]:
-    def rate(name: str) -> float:
-        return float(json.loads((SAMPLES / name / "run.json").read_text())["measured"]["tokens_per_s"]["median"])
-
-    base = "llama-1.1b-sccc-sequential-cuda"
-    trace = read(SAMPLES / base)
-    for strategy in LADDER:
-        measured = rate(base.replace("sccc", strategy)) / rate(base)
-        yield row("sample ladder", base, strategy, predicted(trace, [Strategy(strategy)]), {"median": measured})
+    """Every strategy from all with more host calls, from light and node passes, and branches from one stream."""
+    for mode, (at, strategy) in product(("sequential", "branches"), enumerate(("sccc", *LADDER[:-1]))):
+        yield from sample(f"llama-1.1b-{strategy}-{mode}-cuda", strategy, LADDER[at:])
+    for suffix in ("-c4096-p2048-x2", "-ngl13"):
+        yield from sample(f"llama-1.1b-sccc-sequential-cuda{suffix}", "sccc", ("aaag",))
     for strategy in ("sccc", *LADDER):
-        name = base.replace("sccc", strategy)
+        name = f"llama-1.1b-{strategy}-sequential-cuda"
         found = predicted(read(SAMPLES / name), [concurrent(SAMPLES / name)])
-        measured = rate(name.replace("sequential", "branches")) / rate(name)
+        measured = rate_of(name.replace("sequential", "branches")) / rate_of(name)
         yield row("sample branches", name, "branches", found, {"median": measured})
+
+
+def sample(name: str, strategy: str, others: Sequence[str]) -> Iterator[Row]:
+    for kind, at in (("sample ladder", ""), ("sample traced", NODE_PASS)):
+        trace = read(SAMPLES / name / at)
+        base = Base.of(Causality.of(trace), find_steps(trace), rate_of(name))
+        for other in others:
+            measured = rate_of(name.replace(strategy, other)) / rate_of(name)
+            found = predict_from(base, [Strategy(other)])
+            yield row(kind, f"{name} {at}".strip(), other, found, {"median": measured})
+
+
+def cupy_loop() -> Iterator[Row]:
+    """Three strategies in two modes, one recording at node level; and a sync beside the critical path."""
+    trace = read(SAMPLES / "six-strategies")
+    rates = {name: told["tokens_per_s"] for name, told in trace.metadata["run"]["ranges"].items()}
+    causality = Causality.of(trace)
+    for mode, (one, other) in product(("sequential", "concurrent"), combinations(("sccc", "saaas", "aaag"), 2)):
+        name = f"run {one} {mode}"
+        found = predict(causality, find_steps(trace, within=name), [Strategy(other)], rates[name])
+        measured = rates[f"run {other} {mode}"] / rates[name]
+        yield row("CuPy loop", f"six-strategies, {name}", other, found, {"median": measured})
+    beside = predicted(read(SAMPLES / "sync-beside"), [WithoutSyncs((1,))])
+    yield row("CuPy loop", "sync-beside", "without sync 1", beside, BESIDE)
 
 
 def measured_in(directory: Path) -> list[Row]:
@@ -151,14 +185,6 @@ def other_model(one: Row, other: Row) -> bool:
     return bool(one["model"] != other["model"])
 
 
-def idle_syncs(directory: Path) -> Iterator[Row]:
-    facts = json.loads((directory / "measured.json").read_text())
-    for variant, position in (("beside", 1), ("idle", 2)):
-        rate = 1e6 / facts["us_per_token"][variant]["median"]
-        found = predicted(read(directory / variant), [WithoutSyncs((position,))], rate)
-        yield row("sync", variant, f"without sync {position}", found, facts["speedup_without"][variant])
-
-
 def wrong_order(rows: list[Row]) -> Iterator[str]:
     """Two what-ifs of one recording that differ by measurement, and are predicted the other way round."""
     for one, two in combinations(rows, 2):
@@ -172,7 +198,7 @@ def wrong_order(rows: list[Row]) -> Iterator[str]:
 def summary(rows: list[Row]) -> Row:
     errors = np.abs([r["error_percent"] for r in rows])
     wrong = [r for r in rows if (r["predicted"]["estimate"] - 1) * (r["measured"]["median"] - 1) < 0]
-    claimed = [r for r in wrong if not r["predicted"]["low"] < 1 < r["predicted"]["high"]]
+    claimed = [r for r in wrong if "low" in r["predicted"] and not r["predicted"]["low"] < 1 < r["predicted"]["high"]]
     return {
         "predictions": len(rows),
         "median_error_percent": round(float(np.median(errors)), 2),
@@ -180,42 +206,47 @@ def summary(rows: list[Row]) -> Row:
         "wrong_sign": [f"{r['run']} {r['what']}" for r in wrong],
         "wrong_sign_claimed": [f"{r['run']} {r['what']}" for r in claimed],
         "wrong_order": list(wrong_order(rows)),
-        "inside_interval": sum(r["holds"] for r in rows),
+        "inside_margin": sum(r["holds"] is True for r in rows),
     }
+
+
+def not_kept(options: argparse.Namespace) -> tuple[list[Row], Row]:
+    """The rows of recordings that are not in sample_traces, and what is known of their measurement."""
+    if options.again:
+        earlier = json.loads(options.again.read_text())
+        kept = [r for r in earlier["rows"] if r["kind"] in NOT_KEPT]
+        return kept, {key: earlier[key] for key in ("commit", "machine", "branches_of_unseen_models")}
+    directory = options.recordings / "whatif"
+    measured = json.loads((directory / "measured.json").read_text())
+    others = summary(with_margins(list(branches(directory, other_model))))
+    rows = [*recorded(directory), *branches(directory, other_configuration)]
+    return rows, {key: measured[key] for key in ("commit", "machine")} | {"branches_of_unseen_models": others}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recordings", type=Path)
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("recordings", type=Path, nargs="?")
+    source.add_argument("--again", type=Path, help="an earlier result: its rows of recordings that are not kept")
     parser.add_argument("--json", type=Path, help="save the result here")
     options = parser.parse_args()
-    rows = [
-        *llama_cpp(),
-        *samples(),
-        *recorded(options.recordings / "whatif"),
-        *branches(options.recordings / "whatif", other_configuration),
-        *idle_syncs(options.recordings / "idle"),
-    ]
+    earlier, facts = not_kept(options)
+    rows = with_margins([*llama_cpp(), *cupy_loop(), *samples(), *earlier])
     for r in rows:
         p, m = r["predicted"], r["measured"]
+        margin = f"[{p['low']:.3f}, {p['high']:.3f}]" if "low" in p else "no margin"
         print(
-            f"{r['kind']:16} {r['run']:36} {r['what']:15} {p['estimate']:.4f} [{p['low']:.3f}, {p['high']:.3f}]  "
-            f"measured {m['median']:.4f}  {r['error_percent']:+6.2f} %{'' if r['holds'] else '  outside'}"
+            f"{r['kind']:16} {r['run']:50} {r['what']:15} {p['estimate']:.4f} {margin}  "
+            f"measured {m['median']:.4f}  {r['error_percent']:+6.2f} %{'  outside' if r['holds'] is False else ''}"
         )
     kinds = {kind: summary([r for r in rows if r["kind"] == kind]) for kind in dict.fromkeys(r["kind"] for r in rows)}
-    total = summary(rows)
     new = [r for r in rows if r.get("unseen")]
-    fresh = {kind: summary([r for r in new if r["kind"] == kind]) for kind in dict.fromkeys(r["kind"] for r in new)}
-    unseen = summary(list(branches(options.recordings / "whatif", other_model)))
-    print(json.dumps({"all": total, **kinds, "branches, learned from other models": unseen, "unseen": fresh}, indent=1))
+    facts |= {
+        "benchmark": "whatif_prediction", "date": date.today().isoformat(), "summary": summary(rows),
+        "coverage": coverage(rows), "by_kind": kinds, "unseen_summary": summary(new), "rows": rows,
+    }  # fmt: skip
+    print(json.dumps({key: value for key, value in facts.items() if key != "rows"}, indent=1))
     if options.json:
-        measured = json.loads((options.recordings / "whatif" / "measured.json").read_text())
-        facts = {
-            "benchmark": "whatif_prediction", "date": date.today().isoformat(), "commit": measured["commit"],
-            "summary": total, "by_kind": kinds, "branches_of_unseen_models": unseen, "unseen": fresh,
-            "unseen_summary": summary(new), "rows": rows,
-            "machine": measured["machine"],
-        }  # fmt: skip
         options.json.write_text(json.dumps(facts, indent=2) + "\n")
 
 

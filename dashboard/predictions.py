@@ -20,8 +20,9 @@ from tracer.analysis.causality.paths import Causality, StepEnds, call_slack, cri
 from tracer.analysis.causality.positions import syncs_by_position
 from tracer.analysis.summary import summarise
 from tracer.analysis.tokens import Steps, find_steps
+from tracer.analysis.whatif.base import CORRECTED, TRACED, Base
 from tracer.analysis.whatif.edits import Edit, WithoutSyncs
-from tracer.analysis.whatif.prediction import Prediction, predict
+from tracer.analysis.whatif.prediction import Prediction, predict_from
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.trace import Trace
 
@@ -57,22 +58,37 @@ def gain_without(store: RunStore, run: Run, positions: tuple[int, ...] | None) -
     """
 
     def work() -> Prediction:
-        found = _predicted(store, run, [WithoutSyncs(positions)])
+        found = predict_from(_base(store, run), [WithoutSyncs(positions)])
         return replace(found, trace=Trace({}))
 
     return store.background.ask(_SYNCS, (ref(run), "without", positions), work)
 
 
-def what_if(store: RunStore, run: Run, question: Hashable, edits: Callable[[], Sequence[Edit]]) -> Future[WhatIf]:
-    """What a run would be with edits; fails with what making them, or the prediction, raises."""
+def what_if(
+    store: RunStore,
+    run: Run,
+    question: Hashable,
+    edits: Callable[[], Sequence[Edit]],
+    untraced_steps_per_s: float | None = None,
+) -> Future[WhatIf]:
+    """What a run would be with edits; fails with what making them, or the prediction, raises.
+
+    Args:
+        store: that has the run.
+        run: which.
+        question: what tells this one from others of the run.
+        edits: makes them.
+        untraced_steps_per_s: the engine's own rate, if the reader gave it.
+    """
 
     def work() -> WhatIf:
-        found = _predicted(store, run, edits())
-        base = run
-        if run.inflated:
-            name = f"{run.name} · without its profiler"
-            base = _run(run, name, _predicted(store, run, []).trace)
-        return WhatIf(found, (base, _run(run, f"{run.name} · {found.label}", found.trace)))
+        base = _base(store, run, untraced_steps_per_s)
+        found = predict_from(base, edits())
+        before = run
+        if base.state == CORRECTED:
+            before = _run(run, f"{run.name} · without its profiler", predict_from(base, []).trace)
+        under = ", still under its profiler" if base.state == TRACED else ""
+        return WhatIf(found, (before, _run(run, f"{run.name} · {found.label}{under}", found.trace)))
 
     def weight(answer: WhatIf) -> int:
         return 2 * len(answer.found.trace) + _FIGURES
@@ -92,8 +108,13 @@ def _causality(store: RunStore, run: Run) -> Causality:
     return store.background.now((ref(run), "causality"), lambda: Causality.of(trace), lambda _: 2 * len(trace))
 
 
-def _predicted(store: RunStore, run: Run, edits: Sequence[Edit]) -> Prediction:
-    return predict(_causality(store, run), _recorded(run)[1], edits, None, run.within)
+def _base(store: RunStore, run: Run, rate: float | None = None) -> Base:
+    """What the predictions of a run start from."""
+
+    def found() -> Base:
+        return Base.of(_causality(store, run), _recorded(run)[1], rate, run.within)
+
+    return store.background.now((ref(run), "base", rate), found, lambda _: len(_recorded(run)[0]))
 
 
 def _run(run: Run, name: str, trace: Trace) -> Run:

@@ -184,7 +184,7 @@ class Run:
 
     @property
     def inflated(self) -> bool:
-        """Whether its timeline comes from a traced pass, which inflates the gap."""
+        """Whether its timeline comes from a traced pass, which lengthens the gap."""
         return self.gaps is not None and self.gaps.warning is not None and not self.predicted
 
     @cached_property

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from tests.recordings import SAMPLES
+from tracer.analysis.whatif.learning import H200
+from tracer.analysis.whatif.margin import FEWER_CALLS, ONE_GRAPH
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
@@ -17,6 +19,12 @@ def script(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(autouse=True)
+def beside_each_other(monkeypatch):
+    """Scripts import each other by name, as where one of them is run."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
 
 
 @pytest.fixture
@@ -79,3 +87,33 @@ def test_benchmark_rows_learn_from_others_only(tmp_path):
     )
     assert abs(learned[0] - 1.02) < abs(alone[0] - 1.02)
     assert abs(learned[1] - 1.02) < abs(alone[1] - 1.02)
+
+
+def test_margins_are_those_of_the_measured_cases():
+    """The constants are no smaller than what all cases ask for, and the table counts every row once."""
+    found = json.loads((BENCHMARKS / "results" / "whatif_prediction.json").read_text())
+    lines = {line["recordings"]: line for line in found["coverage"]}
+    names = script("whatif_coverage").GROUPS
+    for kind, margin in (
+        ("ladder", FEWER_CALLS[False]), ("llama.cpp", FEWER_CALLS[True]), ("eager", ONE_GRAPH)
+    ):  # fmt: skip
+        line = lines[names[kind]]
+        assert line["share"] <= margin.share < line["share"] + 0.01
+        assert (line["inside"] + line["outside"], line["programs"]) == (margin.cases, margin.programs)
+        assert line["inside"] >= 0.9 * margin.cases
+    assert lines[names["branches"]]["largest_error"] < H200.error
+    *kinds, without = found["coverage"]
+    assert sum(line["cases"] for line in kinds) == len(found["rows"])
+    assert without["withheld"] == without["cases"] > 0
+
+
+def test_a_left_out_program_does_not_teach_its_own_margin():
+    """One program far off widens the others' margins, not its own."""
+    rows = [
+        {"kind": "ladder", "run": f"{name} b1", "predicted": {"estimate": 1.1}, "measured": {"median": measured}}
+        for name, measured in (("a", 1.1), ("b", 1.12), ("c", 1.3))
+    ]
+    found = script("whatif_coverage").with_margins(rows)
+    assert [row["holds"] for row in found] == [True, True, False]
+    assert found[0]["predicted"]["high"] > 1.29
+    assert found[2]["predicted"]["high"] < 1.13

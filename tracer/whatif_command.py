@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,6 +15,18 @@ from tracer.errors import UsageError
 from tracer.output import OR_FORCE, blaming_the_choice
 from tracer.report import number
 from tracer.text import spelled
+
+MARGIN: Final = "model margin"
+
+_ROWS: Final = {
+    "tokens_per_s": "tokens/s",
+    "period_us": "token to token, µs",
+    "idle_us": "idle a step p50, µs",
+    "gap_us": "gap p50, µs",
+    "speed-up": "speed-up",
+    "margin": MARGIN,
+}
+"""Key of a prediction -> what stands before its row."""
 
 if TYPE_CHECKING:
     from tracer.analysis.whatif.edits import Edit
@@ -101,6 +113,7 @@ def whatif(
     """
     from tracer.analysis.causality.paths import Causality
     from tracer.analysis.whatif import edits, prediction
+    from tracer.analysis.whatif.base import Base
     from tracer.analysis.whatif.choice import edits_of
     from tracer.formats import write
 
@@ -117,8 +130,8 @@ def whatif(
         common.append(_concurrent(path, within, streams, learn_from, trace))
     variants = [[edits.Strategy(name), *common] for name in chosen] or [common]
     with report.working("replaying"):
-        causality = Causality.of(trace)
-        found = [prediction.predict(causality, steps, variant, untraced_tokens_per_s, within) for variant in variants]
+        base = Base.of(Causality.of(trace), steps, untraced_tokens_per_s, within)
+        found = [prediction.predict_from(base, variant) for variant in variants]
     if output is not None:
         with report.working(f"writing {output}"), blaming_the_choice():
             write(found[0].trace, output, replace=force)
@@ -158,42 +171,56 @@ def _concurrent(path: Path, within: str | None, streams: int, learn_from: tuple[
 
 
 def _facts(found: Prediction) -> dict[str, Any]:
+    """Keys of a prediction; what would be of the engine is null where it is only of the engine under its profiler."""
+    of_engine = found.of_engine
     return {
         "edit": found.label,
-        "speedup": asdict(found.speedup),
-        "tokens_per_s": found.tokens_per_s,
-        "gap_us": found.gap_us,
-        "period_us": found.period_us,
-        "recorded": {
-            "tokens_per_s": found.base_tokens_per_s,
-            "gap_us": found.base_gap_us,
-            "period_us": found.base_period_us,
-        },
-        "base": found.base,
+        "speedup": of_engine and asdict(of_engine),
+        "bounds": MARGIN,
+        "tokens_per_s": of_engine and found.predicted.tokens_per_s,
+        "period_us": found.predicted.period_us,
+        "idle_us": found.predicted.idle_us,
+        "gap_us": found.predicted.gap_us,
+        "recorded": asdict(found.recorded),
+        "corrected": found.corrected and asdict(found.corrected),
+        "base": "traced" if of_engine is None else "measured",
         "assumptions": found.notes,
     }
 
 
 def _show(facts: dict[str, Any]) -> None:
-    rows = [_row({"edit": "as recorded", **facts["recorded"]})]
-    rows += [_row(one) for one in facts["predictions"]]
-    headings = {"edit": "", "tokens_per_s": "tokens/s", "speedup": "speed-up [95 %]", "gap": "gap p50, µs"}
-    report.show_table(rows, headings)
+    columns = {"as recorded": facts["recorded"], "corrected": facts["corrected"]}
+    columns = {name: found for name, found in columns.items() if found}
+    before = list(columns)[-1]
+    under = "" if facts["speedup"] else ", still under the profiler"
+    predictions = {f"{one['edit']}{under}": one for one in facts["predictions"]}
+    rows = [
+        {"": heading, **{name: _cell(one, key) for name, one in (columns | predictions).items()}}
+        for key, heading in _ROWS.items()
+    ]
+    rows[-2] |= {before: "1"} | {name: _speedup(one["speedup"]) for name, one in predictions.items()}
+    rows[-1] |= {name: _margin(one["speedup"]) for name, one in predictions.items()}
+    report.show_table(rows, {name: name for name in rows[0]})
     for one in facts["predictions"]:
-        if one["speedup"]["low"] < 1 < one["speedup"]["high"]:
-            click.echo(f"  {spelled(one['edit'])}: no difference shown, the interval holds 1")
+        if one["speedup"] and one["speedup"]["low"] is not None and one["speedup"]["low"] < 1 < one["speedup"]["high"]:
+            click.echo(f"  {spelled(one['edit'])}: no difference shown, the margin holds 1")
     for note in dict.fromkeys(note for one in facts["predictions"] for note in one["assumptions"]):
         click.echo(f"  {spelled(note)}")
-    if facts["base"] != "measured":
-        how = "what its profiler adds is estimated" if facts["base"] == "estimated" else "it is slowed by its profiler"
-        click.echo(f"  of the recording {how}: give --untraced-tokens-per-s for the engine's own rate")
+    if not facts["speedup"]:
+        from tracer.analysis.whatif.prediction import WITHOUT_RATE
+
+        click.echo(f"  {WITHOUT_RATE}")
 
 
-def _row(one: dict[str, Any]) -> dict[str, str]:
-    speedup = one.get("speedup")
-    return {
-        "edit": one["edit"],
-        "tokens_per_s": number(one["tokens_per_s"]),
-        "speedup": f"{speedup['estimate']:.4f} [{speedup['low']:.3f}, {speedup['high']:.3f}]" if speedup else "1",
-        "gap": number(one["gap_us"]["p50"]),
-    }
+def _cell(one: dict[str, Any], key: str) -> str:
+    value = one.get(key)
+    value = value.get("p50") if isinstance(value, dict) else value
+    return "–" if value is None else number(value)
+
+
+def _speedup(speedup: dict[str, float] | None) -> str:
+    return f"{speedup['estimate']:.4f}" if speedup else "withheld"
+
+
+def _margin(speedup: dict[str, float | None] | None) -> str:
+    return f"{speedup['low']:.3f} to {speedup['high']:.3f}" if speedup and speedup["low"] is not None else "–"

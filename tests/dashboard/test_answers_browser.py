@@ -128,7 +128,7 @@ def test_the_syncs_fill_with_predictions_and_lead_to_a_what_if(page, address):
     page.open(f"{address}syncs/?run={TRACED}")
     page.says("syncs", "cudaStreamSynchronize")
     page.says("said-of-all", "14 syncs a token (class sccc")
-    page.says("said-of-all", "tokens/s [")
+    page.says("said-of-all", "tokens/s [model margin")
     page.says("syncs", "sync 13 cannot go")
     page.says("syncs", "not needed")
     page.until(lambda: "…" not in page.text("syncs"), "all answers")
@@ -176,7 +176,7 @@ def test_hostile_names_and_unknown_runs(page, address, place, query):
 
 def test_a_downloaded_table_holds_no_formula_and_its_numbers_as_shown(page, address):
     page.open(f"{address}syncs/?run={TRACED}")
-    page.says("said-of-all", "tokens/s [")
+    page.says("said-of-all", "tokens/s [model margin")
     page.until(lambda: "…" not in page.text("syncs"), "all answers")
     row = """
     const api = dash_ag_grid.getApi("syncs");

@@ -1,6 +1,7 @@
 """The syncs page: its inventory against the commands, and what is worked out in the background."""
 
 import json
+import shutil
 import threading
 import time
 from concurrent.futures import wait
@@ -64,7 +65,7 @@ def test_a_predicted_gain_is_that_of_the_command(rows, position):
     row = rows[position - 1]
     found = {"estimate": row["gain"] + 1, "low": row["low"] + 1, "high": row["high"] + 1}
     assert found == pytest.approx(facts["speedup"])
-    assert row["gap_us"] == pytest.approx(facts["gap_us"]["p50"] - facts["recorded"]["gap_us"]["p50"])
+    assert row["gap_us"] == pytest.approx(facts["gap_us"]["p50"] - facts["corrected"]["gap_us"]["p50"])
 
 
 def test_a_needed_sync_says_why_and_has_no_gain(rows):
@@ -112,7 +113,26 @@ def test_words_above_the_table(store, rows):
     assert link.href == f"../whatif/?run={run.key}&theme=dark&without=all"
     assert f"+{(facts['speedup']['estimate'] - 1) * 100:.2f} %" in figures
     assert "distortion 1.05" in warning_of(run)
+    assert "[model margin +" in figures
     assert in_words(run, rows, "no path: why", "dark")[1] == "no path: why"
+
+
+def test_without_a_rate_no_gain_is_stated(tmp_path):
+    """What is needed, and what costs nothing, is said all the same."""
+    name = tmp_path / "bare"
+    shutil.copytree(TRACED, name)
+    told = json.loads((name / "run.json").read_text())
+    del told["measured"]
+    (name / "run.json").write_text(json.dumps(told))
+    store = RunStore([name])
+    run = store.runs()[0]
+    rows = complete(store, run)
+    assert [row["gain"] for row in rows] == [row["gap_us"] for row in rows] == [None] * 14
+    assert rows[0]["verdict"] == "not needed; what it brings is not known without the engine's own rate"
+    assert rows[12]["verdict"].startswith("sync 13 cannot go")
+    together = gain_without(store, run, None).result(60)
+    assert in_words(run, rows, together, "dark")[-1] == ": what it brings is not known without the engine's own rate."
+    assert warning_of(run).endswith("Predictions need the engine's own rate.")
 
 
 def test_what_to_do_where_there_is_nothing(store, tmp_path):

@@ -1,7 +1,9 @@
 """The what-if page: its predictions against the command, refusals, links and the predicted timeline."""
 
 import json
+import shutil
 from concurrent.futures import wait
+from dataclasses import asdict
 
 import pytest
 from click.testing import CliRunner
@@ -38,7 +40,7 @@ def store(tmp_path_factory):
 def predicted(store, view):
     """The answer, once it is there."""
     run = run_of(store, view)
-    wait([what_if(store, run, view.asked, lambda: edits_for(store, run, view))], 60)
+    wait([what_if(store, run, view.asked, lambda: edits_for(store, run, view), view.rate)], 60)
     return answer_of(store, view)
 
 
@@ -56,13 +58,15 @@ def test_a_prediction_is_that_of_the_command(store, path, arguments, fields):
     facts = json.loads(CliRunner().invoke(main, ["whatif", str(path), *arguments, "--json"]).stdout)
     answer = predicted(store, WhatIfView(View(runs=(path.name,)), **fields))
     found = answer.found
-    assert found.tokens_per_s == pytest.approx(facts["tokens_per_s"])
-    assert found.gap_us == pytest.approx(facts["gap_us"])
-    assert (found.speedup.low, found.speedup.high) == pytest.approx((facts["speedup"]["low"], facts["speedup"]["high"]))
-    recorded, line = lines_of(found)
-    assert line["Tokens/s"] == f"{facts['tokens_per_s']:,.1f}"
-    assert recorded["Tokens/s"] == f"{facts['recorded']['tokens_per_s']:,.1f}"
-    assert line[""] == facts["edit"]
+    assert found.predicted.gap_us == pytest.approx(facts["gap_us"])
+    assert asdict(found.speedup) == facts["speedup"]
+    rates, *_, speedup, margin = lines_of(found)
+    assert rates[facts["edit"]] == f"{facts['tokens_per_s']:,.1f}"
+    assert rates["as recorded"] == f"{facts['recorded']['tokens_per_s']:,.1f}"
+    assert ("corrected" in rates) == (path is TRACED) == (facts["corrected"] is not None)
+    assert speedup[facts["edit"]] == f"{facts['speedup']['estimate']:.4f}"
+    known = facts["speedup"]["low"] is not None
+    assert margin[facts["edit"]] == (f"{found.speedup.low:.3f} to {found.speedup.high:.3f}" if known else "–")
     assert [note.children for note in notes_of(answer)] == facts["assumptions"]
 
 
@@ -70,8 +74,8 @@ def test_both_timelines_have_the_gaps_of_the_figures(store):
     view = WhatIfView(View(runs=(TRACED.name,)), sync="aaag")
     answer = predicted(store, view)
     base, new = answer.runs
-    assert base.gaps.gap_us["p50"] == pytest.approx(answer.found.base_gap_us["p50"], rel=0.01)
-    assert new.gaps.gap_us["p50"] == pytest.approx(answer.found.gap_us["p50"], rel=0.01)
+    assert base.gaps.gap_us["p50"] == pytest.approx(answer.found.corrected.gap_us["p50"], rel=0.01)
+    assert new.gaps.gap_us["p50"] == pytest.approx(answer.found.predicted.gap_us["p50"], rel=0.02)
     assert base.name.endswith("without its profiler")
     assert not base.inflated
     figure, _ = timeline(answer.runs, moved(view.shared, Event("show-gap"), answer.runs), "light", 1200)
@@ -79,6 +83,33 @@ def test_both_timelines_have_the_gaps_of_the_figures(store):
     assert len(headings) == 2
     assert "aaag" in headings[1]
     assert len(figure.to_json()) < 300_000
+
+
+def test_a_traced_run_is_answered_with_a_rate(tmp_path):
+    """Without one the page says that the answer is about the profiler, and draws the run as recorded; the rate is a
+    field, and part of the link."""
+    name = tmp_path / "bare"
+    shutil.copytree(TRACED, name)
+    told = json.loads((name / "run.json").read_text())
+    del told["measured"]
+    (name / "run.json").write_text(json.dumps(told))
+    store = RunStore([name])
+    view = WhatIfView(View(runs=("bare",)), sync="aaag")
+    without = predicted(store, view)
+    assert without.runs[0] is store.chosen(["bare"])[0]
+    assert without.runs[1].name.endswith("aaag, still under its profiler")
+    *_, speedup, margin = lines_of(without.found)
+    label = "aaag, still under the profiler"
+    assert (speedup[label], margin[label]) == ("withheld", "–")
+    assert "about the profiler" in notes_of(without)[-1].children
+    given = after(view, "rate", "748.7", [], "")
+    assert WhatIfView.parse(given.query()) == given
+    answer = predicted(store, given)
+    assert answer.found.corrected.tokens_per_s == 748.7
+    assert answer.runs[0].name.endswith("without its profiler")
+    assert lines_of(answer.found)[0]["corrected"] == "748.7"
+    assert after(given, "reset", 1, [], "") == WhatIfView(given.shared, rate=748.7)
+    assert not WhatIfView(View(), rate=5.0).is_different
 
 
 def test_a_light_pass_stands_beside_its_prediction_as_it_is(store):
@@ -137,7 +168,7 @@ def test_nothing_different_asks_for_nothing(store):
 def numbers(field):
     low, high = NUMBERS[field]
     whole = st.integers(int(low), int(high)).map(float)
-    return st.none() | (whole if field == "streams" else whole | st.sampled_from([0.05, 0.5, 1.25]))
+    return st.none() | (whole if low >= 1 else whole | st.sampled_from([0.05, 0.5, 1.25]))
 
 
 @given(

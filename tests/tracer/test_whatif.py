@@ -14,6 +14,7 @@ from tracer import Trace, read
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
+from tracer.analysis.whatif.base import CORRECTED, GRAPH_LAUNCH, PLAIN, TRACED, Base
 from tracer.analysis.whatif.edits import (
     GRAPH_LAUNCH_NS,
     GRAPH_NODE_NS,
@@ -25,11 +26,18 @@ from tracer.analysis.whatif.edits import (
     SyncLatency,
     WithoutSyncs,
 )
+from tracer.analysis.whatif.margin import FEWER_CALLS
 from tracer.analysis.whatif.needed import ORDERS, READS, REUSES, needed_syncs
-from tracer.analysis.whatif.prediction import Prediction, predict
+from tracer.analysis.whatif.prediction import TOO_FEW, UNMEASURED, Prediction, predict
 from tracer.errors import EmptyTraceError, TraceError, UnsafePlanError, UsageError
 
 LADDER = ["saaas", "aaas", "aaag", "ggg"]
+
+
+def light(trace: Trace) -> Trace:
+    """The same as if nothing had been traced."""
+    trace.metadata["source"] = "host"
+    return trace
 
 
 def predicted(trace: Trace, *edits: Edit, untraced: float | None = None) -> Prediction:
@@ -51,11 +59,14 @@ def period_ns(trace: Trace) -> float:
 @pytest.mark.parametrize("strategy", LADDER)
 def test_every_strategy_is_predicted_exactly_from_sccc(strategy: str) -> None:
     """On a machine without noise, to the nanosecond; ggg's launches have no host code between them."""
-    found = predicted(recorded("sccc"), Strategy(strategy))
-    assert found.period_us * 1e3 == pytest.approx(period_ns(recorded(strategy)))
-    assert found.base_period_us * 1e3 == period_ns(recorded("sccc"))
+    found = predicted(light(recorded("sccc")), Strategy(strategy))
+    assert found.predicted.period_us * 1e3 == pytest.approx(period_ns(recorded(strategy)))
+    assert found.before.period_us * 1e3 == period_ns(recorded("sccc"))
     assert found.speedup.estimate == pytest.approx(period_ns(recorded("sccc")) / period_ns(recorded(strategy)))
-    assert found.speedup.low <= found.speedup.estimate <= found.speedup.high
+    assert found.of_steps.low == found.of_steps.estimate == found.of_steps.high  # every step is like the others
+    half = FEWER_CALLS[False].half_width(found.speedup.estimate)
+    low, high = (found.speedup.estimate * np.exp(sign * half) for sign in (-1, 1))
+    assert found.speedup.bounds == pytest.approx((low, high))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +75,7 @@ def test_every_strategy_is_predicted_exactly_from_sccc(strategy: str) -> None:
 def test_so_are_shorter_steps_of_the_ladder(base: str, strategy: str) -> None:
     found = predicted(recorded(base), Strategy(strategy))
     # A launch is 5 ns slower than a copy, and aaag has none on an idle stream to learn it from.
-    assert found.period_us * 1e3 == pytest.approx(period_ns(recorded(strategy)), abs=5)
+    assert found.predicted.period_us * 1e3 == pytest.approx(period_ns(recorded(strategy)), abs=5)
 
 
 def test_the_gap_is_that_of_the_new_timeline() -> None:
@@ -72,9 +83,9 @@ def test_the_gap_is_that_of_the_new_timeline() -> None:
     assert found.trace.metadata["whatif"] == "aaag"
     assert any("prediction, not a recording" in note for note in found.trace.notes)
     measured = gap_report(found.trace, find_steps(found.trace))
-    assert measured.gap_us["p50"] == pytest.approx(found.gap_us["p50"])
+    assert measured.gap_us["p50"] == pytest.approx(found.predicted.gap_us["p50"])
     assert measured.gap_us["p50"] == pytest.approx(gap_report(*with_steps(recorded("aaag"))).gap_us["p50"])
-    assert found.base_gap_us["p50"] == pytest.approx(gap_report(*with_steps(recorded("sccc"))).gap_us["p50"])
+    assert found.before.gap_us["p50"] == pytest.approx(gap_report(*with_steps(recorded("sccc"))).gap_us["p50"])
 
 
 def with_steps(trace: Trace) -> tuple[Trace, object]:
@@ -97,7 +108,9 @@ def test_the_new_timeline_lacks_the_calls_that_are_gone() -> None:
 def test_without_an_edit_the_recording_comes_out(trace: Trace) -> None:
     trace.metadata["source"] = "host"  # nothing was traced, so there is nothing to take out first
     found = of_program(trace)
-    assert found.speedup.estimate == found.speedup.low == found.speedup.high == 1
+    assert found.speedup.estimate == 1
+    assert found.speedup.bounds in ((1, 1), None)
+    assert (found.speedup.bounds is None) == (found.notes == [TOO_FEW])
     for name, frame in trace.tables.items():
         if "start" in frame:
             assert (found.trace[name][["start", "end"]].to_numpy() == frame[["start", "end"]].to_numpy()).all()
@@ -139,7 +152,7 @@ def test_a_sync_beside_the_path_gains_nothing_and_one_on_it_its_own_time() -> No
     trace = machine.script.trace
     assert predicted(trace, WithoutSyncs((1,))).speedup.estimate == 1
     idle = predicted(trace, WithoutSyncs((3,)))
-    assert idle.base_period_us - idle.period_us == pytest.approx((5 + 4) / 1e3)
+    assert idle.before.period_us - idle.predicted.period_us == pytest.approx((5 + 4) / 1e3)
     with pytest.raises(UnsafePlanError, match=f"sync 2 cannot go: {READS}"):
         predicted(trace, WithoutSyncs((2,)))
     with pytest.raises(UsageError, match="no step has a sync 4; they have 3 at most"):
@@ -179,12 +192,12 @@ def test_the_last_sync_before_the_host_writes_again_stays() -> None:
 def test_kernels_host_code_and_syncs_scale() -> None:
     trace = recorded("aaag")
     base = period_ns(trace)
-    assert predicted(trace, ScaleKernels("^k$", 0.5)).period_us * 1e3 == base - KERNEL / 2
-    assert predicted(trace, SyncLatency(0.02)).period_us * 1e3 == base + 20
-    assert predicted(trace, SyncLatency(-0.004)).period_us * 1e3 == base - 4
+    assert predicted(trace, ScaleKernels("^k$", 0.5)).predicted.period_us * 1e3 == base - KERNEL / 2
+    assert predicted(trace, SyncLatency(0.02)).predicted.period_us * 1e3 == base + 20
+    assert predicted(trace, SyncLatency(-0.004)).predicted.period_us * 1e3 == base - 4
     pauses = 3 * 5 + SAMPLING + 4
-    assert predicted(trace, ScaleHost(0)).period_us * 1e3 == base - pauses
-    assert predicted(trace, ScaleHost(0), ScaleKernels("k", 2)).period_us * 1e3 == base - pauses + KERNEL
+    assert predicted(trace, ScaleHost(0)).predicted.period_us * 1e3 == base - pauses
+    assert predicted(trace, ScaleHost(0), ScaleKernels("k", 2)).predicted.period_us * 1e3 == base - pauses + KERNEL
     with pytest.raises(UsageError, match=r"no kernel matches 'mul'; there are .*k"):
         predicted(trace, ScaleKernels("mul", 1))
     with pytest.raises(UsageError, match="no regular expression"):
@@ -201,15 +214,85 @@ def test_a_kernel_that_waited_for_the_one_before_shrinks_by_its_own_part() -> No
         script.kernel(at + 30, at + 230, correlation, name="first")
         script.kernel(at + 130, at + 330, correlation, name="second")
         script.sync(at + 40, at + 340)
-    assert predicted(script.trace, ScaleKernels("second", 0.5)).period_us * 1e3 == 2000 - 50
-    assert predicted(script.trace, ScaleKernels("first", 0.5)).period_us * 1e3 == 2000 - 100
-    assert predicted(script.trace, ScaleKernels(".", 0.5)).period_us * 1e3 == 2000 - 150
+    assert predicted(script.trace, ScaleKernels("second", 0.5)).predicted.period_us * 1e3 == 2000 - 50
+    assert predicted(script.trace, ScaleKernels("first", 0.5)).predicted.period_us * 1e3 == 2000 - 100
+    assert predicted(script.trace, ScaleKernels(".", 0.5)).predicted.period_us * 1e3 == 2000 - 150
 
 
-def test_costs_have_an_interval_of_speed_ups_too() -> None:
-    """However much slower: what it costs may be off by a factor, and no speed-up is negative."""
-    found = predicted(recorded("aaag"), SyncLatency(100)).speedup
-    assert 0 < found.low < found.estimate < found.high < 1
+def test_what_was_never_measured_has_no_margin() -> None:
+    """And several edits have one only where each has."""
+    found = predicted(light(recorded("aaag")), SyncLatency(100))
+    assert 0 < found.speedup.estimate < 1
+    assert found.speedup.bounds is None
+    assert found.notes == [UNMEASURED]
+    both = predicted(light(recorded("sccc")), Strategy("saaas"), ScaleHost(0.5))
+    assert both.speedup.bounds is None
+    assert both.of_steps.bounds is not None
+
+
+def test_the_interval_holds_what_differs_between_blocks_of_steps() -> None:
+    """What a sync that waits for nothing costs is sure where all steps have it, less so where some have it, here and
+    there, and least where it is a run of them."""
+    mixed = np.random.default_rng(0).permutation(40) < 24
+    widths = []
+    for has_idle_sync in (np.ones(40, bool), mixed, np.sort(mixed)):
+        machine = Machine()
+        for token in range(40):
+            start = machine.now
+            machine.copy()
+            machine.launch()
+            machine.copy("DtoH")
+            machine.sync()
+            if has_idle_sync[token]:
+                machine.sync()
+            machine.think(SAMPLING)
+            machine.script.range("token", start, machine.now)
+        found = predicted(light(machine.script.trace), WithoutSyncs())
+        assert found.of_steps.low <= found.of_steps.estimate <= found.of_steps.high
+        widths.append(found.of_steps.high - found.of_steps.low)
+        assert found.speedup.low < found.of_steps.low
+        assert found.of_steps.high < found.speedup.high
+    assert widths[0] == 0 < widths[1] < widths[2]
+
+
+def test_a_traced_recording_without_a_rate_tells_nothing_of_the_engine() -> None:
+    """As recorded is as recorded; what the engine would gain is not stated."""
+    found = predicted(recorded("sccc"), Strategy("aaag"))
+    assert found.state == TRACED
+    assert found.of_engine is None
+    assert found.speedup.bounds is None
+    assert found.corrected is None
+    assert found.recorded.gap_us == gap_report(*with_steps(recorded("sccc"))).gap_us
+    assert predicted(found.trace).state == TRACED  # nor does what was predicted from it
+    known = predicted(recorded("sccc"), Strategy("aaag"), untraced=1e9 / (period_ns(recorded("sccc")) - 100))
+    assert known.state == CORRECTED
+    assert known.of_engine == known.speedup
+    assert known.recorded.gap_us == found.recorded.gap_us
+    assert known.corrected.gap_us["p50"] < known.recorded.gap_us["p50"]
+    assert predicted(known.trace).state == PLAIN
+
+
+def test_idle_at_a_rate_is_what_the_device_leaves() -> None:
+    """Of the step without the profiler, and of the one that is predicted."""
+    base = period_ns(recorded("sccc"))
+    found = predicted(recorded("sccc"), Strategy("aaag"), untraced=1e9 / (base - 100))
+    assert found.corrected.idle_us["p50"] * 1e3 == pytest.approx(base - 100 - KERNEL, abs=1)
+    assert found.predicted.idle_us["p50"] == pytest.approx(found.predicted.period_us - KERNEL / 1e3)
+    assert found.recorded.idle_us["p50"] * 1e3 == base - KERNEL
+
+
+def test_launches_of_graphs_lose_their_records_first() -> None:
+    """With a rate that they account for, the host's other times stay: what they make up is known, not of the rest."""
+    trace = recorded("sccc")
+    found = Base.of(Causality.of(trace), find_steps(trace), 1e9 / (period_ns(trace) - 10))
+    assert found.assumed.host == 1
+    assert 0 < found.assumed.graph_launch < 1
+    more = Base.of(Causality.of(trace), find_steps(trace), 1e9 / (period_ns(trace) - 100))
+    assert more.assumed.host < 1
+    assert more.assumed.graph_launch == GRAPH_LAUNCH["node"]
+    slower = Base.of(Causality.of(trace), find_steps(trace), 1e9 / (period_ns(trace) + 50))
+    assert slower.assumed.host > 1
+    assert slower.corrected.period_us * 1e3 == pytest.approx(period_ns(trace) + 50, abs=12)
 
 
 def test_where_no_time_passes_there_is_no_speedup() -> None:
@@ -232,7 +315,7 @@ def test_kernels_of_no_duration() -> None:
         script.graph((at, at + 10_000), (at + 20_000, at + 20_000))
         script.sync(at + 20_000, at + 30_000)
     found = predicted(script.trace, SyncLatency(100), untraced=1e9 / 90_000)
-    assert found.base_tokens_per_s == pytest.approx(1e9 / 90_000)
+    assert found.before.tokens_per_s == pytest.approx(1e9 / 90_000)
     assert found.speedup.estimate < 1
 
 
@@ -275,7 +358,7 @@ def test_ggg_leaves_the_host_what_it_does_between_launches_of_a_run() -> None:
     """Launching is all that it does; what lies before and behind the run goes with the token's own host code."""
     trace = eager()
     found = predicted(trace, Strategy("ggg"))
-    assert found.period_us * 1e3 == 30 * 20 + 29 * 3
+    assert found.predicted.period_us * 1e3 == 30 * 20 + 29 * 3
 
 
 def test_one_graph_on_several_streams_starts_behind_its_launch() -> None:
@@ -318,7 +401,7 @@ def test_eager_launches_become_one_graph() -> None:
     change = GRAPH_LAUNCH_NS + 30 * GRAPH_NODE_NS - 20  # of the call that stays; behind it the kernels queue
     queued = 29 * (5 + 18) + 5  # no kernel was queued behind another: how close they could be is not known
     before = trace["kernels"]["end"].to_numpy()[59] - trace["kernels"]["start"].to_numpy()[30]
-    assert (found.period_us - found.base_period_us) * 1e3 == pytest.approx(change + queued - before, abs=5)
+    assert (found.predicted.period_us - found.before.period_us) * 1e3 == pytest.approx(change + queued - before, abs=5)
     assert len(found.trace["api"]) == len(trace["api"]) - 8 * 29
     assert len(found.trace["kernels"]) == len(trace["kernels"])
     with pytest.raises(EmptyTraceError, match="nothing to put into a graph"):
@@ -335,10 +418,8 @@ def test_an_untraced_rate_takes_the_profilers_part_out_of_the_host() -> None:
     trace = recorded("sccc")
     base = period_ns(trace)
     found = predicted(trace, Strategy("aaag"), untraced=1e9 / (base - 100))
-    assert found.base_period_us * 1e3 == pytest.approx(base - 100, abs=6)
-    assert found.base == "measured"
-    assert found.base_tokens_per_s == pytest.approx(1e9 / (base - 100))
-    assert predicted(trace, Strategy("aaag")).base in ("estimated", "traced")
+    assert found.before.period_us * 1e3 == pytest.approx(base - 100, abs=6)
+    assert found.before.tokens_per_s == pytest.approx(1e9 / (base - 100))
     with pytest.raises(TraceError, match="tracing stretched the kernels"):
         predicted(trace, Strategy("aaag"), untraced=1e9 / KERNEL)
     with pytest.raises(TraceError, match="that figure is of another run"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 from click.testing import CliRunner
@@ -29,6 +30,11 @@ def test_the_command_prints_a_table_and_json(tmp_path) -> None:
     assert facts["schema"] == "intertoken.whatif/1"
     assert facts["edit"] == "saaas"
     assert set(facts["speedup"]) == {"estimate", "low", "high"}
+    assert facts["bounds"] == "model margin"
+    assert facts["recorded"]["gap_us"]["p50"] == pytest.approx(149.2, abs=0.05)  # as recorded means recorded
+    assert facts["corrected"]["gap_us"]["p50"] == pytest.approx(78.1, abs=0.05)
+    assert facts["corrected"]["tokens_per_s"] == 748.7
+    assert facts["recorded"]["tokens_per_s"] < 700
     assert [p["edit"] for p in facts["predictions"]] == ["saaas", "aaag"]
     assert facts["gap_us"]["p50"] < facts["recorded"]["gap_us"]["p50"]
     out = tmp_path / "new.sqlite"
@@ -37,6 +43,31 @@ def test_the_command_prints_a_table_and_json(tmp_path) -> None:
     again = run(name, "--sync", "aaag", "-o", out)
     assert again.exit_code == 2
     assert "exists already" in again.output
+
+
+def test_recorded_corrected_and_predicted_are_columns(tmp_path) -> None:
+    """Without a rate there is no corrected one, and no answer about the engine; with it there is, whoever tells it."""
+    name = tmp_path / "recording"
+    shutil.copytree(SAMPLES / "llama1b-sccc-graph", name)
+    told = json.loads((name / "run.json").read_text())
+    del told["measured"]
+    (name / "run.json").write_text(json.dumps(told))
+    without, given, known = (
+        run(*arguments, "--sync", "saaas")
+        for arguments in ([name], [name, "--untraced-tokens-per-s", 748.7], [SAMPLES / "llama1b-sccc-graph"])
+    )
+    assert given.stdout == known.stdout
+    head, *lines = known.stdout.splitlines()
+    assert head.split() == ["as", "recorded", "corrected", "saaas"]
+    gap = next(line for line in lines if line.lstrip().startswith("gap p50"))
+    assert gap.split()[-3:-1] == ["149.2", "78.1"]
+    assert "95 %" not in known.stdout
+    assert "withheld" in without.stdout
+    assert "corrected" not in without.stdout
+    assert "without the rate the answer is about the profiler: give --untraced-tokens-per-s" in without.stdout
+    facts = json.loads(run(name, "--sync", "saaas", "--json").stdout)
+    assert facts["speedup"] is facts["tokens_per_s"] is facts["corrected"] is None
+    assert facts["base"] == "traced"
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_each_kernel_is_where_the_simulation_has_it() -> None:
     expected = [("a", 7, 0, 2000), ("b", 7, 2000, 6000), ("c", 8, 2200, 6200), ("d", 7, 6200, 8200)]
     for step in range(TOKENS):
         assert placed(found.trace, step, step * new + 50) == expected
-    assert found.period_us * 1e3 == new
+    assert found.predicted.period_us * 1e3 == new
     assert found.speedup.estimate == pytest.approx(PERIOD / new)
 
 
@@ -107,15 +107,15 @@ def test_gap_period_and_overlap_are_those_of_the_prediction() -> None:
     found = predicted(run(every_kernel=False), edit())
     steps = find_steps(found.trace)
     gaps = gap_report(found.trace, steps)
-    assert gaps.gap_us == pytest.approx(found.gap_us)
+    assert gaps.gap_us == pytest.approx(found.predicted.gap_us)
     assert gaps.gap_us["p50"] == 1
-    assert gaps.period_us == pytest.approx(found.period_us)
+    assert gaps.period_us == pytest.approx(found.predicted.period_us)
     report = stream_report(found.trace, steps)
     assert report.devices.loc[0, ["streams", "busy_us", "overlap_us"]].tolist() == [2, 8.2 * TOKENS, 3.8 * TOKENS]
     assert report.streams["compute_us"].tolist() == [8 * TOKENS, 4 * TOKENS]
     again = predicted(found.trace)
-    assert again.base_gap_us == pytest.approx(found.gap_us)
-    assert again.base_period_us == pytest.approx(found.period_us)
+    assert again.before.gap_us == pytest.approx(found.predicted.gap_us)
+    assert again.before.period_us == pytest.approx(found.predicted.period_us)
 
 
 def test_kernels_are_linked_to_their_launch_and_streams_described() -> None:
@@ -136,7 +136,7 @@ def test_from_a_recording_with_every_kernel() -> None:
     assert [row[:2] for row in rows] == [("a", 7), ("b", 7), ("c", 8), ("d", 7)]
     expected = [(0, 1000), (1000, 3000), (1100, 3100), (3100, 4100)]
     assert np.array([row[2:] for row in rows]) == pytest.approx(np.array(expected), abs=2)  # whole ns per kernel
-    assert found.period_us * 1e3 == pytest.approx(PERIOD - 6000 + 4100, abs=2)
+    assert found.predicted.period_us * 1e3 == pytest.approx(PERIOD - 6000 + 4100, abs=2)
 
 
 def test_what_is_of_no_step_stays() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, sqrt
+from math import exp, log, sqrt
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,10 @@ class Interval:
     def exp(self) -> Interval:
         """The same of the exponential."""
         return Interval(exp(self.estimate), *(None if x is None else exp(x) for x in (self.low, self.high)))
+
+    def log(self) -> Interval:
+        """The same of the logarithm of something positive."""
+        return Interval(log(self.estimate), *(None if x is None else log(x) for x in (self.low, self.high)))
 
     def widened(self, half_width: float) -> Interval:
         """With the half width of an independent error added in square (Zou and Donner, "Construction of confidence

@@ -142,7 +142,8 @@ def warning_of(run: Run | None) -> str:
     if run is None or run.gaps is None or run.gaps.warning is None:
         return ""
     distortion = f" (distortion {run.gaps.distortion:.2f})" if run.gaps.distortion is not None else ""
-    return f"Times inside calls are as recorded{distortion}: {run.gaps.warning}. Predictions leave the profiler out."
+    start = "start from the corrected times" if run.gaps.distortion is not None else "need the engine's own rate"
+    return f"Times inside calls are as recorded{distortion}: {run.gaps.warning}. Predictions {start}."
 
 
 def in_words(run: Run, rows: list[dict[str, Any]], together: Prediction | str | None, theme: str) -> list[Any]:
@@ -155,12 +156,15 @@ def in_words(run: Run, rows: list[dict[str, Any]], together: Prediction | str | 
         return [said, "Predicting what it brings to do without each …"]
     if isinstance(together, str):
         return [said, plain(together, 300)]
-    of = together.speedup
-    more, low, high = (percent(value - 1, 2) for value in (of.estimate, of.low, of.high))
     target = link("whatif/", ADDRESS) + with_fields(View(runs=(run.key,), theme=theme).query(), {"without": "all"})
-    return [
-        said,
-        html.A("Without all that data flow does not need", href=target),
-        f": {more} tokens/s [{low}, {high}], gap "
-        f"{duration(together.base_gap_us['p50'] * 1e3)} → {duration(together.gap_us['p50'] * 1e3)}, predicted.",
-    ]
+    return [said, html.A("Without all that data flow does not need", href=target), f": {_gained(together)}"]
+
+
+def _gained(found: Prediction) -> str:
+    if found.of_engine is None:
+        return "what it brings is not known without the engine's own rate."
+    bounds = found.of_engine.bounds
+    margin = f" [model margin {percent(bounds[0] - 1, 2)}, {percent(bounds[1] - 1, 2)}]" if bounds else ""
+    idle = [one.idle_us["p50"] for one in (found.before, found.predicted) if one.idle_us]
+    change = f", idle a step {duration(idle[0] * 1e3)} → {duration(idle[1] * 1e3)}" if len(idle) == 2 else ""
+    return f"{percent(found.of_engine.estimate - 1, 2)} tokens/s{margin}{change}, predicted."

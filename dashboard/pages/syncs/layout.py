@@ -18,7 +18,7 @@ COLUMNS: list[dict[str, Any]] = [
     words("what", "Wait", 116, "A sync, a copy that blocks by itself, or a loop that asks whether work has ended"),
     number("position", "#", "d", 56, "Position among the waits of its kind in a step") | {"filter": False},
     words("verdict", "Verdict", 390, "What data flow and the critical path say") | {"minWidth": 200},
-    number("gain", "Tokens/s without it", "", 210, "Predicted, with its 95 % interval") | {"valueFormatter": _GAIN},
+    number("gain", "Tokens/s without it", "", 210, "Predicted, with its model margin") | {"valueFormatter": _GAIN},
     number("gap_us", "Gap, µs", "", 84, "By which the median gap would change") | {"valueFormatter": _GAP},
     links("try", "Try", 90, "Predicts a run without it"),
     links("show", "Timeline", 96, "Shows it in one token"),

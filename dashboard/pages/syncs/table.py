@@ -80,13 +80,16 @@ def _slack(row: dict[str, Any] | None) -> dict[str, float | None]:
 
 
 def _gain(gain: Prediction | str | None) -> dict[str, float | str | None]:
-    if not isinstance(gain, Prediction):
+    if not isinstance(gain, Prediction) or gain.of_engine is None:
         return dict.fromkeys(("gain", "low", "high", "gap_us", "gain_said", "gap_said"))
-    more, low, high = (value - 1 for value in (gain.speedup.estimate, gain.speedup.low, gain.speedup.high))
-    gap_us = gain.gap_us["p50"] - gain.base_gap_us["p50"]
+    more, bounds = gain.of_engine.estimate - 1, gain.of_engine.bounds
+    low, high = (None, None) if bounds is None else (bound - 1 for bound in bounds)
+    margin = "" if low is None or high is None else f" [{percent(low, 2)}, {percent(high, 2)}]"
+    after, before = (figures.gap_us.get("p50") for figures in (gain.predicted, gain.before))
+    gap_us = None if after is None or before is None else after - before
     return {
-        "gain": more, "low": low, "high": high, "gap_us": gap_us,
-        "gain_said": f"{percent(more, 2)} [{percent(low, 2)}, {percent(high, 2)}]", "gap_said": signed(gap_us, 2),
+        "gain": more, "low": low, "high": high, "gap_us": gap_us, "gain_said": f"{percent(more, 2)}{margin}",
+        "gap_said": None if gap_us is None else signed(gap_us, 2),
     }  # fmt: skip
 
 
@@ -98,7 +101,10 @@ def _verdict(slack: pd.DataFrame | str | None, row: dict[str, Any] | None, gain:
         return str(row["verdict"])
     if gain is None or slack is None:
         return _PENDING
-    return "not needed: it can go" if gain.speedup.low > 1 else "not needed, though its gain may be none"
+    if gain.of_engine is None:
+        return "not needed; what it brings is not known without the engine's own rate"
+    sure = gain.of_engine.bounds is not None and gain.of_engine.bounds[0] > 1
+    return "not needed: it can go" if sure else "not needed, though its gain may be none"
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
         Output("without", "options"),
         Output("kernels", "options"),
         Output("streams-field", "style"),
+        Output("rate-field", "style"),
         *(Output(field, "value") for field in FIELDS),
         Output("pressed", "data"),
         Input("url", "search"),
@@ -84,6 +85,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
             _sync_options(store, run),
             [] if run is None else [{"value": n, "label": plain(n, 90)} for n in kernel_names(store, run)],
             HIDDEN if run is None or run.graph_file is None else SHOWN,
+            HIDDEN if run is None or not run.inflated else SHOWN,
             *(_value(getattr(view, field), field) for field in FIELDS),
             clicks,
         )
@@ -113,7 +115,7 @@ def after(view: WhatIfView, source: str, value: Any, runs: Sequence[Run], scheme
     if source == "run":
         return of_run(view, value) if isinstance(value, str) and value else view
     if source == "reset":
-        return WhatIfView(view.shared)
+        return WhatIfView(view.shared, rate=view.rate)
     return replace(view, shared=moved(view.shared, Event(source, value), runs, scheme))
 
 
@@ -127,7 +129,7 @@ def answer_of(store: RunStore, view: WhatIfView) -> WhatIf | str | None:
     run = run_of(store, view)
     if run is None or not view.is_different:
         return ""
-    return known(what_if(store, run, view.asked, lambda: edits_for(store, run, view)))
+    return known(what_if(store, run, view.asked, lambda: edits_for(store, run, view), view.rate))
 
 
 def _drawn(store: RunStore, view: WhatIfView) -> list[Run]:

@@ -8,36 +8,48 @@ from dashboard.predictions import WhatIf
 from dashboard.text import plain
 from dashboard.units import duration
 from tracer.analysis.whatif.prediction import Prediction
-from tracer.analysis.whatif.untraced import ESTIMATED, TRACED
 
-_BASES = {
-    ESTIMATED: "What the profiler added to the recording is estimated, and left out of both lines.",
-    TRACED: "What the profiler added to the recording is not known: both lines are slowed by it.",
-}
+_WITHOUT_RATE = (
+    "Without the rate the answer is about the profiler: both timelines are slowed by it, and what the engine would "
+    "gain is not known. Give the engine's own rate above (untraced steps/s), or as `measured` in run.json."
+)
 
 
 def lines_of(found: Prediction) -> list[dict[str, str]]:
-    """The recorded and the predicted run: heading -> what stands there."""
-    speedup = found.speedup
-    interval = f"{speedup.estimate:.4f} [{speedup.low:.3f}, {speedup.high:.3f}]"
-    recorded = _line("as recorded", found.base_tokens_per_s, "1", found.base_period_us, found.base_gap_us)
-    return [recorded, _line(plain(found.label, 120), found.tokens_per_s, interval, found.period_us, found.gap_us)]
+    """One line per figure: heading -> what stands there, as recorded, without the profiler and predicted."""
+    traced = found.of_engine is None
+    label = plain(found.label, 120) + (", still under the profiler" if traced else "")
+    columns = {"as recorded": found.recorded, "corrected": found.corrected, label: found.predicted}
+    shown = {name: one for name, one in columns.items() if one is not None}
+    rates = {name: f"{one.tokens_per_s:,.1f}" for name, one in shown.items()} | ({label: "–"} if traced else {})
+    lines = [
+        {"": "Tokens/s"} | rates,
+        {"": "Token to token"} | {name: duration(one.period_us * 1e3, 4) for name, one in shown.items()},
+        _times("Idle a step p50", "p50", {name: one.idle_us for name, one in shown.items()}),
+        *(
+            _times(f"Gap {key}", key, {name: one.gap_us for name, one in shown.items()})
+            for key in ("p50", "p90", "mean")
+        ),
+    ]
+    before, bounds = list(shown)[-2], found.speedup.bounds
+    nothing = dict.fromkeys(shown, "–")
+    speedup = "withheld" if traced else f"{found.speedup.estimate:.4f}"
+    margin = "–" if bounds is None else f"{bounds[0]:.3f} to {bounds[1]:.3f}"
+    return [
+        *lines,
+        {"": "Speed-up"} | nothing | {before: "1", label: speedup},
+        {"": "Model margin"} | nothing | {label: margin},
+    ]
 
 
-def _line(name: str, rate: float, speedup: str, period_us: float, gap_us: dict[str, float]) -> dict[str, str]:
-    return {
-        "": name,
-        "Tokens/s": f"{rate:,.1f}",
-        "Speed-up [95 %]": speedup,
-        "Token to token": duration(period_us * 1e3, 4),
-        **{f"Gap {key}": duration(gap_us[key] * 1e3) for key in ("p50", "p90", "mean")},
-    }
+def _times(heading: str, key: str, us: dict[str, dict[str, float]]) -> dict[str, str]:
+    return {"": heading} | {name: duration(each[key] * 1e3) if key in each else "–" for name, each in us.items()}
 
 
 def notes_of(answer: WhatIf) -> list[html.Li]:
     """What is taken for granted, and what the recording does not tell."""
     notes = [plain(note, 300) for note in answer.found.notes]
-    notes += [_BASES[answer.found.base]] if answer.found.base in _BASES else []
+    notes += [] if answer.found.of_engine else [_WITHOUT_RATE]
     if any(run.tokens is None for run in answer.runs):
         notes.append("No token steps can be made out in the new timeline, so it is not drawn.")
     return [html.Li(note) for note in notes]

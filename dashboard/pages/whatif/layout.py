@@ -32,6 +32,7 @@ def sections() -> list[Any]:
                     _number("host", "Host code takes × as long"),
                     _number("latency", "Every sync returns later by µs"),
                     _number("streams", "Streams at most"),
+                    _number("rate", "Untraced steps/s", "as run.json tells"),
                 ],
                 className="fields",
                 role="group",
@@ -61,9 +62,9 @@ def _list(key: str, label: str, options: list[tuple[str, str]], none: str, multi
     return html.Label([html.Span(label), dcc.Dropdown(id=key, options=chosen, placeholder=none, multi=multi)])
 
 
-def _number(key: str, label: str) -> html.Label:
+def _number(key: str, label: str, none: str = "as recorded") -> html.Label:
     low, high = NUMBERS[key]
-    field = text_field(key, True, type="text", placeholder="as recorded", maxlength=20)
+    field = text_field(key, True, type="text", placeholder=none, maxlength=20)
     return html.Label([html.Span(label), field], id=f"{key}-field", title=f"{low:,g} to {high:,g}")
 
 

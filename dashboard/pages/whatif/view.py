@@ -18,7 +18,9 @@ ALL: Final = "all"
 STRATEGIES: Final = LADDER[1:]
 GRAPHS: Final = {"plain": "as one CUDA graph", "early": "as one CUDA graph, early starts"}
 """How kernels launched one by one could be launched instead -> in words."""
-NUMBERS: Final = {"times": (0.0, 1e6), "host": (0.0, 1e6), "latency": (-1e6, 1e6), "streams": (2, 64)}
+NUMBERS: Final = {
+    "times": (0.0, 1e6), "host": (0.0, 1e6), "latency": (-1e6, 1e6), "streams": (2, 64), "rate": (1.0, 1e6),
+}  # fmt: skip
 """Field -> its least and its greatest value."""
 _MOST_NAMES = 20
 
@@ -41,6 +43,7 @@ class WhatIfView:
         times, host: factors of their time, of these kernels and of host code; None for 1.
         latency: by how many µs every sync returns later.
         streams: at most so many for independent kernels.
+        rate: the engine's own steps per second, without a profiler; None for what run.json tells.
     """
 
     shared: View
@@ -52,16 +55,17 @@ class WhatIfView:
     host: Annotated[float, _within("host")] | None = None
     latency: Annotated[float, _within("latency")] | None = None
     streams: Annotated[float, _within("streams")] | None = None
+    rate: Annotated[float, _within("rate")] | None = None
 
     @property
     def asked(self) -> tuple[Any, ...]:
-        """What is different, for comparing."""
+        """What is different, and by which rate, for comparing."""
         return tuple(getattr(self, field) for field in FIELDS)
 
     @property
     def is_different(self) -> bool:
         """Whether anything is."""
-        return replace(self, kernels=()).asked != WhatIfView(self.shared).asked or bool(self.kernels)
+        return replace(self, rate=None).asked != WhatIfView(self.shared).asked
 
     def query(self) -> str:
         """The view as the query of a link; what is as by default stays out of it."""
@@ -103,7 +107,7 @@ _READER: Final = TypeAdapter(WhatIfView)
 
 
 FIELDS: Final = tuple(field.name for field in fields(WhatIfView) if field.name != "shared")
-"""What can be different, in the order of the page; also the components and the fields of a link."""
+"""What can be chosen, in the order of the page; also the components and the fields of a link."""
 
 
 def with_value(view: WhatIfView, field: str, value: Any) -> WhatIfView:
@@ -120,9 +124,9 @@ def with_value(view: WhatIfView, field: str, value: Any) -> WhatIfView:
 
 
 def of_run(view: WhatIfView, key: str) -> WhatIfView:
-    """The same for another run, without what only the one before has: positions of syncs and names of kernels."""
+    """The same for another run, without what only the one before has: positions of syncs, names of kernels, a rate."""
     kept = () if view.without != (ALL,) else view.without
-    return replace(view, shared=replace(view.shared.led_by(key), token=None), without=kept, kernels=())
+    return replace(view, shared=replace(view.shared.led_by(key), token=None), without=kept, kernels=(), rate=None)
 
 
 def number_of(field: str, value: Any) -> float | None:

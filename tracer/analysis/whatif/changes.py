@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import SYNC, among
+from tracer.analysis.calls import GRAPH_LAUNCH, SYNC, among
 from tracer.analysis.causality.dag import FREE, Dag, Edges
 from tracer.analysis.causality.edges import CALL, DEVICE, HOST, LAUNCH, ORDER, RETURN
 from tracer.analysis.causality.paths import Causality
@@ -29,14 +29,12 @@ class Assumed:
     Attributes:
         host: untraced over traced time of all that the host does, calls and launches included, and of what lies
             between the activities of different calls, where a profiler marks their times.
-        device: the same of kernels, copies and what lies between those of one call.
-        vanishing: of what usually lies behind a call (its wrapper, and what a profiler adds), the share that goes with
-            a call that is removed.
+        graph_launch: the same of a graph's launch and its way to the device, on top of the host's: a profiler prepares
+            its records there.
     """
 
     host: float = 1.0
-    device: float = 1.0
-    vanishing: float = 1.0
+    graph_launch: float = 1.0
 
 
 class Changes:
@@ -158,10 +156,15 @@ class Changes:
 
     def _untraced(self) -> tuple[Ints, Ints]:
         """Weights and residuals as they would be without a profiler."""
-        dag, host, device = self.causality.dag, self._assumed.host, self._assumed.device
+        dag, host = self.causality.dag, self._assumed.host
         edges, points = self.causality.of_host
-        weight = dag.edges.weight * np.where(edges, host, device)
-        return weight.astype(np.int64), (dag.residual * np.where(points, host, device)).astype(np.int64)
+        factor = np.where(edges, host, 1.0)
+        launches = np.flatnonzero((self.calls["letter"] == GRAPH_LAUNCH).to_numpy())
+        begun = among(dag.edges.kind, [CALL, LAUNCH]) & self._chosen(launches)[dag.edges.source // 2]
+        factor[begun] *= self._assumed.graph_launch
+        return (dag.edges.weight * factor).astype(np.int64), (dag.residual * np.where(points, host, 1.0)).astype(
+            np.int64
+        )
 
     @cached_property
     def _usual_pause(self) -> Ints:
@@ -169,5 +172,5 @@ class Changes:
         host = self._edges.kind == HOST
         does = self.calls["letter"].cat.codes.to_numpy()
         pauses = pd.Series(self._weight[host]).groupby(does[self._edges.source[host] // 2]).median()
-        usual = pauses.reindex(range(int(does.max(initial=0)) + 1)).fillna(0).to_numpy() * self._assumed.vanishing
+        usual = pauses.reindex(range(int(does.max(initial=0)) + 1)).fillna(0).to_numpy()
         return np.append(usual[does], np.zeros(len(self.removed) - len(does))).astype(np.int64)

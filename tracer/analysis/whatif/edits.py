@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import pandas as pd
@@ -15,6 +15,7 @@ from tracer.analysis.causality.edges import LAUNCH as LAUNCHED
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes
+from tracer.analysis.whatif.margin import FEWER_CALLS, ONE_GRAPH
 from tracer.analysis.whatif.needed import needed_syncs
 from tracer.analysis.whatif.strategies import follow, windows
 from tracer.errors import EmptyTraceError, UnsafePlanError, UsageError
@@ -23,9 +24,9 @@ from tracer.errors import EmptyTraceError, UnsafePlanError, UsageError
 class Edit(Protocol):
     """One thing that would be different."""
 
-    @property
-    def doubt(self) -> float:
-        """By how much its effect on the speed-up may be off, besides what holds for every prediction."""
+    def half_margin(self, speedup: float, profiled: bool) -> float | None:
+        """By how much the logarithm of that prediction may be off, from a recording made under a profiler or not; None
+        where no case of its kind was measured."""
 
     @property
     def label(self) -> str:
@@ -35,14 +36,24 @@ class Edit(Protocol):
         """Make it; what a reader must know of it."""
 
 
-class _Certain:
-    """An edit that replays what was recorded."""
+class _Unmeasured:
+    """An edit of which no case was measured."""
 
-    doubt: ClassVar[float] = 0.0
+    def half_margin(self, speedup: float, profiled: bool) -> float | None:
+        """Not known."""
+        return None
+
+
+class _FewerCalls:
+    """An edit that only takes calls away."""
+
+    def half_margin(self, speedup: float, profiled: bool) -> float | None:
+        """See `margin`."""
+        return FEWER_CALLS[profiled].half_width(speedup)
 
 
 @dataclass(frozen=True)
-class Strategy(_Certain):
+class Strategy(_FewerCalls):
     """Another synchronisation strategy, see `strategies.follow`."""
 
     name: str
@@ -62,7 +73,7 @@ class Strategy(_Certain):
 
 
 @dataclass(frozen=True)
-class WithoutSyncs(_Certain):
+class WithoutSyncs(_FewerCalls):
     """Without host syncs: those of these positions in every step (1 for the first), or all that nothing needs.
 
     Attributes:
@@ -120,7 +131,7 @@ nodes and 10 µs for 342 (llama.cpp); the line through them."""
 
 
 @dataclass(frozen=True)
-class OneGraph(_Certain):
+class OneGraph:
     """Every run of kernel launches as one graph launch.
 
     Attributes:
@@ -128,6 +139,10 @@ class OneGraph(_Certain):
     """
 
     early: bool = False
+
+    def half_margin(self, speedup: float, profiled: bool) -> float | None:
+        """See `margin`; measured were graphs with early starts, from recordings made under a profiler."""
+        return ONE_GRAPH.half_width(speedup) if self.early and profiled else None
 
     @property
     def label(self) -> str:
@@ -181,7 +196,7 @@ def _branches(causality: Causality, launches: pd.DataFrame, took: dict[int, int]
 
 
 @dataclass(frozen=True)
-class ScaleKernels(_Certain):
+class ScaleKernels(_Unmeasured):
     """Kernels whose name matches take `factor` times as long."""
 
     pattern: str
@@ -212,7 +227,7 @@ class ScaleKernels(_Certain):
 
 
 @dataclass(frozen=True)
-class ScaleHost(_Certain):
+class ScaleHost(_Unmeasured):
     """The host's code between calls takes `factor` times as long."""
 
     factor: float
@@ -229,7 +244,7 @@ class ScaleHost(_Certain):
 
 
 @dataclass(frozen=True)
-class SyncLatency(_Certain):
+class SyncLatency(_Unmeasured):
     """Every host sync returns so many µs later than recorded (negative: earlier), as on another platform."""
 
     later_us: float

@@ -9,41 +9,34 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer import run_json
+from tracer.analysis import estimates
 from tracer.analysis.causality.paths import Causality
+from tracer.analysis.interval import Interval
 from tracer.analysis.tokens import Steps
-from tracer.analysis.whatif.changes import Assumed, Changes
+from tracer.analysis.whatif.base import STILL_TRACED, TRACED, Base, Figures
+from tracer.analysis.whatif.changes import Changes
 from tracer.analysis.whatif.edits import Edit
-from tracer.analysis.whatif.step_times import StepTimes
+from tracer.analysis.whatif.margin import together
 from tracer.analysis.whatif.timeline import changed_trace
-from tracer.analysis.whatif.untraced import untraced
 from tracer.errors import EmptyTraceError
 from tracer.trace import Trace
 
 Ints = NDArray[np.int64]
 
-LEAST_VANISHING: Final = 0.5
-"""At least so much of what usually lies behind a call goes with it."""
+WITHOUT_RATE: Final = (
+    "without the rate the answer is about the profiler: give --untraced-tokens-per-s, the token steps per second of "
+    "the engine's own benchmark, or `measured` in run.json"
+)
+UNMEASURED: Final = "no such change was ever measured, so there is no model margin: how far off it may be is not known"
+UNLIKE: Final = (
+    "the gaps are mostly work of the host or of another device; no such case was checked, so there is no model margin"
+)
+TOO_FEW: Final = f"there are fewer than {estimates.FEWEST} steps behind others, too few for an interval"
+NO_GAP: Final = (
+    "how much of the idle time that the rate leaves lies in the gap is not known: recorded shares and replay differ"
+)
 
-DOUBT: Final = 1.25
-DOUBT_TRACED: Final = 2.25
-"""By which factor the time saved may be off, from a light pass and from a recording made under a profiler, which adds
-to every call. Chosen in view of how far benchmarks/whatif_prediction.py was off, so how many of its rows lie inside
-their interval is no independent check."""
-
-_LEAST_DOUBT: Final = 0.001  # of a speed-up; less is never measured
-
-_RESAMPLES: Final = 2000
 _MOST_STEPS: Final = 2000  # that are resampled
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An estimate and its 95 % interval."""
-
-    estimate: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -52,26 +45,37 @@ class Prediction:
 
     Attributes:
         label: the edits.
-        speedup: of the token rate, over the recording without a profiler.
-        tokens_per_s, base_tokens_per_s: predicted and as it was (of all sequences, if run.json tells how many).
-        gap_us, base_gap_us: p50, p90, mean.
-        period_us, base_period_us: median from token to token.
+        speedup: of the token rate, with the model margin: how steps differ among each other and how far off the model
+            was on programs that it was not fitted to (`margin`); without bounds where no such case was measured, and
+            where the profiler is in it (`state`).
+        of_steps: the same without the model's part.
+        recorded, corrected: the recording as it is, and without its profiler; None where there was none, or where the
+            engine's own rate is not known.
+        predicted: with the edits; to be compared with `before`.
+        state: one of `base.PLAIN`, `base.CORRECTED`, `base.TRACED`.
         notes: what is taken for granted.
-        base: whether the base without the profiler is "measured", "estimated" or not known ("traced").
-        trace: the new timeline, at the speed it would have without the profiler if that is known.
+        trace: the new timeline, without the profiler if there is a rate.
     """
 
     label: str
     speedup: Interval
-    tokens_per_s: float
-    base_tokens_per_s: float
-    gap_us: dict[str, float]
-    base_gap_us: dict[str, float]
-    period_us: float
-    base_period_us: float
+    of_steps: Interval
+    recorded: Figures
+    corrected: Figures | None
+    predicted: Figures
+    state: str
     notes: list[str]
-    base: str
     trace: Trace = field(repr=False)
+
+    @property
+    def before(self) -> Figures:
+        """What the prediction is compared with."""
+        return self.corrected or self.recorded
+
+    @property
+    def of_engine(self) -> Interval | None:
+        """The speed-up of the engine; None where it is that of the engine under its profiler, for want of a rate."""
+        return None if self.state == TRACED else self.speedup
 
 
 def predict(
@@ -86,9 +90,9 @@ def predict(
     Args:
         causality: of the recording; of its light pass, if it has one.
         steps: its token steps.
-        edits: what is different. Without any, the recording comes out.
+        edits: what is different. Without any, the recording comes out, without its profiler if there is a rate.
         untraced_tokens_per_s: token steps per second without a profiler. The host's times of a traced recording are
-            scaled so that it would have had that rate.
+            scaled so that it would have had that rate. By default what run.json tells.
         within: the NVTX range that the steps were taken from, for what run.json says of it.
 
     Raises:
@@ -96,65 +100,50 @@ def predict(
         EmptyTraceError: no step is followed by another, or no time is left of them.
         TraceError: the untraced rate leaves no time for what the recording shows of the device.
     """
-    trace, times = causality.trace, StepTimes.of(causality, steps)
-    rate = untraced_tokens_per_s or run_json.steps_per_s(trace, within)
-    assumed, known = untraced(causality, steps, times, rate)
-    changes, notes = _edited(causality, steps, edits, assumed)
-    new = changes.dag().replayed()[0]
-    base = Changes(causality, assumed).dag().replayed()[0] if assumed != Assumed() else causality.dag.time
-    other = _edited(causality, steps, edits, replace(assumed, vanishing=LEAST_VANISHING))[0].dag().replayed()[0]
-    before, after, least = (times.periods(t) for t in (base, new, other))
-    factor = DOUBT if trace.metadata.get("source") == "host" else DOUBT_TRACED
-    speedup = _speedup(before, after, least, factor, max((edit.doubt for edit in edits), default=0.0))
-    if edits:
-        speedup = replace(speedup, low=max(speedup.low - _LEAST_DOUBT, 0.0), high=speedup.high + _LEAST_DOUBT)
-    label = ", ".join(edit.label for edit in edits) or "as recorded"
-    base_rate = _base_rate(trace, rate, before, within)
+    return predict_from(Base.of(causality, steps, untraced_tokens_per_s, within), edits)
+
+
+def predict_from(base: Base, edits: Sequence[Edit]) -> Prediction:
+    """The same from what several predictions have in common."""
+    changes = Changes(base.causality, base.assumed)
+    notes = [note for edit in edits for note in edit.apply(changes, base.steps)]
+    time = changes.dag().replayed()[0]
+    of_steps = _of_steps(base.times.periods(base.time), base.times.periods(time))
+    label = ", ".join(edit.label for edit in edits) or "nothing different"
+    trace = changed_trace(changes, time, label)
+    half = together([edit.half_margin(of_steps.estimate, base.profiled) for edit in edits])
+    if base.state == TRACED:
+        trace.metadata[STILL_TRACED], half = True, None
+    elif half is None:
+        notes.append(UNMEASURED)
+    elif edits and not base.is_checked:
+        notes, half = [*notes, UNLIKE], None
+    elif of_steps.bounds is None:
+        notes.append(TOO_FEW)
+    if not base.before.gap_us:
+        notes.append(NO_GAP)
     return Prediction(
         label=label,
-        speedup=speedup,
-        tokens_per_s=base_rate * speedup.estimate,
-        base_tokens_per_s=base_rate,
-        gap_us=times.gap_us(new),
-        base_gap_us=times.gap_us(base),
-        period_us=float(np.median(after)) / 1e3,
-        base_period_us=float(np.median(before)) / 1e3,
+        speedup=Interval(of_steps.estimate) if half is None else of_steps.log().widened(half).exp(),
+        of_steps=of_steps,
+        recorded=base.recorded,
+        corrected=base.corrected,
+        predicted=base.figures(time, base.before.tokens_per_s * of_steps.estimate),
+        state=base.state,
         notes=notes,
-        base=known,
-        trace=changed_trace(changes, new, label),
+        trace=trace,
     )
 
 
-def _edited(causality: Causality, steps: Steps, edits: Sequence[Edit], assumed: Assumed) -> tuple[Changes, list[str]]:
-    changes = Changes(causality, assumed)
-    notes = [note for edit in edits for note in edit.apply(changes, steps)]
-    return changes, notes
-
-
-def _base_rate(trace: Trace, rate: float | None, periods: Ints, within: str | None) -> float:
-    """Tokens per second as recorded: measured, given, or one token a step."""
-    steps_per_s = rate or 1e9 / float(np.median(periods))
-    measured, of_steps = run_json.tokens_per_s(trace, within), run_json.steps_per_s(trace, within)
-    return steps_per_s * (measured / of_steps if measured and of_steps else 1.0)
-
-
-def _speedup(before: Ints, after: Ints, least: Ints, factor: float, doubt: float) -> Interval:
-    """Ratio of the median periods; its interval from resampled steps, and from what the model may be off by."""
-    medians = [float(np.median(periods)) for periods in (before, after, least)]
+def _of_steps(before: Ints, after: Ints) -> Interval:
+    """Ratio of the median periods, its interval from blocks of steps, drawn together."""
+    medians = [float(np.median(periods)) for periods in (before, after)]
     if min(medians) <= 0:
         raise EmptyTraceError("no speed-up: from token to token no time passes, or none is left of it")
-    estimate, other = medians[0] / medians[1], medians[0] / medians[2]
-    random = np.random.default_rng(0)
     chosen = np.linspace(0, len(before) - 1, min(len(before), _MOST_STEPS)).astype(np.int64)
-    sample = chosen[random.integers(0, len(chosen), (_RESAMPLES, len(chosen)))]
-    resampled = [np.maximum(np.median(periods[sample], axis=1), 1) for periods in (before, after)]
-    ratios = resampled[0] / resampled[1]
-    low, high = np.quantile(ratios / estimate, [0.025, 0.975])
-    models = [other, estimate, *(_off_by(estimate, share) for share in (1 / factor, factor))]
-    least_speedup, most_speedup = min(models) * min(float(low), 1.0), max(models) * max(float(high), 1.0)
-    return Interval(estimate, max(least_speedup - doubt, 0.0), most_speedup + doubt)
-
-
-def _off_by(speedup: float, factor: float) -> float:
-    """The speed-up if what it gains, or costs, is `factor` times as much."""
-    return 1 + (speedup - 1) * factor if speedup >= 1 else 1 / (1 + (1 / speedup - 1) * factor)
+    both = np.maximum(np.column_stack([before, after])[chosen], 1).astype(np.float64)
+    logs = estimates.medians(both).log()
+    (found,) = logs.of(slice(0, 1)).minus(logs.of(slice(1, 2)), paired=True).intervals()
+    moved = float(np.log(medians[0] / medians[1])) - found.estimate
+    ends = (None if end is None else end + moved for end in (found.low, found.high))
+    return replace(found, estimate=found.estimate + moved, low=next(ends), high=next(ends)).exp()

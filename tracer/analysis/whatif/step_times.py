@@ -49,6 +49,11 @@ class StepTimes:
         spans["follows"] = same & (ordinal == np.append(0, ordinal[:-1]) + 1)
         return cls(StepEnds.of(causality, steps), spans, causality.segments.starts(table["row"].to_numpy()))
 
+    @property
+    def followed(self) -> pd.DataFrame:
+        """The rows of `spans` that another step's follows."""
+        return self.spans.iloc[np.flatnonzero(self.spans["follows"]) - 1]
+
     def periods(self, time: Ints) -> Ints:
         """From the last compute of each step to that of the next, ns."""
         table = self.ends.followed
@@ -56,8 +61,38 @@ class StepTimes:
 
     def gap_us(self, time: Ints) -> dict[str, float]:
         """p50, p90 and mean of the gaps, as the gap is defined."""
+        return statistics(self._gaps(time))
+
+    def idle_ns(self, time: Ints) -> Ints:
+        """For how long nothing of a step computes, in its gap and before it, for each of `followed`.
+
+        Communication, and what others compute on the device meanwhile, count as idle here.
+        """
+        first = self.spans["first"].to_numpy()
+        span = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(self.points))))
+        order = np.lexsort((time[self.points], span))
+        start, end = time[self.points[order]], time[self.points[order] + 1]
+        reached = pd.Series(end).groupby(span).cummax().to_numpy()
+        holes = np.where(np.diff(span, prepend=-1) == 0, start - np.append(0, reached[:-1]), 0)
+        inside = np.add.reduceat(np.maximum(holes, 0), first)
+        return np.asarray(inside[np.flatnonzero(self.spans["follows"]) - 1] + self._gaps(time))
+
+    def rounds(self, time: Ints) -> Ints:
+        """From the first compute of each of `followed` to that of the step behind it, ns."""
+        start = np.minimum.reduceat(time[self.points], self.spans["first"].to_numpy())
+        follows = np.flatnonzero(self.spans["follows"])
+        return np.asarray(start[follows] - start[follows - 1])
+
+    def _gaps(self, time: Ints) -> Ints:
         first = self.spans["first"].to_numpy()
         start, end = np.minimum.reduceat(time[self.points], first), np.maximum.reduceat(time[self.points + 1], first)
         follows = np.flatnonzero(self.spans["follows"])
-        gaps = np.maximum(start[follows] - end[follows - 1], 0) / 1e3
-        return {"p50": float(np.median(gaps)), "p90": float(np.percentile(gaps, 90)), "mean": float(gaps.mean())}
+        return np.asarray(np.maximum(start[follows] - end[follows - 1], 0))
+
+
+def statistics(ns: Ints) -> dict[str, float]:
+    """p50, p90 and mean, µs; nothing of nothing."""
+    us = ns / 1e3
+    if not len(us):
+        return {}
+    return {"p50": float(np.median(us)), "p90": float(np.percentile(us, 90)), "mean": float(us.mean())}

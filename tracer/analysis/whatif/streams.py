@@ -39,10 +39,9 @@ class Concurrent:
     streams: int = 4
     learned: Learned = H200
 
-    @property
-    def doubt(self) -> float:
-        """By how much it may be off, of a speed-up."""
-        return self.learned.error
+    def half_margin(self, speedup: float, profiled: bool) -> float | None:
+        """That of what was learned; measured were light passes."""
+        return None if profiled else self.learned.error
 
     @property
     def label(self) -> str:

@@ -1,0 +1,228 @@
+"""What a prediction starts from: the recording, without its profiler where the engine's own rate is known.
+
+A profiler adds to what the host does: to launching a graph, for which it prepares records, by a share that is known,
+and to all the rest in proportion, so that a token takes as long as it does by the rate. Activities of the device keep
+their time: whole graphs are traced as long as they are, while node-level tracing stretches kernels a little, and what
+is left for the host is then the least that it can be. Without a rate a traced recording tells of the engine under its
+profiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer import run_json
+from tracer.analysis.causality.paths import Causality
+from tracer.analysis.distortion import LAUNCH_LEFT
+from tracer.analysis.gaps import GapReport, gap_report, measured_rate
+from tracer.analysis.tokens import Steps
+from tracer.analysis.whatif.changes import Assumed, Changes
+from tracer.analysis.whatif.step_times import StepTimes, statistics
+from tracer.errors import TraceError
+from tracer.trace import Trace
+
+Ints = NDArray[np.int64]
+
+_AT_WORK: Final = ["host_compute", "communication_device", "other_device", "other_process"]  # of `causes.PARTS`
+_HOST: Final = "host"  # the recorder that is no profiler
+_SEARCH: Final = 16
+_SAME_GAP: Final = 0.1
+_SAME_GAP_US: Final = 2.0
+_MOST_HOST: Final = 4.0  # untraced over traced; where the rate is of a slower run than the recorded one
+_MOST_PERIOD: Final = 1.5  # the same of a token; a profiler speeds nothing up, but runs differ
+
+PLAIN: Final = "plain"
+CORRECTED: Final = "corrected"
+TRACED: Final = "traced"
+"""Of what a prediction is: of an engine that was recorded without a profiler, of one whose profiler is taken out by its
+own rate, or of the engine under its profiler, for want of a rate."""
+
+STILL_TRACED: Final = "whatif_traced"
+"""Metadata of a predicted timeline that is `TRACED`."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A recording in figures.
+
+    Attributes:
+        tokens_per_s: of all sequences, as far as it is told how many; else steps.
+        period_us: median from the last compute of a step to that of the next.
+        idle_us: p50, and as far as they are known p90 and mean, of a step; nothing where no step has a period.
+        gap_us: the same; nothing where a rate does not tell how much of the idle time that it leaves is the gap.
+    """
+
+    tokens_per_s: float
+    period_us: float
+    idle_us: dict[str, float]
+    gap_us: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Base:
+    """What predictions start from.
+
+    Attributes:
+        causality, steps, times: of the recording.
+        report: its gaps and idle time, as recorded.
+        assumed: how its times are to be read.
+        time: of every point, then.
+        untraced: steps per second, measured without a profiler; None if that is not known.
+        state: of the predictions, one of `PLAIN`, `CORRECTED` and `TRACED`.
+        tokens_per_step: see there.
+    """
+
+    causality: Causality
+    steps: Steps
+    times: StepTimes
+    report: GapReport
+    assumed: Assumed
+    time: Ints
+    untraced: float | None
+    state: str
+    tokens_per_step: float
+
+    @classmethod
+    def of(
+        cls, causality: Causality, steps: Steps, untraced_tokens_per_s: float | None = None, within: str | None = None
+    ) -> Base:
+        """Find it; arguments and what it raises as of `prediction.predict`."""
+        trace, times = causality.trace, StepTimes.of(causality, steps)
+        rate = untraced_tokens_per_s or measured_rate(trace, steps, within)
+        report = gap_report(trace, steps, rate)
+        state = _state(trace, rate, given=untraced_tokens_per_s is not None)
+        assumed = _untraced(causality, times, rate, report.graph_trace) if state == CORRECTED and rate else Assumed()
+        time = Changes(causality, assumed).dag().replayed()[0] if assumed != Assumed() else causality.dag.time
+        return cls(causality, steps, times, report, assumed, time, rate, state, tokens_per_step(trace, steps, within))
+
+    @cached_property
+    def recorded(self) -> Figures:
+        """The figures as recorded; the rate of what was not traced is that of its benchmark, if it had one."""
+        time = self.causality.dag.time
+        rate = self.untraced if self.state == PLAIN and self.untraced else self.steps.steps_per_s or 0.0
+        period_us = float(np.median(self.times.periods(time))) / 1e3
+        return Figures(rate * self.tokens_per_step, period_us, self.report.idle.idle_us, self.report.gap_us)
+
+    @cached_property
+    def corrected(self) -> Figures | None:
+        """The figures without the profiler; None where nothing was traced, or where no rate is known."""
+        if self.state != CORRECTED or self.untraced is None:
+            return None
+        period_us = float(np.median(self.times.periods(self.time))) / 1e3
+        idle_us = self.report.idle.untraced_us(self.untraced)
+        return Figures(self.untraced * self.tokens_per_step, period_us, idle_us, self._gap_us(self.time))
+
+    @property
+    def before(self) -> Figures:
+        """What predictions are compared with."""
+        return self.corrected or self.recorded
+
+    @property
+    def profiled(self) -> bool:
+        """Whether the recording was made under a profiler."""
+        return self.causality.trace.metadata.get("source") != _HOST
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether its gaps are like those of the cases that model margins are from: not mostly somebody's work."""
+        table = self.report.table
+        return bool(table[_AT_WORK].to_numpy().sum() <= table["gap"].sum() / 2)
+
+    def figures(self, time: Ints, tokens_per_s: float) -> Figures:
+        """Those of a replay; of a corrected one idle is what the period leaves of it, as `IdleReport.untraced_us`."""
+        period_us = float(np.median(self.times.periods(time))) / 1e3
+        idle = np.maximum(self.times.idle_ns(time) - self._not_idle, 0)
+        idle_us = statistics(idle)
+        if self.state == CORRECTED and len(idle):
+            busy_us = float(np.median(self.times.rounds(time) - idle)) / 1e3
+            idle_us = {"p50": max(period_us - busy_us, 0.0)}
+        return Figures(tokens_per_s, period_us, idle_us, self._gap_us(time))
+
+    def _gap_us(self, time: Ints) -> dict[str, float]:
+        """Of a replay, beside `corrected`'s.
+
+        There are two ways to divide the idle time that a rate leaves: by recorded shares, as the correction of a gap
+        does, and by a replay with a faster host, whose work the device's may hide. Where they differ nothing is said.
+        """
+        found = self.times.gap_us(time)
+        if self.state != CORRECTED:
+            return found
+        shares, replayed = self.report.corrected().gap_us, self.times.gap_us(self.time)
+        one, other = shares["p50"], replayed["p50"]
+        if abs(one - other) > max(_SAME_GAP * max(one, other), _SAME_GAP_US):
+            return {}
+        return {name: max(us + shares[name] - replayed[name], 0.0) for name, us in found.items()}
+
+    @cached_property
+    def _not_idle(self) -> Ints:
+        """What `StepTimes.idle_ns` counts, as recorded, beside the idle time: communication and others' compute."""
+        spans, steps = self.times.followed, self.report.idle.steps
+        index = pd.MultiIndex.from_frame(steps[["device", "step"]])
+        at = index.get_indexer(
+            pd.MultiIndex.from_arrays([spans["device"], self.steps.table["step"].to_numpy()[spans["at"]]])
+        )
+        found = self.times.idle_ns(self.causality.dag.time)
+        idle = np.append(steps["idle"].to_numpy(), 0)[at]
+        return np.where(at >= 0, found - idle, 0)
+
+
+def tokens_per_step(trace: Trace, steps: Steps, within: str | None) -> float:
+    """How many tokens a step gains: by run.json's two rates, else by the engine's marks; 1 where neither tells."""
+    told = run_json.tokens_per_step(trace, within)
+    return told if told != 1.0 else steps.tokens_per_step or 1.0
+
+
+def _state(trace: Trace, rate: float | None, given: bool) -> str:
+    if trace.metadata.get("source") == _HOST:
+        return PLAIN
+    if "whatif" in trace.metadata and not given:  # a prediction, which is as what it was made from
+        return TRACED if trace.metadata.get(STILL_TRACED) else PLAIN
+    return TRACED if rate is None else CORRECTED
+
+
+def _untraced(causality: Causality, times: StepTimes, rate: float, level: str) -> Assumed:
+    """How the recording's times are to be read so that a step takes as long as at that rate.
+
+    Raises:
+        TraceError: the rate leaves no time for what the recording shows of the device, or is far below the recorded.
+    """
+    period_ns, least = 1e9 / rate, LAUNCH_LEFT.get(level, 1.0)
+    recorded_us = float(np.median(times.periods(causality.dag.time))) / 1e3
+    if period_ns > _MOST_PERIOD * recorded_us * 1e3:
+        raise TraceError(
+            f"cannot correct the recording: under the profiler a token took {recorded_us:.1f} µs, by the untraced rate "
+            f"{period_ns / 1e3:.1f} µs; that figure is of another run"
+        )
+
+    def assumed(part: float) -> Assumed:
+        """From a host that takes no time (0) over launches without records (1) and as recorded (2) to a slower one."""
+        if part <= 1:
+            return Assumed(part, least)
+        return Assumed(1.0, least + (1 - least) * (part - 1)) if part <= 2 else Assumed(part - 1)
+
+    def period(part: float) -> float:
+        replayed = Changes(causality, assumed(part)).dag().replayed()[0]
+        return float(np.median(times.periods(replayed)))
+
+    if (shortest := period(0.0)) > period_ns:
+        raise TraceError(
+            f"cannot correct the recording: without any time of the host a token takes {shortest / 1e3:.1f} µs, longer "
+            f"than the {period_ns / 1e3:.1f} µs that the untraced rate leaves it; tracing stretched the kernels (graph "
+            "level does so least), or the figure is of another run"
+        )
+    return assumed(_root(period, period_ns))
+
+
+def _root(period: Callable[[float], float], period_ns: float) -> float:
+    low, high = (0.0, 2.0) if period(2.0) >= period_ns else (2.0, 1 + _MOST_HOST)
+    for _ in range(_SEARCH):
+        middle = (low + high) / 2
+        low, high = (low, middle) if period(middle) > period_ns else (middle, high)
+    return high if period(high) <= period_ns else low
