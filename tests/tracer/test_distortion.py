@@ -14,7 +14,8 @@ from tests.tracer.handmade import decode_loop
 from tracer.analysis.distortion import COUNTED, FLOOR_US, INFLATIONS, Inflation, estimated_gap, is_estimable
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
-from tracer.commands import gaps, info
+from tracer.gaps_command import gaps
+from tracer.info_command import info
 
 RESULT = Path(__file__).parents[2] / "benchmarks" / "results" / "gap_estimate.json"
 
