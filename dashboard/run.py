@@ -162,12 +162,12 @@ class Run:
     def kind(self) -> tuple[Any, ...]:
         """What runs share that differ in their strategy alone; one that does not tell a condition is like its kind."""
         of = self.summary
-        return (*map(of.conditions.get, SAME), of.model, of.graph_trace, of.tokens_per_s is None, of.warning is None)
+        return (*map(of.conditions.get, SAME), of.model, of.graph_trace, of.tokens_per_s is None, of.traced)
 
     @property
     def inflated(self) -> bool:
         """Whether its timeline comes from a traced pass, which inflates the gap."""
-        return self.gaps is not None and self.gaps.warning is not None and not self.predicted
+        return self.summary.traced and not self.predicted
 
     @cached_property
     def rows(self) -> list[Row]:

@@ -78,7 +78,7 @@ class Recording:
             gap, one column per key of `CAUSES`, all µs; NaN where no step follows.
         steps: index step; the same averaged over the devices; syncs, copies, launches.
         kernels: one row per step and kernel: step, name, blocks, calls, us.
-        strategy, signature: as in `SyncReport`; None if the trace has no API calls.
+        strategy, signature: as in `SyncReport`; None if the trace has no API calls; no strategy where nothing decodes.
         notes: what a reader must know of the trace and its steps.
     """
 
@@ -212,7 +212,7 @@ def _calls(trace: Trace, steps: Steps) -> tuple[str | None, str | None, pd.DataF
         found = sync_report(trace, steps)
     except TraceError:
         return None, None, pd.DataFrame(index=pd.Index(steps.table["step"]))
-    return found.strategy, found.signature, found.counts.set_index("step")[list(COUNTS)]
+    return found.strategy if steps.decodes else None, found.signature, found.counts.set_index("step")[list(COUNTS)]
 
 
 def _step_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
