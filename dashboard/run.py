@@ -168,7 +168,7 @@ class Run:
     def kind(self) -> tuple[Any, ...]:
         """What runs share that differ in their strategy alone; one that does not tell a condition is like its kind."""
         of, tool = self.summary, self.summary.source.partition(" ")[0]
-        known = of.tokens_per_s is None, of.warning is None
+        known = of.tokens_per_s is None, not of.traced
         return (*map(of.conditions.get, SAME), of.model, of.graph_trace, tool, self.phases, *known)
 
     @property
@@ -180,12 +180,12 @@ class Run:
     def of_known_speed(self) -> bool:
         """Whether it is known how fast it is without a profiler, so that it can be compared."""
         rated = self.summary.tokens_per_s is not None and (self.steps is None or self.steps.decode_alone)
-        return self.summary.warning is None or rated
+        return not self.summary.traced or rated
 
     @property
     def inflated(self) -> bool:
         """Whether its timeline comes from a traced pass, which lengthens the gap."""
-        return self.gaps is not None and self.gaps.warning is not None and not self.predicted
+        return self.summary.traced and not self.predicted
 
     @cached_property
     def rows(self) -> list[Row]:

@@ -28,7 +28,7 @@ class Table:
 
 def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
     """One row per run: its figures, as `tracer.analysis.summary.Summary` names them; causes as
-    `cause_NAME_us`, idle time as `idle_NAME_us`.
+    `cause_NAME_us`, idle time as `idle_NAME_us`, the lag of fetches as `fetch_lag_NAME`.
 
     The spread of the repeats is in tokens_per_s_low and tokens_per_s_high.
     """
@@ -105,11 +105,14 @@ def _nodes(run: Run) -> pd.DataFrame | None:
 def _figures(run: Run) -> dict[str, Any]:
     figures = {"run": run.key, **asdict(run.summary)}
     causes, estimate = figures.pop("causes_us"), figures.pop("estimated_untraced_gap_us")
+    figures.pop("parts_us")  # the gaps' own table has them
     figures["tokens_per_s_low"], figures["tokens_per_s_high"] = figures.pop("tokens_per_s_spread") or (None, None)
     figures["conditions"] = ", ".join(f"{name} {value}" for name, value in figures["conditions"].items())
     figures |= {f"idle_{name}_us": value for name, value in figures.pop("idle_us").items()}
     figures |= {f"cause_{name}_us": value for name, value in causes.items()}
     figures |= {f"estimated_untraced_gap_us_{name}": value for name, value in (estimate or {}).items()}
+    figures |= {f"fetch_lag_{name}": value for name, value in (figures.pop("fetch_lag") or {}).items()}
+    figures["notes"] = "; ".join(figures["notes"])
     return figures
 
 

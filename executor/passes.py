@@ -19,8 +19,8 @@ from executor.configuration import Configuration
 from executor.describe import rates
 from executor.names import lookup
 from tracer import Trace, read, run_json
-from tracer.analysis.causes import present
 from tracer.analysis.gaps import gap_report
+from tracer.analysis.summary import figures
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import ExecutionError, TraceError, UsageError
@@ -118,12 +118,13 @@ def pass_figures(trace: Trace) -> dict[str, Any]:
         gaps, syncs = gap_report(trace, steps, run_json.steps_per_s(trace)), sync_report(trace, steps)
     except TraceError as problem:
         return {"problem": str(problem)}
+    found = figures(trace, "", steps, syncs, gaps)
     return {
-        "gap_us": gaps.gap_us,
-        "causes_us": present(gaps.causes_us),
-        "period_us": gaps.period_us,
-        "distortion": gaps.distortion,
-        "syncs_per_token": syncs.syncs_per_token,
-        "copies_per_token": syncs.copies_per_token,
-        "launches_per_token": syncs.launches_per_token,
+        "gap_us": {"p50": found.gap_p50_us, "p90": found.gap_p90_us, "mean": found.gap_mean_us},
+        "causes_us": found.causes_us,
+        "period_us": found.period_us,
+        "distortion": found.distortion,
+        "syncs_per_token": found.syncs_per_token,
+        "copies_per_token": found.copies_per_token,
+        "launches_per_token": found.launches_per_token,
     }

@@ -88,7 +88,7 @@ def check(
         "kept": kept,
         "lines": [verdicts.facts_of(finding) for finding in findings],
     }
-    emit(as_json, facts, lambda _: report.show_check(*verdicts.rows(findings)), notes)
+    emit(as_json, facts, lambda _: _show(*verdicts.rows(findings)), notes)
     if github:
         for annotation in filter(None, (verdicts.github(finding, budget_path) for finding in findings)):
             click.echo(annotation)
@@ -171,3 +171,20 @@ def _write_budget(
     text = fulfilled_budget(Measured(trace, Scope(within), steps, untraced_tokens_per_s))
     write_output(target, lambda partial: partial.write_text(text, encoding="utf-8"), replace=force)
     click.echo(f"{target}: {len(read_budget(target).lines)} lines")
+
+
+def _show(rows: list[dict[str, Any]], remarks: list[str]) -> None:
+    """`intertoken check`: a row per line of the budget, and what is said below them."""
+    console = report.new_console()
+    headings = {
+        "mark": "",
+        "scope": "where",
+        "name": "budget",
+        "found": "found",
+        "allowed": "allowed",
+        "by": "broken by",
+    }
+    shown = {key: word for key, word in headings.items() if key == "mark" or any(row[key] for row in rows)}
+    console.print(report.table_of(rows, shown))
+    for remark in remarks:
+        console.print(report.said(remark))

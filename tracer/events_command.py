@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -44,4 +45,11 @@ def events(path: Path, table_name: str, within: str | None, bounds: Bounds, as_j
     }
     if as_json:
         facts["events"] = json.loads(rows.to_json(orient="records"))
-    emit(as_json, facts, report.show_events, trace.notes)
+    emit(as_json, facts, _show, trace.notes)
+
+
+def _show(facts: dict[str, Any]) -> None:
+    """`intertoken events`."""
+    console = report.new_console()
+    console.print(report.said(f"{facts['rows']:,} rows of {facts['table']}: {facts['holds']}"))
+    console.print(report.grid(facts["columns"]))

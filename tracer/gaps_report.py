@@ -11,6 +11,8 @@ from tracer.analysis.bubbles import WAITS
 from tracer.analysis.causes import CAUSES, PART_NAMES, present
 from tracer.analysis.gaps import GapReport
 from tracer.analysis.holes import PLACES
+from tracer.analysis.summary import Summary
+from tracer.ranks_report import show_ranks
 from tracer.report import (
     CAUSE_STYLES,
     cause_bar,
@@ -19,7 +21,6 @@ from tracer.report import (
     grid,
     new_console,
     number,
-    show_ranks,
     table_of,
     warn,
     where_label,
@@ -31,13 +32,13 @@ _MOST_HOLES: Final = 20
 _LEAST: Final = 0.05
 
 
-def idle_facts(found: GapReport) -> dict[str, Any]:
+def idle_facts(summary: Summary, found: GapReport) -> dict[str, Any]:
     """What `gaps` says of idle time, as JSON has it."""
     return {
-        "idle_us": found.idle.idle_us,
-        "idle_share": found.idle.share,
-        "busy_us": found.idle.busy_us,
-        "idle_where": found.idle.where,
+        "idle_us": summary.idle_us,
+        "idle_share": summary.idle_share,
+        "busy_us": summary.busy_us,
+        "idle_where": summary.idle_where,
         "idle_causes_us": {place: present(causes) for place, causes in found.idle.causes_us.items()},
         "idle_parts_us": found.idle.parts_us,
         "untraced_idle_us": found.untraced_idle_us,

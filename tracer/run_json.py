@@ -56,12 +56,12 @@ def steps_per_s(trace: Trace, within: str | None = None) -> float | None:
     return tokens_per_s(trace, within) if within else _median(trace, "steps_per_s") or _median(trace, "tokens_per_s")
 
 
-def tokens_per_step(trace: Trace, within: str | None = None) -> float:
-    """How many tokens a step makes, one per sequence, by the two rates; 1 where they are not told."""
+def tokens_per_step(trace: Trace, within: str | None = None) -> float | None:
+    """How many tokens a step makes, one per sequence, by the two rates; None where they are not told."""
     if within is not None:
-        return 1.0
+        return None
     tokens, steps = (_median(trace, key) for key in ("tokens_per_s", "steps_per_s"))
-    return tokens / steps if tokens and steps else 1.0
+    return tokens / steps if tokens and steps else None
 
 
 def _run(trace: Trace) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -109,9 +109,9 @@ def scrub(
         "kept": [{"where": where, "count": len(kept)} for where, kept in sorted(texts.kept.items())],
         "removed": rows,
     }
-    emit(as_json, facts_shown, report.show_scrubbed, run.trace.notes + notes)
+    emit(as_json, facts_shown, _show, run.trace.notes + notes)
     if not as_json:
-        report.show_kept(facts_shown)
+        _show_kept(facts_shown)
 
 
 def _is_directory(target: Path) -> bool:
@@ -145,3 +145,21 @@ def _write(run: Run, target: Path, force: bool) -> list[str]:
         if run.graph is not None:
             write_graph(run.graph, new / GRAPH_FILE)
     return notes
+
+
+def _show(facts: dict[str, Any]) -> None:
+    """`intertoken scrub`."""
+    console = report.new_console()
+    if facts["removed"]:
+        console.print(report.table_of(facts["removed"], {"what": "removed", "where": "where", "count": "how many"}))
+    console.print(report.said(f"{facts['target']}: {facts['events']:,} events"))
+
+
+def _show_kept(facts: dict[str, Any]) -> None:
+    """The last line of `intertoken scrub`: where names still stand."""
+    console = report.new_console()
+    if facts["names"] == "hashed":
+        console.print("names of kernels, NVTX ranges, threads and models are hashed")
+    else:
+        kept = ", ".join(f"{field['where']} ({field['count']:,})" for field in facts["kept"]) or "none"
+        console.print(report.said(f"kept as names, look at them or hash them with --names: {kept}"), soft_wrap=True)

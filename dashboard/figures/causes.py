@@ -52,7 +52,7 @@ def causes_of(runs: Sequence[Run]) -> list[Causes]:
         if not summary.causes_us:
             continue
         notes = [f"median {microseconds(summary.gap_p50_us)}"]
-        if summary.warning is not None:
+        if summary.traced:
             notes.append(f"traced ({summary.graph_trace} level): inflated")
             if summary.untraced_gap_us is not None:
                 untraced = summary.estimated_untraced_gap_us or microseconds(summary.untraced_gap_us)

@@ -71,14 +71,14 @@ def _rung(run: Run) -> Rung | None:
         return Rung(run.key, name, strategy, summary.tokens_per_s, summary.tokens_per_s_spread)
     if summary.traced_tokens_per_s is None:
         return None
-    return Rung(run.key, name, strategy, summary.traced_tokens_per_s, traced=summary.warning is not None)
+    return Rung(run.key, name, strategy, summary.traced_tokens_per_s, traced=summary.traced)
 
 
 def _title(run: Run) -> str:
     own, summary = run.summary.conditions, run.summary
     known = {key: own[key] for key in SAME if key in own and own[key] != _USUAL.get(key)}
     words = [value if key in _ITSELF else f"{key.replace('_', ' ')} {value}" for key, value in known.items()]
-    level = [] if summary.warning is None else [f"traced at {summary.graph_trace} level"]
+    level = [] if not summary.traced else [f"traced at {summary.graph_trace} level"]
     rate = ["rates as recorded"] if summary.tokens_per_s is None else []
     return plain(" · ".join([*words, *level, *rate]), 200)
 

@@ -14,7 +14,6 @@ from dashboard.figures.causes import CAUSE_COLOURS
 from dashboard.run import Run, same_work
 from dashboard.text import plain
 from dashboard.units import difference, microseconds
-from tracer import run_json
 from tracer.analysis.holes import PLACES
 from tracer.signed import percent, with_sign
 
@@ -90,8 +89,8 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
         "Inter-token gap": [
             _time("p50", "median, as recorded", runs, lambda r: r.summary.gap_p50_us),
             _time("p90", "90th percentile, as recorded", runs, lambda r: r.summary.gap_p90_us),
-            _time("mean", "as recorded", runs, lambda r: None if r.gaps is None else r.gaps.gap_us["mean"]),
-            _time("p50, untraced", "1 / (untraced tokens/s) − compute of the step", runs,
+            _time("mean", "as recorded", runs, lambda r: r.summary.gap_mean_us),
+            _time("p50, untraced", "the recorded share of the idle time that the untraced rate leaves", runs,
                   lambda r: r.summary.untraced_gap_us, recorded=False),
         ],
         "What it is made of (mean, as recorded)": [
@@ -106,7 +105,7 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
             _figures("Launches", "of kernels or graphs", runs, lambda r: r.summary.launches_per_token, _count,
                      _difference),
             _time("Compute", "first start to last end, median", runs,
-                  lambda r: None if r.gaps is None else r.gaps.compute_us),
+                  lambda r: r.summary.compute_us),
             _figures("Steps ahead", "launched before the host reads a result", runs,
                      lambda r: r.summary.fetch_lag.median if r.summary.fetch_lag else None, _count, _difference),
             _words("Class", "that most input copies follow", [_class(r) for r in runs]),
@@ -222,13 +221,14 @@ def _recorded_rate(run: Run) -> float | None:
 
 
 def _spread(run: Run) -> str:
-    spread = run_json.tokens_per_s_spread(run.trace) if run.trace is not None else None
+    spread = run.summary.tokens_per_s_spread
     return "" if spread is None else " – ".join(map(_per_second, spread))
 
 
 def _steps(run: Run) -> str:
     found = {"nvtx": "NVTX ranges", "calls": "repeating calls"}
-    return "" if run.steps is None else f"{len(run.steps)}, from {found[run.steps.source]}"
+    of = run.summary
+    return "" if of.steps is None or of.token_source is None else f"{of.steps:,}, from {found[of.token_source]}"
 
 
 def _level(run: Run) -> str:

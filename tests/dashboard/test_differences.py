@@ -64,8 +64,7 @@ def test_nothing_is_hatched_where_it_would_be_too_narrow_to_be_read(runs):
 
 def test_what_only_the_profiler_makes_different_is_not_shown(runs):
     base, short, _ = runs
-    light = Run(short.key, short.name, short.summary, short.recording, short.steps)
-    light.__dict__["gaps"] = replace(short.gaps, warning="recorded under a profiler")
+    light = Run(short.key, short.name, replace(short.summary, traced=True), short.recording, short.steps)
     assert light.inflated
     assert drawn([base, light]) == ([], [], None)
 

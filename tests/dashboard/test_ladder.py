@@ -16,7 +16,7 @@ ALIKE = {"model": "m", "gpu": "H200", "concurrency": "sequential", "batch": "1"}
 def run(strategy, rate, spread=None, *, key=None, traced=None, **conditions):
     facts = {"tokens_per_s": rate, "tokens_per_s_spread": spread, "traced_tokens_per_s": traced}
     known = {name: value for name, value in (ALIKE | conditions).items() if value}
-    summary = Summary(strategy, configured=strategy, conditions=known, **facts, warning="traced" if traced else None)
+    summary = Summary(strategy, configured=strategy, conditions=known, **facts, traced=traced is not None)
     return Run(key or strategy, key or strategy, summary)
 
 

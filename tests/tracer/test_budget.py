@@ -132,6 +132,8 @@ def test_excess(limit: Limit, found: float, excess: float) -> None:
 def test_exact_findings() -> None:
     """Per step: sync, two copies, sync, launch, copy back, sync; 300 ns of compute from 95 ns on, 1 µs apart."""
     trace = loop("saasgAs").trace
+    trace.metadata["run"] = {"configuration": {"batch": 1}}
+    wall = ((TOKENS - 1) * 1000 + 900) / TOKENS  # from the begin of the first step to the end of the last one
     found = findings(
         trace,
         """
@@ -152,7 +154,7 @@ def test_exact_findings() -> None:
         "class": ("kept", "saaas", None),
         "signature": ("broken", "s a×2 s g a s", None),
         "gap_us.traced.p50": ("broken", 0.7, pytest.approx(0.2)),
-        "tokens_per_s.traced": ("kept", 1e6, 0),
+        "tokens_per_s.traced": ("kept", pytest.approx(1e9 / wall), 0),
         "causes_us.traced.copy": ("kept", pytest.approx(found["causes_us.traced.copy"].found), 0),
     }
     surplus = found["syncs"].surplus
@@ -383,12 +385,12 @@ def test_an_estimated_gap_is_judged_by_its_interval() -> None:
         check_lines(trace, budget("gap_us.untraced.p50.max = 1000"))
 
 
-def test_steps_that_compute_at_once_have_no_rate() -> None:
+def test_steps_that_gain_nobody_knows_how_many_tokens_have_no_rate_in_tokens() -> None:
     script = Script()
     for token in range(5):
         script.range("token", token * 1000, token * 1000 + 1000)
         script.launch((token * 1000, token * 1000 + 50), (10_000, 15_000))
-    with pytest.raises(EmptyTraceError, match="no rate"):
+    with pytest.raises(EmptyTraceError, match="nothing tells how many a step gains"):
         check_lines(script.trace, budget("tokens_per_s.traced.min = 1"))
     text = fulfilled_budget(measure(script.trace, Scope()))
     assert "tokens_per_s" not in text
@@ -402,7 +404,7 @@ def test_the_given_rate_wins_and_counts_steps_of_several_sequences() -> None:
     (found,) = findings(trace, "tokens_per_s.untraced.min = 1", untraced_tokens_per_s=1e6).values()
     assert found.found == pytest.approx(4e6)
     (found,) = findings(trace, "tokens_per_s.traced.min = 1").values()
-    assert found.found == pytest.approx(4 * 1e6)  # a step each microsecond
+    assert found.found == pytest.approx(4e9 * TOKENS / ((TOKENS - 1) * 1000 + 900))  # four tokens each microsecond
 
 
 def test_what_must_be_known_of_the_steps_is_noted_once() -> None:

@@ -10,6 +10,7 @@ from tests.recordings import ENGINES, LLAMA, SAMPLES, SIX
 from tracer import Trace, formats
 from tracer.analysis.clocks import doubts, without_doubtful
 from tracer.analysis.gaps import GapReport, gap_report
+from tracer.analysis.rates import steps_per_s
 from tracer.analysis.tokens import ALL_STEPS, Steps, choose_steps, find_steps
 from tracer.errors import EmptyTraceError
 from tracer.schema import DEVICE_TABLES, MISSING
@@ -95,7 +96,7 @@ def test_a_jump_forward(recording, steps, truth, inside):
     assert "for up to 5.00 s, once: the clock jumped, or the program paused; left out: 1 of" in why
     assert why in chosen.notes
     assert len(chosen) == len(steps) - 1
-    assert chosen.steps_per_s == pytest.approx(steps.steps_per_s, rel=0.02)
+    assert steps_per_s(spoilt, chosen) == pytest.approx(steps_per_s(recording, steps), rel=0.02)
     close_to(gap_report(spoilt, chosen), truth)
 
 
@@ -105,7 +106,7 @@ def test_a_jump_back(recording, steps, truth):
     [why] = chosen.doubts
     assert why.startswith("the clock went back by up to 5.00 s, once; left out: ")
     assert len(steps) - 4 <= len(chosen) < len(steps)
-    assert chosen.steps_per_s == pytest.approx(steps.steps_per_s, rel=0.05)
+    assert steps_per_s(spoilt, chosen) == pytest.approx(steps_per_s(recording, steps), rel=0.05)
     close_to(gap_report(spoilt, chosen), truth)
 
 
@@ -173,11 +174,11 @@ def test_work_that_was_launched_before_the_recording_is_no_loss(recording, steps
     assert doubts(late, find_steps(late)) == []
 
 
-def test_two_hosts_lose_their_own_wall_alone(steps):
+def test_two_hosts_lose_their_own_wall_alone(recording, steps):
     table = pd.concat([steps.table, steps.table.assign(process=7)], ignore_index=True)
     two = steps.with_table(table)
-    rate = steps.steps_per_s
-    assert two.without(np.array([3]), [], ["why"]).steps_per_s == pytest.approx(rate, rel=0.02)
+    rate = steps_per_s(recording, steps)
+    assert steps_per_s(recording, two.without(np.array([3]), [], ["why"])) == pytest.approx(rate, rel=0.02)
     times = two.without(np.array([3]), [(0, 5)], ["why"]).spoilt
     assert len(times) == 3
     assert set(times["process"]) == {int(steps.table["process"].iloc[0]), 7}

@@ -16,7 +16,8 @@ from tracer.analysis.causes import CAUSES
 from tracer.analysis.distortion import LAUNCH_LEFT, LEFT, STRETCH, known, stretch_ns, untraced_causes
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
-from tracer.commands import gaps, info
+from tracer.gaps_command import gaps
+from tracer.info_command import info
 
 RESULT = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "gap_estimate.json").read_text("utf-8"))
 UNTRACED_US = {"sccc": 78.1, "saaas": 58.6}

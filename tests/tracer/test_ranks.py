@@ -17,7 +17,8 @@ from tracer.analysis.ranks import has_ranks, rank_report, waiting
 from tracer.analysis.steps import Steps
 from tracer.analysis.streams import stream_report
 from tracer.analysis.tokens import find_steps
-from tracer.commands import gaps, streams
+from tracer.gaps_command import gaps
+from tracer.streams_command import streams
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
 PERIOD, STEPS = 10_000, 5

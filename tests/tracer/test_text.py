@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.tracer.test_cli import run
 from tracer import formats, report
+from tracer.info_command import show_info
 from tracer.text import spelled, without_formulas
 from tracer.trace import Trace
 
@@ -100,7 +101,7 @@ def test_what_is_printed_for_people_is_spelled() -> None:
     shown = io.StringIO()
     with redirect_stdout(shown):
         report.show_table([{"name": text} for text in HOSTILE], {"name": "name"})
-        report.show_info(
+        show_info(
             {
                 "name": HOSTILE[0],
                 "source": "x",

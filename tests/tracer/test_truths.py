@@ -11,6 +11,7 @@ import pytest
 
 from tests.recordings import ENGINES, SAMPLES
 from tracer import Trace, formats
+from tracer.analysis.rates import steps_per_s
 from tracer.analysis.summary import analyse
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import ALL_STEPS, choose_steps, find_steps
@@ -133,6 +134,7 @@ def test_regimes_are_found_and_one_is_chosen(tmp_path: Path) -> None:
 
 
 def test_a_rate_of_the_wall_has_the_prompts_in_it(tmp_path: Path) -> None:
-    serving = find_steps(opened("serving/syn_3_serving.sqlite.xz", tmp_path))
-    assert serving.steps_per_s == pytest.approx(262, rel=0.01)
+    trace = opened("serving/syn_3_serving.sqlite.xz", tmp_path)
+    serving = find_steps(trace)
+    assert steps_per_s(trace, serving) == pytest.approx(262, rel=0.01)
     assert serving.tokens_per_step is None  # how many sequences decode is not told

@@ -12,9 +12,10 @@ from tests.tracer.machine import KERNEL, SAMPLING, Machine, recorded
 from tests.tracer.test_causality import programs
 from tracer import Trace, read
 from tracer.analysis.causality.paths import Causality
+from tracer.analysis.distortion import LAUNCH_LEFT
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
-from tracer.analysis.whatif.base import CORRECTED, GRAPH_LAUNCH, PLAIN, TRACED, Base
+from tracer.analysis.whatif.base import CORRECTED, PLAIN, TRACED, Base
 from tracer.analysis.whatif.edits import (
     GRAPH_LAUNCH_NS,
     GRAPH_NODE_NS,
@@ -289,7 +290,7 @@ def test_launches_of_graphs_lose_their_records_first() -> None:
     assert 0 < found.assumed.graph_launch < 1
     more = Base.of(Causality.of(trace), find_steps(trace), 1e9 / (period_ns(trace) - 100))
     assert more.assumed.host < 1
-    assert more.assumed.graph_launch == GRAPH_LAUNCH["node"]
+    assert more.assumed.graph_launch == LAUNCH_LEFT["node"]
     slower = Base.of(Causality.of(trace), find_steps(trace), 1e9 / (period_ns(trace) + 50))
     assert slower.assumed.host > 1
     assert slower.corrected.period_us * 1e3 == pytest.approx(period_ns(trace) + 50, abs=12)

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal
 
-from tracer import run_json
 from tracer.analysis.budget import COUNTS, STATISTICS, TRACINGS, Budget, Limit, Line, Scope, toml_string
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.interval import Interval
+from tracer.analysis.rates import tokens_per_step
 from tracer.analysis.steps import ALL_STEPS, Bounds
+from tracer.analysis.summary import Summary, figures
 from tracer.analysis.surplus import Surplus, first_deviation, first_surplus
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import Steps, choose_steps
@@ -68,6 +69,11 @@ class Measured:
         return sync_report(self.trace, self.steps)
 
     @cached_property
+    def rates(self) -> Summary:
+        """The rates, of whatever else a summary holds."""
+        return figures(self.trace, "", self.steps, within=self.scope.within)
+
+    @cached_property
     def gaps(self) -> GapReport:
         """Gap and causes as recorded."""
         rate = self._given or measured_rate(self.trace, self.steps, self.scope.within)
@@ -94,8 +100,12 @@ class Measured:
         kind, *rest = name.split(".", 2)
         if kind in COUNTS:
             return float(getattr(self.syncs, f"{kind}_per_token"))
-        if kind in ("class", "signature"):
-            return self.syncs.strategy if kind == "class" else self.syncs.signature
+        if kind == "signature":
+            return self.syncs.signature
+        if kind == "class":
+            if not self.steps.decodes:
+                raise EmptyTraceError(f"{self.steps.what}: where nothing decodes there is no class")
+            return self.syncs.strategy
         if kind == "tokens_per_s":
             return self._untraced_rate() if rest[0] == "untraced" else self._recorded_rate()
         tracing, which = rest
@@ -111,14 +121,14 @@ class Measured:
         return self.gaps.estimated if name == "gap_us.untraced.p50" else None
 
     def _recorded_rate(self) -> float:
-        if self.gaps.period_us <= 0:
-            raise EmptyTraceError(f"no rate: half of the {len(self.steps)} token steps compute too early")
-        return run_json.tokens_per_step(self.trace, self.scope.within) * 1e6 / self.gaps.period_us
+        if self.rates.traced_tokens_per_s is None:
+            raise EmptyTraceError("tokens/s as recorded are not known, since nothing tells how many a step gains")
+        return self.rates.traced_tokens_per_s
 
     def _untraced_rate(self) -> float:
         if self._given is not None:
-            return self._given * run_json.tokens_per_step(self.trace, self.scope.within)
-        rate = run_json.tokens_per_s(self.trace, self.scope.within) if self.steps.decode_alone else None
+            return self._given * (tokens_per_step(self.trace, self.steps, self.scope.within) or 1.0)
+        rate = self.rates.tokens_per_s
         if rate is None and self.gaps.warning is None:  # no profiler disturbed
             rate = self._recorded_rate()
         if rate is None:
@@ -201,7 +211,8 @@ def fulfilled_budget(measured: Measured) -> str:
     """A budget, as TOML, that the recording fulfils: counts, class, signature, and gap and rate with `HEADROOM`."""
     scope, syncs = measured.scope, measured.syncs
     facts = [f"{kind} = {measured.figure(kind):.10g}" for kind in COUNTS]
-    facts += [f"{kind} = {toml_string(str(measured.figure(kind)))}" for kind in ("class", "signature")]
+    words = ("class", "signature") if measured.steps.decodes else ("signature",)
+    facts += [f"{kind} = {toml_string(str(measured.figure(kind)))}" for kind in words]
     facts += [f"# gap and tokens/s may be {HEADROOM:.0%} worse than they were", *_measures(measured)]
     where = [] if scope.within is None else [f"[range.{toml_string(scope.within)}]"]
     return "\n".join([f"# per token, median of {syncs.steps} steps", *where, *facts, ""])

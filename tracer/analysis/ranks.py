@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.analysis.rates import wall_rates
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
 from tracer.collectives import collectives, computes
@@ -168,7 +169,7 @@ def rank_report(trace: Trace, steps: Steps) -> RankReport:
     work["at"] = activity_steps(trace, steps, work)
     work["host"] = np.append(steps.table.groupby(["process", "thread"]).ngroup().to_numpy(), MISSING)[work["at"]]
     work = work[work["computes"] | work["collective"]]
-    rates = steps_per_s(steps)
+    rates = wall_rates(trace, steps)
     rows: list[dict[str, Any]] = []
     durations: list[Durations] = []
     for rank in cast("list[tuple[int, int]]", list(work.groupby(["device", "host"]).groups)):
@@ -178,8 +179,9 @@ def rank_report(trace: Trace, steps: Steps) -> RankReport:
         if host == MISSING or not own["computes"].any():
             continue
         first = steps.table.iloc[own["at"].iloc[0]]
-        rows.append({column: int(first[column]) for column in ("process", "thread")} | {"device": int(device)})
-        rows[-1] |= _figures(own, on_device, steps) | {"steps_per_s": rates.get(host)}
+        process, thread = int(first["process"]), int(first["thread"])
+        rows.append({"process": process, "thread": thread, "device": int(device)})
+        rows[-1] |= _figures(own, on_device, steps) | {"steps_per_s": rates.get((process, thread))}
         alone = set(on_device["host"]) <= {host, MISSING}
         communication = on_device[on_device["process"] == first["process"]] if alone else own
         durations.append(durations_of(communication[communication["collective"]]))
@@ -214,13 +216,6 @@ def durations_of(communication: pd.DataFrame) -> dict[str, list[int]]:
     names = communication["name"].astype("str").str.split("(").str[0]
     took = communication["end"] - communication["start"]
     return {str(name): part.tolist() for name, part in took.groupby(names)}
-
-
-def steps_per_s(steps: Steps) -> dict[int, float | None]:
-    """Steps per second of each host, by its place among the sorted ones."""
-    hosts = steps.table.groupby(["process", "thread"])
-    parts = (steps.with_table(table.reset_index(drop=True)) for _, table in hosts)
-    return {number: part.steps_per_s for number, part in enumerate(parts)}
 
 
 def _host(row: Mapping[str, int] | pd.Series[Any]) -> str:

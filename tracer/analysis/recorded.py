@@ -16,6 +16,7 @@ from tracer.analysis.causes import CAUSES
 from tracer.analysis.conditions import conditions
 from tracer.analysis.estimates import half_width
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
+from tracer.analysis.rates import tokens_per_step
 from tracer.analysis.step_work import activity_steps, step_spans
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import Steps
@@ -72,7 +73,7 @@ class Recording:
         phases: what the steps are, of `engines.engine.PHASES`; `held` what all steps of the recording are.
         graph_trace: "node", "graph" or "none"; `traced` whether a profiler was there.
         distortion: traced / untraced period, None if unknown.
-        tokens_per_step: how many, by run.json; 1 where it does not tell.
+        tokens_per_step: how many (`rates.tokens_per_step`); 1 where nothing tells, so that rates are steps/s then.
         tokens_per_s: by the median period of the recorded steps.
         untraced: the rate without a profiler, None if unknown.
         gaps: the gaps, without tracing's inflation where the untraced rate is known (`corrected`).
@@ -81,7 +82,7 @@ class Recording:
             gap, one column per key of `CAUSES`, all µs; NaN where no step follows.
         steps: index step; the same averaged over the devices; syncs, copies, launches.
         kernels: one row per step and kernel: step, name, blocks, calls, us.
-        strategy, signature: as in `SyncReport`; None if the trace has no API calls.
+        strategy, signature: as in `SyncReport`; None if the trace has no API calls; no strategy where nothing decodes.
         notes: what a reader must know of the trace and its steps.
     """
 
@@ -161,7 +162,7 @@ def measure(
     Raises:
         EmptyTraceError: no two steps follow each other on a device, or most overlap so that they have no period.
     """
-    per_step = run_json.tokens_per_step(trace, within)
+    per_step = tokens_per_step(trace, steps, within) or 1.0
     untraced = _given([rate * per_step for rate in untraced_tokens_per_s]) or (
         _from_run_json(trace, within) if steps.decode_alone else None
     )
@@ -255,7 +256,7 @@ def _calls(trace: Trace, steps: Steps) -> tuple[str | None, str | None, pd.DataF
         found = sync_report(trace, steps)
     except TraceError:
         return None, None, pd.DataFrame(index=pd.Index(steps.table["step"]))
-    return found.strategy, found.signature, found.counts.set_index("step")[list(COUNTS)]
+    return found.strategy if steps.decodes else None, found.signature, found.counts.set_index("step")[list(COUNTS)]
 
 
 def _step_compute(trace: Trace, steps: Steps) -> pd.DataFrame:

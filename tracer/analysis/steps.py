@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import by_thread
 from tracer.engines.engine import DECODE, MIXED, PHASES, PREFILL, SPECULATIVE
 from tracer.errors import EmptyTraceError
-from tracer.intervals import covered
 from tracer.schema import MISSING
 
 Span = tuple[int, int]
@@ -105,26 +104,6 @@ class Steps:
     def decodes(self) -> bool:
         """Whether any gains tokens; else there is no strategy of decoding, and no tokens/s."""
         return bool(self.table["phase"].isin([DECODE, SPECULATIVE, MIXED]).any())
-
-    @property
-    def steps_per_s(self) -> float | None:
-        """Steps per second of the wall, from the begin of the first to the end of the last, what lies between them (as
-        prompts that are left out) included; of several hosts, their median. None if they take no time."""
-        hosts = self.table.groupby(["process", "thread"])
-        spans = (hosts["end"].max() - hosts["start"].min() - self._spoilt(hosts)).to_numpy()
-        rates = hosts.size().to_numpy()[spans > 0] * 1e9 / spans[spans > 0]
-        return float(np.median(rates)) if len(rates) else None
-
-    def _spoilt(self, hosts: Any) -> pd.Series:
-        """How much of each host's wall is in doubt, ns."""
-        spans = hosts.agg(start=("start", "min"), end=("end", "max"))
-        begin, finish = spans["start"].to_numpy(), spans["end"].to_numpy()
-        lost = np.zeros(len(spans), np.int64)
-        for process, thread, rows in by_thread(self.spoilt):
-            mine = spans.index == (process, thread)
-            times = self.spoilt.iloc[rows]
-            lost[mine] = covered(times["start"], times["end"], begin[mine], finish[mine])
-        return pd.Series(lost, index=spans.index)
 
     @property
     def tokens_per_step(self) -> float | None:

@@ -1,4 +1,7 @@
-"""Everything a table of runs shows about one trace, from the other analyses."""
+"""The figures of one recording: the one place where they are taken from the analyses.
+
+Commands, pages, reports and exports choose among the fields of a `Summary` and say them; none computes a figure anew.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from tracer.analysis.conditions import conditions
 from tracer.analysis.fetches import FetchLag
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.interval import Interval
+from tracer.analysis.rates import steps_per_s, tokens_per_step
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps
 from tracer.errors import TraceError
@@ -19,15 +23,37 @@ from tracer.trace import Trace
 
 @dataclass(frozen=True)
 class Summary:
-    """One run in figures. A figure that could not be had is None, and `problem` says why.
+    """One recording in figures. A figure that could not be had is None, and `problem` says why.
 
-    Times are µs. steps_per_s is the recording's own rate, of the wall (see `Steps.steps_per_s`), period_us what the
-    median step takes from its first compute to the next one's, traced_tokens_per_s the rate in tokens, None where it is
-    not known how many a step gains; idle_us and idle_where are `IdleReport`'s, untraced_idle_us the median at the
-    untraced rate, busy_us how long the device computes for the median step; tokens_per_s is measured without tracing
-    (None if unknown). `what` says what the recording holds. `strategy` is the class found in the trace, None where
-    nothing decodes; `configured` what run.json says was asked for. `tokens_per_s_spread` is the lowest and the highest
-    of the untraced repeats, `conditions` are those of `tracer.analysis.conditions`, `notes` are the recording's own.
+    Times are µs and as recorded, unless their name says untraced.
+
+    Attributes:
+        name: what readers call it.
+        source, model, configured, concurrency, backend, gpu: what the recording, run.json (`configured` is the strategy
+            that was asked for) and the device table say; "" if unknown.
+        strategy: the class of its steps, of whose input copies (or of which) `strategy_share` follow it; None where
+            nothing decodes.
+        tokens_per_s: measured without tracing, None if unknown, or if the steps are not of decode alone;
+            `tokens_per_s_spread` is the lowest and the highest of its repeats.
+        traced_tokens_per_s: the recording's own rate, of the wall; None where it is not known how many a step gains.
+        steps_per_s: of the wall (`analysis.rates`).
+        period_us: from the first compute of a step to that of the next, median.
+        idle_us: `IdleReport.idle_us`; `idle_share` of all periods, and `idle_where` most of it lies, in words.
+        untraced_idle_us: the median that the untraced rate leaves.
+        busy_us: how long the device computes for a step, median.
+        compute_us: from the first start to the last end of what a step computes, median.
+        what: what the recording holds, in words.
+        gap_p50_us, gap_p90_us, gap_mean_us: the gap; `causes_us` and their `parts_us` add up to the mean.
+        untraced_gap_us: the median gap at the untraced rate; `estimated_untraced_gap_us` with its interval, where it is
+            known only so.
+        syncs_per_token, copies_per_token, launches_per_token, blocking_copies_per_token, polls_per_token, fetch_lag:
+            as in `SyncReport`, like `signature` and `signature_share`.
+        steps: how many; `token_source`, `confidence` and `prefill_steps` as in `Steps`.
+        traced: whether a profiler was there; `graph_trace` and `distortion` as in `GapReport`.
+        warning: what a reader of its times must know.
+        conditions: those of `tracer.analysis.conditions`.
+        notes: the recording's own.
+        problem: why figures are missing.
     """
 
     name: str
@@ -49,9 +75,11 @@ class Summary:
     idle_where: str | None = None
     untraced_idle_us: float | None = None
     busy_us: float | None = None
+    compute_us: float | None = None
     what: str | None = None
     gap_p50_us: float | None = None
     gap_p90_us: float | None = None
+    gap_mean_us: float | None = None
     untraced_gap_us: float | None = None
     estimated_untraced_gap_us: Interval | None = None
     syncs_per_token: float | None = None
@@ -61,14 +89,17 @@ class Summary:
     polls_per_token: float | None = None
     fetch_lag: FetchLag | None = None
     signature: str | None = None
+    signature_share: float | None = None
     steps: int | None = None
     token_source: str | None = None
     confidence: float | None = None
     prefill_steps: int | None = None
+    traced: bool = False
     graph_trace: str | None = None
     distortion: float | None = None
     warning: str | None = None
     causes_us: dict[str, float] = field(default_factory=dict)
+    parts_us: dict[str, dict[str, float]] = field(default_factory=dict)
     conditions: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     problem: str | None = None
@@ -101,28 +132,52 @@ def analyse(
         bounds: only these steps.
         steps: the steps that `within` and `bounds` mean, where somebody has found them already.
     """
-    facts = describe(trace, within)
-    syncs, gaps = None, None
+    syncs, gaps, problem = None, None, None
     try:
         steps = choose_steps(trace, within, bounds) if steps is None else steps
-    except TraceError as problem:
-        return Analysis(Summary(name, **facts, problem=str(problem)))
-    facts |= _step_facts(steps)
+    except TraceError as error:
+        return Analysis(figures(trace, name, within=within, problem=str(error)))
     try:
         syncs = sync_report(trace, steps)
-        facts |= _sync_facts(syncs, steps.decodes)
-    except TraceError as problem:
-        facts["problem"] = str(problem)
+    except TraceError as error:
+        problem = str(error)
     try:
         gaps = gap_report(trace, steps, measured_rate(trace, steps, within))
-        facts |= _gap_facts(gaps)
-    except TraceError as problem:
-        facts["problem"] = str(problem)
-    return Analysis(Summary(name, **facts), steps, syncs, gaps)
+    except TraceError as error:
+        problem = str(error)
+    return Analysis(figures(trace, name, steps, syncs, gaps, within, problem), steps, syncs, gaps)
 
 
-def describe(trace: Trace, within: str | None = None) -> dict[str, Any]:
-    """What the recording says of itself: source, model, configured strategy, mode, backend, GPU, rate, conditions."""
+def figures(
+    trace: Trace,
+    name: str,
+    steps: Steps | None = None,
+    syncs: SyncReport | None = None,
+    gaps: GapReport | None = None,
+    within: str | None = None,
+    problem: str | None = None,
+) -> Summary:
+    """The figures that these analyses of a recording give; those of one that is not given are None.
+
+    Args:
+        trace: the recording.
+        name: what to call it.
+        steps, syncs, gaps: its analyses, of the same steps.
+        within: the NVTX range that the steps are from.
+        problem: why one is not given.
+    """
+    found = _described(trace, within)
+    if steps is not None:
+        found |= _of_steps(trace, steps, within)
+    if syncs is not None and steps is not None:
+        found |= _of_syncs(syncs, steps.decodes)
+    if gaps is not None:
+        found |= _of_gaps(gaps)
+    return Summary(name, **found, problem=problem)
+
+
+def _described(trace: Trace, within: str | None) -> dict[str, Any]:
+    """What the recording and run.json say of it."""
     asked = run_json.configuration(trace, within)
     return {
         "source": str(trace.metadata.get("source", "")),
@@ -138,23 +193,21 @@ def describe(trace: Trace, within: str | None = None) -> dict[str, Any]:
     }
 
 
-def _step_facts(steps: Steps) -> dict[str, Any]:
-    return {
+def _of_steps(trace: Trace, steps: Steps, within: str | None) -> dict[str, Any]:
+    rate, gained = steps_per_s(trace, steps), tokens_per_step(trace, steps, within)
+    measured: dict[str, Any] = {} if steps.decode_alone else {"tokens_per_s": None, "tokens_per_s_spread": None}
+    return measured | {
         "steps": len(steps),
         "token_source": steps.source,
         "confidence": steps.confidence,
         "prefill_steps": steps.prefills,
         "what": steps.what,
-        "steps_per_s": steps.steps_per_s,
-        "traced_tokens_per_s": _product(steps.steps_per_s, steps.tokens_per_step),
+        "steps_per_s": rate,
+        "traced_tokens_per_s": None if rate is None or gained is None else rate * gained,
     }
 
 
-def _product(rate: float | None, each: float | None) -> float | None:
-    return None if rate is None or each is None else rate * each
-
-
-def _sync_facts(report: SyncReport, decodes: bool) -> dict[str, Any]:
+def _of_syncs(report: SyncReport, decodes: bool) -> dict[str, Any]:
     return {
         "strategy": report.strategy if decodes else None,
         "strategy_share": report.share if decodes else None,
@@ -165,24 +218,30 @@ def _sync_facts(report: SyncReport, decodes: bool) -> dict[str, Any]:
         "polls_per_token": report.polls_per_token,
         "fetch_lag": report.fetch_lag,
         "signature": report.signature,
+        "signature_share": report.signature_share,
     }
 
 
-def _gap_facts(report: GapReport) -> dict[str, Any]:
-    known = report.graph_trace != "node"  # of node-level traces it is only a lower bound
+def _of_gaps(report: GapReport) -> dict[str, Any]:
+    untraced = report.untraced_gap_us["p50"] if report.untraced_gap_us else None
+    causes = present(report.causes_us)
     return {
         "idle_us": report.idle.idle_us,
         "idle_share": report.idle.share,
         "idle_where": report.idle.where,
         "untraced_idle_us": report.untraced_idle_us["p50"] if report.untraced_idle_us else None,
         "busy_us": report.idle.busy_us,
+        "compute_us": report.compute_us,
         "gap_p50_us": report.gap_us["p50"],
         "gap_p90_us": report.gap_us["p90"],
-        "untraced_gap_us": report.untraced_gap_us["p50"] if known and report.untraced_gap_us else None,
+        "gap_mean_us": report.gap_us["mean"],
+        "untraced_gap_us": untraced,
         "estimated_untraced_gap_us": report.estimated,
+        "traced": report.warning is not None,
         "graph_trace": report.graph_trace,
         "period_us": report.period_us,
         "distortion": report.distortion,
         "warning": report.warning,
-        "causes_us": present(report.causes_us),
+        "causes_us": causes,
+        "parts_us": {cause: report.parts_us[cause] for cause in causes},
     }

@@ -19,6 +19,7 @@ from dashboard.units import microseconds
 from dashboard.view import View
 from tracer.analysis.causes import CAUSES, PART_NAMES, PARTS
 from tracer.analysis.gaps import GapReport
+from tracer.analysis.summary import Summary
 
 LONGEST: Final = 12
 """How many of each run's gaps stand in the table of the longest."""
@@ -47,25 +48,27 @@ def _note(report: GapReport) -> str:
 
 def figures_of(run: Run) -> dict[str, str]:
     """The line of a run in the table of gaps: heading -> what stands there."""
-    report = run.gaps
-    assert report is not None
+    assert run.gaps is not None
+    of = run.summary
     return {
         "Run": plain(run.name, 90),
-        "Idle p50": microseconds(report.idle.idle_us.get("p50")),
-        "Gaps": f"{len(report.table):,}",
-        **{name: microseconds(report.gap_us[key]) for name, key in (("p50", "p50"), ("p90", "p90"), ("Mean", "mean"))},
-        "Recorded": "no profiler" if report.warning is None else f"traced, {report.graph_trace} level",
-        "Distortion": "–" if report.distortion is None else f"{report.distortion:.2f}",
-        "p50 without tracing": _untraced(report),
+        "Idle p50": microseconds(of.idle_us.get("p50")),
+        "Gaps": f"{len(run.gaps.table):,}",
+        "p50": microseconds(of.gap_p50_us),
+        "p90": microseconds(of.gap_p90_us),
+        "Mean": microseconds(of.gap_mean_us),
+        "Recorded": f"traced, {of.graph_trace} level" if of.traced else "no profiler",
+        "Distortion": "–" if of.distortion is None else f"{of.distortion:.2f}",
+        "p50 without tracing": _untraced(of),
     }
 
 
-def _untraced(report: GapReport) -> str:
-    if report.warning is None:
+def _untraced(of: Summary) -> str:
+    if not of.traced:
         return "the same"
-    if report.untraced_gap_us is not None:
-        return str(report.estimated or microseconds(report.untraced_gap_us["p50"]))
-    return "not known"
+    if of.untraced_gap_us is None:
+        return "not known"
+    return str(of.estimated_untraced_gap_us or microseconds(of.untraced_gap_us))
 
 
 def longest_of(runs: Sequence[Run], theme: str) -> list[dict[str, Any]]:

@@ -48,9 +48,7 @@ COLUMNS: list[dict[str, Any]] = [
     | {"tooltipField": "idle_where"},
     _figure("gap_p50", "Gap p50, µs", ",.1f", "Median inter-token gap; ▲: traced, so inflated", 100, "traced"),
     _figure("gap_p90", "p90, µs", ",.1f", "90th percentile of the gap; ▲: traced, so inflated", 84, "traced"),
-    _figure(
-        "untraced_gap", "Untraced", ",.1f", "Median gap without tracing, µs: 1 / (untraced tokens/s) − compute", 88
-    ),
+    _figure("untraced_gap", "Untraced", ",.1f", "Median gap without tracing, µs, by the untraced tokens/s", 88),
     _figure("distortion", "Distortion", ".2f", "Traced period / untraced period", 90),
     _figure("syncs", "Syncs", ".3~g", "Host synchronisations per token", 66),
     _figure("copies", "Copies", ".3~g", "Copies per token", 70),
@@ -108,7 +106,7 @@ def grid() -> dag.AgGrid:
 def row(run: Run) -> dict[str, Any]:
     """What the table says of a run."""
     summary = run.summary
-    traced = summary.warning is not None
+    traced = summary.traced
     untraced = summary.tokens_per_s is not None
     return {
         "key": run.key,

@@ -18,10 +18,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer import run_json
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.distortion import LAUNCH_LEFT
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
+from tracer.analysis.rates import steps_per_s, tokens_per_step
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Assumed, Changes
 from tracer.analysis.whatif.step_times import StepTimes, statistics
@@ -100,13 +100,19 @@ class Base:
         state = _state(trace, rate, given=untraced_tokens_per_s is not None)
         assumed = _untraced(causality, times, rate, report.graph_trace) if state == CORRECTED and rate else Assumed()
         time = Changes(causality, assumed).dag().replayed()[0] if assumed != Assumed() else causality.dag.time
-        return cls(causality, steps, times, report, assumed, time, rate, state, tokens_per_step(trace, steps, within))
+        return cls(
+            causality, steps, times, report, assumed, time, rate, state, tokens_per_step(trace, steps, within) or 1.0
+        )
 
     @cached_property
     def recorded(self) -> Figures:
         """The figures as recorded; the rate of what was not traced is that of its benchmark, if it had one."""
         time = self.causality.dag.time
-        rate = self.untraced if self.state == PLAIN and self.untraced else self.steps.steps_per_s or 0.0
+        rate = (
+            self.untraced
+            if self.state == PLAIN and self.untraced
+            else steps_per_s(self.causality.trace, self.steps) or 0.0
+        )
         period_us = float(np.median(self.times.periods(time))) / 1e3
         return Figures(rate * self.tokens_per_step, period_us, self.report.idle.idle_us, self.report.gap_us)
 
@@ -171,12 +177,6 @@ class Base:
         found = self.times.idle_ns(self.causality.dag.time)
         idle = np.append(steps["idle"].to_numpy(), 0)[at]
         return np.where(at >= 0, found - idle, 0)
-
-
-def tokens_per_step(trace: Trace, steps: Steps, within: str | None) -> float:
-    """How many tokens a step gains: by run.json's two rates, else by the engine's marks; 1 where neither tells."""
-    told = run_json.tokens_per_step(trace, within)
-    return told if told != 1.0 else steps.tokens_per_step or 1.0
 
 
 def _state(trace: Trace, rate: float | None, given: bool) -> str:

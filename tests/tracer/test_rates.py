@@ -1,0 +1,51 @@
+"""Rates of the wall: of hosts that wait for their device, and of those that run ahead of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.recordings import SAMPLES
+from tests.tracer.handmade import Script
+from tracer import Trace, formats
+from tracer.analysis.rates import steps_per_s, tokens_per_step, wall_rates
+from tracer.analysis.summary import summarise
+from tracer.analysis.tokens import find_steps
+
+
+def loop(between: int) -> Trace:
+    """Ten steps that the host begins every `between` ns and that compute for 1000 ns each, one behind the other."""
+    script = Script()
+    for token in range(10):
+        begin = token * between
+        script.range("token", begin, begin + between // 2)
+        script.launch((begin, begin + 10), (max(begin + 20, 20 + token * 1000), 1020 + max(begin, token * 1000)))
+    return script.trace
+
+
+@pytest.mark.parametrize(
+    ("between", "wall"),
+    [(2000, 19_000), (100, 10_000)],  # the host's, first begin to last end; the device's, ten times its compute
+)
+def test_the_wall_is_the_longer_of_the_host_s_and_the_device_s(between: int, wall: int) -> None:
+    trace = loop(between)
+    steps = find_steps(trace)
+    assert wall_rates(trace, steps) == {(100, 101): pytest.approx(10e9 / wall)}
+    assert steps_per_s(trace, steps) == pytest.approx(10e9 / wall)
+
+
+@pytest.mark.parametrize("level", ["", "node"])
+def test_a_host_that_launches_all_tokens_at_once_makes_them_no_faster(level: str) -> None:
+    found = summarise(formats.read(SAMPLES / "llama-1.1b-ggg-sequential-cuda" / level), "ggg")
+    assert found.strategy == "ggg"
+    assert found.period_us is not None
+    assert found.steps_per_s == pytest.approx(1e6 / found.period_us, rel=0.03)
+    assert found.traced_tokens_per_s == found.steps_per_s
+
+
+def test_tokens_of_a_step_come_from_the_batch_or_from_two_rates_or_are_unknown() -> None:
+    trace = loop(2000)
+    assert tokens_per_step(trace, find_steps(trace)) is None
+    trace.metadata["run"] = {"measured": {"tokens_per_s": {"median": 4e6}, "steps_per_s": {"median": 1e6}}}
+    assert tokens_per_step(trace, find_steps(trace)) == 4
+    trace.metadata["run"]["configuration"] = {"batch": 3}
+    assert tokens_per_step(trace, find_steps(trace)) == 3

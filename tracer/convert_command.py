@@ -1,0 +1,62 @@
+"""`intertoken convert`: a recording in another format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tracer import report
+from tracer.commands import emit
+from tracer.output import OR_FORCE
+
+
+class _NamingTheFormats(click.Command):
+    """A command whose help ends with the formats that can be written."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from tracer.formats import registered
+
+        with formatter.section("Formats"):
+            formatter.write_dl(
+                [(", ".join(filter(None, f.suffixes)) or "none", f.name) for f in registered() if f.write is not None]
+            )
+
+
+@click.command(cls=_NamingTheFormats)
+@click.argument("source", metavar="IN", type=click.Path(path_type=Path))
+@click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Replace OUT, once the new recording is complete.")
+@click.option(
+    "--python-functions", is_flag=True, help="Keep the Python functions of a PyTorch trace (with_stack=True)."
+)
+def convert(source: Path, target: Path, force: bool, python_functions: bool) -> None:
+    """Write a recording in another format, chosen by OUT's suffix; IN may be of any, judged by its content.
+
+    \b
+    Examples:
+      intertoken convert rep.nsys-rep rep.sqlite       for nsys stats, nsys analyze and our commands
+      intertoken convert rep.sqlite rep.json.gz        for chrome://tracing, Perfetto, HolisticTraceAnalysis
+      intertoken convert trace.json.gz trace           a parquetdir, our native form
+      touch x.nsys-rep && intertoken convert runs/tiny-aaag-sequential x_pqtdir
+                                                       for nsys recipe NAME --input x.nsys-rep
+
+    It never overwrites without --force, and OUT appears whole or not at all. What a format has no place
+    for is listed.
+    """
+    from tracer.formats import beside, check_writable, read, write
+
+    check_writable(target, replace=force, advice=OR_FORCE)
+    with report.reading(source):
+        trace = read(source, python_functions=python_functions)
+    others = ", ".join(path.name for path in beside(source))
+    with report.working(f"writing {target}"):
+        notes = write(trace, target, replace=force)
+    notes += [f"left out is what stands beside the recording: {others}"] if others else []
+    emit(False, {"events": len(trace), "target": str(target)}, _show, trace.notes + notes)
+
+
+def _show(facts: dict[str, Any]) -> None:
+    """`intertoken convert`."""
+    report.new_console().print(report.said(f"{facts['target']}: {facts['events']:,} events"))

@@ -1,0 +1,78 @@
+"""`intertoken gaps`: how long the device idles, in a step and between two."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from tracer.commands import Bounds, emit, load, trace_options, untraced_option
+from tracer.ranks_report import rank_facts
+from tracer.tables import Save, table_option
+
+
+@click.command()
+@trace_options
+@untraced_option
+@table_option(
+    "one row per gap, as recorded: the step before it, device, and in ns start, end, gap, its causes communication, "
+    "sync, copy, launch, host and other (process or thread), which add up to gap, and the parts of each, as sync_wait; "
+    "calls counts the CUDA calls in it, graph_launch is 1 where a CUDA graph ends it"
+)
+@click.option("--bubbles", "inside", is_flag=True, help="Also the idle time inside the steps, and of each stream.")
+def gaps(
+    path: Path,
+    within: str | None,
+    bounds: Bounds,
+    as_json: bool,
+    untraced_tokens_per_s: float | None,
+    save: Save,
+    inside: bool,
+) -> None:
+    """How long the device idles in a step and between two, and what the time between is made of.
+
+    A profiler lengthens what it shows. With the engine's own rate, measured without one, the idle time and the gap are
+    corrected; without it no recording tells them.
+
+    \b
+    Examples:
+      intertoken gaps llama1b-sccc-graph.sqlite --untraced-tokens-per-s 748.7
+      intertoken gaps llama1b-sccc-node.sqlite --bubbles
+    """
+    from tracer.analysis.bubbles import bubble_report
+    from tracer.analysis.causes import present
+    from tracer.analysis.gaps import gap_report, measured_rate
+    from tracer.analysis.summary import figures
+    from tracer.gaps_report import idle_facts, show_gaps
+
+    trace, steps = load(path, within, bounds)
+    found = gap_report(trace, steps, untraced_tokens_per_s or measured_rate(trace, steps, within))
+    save(found.table)
+    shown = found.corrected() if untraced_tokens_per_s else found
+    summary = figures(trace, path.name, steps, gaps=found, within=within)
+    facts = {
+        "schema": "intertoken.gaps/1",
+        **idle_facts(summary, found),
+        "gap_us": shown.gap_us,
+        "causes_us": present(shown.causes_us),
+        "parts_us": {cause: shown.parts_us[cause] for cause in present(shown.causes_us)},
+        "steps": summary.steps,
+        "gaps": len(found.table),
+        "steps_per_s": summary.steps_per_s,
+        "graph_trace": summary.graph_trace,
+        "distortion": summary.distortion,
+        "period_us": summary.period_us,
+        "compute_us": summary.compute_us,
+        "traced_gap_us": found.gap_us,
+        "untraced_gap_us": found.untraced_gap_us,
+        "estimated_untraced_gap_us": asdict(summary.estimated_untraced_gap_us)
+        if summary.estimated_untraced_gap_us
+        else None,
+        "token_source": summary.token_source,
+        "warning": shown.warning,
+    }
+    facts |= {"bubbles": bubble_report(trace, steps).records()} if inside else {}
+    facts |= rank_facts(trace, steps, found.table)
+    unused = ["nothing was traced, so --untraced-tokens-per-s changes nothing"] if not summary.traced else []
+    emit(as_json, facts, show_gaps, trace.notes + (unused if untraced_tokens_per_s else []))

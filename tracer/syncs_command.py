@@ -1,0 +1,98 @@
+"""`intertoken syncs`: what a token does between host and device."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from tracer import report
+from tracer.analysis.signature import MEANING
+from tracer.commands import Bounds, emit, load, trace_options
+from tracer.report import number
+from tracer.tables import Save, table_option
+
+
+@click.command()
+@trace_options
+@table_option(
+    "one row per wait of a step, its syncs in their order, then blocking copies and polling loops: what, position, "
+    "name, stream, steps (that have it), median_us, max_us, waiting_share (of the steps in which the device was still "
+    "busy), queries, waits_for"
+)
+def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save) -> None:
+    """Which host synchronisations, copies and launches a token makes, and how far the host runs ahead.
+
+    \b
+    Example:
+      intertoken syncs llama1b-sccc-node.sqlite        class sccc, 14 syncs per token
+    """
+    from tracer.analysis.summary import figures
+    from tracer.analysis.syncs import sync_report
+
+    trace, steps = load(path, within, bounds)
+    analysed = sync_report(trace, steps)
+    found = figures(trace, path.name, steps, analysed, within=within)
+    inventory = analysed.inventory()
+    save(inventory)
+    facts = {
+        "schema": "intertoken.syncs/1",
+        "class": found.strategy,
+        "share": found.strategy_share,
+        "signature": found.signature,
+        "signature_share": found.signature_share,
+        "steps": found.steps,
+        "syncs_per_token": found.syncs_per_token,
+        "copies_per_token": found.copies_per_token,
+        "launches_per_token": found.launches_per_token,
+        "blocking_copies_per_token": found.blocking_copies_per_token,
+        "polls_per_token": found.polls_per_token,
+        "fetch_lag": asdict(found.fetch_lag) if found.fetch_lag else None,
+        "token_source": found.token_source,
+        "inventory": json.loads(inventory.to_json(orient="records")),
+    }
+    emit(as_json, facts, _show, trace.notes)
+
+
+def _show(facts: dict[str, Any]) -> None:
+    """`intertoken syncs`."""
+    console = report.new_console()
+    rows = {}
+    if facts["class"]:
+        followers = report.followers(facts["class"])
+        rows["class"] = f"{facts['class']}  ({facts['share']:.0%} of the {followers} follow it)"
+    rows["syncs per token"] = number(facts["syncs_per_token"])
+    for kind in ("blocking copies", "polls"):
+        if count := facts[f"{kind.replace(' ', '_')}_per_token"]:
+            rows[f"{kind} per token"] = number(count)
+    rows["copies per token"] = number(facts["copies_per_token"])
+    rows["launches per token"] = number(facts["launches_per_token"])
+    rows["the host fetches"] = _fetched(facts["fetch_lag"])
+    found = f"{facts['signature_share']:.0%} of {facts['steps']} steps, from {facts['token_source']}"
+    console.print(report.grid(rows | {"signature": f"{facts['signature']}  ({found})"}))
+    if facts["inventory"]:
+        several = {"what": "wait"} if len({row["what"] for row in facts["inventory"]}) > 1 else {}
+        headings = several | {
+            "position": "#", "name": "call", "stream": "stream", "median_us": "median µs", "max_us": "max µs",
+            "waiting_share": "waiting", "waits_for": "waits for",
+        }  # fmt: skip
+        shares = [row["waiting_share"] for row in facts["inventory"]]
+        shown = [{"waiting_share": "–" if share is None else f"{share:.0%}"} for share in shares]
+        waits = [row | share for row, share in zip(facts["inventory"], shown, strict=True)]
+        console.print()
+        console.print(report.table_of(waits, headings))
+    letters = [f"{letter} {meaning}" for letter, meaning in MEANING.items() if letter in facts["signature"]]
+    console.print(Text("  ".join(letters), "dim"))
+
+
+def _fetched(lag: dict[str, Any] | None) -> str:
+    """Which step's result the host reads."""
+    if lag is None:
+        return "the recording does not tell which step's result"
+    whose = {0.0: "the result of the step it launched last", 1.0: "the result of the step before, one step ahead"}
+    ahead = f"a result of {number(lag['median'])} steps before"
+    return f"{whose.get(lag['median'], ahead)}  ({lag['share']:.0%} of {lag['fetches']} fetches)"
