@@ -21,6 +21,7 @@ from tracer.analysis.turn_order import MIN_STEPS, MOST_DRAFTS
 from tracer.analysis.turns import Bools, Host, Ints, has_layers
 from tracer.schema import MISSING
 
+NO_PASS: Final = "which show no whole pass through a model"
 _MOST_STEPS: Final = 512
 """Steps that are looked at, from the middle."""
 _SHARE: Final = 0.9
@@ -46,7 +47,7 @@ def doubt_of(host: Host, steps: pd.DataFrame) -> str:
     whole = np.array([_passes(code[a:b], graph[a:b]) for a, b in _distinct(code, spans)])
     found = whole[_numbers(code, spans)][usual]
     if np.mean(found == 0) > 1 - _SHARE:
-        return "which show no whole pass through a model"
+        return NO_PASS
     if np.mean(found > 1) > 1 - _SHARE:
         return "which may be several passes each"
     if _has_parts([code[a:b][graph[a:b]] for a, b in spans]):
