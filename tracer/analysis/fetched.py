@@ -167,9 +167,10 @@ def _variants(host: Host, steps: pd.DataFrame) -> Ints:
     """Per step its kind, or, where it replays graphs, a number of the one that usually takes longest."""
     calls = host.calls.iloc[host.launches]
     graph = (calls["letter"] == GRAPH_LAUNCH).to_numpy()
-    usual = calls["busy"].groupby(calls["code"]).transform("mean").to_numpy()
+    code, number = np.unique(calls["code"].to_numpy(), return_inverse=True)
+    usual = (np.bincount(number, calls["busy"].to_numpy()) / np.bincount(number))[number]
     longest = _largest(np.where(graph, usual, -1), steps["first"].to_numpy())
-    code = calls["code"].to_numpy()[longest]
+    code = code[number[longest]]
     return np.where(graph[longest], code, steps["kind"].to_numpy())
 
 

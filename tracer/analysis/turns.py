@@ -197,8 +197,8 @@ def _replays(calls: pd.DataFrame, launches: Ints, edges: Ints) -> tuple[Ints, In
     letters = calls["letter"].to_numpy(dtype="U1")
     inputs = np.cumsum(among(letters, COPIES) & (calls["kind"] != "DtoH").to_numpy())[launches]
     code, device = (calls[name].to_numpy()[launches] for name in ("code", "device"))
-    alone = np.where(code >= 0, pd.factorize(pd.MultiIndex.from_arrays([code, device]))[0], MISSING)
-    fed, _ = pd.factorize(pd.MultiIndex.from_arrays([alone, np.diff(inputs, prepend=0)]))
+    alone = np.where(code >= 0, code * (device.max() + 2) + device + 1, MISSING)
+    fed = alone * (inputs[-1] + 1) + np.diff(inputs, prepend=0)
     graph = letters[launches] == GRAPH_LAUNCH
     first, last = edges[:-1], edges[1:]
     graphs = np.add.reduceat(np.append(graph, False), first) if len(first) else first
