@@ -81,7 +81,7 @@ def drafts_and_their_target(host: Host) -> None:
     for drafts in (3, 2, 4, 3, 1, 3, 2, 4, 3, 3, 2, 3):
         for _ in range(drafts):
             host.copy()
-            host.kernels(layers(2))
+            host.kernels(layers(4))
             host.fetch()
         host.copy()
         host.kernels(layers(12))
@@ -114,6 +114,138 @@ def test_what_is_said_for_sure_is_right(shape: Callable[[Host], None]) -> None:
     assert steps.confidence < UNSURE or claimed == SHAPES[shape]
     if steps.confidence < UNSURE:
         assert steps.notes[0].startswith("the steps are uncertain")
+
+
+def stop_checks(host: Host) -> None:
+    for _ in range(20):  # after each token, is any sequence at its end, and is the request too long?
+        host.kernels([*layers(8), "argmax"])
+        for _ in range(2):
+            host.kernels(["isin", "all"], KERNEL_NS // 10)
+            host.fetch()
+
+
+def a_mask_that_is_read_first(host: Host) -> None:
+    for _ in range(20):
+        host.copy()
+        host.kernels(["embedding", "eq", "all"], KERNEL_NS // 10)
+        host.fetch()
+        host.kernels(layers(8))
+        host.fetch()
+
+
+def several_steps_a_fetch(host: Host) -> None:
+    for _ in range(6):
+        host.copy()
+        host.copy()
+        for _ in range(8):
+            host.kernels(["advance"])
+            host.graph(1)
+            host.kernels(["softmax", "argmax"])
+        host.fetch()
+
+
+def two_graphs_a_step_and_a_check_every_eighth(host: Host) -> None:
+    for _ in range(6):
+        for _ in range(8):
+            host.graph(1)
+            host.graph(2)
+            host.kernels(["argmax"])
+        host.fetch()
+
+
+def caches_copied_layer_by_layer(host: Host) -> None:
+    for _ in range(12):
+        host.copy()
+        for layer in range(6):
+            host.graph(layer)
+            host.kernels(["attention"])
+            host.copy("DtoH")
+        host.kernels(["head", "argmax"])
+        host.fetch()
+
+
+def short_prompts_beside_a_graph(host: Host) -> None:
+    for _ in range(5):
+        host.copy()
+        host.kernels([*layers(4), "argmax"], KERNEL_NS // 4)
+        host.fetch()
+        for _ in range(20):
+            host.copy()
+            host.graph(1)
+            host.kernels(["argmax"])
+            host.fetch()
+
+
+def two_tokens_a_request(host: Host) -> None:
+    for _ in range(20):
+        host.copy()
+        host.kernels([*layers(8), "argmax"], PROMPT_KERNEL_NS, 640)
+        host.fetch()
+        host.copy()
+        host.graph(1)
+        host.kernels(["argmax"])
+        host.fetch()
+
+
+def batches_of_two_sizes(host: Host) -> None:
+    for size, graph in ((8, 1), (1, 2)):
+        for _ in range(40):
+            host.copy()
+            host.graph(graph, 2 * size * KERNEL_NS)
+            host.kernels(["argmax"])
+            for _ in range(size):
+                host.copy("DtoH")
+            host.sync()
+
+
+def experts_one_by_one(host: Host) -> None:
+    for _ in range(12):
+        host.copy()
+        host.kernels(["embedding"])
+        for _ in range(8):
+            host.kernels(["norm", "attention", "router"])
+            for _ in range(2):
+                host.fetch()
+                host.kernels(["expert_up", "expert_down", "add"])
+        host.kernels(["head", "argmax"])
+        host.fetch()
+
+
+COUNTS: dict[Callable[[Host], None], dict[str, int]] = {
+    stop_checks: {"decode": 20}, a_mask_that_is_read_first: {"decode": 20}, several_steps_a_fetch: {"decode": 48},
+    two_graphs_a_step_and_a_check_every_eighth: {"decode": 48}, caches_copied_layer_by_layer: {"decode": 12},
+    short_prompts_beside_a_graph: {"decode": 100, "eager": 5}, two_tokens_a_request: {"decode": 20, "prefill": 20},
+    batches_of_two_sizes: {"decode": 80}, experts_one_by_one: {"decode": 12}, routed_layers: {"decode": 12},
+    sampled_sequence_by_sequence: {"decode": 12}, a_solver: {"iteration": 40},
+    a_loss_every_ten_steps: {"training": 60}, drafts_and_their_target: {"speculative": 12},
+    an_image_fetched_at_its_end: {"iteration": 100},
+}  # fmt: skip
+"""Shape of a loop -> its steps, where fetches and passes tell how many there are, sure or not."""
+
+
+@pytest.mark.parametrize("shape", COUNTS, ids=lambda shape: shape.__name__)
+def test_a_step_is_one_pass_whatever_is_fetched_between(shape: Callable[[Host], None]) -> None:
+    host = Host(Script())
+    shape(host)
+    assert find_steps(host.script.trace, phase="all").phases == COUNTS[shape]
+
+
+@pytest.mark.parametrize(("every", "sure"), [(5, False), (40, True)])
+def test_prompts_in_which_others_may_decode_are_doubted_if_there_are_many(every: int, sure: bool) -> None:
+    host = Host(Script())
+    for number in range(80):
+        host.copy()
+        if number % every == every - 1:
+            host.kernels([*layers(8), "argmax"], PROMPT_KERNEL_NS, 640)
+        else:
+            host.kernels([*layers(8), "argmax"] + ["paged_attention_v1"] * 3)
+        for _ in range(3):  # sequences
+            host.copy("DtoH")
+        host.sync()
+    steps = find_steps(host.script.trace, phase="all")
+    assert steps.phases == {"decode": 80 - 80 // every, "prefill": 80 // every}
+    assert (steps.confidence >= UNSURE) is sure
+    assert sure or "beside which others may decode" in steps.notes[0]
 
 
 @pytest.mark.parametrize(

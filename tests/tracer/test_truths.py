@@ -61,7 +61,7 @@ TRUTHS = {
     "public/tl_vllm_piecewise.json.gz": Truth("mixed", 1),
     "public/syn_6b_vllm_piecewise_x12.json.gz": Truth("mixed", 12),
     "public/tl_b200_eager.json.gz": Truth("prefill", 1),
-    "public/tl_sglang_decode.json.gz": Truth("decode", 1),
+    "public/tl_sglang_decode.json.gz": Truth("decode", 1, (12, None, None)),  # 7 of them inside step[DECODE]
     "public/tl_sglang_prefilldecode.json.gz": Truth("prefill", 1, (527, None, None)),
     "public/syn_7_sglang_mixed.json.gz": Truth("decode", 22),
     "public/tl_h100_qwen.json.gz": Truth("iteration", 1, (1029, None, None)),

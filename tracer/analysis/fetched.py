@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from tracer.analysis.calls import BLOCKING_COPY, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC, among
-from tracer.analysis.one_pass import doubt_of
+from tracer.analysis.one_pass import NO_PASS, doubt_of
 from tracer.analysis.turn_order import (
     ALIKE,
     GUESSED,
@@ -27,7 +27,6 @@ from tracer.analysis.turn_order import (
     Described,
     Order,
     described,
-    is_whole,
     kinds_of,
     order_of,
 )
@@ -47,6 +46,7 @@ class Fetched:
         table: columns start end (ns) process thread group kind busy (ns); `kind` numbers what is alike.
         detail: how they were found, for a reader.
         speculative: whether a step is drafts with what verifies them.
+        passes: whether the steps of each host show passes through a model.
         confidence: 0..1.
     """
 
@@ -54,6 +54,7 @@ class Fetched:
     detail: str
     speculative: bool
     confidence: float
+    passes: bool = True
 
 
 def steps_of_fetches(trace: Trace, calls: pd.DataFrame) -> Fetched | None:
@@ -83,6 +84,7 @@ def steps_of_fetches(trace: Trace, calls: pd.DataFrame) -> Fetched | None:
         "; ".join(dict.fromkeys(steps.detail for steps in found)),
         any(steps.speculative for steps in found),
         explained * min(steps.confidence for steps in found),
+        all(steps.passes for steps in found),
     )
 
 
@@ -95,9 +97,9 @@ def _steps_of(host: Host) -> Fetched | None:
         return None
     detail = f"{'results fetched' if host.fetches else 'waits'} by thread {host.thread}{order.words}"
     sure = order.sure if host.fetches else GUESSED
-    if sure > GUESSED and (doubt := doubt_of(host, steps)):
+    if doubt := doubt_of(host, steps):
         detail, sure = f"{detail}, {doubt}", GUESSED
-    return Fetched(_between_calls(host, steps), detail, order.speculative, sure)
+    return Fetched(_between_calls(host, steps), detail, order.speculative, sure, doubt != NO_PASS)
 
 
 def passes(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
@@ -134,11 +136,9 @@ def _kept(host: Host, turns: Described, kind: Ints, order: Order) -> pd.DataFram
         return steps.iloc[:0]
     main = steps["kind"] == known.mode()[0]
     usual = float(steps["busy"][main].median())
-    example = int(longest[main.to_numpy().argmax()])
     keep = main | (LONGER * steps["busy"] >= usual)
     if order.length <= 1:
-        others = np.flatnonzero(~keep)
-        keep.iloc[others[[is_whole(turns, int(longest[i]), example) for i in others]]] = True
+        keep |= np.append(order.whole, False)[kind[longest]]
     eager = np.add.reduceat(turns.graphs, order.first) == 0
     captured = np.add.reduceat(turns.captures, order.first) > 0
     if captured[main].mean() > ALIKE:  # the graphs of a loop to come
@@ -148,7 +148,7 @@ def _kept(host: Host, turns: Described, kind: Ints, order: Order) -> pd.DataFram
     leads = keep & ~keep.shift(fill_value=False) & ~(main & (steps["last"] - steps["first"] <= launched))
     sizes = (steps["last"] - steps["first"])[main & ~leads].drop_duplicates()
     examples = sizes.index[:_MOST_EXAMPLES].tolist() or [0]
-    steps = _without_lead(host, steps, leads, main.to_numpy(), examples)
+    steps = _without_lead(host, steps, leads, main.to_numpy(), examples, host.last[order.first])
     more = (steps["last"] - steps["first"]) / launched
     keep &= ~leads | (LONGER * steps["busy"] >= usual) & (eager | (more <= LONGER))  # else what warmed the graph up
     steps["kind"] = _variants(host, steps)
@@ -164,18 +164,22 @@ def _largest(values: Ints, first: Ints) -> Ints:
 
 
 def _variants(host: Host, steps: pd.DataFrame) -> Ints:
-    """Per step its kind, or, where it replays graphs, a number of the graph that takes longest."""
+    """Per step its kind, or, where it replays graphs, a number of the one that usually takes longest."""
     calls = host.calls.iloc[host.launches]
     graph = (calls["letter"] == GRAPH_LAUNCH).to_numpy()
-    longest = _largest(np.where(graph, calls["busy"].to_numpy(), -1), steps["first"].to_numpy())
-    code = calls["code"].to_numpy()[longest]
+    code, number = np.unique(calls["code"].to_numpy(), return_inverse=True)
+    usual = (np.bincount(number, calls["busy"].to_numpy()) / np.bincount(number))[number]
+    longest = _largest(np.where(graph, usual, -1), steps["first"].to_numpy())
+    code = code[number[longest]]
     return np.where(graph[longest], code, steps["kind"].to_numpy())
 
 
-def _without_lead(host: Host, steps: pd.DataFrame, leads: pd.Series, main: Bools, examples: list[int]) -> pd.DataFrame:
+def _without_lead(
+    host: Host, steps: pd.DataFrame, leads: pd.Series, main: Bools, examples: list[int], turn: Ints
+) -> pd.DataFrame:
     """The steps, of those that lead a chain only their end: as many launches as one of the examples has, where these
-    are the same and take as long; else what is launched behind their last wait (a sync directly behind a copy to the
-    device waits for that copy, and no result)."""
+    are the same and take as long; else what is launched behind the last wait in their first turn, which ends with
+    launch `turn` (a sync directly behind a copy to the device waits for that copy, and no result)."""
     letters = host.calls["letter"].to_numpy(dtype="U1")
     of_inputs = (letters == SYNC) & np.append(False, _to_device(host.calls)[:-1])
     waits = np.flatnonzero(among(letters, [SYNC, BLOCKING_COPY]) & ~of_inputs)
@@ -185,7 +189,7 @@ def _without_lead(host: Host, steps: pd.DataFrame, leads: pd.Series, main: Bools
     first, spent = steps["first"].to_numpy(copy=True), steps["busy"].to_numpy(copy=True)
     for i in np.flatnonzero(leads):
         last = int(steps["last"].iloc[i])
-        before = waits[: np.searchsorted(waits, host.launches[last - 1])]
+        before = waits[: np.searchsorted(waits, host.launches[turn[i] - 1])]
         behind = int(np.searchsorted(host.launches, before[-1])) if len(before) else 0
         tails = [(max(last - (like.stop - like.start), 0), like) for like in spans]
         alike = [

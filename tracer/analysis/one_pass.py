@@ -21,6 +21,7 @@ from tracer.analysis.turn_order import MIN_STEPS, MOST_DRAFTS
 from tracer.analysis.turns import Bools, Host, Ints, has_layers
 from tracer.schema import MISSING
 
+NO_PASS: Final = "which show no whole pass through a model"
 _MOST_STEPS: Final = 512
 """Steps that are looked at, from the middle."""
 _SHARE: Final = 0.9
@@ -43,10 +44,11 @@ def doubt_of(host: Host, steps: pd.DataFrame) -> str:
     steps = steps.iloc[middle : middle + _MOST_STEPS]
     spans = list(zip(steps["first"].tolist(), steps["last"].tolist(), strict=True))
     usual = (steps["kind"] == steps["kind"].mode()[0]).to_numpy()
-    whole = np.array([_passes(code[a:b], graph[a:b]) for a, b in _distinct(code, spans)])
-    found = whole[_numbers(code, spans)][usual]
+    number, _ = pd.factorize(np.array([code[a:b].tobytes() for a, b in spans], dtype=object))
+    distinct = [slice(*spans[i]) for i in np.unique(number, return_index=True)[1]]
+    found = np.array([_passes(code[span], graph[span]) for span in distinct])[number][usual]
     if np.mean(found == 0) > 1 - _SHARE:
-        return "which show no whole pass through a model"
+        return NO_PASS
     if np.mean(found > 1) > 1 - _SHARE:
         return "which may be several passes each"
     if _has_parts([code[a:b][graph[a:b]] for a, b in spans]):
@@ -55,16 +57,6 @@ def doubt_of(host: Host, steps: pd.DataFrame) -> str:
     if _take_turns(steps["kind"].to_numpy(), replays):
         return "of two sizes in turn: drafts, prompts, or two models"
     return ""
-
-
-def _distinct(code: Ints, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    return list({code[a:b].tobytes(): (a, b) for a, b in reversed(spans)}.values())
-
-
-def _numbers(code: Ints, spans: list[tuple[int, int]]) -> Ints:
-    """For each span the position of its like in `_distinct`."""
-    number = {code[a:b].tobytes(): i for i, (a, b) in enumerate(_distinct(code, spans))}
-    return np.array([number[code[a:b].tobytes()] for a, b in spans], dtype=np.int64)
 
 
 def _passes(code: Ints, graph: Bools) -> int:

@@ -30,7 +30,7 @@ from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
 from tracer.analysis.turn_order import GUESSED
 from tracer.engines import ENGINES
-from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, SPECULATIVE, TOKEN_PHASES, TRAINING
+from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, SPECULATIVE, TOKEN_PHASES, TRAINING, Engine
 from tracer.engines.torch import TRAINING_KERNELS, TRAINING_TEXT
 from tracer.schema import MISSING
 from tracer.trace import Trace
@@ -40,10 +40,15 @@ WIDER: Final = 2.0
 IN_COMMON: Final = 0.25
 MOST: Final = 0.5
 """What holds of this share of the steps holds of all."""
+_SHORT: Final = 0.1
 MIN_LAYERS: Final = 3
 """A head alone computes for one token of a prompt, too."""
 MIN_LOOP: Final = 3
 """Fewer steps are single passes."""
+_FEW: Final = 0.05
+"""What holds of no more of the steps than this changes no figure."""
+ONE_TOKEN: Final = 8
+"""The most bytes of one sequence's token."""
 TOKEN_BYTES: Final = 64
 """A step's smallest input is at most this large where it is a number per sequence (token, position, length) of up to
 eight sequences of 8 bytes, or sixteen of 4; a prompt or an image is larger."""
@@ -84,10 +89,17 @@ def with_phases(trace: Trace, steps: Steps, calls: pd.DataFrame) -> Steps:
     told = np.isin(known, TOKEN_PHASES).any()
     if trains.any() and steps.source == "calls":  # a loss may be fetched every few steps, or of every micro-batch
         confidence, detail = min(confidence, GUESSED), f"{detail}, which need not be steps of an optimizer"
-    if asked.any() and (told or _generates(trace, steps, calls, of_kernel, asked)):
+    generates = bool(asked.any() and (told or _generates(trace, steps, calls, of_kernel, asked)))
+    if asked.any() and not generates and steps.source == "calls":
+        results = _turns(trace, steps, calls)[asked]
+        if results.any() and np.median(results) < 1:
+            confidence, detail = min(confidence, GUESSED), f"{detail}, of which several share a result"
+    if generates:
         found, sure = _by_work(trace, steps, calls, known != PREFILL)
         found[(found == DECODE) & (_share_of(trace, of_kernel, _VERIFIES, len(steps)) > 0)] = SPECULATIVE
         phase[asked] = found[asked]
+        if not told and _may_be_mixed(trace, steps, phase).mean() > _FEW:
+            confidence, detail = min(confidence, GUESSED), f"{detail}, prompts beside which others may decode"
         if not told and not sure and not _one_token_each(trace, steps, of_kernel, phase == DECODE):
             confidence, detail = (
                 min(confidence, GUESSED),
@@ -135,8 +147,13 @@ def _one_token_each(trace: Trace, steps: Steps, of_kernel: NDArray[np.int64], de
 
 def _whole_graphs_decode(trace: Trace) -> bool:
     """Whether kernels of an engine are there that replays whole graphs for nothing but decoding."""
-    known = [engine.kernels for engine in ENGINES if engine.kernels is not None and engine.whole_graphs_decode]
-    return any(rows_named(trace["kernels"]["name"], _has(pattern)).any() for pattern in known)
+    return _has_kernels_of(trace, [engine for engine in ENGINES if engine.whole_graphs_decode])
+
+
+def _has_kernels_of(trace: Trace, engines: list[Engine]) -> bool:
+    """Whether kernels are there that only one of these engines launches."""
+    patterns = [engine.kernels for engine in engines if engine.kernels is not None]
+    return any(rows_named(trace["kernels"]["name"], _has(pattern)).any() for pattern in patterns)
 
 
 def _has(pattern: re.Pattern[str]) -> Callable[[str], bool]:
@@ -147,7 +164,7 @@ def _generates(
     trace: Trace, steps: Steps, calls: pd.DataFrame, of_kernel: NDArray[np.int64], asked: NDArray[np.bool_]
 ) -> bool:
     """Whether most of the steps that are asked about generate tokens."""
-    if asked.sum() < MIN_LOOP:
+    if asked.sum() < MIN_LOOP or not steps.passes:
         return False
     if steps.source == "nvtx" and np.median(_turns(trace, steps, calls)[asked]) > 1:
         return False  # a mark around a request
@@ -199,17 +216,33 @@ def _by_work(
     graphs = np.bincount(at[at >= 0], minlength=len(regular))
     fetched = _fetched(trace, steps)
     same = (fetched > 0) & (fetched < WIDER * np.median(fetched[usual])) if usual.any() else long
-    prompts = (long | same) & _wider(trace["kernels"], of_kernel, long | same, usual)
+    short = regular & (busy < LONGER * np.quantile(busy[regular], _SHORT))
+    narrow = short if short.sum() >= MIN_LOOP else usual  # prompts may be the most
+    prompts = (long | same) & _wider(trace["kernels"], of_kernel, long | same, narrow)
     sure = bool(0 < prompts.sum() <= (~prompts).sum())
     if usual.any() and np.median(graphs[usual]) > 0:
         result[graphs == 0] = EAGER
         prompts |= long & (graphs == 0) & (fetched < LONGER * np.median(fetched[usual]))
         other = long & (graphs > 0) & _other_graphs(trace["graph_launches"], of_graph, usual) & ~prompts
+        other &= fetched < LONGER * np.median(fetched[usual])
         if not _whole_graphs_decode(trace):  # else graphs of larger batches
             prompts |= other
             sure &= not other.any()
     result[prompts] = PREFILL
     return result, sure
+
+
+def _may_be_mixed(trace: Trace, steps: Steps, phase: NDArray[np.object_]) -> NDArray[np.bool_]:
+    """Which steps compute a prompt in which others may decode: it follows decoding, and more is fetched than a token of
+    one sequence, or than a graph gives that only one sequence replays."""
+    follows = pd.Series(phase == DECODE).groupby(steps.table["group"].to_numpy()).cumsum().to_numpy() > 0
+    fetched = _fetched(trace, steps)
+    alone = fetched <= ONE_TOKEN
+    at = activity_steps(trace, steps, trace["graph_launches"])
+    replays = np.bincount(at[at >= 0], minlength=len(steps)) > 0
+    if replays.any() and _has_kernels_of(trace, [engine for engine in ENGINES if engine.one_sequence_graphs]):
+        alone |= fetched <= np.median(fetched[replays])
+    return np.asarray(follows & (phase == PREFILL) & ~alone)
 
 
 def _fetched(trace: Trace, steps: Steps) -> NDArray[np.int64]:

@@ -12,6 +12,7 @@ Passes:
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -159,7 +160,8 @@ def _unmarked(trace: Trace, calls: pd.DataFrame) -> Steps:
     found = steps_of_fetches(trace, calls)
     if found is not None:
         phase = SPECULATIVE if found.speculative else ""
-        return _steps(found.table.assign(phase=phase), "calls", found.detail, found.confidence)
+        steps = _steps(found.table.assign(phase=phase), "calls", found.detail, found.confidence)
+        return replace(steps, passes=found.passes)
     single = passes(trace, calls)
     if not len(single):
         launches = sum(len(trace[name]) for name in COMPUTE_TABLES)

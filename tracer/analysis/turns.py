@@ -6,8 +6,8 @@ Passes:
 2. a result is fetched where the host copies from the device: copies without a launch between them are one. The turn
    ends with the wait behind it, if that comes before the most of the next turn is launched, else with the copy. Where
    a trace shows no copies to the host, every wait ends a turn;
-3. a turn that launches one CUDA graph, or one whole pass of kernels, again and again is one turn for each: the host
-   runs ahead and reads later.
+3. a turn that launches the same CUDA graphs, or one whole pass of kernels, again and again is one turn for each: the
+   host runs ahead and reads later. What it launches before them is one more, if that is a pass, too (a prompt).
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 _LEAST_IN_LAYER: Final = 3
 """Kernels of different names: a product, a norm, an activation."""
+_MANY: Final = 3
+"""Two passes with something behind them may be one step (with and without a prompt, of a diffusion)."""
+_MOST_UNITS: Final = 8
+"""Kernels and graphs, the rarest first, that may come once a pass."""
 _LONGEST_UNIT: Final = 1 << 13  # kernels of one pass
 
 
@@ -80,7 +84,8 @@ def with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     of_kernel = kernels["name"].cat.codes.to_numpy().astype(np.int64)
     in_graph = kernels["graph"].to_numpy()
     of_kernel = np.where(in_graph >= 0, names + 1 + in_graph, of_kernel)
-    code = np.concatenate((of_kernel, names + 1 + graphs["graph"].to_numpy()))
+    of_graph = graphs["graph"].to_numpy()
+    code = np.concatenate((of_kernel, np.where(of_graph >= 0, names + 1 + of_graph, MISSING)))
     rows = match_rows(calls, done)
     known = np.flatnonzero(rows >= 0)[::-1]  # backwards, so that the first of a call is written last
     spent = (done["end"] - done["start"]).to_numpy()[known]
@@ -191,55 +196,66 @@ def _replays(calls: pd.DataFrame, launches: Ints, edges: Ints) -> tuple[Ints, In
     """Pass 3: first and last launch of each turn, those that replay themselves divided."""
     letters = calls["letter"].to_numpy(dtype="U1")
     inputs = np.cumsum(among(letters, COPIES) & (calls["kind"] != "DtoH").to_numpy())[launches]
-    same = pd.MultiIndex.from_arrays([
-        calls["code"].to_numpy()[launches], calls["device"].to_numpy()[launches], np.diff(inputs, prepend=0)
-    ])  # fmt: skip
-    code = np.where(calls["code"].to_numpy()[launches] >= 0, pd.factorize(same)[0], MISSING)
+    code, device = (calls[name].to_numpy()[launches] for name in ("code", "device"))
+    alone = np.where(code >= 0, code * (device.max() + 2) + device + 1, MISSING)
+    fed = alone * (inputs[-1] + 1) + np.diff(inputs, prepend=0)
     graph = letters[launches] == GRAPH_LAUNCH
     first, last = edges[:-1], edges[1:]
     graphs = np.add.reduceat(np.append(graph, False), first) if len(first) else first
     seen: dict[bytes, Ints] = {}
     more = []
-    for i in np.flatnonzero((last - first >= 2) & ((graphs == 0) | (graphs >= 2))):
-        turn = code[first[i] : last[i]]
-        key = turn.tobytes()
+    for i in np.flatnonzero((last - first >= 2) & (graphs != 1)):
+        turn = slice(first[i], last[i])
+        key = alone[turn].tobytes() + fed[turn].tobytes()
         if key not in seen:
-            seen[key] = _heads(turn, graph[first[i] : last[i]])
+            seen[key] = _heads(alone[turn], fed[turn], graph[turn])
         more.append(first[i] + seen[key])
     starts = np.unique(np.concatenate([first, *more]))
     return starts, np.append(starts[1:], edges[-1])
 
 
-def _heads(turn: Ints, graph: Bools) -> Ints:
-    """Where the equal passes of a turn begin; only its start where it is one."""
-    one = np.zeros(1, np.int64)
-    if (turn == MISSING).any():
-        return one
-    if graph.any():  # what is launched besides graphs belongs to the graph behind it
-        graphs = np.flatnonzero(graph)
-        units = np.diff(graphs)
-        alike = len(graphs) > 1 and len(np.unique(turn[graphs])) == 1 and len(np.unique(units)) == 1
-        return graphs - graphs[0] if alike and (turn[units[0] :] == turn[: -units[0]]).all() else one
+def _heads(turn: Ints, fed: Ints, graph: Bools) -> Ints:
+    """Where the equal passes of a turn begin, and what leads to them if it is a pass, too; only its start where it is
+    one pass.
+
+    The passes repeat with their inputs (`fed`); those of the first are copied before the turn or somewhere else.
+    """
     _, number, count = np.unique(turn, return_inverse=True, return_counts=True)
-    if count.min() < 2:
-        return one
-    rare = np.flatnonzero(number == count.argmin())
-    unit = int(rare[1] - rare[0])
-    if unit > _LONGEST_UNIT or (turn[unit:] != turn[:-unit]).any() or not has_layers(turn[:unit]):
-        return one
-    return np.arange(0, len(turn), unit)
+    rare = np.argsort(count, kind="stable")
+    again = [] if (turn == MISSING).any() else rare[count[rare] > 1][:_MOST_UNITS].tolist()
+    for unit in dict.fromkeys(int(np.median(np.diff(np.flatnonzero(number == one)))) for one in again):
+        same = fed[unit:] == fed[:-unit]
+        same[0] = turn[unit] == turn[0]
+        begin, length = _longest(same)
+        end = begin + length + unit
+        most = 2 * (end - begin) >= len(turn) and (length >= (_MANY - 1) * unit or (fed[unit:] == fed[:-unit]).all())
+        if unit > _LONGEST_UNIT or length < unit or not most or graph[:begin].any() or graph[end:].any():
+            continue
+        begin = end - (end - begin) // unit * unit if begin else 0
+        passes = graph[begin : begin + unit].any() or has_layers(turn[begin : begin + unit])
+        if passes and (not begin or has_layers(turn[:begin])):
+            return np.unique(np.append(0, np.arange(begin, end, unit)))
+    return np.zeros(1, np.int64)
+
+
+def _longest(same: Bools) -> tuple[int, int]:
+    """Where the longest run begins, and its length."""
+    breaks = np.flatnonzero(np.concatenate(([True], ~same, [True])))
+    runs = np.diff(breaks) - 1
+    return int(breaks[runs.argmax()]), int(runs.max())
 
 
 def has_layers(kernels: Ints) -> bool:
-    """Whether most of a run of kernels is one sequence that repeats at least three times, of several kernels: the
-    layers of a model. Of a longer run the first `_LONGEST_UNIT` kernels decide."""
+    """Whether most of a run of kernels is sequences of several that repeat at least three times: the layers of a model
+    (or of several, or forward and backward). Of a longer run the first `_LONGEST_UNIT` kernels decide."""
     kernels = kernels[:_LONGEST_UNIT]
+    inside = np.zeros(len(kernels), bool)
     for length in range(_LEAST_IN_LAYER, len(kernels) // 4 + 1):
         same = kernels[length:] == kernels[:-length]
-        breaks = np.flatnonzero(np.concatenate(([True], ~same, [True])))
-        runs = np.diff(breaks) - 1
-        begin = int(breaks[runs.argmax()])
-        is_long = runs.max() + length >= max(0.5 * len(kernels), 3 * length)
-        if is_long and len(np.unique(kernels[begin : begin + length])) >= _LEAST_IN_LAYER:
+        edges = np.flatnonzero(np.diff(same, prepend=False, append=False)).reshape(-1, 2)
+        for begin, end in edges[edges[:, 1] - edges[:, 0] >= 2 * length].tolist():
+            if len(np.unique(kernels[begin : begin + length])) >= _LEAST_IN_LAYER:
+                inside[begin : end + length] = True
+        if 2 * inside.sum() >= len(kernels):
             return True
     return False

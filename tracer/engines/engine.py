@@ -91,6 +91,7 @@ class Engine:
         marks: of its steps; the first one that matches a text tells of it.
         kernels: names of kernels that nobody else launches; None if there are none.
         whole_graphs_decode: whether it replays a whole pass as one CUDA graph for nothing but decoding.
+        one_sequence_graphs: whether it replays graphs for one sequence alone.
         plain: what the texts of its marks are where that is sure; others are steps at no more than `LIKELY`.
         sure: how sure it is that its marks are steps, 0..1.
     """
@@ -99,6 +100,7 @@ class Engine:
     marks: tuple[Mark, ...] = ()
     kernels: re.Pattern[str] | None = None
     whole_graphs_decode: bool = False
+    one_sequence_graphs: bool = False
     plain: re.Pattern[str] = re.compile("")
     sure: float = 0.99
 

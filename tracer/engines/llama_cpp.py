@@ -1,7 +1,8 @@
 """llama.cpp and what else runs on ggml.
 
 It sets no marks. Each step (`llama_decode`) copies its inputs, launches a CUDA graph or the kernels of it, and copies
-the logits of each sequence back, for which the host waits. Source: ggml/src/ggml-backend.cpp
+the logits of each sequence back, for which the host waits. A batch of more than one token is computed without a graph
+(ggml/src/ggml-cuda/ggml-cuda.cu, `check_node_graph_compatibility`). Source: ggml/src/ggml-backend.cpp
 (`ggml_backend_sched_compute_splits`), src/llama-context.cpp; kernels: ggml/src/ggml-cuda.
 """
 
@@ -15,6 +16,7 @@ from tracer.engines.engine import Engine
 LLAMA_CPP: Final = Engine(
     "llama.cpp",
     whole_graphs_decode=True,
+    one_sequence_graphs=True,
     kernels=re.compile(
         r"\b(?:mul_mat_vec_[qf]|mul_mat_q|quantize_q8_1|quantize_mmq_q8_1|k_get_rows\w*|rms_norm_f32)\b"
     ),
