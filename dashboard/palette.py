@@ -48,7 +48,14 @@ KINDS: Final = tuple(COLOURS)
 
 HOLES: Final = {"before_graph": "|", "between_kernels": ".", "after_graph": "-"}
 """Where a device idles inside a step -> the pattern, as Plotly calls it, on the colour of the gap, which itself has
-none; `assets/timeline.css` has the same for the legend."""
+none."""
+
+HOLE_SWATCHES: Final = {
+    "before_graph": "repeating-linear-gradient(90deg, #6B7480 0 1px, #F0E44280 1px 4px)",
+    "between_kernels": "radial-gradient(circle, #6B7480 1px, #F0E44280 1.2px) 0 0 / 4px 4px",
+    "after_graph": "repeating-linear-gradient(0deg, #6B7480 0 1px, #F0E44280 1px 4px)",
+}
+"""The same as a legend shows it, in CSS."""
 
 DARK_TEXT_ON: Final = frozenset({"graph", "launch", "host", "nvtx", "gap", "api"})
 """Kinds whose colour is so light that text on it is dark."""

@@ -18,12 +18,13 @@ from plotly.offline import get_plotlyjs
 
 from dashboard.comparisons import LONGEST_NAME, Against, against_base, cautions_of, methods_of
 from dashboard.figures.causes import CAUSE_COLOURS, causes_figure, causes_height, causes_of
-from dashboard.palette import COLOURS, NAMES, THEMES
+from dashboard.palette import COLOURS, HOLE_SWATCHES, NAMES, THEMES
 from dashboard.report.facts import cards, groups_of_facts
 from dashboard.run import Run
 from dashboard.text import plain
 from dashboard.timeline.scene import range_of, timeline, token_of
 from dashboard.view import View
+from tracer.analysis.holes import PLACES
 from tracer.compare_words import sentence
 
 _HERE: Final = Path(__file__).parent
@@ -73,7 +74,8 @@ def report_page(runs: Sequence[Run], token: int | None = None) -> str:
         cautions=[plain(text, 1000) for text in (cautions_of(compared) if compared else _of_one(runs[0]))],
         token=token_of(runs, view),
         plots=plots,
-        kinds={NAMES[kind]: colour for kind, colour in COLOURS.items() if kind in drawn},
+        kinds={NAMES[kind]: colour for kind, colour in COLOURS.items() if kind in drawn}
+        | {f"idle {PLACES[place]}": swatch for place, swatch in HOLE_SWATCHES.items() if f"idle {place}" in drawn},
         causes=CAUSE_COLOURS,
         policy=_policy(library, script),
         style=Markup("\n".join(path.read_text(encoding="utf-8") for path in _STYLES)),  # ours, like the scripts

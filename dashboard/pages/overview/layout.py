@@ -10,7 +10,7 @@ from dash import dcc, html
 from dashboard.frame import named
 from dashboard.pages.overview import compare, downloads, ladder, tokens, tools
 from dashboard.pages.overview.table import grid
-from dashboard.palette import COLOURS, HOLES, NAMES
+from dashboard.palette import COLOURS, HOLE_SWATCHES, NAMES
 from dashboard.view import ALIGNMENTS
 from tracer.analysis.holes import PLACES
 
@@ -105,10 +105,13 @@ def _timeline() -> html.Section:
 
 def legend() -> html.Ul:
     """What the colours of a timeline mean, and the patterns of the idle holes."""
-    drawn = [(html.Span(style={"background": COLOURS[kind]}, className="swatch"), NAMES[kind]) for kind in LEGEND] + [
-        (html.Span(className=f"swatch {place}"), f"idle {PLACES[place]}") for place in HOLES
-    ]
-    return html.Ul([html.Li([swatch, name]) for swatch, name in drawn], className="legend", **named("Colours"))
+    drawn = {NAMES[kind]: COLOURS[kind] for kind in LEGEND}
+    drawn |= {f"idle {PLACES[place]}": swatch for place, swatch in HOLE_SWATCHES.items()}
+    return html.Ul(
+        [html.Li([html.Span(style={"background": fill}, className="swatch"), name]) for name, fill in drawn.items()],
+        className="legend",
+        **named("Colours"),
+    )
 
 
 def _token() -> html.Div:
