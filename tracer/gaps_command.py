@@ -49,7 +49,8 @@ def gaps(
     trace, steps = load(path, within, bounds)
     found = gap_report(trace, steps, untraced_tokens_per_s or measured_rate(trace, steps, within))
     save(found.table)
-    shown = found.corrected() if untraced_tokens_per_s else found
+    gives_gap = found.untraced_gap_us is not None or found.untraced_idle_us is None
+    shown = found.corrected() if untraced_tokens_per_s and gives_gap else found
     summary = figures(trace, path.name, steps, gaps=found, within=within)
     facts = {
         "schema": "intertoken.gaps/1",

@@ -38,6 +38,9 @@ def path(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Sa
     """
     from tracer.analysis.causality.paths import Causality, StepEnds, call_slack, critical_path, path_shares
     from tracer.analysis.causality.positions import by_position
+    from tracer.analysis.distortion import known
+    from tracer.analysis.gaps import graph_trace_level
+    from tracer.analysis.step_work import step_compute
 
     trace, steps = load(path, within, bounds)
     with report.working("following what waits for what"):
@@ -53,7 +56,13 @@ def path(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Sa
         "path_us": float(shares["ns_per_step"].sum() / 1e3),
         "path": _records(shares.assign(us_per_step=shares["ns_per_step"] / 1e3).drop(columns="ns_per_step")),
         "calls": _records(calls),
+        "warning": None,
     }
+    source = str(trace.metadata.get("source", ""))
+    if source != "host":
+        facts["warning"] = (
+            f"{known(graph_trace_level(step_compute(trace, steps), trace), source)}; the path holds what it added"
+        )
     backward = causality.dag.backward
     notes = (
         [f"{backward} edges lead back in time and are left out: clocks of host and device disagree"] if backward else []
@@ -91,3 +100,4 @@ def _show(facts: dict[str, Any]) -> None:
         "position": "#", "name": "call", "does": "", "on_path": "on the path, µs", "slack": "slack, µs", "verdict": ""
     }  # fmt: skip
     report.show_table(rows, headings)
+    report.warn(report.new_console(), facts["warning"])

@@ -230,6 +230,25 @@ def test_a_rate_leaves_the_idle_time_that_the_device_is_not_busy() -> None:
     assert report(engine(), rate=1e9 / 400).untraced_idle_us is None
 
 
+def test_a_rate_does_not_tell_how_much_of_the_idle_time_is_the_gap() -> None:
+    path = str(SAMPLES / "vllm-b1-graph")
+    facts = json.loads(CliRunner().invoke(main, ["gaps", path, "--json", "--untraced-tokens-per-s", "614.55"]).stdout)
+    assert facts["untraced_gap_us"] is None
+    assert facts["gap_us"] == facts["traced_gap_us"]
+    assert facts["untraced_idle_us"]["p50"] == pytest.approx(1e6 / 614.55 - facts["busy_us"], rel=0.02)
+    assert "of which 0.0 to 4.0 µs are the gap: how much of them the rate does not tell" in facts["warning"]
+
+
+def test_a_gap_at_a_rate_lies_between_what_is_left_of_it_and_all_of_it() -> None:
+    found = report(engine(), rate=1e9 / 700)  # 250 of 550 are left; of these 300 were the gap
+    least, most = (ns.tolist() for ns in found.idle.bounds_of_gaps(found.table, 1e9 / 700))
+    assert (least, most) == ([0, 0], [250, 250])
+    least, most = (ns.tolist() for ns in found.idle.bounds_of_gaps(found.table, 1e9 / 900))
+    assert (least, most) == ([200, 200], [300, 300])
+    least, most = (ns.tolist() for ns in found.idle.bounds_of_gaps(found.table, 1e9 / 1100))  # slower than recorded
+    assert (least, most) == ([400, 400], [400, 400])
+
+
 def test_what_node_level_tracing_adds_to_graphs_is_no_work() -> None:
     idle = report(engine(level="node"), rate=1e9 / 700).idle
     for sign in (-1, 0, 1):

@@ -27,6 +27,7 @@ from tracer.analysis.windows import split_windows
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.trace import Trace
 
+_TOLD, _TOLD_US = 0.1, 1.0  # by which the gap at a rate may be off
 STRETCHED: Final = (
     "node-level tracing stretched the CUDA graphs, by how much is known only roughly: the median gap without it is {}; "
     "a graph-level recording gives it closer"
@@ -50,8 +51,8 @@ class GapReport:
         distortion: traced period / untraced period, None if the untraced one is unknown.
         untraced_idle_us: p50 and mean of 1 / rate - what the device is busy for; None as below.
         untraced_gap_us: p50, p90, mean as they would be without tracing: of the idle time that the untraced rate leaves
-            (1 / rate - what the device is busy) the recorded share. None if unknown or if the device is busy for
-            longer.
+            (1 / rate - what the device is busy) the gap's part. None if unknown, if the device is busy for longer, or
+            if it idles elsewhere, too, and the rate does not tell how much of what is left is the gap.
         estimated: the median of that with its 95 % interval at node level, where the device's work is known only up to
             how much tracing stretched it (`tracer.analysis.distortion`).
         warning: what a reader must know, or None.
@@ -81,6 +82,8 @@ class GapReport:
         """
         if self.warning is None:  # nothing was traced: the figures are the untraced ones
             return self
+        if self.untraced_gap_us is None and self.untraced_idle_us is not None:
+            raise TraceError(f"cannot correct the gap: {self.warning}")
         if self.untraced_gap_us is None:
             raise TraceError(
                 f"cannot correct the gap: the device is busy for {self.idle.busy_us or 0:.1f} µs a step, longer than "
@@ -129,7 +132,9 @@ def gap_report(
     level = graph_trace_level(compute, trace)
     known = untraced_tokens_per_s
     idle = idle_report(trace, steps, table, every)
-    untraced = None if is_light or known is None or not len(idle.steps) else _untraced(table, idle, known)
+    corrects = not is_light and known is not None and len(idle.steps) > 0
+    left = idle.untraced_us(known) if corrects and known and np.median(idle.untraced_ns(known)) > 0 else None
+    told = None if left is None or known is None else _Told.of(table, idle, known, level)
     mean_us = table[[*CAUSES, *PART_COLUMNS]].mean() / 1e3
     return GapReport(
         table=table.drop(columns=["this_start", "next_start"]),
@@ -141,10 +146,10 @@ def gap_report(
         compute_us=float((table["start"] - table["this_start"]).median() / 1e3),
         idle=idle,
         distortion=1.0 if is_light else (period_us * known / 1e6 if known else None),
-        untraced_idle_us=idle.untraced_us(known) if known and untraced is not None else None,
-        untraced_gap_us=untraced,
-        estimated=_interval(table, idle, known, untraced) if known and untraced and level == "node" else None,
-        warning=None if is_light else _warning(untraced, level, str(trace.metadata.get("source", ""))),
+        untraced_idle_us=left,
+        untraced_gap_us=told.gap_us if told else None,
+        estimated=told.interval if told else None,
+        warning=None if is_light else _warning(left, told, level, str(trace.metadata.get("source", ""))),
     )
 
 
@@ -191,22 +196,40 @@ def _statistics(ns: NDArray[np.int64]) -> dict[str, float]:
     return {"p50": float(np.median(us)), "p90": float(np.percentile(us, 90)), "mean": float(us.mean())}
 
 
-def _untraced(table: pd.DataFrame, idle: IdleReport, steps_per_s: float) -> dict[str, float] | None:
-    """See `GapReport.untraced_gap_us`."""
-    if np.median(idle.untraced_ns(steps_per_s)) <= 0:
-        return None
-    return _statistics(idle.untraced_gaps(table, steps_per_s))
+@dataclass(frozen=True)
+class _Told:
+    """What a rate tells of the gap.
+
+    Attributes:
+        gap_us: see `GapReport.untraced_gap_us`.
+        interval: see `GapReport.estimated`.
+        bounds: of its median, where that is not told.
+    """
+
+    gap_us: dict[str, float] | None
+    interval: Interval | None
+    bounds: tuple[float, float]
+
+    @classmethod
+    def of(cls, table: pd.DataFrame, idle: IdleReport, steps_per_s: float, level: str) -> _Told:
+        least, most = (float(np.median(ns)) / 1e3 for ns in idle.bounds_of_gaps(table, steps_per_s))
+        found = _statistics(idle.untraced_gaps(table, steps_per_s))
+        if most - least > max(_TOLD * found["p50"], _TOLD_US):
+            return cls(None, None, (least, most))
+        if level != "node":
+            return cls(found, None, (least, most))
+        low, high = (_statistics(idle.untraced_gaps(table, steps_per_s, sign))["p50"] for sign in (-1, 1))
+        return cls(found, Interval(found["p50"], low, high), (least, most))
 
 
-def _interval(table: pd.DataFrame, idle: IdleReport, steps_per_s: float, untraced: dict[str, float]) -> Interval:
-    """See `GapReport.estimated`."""
-    low, high = (_statistics(idle.untraced_gaps(table, steps_per_s, sign))["p50"] for sign in (-1, 1))
-    return Interval(untraced["p50"], low, high)
-
-
-def _warning(untraced: dict[str, float] | None, level: str, source: str) -> str:
-    if untraced is None:
+def _warning(left: dict[str, float] | None, told: _Told | None, level: str, source: str) -> str:
+    if left is None or told is None:
         remedy = "give --untraced-tokens-per-s with the engine's own benchmark figure to correct it"
+    elif told.gap_us is not None:
+        remedy = f"without it the gap is {told.gap_us['p50']:.1f} µs (p50)"
     else:
-        remedy = f"without it the gap is {untraced['p50']:.1f} µs (p50)"
+        remedy = (
+            f"without it {left['p50']:.1f} µs a step are idle (p50), of which {told.bounds[0]:.1f} to "
+            f"{told.bounds[1]:.1f} µs are the gap: how much of them the rate does not tell"
+        )
     return f"{known_of(level, source)}; {remedy}"

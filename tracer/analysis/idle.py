@@ -150,16 +150,31 @@ class IdleReport:
         whose nodes were traced, the share of what idles outside, since inside tracing adds what is known.
         Communication in them, and what others compute, stay as recorded.
         """
+        left, between, outside = self._outside(steps_per_s, sign)
+        kept = np.where(outside == between, left, np.round(left * (between / np.maximum(outside, 1))))
+        return self._with(gaps, kept - between)
+
+    def bounds_of_gaps(self, gaps: pd.DataFrame, steps_per_s: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The same at the least and at the most: all that tracing added may have been added to the gap, or to the other
+        places; it takes nothing from any."""
+        left, between, outside = self._outside(steps_per_s, 0)
+        least = np.maximum(left - (outside - between), 0)
+        most = np.maximum(np.minimum(left, between), least)
+        return self._with(gaps, least - between), self._with(gaps, most - between)
+
+    def _outside(self, steps_per_s: float, sign: int) -> tuple[NDArray[np.int64], ...]:
+        """Per step, ns: the idle time that a rate leaves outside of graphs whose nodes were traced, the recorded gap,
+        and all recorded idle time outside."""
         idle, between, inside = (self.steps[name].to_numpy() for name in ("idle", "between_steps", "between_kernels"))
         apart = np.where(self.steps["graph_kernels"] > 0, inside, 0)
-        outside = idle - apart
         left = np.maximum(self.untraced_ns(steps_per_s, sign), 0)
-        left = np.maximum(left - np.maximum(apart - self._stretch(sign), 0), 0)
-        kept = np.where(outside == between, left, np.round(left * (between / np.maximum(outside, 1))))
+        return np.maximum(left - np.maximum(apart - self._stretch(sign), 0), 0), between, idle - apart
+
+    def _with(self, gaps: pd.DataFrame, change: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The gaps with a change of each step's, none where a step has no period."""
         index = pd.MultiIndex.from_frame(self.steps[PERIOD])
         at = index.get_indexer(pd.MultiIndex.from_frame(gaps[PERIOD]))
-        change = np.append(kept - between, 0)[at]  # none where a step has no period
-        return np.asarray(gaps["gap"].to_numpy() + change, dtype=np.int64)
+        return np.asarray(gaps["gap"].to_numpy() + np.append(change, 0)[at], dtype=np.int64)
 
 
 def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame | None = None) -> IdleReport:

@@ -231,10 +231,11 @@ def _step_times(found: GapReport, compute: pd.DataFrame, spans: pd.DataFrame, st
     gaps = found.table[["step", "device"]].join(found.table[["gap", *CAUSES]] / 1e3)
     rows = spans[["step", "device", "period", "compute", "busy"]].merge(gaps, on=["step", "device"], how="left")
     if step_rate is not None:
-        scale = found.corrected().gap_us["mean"] / found.gap_us["mean"] if found.gap_us["mean"] > 0 else 0.0
+        causes_us = found.corrected().causes_us
         untraced = found.table[["step", "device"]].assign(gap=found.idle.untraced_gaps(found.table, step_rate) / 1e3)
         rows["gap"] = rows[["step", "device"]].merge(untraced, how="left")["gap"].to_numpy()
-        rows[list(CAUSES)] *= scale
+        for column, name in CAUSES.items():
+            rows[column] *= causes_us[name] / found.causes_us[name] if found.causes_us[name] else 0.0
     return rows.set_index(["device", "step"])
 
 

@@ -160,7 +160,9 @@ class Base:
         found = self.times.gap_us(time)
         if self.state != CORRECTED:
             return found
-        shares, replayed = self.report.corrected().gap_us, self.times.gap_us(self.time)
+        shares, replayed = self.report.untraced_gap_us, self.times.gap_us(self.time)
+        if shares is None:
+            return {}
         one, other = shares["p50"], replayed["p50"]
         if abs(one - other) > max(_SAME_GAP * max(one, other), _SAME_GAP_US):
             return {}
