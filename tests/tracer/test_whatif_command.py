@@ -125,3 +125,13 @@ def test_the_path_command() -> None:
     assert found.exit_code == 0
     assert "critical path of a token: 1,439.4 µs" in found.output
     assert "costs nothing: beside the path" in found.output
+
+
+def test_the_path_says_what_a_profiler_added_to_it() -> None:
+    traced, light = (
+        json.loads(CliRunner().invoke(main, ["path", str(SAMPLES / name), "--json"]).stdout)["warning"]
+        for name in ("llama1b-sccc-graph", "llama-1.1b-sccc-sequential-cuda")
+    )
+    assert "at graph level" in traced
+    assert "the path holds what it added" in traced
+    assert light is None
