@@ -25,7 +25,7 @@ _COUNT_OF: Final = {"sync": "syncs", "copy": "copies", "launch": "launches"}
 """Cause of the gap -> the calls that it comes from."""
 
 _ONE: Final = {"syncs": "sync", "copies": "copy", "launches": "launch"}
-_AT_LEAST: Final = "untraced, at least"
+_ABOUT: Final = "untraced, about"
 _RATE_BASIS: Final = {
     "untraced": "untraced",
     "light": "of the recorded steps, untraced",
@@ -144,7 +144,7 @@ def _gap(found: Comparison) -> Iterator[Phrase]:
 def _gap_change(found: Comparison, change: Interval) -> str:
     """By how much, as a share where both gaps are known and not only their difference."""
     base, other = (run.gap_us["p50"] for run in (found.base, found.other))
-    if _AT_LEAST in (_kind(found.base), _kind(found.other)):
+    if _ABOUT in (_kind(found.base), _kind(found.other)):
         return f"{signed(change.estimate)} µs"
     return percent_of(other / base - 1, 0) if base > 0 else ""
 
@@ -196,7 +196,7 @@ def _kind(run: Run) -> str:
         return "untraced"
     if first.inflated:
         return "as traced"
-    return _AT_LEAST if first.graph_trace == "node" else "untraced, estimated"
+    return _ABOUT if first.graph_trace == "node" else "untraced, by the rate"
 
 
 def _distortion(*runs: Run) -> list[Phrase]:

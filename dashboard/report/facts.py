@@ -134,7 +134,7 @@ def _card(run: Run, base: Run) -> Card:
         rate=_cell(rate, base_rate if rates_compare else None, _per_second, _percent),
         rate_note="tokens/s, traced" if traced else f"tokens/s ({_spread(run)})" if _spread(run) else "tokens/s",
         gap=_cell(gap, base_gap if gaps_compare else None, microseconds, _time_difference),
-        gap_note=f"gap (median{', inflated by tracing' if inflated else ', untraced' if run.inflated else ''})",
+        gap_note=f"gap (median{_how_known(run, inflated)})",
         calls=", ".join(f"{_count(n)} {one if n == 1 else many}" for one, many, n in counts if n is not None),
     )
 
@@ -143,6 +143,13 @@ def _headline_rate(run: Run) -> tuple[float | None, bool]:
     """Tokens per second, untraced where that is known, and whether it is the recording's own."""
     untraced = run.summary.tokens_per_s
     return (run.summary.traced_tokens_per_s, True) if untraced is None else (untraced, False)
+
+
+def _how_known(run: Run, inflated: bool) -> str:
+    if inflated:
+        return ", inflated by tracing"
+    about = ", about" if run.summary.estimated_untraced_gap_us else ""
+    return f", untraced{about}" if run.inflated else ""
 
 
 def _headline_gap(run: Run) -> tuple[float | None, bool]:

@@ -240,7 +240,7 @@ def test_the_page_opens_on_the_longest_and_the_shortest_gap_of_one_model():
     def run(key, gap, model="m", level="none", source="host", traced=False, rate=None, **conditions):
         facts = {"model": model, "graph_trace": level, "gap_p50_us": gap, "conditions": conditions, "source": source}
         warning = "recorded under a profiler" if traced else None
-        return Run(key, key, Summary(key, **facts, tokens_per_s=rate, warning=warning))
+        return Run(key, key, Summary(key, **facts, tokens_per_s=rate, traced=traced, warning=warning))
 
     runs = [
         run("b", 20.0),

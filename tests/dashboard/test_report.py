@@ -99,7 +99,8 @@ def test_times_of_unlike_recordings_are_not_set_against_each_other():
     assert facts["Host syncs"][1] == ("5", "−9")
     assert facts["Tokens/s"][1] == ("759.5", "+1.4 %")
     shown = cards(runs_to_compare(paths))
-    assert shown[0].gap_note == "gap (median, inflated by tracing)"
+    assert shown[0].gap_note == "gap (median, untraced, about)"
+    assert shown[1].gap_note == "gap (median, untraced)"
     assert [card.gap.change for card in shown] == ["", "", ""]
     assert facts["Tokens/s"][2][1] == ""  # of another model
     page = unescape(report_page(runs_to_compare(paths)))

@@ -131,7 +131,8 @@ def test_recordings_of_another_engine(name):
     profile = calibrate(trace, trace, name)
     assert profile.source("calls_ns.graph_launch").startswith("measured: mean of")
     assert "profiler" in profile.source("calls_ns.graph_launch")
-    assert profile.calls_ns["graph_launch"] < 45_000  # as nsys recorded it
+    launches = trace["api"][trace["api"]["name"].str.startswith("cudaGraphLaunch")]
+    assert profile.calls_ns["graph_launch"] < 0.7 * (launches["end"] - launches["start"]).median()
     assert simulate(profile).seconds[0] > 0
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tracer
 from tests.recordings import LLAMA, SAMPLES
 from tracer.analysis.causes import CAUSES
-from tracer.analysis.distortion import LAUNCH_LEFT, LEFT, STRETCH, known, stretch_ns, untraced_causes
+from tracer.analysis.distortion import CAUSE_ERROR, LAUNCH_LEFT, LEFT, STRETCH, known, stretch_ns, untraced_causes
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.gaps_command import gaps
@@ -84,6 +84,7 @@ def test_causes_of_our_loop_are_nearer_to_its_light_pass_than_their_shares() -> 
     rows = [row for row in RESULT["causes"] if row["level"] == "node" and row["gap_us"] > 10]
     assert len(rows) > 10
     assert all(row["corrected"] < row["proportional"] / 2 for row in rows if "ggg" not in row["run"])
+    assert max(row["corrected"] / row["gap_us"] for row in RESULT["causes"]) <= CAUSE_ERROR
 
 
 @pytest.mark.parametrize("strategy", ["sccc", "saaas"])

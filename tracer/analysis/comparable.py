@@ -78,8 +78,8 @@ def measure_untraced(base: Run, other: Run) -> str:
 
 
 def times_alike(base: Run, other: Run) -> bool:
-    """Whether gaps can be set against each other: none is inflated, and those that are only known to be at least so
-    long were stretched alike."""
+    """Whether gaps can be set against each other: none is inflated, and those that are known only up to how much
+    tracing stretched the graphs were stretched alike."""
     if base.inflated or other.inflated:
         return False
     exact = all(not r.traced or r.graph_trace == "graph" for r in (*base.recordings, *other.recordings))

@@ -37,6 +37,7 @@ from tracer.analysis.compare_kernels import compare_kernels, no_kernels
 from tracer.analysis.compare_run import Basis as Basis
 from tracer.analysis.compare_run import Run as Run
 from tracer.analysis.compare_run import best_basis as best_basis
+from tracer.analysis.distortion import CAUSE_ERROR
 from tracer.analysis.estimates import means, medians, needed, welch
 from tracer.analysis.interval import Interval
 from tracer.analysis.speedup import BASE, OTHER, Speedup, clusters, columns, complete, speedup_of
@@ -238,12 +239,15 @@ def _mean_differences(base: Run, other: Run, names: list[str], paired: bool) -> 
 
 
 def _gap_error(base: Run, other: Run, cause: str) -> float:
-    """What the untraced rates leave uncertain in a difference of gaps, µs, or of the part that a cause has in them."""
+    """What the untraced rates leave uncertain in a difference of gaps, µs, or of the part that a cause has in them,
+    with what the correction of causes does not know."""
     parts = []
     for run in (base, other):
         mean = run.steps[["gap", cause]].mean().to_numpy()
         share = mean[-1] / mean[0] if mean[0] > 0 else 0.0
         parts.append(share * float(np.mean([r.gap_error for r in run.recordings])))
+        if cause != "gap" and any(r.corrected for r in run.recordings):
+            parts.append(CAUSE_ERROR * mean[0])
     return hypot(*parts)
 
 

@@ -155,11 +155,11 @@ class IdleReport:
         return self._with(gaps, kept - between)
 
     def bounds_of_gaps(self, gaps: pd.DataFrame, steps_per_s: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The same at the least and at the most: all that tracing added may have been added to the gap, or to the other
-        places; it takes nothing from any."""
+        """The same at the least and at the most: all that tracing added, or a slower run has more, may be the gap's or
+        that of the other places."""
         left, between, outside = self._outside(steps_per_s, 0)
-        least = np.maximum(left - (outside - between), 0)
-        most = np.maximum(np.minimum(left, between), least)
+        rest = left - (outside - between)
+        least, most = np.maximum(np.minimum(rest, between), 0), np.maximum(np.minimum(left, between), rest)
         return self._with(gaps, least - between), self._with(gaps, most - between)
 
     def _outside(self, steps_per_s: float, sign: int) -> tuple[NDArray[np.int64], ...]:
