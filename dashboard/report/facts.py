@@ -122,7 +122,8 @@ def _card(run: Run, base: Run) -> Card:
     (rate, traced), (base_rate, base_traced) = _headline_rate(run), _headline_rate(base)
     (gap, inflated), (base_gap, base_inflated) = _headline_gap(run), _headline_gap(base)
     rates_compare = run is not base and not (traced or base_traced) and same_work(run, base)
-    gaps_compare = run is not base and not (inflated or base_inflated) and same_work(run, base)
+    is_known = not (inflated or base_inflated or any(r.summary.estimated_untraced_gap_us for r in (run, base)))
+    gaps_compare = run is not base and is_known and same_work(run, base)
     counts = (
         ("sync", "syncs", summary.syncs_per_token),
         ("copy", "copies", summary.copies_per_token),

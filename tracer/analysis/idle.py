@@ -159,7 +159,8 @@ class IdleReport:
         that of the other places."""
         left, between, outside = self._outside(steps_per_s, 0)
         rest = left - (outside - between)
-        least, most = np.maximum(np.minimum(rest, between), 0), np.maximum(np.minimum(left, between), rest)
+        least = np.where(outside == between, left, np.maximum(np.minimum(rest, between), 0))
+        most = np.where(outside == between, left, np.maximum(np.minimum(left, between), rest))
         return self._with(gaps, least - between), self._with(gaps, most - between)
 
     def _outside(self, steps_per_s: float, sign: int) -> tuple[NDArray[np.int64], ...]:
