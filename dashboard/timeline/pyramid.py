@@ -63,8 +63,9 @@ class Pyramid:
         """What `detail.detail` says of [low, high) widened to whole bins of 2^n ns, at most `bins` and one of them."""
         shift, low, high = grid(low, high, bins)
         first, last = np.searchsorted(self.start, (low, high)).tolist()
+        bins = (high - low) >> shift
         if last - first <= max(FEW, bins):
-            return detail(self.start, self.end, self.in_view(low, high), low, high, (high - low) >> shift)
+            return detail(self.start, self.end, self.in_view(low, high), low, high, bins)
         at = self.levels[0].shift - shift if self.levels else -1
         if 0 <= at < len(self.levels):
             level = self.levels[at]

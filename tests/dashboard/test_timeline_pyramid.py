@@ -39,6 +39,7 @@ def _same(found, wanted):
 
 @given(EVENTS, VIEW, st.integers(1, 12), st.sampled_from([1, 2, 4, 1000]))
 @example([(0, 300), *((n, 0) for n in range(100))], (40, 30), 12, 1)
+@example([(0, 0)] * 9, (-1, 58), 8, 1)
 def test_small_rows_with_levels_and_without(events, view, bins, sparing):
     start, end = _arrays(events)
     with mock.patch.multiple(pyramid, FEW=4, _SPARING=sparing):

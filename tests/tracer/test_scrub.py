@@ -110,6 +110,7 @@ def figures(path: Path, *options: str) -> dict[str, Any]:
     found["tokens"].pop("detail")
     found["tokens"].pop("confidence")
     found["gaps"].pop("holes")
+    found["gaps"].pop("idle_where")
     for call in found["syncs"]["inventory"]:
         call.pop("waits_for")
     return {name: {key: value for key, value in facts.items() if key != "notes"} for name, facts in found.items()}

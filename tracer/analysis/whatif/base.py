@@ -145,11 +145,16 @@ class Base:
         """Those of a replay; of a corrected one idle is what the period leaves of it, as `IdleReport.untraced_us`."""
         period_us = float(np.median(self.times.periods(time))) / 1e3
         idle = np.maximum(self.times.idle_ns(time) - self._not_idle, 0)
-        idle_us = statistics(idle)
-        if self.state == CORRECTED and len(idle):
-            busy_us = float(np.median(self.times.rounds(time) - idle)) / 1e3
-            idle_us = {"p50": max(period_us - busy_us, 0.0)}
-        return Figures(tokens_per_s, period_us, idle_us, self._gap_us(time))
+        if self.corrected is None or not len(idle):
+            return Figures(tokens_per_s, period_us, statistics(idle), self._gap_us(time))
+        busy_us = self._busy_us(time) - self._busy_us(self.time)  # as the edits change it
+        busy_us += self.corrected.period_us - self.corrected.idle_us["p50"]
+        return Figures(tokens_per_s, period_us, {"p50": max(period_us - busy_us, 0.0)}, self._gap_us(time))
+
+    def _busy_us(self, time: Ints) -> float:
+        """How long the device is busy in a step of a replay, as far as steps are followed: median, µs."""
+        idle = np.maximum(self.times.idle_ns(time) - self._not_idle, 0)
+        return float(np.median(self.times.rounds(time) - idle)) / 1e3
 
     def _gap_us(self, time: Ints) -> dict[str, float]:
         """Of a replay, beside `corrected`'s.
