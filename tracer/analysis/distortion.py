@@ -6,12 +6,12 @@ vLLM. So nothing is estimated from a recording alone (`LEFT` is what was seen), 
 time is exact: what that leaves beside the device's work. Two things then remain to be known:
 
 - Node-level tracing stretches CUDA graphs: between two kernels it adds a time that hardly depends on the program, and a
-  little to the kernels themselves (`stretch_us`).
+  little to the kernels themselves (`stretch_ns`).
 - Of the causes of the idle time a graph launch holds most of what tracing adds; it prepares a record per graph or per
   node (`LAUNCH_LEFT`). Copies and plain host code hold the rest: waiting hardly grows (`untraced_causes`).
 
-Source: `benchmarks/gap_estimate.py` (`results/gap_estimate.json`), pairs of a recording under nsys and the same program
-without it, on H200s; the causes by passes of our own loop.
+Source: `benchmarks/gap_estimate.py` (`results/gap_estimate.json`), pairs of a recording under nsys, or by
+PyTorch's profiler, and the same program without it, on H200s; the causes by passes of our own loop.
 """
 
 from __future__ import annotations
