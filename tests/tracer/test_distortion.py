@@ -16,6 +16,7 @@ from tracer.analysis.causes import CAUSES
 from tracer.analysis.distortion import CAUSE_ERROR, LAUNCH_LEFT, LEFT, STRETCH, known, stretch_ns, untraced_causes
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
+from tracer.cli import main
 from tracer.gaps_command import gaps
 from tracer.info_command import info
 
@@ -123,3 +124,9 @@ def test_a_light_pass_has_nothing_to_correct() -> None:
     found = gap_report(light, find_steps(light))
     assert found.warning is None
     assert found.corrected() is found
+
+
+def test_a_rate_of_another_run_is_refused() -> None:
+    found = CliRunner().invoke(main, ["gaps", str(LLAMA["sccc", "graph"]), "--untraced-tokens-per-s", "10"])
+    assert found.exit_code == 2
+    assert "by the untraced rate 100000.0 µs; that figure is of another run" in found.stderr

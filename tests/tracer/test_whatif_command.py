@@ -135,3 +135,9 @@ def test_the_path_says_what_a_profiler_added_to_it() -> None:
     assert "at graph level" in traced
     assert "the path holds what it added" in traced
     assert light is None
+
+
+def test_a_rate_changes_nothing_of_what_was_not_traced() -> None:
+    arguments = ["whatif", str(SAMPLES / "llama-1.1b-sccc-sequential-cuda"), "--without-syncs", "--json"]
+    without, given = (CliRunner().invoke(main, [*arguments, *rate]) for rate in ([], ["--untraced-tokens-per-s", "5"]))
+    assert without.stdout == given.stdout

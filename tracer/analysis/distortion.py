@@ -66,6 +66,7 @@ class Stretch:
 
 STRETCH: Final = Stretch(93.7, 0.00618, 62.8)
 
+_MOST_PERIOD: Final = 1.5  # untraced over recorded; a profiler speeds nothing up, but runs differ
 _LIKE_NSYS: Final = ("nsys", "cupti")  # CUPTI's records both
 
 LAUNCH_LEFT: Final = {"graph": 0.21, "node": 0.04}
@@ -117,6 +118,16 @@ def _scaled(causes_us: dict[str, float], names: list[str], change: float) -> dic
     there = sum(causes_us[name] for name in names)
     factor = max(1 + change / there, 0.0) if there > 0 else 1.0
     return {name: us * (factor if name in names else 1.0) for name, us in causes_us.items()}
+
+
+def of_another_run(recorded_us: float, untraced_us: float) -> str | None:
+    """Why a rate cannot be this recording's, by the periods of a step; None where it can."""
+    if untraced_us <= _MOST_PERIOD * recorded_us:
+        return None
+    return (
+        f"cannot correct the recording: under the profiler a token took {recorded_us:.1f} µs, by the untraced rate "
+        f"{untraced_us:.1f} µs; that figure is of another run"
+    )
 
 
 def known(level: str, source: str) -> str:

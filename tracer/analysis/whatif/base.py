@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.causality.paths import Causality
-from tracer.analysis.distortion import LAUNCH_LEFT
+from tracer.analysis.distortion import LAUNCH_LEFT, of_another_run
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.rates import steps_per_s, tokens_per_step
 from tracer.analysis.tokens import Steps
@@ -36,7 +36,6 @@ _SEARCH: Final = 16
 _SAME_GAP: Final = 0.1
 _SAME_GAP_US: Final = 2.0
 _MOST_HOST: Final = 4.0  # untraced over traced; where the rate is of a slower run than the recorded one
-_MOST_PERIOD: Final = 1.5  # the same of a token; a profiler speeds nothing up, but runs differ
 
 PLAIN: Final = "plain"
 CORRECTED: Final = "corrected"
@@ -95,6 +94,8 @@ class Base:
     ) -> Base:
         """Find it; arguments and what it raises as of `prediction.predict`."""
         trace, times = causality.trace, StepTimes.of(causality, steps)
+        if trace.metadata.get("source") == _HOST:
+            untraced_tokens_per_s = None  # nothing was traced: its own rate is the one
         rate = untraced_tokens_per_s or measured_rate(trace, steps, within)
         report = gap_report(trace, steps, rate)
         state = _state(trace, rate, given=untraced_tokens_per_s is not None)
@@ -202,11 +203,8 @@ def _untraced(causality: Causality, times: StepTimes, rate: float, level: str) -
     """
     period_ns, least = 1e9 / rate, LAUNCH_LEFT.get(level, 1.0)
     recorded_us = float(np.median(times.periods(causality.dag.time))) / 1e3
-    if period_ns > _MOST_PERIOD * recorded_us * 1e3:
-        raise TraceError(
-            f"cannot correct the recording: under the profiler a token took {recorded_us:.1f} µs, by the untraced rate "
-            f"{period_ns / 1e3:.1f} µs; that figure is of another run"
-        )
+    if why := of_another_run(recorded_us, period_ns / 1e3):
+        raise TraceError(why)
 
     def assumed(part: float) -> Assumed:
         """From a host that takes no time (0) over launches without records (1) and as recorded (2) to a slower one."""
