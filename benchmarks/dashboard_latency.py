@@ -48,7 +48,7 @@ def _ran(thread: Path) -> int:
     """Nanoseconds that a thread has run; none of one that has just ended."""
     try:
         return int((thread / "schedstat").read_text().split()[0])
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return 0
 
 

@@ -101,10 +101,10 @@ def cautions_of(found: Sequence[Against]) -> list[str]:
 
 
 def methods_of(found: Sequence[Against]) -> str:
-    """How the intervals of tokens/s were made; "" where there are none."""
+    """How the intervals of rates were made; "" where there are none."""
     stated = [one.found for one in found if one.found is not None and one.found.speedup is not None]
     methods = "; ".join(dict.fromkeys(comparison.method for comparison in stated))
-    return f"95 % intervals of tokens/s: {methods}." if methods else ""
+    return f"95 % intervals of rates: {methods}." if methods else ""
 
 
 def comparison_table(runs: Sequence[Run]) -> pd.DataFrame:

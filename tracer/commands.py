@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from tracer import report
+from tracer.analysis.distortion import RATES
 from tracer.analysis.steps import Bounds as Bounds
 from tracer.engines.engine import PHASES
 from tracer.errors import TraceError, UnsafePlanError, printable
@@ -86,8 +87,10 @@ def no_nan(ctx: click.Context, parameter: click.Parameter, value: float | None) 
 
 
 untraced_option = click.option(
-    "--untraced-tokens-per-s", type=click.FloatRange(1e-3, 1e9), callback=no_nan, metavar="X",
-    help="Token steps per second by the engine's own benchmark, without a profiler: corrects the gap.",
+    "--untraced-tokens-per-s", "--untraced-steps-per-s", "untraced_tokens_per_s", type=click.FloatRange(*RATES),
+    callback=no_nan, metavar="X",
+    help="Steps per second by the engine's own benchmark, without a profiler: corrects idle time and gap. These are "
+    "tokens/s of one sequence: divide the tokens/s of a batch by its size.",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracer import report
+from tracer.analysis.distortion import RATES
 from tracer.commands import Bounds, emit, load, step_options
 from tracer.errors import IncomparableError, TraceError, UsageError, printable
 from tracer.tables import saver
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from tracer.analysis.recorded import Recording
 
 Rates = tuple[float, ...]
-_LEAST, _MOST = 1e-3, 1e9
 
 
 def parse_rates(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[Rates, ...]:
@@ -33,8 +33,8 @@ def _rate(text: str) -> float:
         rate = float(text)
     except ValueError:
         rate = math.nan
-    if not _LEAST <= rate <= _MOST:
-        raise click.BadParameter(f"{text!r} is no rate of {_LEAST:g} to {_MOST:g} per second")
+    if not RATES[0] <= rate <= RATES[1]:
+        raise click.BadParameter(f"{text!r} is no rate of {RATES[0]:g} to {RATES[1]:g} per second")
     return rate
 
 
@@ -51,12 +51,13 @@ def _rate(text: str) -> float:
 )
 @click.option(
     "--untraced-tokens-per-s",
+    "--untraced-steps-per-s",
     "rates",
     multiple=True,
     callback=parse_rates,
     metavar="X[,X...]",
-    help="Token steps per second by the engine's own benchmark, without a profiler; once for each run, base "
-    "first. Several repeats, joined by commas, give an interval.",
+    help="Steps per second by the engine's own benchmark, without a profiler (tokens/s of one sequence); once for "
+    "each run, base first. Several repeats, joined by commas, give an interval.",
 )
 @click.option("--force", is_flag=True, help="Compare what is not comparable, without a verdict, and replace FILE.")
 @click.option("--scheduler", metavar="ADDRESS", help="With DIR: the Dask scheduler to use.  [default: this machine]")

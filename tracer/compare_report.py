@@ -20,7 +20,7 @@ from tracer.compare_words import (
     BUSY,
     DISTORTION,
     GAP,
-    RATE,
+    RATES,
     cause_row,
     count_row,
     difference,
@@ -42,12 +42,13 @@ _COLOURS: Final = {"faster": "green", "slower": "red"}
 
 
 def run_facts(run: Run) -> dict[str, Any]:
-    """A run's own figures, its tokens/s on the best basis that it has."""
-    first = run.recordings[0]
+    """A run's own figures, its rates on the best basis that it has; null what is not known."""
+    first, rates = run.recordings[0], run.rates(run.basis)
     return {
         "name": run.name,
         "basis": run.basis,
-        "tokens_per_s": run.tokens_per_s(run.basis),
+        "tokens_per_s": rates.get("tokens/s"),
+        "steps_per_s": rates.get("steps/s"),
         "gap_us": run.gap_us,
         "causes_us": run.causes_us,
         "busy_us": float(run.steps["busy"].mean()),
@@ -104,8 +105,10 @@ def _rows(found: Comparison) -> Iterator[dict[str, Any]]:
     def row(figure: str, base: float | None, other: float | None, change: Interval | None) -> dict[str, Any]:
         return {"run": found.other.name, "figure": figure, "base": base, "other": other, **_facts(change)}
 
-    base, other = (run_facts(run) for run in (found.base, found.other))
-    yield row(RATE, base["tokens_per_s"], other["tokens_per_s"], found.speedup)
+    runs = found.base, found.other
+    base, other = map(run_facts, runs)
+    rates = [run.rates(run.basis).get(found.rate) for run in runs]
+    yield row(RATES[found.rate], rates[0], rates[1], found.speedup)
     yield row(GAP, base["gap_us"]["p50"], other["gap_us"]["p50"], found.gap_us)
     yield row("gap_us mean", base["gap_us"]["mean"], other["gap_us"]["mean"], found.mean_gap_us)
     for cause in CAUSES.values():
@@ -143,14 +146,14 @@ def show_comparison(base: Run, comparisons: Sequence[Comparison]) -> None:
 
 
 def _about(base: Run, comparisons: Sequence[Comparison]) -> str:
-    """Where the tokens/s and the intervals come from."""
+    """Where the rates and the intervals come from."""
     runs: dict[Basis, list[str]] = {}
     for run in (base, *(found.other for found in comparisons)):
         runs.setdefault(run.basis, []).append(run.name)
     of = {basis: "" if len(runs) == 1 else f"of {', '.join(names)} " for basis, names in runs.items()}
     rates = [f"{names}{_BASIS[basis]}" for basis, names in of.items()]
     methods = ", ".join(dict.fromkeys(found.method for found in comparisons if found.speedup is not None))
-    return f"tokens/s {'; '.join(rates)}; {f'95 % intervals: {methods}; ' if methods else ''}times in µs"
+    return f"rates {'; '.join(rates)}; {f'95 % intervals: {methods}; ' if methods else ''}times in µs"
 
 
 def _side_by_side(base: Run, comparisons: Sequence[Comparison]) -> Table:
@@ -171,7 +174,10 @@ def _side_by_side(base: Run, comparisons: Sequence[Comparison]) -> Table:
             ),
         )
 
-    add("tokens/s", [f"{f['tokens_per_s']:,.1f}" for f in facts], [percent(c.speedup) for c in comparisons])
+    for unit, key in (("tokens/s", "tokens_per_s"), ("steps/s", "steps_per_s")):
+        of = [percent(c.speedup) if c.rate == unit else "" for c in comparisons]
+        if any(of) or (unit == "tokens/s" and any(f[key] for f in facts)):
+            add(unit, [report.number(f[key]) for f in facts], of)
     for name in ("p50", "mean"):
         changes = [c.gap_us if name == "p50" else c.mean_gap_us for c in comparisons]
         add(f"gap {name}", [f"{f['gap_us'][name]:,.1f}" for f in facts], [difference(c) for c in changes])

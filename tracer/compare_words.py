@@ -13,11 +13,13 @@ from tracer.analysis.comparable import Refusal
 from tracer.analysis.compare import Comparison, Run
 from tracer.analysis.estimates import POWER
 from tracer.analysis.interval import Interval
-from tracer.analysis.recorded import WHOLE_GRAPH
+from tracer.analysis.recorded import WHOLE_GRAPH, Unit
 from tracer.signed import percent as percent_of
 from tracer.signed import signed
 
-RATE: Final = "tokens_per_s, ratio"
+RATES: Final[dict[Unit, str]] = {"tokens/s": "tokens_per_s, ratio", "steps/s": "steps_per_s, ratio"}
+"""Of what a rate is -> its row."""
+
 GAP: Final = "gap_us p50"
 BUSY: Final = "busy_us"
 DISTORTION: Final = "distortion"
@@ -103,7 +105,11 @@ def _all_the_same(found: Comparison) -> Iterator[list[Phrase]]:
 
 def _rate(found: Comparison) -> list[Phrase]:
     traced = _distortion(found.base, found.other) if found.basis == "traced" else []
-    return [Phrase(f"tokens/s {percent(found.speedup)}", RATE), Phrase(f", {_RATE_BASIS[found.basis]}"), *traced]
+    return [
+        Phrase(f"{found.rate} {percent(found.speedup)}", RATES[found.rate]),
+        Phrase(f", {_RATE_BASIS[found.basis]}"),
+        *traced,
+    ]
 
 
 def _verdict(found: Comparison) -> str:

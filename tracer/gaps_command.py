@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from tracer.commands import Bounds, emit, load, trace_options, untraced_option
-from tracer.errors import TraceError
 from tracer.ranks_report import rank_facts
 from tracer.tables import Save, table_option
 
@@ -43,24 +42,21 @@ def gaps(
     """
     from tracer.analysis.bubbles import bubble_report
     from tracer.analysis.causes import present
-    from tracer.analysis.distortion import of_another_run
+    from tracer.analysis.distortion import UNUSED_RATE
     from tracer.analysis.gaps import gap_report, measured_rate
     from tracer.analysis.summary import figures
     from tracer.gaps_report import idle_facts, show_gaps
 
     trace, steps = load(path, within, bounds)
     found = gap_report(trace, steps, untraced_tokens_per_s or measured_rate(trace, steps, within))
-    corrects = untraced_tokens_per_s is not None and found.warning is not None
-    if corrects and (why := of_another_run(found.period_us, 1e6 / (untraced_tokens_per_s or 1.0))):
-        raise TraceError(f"{path}: {why}")
-    save(found.table)
     gives_gap = found.untraced_gap_us is not None or found.untraced_idle_us is None
     shown = found.corrected() if untraced_tokens_per_s and gives_gap else found
+    save(found.table)
     summary = figures(trace, path.name, steps, gaps=found, within=within)
     facts = {
         "schema": "intertoken.gaps/1",
         **idle_facts(summary, found),
-        "gap_us": shown.gap_us,
+        "gap_us": {name: shown.gap_us.get(name) for name in found.gap_us},
         "causes_us": present(shown.causes_us),
         "parts_us": {cause: shown.parts_us[cause] for cause in present(shown.causes_us)},
         "steps": summary.steps,
@@ -80,5 +76,5 @@ def gaps(
     }
     facts |= {"bubbles": bubble_report(trace, steps).records()} if inside else {}
     facts |= rank_facts(trace, steps, found.table)
-    unused = ["nothing was traced, so --untraced-tokens-per-s changes nothing"] if not summary.traced else []
-    emit(as_json, facts, show_gaps, trace.notes + (unused if untraced_tokens_per_s else []))
+    unused = [UNUSED_RATE] if untraced_tokens_per_s and not summary.traced else []
+    emit(as_json, facts, show_gaps, trace.notes + unused)

@@ -55,7 +55,7 @@ def show_gaps(facts: dict[str, Any]) -> None:
     console.print(
         grid(
             {
-                "gap": f"p50 {number(gap['p50'])} µs   p90 {number(gap['p90'])} µs   mean {number(gap['mean'])} µs"
+                "gap": _statistics(gap)
                 + ("   (untraced, corrected)" if corrected else distortion_words(facts["distortion"])),
                 **estimated_row(facts["estimated_untraced_gap_us"]),
                 "over": f"{facts['gaps']} gaps between {facts['steps']} steps (from {facts['token_source']}), "
@@ -88,8 +88,8 @@ def _show_idle(console: Console, facts: dict[str, Any]) -> None:
     if not idle:
         return
     untraced = facts["untraced_idle_us"]
-    figures = "   ".join(f"{name} {number(idle[name])} µs" for name in ("p50", "p90", "mean"))
-    rows = {"idle": f"{figures} a step   ({facts['idle_share']:.0%} of the time; busy {number(facts['busy_us'])} µs)"}
+    share = f"{facts['idle_share']:.0%} of the time; busy {number(facts['busy_us'])} µs"
+    rows = {"idle": f"{_statistics(idle)} a step   ({share})"}
     if untraced:
         rows["untraced"] = f"p50 {number(untraced['p50'])} µs: 1 / rate - busy"
     if facts["idle_where"]:
@@ -118,6 +118,11 @@ def _show_idle(console: Console, facts: dict[str, Any]) -> None:
         }
         console.print(table_of(holes, headings))
     console.print()
+
+
+def _statistics(us: dict[str, float | None]) -> str:
+    """Those that are known."""
+    return "   ".join(f"{name} {number(us[name])} µs" for name in ("p50", "p90", "mean") if us[name] is not None)
 
 
 def _small(us: float) -> str:

@@ -27,8 +27,9 @@ COLUMNS: Final[dict[str, str]] = {
     "source": "str", "graph_trace": "str", "steps": "Int64", "token_source": "str", "class": "str",
     "configuration": "str",
     "signature": "str", "syncs_per_token": "float64", "copies_per_token": "float64", "launches_per_token": "float64",
-    "tokens_per_s": "float64", "recorded_tokens_per_s": "float64", "distortion": "float64", "gap_p50_us": "float64",
-    "gap_p90_us": "float64", "gap_mean_us": "float64", **{f"{cause}_us": "float64" for cause in CAUSES},
+    "tokens_per_s": "float64", "recorded_tokens_per_s": "float64", "recorded_steps_per_s": "float64",
+    "distortion": "float64", "gap_p50_us": "float64", "gap_p90_us": "float64", "gap_mean_us": "float64",
+    **{f"{cause}_us": "float64" for cause in CAUSES},
     "busy_us": "float64", "compute_us": "float64", "step_communication_us": "float64", "step_idle_us": "float64",
     "waiting_us": "float64", "caused_share": "float64", "gap_corrected": "boolean", "notes": "str", "problem": "str",
 }  # fmt: skip
@@ -37,7 +38,7 @@ add up to gap_mean_us, busy_us and compute_us are means, too; step_communication
 communicates and computes nothing, step_idle_us where it does neither. waiting_us is what a rank waits for others of its
 run in a collective, on average, and caused_share the part of all such waiting that is for this rank (`analysis.ranks`;
 by durations alone, since clocks of different recordings cannot be compared). tokens_per_s is without a profiler, where
-that is known.
+that is known; the recorded rates are by the median period, that of tokens where it is known how many a step gains.
 configuration is run.json's, as JSON.
 A report that could not be read is one row with its problem; what is only partly there says so in notes."""
 
@@ -215,7 +216,8 @@ def _device_figures(found: Recording) -> Iterator[tuple[int, dict[str, float]]]:
             yield (
                 int(str(device)),
                 {
-                    "recorded_tokens_per_s": found.tokens_per_step * 1e6 / float(steps["period"].median()),
+                    "recorded_tokens_per_s": (found.tokens_per_step or np.nan) * 1e6 / float(steps["period"].median()),
+                    "recorded_steps_per_s": 1e6 / float(steps["period"].median()),
                     "gap_p50_us": float(gaps.median()),
                     "gap_p90_us": float(np.percentile(gaps, 90)),
                     "gap_mean_us": float(gaps.mean()),
@@ -232,14 +234,14 @@ class Overview:
 
     Attributes:
         runs: one row per run: run, reports, unread (of them), ranks, and over its rows the medians
-            recorded_tokens_per_s, gap_p50_us, busy_us, syncs_per_token; slowest_rank (by the median period of its rows;
-            missing where ranks are unknown), slowest_ratio (its period over the run's median), waited_for_rank (in
-            collectives, missing where it is none in particular) with the share of all waiting that is for it
-            (waited_for_share), outliers (how many).
+            recorded_tokens_per_s, recorded_steps_per_s, gap_p50_us, busy_us, syncs_per_token; slowest_rank (by the
+            median period of its rows; missing where ranks are unknown), slowest_ratio (its period over the run's
+            median), waited_for_rank (in collectives, missing where it is none in particular) with the share of all
+            waiting that is for it (waited_for_share), outliers (how many).
         ranks: one row per rank that communicates: run, rank, step_idle_us, step_communication_us, waiting_us and
             caused_share, as in `COLUMNS`.
         outliers: one row per report and device whose period lies far from its run's (`FAR`): report, rank, device,
-            recorded_tokens_per_s, of_run (the run's median rate), z.
+            recorded_tokens_per_s, recorded_steps_per_s, of_run (the run's median steps/s), z.
         problems: one row per report that could not be read: report, problem.
     """
 
@@ -253,8 +255,8 @@ def overview(table: pd.DataFrame) -> Overview:
     """Sum up a table of reports; those of a run that were configured or traced otherwise are a run of their own."""
     table = table.assign(run=_runs_apart(table))
     read = table[table["device"].notna()].copy()
-    read["log_period"] = -np.log(read["recorded_tokens_per_s"])
-    read["of_run"] = read.groupby("run")["recorded_tokens_per_s"].transform("median")
+    read["log_period"] = -np.log(read["recorded_steps_per_s"])
+    read["of_run"] = read.groupby("run")["recorded_steps_per_s"].transform("median")
     deviation = read["log_period"] + np.log(read["of_run"])
     spread = 1.4826 * deviation.abs().groupby(read["run"]).transform("median")
     read["z"] = deviation / spread.clip(lower=_LEAST_SPREAD)
@@ -264,7 +266,7 @@ def overview(table: pd.DataFrame) -> Overview:
         {"run": run, **_run_row(rows, read[read["run"] == run]), "outliers": int((outliers["run"] == run).sum())}
         for run, rows in table.groupby("run")
     ]
-    shown = ["report", "rank", "device", "recorded_tokens_per_s", "of_run", "z"]
+    shown = ["report", "rank", "device", "recorded_tokens_per_s", "recorded_steps_per_s", "of_run", "z"]
     problems = table.loc[table["device"].isna(), ["report", "problem"]]
     of_rank = ["run", "rank", "step_idle_us", "step_communication_us", "waiting_us", "caused_share"]
     ranks = table.loc[table["waiting_us"].notna(), of_rank].sort_values(["run", "rank"], ignore_index=True)
@@ -305,7 +307,7 @@ def _object(text: str) -> dict[str, Any]:
 
 def _run_row(rows: pd.DataFrame, read: pd.DataFrame) -> dict[str, Any]:
     """A row of `Overview.runs`, of all rows of a run and of those with figures."""
-    figures = ["recorded_tokens_per_s", "gap_p50_us", "busy_us", "syncs_per_token"]
+    figures = ["recorded_tokens_per_s", "recorded_steps_per_s", "gap_p50_us", "busy_us", "syncs_per_token"]
     by_rank = read.dropna(subset="rank").groupby("rank")["log_period"].median()
     slowest: dict[str, Any] = {"slowest_rank": None, "slowest_ratio": None}
     if len(by_rank) > 1:

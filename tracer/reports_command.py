@@ -56,7 +56,7 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _show(found: Overview, reports: int, table: pd.DataFrame) -> None:
     headings = {
-        "run": "run", "reports": "reports", "ranks": "ranks", "recorded_tokens_per_s": "tokens/s recorded",
+        "run": "run", "reports": "reports", "ranks": "ranks", "recorded_steps_per_s": "steps/s recorded",
         "gap_p50_us": "gap p50 µs", "busy_us": "GPU busy µs", "syncs_per_token": "syncs",
         "slowest_rank": "slowest rank", "slowest_ratio": "its period ×", "waited_for_rank": "others wait for rank",
         "waited_for_share": "of their waiting", "outliers": "outliers", "unread": "unread",
@@ -71,7 +71,7 @@ def _show(found: Overview, reports: int, table: pd.DataFrame) -> None:
         report.show(Text("by the durations of collectives: clocks of different recordings are not compared", "dim"))
     if len(found.outliers):
         headings = {
-            "report": "outlier", "rank": "rank", "device": "device", "recorded_tokens_per_s": "tokens/s recorded",
+            "report": "outlier", "rank": "rank", "device": "device", "recorded_steps_per_s": "steps/s recorded",
             "of_run": "of its run", "z": "modified z",
         }  # fmt: skip
         report.show(Text(), report.table_of(_records(found.outliers.head(_MOST_LINES)), headings))

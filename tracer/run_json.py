@@ -52,8 +52,8 @@ def machine(trace: Trace) -> dict[str, Any]:
 
 
 def steps_per_s(trace: Trace, within: str | None = None) -> float | None:
-    """The rate of token steps, measured without a profiler, or None. At batch 1 it is the rate of tokens."""
-    return tokens_per_s(trace, within) if within else _median(trace, "steps_per_s") or _median(trace, "tokens_per_s")
+    """The rate of token steps, measured without a profiler, or None where only that of tokens is told."""
+    return None if within else _median(trace, "steps_per_s")
 
 
 def tokens_per_step(trace: Trace, within: str | None = None) -> float | None:

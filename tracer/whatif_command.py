@@ -20,6 +20,7 @@ MARGIN: Final = "model margin"
 
 _ROWS: Final = {
     "tokens_per_s": "tokens/s",
+    "steps_per_s": "steps/s",
     "period_us": "token to token, µs",
     "idle_us": "idle a step p50, µs",
     "gap_us": "gap p50, µs",
@@ -178,6 +179,7 @@ def _facts(found: Prediction) -> dict[str, Any]:
         "speedup": of_engine and asdict(of_engine),
         "bounds": MARGIN,
         "tokens_per_s": of_engine and found.predicted.tokens_per_s,
+        "steps_per_s": of_engine and found.predicted.steps_per_s,
         "period_us": found.predicted.period_us,
         "idle_us": found.predicted.idle_us,
         "gap_us": found.predicted.gap_us,
@@ -194,9 +196,11 @@ def _show(facts: dict[str, Any]) -> None:
     before = list(columns)[-1]
     under = "" if facts["speedup"] else ", still under the profiler"
     predictions = {f"{one['edit']}{under}": one for one in facts["predictions"]}
+    unknown = "steps_per_s" if facts["recorded"]["tokens_per_s"] is not None else "tokens_per_s"
     rows = [
         {"": heading, **{name: _cell(one, key) for name, one in (columns | predictions).items()}}
         for key, heading in _ROWS.items()
+        if key != unknown
     ]
     rows[-2] |= {before: "1"} | {name: _speedup(one["speedup"]) for name, one in predictions.items()}
     rows[-1] |= {name: _margin(one["speedup"]) for name, one in predictions.items()}

@@ -133,7 +133,7 @@ def _card(run: Run, base: Run) -> Card:
         name=_name(run),
         strategy=_class(run),
         rate=_cell(rate, base_rate if rates_compare else None, _per_second, _percent),
-        rate_note="tokens/s, traced" if traced else f"tokens/s ({_spread(run)})" if _spread(run) else "tokens/s",
+        rate_note=_rate_note(run, traced),
         gap=_cell(gap, base_gap if gaps_compare else None, microseconds, _time_difference),
         gap_note=f"gap (median{_how_known(run, inflated)})",
         calls=", ".join(f"{_count(n)} {one if n == 1 else many}" for one, many, n in counts if n is not None),
@@ -144,6 +144,11 @@ def _headline_rate(run: Run) -> tuple[float | None, bool]:
     """Tokens per second, untraced where that is known, and whether it is the recording's own."""
     untraced = run.summary.tokens_per_s
     return (run.summary.traced_tokens_per_s, True) if untraced is None else (untraced, False)
+
+
+def _rate_note(run: Run, traced: bool) -> str:
+    spread = "traced" if traced else _spread(run)
+    return f"tokens/s ({spread})" if spread else "tokens/s"
 
 
 def _how_known(run: Run, inflated: bool) -> str:

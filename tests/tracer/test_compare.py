@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -15,6 +17,8 @@ from tracer.analysis.gaps import CAUSES
 from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import measure
 from tracer.analysis.tokens import find_steps
+from tracer.compare_report import run_facts
+from tracer.compare_words import sentence
 from tracer.errors import UsageError
 
 RANDOM = np.random.default_rng(7)
@@ -98,7 +102,7 @@ def test_untraced_repeats_come_before_the_recorded_steps() -> None:
     def facts(*repeats: float) -> dict[str, object]:
         median = sorted(repeats)[len(repeats) // 2]
         spread = {"median": median, "low": min(repeats), "high": max(repeats)}
-        return {"measured": {"tokens_per_s": {**spread, "repeats": list(repeats)}}}
+        return {"configuration": {"batch": 1}, "measured": {"tokens_per_s": {**spread, "repeats": list(repeats)}}}
 
     base = run_of([2000] * 20, run=facts(400_000, 401_000, 402_000), source=NSYS)
     other = run_of([2000] * 20, run=facts(800_000, 802_000, 804_000), source=NSYS)
@@ -107,18 +111,21 @@ def test_untraced_repeats_come_before_the_recorded_steps() -> None:
     assert found.speedup.estimate == pytest.approx(2.0)
     half = 2.776 * 0.0025 * np.sqrt(2 / 3 * np.pi / 2)  # t of 4; medians err by √(π/2) more than means
     assert found.speedup.low == pytest.approx(2 * np.exp(-half), rel=1e-4)
-    assert (base.tokens_per_s("untraced"), other.tokens_per_s("untraced")) == (401_000, 802_000)
+    assert [run.rates("untraced")["tokens/s"] for run in (base, other)] == [401_000, 802_000]
 
 
 def test_without_the_repeats_the_spread_counts_and_without_a_spread_nothing() -> None:
     def facts(median: float, half: float) -> dict[str, object]:
-        return {"measured": {"tokens_per_s": {"median": median, "low": median - half, "high": median + half}}}
+        rate = {"median": median, "low": median - half, "high": median + half}
+        return {"configuration": {"batch": 1}, "measured": {"tokens_per_s": rate}}
 
     spread = compare(run_of([2000] * 9, run=facts(748.7, 3)), run_of([2000] * 9, run=facts(759.5, 3)))
     assert spread.speedup.estimate == pytest.approx(1.0144, abs=1e-4)
     assert (spread.speedup.low, spread.speedup.high) == pytest.approx((1.0087, 1.0201), abs=1e-4)
-    single = compare(run_of([2000] * 9, untraced=[500_000]), run_of([2000] * 9, untraced=[1_000_000]))
-    assert single.speedup == Interval(2.0)
+    single = compare(
+        run_of([2000] * 9, untraced=[500_000], source=NSYS), run_of([2000] * 9, untraced=[530_000], source=NSYS)
+    )
+    assert single.speedup == Interval(pytest.approx(1.06))
     assert single.verdict == "no interval"
 
 
@@ -201,15 +208,15 @@ def test_a_kernel_of_one_run_only_is_said_to_be() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "message"),
+    ("mine", "theirs", "message", "times"),
     [
-        ({"model": "a"}, {"model": "b"}, "model a against b"),
-        ({"batch": 1}, {"batch": 8}, "batch 1 against 8"),
-        ({"backend": "cpu"}, {"backend": "cuda"}, "backend cpu against cuda"),
+        ({"model": "a"}, {"model": "b"}, "model a against b", 1.0),
+        ({"batch": 1}, {"batch": 8}, "batch 1 against 8", 8.0),
+        ({"backend": "cpu"}, {"backend": "cuda"}, "backend cpu against cuda", 1.0),
     ],
 )
 def test_runs_of_other_work_are_refused_unless_forced(
-    mine: dict[str, object], theirs: dict[str, object], message: str
+    mine: dict[str, object], theirs: dict[str, object], message: str, times: float
 ) -> None:
     base, other = run_of([9000] * 9, run={"configuration": mine}), run_of([9000] * 9, run={"configuration": theirs})
     with pytest.raises(UsageError, match=f"not comparable: {message}"):
@@ -217,7 +224,7 @@ def test_runs_of_other_work_are_refused_unless_forced(
     forced = compare(base, other, force=True)
     assert forced.refusal is not None
     assert message in forced.refusal.why
-    assert (forced.verdict, forced.speedup) == ("no verdict", Interval(1.0, 1.0, 1.0))
+    assert (forced.verdict, forced.speedup) == ("no verdict", Interval(times, times, times))
 
 
 def test_another_gpu_and_other_kernels_are_refused_and_another_driver_is_said() -> None:
@@ -297,3 +304,20 @@ def test_a_rate_of_decode_is_not_that_of_steps_with_a_prefill() -> None:
     assert found.speedup is not None
     assert (found.basis, found.speedup.estimate) == ("light", 2.0)
     assert not found.base.recordings[0].corrected
+
+
+def test_rates_are_of_tokens_only_where_it_is_known_how_many_a_step_gains() -> None:
+    def of(batch: int | None, period: int = 2000, **options: Any) -> Run:
+        run = {} if batch is None else {"configuration": {"batch": batch}}
+        return run_of([period] * 20, run=run, **options)
+
+    unknown = compare(of(None), of(8, period=1000))
+    assert (unknown.rate, unknown.speedup.estimate) == ("steps/s", 2.0)
+    assert sentence(unknown).endswith("steps/s +100.0 % [+100.0, +100.0], of the recorded steps, untraced")
+    assert run_facts(of(None))["tokens_per_s"] is None
+    assert run_facts(of(None))["steps_per_s"] == pytest.approx(500_000)
+    assert run_facts(of(8))["tokens_per_s"] == pytest.approx(4_000_000)
+    known = compare(of(8), of(8, period=1000))
+    assert (known.rate, known.speedup.estimate) == ("tokens/s", 2.0)
+    mixed = compare(of(None, source=NSYS, untraced=[500_000] * 3), of(8, source=NSYS, untraced=[500_000] * 3))
+    assert mixed.basis == "traced"  # one rate is of steps, the other of tokens

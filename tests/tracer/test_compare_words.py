@@ -31,7 +31,8 @@ def found(base: Any, other: Any, **figures: Any) -> Any:
     change = other.gap_us["p50"] - base.gap_us["p50"]
     causes = dict.fromkeys(("sync", "copy", "launch", "host"), NOTHING) | figures.pop("causes", {})
     facts = {
-        "basis": "untraced", "method": "Welch's t", "verdict": "faster", "needed": None, "unit": "repeats",
+        "basis": "untraced", "rate": "tokens/s", "method": "Welch's t", "verdict": "faster", "needed": None,
+        "unit": "repeats",
         "speedup": Interval(1.014, 1.011, 1.017), "gap_us": Interval(change, change - 2, change + 2),
         "mean_gap_us": Interval(change, change - 2, change + 2), "busy_us": NOTHING, "counts": {}, "refusal": None,
         "kernels": no_kernels(),

@@ -13,8 +13,18 @@ from hypothesis import strategies as st
 import tracer
 from tests.recordings import LLAMA, SAMPLES
 from tracer.analysis.causes import CAUSES
-from tracer.analysis.distortion import CAUSE_ERROR, LAUNCH_LEFT, LEFT, STRETCH, known, stretch_ns, untraced_causes
+from tracer.analysis.distortion import (
+    CAUSE_ERROR,
+    LAUNCH_LEFT,
+    LEFT,
+    STRETCH,
+    UNUSED_RATE,
+    known,
+    stretch_ns,
+    untraced_causes,
+)
 from tracer.analysis.gaps import gap_report
+from tracer.analysis.recorded import measure
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
 from tracer.gaps_command import gaps
@@ -126,7 +136,44 @@ def test_a_light_pass_has_nothing_to_correct() -> None:
     assert found.corrected() is found
 
 
-def test_a_rate_of_another_run_is_refused() -> None:
-    found = CliRunner().invoke(main, ["gaps", str(LLAMA["sccc", "graph"]), "--untraced-tokens-per-s", "10"])
-    assert found.exit_code == 2
-    assert "by the untraced rate 100000.0 µs; that figure is of another run" in found.stderr
+def test_a_rate_of_another_run_is_refused(tmp_path: Path) -> None:
+    """By every command that takes one, and run.json's counts for nothing."""
+    path, rate = str(LLAMA["sccc", "graph"]), ["--untraced-steps-per-s", "10"]
+    budget = tmp_path / "budget.toml"
+    budget.write_text("tokens_per_s.untraced.min = 1\n")
+    twice = ["--untraced-tokens-per-s", "10", "--untraced-tokens-per-s", "748.7"]
+    for command in (["gaps", path, *rate], ["whatif", path, "--without-syncs", *rate], ["compare", path, path, *twice],
+                    ["check", path, "--budget", str(budget), *rate]):  # fmt: skip
+        found = CliRunner().invoke(main, command)
+        assert found.exit_code == 2, command
+        assert "by the untraced rate of 10 steps/s 100000.0 µs; that rate is of another run" in found.stderr
+    trace = tracer.read(LLAMA["sccc", "graph"])
+    report = gap_report(trace, find_steps(trace), 10.0)
+    assert (report.untraced_gap_us, report.distortion) == (None, None)
+    assert "of another run" in str(report.warning)
+    trace.metadata["run"]["measured"] = {"tokens_per_s": {"median": 10.0}}
+    assert measure(trace, find_steps(trace), "llama").untraced is None
+
+
+def test_a_rate_changes_nothing_where_nothing_was_traced(tmp_path: Path) -> None:
+    path, rate = str(SAMPLES / "llama-1.1b-sccc-sequential-cuda"), ["--untraced-tokens-per-s", "10"]
+    budget = tmp_path / "budget.toml"
+    budget.write_text("tokens_per_s.untraced.min = 20\n")
+    found = CliRunner().invoke(main, ["check", path, "--budget", str(budget), *rate])
+    assert found.exit_code == 0
+    trace = tracer.read(path)
+    given, plain = (measure(trace, find_steps(trace), "ours", untraced_tokens_per_s=r) for r in ([10.0], []))
+    assert given.untraced == plain.untraced
+    assert UNUSED_RATE in given.notes
+
+
+def test_a_rate_is_a_mean_and_tells_no_percentile(tmp_path: Path) -> None:
+    path, rate = str(LLAMA["sccc", "graph"]), ["--untraced-tokens-per-s", "748.7"]
+    facts = json.loads(CliRunner().invoke(gaps, [path, *rate, "--json"]).stdout)
+    assert facts["gap_us"]["p90"] is None
+    assert set(facts["untraced_gap_us"]) == {"p50", "mean"}
+    budget = tmp_path / "budget.toml"
+    budget.write_text("gap_us.untraced.p90.max = 100\n")
+    found = CliRunner().invoke(main, ["check", path, "--budget", str(budget), *rate])
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert "a rate is a mean: it does not tell the p90 of the gap without a profiler" in found.stderr

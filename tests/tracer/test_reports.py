@@ -56,11 +56,12 @@ def test_rows_say_what_a_report_says(tmp_path: Path) -> None:
     path = report(tmp_path / "nightly" / "rank3" / "r.sqlite", period=2000)
     (row,) = report_rows(path, tmp_path)
     expected = {
-        "report": "nightly/rank3/r.sqlite", "run": "nightly", "rank": 3, "device": 0, "recorded_tokens_per_s": 500_000,
+        "report": "nightly/rank3/r.sqlite", "run": "nightly", "rank": 3, "device": 0, "recorded_steps_per_s": 500_000,
         "gap_p50_us": 0.2, "sync_us": 0.15, "launch_us": 0.05, "busy_us": 1.8, "compute_us": 1.8, "class": "none",
         "syncs_per_token": 1.0, "launches_per_token": 1.0,
     }  # fmt: skip
     assert {key: row[key] for key in expected} == pytest.approx(expected)
+    assert np.isnan(row["recorded_tokens_per_s"])  # nothing tells how many a step gains
     assert sum(row[f"{cause}_us"] for cause in ("sync", "copy", "launch", "host", "other")) == pytest.approx(0.2)
     assert set(row) <= set(COLUMNS)
 
@@ -90,7 +91,7 @@ def test_each_device_has_a_row() -> None:
 
 def rows_of(run: str, rates: list[float], ranks: list[int | None]) -> list[dict[str, object]]:
     return [
-        {"report": f"{run}/{i}", "run": run, "rank": rank, "device": 0, "recorded_tokens_per_s": rate}
+        {"report": f"{run}/{i}", "run": run, "rank": rank, "device": 0, "recorded_steps_per_s": rate}
         for i, (rate, rank) in enumerate(zip(rates, ranks, strict=True))
     ]
 
@@ -199,7 +200,7 @@ def test_runs_of_other_strategies_are_no_outliers_of_each_other() -> None:
     configured = [f'{{"strategy": "{name}"}}' for name in ["sccc"] * 6 + ["ggg"] * 2]
     rates = [1000, 1001, 1002, 1003, 1004, 1005, 2000, 2001]
     rows = [
-        {"report": str(i), "run": ".", "device": 0, "recorded_tokens_per_s": rate, "configuration": text}
+        {"report": str(i), "run": ".", "device": 0, "recorded_steps_per_s": rate, "configuration": text}
         for i, (rate, text) in enumerate(zip(rates, configured, strict=True))
     ]
     found = overview(table_of_reports([*rows, {"report": "broken", "run": ".", "problem": "damaged"}]))

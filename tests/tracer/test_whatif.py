@@ -423,8 +423,9 @@ def test_an_untraced_rate_takes_the_profilers_part_out_of_the_host() -> None:
     base = period_ns(trace)
     found = predicted(trace, Strategy("aaag"), untraced=1e9 / (base - 100))
     assert found.before.period_us * 1e3 == pytest.approx(base - 100, abs=6)
-    assert found.before.tokens_per_s == pytest.approx(1e9 / (base - 100))
+    assert found.before.steps_per_s == pytest.approx(1e9 / (base - 100))
+    assert found.before.tokens_per_s is None  # nothing tells how many a step gains
     with pytest.raises(TraceError, match="tracing stretched the kernels"):
         predicted(trace, Strategy("aaag"), untraced=1e9 / KERNEL)
-    with pytest.raises(TraceError, match="that figure is of another run"):
+    with pytest.raises(TraceError, match="that rate is of another run"):
         predicted(trace, Strategy("aaag"), untraced=1e9 / base / 2)

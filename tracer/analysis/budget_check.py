@@ -112,6 +112,8 @@ class Measured:
         if estimate := self.estimate(name):
             return estimate.estimate
         found = self.untraced_gaps if tracing == "untraced" else self.gaps
+        if kind == "gap_us" and which not in found.gap_us:
+            raise EmptyTraceError(f"a rate is a mean: it does not tell the {which} of the gap without a profiler")
         if kind == "gap_us":
             return found.gap_us[which]
         return found.causes_us[which]
@@ -126,10 +128,13 @@ class Measured:
         return self.rates.traced_tokens_per_s
 
     def _untraced_rate(self) -> float:
-        if self._given is not None:
+        light, refused = self.gaps.warning is None, self.gaps.refused
+        if self._given is not None and not light:
+            if refused is not None:
+                raise TraceError(refused)
             return self._given * (tokens_per_step(self.trace, self.steps, self.scope.within) or 1.0)
-        rate = self.rates.tokens_per_s
-        if rate is None and self.gaps.warning is None:  # no profiler disturbed
+        rate = None if refused else self.rates.tokens_per_s
+        if rate is None and light:
             rate = self._recorded_rate()
         if rate is None:
             raise EmptyTraceError("tokens/s without a profiler are not known; --untraced-tokens-per-s tells them")

@@ -209,4 +209,5 @@ def _rate(run: Run, letter: str) -> str:
     """Token steps per second as the option takes them, letters where they are to be measured."""
     if run.untraced is None:
         return ",".join([letter] * 3)
-    return f"{run.untraced.median / run.recordings[0].tokens_per_step:.6g}"
+    rate = run.rates("untraced").get("steps/s")
+    return "X" if rate is None else f"{rate:.6g}"

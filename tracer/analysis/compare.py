@@ -40,6 +40,7 @@ from tracer.analysis.compare_run import best_basis as best_basis
 from tracer.analysis.distortion import CAUSE_ERROR
 from tracer.analysis.estimates import means, medians, needed, welch
 from tracer.analysis.interval import Interval
+from tracer.analysis.recorded import Unit
 from tracer.analysis.speedup import BASE, OTHER, Speedup, clusters, columns, complete, speedup_of
 from tracer.errors import IncomparableError
 
@@ -62,8 +63,9 @@ class Comparison:
 
     Attributes:
         base, other: the runs.
-        basis: what `speedup` is made from; `method` says how its interval was made; `paired` step by step.
-        speedup: tokens/s of the other over the base's; above 1 the other is faster.
+        basis: what `speedup` is made from, `rate` of what it is; `method` says how its interval was made.
+        paired: whether step by step.
+        speedup: rate of the other over the base's; above 1 the other is faster.
         total_speedup: the same of all recorded steps' time together, where a few slow steps count in full.
         gap_us: difference of the median gaps, µs; `mean_gap_us` of the means.
         causes_us: cause's name -> difference of the means, µs; they add up to `mean_gap_us`.
@@ -80,6 +82,7 @@ class Comparison:
     base: Run
     other: Run
     basis: Basis
+    rate: Unit
     method: str
     paired: bool
     speedup: Interval | None
@@ -126,6 +129,7 @@ def compare(base: Run, other: Run, *, force: bool = False) -> Comparison:
         base=base,
         other=other,
         basis=basis,
+        rate=speedup.rate,
         method=speedup.method,
         paired=paired,
         speedup=speedup.ratio if stated else None,

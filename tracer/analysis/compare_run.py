@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.recorded import Recording, Untraced, counts_per_token
+from tracer.analysis.recorded import Recording, Unit, Untraced, counts_per_token
 from tracer.errors import UsageError
 
 Basis = Literal["untraced", "light", "traced"]
@@ -44,8 +44,8 @@ class Run:
 
     @property
     def gap_us(self) -> dict[str, float]:
-        """p50, p90 and mean, of several recordings their median."""
-        gaps = pd.DataFrame([r.gaps.gap_us for r in self.recordings]).median()
+        """p50, mean and, where no rate corrects it, p90; of several recordings their median."""
+        gaps = pd.DataFrame([r.gaps.gap_us for r in self.recordings]).dropna(axis=1).median()
         return {str(name): float(value) for name, value in gaps.items()}
 
     @property
@@ -71,36 +71,56 @@ class Run:
 
     @property
     def untraced(self) -> Untraced | None:
-        """The rate without a profiler; of several recordings each one's is a repeat. None if one lacks it."""
+        """The rate without a profiler; of several recordings each one's is a repeat. None if one lacks it, or if some
+        are of tokens and some of steps."""
         known = [r.untraced for r in self.recordings if r.untraced is not None]
         if len(known) < len(self.recordings) or len(known) == 1:
             return known[0] if len(self.recordings) == 1 and known else None
         rates = [rate.median for rate in known]
-        return Untraced(float(np.median(rates)), tuple(rates), given=all(rate.given for rate in known))
+        units = {rate.unit for rate in known}
+        if len(units) > 1:
+            return None
+        return Untraced(units.pop(), float(np.median(rates)), tuple(rates), given=all(rate.given for rate in known))
 
     @property
     def basis(self) -> Basis:
         """The best that it has."""
         return best_basis(self)
 
-    def tokens_per_s(self, basis: Basis) -> float:
-        """The rate on that basis; of several recordings it is the median.
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Of several recordings their median; None if one does not tell."""
+        known = [r.tokens_per_step for r in self.recordings if r.tokens_per_step is not None]
+        return float(np.median(known)) if len(known) == len(self.recordings) else None
+
+    def rates(self, basis: Basis) -> dict[Unit, float]:
+        """The rate on that basis, of tokens and of steps as far as either is known; of several recordings the median.
 
         Raises:
             UsageError: the untraced rate is unknown.
         """
+        gained = self.tokens_per_step
         if basis != "untraced":
-            return float(np.median([r.tokens_per_s for r in self.recordings]))
+            steps = float(np.median([r.steps_per_s for r in self.recordings]))
+            return _both("steps/s", steps, "tokens/s", steps * gained if gained else None)
         if self.untraced is None:
             raise UsageError(f"{self.name}: no untraced rate is known; give --untraced-tokens-per-s")
-        return self.untraced.median
+        rate = self.untraced.median
+        if self.untraced.unit == "steps/s":
+            return {"steps/s": rate}
+        return _both("tokens/s", rate, "steps/s", rate / gained if gained else None)
+
+
+def _both(unit: Unit, rate: float, other: Unit, converted: float | None) -> dict[Unit, float]:
+    return {unit: rate} if converted is None else {unit: rate, other: converted}
 
 
 def best_basis(*runs: Run) -> Basis:
-    """Untraced rates if every run has them, else the recorded steps, of which those of light passes come before a rate
-    without repeats or a spread."""
+    """Untraced rates if every run has them, all of tokens or all of steps, else the recorded steps, of which those of
+    light passes come before a rate without repeats or a spread."""
     rates = [run.untraced for run in runs]
     traced = any(run.traced for run in runs)
-    if all(rate is not None and (traced or rate.error is not None or rate.given) for rate in rates):
+    units = {None if rate is None else rate.unit for rate in rates}
+    if len(units) == 1 and all(rate and (traced or rate.error is not None or rate.given) for rate in rates):
         return "untraced"
     return "traced" if traced else "light"

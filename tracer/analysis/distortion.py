@@ -66,6 +66,11 @@ class Stretch:
 
 STRETCH: Final = Stretch(93.7, 0.00618, 62.8)
 
+RATES: Final = (1e-3, 1e9)
+"""The least and the most steps per second that a user may give."""
+
+UNUSED_RATE: Final = "nothing was traced, so --untraced-tokens-per-s changes nothing"
+
 _MOST_PERIOD: Final = 1.5  # untraced over recorded; a profiler speeds nothing up, but runs differ
 _LIKE_NSYS: Final = ("nsys", "cupti")  # CUPTI's records both
 
@@ -120,13 +125,14 @@ def _scaled(causes_us: dict[str, float], names: list[str], change: float) -> dic
     return {name: us * (factor if name in names else 1.0) for name, us in causes_us.items()}
 
 
-def of_another_run(recorded_us: float, untraced_us: float) -> str | None:
-    """Why a rate cannot be this recording's, by the periods of a step; None where it can."""
-    if untraced_us <= _MOST_PERIOD * recorded_us:
+def of_another_run(period_us: float, steps_per_s: float) -> str | None:
+    """Why a rate without a profiler cannot be this recording's, by the recorded period of a step; None if it may be."""
+    untraced_us = 1e6 / steps_per_s
+    if untraced_us <= _MOST_PERIOD * period_us:
         return None
     return (
-        f"cannot correct the recording: under the profiler a token took {recorded_us:.1f} µs, by the untraced rate "
-        f"{untraced_us:.1f} µs; that figure is of another run"
+        f"under the profiler a step took {period_us:.1f} µs, by the untraced rate of {steps_per_s:g} steps/s "
+        f"{untraced_us:.1f} µs; that rate is of another run"
     )
 
 

@@ -18,7 +18,7 @@ from tracer import run_json
 from tracer.analysis.calls import of_graph_launches
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS
 from tracer.analysis.distortion import known as known_of
-from tracer.analysis.distortion import untraced_causes
+from tracer.analysis.distortion import of_another_run, untraced_causes
 from tracer.analysis.idle import IdleReport, idle_report
 from tracer.analysis.interval import Interval
 from tracer.analysis.step_work import all_compute, step_spans
@@ -50,11 +50,13 @@ class GapReport:
         idle: the idle time of the steps, of which the gaps are a part.
         distortion: traced period / untraced period, None if the untraced one is unknown.
         untraced_idle_us: p50 and mean of 1 / rate - what the device is busy for; None as below.
-        untraced_gap_us: p50, p90, mean as they would be without tracing: of the idle time that the untraced rate leaves
-            (1 / rate - what the device is busy) the gap's part. None if unknown, if the device is busy for longer, or
-            if it idles elsewhere, too, and the rate does not tell how much of what is left is the gap.
+        untraced_gap_us: p50 and mean as they would be without tracing: of the idle time that the untraced rate leaves
+            (1 / rate - what the device is busy) the gap's part. No p90, for a rate is a mean, of which no step differs.
+            None if unknown, if the device is busy for longer, or if it idles elsewhere, too, and the rate does not tell
+            how much of what is left is the gap.
         estimated: the median of that with its 95 % interval at node level, where the device's work is known only up to
             how much tracing stretched it (`tracer.analysis.distortion`).
+        refused: why the rate is not this recording's, so that it counts for nothing; None if it may be.
         warning: what a reader must know, or None.
     """
 
@@ -70,6 +72,7 @@ class GapReport:
     untraced_idle_us: dict[str, float] | None
     untraced_gap_us: dict[str, float] | None
     estimated: Interval | None
+    refused: str | None
     warning: str | None
 
     def corrected(self) -> GapReport:
@@ -78,10 +81,12 @@ class GapReport:
         See `distortion.untraced_causes` for what tracing adds to which cause.
 
         Raises:
-            TraceError: the untraced rate leaves no time for a gap beside the recorded compute.
+            TraceError: the untraced rate leaves no time for a gap beside the recorded compute, or is of another run.
         """
         if self.warning is None:  # nothing was traced: the figures are the untraced ones
             return self
+        if self.refused is not None:
+            raise TraceError(f"cannot correct the recording: {self.refused}")
         if self.untraced_gap_us is None and self.untraced_idle_us is not None:
             raise TraceError(f"cannot correct the gap: {self.warning}")
         if self.untraced_gap_us is None:
@@ -111,7 +116,8 @@ def gap_report(
         trace: the recording.
         steps: its token steps.
         untraced_tokens_per_s: token steps per second without a profiler, from the engine's own benchmark or from
-            run.json. It gives distortion and untraced gap; `gap_us` stays as traced.
+            run.json. It gives distortion and untraced gap; `gap_us` stays as traced. Nothing where nothing was traced,
+            or where the rate is of another run (`GapReport.refused`).
         device: only the gaps of this one.
 
     Raises:
@@ -130,10 +136,10 @@ def gap_report(
     period_us = float((table["next_start"] - table["this_start"]).median() / 1e3)
     is_light = trace.metadata.get("source") == "host"  # the host recorder is its own light pass
     level = graph_trace_level(compute, trace)
-    known = untraced_tokens_per_s
+    refused = of_another_run(period_us, untraced_tokens_per_s) if untraced_tokens_per_s and not is_light else None
+    known = None if is_light or refused else untraced_tokens_per_s
     idle = idle_report(trace, steps, table, every)
-    corrects = not is_light and known is not None and len(idle.steps) > 0
-    left = idle.untraced_us(known) if corrects and known and np.median(idle.untraced_ns(known)) > 0 else None
+    left = idle.untraced_us(known) if known and len(idle.steps) and np.median(idle.untraced_ns(known)) > 0 else None
     told = None if left is None or known is None else _Told.of(table, idle, known, level)
     mean_us = table[[*CAUSES, *PART_COLUMNS]].mean() / 1e3
     return GapReport(
@@ -149,13 +155,18 @@ def gap_report(
         untraced_idle_us=left,
         untraced_gap_us=told.gap_us if told else None,
         estimated=told.interval if told else None,
-        warning=None if is_light else _warning(left, told, level, str(trace.metadata.get("source", ""))),
+        refused=refused,
+        warning=None if is_light else _warning(refused, left, told, level, str(trace.metadata.get("source", ""))),
     )
 
 
 def measured_rate(trace: Trace, steps: Steps, within: str | None = None) -> float | None:
-    """The untraced rate of the steps by run.json, which measures decode; None where it does not tell."""
-    return run_json.steps_per_s(trace, within) if steps.decode_alone else None
+    """The untraced rate of the steps by run.json, which measures decode: its own, or that of tokens by what a step
+    gains; None where these do not tell."""
+    if not steps.decode_alone:
+        return None
+    tokens, gained = run_json.tokens_per_s(trace, within), steps.tokens_per_step
+    return run_json.steps_per_s(trace, within) or (tokens / gained if tokens and gained else None)
 
 
 def gap_table(trace: Trace, steps: Steps, compute: pd.DataFrame) -> pd.DataFrame:
@@ -214,6 +225,7 @@ class _Told:
     def of(cls, table: pd.DataFrame, idle: IdleReport, steps_per_s: float, level: str) -> _Told:
         least, most = (float(np.median(ns)) / 1e3 for ns in idle.bounds_of_gaps(table, steps_per_s))
         found = _statistics(idle.untraced_gaps(table, steps_per_s))
+        del found["p90"]
         if most - least > max(_TOLD * found["p50"], _TOLD_US):
             return cls(None, None, (least, most))
         if level != "node":
@@ -222,8 +234,10 @@ class _Told:
         return cls(found, Interval(found["p50"], low, high), (least, most))
 
 
-def _warning(left: dict[str, float] | None, told: _Told | None, level: str, source: str) -> str:
-    if left is None or told is None:
+def _warning(refused: str | None, left: dict[str, float] | None, told: _Told | None, level: str, source: str) -> str:
+    if refused is not None:
+        remedy = refused
+    elif left is None or told is None:
         remedy = "give --untraced-tokens-per-s with the engine's own benchmark figure to correct it"
     elif told.gap_us is not None:
         remedy = f"without it the gap is {told.gap_us['p50']:.1f} µs (p50)"

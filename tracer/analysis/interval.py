@@ -36,6 +36,10 @@ class Interval:
         """The same of the logarithm of something positive."""
         return Interval(log(self.estimate), *(None if x is None else log(x) for x in (self.low, self.high)))
 
+    def times(self, factor: float) -> Interval:
+        """The same of the product with a known factor."""
+        return Interval(self.estimate * factor, *(None if x is None else x * factor for x in (self.low, self.high)))
+
     def widened(self, half_width: float) -> Interval:
         """With the half width of an independent error added in square (Zou and Donner, "Construction of confidence
         limits about effect measures", Statistics in Medicine 27, 2008)."""

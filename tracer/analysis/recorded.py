@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tracer import run_json
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.conditions import conditions
+from tracer.analysis.distortion import UNUSED_RATE
 from tracer.analysis.estimates import half_width
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.rates import tokens_per_step
@@ -24,6 +25,8 @@ from tracer.errors import EmptyTraceError, TraceError
 from tracer.intervals import covered
 from tracer.schema import COMPUTE_TABLES, MISSING
 from tracer.trace import Trace
+
+Unit = Literal["tokens/s", "steps/s"]
 
 COUNTS: Final = ("syncs", "copies", "launches")
 KERNEL: Final = ["name", "blocks"]
@@ -36,15 +39,17 @@ _NEARLY_ALL: Final = 0.9  # of the steps; requests begin and end one by one
 
 @dataclass(frozen=True)
 class Untraced:
-    """Tokens per second without a profiler.
+    """Tokens per second without a profiler, or steps.
 
     Attributes:
+        unit: "tokens/s" or "steps/s".
         median: of the repeats.
         repeats: each one's rate; empty if unknown.
         spread: lowest and highest, where the repeats themselves are unknown.
         given: by the user, not by run.json.
     """
 
+    unit: Unit
     median: float
     repeats: tuple[float, ...] = ()
     spread: tuple[float, float] | None = None
@@ -73,8 +78,8 @@ class Recording:
         phases: what the steps are, of `engines.engine.PHASES`; `held` what all steps of the recording are.
         graph_trace: "node", "graph" or "none"; `traced` whether a profiler was there.
         distortion: traced / untraced period, None if unknown.
-        tokens_per_step: how many (`rates.tokens_per_step`); 1 where nothing tells, so that rates are steps/s then.
-        tokens_per_s: by the median period of the recorded steps.
+        tokens_per_step: how many (`rates.tokens_per_step`), None where nothing tells.
+        steps_per_s: by the median period of the recorded steps.
         untraced: the rate without a profiler, None if unknown.
         gaps: the gaps, without tracing's inflation where the untraced rate is known (`corrected`).
         gap_error: half the 95 % interval of a corrected gap that comes from the untraced rate, µs; 0 if not corrected.
@@ -93,8 +98,8 @@ class Recording:
     graph_trace: str
     traced: bool
     distortion: float | None
-    tokens_per_step: float
-    tokens_per_s: float
+    tokens_per_step: float | None
+    steps_per_s: float
     untraced: Untraced | None
     gaps: GapReport
     corrected: bool
@@ -157,19 +162,22 @@ def measure(
         name: what to call it.
         within: the NVTX range that the steps are from, for what run.json says of it.
         untraced_tokens_per_s: token steps per second without a profiler instead of run.json's rate: one, or one per
-            repeat.
+            repeat. Nothing where nothing was traced.
 
     Raises:
         EmptyTraceError: no two steps follow each other on a device, or most overlap so that they have no period.
+        TraceError: that rate is of another run.
     """
-    per_step = tokens_per_step(trace, steps, within) or 1.0
-    untraced = _given([rate * per_step for rate in untraced_tokens_per_s]) or (
-        _from_run_json(trace, within) if steps.decode_alone else None
-    )
-    step_rate = (
-        float(np.median(untraced_tokens_per_s)) if untraced_tokens_per_s else measured_rate(trace, steps, within)
-    )
+    per_step = tokens_per_step(trace, steps, within)
+    given = [] if trace.metadata.get("source") == "host" else list(untraced_tokens_per_s)
+    step_rate = float(np.median(given)) if given else measured_rate(trace, steps, within)
     recorded = gap_report(trace, steps, step_rate)
+    if recorded.refused is not None and given:
+        raise TraceError(recorded.refused)
+    untraced = _given(given, per_step)
+    if untraced is None and steps.decode_alone and recorded.refused is None:
+        untraced = _from_run_json(trace, within)
+    unused = [UNUSED_RATE] if untraced_tokens_per_s and not given else []
     if recorded.period_us <= 0:
         raise EmptyTraceError(f"no rate: half of the {len(steps)} token steps compute before the one that came first")
     corrected = recorded.untraced_gap_us is not None
@@ -187,7 +195,7 @@ def measure(
         traced=recorded.warning is not None,
         distortion=recorded.distortion,
         tokens_per_step=per_step,
-        tokens_per_s=per_step * 1e6 / recorded.period_us,
+        steps_per_s=1e6 / recorded.period_us,
         untraced=untraced,
         gaps=recorded.corrected() if corrected else recorded,
         corrected=corrected,
@@ -197,7 +205,7 @@ def measure(
         kernels=_kernels(compute),
         strategy=strategy,
         signature=signature,
-        notes=tuple(dict.fromkeys([*trace.notes, *steps.notes])),
+        notes=tuple(dict.fromkeys([*trace.notes, *steps.notes, *unused])),
     )
 
 
@@ -208,15 +216,19 @@ def _batch(steps: Steps) -> dict[str, str]:
     return {"batch": str(usual)} if usual != MISSING and (sequences == usual).mean() >= _NEARLY_ALL else {}
 
 
-def _given(rates: Sequence[float]) -> Untraced | None:
-    return Untraced(float(np.median(rates)), tuple(rates), given=True) if rates else None
+def _given(steps_per_s: Sequence[float], tokens_per_step: float | None) -> Untraced | None:
+    if not steps_per_s:
+        return None
+    rates = [rate * (tokens_per_step or 1.0) for rate in steps_per_s]
+    unit: Unit = "steps/s" if tokens_per_step is None else "tokens/s"
+    return Untraced(unit, float(np.median(rates)), tuple(rates), given=True)
 
 
 def _from_run_json(trace: Trace, within: str | None) -> Untraced | None:
     rate = run_json.tokens_per_s(trace, within)
     if rate is None or within is not None:
-        return None if rate is None else Untraced(rate)
-    return Untraced(rate, run_json.tokens_per_s_repeats(trace), run_json.tokens_per_s_spread(trace))
+        return None if rate is None else Untraced("tokens/s", rate)
+    return Untraced("tokens/s", rate, run_json.tokens_per_s_repeats(trace), run_json.tokens_per_s_spread(trace))
 
 
 def _step_times(found: GapReport, compute: pd.DataFrame, spans: pd.DataFrame, step_rate: float | None) -> pd.DataFrame:

@@ -1,4 +1,7 @@
-"""By how much a run is faster than a base, with its 95 % interval and what that is made from."""
+"""By how much a run is faster than a base, with its 95 % interval and what that is made from.
+
+Rates are of tokens where it is known of both how many a step gains, else of steps.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import numpy as np
 from tracer.analysis.compare_run import Basis, Run
 from tracer.analysis.estimates import FEWEST, Floats, medians, welch
 from tracer.analysis.interval import Interval
+from tracer.analysis.recorded import Unit
 from tracer.errors import UsageError
 
 BASE, OTHER = 0, 1  # seeds, so that runs which are not paired are resampled independently
@@ -17,16 +21,18 @@ BASE, OTHER = 0, 1  # seeds, so that runs which are not paired are resampled ind
 
 @dataclass(frozen=True)
 class Speedup:
-    """tokens/s of the other run over the base's.
+    """The rate of the other run over the base's.
 
     Attributes:
         ratio: with its interval.
+        rate: of what it is.
         method: how the interval was made.
         unit: "steps", "repeats" or "recordings", what it is made from.
         units: how many of these the smaller side has, None where that says nothing.
     """
 
     ratio: Interval
+    rate: Unit
     method: str
     unit: str
     units: int | None
@@ -51,7 +57,7 @@ def speedup_of(base: Run, other: Run, basis: Basis, paired: bool) -> Speedup:
     ratio = Interval(found.ratio.estimate)
     if bounds is not None and least > 0 and most > 0:
         ratio = Interval(found.ratio.estimate, bounds[0] * least, bounds[1] / most)
-    return Speedup(ratio, f"{found.method}, and whatever tracing added", found.unit, None)
+    return Speedup(ratio, found.rate, f"{found.method}, and whatever tracing added", found.unit, None)
 
 
 def clusters(base: Run, other: Run) -> bool:
@@ -71,10 +77,13 @@ def columns(run: Run, names: list[str]) -> Floats:
 
 
 def _recorded(base: Run, other: Run, paired: bool) -> Speedup:
+    gained = [run.tokens_per_step for run in (base, other)]
+    rate: Unit = "steps/s" if None in gained else "tokens/s"
+    mine, theirs = (1.0 if one is None or rate == "steps/s" else one for one in gained)
     if clusters(base, other):
-        rates = [np.log([r.tokens_per_s for r in run.recordings]) for run in (base, other)]
-        ratio = welch(*rates, of_medians=True).exp()
-        return Speedup(ratio, "Welch's t over the recordings", "recordings", min(map(len, rates)))
+        rates = [np.log([r.steps_per_s for r in run.recordings]) for run in (base, other)]
+        ratio = welch(rates[0] + log(mine), rates[1] + log(theirs), of_medians=True).exp()
+        return Speedup(ratio, rate, "Welch's t over the recordings", "recordings", min(map(len, rates)))
     periods = [columns(run, ["period"]) for run in (base, other)]
     if paired:
         draws = medians(np.log(complete(base, other, "period")) @ np.array([[1.0], [-1.0]]))
@@ -84,7 +93,7 @@ def _recorded(base: Run, other: Run, paired: bool) -> Speedup:
         method = "block bootstrap over each run's steps"
     fewest = min(map(len, periods))
     method = method if fewest >= FEWEST else f"only {fewest} periods"
-    return Speedup(draws.intervals()[0].exp(), method, "steps", fewest)
+    return Speedup(draws.intervals()[0].exp().times(theirs / mine), rate, method, "steps", fewest)
 
 
 def _untraced(base: Run, other: Run) -> Speedup:
@@ -94,9 +103,9 @@ def _untraced(base: Run, other: Run) -> Speedup:
     if len(mine.repeats) > 1 and len(theirs.repeats) > 1:
         ratio = welch(np.log(mine.repeats), np.log(theirs.repeats), of_medians=True)
         fewest = min(len(mine.repeats), len(theirs.repeats))
-        return Speedup(ratio.exp(), "Welch's t over the untraced repeats", "repeats", fewest)
+        return Speedup(ratio.exp(), mine.unit, "Welch's t over the untraced repeats", "repeats", fewest)
     ratio = Interval(log(theirs.median / mine.median))
     if mine.error is None or theirs.error is None:
-        return Speedup(ratio.exp(), "one untraced rate each, without repeats", "repeats", None)
+        return Speedup(ratio.exp(), mine.unit, "one untraced rate each, without repeats", "repeats", None)
     within = Interval(ratio.estimate, ratio.estimate, ratio.estimate).widened(hypot(mine.error, theirs.error))
-    return Speedup(within.exp(), "the spread of the untraced rates, as if of five repeats", "repeats", None)
+    return Speedup(within.exp(), mine.unit, "the spread of the untraced rates, as if of five repeats", "repeats", None)

@@ -26,7 +26,7 @@ from tracer.compare_words import (
     BUSY,
     DISTORTION,
     GAP,
-    RATE,
+    RATES,
     cause_row,
     count_row,
     difference,
@@ -37,7 +37,7 @@ from tracer.compare_words import (
 
 _KERNEL: Final = "kernel_us "
 _LABELS: Final = {
-    RATE: "Tokens/s",
+    **{row: unit.capitalize() for unit, row in RATES.items()},
     GAP: "Gap p50, µs",
     "gap_us mean": "Gap mean, µs",
     BUSY: "GPU busy, µs per token",
@@ -78,7 +78,7 @@ def figures() -> html.Section:
             html.Div(
                 [
                     html.H2("Figures of this comparison"),
-                    html.P("Differences are the other run minus the base, of tokens/s the change; in brackets 95 % "
+                    html.P("Differences are the other run minus the base, of rates the change; in brackets 95 % "
                            "intervals. Causes add up to the mean gap. To take away under Downloads.", className="hint"),
                 ],
                 className="bar",
@@ -209,7 +209,7 @@ def table_of(number: int, against: Against) -> html.Table | None:
 def _cells(row: dict[Any, Any]) -> list[Any]:
     figure = row["figure"]
     change, low, high = (None if pd.isna(row[key]) else row[key] for key in ("estimate", "low", "high"))
-    said = "" if change is None else (percent if figure == RATE else difference)(Interval(change, low, high))
+    said = "" if change is None else (percent if figure in RATES.values() else difference)(Interval(change, low, high))
     own = [_number(row[key], 2 if figure == DISTORTION else 1) for key in ("base", "other")]
     return [html.Th(label_of(figure), scope="row"), *(html.Td(text) for text in (*own, said))]
 

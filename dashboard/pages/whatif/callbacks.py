@@ -96,7 +96,7 @@ def _value(value: Any, field: str) -> Any:
     if isinstance(value, tuple):
         return list(value)
     if field in NUMBERS:
-        return "" if value is None else f"{value:g}"
+        return "" if value is None else f"{value:.12g}"
     return value or None
 
 

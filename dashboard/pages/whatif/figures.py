@@ -21,9 +21,11 @@ def lines_of(found: Prediction) -> list[dict[str, str]]:
     label = plain(found.label, 120) + (", still under the profiler" if traced else "")
     columns = {"as recorded": found.recorded, "corrected": found.corrected, label: found.predicted}
     shown = {name: one for name, one in columns.items() if one is not None}
-    rates = {name: f"{one.tokens_per_s:,.1f}" for name, one in shown.items()} | ({label: "–"} if traced else {})
+    known = found.recorded.tokens_per_s is not None
+    per_s = {name: one.tokens_per_s if known else one.steps_per_s for name, one in shown.items()}
+    rates = {name: f"{rate:,.1f}" for name, rate in per_s.items()} | ({label: "–"} if traced else {})
     lines = [
-        {"": "Tokens/s"} | rates,
+        {"": "Tokens/s" if known else "Steps/s"} | rates,
         {"": "Token to token"} | {name: duration(one.period_us * 1e3, 4) for name, one in shown.items()},
         _times("Idle a step p50", "p50", {name: one.idle_us for name, one in shown.items()}),
         *(

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 from pydantic import AfterValidator, Field, TypeAdapter
 
 from dashboard.view import View, last_of, one_of, query_of, stored
+from tracer.analysis.distortion import RATES
 from tracer.analysis.whatif.strategies import LADDER
 
 ADDRESS: Final = "whatif/"
@@ -19,7 +20,7 @@ STRATEGIES: Final = LADDER[1:]
 GRAPHS: Final = {"plain": "as one CUDA graph", "early": "as one CUDA graph, early starts"}
 """How kernels launched one by one could be launched instead -> in words."""
 NUMBERS: Final = {
-    "times": (0.0, 1e6), "host": (0.0, 1e6), "latency": (-1e6, 1e6), "streams": (2, 64), "rate": (1.0, 1e6),
+    "times": (0.0, 1e6), "host": (0.0, 1e6), "latency": (-1e6, 1e6), "streams": (2, 64), "rate": RATES,
 }  # fmt: skip
 """Field -> its least and its greatest value."""
 _MOST_NAMES = 20
@@ -75,7 +76,7 @@ class WhatIfView:
             if isinstance(value, tuple):
                 pairs += [(field, each) for each in value]
             elif value not in (None, ""):
-                pairs.append((field, value if isinstance(value, str) else f"{value:g}"))
+                pairs.append((field, value if isinstance(value, str) else f"{value:.12g}"))
         base = self.shared.query().removeprefix("?")
         return "?" + "&".join(filter(None, (base, urlencode(pairs)))) if base or pairs else ""
 

@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.causality.paths import Causality
-from tracer.analysis.distortion import LAUNCH_LEFT, of_another_run
+from tracer.analysis.distortion import LAUNCH_LEFT
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.rates import steps_per_s, tokens_per_step
 from tracer.analysis.tokens import Steps
@@ -52,13 +52,15 @@ class Figures:
     """A recording in figures.
 
     Attributes:
-        tokens_per_s: of all sequences, as far as it is told how many; else steps.
+        steps_per_s: as a rate of the wall, or as its benchmark measured it.
+        tokens_per_s: of all sequences; None where it is not told how many tokens a step gains.
         period_us: median from the last compute of a step to that of the next.
         idle_us: p50, and as far as they are known p90 and mean, of a step; nothing where no step has a period.
         gap_us: the same; nothing where a rate does not tell how much of the idle time that it leaves is the gap.
     """
 
-    tokens_per_s: float
+    steps_per_s: float
+    tokens_per_s: float | None
     period_us: float
     idle_us: dict[str, float]
     gap_us: dict[str, float]
@@ -75,7 +77,7 @@ class Base:
         time: of every point, then.
         untraced: steps per second, measured without a profiler; None if that is not known.
         state: of the predictions, one of `PLAIN`, `CORRECTED` and `TRACED`.
-        tokens_per_step: see there.
+        tokens_per_step: see there; None if unknown.
     """
 
     causality: Causality
@@ -86,7 +88,7 @@ class Base:
     time: Ints
     untraced: float | None
     state: str
-    tokens_per_step: float
+    tokens_per_step: float | None
 
     @classmethod
     def of(
@@ -98,12 +100,13 @@ class Base:
             untraced_tokens_per_s = None  # nothing was traced: its own rate is the one
         rate = untraced_tokens_per_s or measured_rate(trace, steps, within)
         report = gap_report(trace, steps, rate)
+        if report.refused is not None and untraced_tokens_per_s is not None:
+            raise TraceError(f"cannot correct the recording: {report.refused}")
+        rate = None if report.refused else rate
         state = _state(trace, rate, given=untraced_tokens_per_s is not None)
         assumed = _untraced(causality, times, rate, report.graph_trace) if state == CORRECTED and rate else Assumed()
         time = Changes(causality, assumed).dag().replayed()[0] if assumed != Assumed() else causality.dag.time
-        return cls(
-            causality, steps, times, report, assumed, time, rate, state, tokens_per_step(trace, steps, within) or 1.0
-        )
+        return cls(causality, steps, times, report, assumed, time, rate, state, tokens_per_step(trace, steps, within))
 
     @cached_property
     def recorded(self) -> Figures:
@@ -115,7 +118,7 @@ class Base:
             else steps_per_s(self.causality.trace, self.steps) or 0.0
         )
         period_us = float(np.median(self.times.periods(time))) / 1e3
-        return Figures(rate * self.tokens_per_step, period_us, self.report.idle.idle_us, self.report.gap_us)
+        return Figures(rate, self._tokens(rate), period_us, self.report.idle.idle_us, self.report.gap_us)
 
     @cached_property
     def corrected(self) -> Figures | None:
@@ -124,7 +127,7 @@ class Base:
             return None
         period_us = float(np.median(self.times.periods(self.time))) / 1e3
         idle_us = self.report.idle.untraced_us(self.untraced)
-        return Figures(self.untraced * self.tokens_per_step, period_us, idle_us, self._gap_us(self.time))
+        return Figures(self.untraced, self._tokens(self.untraced), period_us, idle_us, self._gap_us(self.time))
 
     @property
     def before(self) -> Figures:
@@ -142,15 +145,21 @@ class Base:
         table = self.report.table
         return bool(table[_AT_WORK].to_numpy().sum() <= table["gap"].sum() / 2)
 
-    def figures(self, time: Ints, tokens_per_s: float) -> Figures:
-        """Those of a replay; of a corrected one idle is what the period leaves of it, as `IdleReport.untraced_us`."""
+    def figures(self, time: Ints, speedup: float) -> Figures:
+        """Those of a replay that is so much faster; of a corrected one idle is what the period leaves of it, as
+        `IdleReport.untraced_us`."""
+        rate = self.before.steps_per_s * speedup
+        tokens = self._tokens(rate)
         period_us = float(np.median(self.times.periods(time))) / 1e3
         idle = np.maximum(self.times.idle_ns(time) - self._not_idle, 0)
         if self.corrected is None or not len(idle):
-            return Figures(tokens_per_s, period_us, statistics(idle), self._gap_us(time))
+            return Figures(rate, tokens, period_us, statistics(idle), self._gap_us(time))
         busy_us = self._busy_us(time) - self._busy_us(self.time)  # as the edits change it
         busy_us += self.corrected.period_us - self.corrected.idle_us["p50"]
-        return Figures(tokens_per_s, period_us, {"p50": max(period_us - busy_us, 0.0)}, self._gap_us(time))
+        return Figures(rate, tokens, period_us, {"p50": max(period_us - busy_us, 0.0)}, self._gap_us(time))
+
+    def _tokens(self, steps_per_s: float) -> float | None:
+        return None if self.tokens_per_step is None else steps_per_s * self.tokens_per_step
 
     def _busy_us(self, time: Ints) -> float:
         """How long the device is busy in a step of a replay, as far as steps are followed: median, µs."""
@@ -172,7 +181,7 @@ class Base:
         one, other = shares["p50"], replayed["p50"]
         if abs(one - other) > max(_SAME_GAP * max(one, other), _SAME_GAP_US):
             return {}
-        return {name: max(us + shares[name] - replayed[name], 0.0) for name, us in found.items()}
+        return {name: max(found[name] + us - replayed[name], 0.0) for name, us in shares.items()}
 
     @cached_property
     def _not_idle(self) -> Ints:
@@ -199,12 +208,9 @@ def _untraced(causality: Causality, times: StepTimes, rate: float, level: str) -
     """How the recording's times are to be read so that a step takes as long as at that rate.
 
     Raises:
-        TraceError: the rate leaves no time for what the recording shows of the device, or is far below the recorded.
+        TraceError: the rate leaves no time for what the recording shows of the device.
     """
     period_ns, least = 1e9 / rate, LAUNCH_LEFT.get(level, 1.0)
-    recorded_us = float(np.median(times.periods(causality.dag.time))) / 1e3
-    if why := of_another_run(recorded_us, period_ns / 1e3):
-        raise TraceError(why)
 
     def assumed(part: float) -> Assumed:
         """From a host that takes no time (0) over launches without records (1) and as recorded (2) to a slower one."""

@@ -128,7 +128,7 @@ def predict_from(base: Base, edits: Sequence[Edit]) -> Prediction:
         of_steps=of_steps,
         recorded=base.recorded,
         corrected=base.corrected,
-        predicted=base.figures(time, base.before.tokens_per_s * of_steps.estimate),
+        predicted=base.figures(time, of_steps.estimate),
         state=base.state,
         notes=notes,
         trace=trace,
