@@ -88,7 +88,7 @@ def test_without_a_verdict_the_page_says_why_and_states_no_difference(tmp_path):
     assert text(words).startswith("saaas against sccc: no verdict: tracing adds time to every call")
     assert methods_of([found]) == ""
     rows = {row.id: [text(cell) for cell in row.children] for row in table_of(0, found).children[1].children}
-    assert rows["figure-0-tokens-per-s--ratio"] == ["Tokens/s", "606.3", "623.7", ""]
+    assert rows["figure-0-steps-per-s--ratio"] == ["Steps/s", "606.3", "623.7", ""]
     assert rows["figure-0-syncs-per-token"][-1] == "−9.0"
     frame = comparison_table([runs["sccc"], runs["saaas"]]).set_index("figure")
     assert frame.loc["gap_us p50", ["estimate", "low", "high"]].isna().all()

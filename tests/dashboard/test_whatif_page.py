@@ -4,6 +4,7 @@ import json
 import shutil
 from concurrent.futures import wait
 from dataclasses import asdict
+from math import ceil
 
 import pytest
 from click.testing import CliRunner
@@ -167,8 +168,8 @@ def test_nothing_different_asks_for_nothing(store):
 
 def numbers(field):
     low, high = NUMBERS[field]
-    whole = st.integers(int(low), int(high)).map(float)
-    return st.none() | (whole if low >= 1 else whole | st.sampled_from([0.05, 0.5, 1.25]))
+    whole = st.integers(ceil(low), int(high)).map(float)
+    return st.none() | (whole if low >= 1 else whole | st.sampled_from([0.05, 0.5, 748.6543219]))
 
 
 @given(
