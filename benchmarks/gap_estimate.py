@@ -196,11 +196,11 @@ def coverage(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def seen(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What `distortion.LEFT` holds."""
+    """What `distortion.LEFT` holds: of every run without a profiler, whose medians, lowest and highest are kept."""
     found = []
     for kind in dict.fromkeys((row["by"], row["level"]) for row in rows):
         mine = [row for row in rows if (row["by"], row["level"]) == kind]
-        left = [row["left"] for row in mine]
+        left = [truth / row["idle_us"] for row in mine for truth in row["truth_us"]]
         found.append({"by": kind[0], "level": kind[1], "least": round(min(left), 2), "most": round(max(left), 2),
                       "recordings": len(mine), "programs": len({row["program"] for row in mine})})  # fmt: skip
     return found
