@@ -18,6 +18,7 @@ import json
 import re
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from math import floor
 from pathlib import Path
 from typing import Any, Final
 
@@ -105,7 +106,8 @@ def _mean(ns: pd.Series) -> float:
 
 
 def _graph(trace: Trace) -> dict[str, float]:
-    """Of the graph that takes most of the time: how long it takes, and of a traced one its kernels and theirs, µs."""
+    """Of the graph that takes most of the time: how long it takes, and of a traced one its kernels, what these take
+    added up, and their union, µs."""
     launches, kernels = trace["graph_launches"], trace["kernels"]
     if len(launches):
         length = launches["end"] - launches["start"]
@@ -113,12 +115,19 @@ def _graph(trace: Trace) -> dict[str, float]:
     nodes = kernels[kernels["graph_node"] >= 0]
     if not len(nodes):
         return {}
-    graphs = nodes.assign(length=nodes["end"] - nodes["start"]).groupby(["process", "correlation"])
-    each = graphs.agg(count=("start", "size"), start=("start", "min"), end=("end", "max"), length=("length", "sum"))
+    nodes = nodes.assign(length=nodes["end"] - nodes["start"]).sort_values("start", kind="stable")
+    of_one = ["process", "correlation"]
+    reach = nodes.groupby(of_one)["end"].cummax().groupby([nodes[key] for key in of_one]).shift(fill_value=0)
+    nodes["alone"] = np.maximum(nodes["end"] - np.maximum(nodes["start"], reach), 0)
+    each = nodes.groupby(of_one).agg(
+        count=("start", "size"), start=("start", "min"), end=("end", "max"), length=("length", "sum"),
+        union=("alone", "sum"),
+    )  # fmt: skip
     each["span"] = each["end"] - each["start"]
     main = each[each["count"] == each.groupby("count")["span"].sum().idxmax()]
     return {"kernels": float(main["count"].iloc[0]), "span_us": round(float(main["span"].median() / 1e3), 2),
-            "kernels_us": round(float(main["length"].median() / 1e3), 2)}  # fmt: skip
+            "kernels_us": round(float(main["length"].median() / 1e3), 2),
+            "union_us": round(float(main["union"].median() / 1e3), 2)}  # fmt: skip
 
 
 def with_truth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -212,6 +221,7 @@ def stretch(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     pairs = [
         {"recording": row["recording"], "program": row["program"], "kernels": row["kernels"],
          "kernel_us": round(row["kernels_us"] / row["kernels"], 2),
+         "union": round(row["union_us"] / row["kernels_us"], 3),
          "ns_per_kernel": round((row["span_us"] - graphs[row["recording"]]) / row["kernels"] * 1e3, 1)}
         for row in rows if "kernels" in row and row["recording"] in graphs
     ]  # fmt: skip
@@ -228,7 +238,8 @@ def stretch(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         errors.append(abs(pair["ns_per_kernel"] - base - slope * pair["kernel_us"]))
     base, slope = line(pairs)
     constants = {"per_kernel": round(base, 1), "share": round(slope / 1e3, 5),
-                 "error": round(float(np.quantile(errors, 0.95)), 1)}  # fmt: skip
+                 "error": round(float(np.quantile(errors, 0.95)), 1),
+                 "union": floor(100 * min(pair["union"] for pair in pairs)) / 100}  # fmt: skip
     return {"pairs": pairs, "constants": constants}
 
 

@@ -1,6 +1,7 @@
 """What a profiler adds: what is known of it, and how a rate corrects causes and stretched graphs."""
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 
@@ -178,3 +179,24 @@ def test_a_rate_is_a_mean_and_tells_no_percentile(tmp_path: Path) -> None:
     found = CliRunner().invoke(main, ["check", path, "--budget", str(budget), *rate])
     assert (found.exit_code, found.stdout) == (2, "")
     assert "a rate is a mean: it does not tell the p90 of the gap without a profiler" in found.stderr
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in SAMPLES.glob("llama-1.1b-*/node")))
+def test_at_node_level_the_gap_of_our_own_loop_is_right_or_withheld(name: str) -> None:
+    """Its light pass tells the truth. Early starts and branches overlap kernels by more than the stretch is known for:
+    then the gap is withheld, and what is said of it holds the truth."""
+    light, node = tracer.read(SAMPLES / name), tracer.read(SAMPLES / name / "node")
+    truth = gap_report(light, find_steps(light))
+    found = gap_report(node, find_steps(node), 1e6 / truth.period_us)
+    gap_us = truth.gap_us["p50"]
+    assert found.idle.hides_stretch
+    if found.untraced_gap_us is not None:
+        assert found.untraced_gap_us["p50"] == pytest.approx(gap_us, rel=0.1)
+        return
+    if found.untraced_idle_us is None:
+        assert gap_us < 5
+        assert "longer than the untraced rate leaves it" in str(found.warning)
+        return
+    told = re.search(r"of which ([\d.]+) to ([\d.]+) µs are the gap", str(found.warning))
+    assert told is not None
+    assert float(told[1]) - 2 <= gap_us <= float(told[2]) + 2

@@ -139,6 +139,10 @@ def gap_report(
     refused = of_another_run(period_us, untraced_tokens_per_s) if untraced_tokens_per_s and not is_light else None
     known = None if is_light or refused else untraced_tokens_per_s
     idle = idle_report(trace, steps, table, every)
+    if known and len(idle.steps) and np.median(idle.untraced_ns(known)) <= 0:
+        unknown = f"the device is busy for {idle.busy_us or 0:.1f} µs a step, longer than the untraced rate leaves it"
+    else:
+        unknown = refused or "give --untraced-tokens-per-s with the engine's own benchmark figure to correct it"
     left = idle.untraced_us(known) if known and len(idle.steps) and np.median(idle.untraced_ns(known)) > 0 else None
     told = None if left is None or known is None else _Told.of(table, idle, known, level)
     mean_us = table[[*CAUSES, *PART_COLUMNS]].mean() / 1e3
@@ -156,7 +160,7 @@ def gap_report(
         untraced_gap_us=told.gap_us if told else None,
         estimated=told.interval if told else None,
         refused=refused,
-        warning=None if is_light else _warning(refused, left, told, level, str(trace.metadata.get("source", ""))),
+        warning=None if is_light else _warning(unknown, left, told, level, str(trace.metadata.get("source", ""))),
     )
 
 
@@ -226,19 +230,20 @@ class _Told:
         least, most = (float(np.median(ns)) / 1e3 for ns in idle.bounds_of_gaps(table, steps_per_s))
         found = _statistics(idle.untraced_gaps(table, steps_per_s))
         del found["p90"]
+        low, high = (_statistics(idle.untraced_gaps(table, steps_per_s, sign))["p50"] for sign in (-1, 1))
+        if idle.hides_stretch:
+            least, most = min(least, low), max(most, high)
         if most - least > max(_TOLD * found["p50"], _TOLD_US):
             return cls(None, None, (least, most))
         if level != "node":
             return cls(found, None, (least, most))
-        low, high = (_statistics(idle.untraced_gaps(table, steps_per_s, sign))["p50"] for sign in (-1, 1))
         return cls(found, Interval(found["p50"], low, high), (least, most))
 
 
-def _warning(refused: str | None, left: dict[str, float] | None, told: _Told | None, level: str, source: str) -> str:
-    if refused is not None:
-        remedy = refused
-    elif left is None or told is None:
-        remedy = "give --untraced-tokens-per-s with the engine's own benchmark figure to correct it"
+def _warning(unknown: str, left: dict[str, float] | None, told: _Told | None, level: str, source: str) -> str:
+    """What is to be known of the recording, and the gap without tracing, or why that is unknown."""
+    if left is None or told is None:
+        remedy = unknown
     elif told.gap_us is not None:
         remedy = f"without it the gap is {told.gap_us['p50']:.1f} µs (p50)"
     else:

@@ -28,7 +28,7 @@ PLACES: Final = {
 """Where in its period a step's device idles."""
 
 PERIOD: Final = ["device", "step"]
-GRAPHS: Final = ["graph_kernels", "graph_busy"]
+GRAPHS: Final = ["graph_kernels", "graph_busy", "graph_union"]
 
 _BEHIND: Final = ["process", "correlation", "at", "next"]
 _HOLES: Final = ["step", "device", "start", "end", "idle", "communication", "others", "place", *_BEHIND]
@@ -45,7 +45,7 @@ class Holes:
             computes behind it: process correlation at (its step's position) next (its name).
         pieces: what of the holes is idle: start end (ns) and hole (its position in `table`), in the order of it.
         periods: one row per device and step that another one follows: device step begin until, ns, and `GRAPHS`: of
-            CUDA graphs whose nodes were traced how many kernels, and their durations' sum, ns.
+            CUDA graphs whose nodes were traced how many kernels, their durations' sum and their union, ns.
     """
 
     table: pd.DataFrame
@@ -134,9 +134,13 @@ def _graphs(trace: Trace, compute: pd.DataFrame) -> pd.DataFrame:
     launching = api[letters_of(api["name"]) == GRAPH_LAUNCH]
     of_graph = (compute["table"] == "graph_launches").to_numpy() | (match_rows(launching, compute) >= 0)
     nodes = (compute["table"] == "kernels").to_numpy()
-    rows = compute.assign(graph_kernels=nodes, graph_busy=np.where(nodes, compute["end"] - compute["start"], 0))
+    length = np.where(nodes, compute["end"] - compute["start"], 0)
+    rows = compute.assign(graph_kernels=nodes, graph_busy=length)[of_graph].sort_values("start", kind="stable")
+    hosts = [rows["device"], rows["host"]]
+    reach = rows.groupby(hosts)["end"].cummax().groupby(hosts).shift(fill_value=-_NONE)
+    alone = np.maximum(rows["end"] - np.maximum(rows["start"], reach), 0)
     found = (
-        rows[of_graph]
+        rows.assign(graph_union=np.minimum(alone, rows["graph_busy"]))
         .groupby(["device", "at"])
         .agg(first=("start", "min"), last=("end", "max"), **{name: (name, "sum") for name in GRAPHS})
     )

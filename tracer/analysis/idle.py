@@ -21,7 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.causes import CAUSE_OF, CAUSES, PART_COLUMNS, PART_NAMES, PARTS
-from tracer.analysis.distortion import stretch_ns
+from tracer.analysis.distortion import STRETCH, stretch_ns
 from tracer.analysis.holes import GRAPHS, PERIOD, PLACES, Holes, holes_of
 from tracer.analysis.step_work import all_compute
 from tracer.analysis.tokens import Steps
@@ -41,8 +41,8 @@ class IdleReport:
 
     Attributes:
         steps: one row per device and step that another one follows, ns: device step period busy communication others
-            idle, the idle time in each of `PLACES`, and of CUDA graphs whose nodes were traced graph_kernels (how many)
-            and graph_busy (their durations' sum).
+            idle, the idle time in each of `PLACES`, and of CUDA graphs whose nodes were traced graph_kernels (how
+            many), graph_busy (their durations' sum) and graph_union (without what runs beside another).
         holes: by place and by what computes behind them, the largest idle time first: place next (a name) count
             idle_us (both a step) cause (the name of the largest one) part (of it, the largest: a column of
             `causes.PARTS`) part_us (a step).
@@ -127,7 +127,8 @@ class IdleReport:
 
         Args:
             steps_per_s: the rate.
-            sign: -1 and 1 for the least and the most that nodes' tracing may have added.
+            sign: -1 and 1 for the least and the most that nodes' tracing may have added. Where it may be hidden, 0 is
+                the least, too.
         """
         ours = self.steps[["busy", "communication", "others"]].sum(axis=1).to_numpy()
         beyond = np.maximum(self._stretch(sign) - self.steps["between_kernels"].to_numpy(), 0)
@@ -136,7 +137,19 @@ class IdleReport:
 
     def _stretch(self, sign: int) -> NDArray[np.int64]:
         """What node-level tracing added to the CUDA graphs of each step, ns."""
-        return stretch_ns(self.steps["graph_kernels"].to_numpy(), self.steps["graph_busy"].to_numpy(), sign)
+        found = stretch_ns(self.steps["graph_kernels"].to_numpy(), self.steps["graph_busy"].to_numpy(), sign)
+        return found if sign > 0 else np.where(self._hides, 0, found)
+
+    @property
+    def _hides(self) -> NDArray[np.bool_]:
+        """Whether kernels of each step's graphs overlap by more than the stretch was ever measured with. It may be
+        hidden then, in part or as a whole."""
+        return np.asarray(self.steps["graph_union"] < STRETCH.union * self.steps["graph_busy"])
+
+    @property
+    def hides_stretch(self) -> bool:
+        """Whether that holds for any step."""
+        return bool(self._hides.any())
 
     def untraced_us(self, steps_per_s: float) -> dict[str, float]:
         """p50 and mean of `untraced_ns`, µs."""
