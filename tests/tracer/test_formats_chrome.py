@@ -221,7 +221,7 @@ def test_events_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
         {k: v for k, v in good.items() if k != "dur"}, good | {"name": 7},
         good | {"dur": -1}, good | {"ts": 2**61 // 1000, "dur": 2**62 // 1000},
         5, None,
-        good | {"ph": "C"},
+        good | {"ph": "C"}, good | {"ph": [1, 2]}, good | {"ph": {}},
     ]  # fmt: skip
     trace = read(tmp_path, [good, *bad])
     assert trace["nvtx"]["text"].tolist() == ["good"]
@@ -230,6 +230,7 @@ def test_events_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
         "2 events with a negative or impossible duration are left out",
         "2 entries that are no events are left out",
         "1 events of phase 'C' are left out",
+        "2 events of phase '' are left out",
     ]
 
 

@@ -93,6 +93,7 @@ class Tables:
             self.left_out[NO_EVENT] += 1
             return
         phase = event.get("ph")
+        phase = phase if isinstance(phase, str) else ""
         args = event.get("args")
         args = args if isinstance(args, dict) else {}
         if phase == "M":
