@@ -26,9 +26,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import COPIES, GRAPH_LAUNCH, LAUNCHES, among, match_rows, rows_named
+from tracer.analysis.passes import GUESSED
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
-from tracer.analysis.turn_order import GUESSED
 from tracer.engines import ENGINES
 from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, SPECULATIVE, TOKEN_PHASES, TRAINING, Engine
 from tracer.engines.torch import TRAINING_KERNELS, TRAINING_TEXT
