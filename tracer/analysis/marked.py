@@ -30,8 +30,6 @@ from tracer.engines.engine import (
     PHASES,
     SPECULATIVE,
     Engine,
-    Mark,
-    Work,
 )
 from tracer.intervals import union
 
@@ -81,27 +79,21 @@ def steps_of_marks(
 
 def _matching(ranges: pd.DataFrame, engine: Engine) -> pd.DataFrame:
     """Pass 1: the ranges that are marks, with columns phase sequences gained part lies label own."""
-    told = [_told(engine, str(text)) for text in ranges["text"].cat.categories]
-    known = np.array([hit is not None for hit in told] or [False])
-    codes = ranges["text"].cat.codes.to_numpy()
-    marks = ranges.loc[known[codes], ["start", "end", *_THREAD, "text"]]
-    hits = pd.DataFrame(
-        [_row(*hit) if hit else _NOTHING for hit in told],
-        columns=["phase", "sequences", "gained", "part", "lies", "label", "own"],
-    )
-    told_of = hits.iloc[codes[known[codes]]].set_index(marks.index)
-    return pd.DataFrame(pd.concat([marks, told_of], axis=1))
+    told = {code: hit for code, text in enumerate(ranges["text"].cat.categories) if (hit := _told(engine, str(text)))}
+    codes = ranges["text"].cat.codes
+    marks = ranges.loc[codes.isin(told), ["start", "end", *_THREAD, "text"]]
+    columns = ["phase", "sequences", "gained", "part", "lies", "label", "own"]
+    hits = pd.DataFrame.from_dict(told, orient="index", columns=columns).loc[codes[marks.index]]
+    return pd.DataFrame(pd.concat([marks, hits.set_index(marks.index)], axis=1))
 
 
-def _row(work: Work, mark: Mark) -> tuple[str, int, int, str, str, bool, bool]:
+def _told(engine: Engine, text: str) -> tuple[str, int, int, str, str, bool, bool] | None:
+    """What the first mark tells that matches: the columns above."""
+    found = next(((mark, hit) for mark in engine.marks if (hit := mark.text.search(text))), None)
+    if found is None:
+        return None
+    mark, work = found[0], found[0].work(found[1])
     return work.phase, work.sequences, work.gained, work.part, mark.lies, mark.label, mark.own
-
-
-_NOTHING: Final = ("", 0, 0, "", OPENS, False, False)
-
-
-def _told(engine: Engine, text: str) -> tuple[Work, Mark] | None:
-    return next(((mark.work(hit), mark) for mark in engine.marks if (hit := mark.text.search(text))), None)
 
 
 def _labelled(marks: pd.DataFrame) -> pd.DataFrame:

@@ -158,16 +158,16 @@ class Steps:
         """
         kept = np.ones(len(self), bool)
         kept[spoilt] = False
+        threads = self.table[["process", "thread"]].drop_duplicates()
+        everywhere = threads.merge(pd.DataFrame(spans, columns=["start", "end"], dtype=np.int64), how="cross")
+        times = pd.concat([self.spoilt, self.table.loc[~kept, _TIMES], everywhere[_TIMES]], ignore_index=True)
+        return replace(self, table=self._parted(kept), spoilt=times, doubts=(*self.doubts, *why))
+
+    def _parted(self, kept: NDArray[np.bool_]) -> pd.DataFrame:
+        """Some of the steps; those between which others were left out are different groups."""
         part = pd.Series(~kept).groupby(self.table["group"].to_numpy()).cumsum()
         table = self.table[kept].reset_index(drop=True)
-        table["group"] = pd.factorize(pd.MultiIndex.from_arrays([table["group"], part[kept]]))[0]
-        everywhere = (
-            self.table[["process", "thread"]]
-            .drop_duplicates()
-            .merge(pd.DataFrame(spans, columns=["start", "end"], dtype=np.int64), how="cross")
-        )
-        times = pd.concat([self.spoilt, self.table.loc[~kept, _TIMES], everywhere[_TIMES]], ignore_index=True)
-        return replace(self, table=table, spoilt=times, doubts=(*self.doubts, *why))
+        return table.assign(group=pd.factorize(pd.MultiIndex.from_arrays([table["group"], part[kept]]))[0])
 
     def with_table(self, table: pd.DataFrame) -> Steps:
         """The same with other rows or columns."""
@@ -190,11 +190,8 @@ class Steps:
         kept = (self.table["phase"] == phase).to_numpy()
         if not kept.any():
             raise EmptyTraceError(f"no {phase} step in the trace, which holds {found.what}")
-        part = pd.Series(~kept).groupby(self.table["group"].to_numpy()).cumsum()
-        table = self.table[kept].reset_index(drop=True)
-        table["group"] = pd.factorize(pd.MultiIndex.from_arrays([table["group"], part[kept]]))[0]
-        table["step"] = np.arange(len(table))
-        return replace(found, table=table).with_regimes()
+        table = self._parted(kept)
+        return replace(found, table=table.assign(step=np.arange(len(table)))).with_regimes()
 
     def with_regimes(self) -> Steps:
         """The same with its regimes: long runs of steps for equally many sequences, or of one kind.

@@ -32,7 +32,7 @@ from tracer.analysis.calls import (
     letters_of,
     match_rows,
 )
-from tracer.schema import MISSING
+from tracer.schema import COMPUTE_TABLES, MISSING
 from tracer.trace import Trace
 
 Ints = NDArray[np.int64]
@@ -74,35 +74,20 @@ class Host:
 def with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     """The calls with what each made the device do.
 
-    Adds the columns code (numbers the kernel or graph that it launched first, MISSING for nothing), busy (ns, of all
-    that it launched), device, on (the stream of what it launched first) and bytes (of its copy); MISSING if unknown.
+    Adds the columns code (numbers the kernel or graph that it launched first), device and on (where; the stream of
+    it), MISSING if unknown, and busy (ns, of all that it launched).
     """
-    kernels, graphs, copies = trace["kernels"], trace["graph_launches"], trace["memcpys"]
-    names = len(kernels["name"].cat.categories)
-    columns = ["process", "correlation", "device", "stream", "start", "end"]
-    done = pd.concat([kernels[columns], graphs[columns]], ignore_index=True)
-    of_kernel = kernels["name"].cat.codes.to_numpy().astype(np.int64)
-    in_graph = kernels["graph"].to_numpy()
-    of_kernel = np.where(in_graph >= 0, names + 1 + in_graph, of_kernel)
-    of_graph = graphs["graph"].to_numpy()
-    code = np.concatenate((of_kernel, np.where(of_graph >= 0, names + 1 + of_graph, MISSING)))
-    rows = match_rows(calls, done)
-    known = np.flatnonzero(rows >= 0)[::-1]  # backwards, so that the first of a call is written last
-    spent = (done["end"] - done["start"]).to_numpy()[known]
-    copied = match_rows(copies, calls)
-    return calls.assign(
-        code=_scattered(len(calls), rows[known], code[known]),
-        device=_scattered(len(calls), rows[known], done["device"].to_numpy()[known]),
-        on=_scattered(len(calls), rows[known], done["stream"].to_numpy()[known]),
-        busy=np.bincount(rows[known], spent, minlength=len(calls)).astype(np.int64),
-        bytes=np.append(copies["bytes"].to_numpy(), MISSING)[copied],
-    )
-
-
-def _scattered(length: int, at: Ints, values: Ints) -> Ints:
-    result = np.full(length, MISSING, dtype=np.int64)
-    result[at] = values
-    return result
+    names = trace["kernels"]["name"].cat
+    columns = ["process", "correlation", "device", "stream", "start", "end", "graph"]
+    done = pd.concat([trace[table][columns] for table in COMPUTE_TABLES], ignore_index=True)
+    kernel = np.append(names.codes, np.full(len(done) - len(names.codes), MISSING))
+    done["code"] = np.where(done["graph"] >= 0, len(names.categories) + 1 + done["graph"], kernel)
+    done["call"] = match_rows(calls, done)
+    done = done[done["call"] >= 0].rename(columns={"stream": "on"})
+    first = done.drop_duplicates("call").set_index("call")[["code", "device", "on"]]
+    busy = np.bincount(done["call"], done["end"] - done["start"], minlength=len(calls))
+    known = first.reindex(np.arange(len(calls)), fill_value=MISSING).assign(busy=busy.astype(np.int64))
+    return pd.concat([calls.reset_index(drop=True), known], axis=1)
 
 
 def begun_captures(trace: Trace) -> pd.DataFrame:
@@ -194,42 +179,33 @@ def _behind_fetches(calls: pd.DataFrame, letters: NDArray[np.str_], launches: In
 
 def _replays(calls: pd.DataFrame, launches: Ints, edges: Ints) -> tuple[Ints, Ints]:
     """Pass 3: first and last launch of each turn, those that replay themselves divided."""
-    letters = calls["letter"].to_numpy(dtype="U1")
-    inputs = np.cumsum(among(letters, COPIES) & (calls["kind"] != "DtoH").to_numpy())[launches]
     code, device = (calls[name].to_numpy()[launches] for name in ("code", "device"))
     alone = np.where(code >= 0, code * (device.max() + 2) + device + 1, MISSING)
-    fed = alone * (inputs[-1] + 1) + np.diff(inputs, prepend=0)
-    graph = letters[launches] == GRAPH_LAUNCH
+    graph = calls["letter"].to_numpy(dtype="U1")[launches] == GRAPH_LAUNCH
     first, last = edges[:-1], edges[1:]
     graphs = np.add.reduceat(np.append(graph, False), first) if len(first) else first
     seen: dict[bytes, Ints] = {}
     more = []
-    for i in np.flatnonzero((last - first >= 2) & (graphs != 1)):
+    for i in np.flatnonzero((last - first >= _MANY) & (graphs != 1)):
         turn = slice(first[i], last[i])
-        key = alone[turn].tobytes() + fed[turn].tobytes()
+        key = alone[turn].tobytes()
         if key not in seen:
-            seen[key] = _heads(alone[turn], fed[turn], graph[turn])
+            seen[key] = _heads(alone[turn], graph[turn])
         more.append(first[i] + seen[key])
     starts = np.unique(np.concatenate([first, *more]))
     return starts, np.append(starts[1:], edges[-1])
 
 
-def _heads(turn: Ints, fed: Ints, graph: Bools) -> Ints:
+def _heads(turn: Ints, graph: Bools) -> Ints:
     """Where the equal passes of a turn begin, and what leads to them if it is a pass, too; only its start where it is
-    one pass.
-
-    The passes repeat with their inputs (`fed`); those of the first are copied before the turn or somewhere else.
-    """
+    one pass."""
     _, number, count = np.unique(turn, return_inverse=True, return_counts=True)
     rare = np.argsort(count, kind="stable")
-    again = [] if (turn == MISSING).any() else rare[count[rare] > 1][:_MOST_UNITS].tolist()
+    again = [] if (turn == MISSING).any() else rare[count[rare] >= _MANY][:_MOST_UNITS].tolist()
     for unit in dict.fromkeys(int(np.median(np.diff(np.flatnonzero(number == one)))) for one in again):
-        same = fed[unit:] == fed[:-unit]
-        same[0] = turn[unit] == turn[0]
-        begin, length = _longest(same)
+        begin, length = _longest(turn[unit:] == turn[:-unit])
         end = begin + length + unit
-        most = 2 * (end - begin) >= len(turn) and (length >= (_MANY - 1) * unit or (fed[unit:] == fed[:-unit]).all())
-        if unit > _LONGEST_UNIT or length < unit or not most or graph[:begin].any() or graph[end:].any():
+        if length < (_MANY - 1) * unit or 2 * (end - begin) < len(turn):
             continue
         begin = end - (end - begin) // unit * unit if begin else 0
         passes = graph[begin : begin + unit].any() or has_layers(turn[begin : begin + unit])
