@@ -33,8 +33,6 @@ MIN_STEPS: Final = 3
 GUESSED: Final = 0.8
 """How sure steps are that have another reading, or waits of which it is not seen what for."""
 NO_PASS: Final = "which show no whole pass through a model"
-_LEAST: Final = 0.25
-"""Passes that take less of the device's time than this are not what the loop is for."""
 _MOST_DRAFTS: Final = 16
 """llama.cpp drafts up to 16 tokens by default (common/common.h), vLLM and SGLang fewer."""
 _MOST_KINDS: Final = 100
@@ -95,8 +93,6 @@ def joined(host: Host, turns: pd.DataFrame) -> Joined:
     kind, busy = turns["kind"].to_numpy(), turns["busy"].to_numpy()
     _, example, number = np.unique(kind, return_index=True, return_inverse=True)
     whole = np.array([_shows_pass(host, turn, turn + 1) for turn in example.tolist()])[number]
-    if busy[whole].sum() < _LEAST * busy.sum():
-        whole[:] = False
     if whole.any() and (heads := _behind_drafts(host, turns, np.flatnonzero(whole))) is not None:
         return Joined(heads, whole, speculative=True)
     inputs = turns["inputs"].to_numpy()
