@@ -19,7 +19,7 @@ import pandas as pd
 
 from tracer.analysis.calls import BLOCKING_COPY, COPIES, LAUNCHES, SYNC, among
 from tracer.analysis.passes import GUESSED, LONGER, MIN_STEPS, NO_PASS, Joined, doubt_of, joined, turns_of
-from tracer.analysis.turns import Bools, Host, Ints, begun_captures, has_layers, hosts, with_work
+from tracer.analysis.turns import Bools, Host, Ints, has_layers, hosts
 from tracer.schema import MISSING
 from tracer.trace import Trace
 
@@ -55,8 +55,8 @@ def steps_of_fetches(trace: Trace, calls: pd.DataFrame) -> Fetched | None:
         trace: the recording.
         calls: as `calls.host_calls` gives them, or some of them.
     """
-    calls, captures = with_work(trace, calls.reset_index(drop=True)), begun_captures(trace)
-    found = [steps for host in hosts(calls, captures) if (steps := _steps_of(host)) is not None]
+    every = list(hosts(trace, calls))
+    found = [steps for host in every if (steps := _steps_of(host)) is not None]
     if not found:
         return None
     most = max(len(steps.table) for steps in found)
@@ -64,8 +64,8 @@ def steps_of_fetches(trace: Trace, calls: pd.DataFrame) -> Fetched | None:
     tables = [steps.table.assign(host=number) for number, steps in enumerate(found)]
     table = pd.concat(tables).sort_values("start", kind="stable", ignore_index=True)
     table["group"] = pd.factorize(pd.MultiIndex.from_frame(table[["host", "group"]]))[0]
-    during = (calls["start"] >= table["start"].min()) & (calls["start"] < table["end"].max())
-    spent = int(calls["busy"][during].sum())
+    during = [host.calls["start"].between(table["start"].min(), table["end"].max(), inclusive="left") for host in every]
+    spent = sum(int(host.calls["busy"][inside].sum()) for host, inside in zip(every, during, strict=True))
     explained = min(int(table["busy"].sum()) / spent, 1.0) if spent else 1.0
     return Fetched(
         table.drop(columns="host"),
@@ -97,7 +97,7 @@ def passes(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     Returns:
         As `Fetched.table`, possibly empty.
     """
-    parts = [_passes_of(host) for host in hosts(with_work(trace, calls.reset_index(drop=True)), begun_captures(trace))]
+    parts = [_passes_of(host) for host in hosts(trace, calls)]
     return pd.concat([pd.DataFrame(columns=TABLE, dtype=np.int64), *parts]).sort_values("start", ignore_index=True)
 
 

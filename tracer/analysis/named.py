@@ -9,10 +9,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import by_thread, match_rows
-from tracer.analysis.steps import COLUMNS, Steps
+from tracer.analysis.steps import Steps, as_steps
 from tracer.errors import EmptyTraceError
 from tracer.intervals import within_any
-from tracer.schema import MISSING
 from tracer.trace import Trace
 
 
@@ -48,9 +47,7 @@ def steps_by_name(trace: Trace, pattern: str, window: pd.DataFrame | None = None
         end = min(last, int(starts[-1] + np.median(np.diff(starts)))) if len(heads) > 1 else last
         table = pd.DataFrame({"start": starts, "end": np.append(starts[1:], end), "process": process})
         tables.append(table.assign(thread=thread, group=group, phase=""))
-    table = pd.concat(tables).sort_values("start", kind="stable", ignore_index=True)
-    table = table.assign(step=np.arange(len(table)), sequences=MISSING, gained=MISSING, kind=MISSING)
-    return Steps(table[COLUMNS], "calls", f"calls and kernels that match {pattern!r}", 1.0)
+    return as_steps(pd.concat(tables), "calls", f"calls and kernels that match {pattern!r}", 1.0)
 
 
 def _matching(names: pd.Series, pattern: str) -> NDArray[np.bool_]:

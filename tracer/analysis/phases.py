@@ -51,18 +51,17 @@ eight sequences of 8 bytes, or sixteen of 4; a prompt or an image is larger."""
 
 _NOTHING: Final = np.iinfo(np.int64).max
 
-_GENERATES: Final = re.compile(
-    r"(?i)gemv|mul_mat_vec|splitkv|split_kv|paged_attention|masked_multihead_attention|flash_attn(?:_ext)?_vec"
-    r"|decode|argmax|reshape_and_cache|top_?k.*sampl|gumbel"
-)
-"""Kernels of a step that generates: products with one column, attention of one query, caches, sampling. Names of ggml,
-cuBLAS, FlashAttention, FlashInfer, vLLM and TensorRT-LLM."""
-
 _ONE_QUERY: Final = re.compile(
     r"(?i)mul_mat_vec|splitkv|split_kv|paged_attention_(?:v\d|ll4mi|2d)|masked_multihead_attention|\bmmha"
     r"|flash_attn(?:_ext)?_vec|batch_?decode|decode_?attention|attention_?decode|mla_?decode"
 )
-"""Of these, kernels for one token of a sequence, which prompts do not use."""
+"""Kernels for one token of a sequence, which prompts do not use: products with one column, attention of one query.
+Names of ggml, cuBLAS, FlashAttention, FlashInfer, vLLM and TensorRT-LLM."""
+
+_GENERATES: Final = re.compile(
+    _ONE_QUERY.pattern + "|gemv|paged_attention|decode|argmax|reshape_and_cache|top_?k.*sampl|gumbel"
+)
+"""These, and others of a step that generates: caches, sampling."""
 
 _VERIFIES: Final = re.compile(r"(?i)rejection_?(?:\w*_)?sampl|verify_?tree|tree_?speculative|eagle|medusa|spec_?verify")
 """Kernels that take or refuse drafts: vLLM, SGLang, TensorRT-LLM."""

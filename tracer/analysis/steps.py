@@ -250,6 +250,15 @@ class Steps:
         return result
 
 
+def as_steps(table: pd.DataFrame, source: str, detail: str, confidence: float) -> Steps:
+    """The steps of a table that may lack some columns of what they compute, by start; each prompt begins a group."""
+    table = table.sort_values("start", kind="stable", ignore_index=True)
+    begins = (table["phase"] == PREFILL).groupby(table["group"]).cumsum()
+    table["group"] = pd.factorize(pd.MultiIndex.from_arrays([table["group"], begins]))[0]
+    table["step"] = np.arange(len(table))
+    return Steps(table.reindex(columns=COLUMNS, fill_value=np.int64(MISSING)), source, detail, confidence)
+
+
 def rows_by_thread(frame: pd.DataFrame) -> dict[tuple[int, int], NDArray[np.int64]]:
     """(process, thread) -> positions of its rows."""
     return {(process, thread): rows for process, thread, rows in by_thread(frame)}

@@ -27,11 +27,11 @@ from tracer.analysis.marked import steps_of_marks
 from tracer.analysis.named import steps_by_name
 from tracer.analysis.phases import with_phases
 from tracer.analysis.steps import ALL_STEPS as ALL_STEPS
-from tracer.analysis.steps import COLUMNS, NO_ROWS, rows_by_thread
+from tracer.analysis.steps import NO_ROWS, as_steps, rows_by_thread
 from tracer.analysis.steps import Bounds as Bounds
 from tracer.analysis.steps import Steps as Steps
 from tracer.engines import ENGINES
-from tracer.engines.engine import DECODE, FORWARD, LIKELY, PREFILL, SPECULATIVE, Engine, Mark
+from tracer.engines.engine import DECODE, FORWARD, LIKELY, SPECULATIVE, Engine, Mark
 from tracer.engines.ours import named
 from tracer.errors import EmptyTraceError, UsageError
 from tracer.intervals import within_any
@@ -147,7 +147,7 @@ def _marked(
             shown = ", ".join(texts[:2]) + (", ..." if len(texts) > 2 else "")
             plain = all(engine.plain.search(text) or not text for text in texts)
             sure = engine.sure if plain else min(engine.sure, LIKELY)
-            return _steps(_closed(table), "nvtx", f"NVTX ranges {shown}", sure)
+            return as_steps(_closed(table), "nvtx", f"NVTX ranges {shown}", sure)
     return None
 
 
@@ -160,7 +160,7 @@ def _unmarked(trace: Trace, calls: pd.DataFrame) -> Steps:
     found = steps_of_fetches(trace, calls)
     if found is not None:
         phase = SPECULATIVE if found.speculative else ""
-        steps = _steps(found.table.assign(phase=phase), "calls", found.detail, found.confidence)
+        steps = as_steps(found.table.assign(phase=phase), "calls", found.detail, found.confidence)
         return replace(steps, passes=found.passes)
     single = passes(trace, calls)
     if not len(single):
@@ -170,19 +170,7 @@ def _unmarked(trace: Trace, calls: pd.DataFrame) -> Steps:
             "for results, and no layers of a model; --pattern takes the name of a range, kernel or API call that "
             "begins a step"
         )
-    return _steps(single.assign(phase=FORWARD), "calls", "kernels that repeat layer by layer", _PASSES)
-
-
-def _steps(table: pd.DataFrame, source: str, detail: str, confidence: float) -> Steps:
-    """Pass 3's end: the table with all columns; each prompt begins a group."""
-    table = table.sort_values("start", kind="stable", ignore_index=True)
-    begins = (table["phase"] == PREFILL).groupby(table["group"]).cumsum()
-    table["group"] = pd.factorize(pd.MultiIndex.from_arrays([table["group"], begins]))[0]
-    table["step"] = np.arange(len(table))
-    for name in ("sequences", "gained", "kind"):
-        if name not in table:
-            table[name] = np.int64(MISSING)
-    return Steps(table[COLUMNS], source, detail, confidence)
+    return as_steps(single.assign(phase=FORWARD), "calls", "kernels that repeat layer by layer", _PASSES)
 
 
 def _closed(table: pd.DataFrame) -> pd.DataFrame:

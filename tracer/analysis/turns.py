@@ -71,7 +71,7 @@ class Host:
     fetches: bool
 
 
-def with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
+def _with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     """The calls with what each made the device do.
 
     Adds the columns code (numbers the kernel or graph that it launched first), device and on (where; the stream of
@@ -90,32 +90,28 @@ def with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([calls.reset_index(drop=True), known], axis=1)
 
 
-def begun_captures(trace: Trace) -> pd.DataFrame:
-    """The calls that begin to capture a graph: columns start (ns) and process."""
-    api = trace["api"]
-    return pd.DataFrame(api.loc[letters_of(api["name"]) == BEGIN_CAPTURE, ["start", "process"]])
-
-
-def hosts(calls: pd.DataFrame, captures: pd.DataFrame) -> Iterator[Host]:
+def hosts(trace: Trace, calls: pd.DataFrame) -> Iterator[Host]:
     """The hosts that launch, the one that launches most first.
 
     Args:
-        captures: as `begun_captures` gives them.
-        calls: with the columns of `with_work`, sorted by process, thread and start; indexed 0, 1, ...
+        trace: the recording.
+        calls: as `calls.host_calls` gives them, or some of them.
     """
+    calls, api = _with_work(trace, calls), trace["api"]
+    captures = api[letters_of(api["name"]) == BEGIN_CAPTURE].sort_values("start")
     for rows, thread in _together(calls):
         mine = calls.iloc[rows].reset_index(drop=True)
         letters = mine["letter"].to_numpy(dtype="U1")
         launches = np.flatnonzero(among(letters, LAUNCHES))
         fetches = among(letters, COPIES) & (mine["kind"] == "DtoH").to_numpy()
-        cuts = _behind_fetches(mine, letters, launches, fetches) if fetches.any() else _behind_waits(letters)
+        cuts = _behind_fetches(letters, launches, fetches) if fetches.any() else _behind_waits(letters)
         edges = np.unique(np.concatenate(([0], np.searchsorted(launches, cuts), [len(launches)])))
         first, last = _replays(mine, launches, edges)
         behind = np.append(launches, len(mine))[last]  # where the next turn's first launch is, if no result is fetched
         ends = np.append(cuts, len(mine))[np.searchsorted(cuts, launches[last - 1] + 1)]
-        behind, process = np.minimum(behind, ends), int(mine["process"].iloc[0])
-        begun = np.sort(captures["start"].to_numpy()[(captures["process"] == process).to_numpy()])
-        yield Host(mine, process, thread, launches, first, last, behind, begun, bool(fetches.any()))
+        process = int(mine["process"].iloc[0])
+        begun = captures["start"].to_numpy()[(captures["process"] == process).to_numpy()]
+        yield Host(mine, process, thread, launches, first, last, np.minimum(behind, ends), begun, bool(fetches.any()))
 
 
 def _together(calls: pd.DataFrame) -> list[tuple[Ints, int]]:
@@ -123,19 +119,19 @@ def _together(calls: pd.DataFrame) -> list[tuple[Ints, int]]:
     letters = calls["letter"].to_numpy(dtype="U1")
     launching = among(letters, LAUNCHES)
     fetching = (among(letters, COPIES) & (calls["kind"] == "DtoH").to_numpy()) | (letters == SYNC)
-    start = calls["start"].to_numpy()
+    start, stream = calls["start"].to_numpy(), calls.groupby(["device", "on"]).ngroup().to_numpy()
     result = []
     for _, of_process in calls.groupby("process", sort=False):
-        threads = [(thread, of_process.index.to_numpy()[at]) for _, thread, at in by_thread(of_process)]
-        count = {thread: int(launching[rows].sum()) for thread, rows in threads}
-        leaders = [t for t, rows in threads if count[t] and fetching[rows].any()] or [
-            max(count, key=lambda t: count[t])
-        ]
-        streams = {t: _streams(calls, rows, launching) for t, rows in threads}
+        threads = {thread: of_process.index.to_numpy()[at] for _, thread, at in by_thread(of_process)}
+        count = {thread: int(launching[rows].sum()) for thread, rows in threads.items()}
+        streams = {thread: set(np.unique(stream[rows[launching[rows]]])) for thread, rows in threads.items()}
+        leaders = [thread for thread, rows in threads.items() if count[thread] and fetching[rows].any()]
+        leaders = leaders or [max(count, key=lambda thread: count[thread])]
         parts: dict[int, list[Ints]] = {leader: [] for leader in leaders}
-        for thread, rows in threads:
-            owner = thread if thread in parts else _owner(streams, thread, leaders, count)
-            if owner is not None:
+        for thread, rows in threads.items():  # on whose streams it launches, or the only one
+            shared = {leader: len(streams[leader] & streams[thread]) for leader in leaders}
+            owner = thread if thread in parts else max(leaders, key=lambda leader: shared[leader])
+            if thread in parts or len(leaders) == 1 or shared[owner]:
                 parts[owner].append(rows)
         for leader, found in parts.items():
             rows = np.concatenate(found)
@@ -144,27 +140,11 @@ def _together(calls: pd.DataFrame) -> list[tuple[Ints, int]]:
     return sorted(result, key=lambda host: -int(launching[host[0]].sum()))
 
 
-def _streams(calls: pd.DataFrame, rows: Ints, launching: Bools) -> set[tuple[int, int]]:
-    chosen = rows[launching[rows]]
-    pairs = np.unique(calls[["device", "on"]].to_numpy()[chosen], axis=0)
-    return {(int(device), int(stream)) for device, stream in pairs}
-
-
-def _owner(
-    streams: dict[int, set[tuple[int, int]]], thread: int, leaders: list[int], count: dict[int, int]
-) -> int | None:
-    """The host for which a thread works: the one on whose streams it launches, or the only one."""
-    shared = [leader for leader in leaders if streams[leader] & streams[thread]]
-    if len(shared) == 1 or (shared and count[thread]):
-        return max(shared, key=lambda leader: len(streams[leader] & streams[thread]))
-    return leaders[0] if len(leaders) == 1 else None
-
-
 def _behind_waits(letters: NDArray[np.str_]) -> Ints:
     return np.flatnonzero(among(letters, [SYNC, BLOCKING_COPY])) + 1
 
 
-def _behind_fetches(calls: pd.DataFrame, letters: NDArray[np.str_], launches: Ints, fetches: Bools) -> Ints:
+def _behind_fetches(letters: NDArray[np.str_], launches: Ints, fetches: Bools) -> Ints:
     """Pass 2: positions in the calls behind each fetch, with its wait."""
     at = np.flatnonzero(fetches)
     before = np.searchsorted(launches, at)  # launches before each copy
