@@ -11,7 +11,7 @@ Passes:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -19,33 +19,18 @@ import pandas as pd
 
 from tracer.analysis.calls import BLOCKING_COPY, COPIES, LAUNCHES, SYNC, among
 from tracer.analysis.passes import GUESSED, LONGER, MIN_STEPS, NO_PASS, Joined, doubt_of, joined, turns_of
+from tracer.analysis.steps import Steps, as_steps
 from tracer.analysis.turns import Bools, Host, Ints, has_layers, hosts
+from tracer.engines.engine import FORWARD, SPECULATIVE
 from tracer.schema import MISSING
 from tracer.trace import Trace
 
-TABLE: Final = ["start", "end", "process", "thread", "group", "kind", "busy"]
+_TABLE: Final = ["start", "end", "process", "thread", "group", "kind", "busy"]
+_LAYERED: Final = 0.85
+"""How sure it is that a run of kernels that repeats layer by layer is one pass through a model."""
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """Steps found by the results that the host fetches.
-
-    Attributes:
-        table: columns start end (ns) process thread group kind busy (ns); `kind` numbers what is alike.
-        detail: how they were found, for a reader.
-        speculative: whether a step is drafts with what verifies them.
-        passes: whether the steps of each host show passes through a model.
-        confidence: 0..1.
-    """
-
-    table: pd.DataFrame
-    detail: str
-    speculative: bool
-    confidence: float
-    passes: bool = True
-
-
-def steps_of_fetches(trace: Trace, calls: pd.DataFrame) -> Fetched | None:
+def steps_of_fetches(trace: Trace, calls: pd.DataFrame) -> Steps | None:
     """The steps of all hosts together, or None where none does anything alike `MIN_STEPS` times.
 
     The confidence is the share of the device's time between them that the steps explain, times how sure the order of
@@ -59,24 +44,19 @@ def steps_of_fetches(trace: Trace, calls: pd.DataFrame) -> Fetched | None:
     found = [steps for host in every if (steps := _steps_of(host)) is not None]
     if not found:
         return None
-    most = max(len(steps.table) for steps in found)
-    found = [steps for steps in found if 4 * len(steps.table) >= most]
-    tables = [steps.table.assign(host=number) for number, steps in enumerate(found)]
-    table = pd.concat(tables).sort_values("start", kind="stable", ignore_index=True)
+    most = max(len(steps) for steps in found)
+    found = [steps for steps in found if 4 * len(steps) >= most]
+    table = pd.concat([steps.table.assign(host=number) for number, steps in enumerate(found)])
     table["group"] = pd.factorize(pd.MultiIndex.from_frame(table[["host", "group"]]))[0]
     during = [host.calls["start"].between(table["start"].min(), table["end"].max(), inclusive="left") for host in every]
     spent = sum(int(host.calls["busy"][inside].sum()) for host, inside in zip(every, during, strict=True))
     explained = min(int(table["busy"].sum()) / spent, 1.0) if spent else 1.0
-    return Fetched(
-        table.drop(columns="host"),
-        "; ".join(dict.fromkeys(steps.detail for steps in found)),
-        any(steps.speculative for steps in found),
-        explained * min(steps.confidence for steps in found),
-        all(steps.passes for steps in found),
-    )
+    detail = "; ".join(dict.fromkeys(steps.detail for steps in found))
+    steps = as_steps(table, "calls", detail, explained * min(steps.confidence for steps in found))
+    return replace(steps, passes=all(steps.passes for steps in found))
 
 
-def _steps_of(host: Host) -> Fetched | None:
+def _steps_of(host: Host) -> Steps | None:
     turns = turns_of(host)
     order = joined(host, turns)
     steps = _kept(host, turns, order)
@@ -87,26 +67,23 @@ def _steps_of(host: Host) -> Fetched | None:
     doubt = doubt_of(host, steps)
     words = (f"{found} by thread {host.thread}", f"{order.length} each" if order.length else "", drafts, doubt)
     sure = 1.0 if host.fetches and not drafts and not doubt else GUESSED
-    table = _between_calls(host, steps)
-    return Fetched(table, ", ".join(filter(None, words)), order.speculative, sure, doubt != NO_PASS)
+    table = _between_calls(host, steps).assign(phase=SPECULATIVE if drafts else "")
+    return Steps(table, "calls", ", ".join(filter(None, words)), sure, passes=doubt != NO_PASS)
 
 
-def passes(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
-    """Single passes through a model: the turns, of too few to be a loop, whose kernels repeat layer by layer.
-
-    Returns:
-        As `Fetched.table`, possibly empty.
-    """
-    parts = [_passes_of(host) for host in hosts(trace, calls)]
-    return pd.concat([pd.DataFrame(columns=TABLE, dtype=np.int64), *parts]).sort_values("start", ignore_index=True)
-
-
-def _passes_of(host: Host) -> pd.DataFrame:
-    code = host.calls["code"].to_numpy()[host.launches]
-    layered = [has_layers(code[a:b]) for a, b in zip(host.first.tolist(), host.last.tolist(), strict=True)]
-    steps = pd.DataFrame({"first": host.first, "last": host.last, "behind": host.behind, "group": 0, "kind": 0})
-    busy = np.add.reduceat(host.calls["busy"].to_numpy()[host.launches], host.first)
-    return _between_calls(host, steps.assign(busy=busy)[layered].reset_index(drop=True))
+def single_passes(trace: Trace, calls: pd.DataFrame) -> Steps | None:
+    """Single passes through a model: the turns, of too few to be a loop, whose kernels repeat layer by layer; None
+    where there are none."""
+    tables = []
+    for host in hosts(trace, calls):
+        code, busy = (host.calls[name].to_numpy()[host.launches] for name in ("code", "busy"))
+        layered = [has_layers(code[a:b]) for a, b in zip(host.first.tolist(), host.last.tolist(), strict=True)]
+        turns = pd.DataFrame({"first": host.first, "last": host.last, "behind": host.behind, "group": 0, "kind": 0})
+        turns = turns.assign(busy=np.add.reduceat(busy, host.first))[layered].reset_index(drop=True)
+        tables.append(_between_calls(host, turns).assign(phase=FORWARD))
+    if not sum(map(len, tables)):
+        return None
+    return as_steps(pd.concat(tables), "calls", "kernels that repeat layer by layer", _LAYERED)
 
 
 def _kept(host: Host, turns: pd.DataFrame, order: Joined) -> pd.DataFrame:
@@ -157,7 +134,7 @@ def _between_calls(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
     """Pass 4: the steps with the times of their first and last calls; who leads a chain begins no earlier before its
     first launch than those that follow it."""
     if not len(steps):
-        return pd.DataFrame(columns=TABLE, dtype=np.int64)
+        return pd.DataFrame(columns=_TABLE, dtype=np.int64)
     first, behind = steps["first"].to_numpy(), steps["behind"].to_numpy()
     launch, before = host.launches[first], np.where(first > 0, host.launches[first - 1] + 1, 0)
     leads = (~steps["group"].duplicated()).to_numpy()

@@ -12,7 +12,6 @@ Passes:
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from tracer import run_json
 from tracer.analysis.calls import by_thread, host_calls
 from tracer.analysis.clocks import without_doubtful
-from tracer.analysis.fetched import passes, steps_of_fetches
+from tracer.analysis.fetched import single_passes, steps_of_fetches
 from tracer.analysis.marked import steps_of_marks
 from tracer.analysis.named import steps_by_name
 from tracer.analysis.phases import with_phases
@@ -31,7 +30,7 @@ from tracer.analysis.steps import NO_ROWS, as_steps, rows_by_thread
 from tracer.analysis.steps import Bounds as Bounds
 from tracer.analysis.steps import Steps as Steps
 from tracer.engines import ENGINES
-from tracer.engines.engine import DECODE, FORWARD, LIKELY, SPECULATIVE, Engine, Mark
+from tracer.engines.engine import DECODE, LIKELY, Engine, Mark
 from tracer.engines.ours import named
 from tracer.errors import EmptyTraceError, UsageError
 from tracer.intervals import within_any
@@ -43,9 +42,6 @@ _TRACING_CUDA: Final = {
     "PyTorch": "torch.profiler with activities=[CPU, CUDA], on a GPU",
 }
 """How a trace's source begins -> how its recorder is told to trace CUDA."""
-
-_PASSES: Final = 0.85
-"""How sure it is that a run of kernels that repeats layer by layer is one pass through a model."""
 
 
 def find_steps(
@@ -157,20 +153,15 @@ def _unmarked(trace: Trace, calls: pd.DataFrame) -> Steps:
     Raises:
         EmptyTraceError: neither a loop nor a model's pass.
     """
-    found = steps_of_fetches(trace, calls)
-    if found is not None:
-        phase = SPECULATIVE if found.speculative else ""
-        steps = as_steps(found.table.assign(phase=phase), "calls", found.detail, found.confidence)
-        return replace(steps, passes=found.passes)
-    single = passes(trace, calls)
-    if not len(single):
+    steps = steps_of_fetches(trace, calls) or single_passes(trace, calls)
+    if steps is None:
         launches = sum(len(trace[name]) for name in COMPUTE_TABLES)
         raise EmptyTraceError(
             f"no steps: {launches} kernels and graphs, no marks of a step around them, no loop in which the host waits "
             "for results, and no layers of a model; --pattern takes the name of a range, kernel or API call that "
             "begins a step"
         )
-    return as_steps(single.assign(phase=FORWARD), "calls", "kernels that repeat layer by layer", _PASSES)
+    return steps
 
 
 def _closed(table: pd.DataFrame) -> pd.DataFrame:
