@@ -1,12 +1,11 @@
 """Steps of engines that mark none: a step ends with the result that the host fetches before, or while, it launches the
 next.
 
-Passes:
-1. what one host launches between two results is a turn (`tracer.analysis.turns`);
-2. the turns of one pass through the model are a step (`tracer.analysis.passes`);
-3. keep the steps: the commonest kind, and what computes as much beside it (prompts, other batches). Of what leads up
-   to them (loading, tuning, warm-up) only what follows a wait may be one;
-4. begin each step where its inputs begin.
+Passes over the turns of each host (`tracer.analysis.turns`), joined to steps (`tracer.analysis.passes`):
+1. keep the commonest kind of step, and what computes as much beside it (prompts, other batches); of what leads up to
+   them (loading, tuning, warm-up) only what follows a wait may be one, and what captures graphs is none;
+2. begin each step where its inputs begin;
+3. take the hosts together: the confidence is the share of the device's time that their steps explain.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _LAYERED: Final = 0.85
 
 
 def steps_of_fetches(trace: Trace, calls: pd.DataFrame) -> Steps | None:
-    """The steps of all hosts together, or None where none does anything alike `MIN_STEPS` times.
+    """Pass 3: the steps of all hosts together, or None where none does anything alike `MIN_STEPS` times.
 
     The confidence is the share of the device's time between them that the steps explain, times how sure the order of
     their turns is.
@@ -87,7 +86,7 @@ def single_passes(trace: Trace, calls: pd.DataFrame) -> Steps | None:
 
 
 def _kept(host: Host, turns: pd.DataFrame, order: Joined) -> pd.DataFrame:
-    """Pass 3: columns first and last (launches, half open), behind (calls), busy (ns), kind (of the turn that takes
+    """Pass 1: columns first and last (launches, half open), behind (calls), busy (ns), kind (of the turn that takes
     longest), and group: a chain of steps without anything between."""
     edges = np.append(order.first, len(turns))
     number = np.repeat(np.arange(len(order.first)), np.diff(edges))
@@ -123,15 +122,14 @@ def _behind_waits(host: Host, steps: pd.DataFrame, leads: pd.Series, fewest: int
     waits = np.flatnonzero(among(letters, [SYNC, BLOCKING_COPY]) & ~of_inputs)
     before = np.searchsorted(host.launches, waits)  # launches before each wait
     busy = np.append(0, np.cumsum(host.calls["busy"].to_numpy()[host.launches]))
-    first, last = steps["first"].to_numpy(copy=True), steps["last"].to_numpy()
-    for i in np.flatnonzero(leads):
-        at = np.searchsorted(before, last[i] - fewest, side="right") - 1
-        first[i] = max(first[i], before[at] if at >= 0 else 0)
-    return steps.assign(first=first, busy=steps["busy"].where(first == steps["first"], busy[last] - busy[first]))
+    first, last = steps["first"], steps["last"]
+    behind = np.append(0, before)[np.searchsorted(before, last - fewest, side="right")]
+    first = first.where(~leads, np.maximum(first, behind))
+    return steps.assign(first=first, busy=busy[last] - busy[first])
 
 
 def _between_calls(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
-    """Pass 4: the steps with the times of their first and last calls; who leads a chain begins no earlier before its
+    """Pass 2: the steps with the times of their first and last calls; who leads a chain begins no earlier before its
     first launch than those that follow it."""
     if not len(steps):
         return pd.DataFrame(columns=_TABLE, dtype=np.int64)

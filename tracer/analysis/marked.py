@@ -72,7 +72,7 @@ def steps_of_marks(
     end = following.where(following > _NEVER, steps["end"])
     steps = steps.assign(start=begin, end=np.maximum(end, begin + 1), closes=steps["end"])
     if len(calls) and not given:
-        steps = steps[(_calls_of(steps, working) > 0) & (steps["phase"] != EMPTY)]
+        steps = steps[_launch(steps, working) & (steps["phase"] != EMPTY)]
     columns = ["start", "end", *_THREAD, "phase", "sequences", "gained", "closes"]
     return (steps.sort_values("start", kind="stable")[columns], texts) if len(steps) else None
 
@@ -171,12 +171,8 @@ def _begin(steps: pd.DataFrame, calls: pd.DataFrame) -> pd.Series:
     return begin
 
 
-def _calls_of(steps: pd.DataFrame, calls: pd.DataFrame) -> NDArray[np.int64]:
-    """How many of the calls each step's thread makes from its begin to the next one's."""
-    count = np.zeros(len(steps), np.int64)
-    of_thread = rows_by_thread(calls)
-    for process, thread, rows in by_thread(steps):
-        times = calls["start"].to_numpy()[of_thread.get((process, thread), NO_ROWS)]
-        edges = np.searchsorted(times, steps["start"].to_numpy()[rows])
-        count[rows] = np.diff(np.append(edges, len(times)))
-    return count
+def _launch(steps: pd.DataFrame, calls: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which steps' threads make some of the calls from their begin to the next one's."""
+    numbered = steps.assign(row=np.arange(len(steps))).sort_values("start")[["start", *_THREAD, "row"]]
+    found = pd.merge_asof(calls.sort_values("start")[["start", *_THREAD]], numbered, on="start", by=_THREAD)
+    return np.isin(np.arange(len(steps)), found["row"])

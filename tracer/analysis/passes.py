@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from tracer.analysis.calls import COPIES, GRAPH_LAUNCH, among
-from tracer.analysis.turns import Bools, Host, Ints, has_layers
+from tracer.analysis.turns import LONGEST_PASS, Bools, Host, Ints, has_layers
 from tracer.schema import MISSING
 
 LONGER: Final = 2.0
@@ -38,7 +38,6 @@ _MOST_DRAFTS: Final = 16
 _MOST_KINDS: Final = 100
 _EXAMPLES: Final = 64
 """Steps, evenly spread, that are looked at."""
-_LONGEST: Final = 1 << 14  # launches of a step that are looked at
 
 
 @dataclass(frozen=True)
@@ -182,7 +181,7 @@ def doubt_of(host: Host, steps: pd.DataFrame) -> str:
 
 def _passes(code: Ints, graph: Bools) -> int:
     """How many passes through a model a step seems to be: 0, 1, or 2 for more."""
-    code, graph = code[:_LONGEST], graph[:_LONGEST]
+    code, graph = code[: 2 * LONGEST_PASS], graph[: 2 * LONGEST_PASS]
     graphs = code[graph]
     if len(graphs):
         return 2 if len(np.unique(graphs)) < len(graphs) or (len(graphs) > 1 and (graphs == MISSING).any()) else 1

@@ -1,12 +1,18 @@
 """Steps: where one iteration of an engine ends and the next begins, and what each is.
 
-Passes:
-1. the marks of the engine that made the recording (`tracer.engines`, `tracer.analysis.marked`);
-2. where there are none, the results that the host fetches (`tracer.analysis.fetched`); where these are too few to be a
-   loop, single passes through a model;
-3. groups: steps on one thread inside the same enclosing ranges, a prompt and what follows it. There is no gap between
-   groups;
-4. what each step is, where its mark does not say it (`tracer.analysis.phases`).
+A step is marked by its engine, or ends with the result that the host fetches before, or while, it launches the next.
+
+Passes, in the order in which they run, each with its file in this folder:
+1. marks: the ranges of the engine that made the recording (`marked.py`, `tracer.engines`), or calls and kernels of a
+   name that is asked for (`named.py`);
+2. turns: without marks, what each host launches between two results that it fetches (`turns.py`);
+3. passes: which turns together are one pass through a model, and so one step (`passes.py`);
+4. steps: those of a loop, without what leads up to it, each from its first input to its last wait (`fetched.py`);
+5. groups: steps on one thread inside the same enclosing ranges, a prompt and what follows it; there is no gap between
+   groups (here);
+6. phases: what each step is, where its mark does not say it (`phases.py`);
+7. what is asked for: a phase, a regime, a slice (`steps.py`), without those of which the clocks are in doubt
+   (`clocks.py`).
 """
 
 from __future__ import annotations
@@ -148,7 +154,7 @@ def _marked(
 
 
 def _unmarked(trace: Trace, calls: pd.DataFrame) -> Steps:
-    """Pass 2: the steps of an engine that marks none.
+    """Passes 2 to 4: the steps of an engine that marks none.
 
     Raises:
         EmptyTraceError: neither a loop nor a model's pass.
@@ -171,7 +177,7 @@ def _closed(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _groups(trace: Trace, steps: pd.DataFrame) -> NDArray[np.int64]:
-    """Pass 3: steps of one thread with the same enclosing ranges, of those that hold several steps, have a number."""
+    """Pass 5: steps of one thread with the same enclosing ranges, of those that hold several steps, have a number."""
     nvtx = trace["nvtx"].drop(index=steps.index)
     of_thread = rows_by_thread(nvtx)
     labels = np.zeros(len(steps), dtype=object)

@@ -43,7 +43,7 @@ _MANY: Final = 3
 """Two passes with something behind them may be one step (with and without a prompt, of a diffusion)."""
 _MOST_UNITS: Final = 8
 """Kernels and graphs, the rarest first, that may come once a pass."""
-_LONGEST_UNIT: Final = 1 << 13  # kernels of one pass
+LONGEST_PASS: Final = 1 << 13  # kernels
 
 
 @dataclass(frozen=True)
@@ -203,8 +203,8 @@ def _longest(same: Bools) -> tuple[int, int]:
 
 def has_layers(kernels: Ints) -> bool:
     """Whether most of a run of kernels is sequences of several that repeat at least three times: the layers of a model
-    (or of several, or forward and backward). Of a longer run the first `_LONGEST_UNIT` kernels decide."""
-    kernels = kernels[:_LONGEST_UNIT]
+    (or of several, or forward and backward). Of a longer run the first `LONGEST_PASS` kernels decide."""
+    kernels = kernels[:LONGEST_PASS]
     inside = np.zeros(len(kernels), bool)
     for length in range(_LEAST_IN_LAYER, len(kernels) // 4 + 1):
         same = kernels[length:] == kernels[:-length]
