@@ -130,19 +130,23 @@ def _behind_waits(host: Host, steps: pd.DataFrame, leads: pd.Series, fewest: int
 
 def _between_calls(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
     """Pass 2: the steps with the times of their first and last calls; who leads a chain begins no earlier before its
-    first launch than those that follow it."""
+    first launch than those that follow it, who ends one waits for what is idle as often as those before it."""
     if not len(steps):
         return pd.DataFrame(columns=_TABLE, dtype=np.int64)
     first, behind = steps["first"].to_numpy(), steps["behind"].to_numpy()
     launch, before = host.launches[first], np.where(first > 0, host.launches[first - 1] + 1, 0)
-    leads = (~steps["group"].duplicated()).to_numpy()
+    leads, sync = (~steps["group"].duplicated()).to_numpy(), (host.calls["letter"] == SYNC).to_numpy()
+    follows = np.append(~leads[1:], False)
     begin = _first_inputs(host.calls, before)
-    if not leads.all():
+    if follows.any():
         usual = int(np.median((launch - begin)[~leads]))
-        guard = (begin > before) & (host.calls["letter"].to_numpy()[begin - 1] == SYNC)
-        begin[leads] = np.maximum(begin - guard, launch - usual)[leads]
+        begin[leads] = np.maximum(begin - ((begin > before) & sync[begin - 1]), launch - usual)[leads]
+        idle = max(int(np.median((np.append(begin[1:], 0) - behind)[follows])), 0)
+        others = np.append(np.flatnonzero(~sync), len(sync))
+        waited = np.minimum(others[np.searchsorted(others, behind)], behind + idle)
+        behind = np.where(follows, behind, waited)
     starts, ends = host.calls["start"].to_numpy()[begin], host.calls["end"].to_numpy()[behind - 1]
-    ends = np.where(np.append(~leads[1:], False), np.append(starts[1:], 0), ends)
+    ends = np.where(follows, np.append(starts[1:], 0), ends)
     table = steps[["group", "kind", "busy"]].assign(start=starts, end=ends, process=host.process, thread=host.thread)
     return table[table["end"] > table["start"]]
 
