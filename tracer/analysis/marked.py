@@ -30,8 +30,6 @@ from tracer.engines.engine import (
     PHASES,
     SPECULATIVE,
     Engine,
-    Mark,
-    Work,
 )
 from tracer.intervals import union
 
@@ -74,34 +72,28 @@ def steps_of_marks(
     end = following.where(following > _NEVER, steps["end"])
     steps = steps.assign(start=begin, end=np.maximum(end, begin + 1), closes=steps["end"])
     if len(calls) and not given:
-        steps = steps[(_calls_of(steps, working) > 0) & (steps["phase"] != EMPTY)]
+        steps = steps[_launch(steps, working) & (steps["phase"] != EMPTY)]
     columns = ["start", "end", *_THREAD, "phase", "sequences", "gained", "closes"]
     return (steps.sort_values("start", kind="stable")[columns], texts) if len(steps) else None
 
 
 def _matching(ranges: pd.DataFrame, engine: Engine) -> pd.DataFrame:
     """Pass 1: the ranges that are marks, with columns phase sequences gained part lies label own."""
-    told = [_told(engine, str(text)) for text in ranges["text"].cat.categories]
-    known = np.array([hit is not None for hit in told] or [False])
-    codes = ranges["text"].cat.codes.to_numpy()
-    marks = ranges.loc[known[codes], ["start", "end", *_THREAD, "text"]]
-    hits = pd.DataFrame(
-        [_row(*hit) if hit else _NOTHING for hit in told],
-        columns=["phase", "sequences", "gained", "part", "lies", "label", "own"],
-    )
-    told_of = hits.iloc[codes[known[codes]]].set_index(marks.index)
-    return pd.DataFrame(pd.concat([marks, told_of], axis=1))
+    told = {code: hit for code, text in enumerate(ranges["text"].cat.categories) if (hit := _told(engine, str(text)))}
+    codes = ranges["text"].cat.codes
+    marks = ranges.loc[codes.isin(told), ["start", "end", *_THREAD, "text"]]
+    columns = ["phase", "sequences", "gained", "part", "lies", "label", "own"]
+    hits = pd.DataFrame.from_dict(told, orient="index", columns=columns).loc[codes[marks.index]]
+    return pd.DataFrame(pd.concat([marks, hits.set_index(marks.index)], axis=1))
 
 
-def _row(work: Work, mark: Mark) -> tuple[str, int, int, str, str, bool, bool]:
+def _told(engine: Engine, text: str) -> tuple[str, int, int, str, str, bool, bool] | None:
+    """What the first mark tells that matches: the columns above."""
+    found = next(((mark, hit) for mark in engine.marks if (hit := mark.text.search(text))), None)
+    if found is None:
+        return None
+    mark, work = found[0], found[0].work(found[1])
     return work.phase, work.sequences, work.gained, work.part, mark.lies, mark.label, mark.own
-
-
-_NOTHING: Final = ("", 0, 0, "", OPENS, False, False)
-
-
-def _told(engine: Engine, text: str) -> tuple[Work, Mark] | None:
-    return next(((mark.work(hit), mark) for mark in engine.marks if (hit := mark.text.search(text))), None)
 
 
 def _labelled(marks: pd.DataFrame) -> pd.DataFrame:
@@ -179,12 +171,8 @@ def _begin(steps: pd.DataFrame, calls: pd.DataFrame) -> pd.Series:
     return begin
 
 
-def _calls_of(steps: pd.DataFrame, calls: pd.DataFrame) -> NDArray[np.int64]:
-    """How many of the calls each step's thread makes from its begin to the next one's."""
-    count = np.zeros(len(steps), np.int64)
-    of_thread = rows_by_thread(calls)
-    for process, thread, rows in by_thread(steps):
-        times = calls["start"].to_numpy()[of_thread.get((process, thread), NO_ROWS)]
-        edges = np.searchsorted(times, steps["start"].to_numpy()[rows])
-        count[rows] = np.diff(np.append(edges, len(times)))
-    return count
+def _launch(steps: pd.DataFrame, calls: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which steps' threads make some of the calls from their begin to the next one's."""
+    numbered = steps.assign(row=np.arange(len(steps))).sort_values("start")[["start", *_THREAD, "row"]]
+    found = pd.merge_asof(calls.sort_values("start")[["start", *_THREAD]], numbered, on="start", by=_THREAD)
+    return np.isin(np.arange(len(steps)), found["row"])

@@ -6,13 +6,11 @@ import re
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from tracer.analysis.calls import by_thread, match_rows
-from tracer.analysis.steps import COLUMNS, Steps
+from tracer.analysis.calls import by_thread, match_rows, rows_named
+from tracer.analysis.steps import Steps, as_steps
 from tracer.errors import EmptyTraceError
 from tracer.intervals import within_any
-from tracer.schema import MISSING
 from tracer.trace import Trace
 
 
@@ -30,9 +28,13 @@ def steps_by_name(trace: Trace, pattern: str, window: pd.DataFrame | None = None
         EmptyTraceError: nothing matches.
     """
     api, kernels = trace["api"], trace["kernels"]
-    chosen = _matching(api["name"], pattern)
+
+    def matches(name: str) -> bool:
+        return re.search(pattern, name) is not None
+
+    chosen = rows_named(api["name"], matches)
     if not chosen.any():
-        rows = match_rows(api, kernels[_matching(kernels["name"], pattern)])
+        rows = match_rows(api, kernels[rows_named(kernels["name"], matches)])
         chosen[rows[rows >= 0]] = True
     if window is not None:
         chosen &= within_any(api, window)
@@ -48,11 +50,4 @@ def steps_by_name(trace: Trace, pattern: str, window: pd.DataFrame | None = None
         end = min(last, int(starts[-1] + np.median(np.diff(starts)))) if len(heads) > 1 else last
         table = pd.DataFrame({"start": starts, "end": np.append(starts[1:], end), "process": process})
         tables.append(table.assign(thread=thread, group=group, phase=""))
-    table = pd.concat(tables).sort_values("start", kind="stable", ignore_index=True)
-    table = table.assign(step=np.arange(len(table)), sequences=MISSING, gained=MISSING, kind=MISSING)
-    return Steps(table[COLUMNS], "calls", f"calls and kernels that match {pattern!r}", 1.0)
-
-
-def _matching(names: pd.Series, pattern: str) -> NDArray[np.bool_]:
-    words = [word for word in names.cat.categories if re.search(pattern, str(word))]
-    return np.array(names.isin(words), dtype=bool)
+    return as_steps(pd.concat(tables), "calls", f"calls and kernels that match {pattern!r}", 1.0)

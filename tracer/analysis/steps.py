@@ -158,16 +158,16 @@ class Steps:
         """
         kept = np.ones(len(self), bool)
         kept[spoilt] = False
+        threads = self.table[["process", "thread"]].drop_duplicates()
+        everywhere = threads.merge(pd.DataFrame(spans, columns=["start", "end"], dtype=np.int64), how="cross")
+        times = pd.concat([self.spoilt, self.table.loc[~kept, _TIMES], everywhere[_TIMES]], ignore_index=True)
+        return replace(self, table=self._parted(kept), spoilt=times, doubts=(*self.doubts, *why))
+
+    def _parted(self, kept: NDArray[np.bool_]) -> pd.DataFrame:
+        """Some of the steps; those between which others were left out are different groups."""
         part = pd.Series(~kept).groupby(self.table["group"].to_numpy()).cumsum()
         table = self.table[kept].reset_index(drop=True)
-        table["group"] = pd.factorize(pd.MultiIndex.from_arrays([table["group"], part[kept]]))[0]
-        everywhere = (
-            self.table[["process", "thread"]]
-            .drop_duplicates()
-            .merge(pd.DataFrame(spans, columns=["start", "end"], dtype=np.int64), how="cross")
-        )
-        times = pd.concat([self.spoilt, self.table.loc[~kept, _TIMES], everywhere[_TIMES]], ignore_index=True)
-        return replace(self, table=table, spoilt=times, doubts=(*self.doubts, *why))
+        return table.assign(group=pd.factorize(pd.MultiIndex.from_arrays([table["group"], part[kept]]))[0])
 
     def with_table(self, table: pd.DataFrame) -> Steps:
         """The same with other rows or columns."""
@@ -190,11 +190,8 @@ class Steps:
         kept = (self.table["phase"] == phase).to_numpy()
         if not kept.any():
             raise EmptyTraceError(f"no {phase} step in the trace, which holds {found.what}")
-        part = pd.Series(~kept).groupby(self.table["group"].to_numpy()).cumsum()
-        table = self.table[kept].reset_index(drop=True)
-        table["group"] = pd.factorize(pd.MultiIndex.from_arrays([table["group"], part[kept]]))[0]
-        table["step"] = np.arange(len(table))
-        return replace(found, table=table).with_regimes()
+        table = self._parted(kept)
+        return replace(found, table=table.assign(step=np.arange(len(table)))).with_regimes()
 
     def with_regimes(self) -> Steps:
         """The same with its regimes: long runs of steps for equally many sequences, or of one kind.
@@ -251,6 +248,15 @@ class Steps:
             inside = (at >= 0) & (times[mine] < ends[at])
             result[mine[inside]] = rows[at[inside]]
         return result
+
+
+def as_steps(table: pd.DataFrame, source: str, detail: str, confidence: float) -> Steps:
+    """The steps of a table that may lack some columns of what they compute, by start; each prompt begins a group."""
+    table = table.sort_values("start", kind="stable", ignore_index=True)
+    begins = (table["phase"] == PREFILL).groupby(table["group"]).cumsum()
+    table["group"] = pd.factorize(pd.MultiIndex.from_arrays([table["group"], begins]))[0]
+    table["step"] = np.arange(len(table))
+    return Steps(table.reindex(columns=COLUMNS, fill_value=np.int64(MISSING)), source, detail, confidence)
 
 
 def rows_by_thread(frame: pd.DataFrame) -> dict[tuple[int, int], NDArray[np.int64]]:

@@ -1,18 +1,23 @@
 """Steps: where one iteration of an engine ends and the next begins, and what each is.
 
-Passes:
-1. the marks of the engine that made the recording (`tracer.engines`, `tracer.analysis.marked`);
-2. where there are none, the results that the host fetches (`tracer.analysis.fetched`); where these are too few to be a
-   loop, single passes through a model;
-3. groups: steps on one thread inside the same enclosing ranges, a prompt and what follows it. There is no gap between
-   groups;
-4. what each step is, where its mark does not say it (`tracer.analysis.phases`).
+A step is marked by its engine, or ends with the result that the host fetches before, or while, it launches the next.
+
+Passes, in the order in which they run, each with its file in this folder:
+1. marks: the ranges of the engine that made the recording (`marked.py`, `tracer.engines`), or calls and kernels of a
+   name that is asked for (`named.py`);
+2. turns: without marks, what each host launches between two results that it fetches (`turns.py`);
+3. passes: which turns together are one pass through a model, and so one step (`passes.py`);
+4. steps: those of a loop, without what leads up to it, each from its first input to its last wait (`fetched.py`);
+5. groups: steps on one thread inside the same enclosing ranges, a prompt and what follows it; there is no gap between
+   groups (here);
+6. phases: what each step is, where its mark does not say it (`phases.py`);
+7. what is asked for: a phase, a regime, a slice (`steps.py`), without those of which the clocks are in doubt
+   (`clocks.py`).
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -22,16 +27,16 @@ from numpy.typing import NDArray
 from tracer import run_json
 from tracer.analysis.calls import by_thread, host_calls
 from tracer.analysis.clocks import without_doubtful
-from tracer.analysis.fetched import passes, steps_of_fetches
+from tracer.analysis.fetched import single_passes, steps_of_fetches
 from tracer.analysis.marked import steps_of_marks
 from tracer.analysis.named import steps_by_name
 from tracer.analysis.phases import with_phases
 from tracer.analysis.steps import ALL_STEPS as ALL_STEPS
-from tracer.analysis.steps import COLUMNS, NO_ROWS, rows_by_thread
+from tracer.analysis.steps import NO_ROWS, as_steps, rows_by_thread
 from tracer.analysis.steps import Bounds as Bounds
 from tracer.analysis.steps import Steps as Steps
 from tracer.engines import ENGINES
-from tracer.engines.engine import DECODE, FORWARD, LIKELY, PREFILL, SPECULATIVE, Engine, Mark
+from tracer.engines.engine import DECODE, LIKELY, Engine, Mark
 from tracer.engines.ours import named
 from tracer.errors import EmptyTraceError, UsageError
 from tracer.intervals import within_any
@@ -43,9 +48,6 @@ _TRACING_CUDA: Final = {
     "PyTorch": "torch.profiler with activities=[CPU, CUDA], on a GPU",
 }
 """How a trace's source begins -> how its recorder is told to trace CUDA."""
-
-_PASSES: Final = 0.85
-"""How sure it is that a run of kernels that repeats layer by layer is one pass through a model."""
 
 
 def find_steps(
@@ -147,42 +149,25 @@ def _marked(
             shown = ", ".join(texts[:2]) + (", ..." if len(texts) > 2 else "")
             plain = all(engine.plain.search(text) or not text for text in texts)
             sure = engine.sure if plain else min(engine.sure, LIKELY)
-            return _steps(_closed(table), "nvtx", f"NVTX ranges {shown}", sure)
+            return as_steps(_closed(table), "nvtx", f"NVTX ranges {shown}", sure)
     return None
 
 
 def _unmarked(trace: Trace, calls: pd.DataFrame) -> Steps:
-    """Pass 2: the steps of an engine that marks none.
+    """Passes 2 to 4: the steps of an engine that marks none.
 
     Raises:
         EmptyTraceError: neither a loop nor a model's pass.
     """
-    found = steps_of_fetches(trace, calls)
-    if found is not None:
-        phase = SPECULATIVE if found.speculative else ""
-        steps = _steps(found.table.assign(phase=phase), "calls", found.detail, found.confidence)
-        return replace(steps, passes=found.passes)
-    single = passes(trace, calls)
-    if not len(single):
+    steps = steps_of_fetches(trace, calls) or single_passes(trace, calls)
+    if steps is None:
         launches = sum(len(trace[name]) for name in COMPUTE_TABLES)
         raise EmptyTraceError(
             f"no steps: {launches} kernels and graphs, no marks of a step around them, no loop in which the host waits "
             "for results, and no layers of a model; --pattern takes the name of a range, kernel or API call that "
             "begins a step"
         )
-    return _steps(single.assign(phase=FORWARD), "calls", "kernels that repeat layer by layer", _PASSES)
-
-
-def _steps(table: pd.DataFrame, source: str, detail: str, confidence: float) -> Steps:
-    """Pass 3's end: the table with all columns; each prompt begins a group."""
-    table = table.sort_values("start", kind="stable", ignore_index=True)
-    begins = (table["phase"] == PREFILL).groupby(table["group"]).cumsum()
-    table["group"] = pd.factorize(pd.MultiIndex.from_arrays([table["group"], begins]))[0]
-    table["step"] = np.arange(len(table))
-    for name in ("sequences", "gained", "kind"):
-        if name not in table:
-            table[name] = np.int64(MISSING)
-    return Steps(table[COLUMNS], source, detail, confidence)
+    return steps
 
 
 def _closed(table: pd.DataFrame) -> pd.DataFrame:
@@ -192,7 +177,7 @@ def _closed(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _groups(trace: Trace, steps: pd.DataFrame) -> NDArray[np.int64]:
-    """Pass 3: steps of one thread with the same enclosing ranges, of those that hold several steps, have a number."""
+    """Pass 5: steps of one thread with the same enclosing ranges, of those that hold several steps, have a number."""
     nvtx = trace["nvtx"].drop(index=steps.index)
     of_thread = rows_by_thread(nvtx)
     labels = np.zeros(len(steps), dtype=object)

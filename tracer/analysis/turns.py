@@ -32,7 +32,7 @@ from tracer.analysis.calls import (
     letters_of,
     match_rows,
 )
-from tracer.schema import MISSING
+from tracer.schema import COMPUTE_TABLES, MISSING
 from tracer.trace import Trace
 
 Ints = NDArray[np.int64]
@@ -43,7 +43,7 @@ _MANY: Final = 3
 """Two passes with something behind them may be one step (with and without a prompt, of a diffusion)."""
 _MOST_UNITS: Final = 8
 """Kernels and graphs, the rarest first, that may come once a pass."""
-_LONGEST_UNIT: Final = 1 << 13  # kernels of one pass
+LONGEST_PASS: Final = 1 << 13  # kernels
 
 
 @dataclass(frozen=True)
@@ -71,66 +71,47 @@ class Host:
     fetches: bool
 
 
-def with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
+def _with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     """The calls with what each made the device do.
 
-    Adds the columns code (numbers the kernel or graph that it launched first, MISSING for nothing), busy (ns, of all
-    that it launched), device, on (the stream of what it launched first) and bytes (of its copy); MISSING if unknown.
+    Adds the columns code (numbers the kernel or graph that it launched first), device and on (where; the stream of
+    it), MISSING if unknown, and busy (ns, of all that it launched).
     """
-    kernels, graphs, copies = trace["kernels"], trace["graph_launches"], trace["memcpys"]
-    names = len(kernels["name"].cat.categories)
-    columns = ["process", "correlation", "device", "stream", "start", "end"]
-    done = pd.concat([kernels[columns], graphs[columns]], ignore_index=True)
-    of_kernel = kernels["name"].cat.codes.to_numpy().astype(np.int64)
-    in_graph = kernels["graph"].to_numpy()
-    of_kernel = np.where(in_graph >= 0, names + 1 + in_graph, of_kernel)
-    of_graph = graphs["graph"].to_numpy()
-    code = np.concatenate((of_kernel, np.where(of_graph >= 0, names + 1 + of_graph, MISSING)))
-    rows = match_rows(calls, done)
-    known = np.flatnonzero(rows >= 0)[::-1]  # backwards, so that the first of a call is written last
-    spent = (done["end"] - done["start"]).to_numpy()[known]
-    copied = match_rows(copies, calls)
-    return calls.assign(
-        code=_scattered(len(calls), rows[known], code[known]),
-        device=_scattered(len(calls), rows[known], done["device"].to_numpy()[known]),
-        on=_scattered(len(calls), rows[known], done["stream"].to_numpy()[known]),
-        busy=np.bincount(rows[known], spent, minlength=len(calls)).astype(np.int64),
-        bytes=np.append(copies["bytes"].to_numpy(), MISSING)[copied],
-    )
+    names = trace["kernels"]["name"].cat
+    columns = ["process", "correlation", "device", "stream", "start", "end", "graph"]
+    done = pd.concat([trace[table][columns] for table in COMPUTE_TABLES], ignore_index=True)
+    kernel = np.append(names.codes, np.full(len(done) - len(names.codes), MISSING))
+    done["code"] = np.where(done["graph"] >= 0, len(names.categories) + 1 + done["graph"], kernel)
+    done["call"] = match_rows(calls, done)
+    done = done[done["call"] >= 0].rename(columns={"stream": "on"})
+    first = done.drop_duplicates("call").set_index("call")[["code", "device", "on"]]
+    busy = np.bincount(done["call"], done["end"] - done["start"], minlength=len(calls))
+    known = first.reindex(np.arange(len(calls)), fill_value=MISSING).assign(busy=busy.astype(np.int64))
+    return pd.concat([calls.reset_index(drop=True), known], axis=1)
 
 
-def _scattered(length: int, at: Ints, values: Ints) -> Ints:
-    result = np.full(length, MISSING, dtype=np.int64)
-    result[at] = values
-    return result
-
-
-def begun_captures(trace: Trace) -> pd.DataFrame:
-    """The calls that begin to capture a graph: columns start (ns) and process."""
-    api = trace["api"]
-    return pd.DataFrame(api.loc[letters_of(api["name"]) == BEGIN_CAPTURE, ["start", "process"]])
-
-
-def hosts(calls: pd.DataFrame, captures: pd.DataFrame) -> Iterator[Host]:
+def hosts(trace: Trace, calls: pd.DataFrame) -> Iterator[Host]:
     """The hosts that launch, the one that launches most first.
 
     Args:
-        captures: as `begun_captures` gives them.
-        calls: with the columns of `with_work`, sorted by process, thread and start; indexed 0, 1, ...
+        trace: the recording.
+        calls: as `calls.host_calls` gives them, or some of them.
     """
+    calls, api = _with_work(trace, calls), trace["api"]
+    captures = api[letters_of(api["name"]) == BEGIN_CAPTURE].sort_values("start")
     for rows, thread in _together(calls):
         mine = calls.iloc[rows].reset_index(drop=True)
         letters = mine["letter"].to_numpy(dtype="U1")
         launches = np.flatnonzero(among(letters, LAUNCHES))
         fetches = among(letters, COPIES) & (mine["kind"] == "DtoH").to_numpy()
-        cuts = _behind_fetches(mine, letters, launches, fetches) if fetches.any() else _behind_waits(letters)
+        cuts = _behind_fetches(letters, launches, fetches) if fetches.any() else _behind_waits(letters)
         edges = np.unique(np.concatenate(([0], np.searchsorted(launches, cuts), [len(launches)])))
         first, last = _replays(mine, launches, edges)
         behind = np.append(launches, len(mine))[last]  # where the next turn's first launch is, if no result is fetched
         ends = np.append(cuts, len(mine))[np.searchsorted(cuts, launches[last - 1] + 1)]
-        behind, process = np.minimum(behind, ends), int(mine["process"].iloc[0])
-        begun = np.sort(captures["start"].to_numpy()[(captures["process"] == process).to_numpy()])
-        yield Host(mine, process, thread, launches, first, last, behind, begun, bool(fetches.any()))
+        process = int(mine["process"].iloc[0])
+        begun = captures["start"].to_numpy()[(captures["process"] == process).to_numpy()]
+        yield Host(mine, process, thread, launches, first, last, np.minimum(behind, ends), begun, bool(fetches.any()))
 
 
 def _together(calls: pd.DataFrame) -> list[tuple[Ints, int]]:
@@ -138,19 +119,19 @@ def _together(calls: pd.DataFrame) -> list[tuple[Ints, int]]:
     letters = calls["letter"].to_numpy(dtype="U1")
     launching = among(letters, LAUNCHES)
     fetching = (among(letters, COPIES) & (calls["kind"] == "DtoH").to_numpy()) | (letters == SYNC)
-    start = calls["start"].to_numpy()
+    start, stream = calls["start"].to_numpy(), calls.groupby(["device", "on"]).ngroup().to_numpy()
     result = []
     for _, of_process in calls.groupby("process", sort=False):
-        threads = [(thread, of_process.index.to_numpy()[at]) for _, thread, at in by_thread(of_process)]
-        count = {thread: int(launching[rows].sum()) for thread, rows in threads}
-        leaders = [t for t, rows in threads if count[t] and fetching[rows].any()] or [
-            max(count, key=lambda t: count[t])
-        ]
-        streams = {t: _streams(calls, rows, launching) for t, rows in threads}
+        threads = {thread: of_process.index.to_numpy()[at] for _, thread, at in by_thread(of_process)}
+        count = {thread: int(launching[rows].sum()) for thread, rows in threads.items()}
+        streams = {thread: set(np.unique(stream[rows[launching[rows]]])) for thread, rows in threads.items()}
+        leaders = [thread for thread, rows in threads.items() if count[thread] and fetching[rows].any()]
+        leaders = leaders or [max(count, key=lambda thread: count[thread])]
         parts: dict[int, list[Ints]] = {leader: [] for leader in leaders}
-        for thread, rows in threads:
-            owner = thread if thread in parts else _owner(streams, thread, leaders, count)
-            if owner is not None:
+        for thread, rows in threads.items():  # on whose streams it launches, or the only one
+            shared = {leader: len(streams[leader] & streams[thread]) for leader in leaders}
+            owner = thread if thread in parts else max(leaders, key=lambda leader: shared[leader])
+            if thread in parts or len(leaders) == 1 or shared[owner]:
                 parts[owner].append(rows)
         for leader, found in parts.items():
             rows = np.concatenate(found)
@@ -159,27 +140,11 @@ def _together(calls: pd.DataFrame) -> list[tuple[Ints, int]]:
     return sorted(result, key=lambda host: -int(launching[host[0]].sum()))
 
 
-def _streams(calls: pd.DataFrame, rows: Ints, launching: Bools) -> set[tuple[int, int]]:
-    chosen = rows[launching[rows]]
-    pairs = np.unique(calls[["device", "on"]].to_numpy()[chosen], axis=0)
-    return {(int(device), int(stream)) for device, stream in pairs}
-
-
-def _owner(
-    streams: dict[int, set[tuple[int, int]]], thread: int, leaders: list[int], count: dict[int, int]
-) -> int | None:
-    """The host for which a thread works: the one on whose streams it launches, or the only one."""
-    shared = [leader for leader in leaders if streams[leader] & streams[thread]]
-    if len(shared) == 1 or (shared and count[thread]):
-        return max(shared, key=lambda leader: len(streams[leader] & streams[thread]))
-    return leaders[0] if len(leaders) == 1 else None
-
-
 def _behind_waits(letters: NDArray[np.str_]) -> Ints:
     return np.flatnonzero(among(letters, [SYNC, BLOCKING_COPY])) + 1
 
 
-def _behind_fetches(calls: pd.DataFrame, letters: NDArray[np.str_], launches: Ints, fetches: Bools) -> Ints:
+def _behind_fetches(letters: NDArray[np.str_], launches: Ints, fetches: Bools) -> Ints:
     """Pass 2: positions in the calls behind each fetch, with its wait."""
     at = np.flatnonzero(fetches)
     before = np.searchsorted(launches, at)  # launches before each copy
@@ -194,42 +159,33 @@ def _behind_fetches(calls: pd.DataFrame, letters: NDArray[np.str_], launches: In
 
 def _replays(calls: pd.DataFrame, launches: Ints, edges: Ints) -> tuple[Ints, Ints]:
     """Pass 3: first and last launch of each turn, those that replay themselves divided."""
-    letters = calls["letter"].to_numpy(dtype="U1")
-    inputs = np.cumsum(among(letters, COPIES) & (calls["kind"] != "DtoH").to_numpy())[launches]
     code, device = (calls[name].to_numpy()[launches] for name in ("code", "device"))
     alone = np.where(code >= 0, code * (device.max() + 2) + device + 1, MISSING)
-    fed = alone * (inputs[-1] + 1) + np.diff(inputs, prepend=0)
-    graph = letters[launches] == GRAPH_LAUNCH
+    graph = calls["letter"].to_numpy(dtype="U1")[launches] == GRAPH_LAUNCH
     first, last = edges[:-1], edges[1:]
     graphs = np.add.reduceat(np.append(graph, False), first) if len(first) else first
     seen: dict[bytes, Ints] = {}
     more = []
-    for i in np.flatnonzero((last - first >= 2) & (graphs != 1)):
+    for i in np.flatnonzero((last - first >= _MANY) & (graphs != 1)):
         turn = slice(first[i], last[i])
-        key = alone[turn].tobytes() + fed[turn].tobytes()
+        key = alone[turn].tobytes()
         if key not in seen:
-            seen[key] = _heads(alone[turn], fed[turn], graph[turn])
+            seen[key] = _heads(alone[turn], graph[turn])
         more.append(first[i] + seen[key])
     starts = np.unique(np.concatenate([first, *more]))
     return starts, np.append(starts[1:], edges[-1])
 
 
-def _heads(turn: Ints, fed: Ints, graph: Bools) -> Ints:
+def _heads(turn: Ints, graph: Bools) -> Ints:
     """Where the equal passes of a turn begin, and what leads to them if it is a pass, too; only its start where it is
-    one pass.
-
-    The passes repeat with their inputs (`fed`); those of the first are copied before the turn or somewhere else.
-    """
+    one pass."""
     _, number, count = np.unique(turn, return_inverse=True, return_counts=True)
     rare = np.argsort(count, kind="stable")
-    again = [] if (turn == MISSING).any() else rare[count[rare] > 1][:_MOST_UNITS].tolist()
+    again = [] if (turn == MISSING).any() else rare[count[rare] >= _MANY][:_MOST_UNITS].tolist()
     for unit in dict.fromkeys(int(np.median(np.diff(np.flatnonzero(number == one)))) for one in again):
-        same = fed[unit:] == fed[:-unit]
-        same[0] = turn[unit] == turn[0]
-        begin, length = _longest(same)
+        begin, length = _longest(turn[unit:] == turn[:-unit])
         end = begin + length + unit
-        most = 2 * (end - begin) >= len(turn) and (length >= (_MANY - 1) * unit or (fed[unit:] == fed[:-unit]).all())
-        if unit > _LONGEST_UNIT or length < unit or not most or graph[:begin].any() or graph[end:].any():
+        if length < (_MANY - 1) * unit or 2 * (end - begin) < len(turn):
             continue
         begin = end - (end - begin) // unit * unit if begin else 0
         passes = graph[begin : begin + unit].any() or has_layers(turn[begin : begin + unit])
@@ -247,8 +203,8 @@ def _longest(same: Bools) -> tuple[int, int]:
 
 def has_layers(kernels: Ints) -> bool:
     """Whether most of a run of kernels is sequences of several that repeat at least three times: the layers of a model
-    (or of several, or forward and backward). Of a longer run the first `_LONGEST_UNIT` kernels decide."""
-    kernels = kernels[:_LONGEST_UNIT]
+    (or of several, or forward and backward). Of a longer run the first `LONGEST_PASS` kernels decide."""
+    kernels = kernels[:LONGEST_PASS]
     inside = np.zeros(len(kernels), bool)
     for length in range(_LEAST_IN_LAYER, len(kernels) // 4 + 1):
         same = kernels[length:] == kernels[:-length]
