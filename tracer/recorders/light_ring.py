@@ -1,0 +1,149 @@
+"""The ring that the preloaded library writes, as `tracer/recorders/native/ring.h` lays it out: one file per process.
+
+It may be read while its process runs and after it died; a record that is being written is left out.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tracer.errors import FormatError
+
+MAGIC: Final = b"ITLIGHT1"
+VERSION: Final = 1
+RECORD: Final = np.dtype([
+    ("sequence", "<u8"), ("begin", "<i8"), ("end", "<i8"), ("thread", "<u4"), ("call", "<u2"), ("result", "<u2"),
+    ("stream", "<u8"), ("object", "<u8"), ("bytes", "<u8"), ("number", "<u4"), ("copy_kind", "u1"), ("context", "u1"),
+    ("graph", "<u2"),
+])  # fmt: skip
+STAMP: Final = np.dtype([("time", "<u8"), ("word", "<u8")])
+NO_CONTEXT: Final = 0xFF
+_HEADER: Final = struct.Struct("<8sIIIIQQQQQqqII128s")
+_LINE: Final = 64  # the counters that threads write begin cache lines of their own
+_FACTS: Final = struct.Struct("<QiI48s")
+_CONTEXTS: Final = 8
+_MOST_BYTES: Final = 1 << 31
+
+
+@dataclass(frozen=True)
+class Context:
+    """A CUDA context of the process: its device's number and name, and whether its work is stamped."""
+
+    device: int
+    name: str
+    has_stamps: bool
+
+
+@dataclass(frozen=True)
+class Ring:
+    """What a process left in its ring.
+
+    Attributes:
+        path: the file.
+        process, parent: ids.
+        program: its short name.
+        start_ns, start_utc_ns: when the ring began, by CLOCK_MONOTONIC and CLOCK_REALTIME.
+        calls: names, by the number that records have.
+        counters: name -> count.
+        written: how many records there were; those that do not fit were overwritten.
+        records: `RECORD`, whole ones, in the order in which their calls ended.
+        stamps: of each context `STAMP`, in the device's order, the overwritten ones left out.
+        contexts: as records number them.
+    """
+
+    path: Path
+    process: int
+    parent: int
+    program: str
+    start_ns: int
+    start_utc_ns: int
+    calls: list[str]
+    counters: dict[str, int]
+    written: int
+    capacity: int
+    records: NDArray[Any]
+    stamps: list[NDArray[Any]]
+    contexts: list[Context]
+
+    @property
+    def overwritten(self) -> int:
+        """How many records newer ones took the place of."""
+        return max(self.written - self.capacity, 0)
+
+
+def read_ring(path: Path) -> Ring:
+    """Read a ring.
+
+    Raises:
+        FormatError: it is none, or of another version.
+    """
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise FormatError(f"{path}: {path.stat().st_size} bytes are no ring of the light recorder")
+        content, again = np.fromfile(path, np.uint8), np.fromfile(path, np.uint8)
+    except OSError as problem:
+        raise FormatError(f"{path}: cannot be read: {problem.strerror or problem}") from problem
+    return _parse(path, content, again)
+
+
+def _parse(path: Path, content: NDArray[np.uint8], again: NDArray[np.uint8]) -> Ring:
+    data = memoryview(content)
+    if len(data) < _HEADER.size or bytes(data[:8]) != MAGIC:
+        raise FormatError(f"{path}: no ring of the light recorder, or one that was not begun")
+    (_, version, header_bytes, process, size, capacity, places, names_at, records_at, stamps_at, start, start_utc,
+     parent, contexts_used, program) = _HEADER.unpack_from(data)  # fmt: skip
+    if version != VERSION or size != RECORD.itemsize:
+        raise FormatError(f"{path}: a ring of version {version}; this is intertoken for version {VERSION}")
+    whole = stamps_at + _CONTEXTS * places * STAMP.itemsize
+    if not 0 < capacity <= len(data) or not 0 < places <= len(data) or contexts_used > _CONTEXTS or whole > len(data):
+        raise FormatError(f"{path}: the header says {whole} bytes, and the file has {len(data)}")
+    if not header_bytes <= names_at <= records_at <= stamps_at - capacity * RECORD.itemsize:
+        raise FormatError(f"{path}: the parts of the ring overlap")
+    calls, counter_names = _names(bytes(data[names_at:records_at]))
+    at = -(-_HEADER.size // _LINE) * _LINE
+    written = struct.unpack_from("<Q", data, at)[0]
+    at += _LINE
+    counts = struct.unpack_from(f"<{len(counter_names)}Q", data, at)
+    at += len(counter_names) * 8
+    facts = [_FACTS.unpack_from(data, at + i * _FACTS.size) for i in range(contexts_used)]
+    records, later = (np.frombuffer(each, RECORD, capacity, records_at) for each in (content, again))
+    stamps = [
+        _in_order(np.frombuffer(content, STAMP, places, stamps_at + i * places * STAMP.itemsize))
+        for i in range(contexts_used)
+    ]
+    return Ring(
+        path, process, parent, _text(program), start, start_utc, calls, dict(zip(counter_names, counts, strict=True)),
+        written, capacity, _whole(records, later, written, len(calls)), stamps,
+        [Context(device, _text(name), bool(has)) for _, device, has, name in facts],
+    )  # fmt: skip
+
+
+def _names(text: bytes) -> tuple[list[str], list[str]]:
+    calls, counters, *_ = text.split(b"\0\0")
+    return [n.decode() for n in calls.split(b"\0")], [n.decode() for n in counters.split(b"\0") if n]
+
+
+def _text(padded: bytes) -> str:
+    return padded.partition(b"\0")[0].decode(errors="replace")
+
+
+def _whole(records: NDArray[Any], later: NDArray[Any], written: int, calls: int) -> NDArray[Any]:
+    """The records of the last round that are complete, and were not written to between two looks, in order."""
+    sequence = records["sequence"].astype(np.int64)
+    slot = np.arange(len(records))
+    kept = (sequence > 0) & ((sequence - 1) % len(records) == slot) & (records["call"] < calls)
+    kept &= (sequence > written - len(records)) & (records["sequence"] == later["sequence"])
+    found = records[kept]
+    return found[np.argsort(found["sequence"], kind="stable")]
+
+
+def _in_order(stamps: NDArray[Any]) -> NDArray[Any]:
+    """Stamps by the device's time; a place that was never written has no sequence."""
+    written = stamps[stamps["word"] >> 40 != 0]
+    return written[np.argsort(written["time"], kind="stable")]

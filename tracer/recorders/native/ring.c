@@ -1,0 +1,159 @@
+#include "ring.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "calls.h"
+
+#define FOLDER "INTERTOKEN_LIGHT"
+#define RECORDS "INTERTOKEN_LIGHT_RECORDS"
+enum { DEFAULT_RECORDS = 1 << 19, LEAST_RECORDS = 1 << 12, MOST_RECORDS = 1 << 24, PROGRAMS_BYTES = 1 << 16 };
+
+Ring ring;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static _Thread_local uint32_t thread __attribute__((tls_model("initial-exec")));
+
+static const char names[] =
+#define CALL(id, ...) #id "\0"
+    CALLS
+#undef CALL
+    "\0"
+#define X(name) #name "\0"
+    COUNTERS(X)
+#undef X
+    ;
+_Static_assert(sizeof names <= NAMES_BYTES, "the names fit their place");
+
+uint32_t ring_thread(void) {
+    if (!thread) thread = (uint32_t)syscall(SYS_gettid);
+    return thread;
+}
+
+/* The recorder's folder, which must be this user's alone; -1 if there is none. */
+static int open_folder(void) {
+    struct stat found;
+    const char *path = getauxval(AT_SECURE) ? NULL : getenv(FOLDER);
+    if (!path || path[0] != '/') return -1;
+    int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (folder < 0) return -1;
+    if (fstat(folder, &found) == 0 && found.st_uid == geteuid() && !(found.st_mode & (S_IRWXG | S_IRWXO))) return folder;
+    close(folder);
+    return -1;
+}
+
+static uint64_t wanted_records(void) {
+    const char *text = getenv(RECORDS);
+    uint64_t wanted = text ? strtoull(text, NULL, 10) : DEFAULT_RECORDS, records = LEAST_RECORDS;
+    while (records < wanted && records < MOST_RECORDS) records *= 2;
+    return records;
+}
+
+static uint64_t bytes_of(uint64_t records) {
+    return HEADER_BYTES + NAMES_BYTES + records * sizeof(Record) + (uint64_t)CONTEXTS * STAMPS * sizeof(Stamp);
+}
+
+/* Map a new file of this process, smaller where memory is short: blocks are taken now, a full disk shows here. */
+static void *map_file(int folder, uint64_t *records) {
+    static _Atomic unsigned made;
+    char name[64];
+    snprintf(name, sizeof name, "%d-%u.ring", (int)getpid(), atomic_fetch_add(&made, 1u));
+    int file = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    if (file < 0) return NULL;
+    void *map = MAP_FAILED;
+    for (; *records >= LEAST_RECORDS; *records /= 2) {
+        if (posix_fallocate(file, 0, (off_t)bytes_of(*records)) == 0) {
+            map = mmap(NULL, bytes_of(*records), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
+            break;
+        }
+        if (ftruncate(file, 0)) break;
+    }
+    close(file);
+    if (map != MAP_FAILED) return map;
+    unlinkat(folder, name, 0);
+    return NULL;
+}
+
+static void begin_header(Header *header, uint64_t records) {
+    struct timespec real;
+    clock_gettime(CLOCK_REALTIME, &real);
+    header->version = RING_VERSION;
+    header->header_bytes = HEADER_BYTES;
+    header->pid = (uint32_t)getpid();
+    header->parent = (uint32_t)getppid();
+    header->record_bytes = sizeof(Record);
+    header->records = records;
+    header->stamps = STAMPS;
+    header->names_at = HEADER_BYTES;
+    header->records_at = HEADER_BYTES + NAMES_BYTES;
+    header->stamps_at = header->records_at + records * sizeof(Record);
+    header->start_monotonic = ring_now();
+    header->start_realtime = real.tv_sec * INT64_C(1000000000) + real.tv_nsec;
+    strncpy(header->program, program_invocation_short_name, sizeof header->program - 1);
+    memcpy((char *)header + header->names_at, names, sizeof names);
+    atomic_thread_fence(memory_order_release);
+    memcpy(header->magic, RING_MAGIC, sizeof header->magic);
+}
+
+static void begin(void) {
+    int folder = open_folder();
+    if (folder < 0) return;
+    uint64_t records = wanted_records();
+    char *map = map_file(folder, &records);
+    close(folder);
+    if (!map) return;
+    Header *header = (Header *)map;
+    begin_header(header, records);
+    ring.records = (Record *)(map + header->records_at);
+    ring.stamps = (Stamp *)(map + header->stamps_at);
+    ring.mask = records - 1;
+    ring.header = header;
+}
+
+int ring_ready(void) {
+    pthread_once(&once, begin);
+    return ring.header != NULL;
+}
+
+/* A forked child writes into a ring of its own, or none: its parent's is mapped here, too. */
+static void forget_parent(void) {
+    pthread_once_t again = PTHREAD_ONCE_INIT;
+    ring.header = NULL;
+    once = again;
+    thread = 0;
+}
+
+void ring_announce(void) {
+    char line[192];
+    struct stat found;
+    int folder = open_folder();
+    if (folder < 0) return;
+    pthread_atfork(NULL, NULL, forget_parent);
+    int file = openat(folder, "programs", O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    close(folder);
+    if (file < 0) return;
+    int length = snprintf(line, sizeof line, "%d %.120s\n", (int)getpid(), program_invocation_short_name);
+    if (fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_size < PROGRAMS_BYTES)
+        if (write(file, line, (size_t)length) < 0) errno = 0;
+    close(file);
+}
+
+void ring_write(Record *from) {
+    enum { WORDS = sizeof(Record) / sizeof(uint64_t) };
+    from->thread = ring_thread();
+    uint64_t number = atomic_fetch_add_explicit(&ring.header->written, 1, memory_order_relaxed);
+    Record *to = &ring.records[number & ring.mask];
+    atomic_store_explicit(&to->sequence, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    for (size_t i = 1; i < WORDS; i++) /* word by word: a thread that was asleep for a whole round may write here, too */
+        __atomic_store_n((uint64_t *)to + i, ((const uint64_t *)from)[i], __ATOMIC_RELAXED);
+    atomic_store_explicit(&to->sequence, number + 1, memory_order_release);
+}

@@ -1,0 +1,106 @@
+/* The ring of one process: a file in shared memory that others read while it runs and after it died.
+ *
+ * Layout, little endian, all offsets in the header; `tracer/recorders/light_ring.py` reads it.
+ *   header (4096 bytes), names (NUL-terminated: calls, a blank, counters, a blank), records, stamps of each context.
+ */
+#ifndef INTERTOKEN_RING_H
+#define INTERTOKEN_RING_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include <time.h>
+
+#define RING_MAGIC "ITLIGHT1"
+enum {
+    RING_VERSION = 1,
+    HEADER_BYTES = 4096,
+    NAMES_BYTES = 8192,
+    CONTEXTS = 8,           /* contexts (devices) of a process that are told apart */
+    STAMPS = 1 << 17,       /* of each context: 2 MiB */
+    NO_CONTEXT = 0xff,
+};
+
+/* A record of 64 bytes. `sequence` is its number + 1 once it is whole, and 0 while it is being written. */
+typedef struct {
+    _Atomic uint64_t sequence;
+    int64_t begin, end;     /* CLOCK_MONOTONIC, ns */
+    uint32_t thread;
+    uint16_t call, result;
+    uint64_t stream, object, bytes;
+    uint32_t number;        /* of the launches of a stamped graph, or of the run of launches that a launch lies in */
+    uint8_t copy_kind, context;
+    uint16_t graph;         /* id of a stamped graph; 0: not stamped */
+} Record;
+
+/* Two words that the device writes at once: its time; sequence << 40 | number << 16 | graph << 1 | is_tail. */
+typedef struct {
+    uint64_t time, word;
+} Stamp;
+
+#define COUNTERS(X)                                                                                                   \
+    X(graphs_stamped) X(graphs_updated) X(graphs_left_conditional) X(graphs_left_memory) X(graphs_left_device)        \
+    X(graphs_left_empty) X(graphs_left_many) X(graphs_left_refused) X(runs) X(stamps_failed) X(entries_left)          \
+    X(stamping_ns) X(contexts_left)
+
+enum Counter {
+#define X(name) COUNT_##name,
+    COUNTERS(X)
+#undef X
+    COUNTER_COUNT
+};
+
+typedef struct {
+    uint64_t handle;
+    int32_t device;
+    uint32_t has_stamps;
+    char name[48];
+} ContextFacts;
+
+typedef struct {
+    char magic[8];
+    uint32_t version, header_bytes;
+    uint32_t pid, record_bytes;
+    uint64_t records, stamps;               /* how many of each fit (stamps: of each context) */
+    uint64_t names_at, records_at, stamps_at;
+    int64_t start_monotonic, start_realtime;
+    uint32_t parent, contexts_used;
+    char program[128];
+    _Atomic uint64_t written __attribute__((aligned(64)));
+    _Atomic uint64_t counters[COUNTER_COUNT] __attribute__((aligned(64)));
+    ContextFacts contexts[CONTEXTS];
+} Header;
+
+_Static_assert(sizeof(Record) == 64, "a record is a cache line");
+_Static_assert(sizeof(Header) <= HEADER_BYTES, "the header is a page");
+
+typedef struct {
+    Header *header; /* NULL: nothing is recorded in this process */
+    Record *records;
+    Stamp *stamps;
+    uint64_t mask;
+} Ring;
+
+extern Ring ring;
+
+/* Make the ring of this process at its first CUDA call; whether there is one. */
+int ring_ready(void);
+
+/* Say that a program runs that could be recorded; a line in the file `programs`. */
+void ring_announce(void);
+
+uint32_t ring_thread(void);
+
+static inline int64_t ring_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+static inline void ring_count(enum Counter counter, uint64_t by) {
+    if (ring.header) atomic_fetch_add_explicit(&ring.header->counters[counter], by, memory_order_relaxed);
+}
+
+/* Write a record, of which sequence and thread are filled in here. */
+void ring_write(Record *record);
+
+#endif

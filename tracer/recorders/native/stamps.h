@@ -1,0 +1,31 @@
+/* The device's own clock: kernels that write it into the ring, at head and tail of graphs and of runs of launches. */
+#ifndef INTERTOKEN_STAMPS_H
+#define INTERTOKEN_STAMPS_H
+
+#include "driver.h"
+#include "ring.h"
+
+enum { HEAD = 0, TAIL = 1 };
+enum { MOST_GRAPHS = 1 << 15 };
+
+/* The place of the calling thread's context in the header; NO_CONTEXT if it has none, or there are too many. */
+uint8_t stamps_context(void);
+
+/* A launch is about to come: the number of the run that it lies in, which gets a head stamp if it begins here. */
+uint32_t stamps_run(Stream stream, int own);
+
+/* A wait, a fetch, or whatever else ends a run is about to come on a stream, or on all streams of this thread. */
+void stamps_end(Stream stream, int own);
+void stamps_end_all(void);
+
+/* Put a head before the roots and a tail behind the leaves of a graph; whether both are there. */
+int stamps_add(Graph graph, uint16_t id, Node pair[2]);
+void stamps_remove(Node pair[2]);
+
+/* Whether work that is put on a stream now runs, and is not captured into a graph. */
+int stamps_runs_now(Stream stream);
+
+/* The handle that stands for a stream in records. */
+static inline Stream stamps_stream(Stream stream, int own) { return stream || !own ? stream : (Stream)2; }
+
+#endif
