@@ -4,6 +4,7 @@
  * graph that runs appends a word to `device_log`, which tests read. FAKE_* in the environment makes things fail.
  */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,10 +44,17 @@ static uint64_t counters[1 << 15];
 char device_log[1 << 16];
 int destroyed_nodes;
 
-static void say(const char *what) {
-
-    size_t length = strlen(device_log);
-    if (length + strlen(what) + 2 < sizeof device_log) strcat(strcat(device_log, what), " ");
+void say(const char *what) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static size_t length;
+    pthread_mutex_lock(&lock);
+    size_t more = strlen(what);
+    if (length + more + 2 < sizeof device_log) {
+        memcpy(device_log + length, what, more);
+        device_log[length + more] = ' ';
+        length += more + 1;
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 static uint64_t now(void) {
@@ -76,10 +84,19 @@ Result cuCtxGetDevice(int *device) { return *device = 0, SUCCESS; }
 Result cuDeviceGetName(char *name, int length, int device) {
     return (void)device, strncpy(name, "Fake GPU", (size_t)length), SUCCESS;
 }
+Result cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { return *flags = 0, *active = 0, SUCCESS; }
 Result cuThreadExchangeStreamCaptureMode(int *mode) { return (void)mode, SUCCESS; }
 Result cuStreamCreate(Stream *s, unsigned flags) { return (void)flags, *s = calloc(1, sizeof **s), SUCCESS; }
 Result cuStreamIsCapturing(Stream s, int *status) {
     return *status = (uintptr_t)s > 2 && s->capturing ? 1 : 0, SUCCESS;
+}
+Result cuStreamBeginCapture_v2(Stream s, int mode) {
+    if (s) s->capturing = 1;
+    return (void)mode, say("cuStreamBeginCapture_v2"), SUCCESS;
+}
+Result cuStreamEndCapture(Stream s, Graph *g) {
+    if (s) s->capturing = 0;
+    return (void)g, say("cuStreamEndCapture"), SUCCESS;
 }
 Result cuModuleLoadData(Module *m, const void *text) {
     if (getenv("FAKE_NO_JIT")) return 222;
@@ -190,7 +207,7 @@ Result cuGraphInstantiate(Exec *x, Graph g, Node *n, char *log, size_t size) {
 Result cuGraphInstantiate_v2(Exec *x, Graph g, Node *n, char *log, size_t size) {
     return (void)n, (void)log, (void)size, instantiate(x, g);
 }
-Result cuGraphInstantiateWithFlags(Exec *x, Graph g, unsigned long long flags) { return (void)flags, instantiate(x, g); }
+Result cuGraphInstantiateWithFlags(Exec *x, Graph g, unsigned long long f) { return (void)f, instantiate(x, g); }
 Result cuGraphInstantiateWithParams(Exec *x, Graph g, InstantiateParams *p) { return (void)p, instantiate(x, g); }
 Result cuGraphInstantiateWithParams_ptsz(Exec *x, Graph g, InstantiateParams *p) { return (void)p, instantiate(x, g); }
 static Result update(Exec x, Graph g) {
@@ -222,4 +239,6 @@ static Result launch(Function f, void **p) {
 Result cuLaunchKernel(Function f, G, Stream s, void **p, void **e) { return UNUSED, (void)e, launch(f, p); }
 Result cuLaunchKernel_ptsz(Function f, G, Stream s, void **p, void **e) { return UNUSED, (void)e, launch(f, p); }
 Result cuLaunchCooperativeKernel(Function f, G, Stream s, void **p) { return UNUSED, launch(f, p); }
-Result cuLaunchKernelEx(const LaunchConfig *c, Function f, void **p, void **e) { return (void)c, (void)e, launch(f, p); }
+Result cuLaunchKernelEx(const LaunchConfig *c, Function f, void **p, void **e) {
+    return (void)c, (void)e, launch(f, p);
+}

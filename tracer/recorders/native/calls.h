@@ -21,7 +21,9 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
 #define P(...) (__VA_ARGS__)
 #define GRID unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
 
-#define CALLS LAUNCH_CALLS(CALL) GRAPH_CALLS(CALL) WAIT_CALLS(CALL) COPY_CALLS(CALL) SHAPED_COPY_CALLS(CALL) FILL_CALLS(CALL)
+#define CALLS                                                                                                         \
+    LAUNCH_CALLS(CALL) GRAPH_CALLS(CALL) WAIT_CALLS(CALL) COPY_CALLS(CALL) SHAPED_COPY_CALLS(CALL) FILL_CALLS(CALL)   \
+    CONTEXT_CALLS(CALL)
 
 #define LAUNCH_CALLS(X)                                                                                               \
     BOTH(X, cuLaunchKernel, _ptsz, "cuLaunchKernel", 4000, 7000, P(Function f, GRID, Stream s, void **p, void **e),   \
@@ -54,12 +56,12 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
       P(x, g, result), NULL, x, 0, 0, OWN)                                                                            \
     X(cuGraphExecDestroy, "cuGraphExecDestroy", 10000, 0, P(Exec x), P(x), NULL, x, 0, 0, OWN)                        \
     BOTH(X, cuGraphUpload, _ptsz, "cuGraphUpload", 11010, 11010, P(Exec x, Stream s), P(x, s), s, x, 0, 0, PLAIN)     \
-    BOTH(X, cuStreamBeginCapture, _ptsz, "cuStreamBeginCapture", 10000, 10000, P(Stream s), P(s), s, NULL, 0, 0, PLAIN) \
+    BOTH(X, cuStreamBeginCapture, _ptsz, "cuStreamBeginCapture", 10000, 10000, P(Stream s), P(s), s, NULL, 0, 0, END) \
     BOTH(X, cuStreamBeginCapture_v2, _ptsz, "cuStreamBeginCapture", 10010, 10010, P(Stream s, int mode), P(s, mode),  \
-         s, NULL, 0, 0, PLAIN)                                                                                        \
+         s, NULL, 0, 0, END)                                                                                          \
     BOTH(X, cuStreamBeginCaptureToGraph, _ptsz, "cuStreamBeginCaptureToGraph", 12030, 12030,                          \
-         P(Stream s, Graph g, const Node *n, const void *edges, size_t count, int mode), P(s, g, n, edges, count, mode), \
-         s, NULL, 0, 0, PLAIN)                                                                                        \
+         P(Stream s, Graph g, const Node *n, const void *e, size_t count, int mode), P(s, g, n, e, count, mode),  \
+         s, NULL, 0, 0, END)                                                                                          \
     BOTH(X, cuStreamEndCapture, _ptsz, "cuStreamEndCapture", 10000, 10000, P(Stream s, Graph *g), P(s, g), s, NULL,   \
          0, 0, PLAIN)
 
@@ -159,6 +161,14 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
          w * h * (bits / 8), 0, PLAIN)
 
 #define FILL_CALLS(X) FILLS(X, 8, unsigned char) FILLS(X, 16, unsigned short) FILLS(X, 32, unsigned)
+
+/* They end contexts, and what we loaded into them. */
+#define CONTEXT_CALLS(X)                                                                                              \
+    X(cuCtxDestroy_v2, "cuCtxDestroy", 4000, 0, P(Context c), P(c), NULL, NULL, 0, 0, OWN)                            \
+    X(cuDevicePrimaryCtxReset, "cuDevicePrimaryCtxReset", 7000, 0, P(int d), P(d), NULL, NULL, 0, 0, OWN)             \
+    X(cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000, 0, P(int d), P(d), NULL, NULL, 0, 0, OWN)         \
+    X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease", 7000, 0, P(int d), P(d), NULL, NULL, 0, 0, OWN)         \
+    X(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease", 11000, 0, P(int d), P(d), NULL, NULL, 0, 0, OWN)
 
 enum Call {
 #define CALL(id, ...) CALL_##id,

@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "device.h"
 #include "interpose.h"
 #include "stamps.h"
 
@@ -67,7 +68,7 @@ static void write_call(enum Call call, int64_t begin, int64_t end, Result result
                        uint32_t number) {
     Record record = {.begin = begin, .end = end, .call = (uint16_t)call, .result = (uint16_t)result,
                      .stream = (uintptr_t)stream, .object = (uintptr_t)exec, .graph = id, .number = number,
-                     .context = stamps_context()};
+                     .context = device_context()};
     ring_write(&record);
 }
 

@@ -28,6 +28,9 @@ __attribute__((visibility("hidden"))) Dlsym intertoken_dlsym;
 __attribute__((visibility("hidden"))) Dlvsym intertoken_dlvsym;
 static int wanted;
 
+/* What may run before a sanitizer's runtime has begun, which looks for symbols itself. */
+#define EARLY __attribute__((no_sanitize("thread")))
+
 EXPORT Result cuGetProcAddress(const char *symbol, void **found, int version, uint64_t flags);
 EXPORT Result cuGetProcAddress_ptsz(const char *symbol, void **found, int version, uint64_t flags);
 EXPORT Result cuGetProcAddress_v2(const char *symbol, void **found, int version, uint64_t flags, int *status);
@@ -43,7 +46,7 @@ static const struct {
     {"cuGetProcAddress_v2_ptsz", (void *)cuGetProcAddress_v2_ptsz},
 };
 
-static void find_linker(void) {
+EARLY static void find_linker(void) {
 #if defined(__x86_64__)
     const char *version = "GLIBC_2.2.5";
 #else
@@ -87,14 +90,14 @@ static void *adopt(size_t call, void *found) {
         found = interpose_driver(entries[call].name);
         if (!found) return NULL;
     }
-    if (atomic_compare_exchange_strong(&real_calls[call], &known, found) || known == found || same_library(known, found))
-        return entries[call].wrapper;
+    int is_first = atomic_compare_exchange_strong(&real_calls[call], &known, found);
+    if (is_first || known == found || same_library(known, found)) return entries[call].wrapper;
     ring_count(COUNT_entries_left, 1);
     return found;
 }
 
 /* What dlsym(handle, name) is to give instead; NULL if it is none of ours. */
-__attribute__((visibility("hidden"), used)) void *intertoken_found(void *handle, const char *name) {
+EARLY __attribute__((visibility("hidden"), used)) void *intertoken_found(void *handle, const char *name) {
     if (!wanted || !name || name[0] != 'c' || name[1] != 'u' || name[2] < 'A' || name[2] > 'Z') return NULL;
     for (size_t i = 0; i < sizeof finders / sizeof *finders; i++)
         if (strcmp(name, finders[i].name) == 0) {
@@ -132,7 +135,7 @@ __attribute__((visibility("hidden"), used)) void *intertoken_found(void *handle,
 #endif
 
 /* Another library's constructor may look for symbols before ours ran. */
-__attribute__((visibility("hidden"), used)) void intertoken_early(void) { find_linker(); }
+EARLY __attribute__((visibility("hidden"), used)) void intertoken_early(void) { find_linker(); }
 
 PASS("dlsym", "intertoken_dlsym")
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "calls.h"
+#include "device.h"
 
 #define FOLDER "INTERTOKEN_LIGHT"
 #define RECORDS "INTERTOKEN_LIGHT_RECORDS"
@@ -45,7 +46,8 @@ static int open_folder(void) {
     if (!path || path[0] != '/') return -1;
     int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (folder < 0) return -1;
-    if (fstat(folder, &found) == 0 && found.st_uid == geteuid() && !(found.st_mode & (S_IRWXG | S_IRWXO))) return folder;
+    int is_mine = fstat(folder, &found) == 0 && found.st_uid == geteuid();
+    if (is_mine && !(found.st_mode & (S_IRWXG | S_IRWXO))) return folder;
     close(folder);
     return -1;
 }
@@ -129,6 +131,7 @@ static void forget_parent(void) {
     ring.header = NULL;
     once = again;
     thread = 0;
+    device_fork();
 }
 
 void ring_announce(void) {
@@ -153,7 +156,8 @@ void ring_write(Record *from) {
     Record *to = &ring.records[number & ring.mask];
     atomic_store_explicit(&to->sequence, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
-    for (size_t i = 1; i < WORDS; i++) /* word by word: a thread that was asleep for a whole round may write here, too */
+    /* Word by word: a thread that was asleep for a whole round may write here, too. */
+    for (size_t i = 1; i < WORDS; i++)
         __atomic_store_n((uint64_t *)to + i, ((const uint64_t *)from)[i], __ATOMIC_RELAXED);
     atomic_store_explicit(&to->sequence, number + 1, memory_order_release);
 }

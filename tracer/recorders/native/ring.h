@@ -74,7 +74,7 @@ _Static_assert(sizeof(Record) == 64, "a record is a cache line");
 _Static_assert(sizeof(Header) <= HEADER_BYTES, "the header is a page");
 
 typedef struct {
-    Header *header; /* NULL: nothing is recorded in this process */
+    _Atomic(Header *) header; /* NULL: nothing is recorded in this process */
     Record *records;
     Stamp *stamps;
     uint64_t mask;
@@ -97,7 +97,8 @@ static inline int64_t ring_now(void) {
 }
 
 static inline void ring_count(enum Counter counter, uint64_t by) {
-    if (ring.header) atomic_fetch_add_explicit(&ring.header->counters[counter], by, memory_order_relaxed);
+    Header *header = ring.header;
+    if (header) atomic_fetch_add_explicit(&header->counters[counter], by, memory_order_relaxed);
 }
 
 /* Write a record, of which sequence and thread are filled in here. */

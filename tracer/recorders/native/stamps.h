@@ -8,9 +8,6 @@
 enum { HEAD = 0, TAIL = 1 };
 enum { MOST_GRAPHS = 1 << 15 };
 
-/* The place of the calling thread's context in the header; NO_CONTEXT if it has none, or there are too many. */
-uint8_t stamps_context(void);
-
 /* A launch is about to come: the number of the run that it lies in, which gets a head stamp if it begins here. */
 uint32_t stamps_run(Stream stream, int own);
 

@@ -1,4 +1,5 @@
 /* The wrappers of all calls but those that are written out in graphs.c. */
+#include "device.h"
 #include "interpose.h"
 #include "stamps.h"
 
@@ -41,7 +42,7 @@ static inline uint64_t bytes_all(const size_t *sizes, size_t count) {
         record.object = (uintptr_t)(about);                                                                           \
         record.bytes = (uint64_t)(size);                                                                              \
         record.copy_kind = (uint8_t)(kind);                                                                           \
-        record.context = stamps_context();                                                                            \
+        record.context = device_context();                                                                            \
         ring_write(&record);                                                                                          \
         return record.result;                                                                                         \
     }
