@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 from tracer.collectives import collectives
 from tracer.schema import CARRIED, COMPUTE_TABLES, DEVICE_TABLES, MISSING, TABLES, Column, Table
+
+UNTRACED: Final = frozenset({"host", "light"})
+"""Recorders (`metadata["source"]`) that do not disturb what they record by more than they say."""
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray[Any, Any] | pd.Categorical]
 """Column name -> its values, all of one length."""
@@ -61,6 +64,11 @@ class Trace:
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         return self.tables[name]
+
+    @property
+    def is_untraced(self) -> bool:
+        """Whether its recorder is no profiler, so that its times are the program's own: it is its own light pass."""
+        return self.metadata.get("source") in UNTRACED
 
     def __len__(self) -> int:
         """How many events there are in all tables that have times."""

@@ -40,7 +40,9 @@ def library() -> Path:
     made = user_cache_path("intertoken") / f"{_digest()}-{os.uname().machine}-{NAME}"
     if made.is_file():
         return made
-    compiler = next((found for name in (os.environ.get("CC", ""), "cc", "gcc", "clang") if (found := which(name))), None)
+    compiler = next(
+        (found for name in (os.environ.get("CC", ""), "cc", "gcc", "clang") if (found := which(name))), None
+    )
     if compiler is None:
         raise RecordError(
             "the light recorder's library is not compiled in this installation, and there is no C compiler (cc, gcc or "

@@ -93,7 +93,7 @@ def read_ring(path: Path) -> Ring:
 
 
 def _parse(path: Path, content: NDArray[np.uint8], again: NDArray[np.uint8]) -> Ring:
-    data = memoryview(content)
+    data = content.data
     if len(data) < _HEADER.size or bytes(data[:8]) != MAGIC:
         raise FormatError(f"{path}: no ring of the light recorder, or one that was not begun")
     (_, version, header_bytes, process, size, capacity, places, names_at, records_at, stamps_at, start, start_utc,
@@ -140,10 +140,10 @@ def _whole(records: NDArray[Any], later: NDArray[Any], written: int, calls: int)
     kept = (sequence > 0) & ((sequence - 1) % len(records) == slot) & (records["call"] < calls)
     kept &= (sequence > written - len(records)) & (records["sequence"] == later["sequence"])
     found = records[kept]
-    return found[np.argsort(found["sequence"], kind="stable")]
+    return np.asarray(found[np.argsort(found["sequence"], kind="stable")])
 
 
 def _in_order(stamps: NDArray[Any]) -> NDArray[Any]:
     """Stamps by the device's time; a place that was never written has no sequence."""
     written = stamps[stamps["word"] >> 40 != 0]
-    return written[np.argsort(written["time"], kind="stable")]
+    return np.asarray(written[np.argsort(written["time"], kind="stable")])

@@ -105,11 +105,24 @@ static void begin_header(Header *header, uint64_t records) {
     memcpy(header->magic, RING_MAGIC, sizeof header->magic);
 }
 
+/* Append a line to the file `programs`, which is bounded. */
+static void say(int folder, const char *mark) {
+    char line[192];
+    struct stat found;
+    int file = openat(folder, "programs", O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    if (file < 0) return;
+    int length = snprintf(line, sizeof line, "%d%s %.120s\n", (int)getpid(), mark, program_invocation_short_name);
+    if (fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_size < PROGRAMS_BYTES)
+        if (write(file, line, (size_t)length) < 0) errno = 0;
+    close(file);
+}
+
 static void begin(void) {
     int folder = open_folder();
     if (folder < 0) return;
     uint64_t records = wanted_records();
     char *map = map_file(folder, &records);
+    if (!map) say(folder, "!"); /* there was no room */
     close(folder);
     if (!map) return;
     Header *header = (Header *)map;
@@ -135,18 +148,11 @@ static void forget_parent(void) {
 }
 
 void ring_announce(void) {
-    char line[192];
-    struct stat found;
     int folder = open_folder();
     if (folder < 0) return;
     pthread_atfork(NULL, NULL, forget_parent);
-    int file = openat(folder, "programs", O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    say(folder, "");
     close(folder);
-    if (file < 0) return;
-    int length = snprintf(line, sizeof line, "%d %.120s\n", (int)getpid(), program_invocation_short_name);
-    if (fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_size < PROGRAMS_BYTES)
-        if (write(file, line, (size_t)length) < 0) errno = 0;
-    close(file);
 }
 
 void ring_write(Record *from) {

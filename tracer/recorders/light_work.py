@@ -1,0 +1,139 @@
+"""What the device did, by its own stamps: whole graphs and runs of eager launches, in the host's time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.call_names import EVENT, GRAPH_LAUNCH, LAUNCH, LETTERS, SYNC, plain
+from tracer.recorders.light_clock import Alignment, Bounds, align
+from tracer.recorders.light_ring import Ring
+from tracer.schema import MISSING
+
+_NUMBERS: Final = 0xFFFFFF
+_GRAPHS: Final = 0x7FFF
+_DONE: Final = {"cuStreamQuery", "cuEventQuery"}  # which say, by 0, that the work has ended
+_EVERY_STREAM: Final = {"cuCtxSynchronize"}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What was stamped.
+
+    Attributes:
+        table: one row per graph launch or run of launches: start end (host ns), context (as records number them),
+            stream (handle), record (position of its launch, of a run of its first), graph (its id; MISSING for a
+            run), launches (how many kernels a run has; 0 for a graph).
+        alignments: of each context, None where it has no stamps.
+        unmatched: stamps whose launch, or whose other half, is not there: overwritten, or not come yet.
+    """
+
+    table: pd.DataFrame
+    alignments: list[Alignment | None]
+    unmatched: int
+
+
+def letters(ring: Ring) -> NDArray[np.str_]:
+    """What each record does, as a letter of a sync signature; "" for anything else."""
+    return np.asarray(np.array([LETTERS.get(plain(name), "") for name in ring.calls] or [""])[ring.records["call"]])
+
+
+def stamped_work(ring: Ring) -> Work:
+    """Lay the stamps to the launches."""
+    launches = _launches(ring)
+    frames, alignments, unmatched = [], [], 0
+    for context, stamps in enumerate(ring.stamps):
+        pairs, single = _pairs(stamps)
+        unmatched += single
+        joined = pairs.merge(launches, on=["graph", "number"], how="inner")
+        unmatched += 2 * (len(pairs) - len(joined))
+        clock = align(*_bounds(ring, joined))
+        alignments.append(clock)
+        if clock is None:
+            continue
+        frames.append(
+            joined.assign(
+                start=clock.to_host(joined["head"].to_numpy()), end=clock.to_host(joined["tail"].to_numpy()),
+                context=context, graph=joined["graph"].replace(0, MISSING),
+            )[["start", "end", "context", "stream", "record", "graph", "launches"]]
+        )  # fmt: skip
+    columns = ["start", "end", "context", "stream", "record", "graph", "launches"]
+    table = (
+        pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({c: np.array([], np.int64) for c in columns})
+    )
+    return Work(table.sort_values("start", kind="stable", ignore_index=True), alignments, unmatched)
+
+
+def _launches(ring: Ring) -> pd.DataFrame:
+    """Per graph launch and per run: graph, number, stream, record, begin and end (of its first call), launches."""
+    records, letter = ring.records, letters(ring)
+    is_graph = (letter == GRAPH_LAUNCH) & (records["graph"] > 0) & (records["result"] == 0)
+    in_run = (letter == LAUNCH) & (records["number"] > 0) & (records["result"] == 0)
+    rows = np.flatnonzero(is_graph | in_run)
+    found = pd.DataFrame({
+        "graph": records["graph"][rows].astype(np.int64), "number": records["number"][rows].astype(np.int64) & _NUMBERS,
+        "stream": records["stream"][rows].astype(np.uint64), "record": rows, "begin": records["begin"][rows],
+        "end": records["end"][rows], "launches": in_run[rows].astype(np.int64),
+    })  # fmt: skip
+    groups = found.groupby(["graph", "number"], sort=False)
+    return groups.agg(
+        stream=("stream", "first"), record=("record", "first"), begin=("begin", "min"), end=("end", "max"),
+        launches=("launches", "sum"),
+    ).reset_index()  # fmt: skip
+
+
+def _pairs(stamps: NDArray[Any]) -> tuple[pd.DataFrame, int]:
+    """Heads and tails that belong together: graph, number, head, tail (device ns); how many have no other half."""
+    word = stamps["word"]
+    every = pd.DataFrame({
+        "graph": (word >> 1 & _GRAPHS).astype(np.int64), "number": (word >> 16 & _NUMBERS).astype(np.int64),
+        "time": stamps["time"].astype(np.int64), "is_tail": (word & 1).astype(bool),
+    }).drop_duplicates(["graph", "number", "is_tail"], keep="last")  # fmt: skip
+    heads, tails = every[~every["is_tail"]], every[every["is_tail"]]
+    key = ["graph", "number"]
+    pairs = heads[[*key, "time"]].merge(tails[[*key, "time"]], on=key, suffixes=("_head", "_tail"))
+    pairs = pairs.rename(columns={"time_head": "head", "time_tail": "tail"})
+    return pairs[pairs["tail"] >= pairs["head"]], len(every) - 2 * len(pairs)
+
+
+def _bounds(ring: Ring, joined: pd.DataFrame) -> tuple[Bounds, Bounds]:
+    """What launches and waits say of the clocks' difference."""
+    head, tail = joined["head"].to_numpy(), joined["tail"].to_numpy()
+    of_graph = joined["graph"].to_numpy() > 0
+    after = np.where(of_graph, head, tail)  # a run's head is put before its first call, its tail behind its last
+    lower = Bounds(after, np.where(of_graph, joined["begin"], joined["end"]) - after)
+    waits = _waits(ring)
+    ended = np.full(len(joined), np.iinfo(np.int64).max)
+    for stream, facts in waits.groupby("stream", sort=False):
+        rows = np.ones(len(joined), bool) if stream == MISSING else (joined["stream"].astype(np.int64) == stream)
+        at = np.searchsorted(facts["since"], joined["end"].to_numpy()[rows])
+        until = np.append(facts["end"].to_numpy(), np.iinfo(np.int64).max)[at]
+        ended[rows] = np.minimum(ended[rows], until)
+    known = ended < np.iinfo(np.int64).max
+    return lower, Bounds(tail[known], ended[known] - tail[known])
+
+
+def _waits(ring: Ring) -> pd.DataFrame:
+    """What says that work has ended: all that was put on `stream` (MISSING: on any) before `since` had, at `end`."""
+    records, letter = ring.records, letters(ring)
+    names = np.array([plain(name) for name in ring.calls])[records["call"]]
+    done = ((letter == SYNC) | np.isin(names, sorted(_DONE))) & (records["result"] == 0)
+    rows = np.flatnonzero(done)
+    since, stream = records["begin"].copy(), records["stream"].astype(np.int64)
+    stream[np.isin(names, sorted(_EVERY_STREAM))] = MISSING
+    of_event = np.isin(names, ["cuEventSynchronize", "cuEventQuery"])
+    recorded = pd.DataFrame({"event": records["object"], "begin": records["begin"], "stream": stream})[letter == EVENT]
+    asked = pd.DataFrame({"event": records["object"], "begin": records["begin"], "row": np.arange(len(records))})
+    asked = asked[done & of_event]
+    last = pd.merge_asof(
+        asked.sort_values("begin"), recorded.sort_values("begin").assign(since=recorded["begin"].sort_values()),
+        on="begin", by="event",
+    ).dropna()  # fmt: skip
+    since[last["row"]], stream[last["row"]] = last["since"], last["stream"]
+    rows = rows[~of_event[rows] | np.isin(rows, last["row"])]
+    found = pd.DataFrame({"stream": stream[rows], "since": since[rows], "end": records["end"][rows]})
+    return found.sort_values("since", kind="stable")
