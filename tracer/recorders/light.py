@@ -181,6 +181,12 @@ def _notes(ring: Ring, work: Work) -> list[str]:
         notes.append(
             f"{who}: {counters['entries_left']} driver functions are newer than this recorder; they are missing"
         )
+    notes += [
+        f"{who}: a stamp of the device takes {cost.stamp / 1e3:.1f} µs and {cost.step / 1e3:.1f} µs to the next node; "
+        "two are in each stamped graph and run, counted as theirs, not as idle time"
+        for cost in work.costs
+        if cost is not None
+    ]
     runs = int((work.table["graph"] == MISSING).sum())
     if runs:
         notes.append(

@@ -1,29 +1,23 @@
-"""The preloaded library of the light recorder: where it is, and how it is compiled.
+"""The preloaded library of the light recorder.
 
-A wheel brings it compiled; an installation from source, or one made without a C compiler, has its C alone and compiles
-it when it is first asked for, into the user's cache.
+A wheel for a platform brings it compiled; any other installation has its C alone, and compiles it when it is first
+asked for, into the user's cache.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from platformdirs import user_cache_path
 
 from tracer.errors import RecordError
+from tracer.recorders.native import compile as native
 
-SOURCES: Final = Path(__file__).parent / "native"
-NAME: Final = "libintertoken_light.so"
-FLAGS: Final = (
-    "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread", "-shared",
-)  # fmt: skip
+SHIPPED: Final = native.SOURCES / native.NAME
 
 
 def library() -> Path:
@@ -34,51 +28,31 @@ def library() -> Path:
     """
     if not sys.platform.startswith("linux"):
         raise RecordError("the light recorder preloads a library, which is possible on Linux alone")
-    shipped = SOURCES / NAME
-    if shipped.is_file():
-        return shipped
-    made = user_cache_path("intertoken") / f"{_digest()}-{os.uname().machine}-{NAME}"
+    if SHIPPED.is_file():
+        return SHIPPED
+    made = user_cache_path("intertoken") / f"{_digest()}-{os.uname().machine}-{native.NAME}"
     if made.is_file():
         return made
-    compiler = next(
-        (found for name in (os.environ.get("CC", ""), "cc", "gcc", "clang") if (found := which(name))), None
-    )
+    compiler = native.compiler()
     if compiler is None:
         raise RecordError(
             "the light recorder's library is not compiled in this installation, and there is no C compiler (cc, gcc or "
-            "clang on PATH, or CC); install one, or a wheel of intertoken for this machine"
+            "clang on PATH, or CC); install one, or a wheel of intertoken for this machine, or use --passes node"
         )
-    made.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = made.with_suffix(f".{os.getpid()}")
-    compile_library(new, compiler)
-    new.rename(made)
-    return made
-
-
-def which(name: str) -> str | None:
-    """A program on PATH."""
-    return shutil.which(name) if name else None
-
-
-def compile_library(target: Path, compiler: str, flags: Sequence[str] = ()) -> None:
-    """Compile it.
-
-    Raises:
-        RecordError: the compiler fails.
-    """
-    sources = sorted(map(str, SOURCES.glob("*.c")))
-    command = [compiler, *FLAGS, *flags, "-o", str(target), *sources, "-ldl"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+        made.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        native.compile_library(new, compiler)
+        new.rename(made)
+    except native.CompileError as problem:
+        raise RecordError(f"the light recorder's library cannot be compiled: {problem}") from problem
     except OSError as problem:
-        raise RecordError(f"{compiler} cannot be run: {problem.strerror}") from problem
-    if done.returncode:
-        said = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[0]
-        raise RecordError(f"the light recorder's library cannot be compiled: {said}")
+        raise RecordError(f"{made.parent}: cannot be written: {problem.strerror or problem}") from problem
+    return made
 
 
 def _digest() -> str:
     digest = hashlib.sha256()
-    for source in sorted(SOURCES.glob("*.[ch]")):
+    for source in sorted(native.SOURCES.glob("*.[ch]")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:16]

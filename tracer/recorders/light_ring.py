@@ -24,7 +24,8 @@ RECORD: Final = np.dtype([
 ])  # fmt: skip
 STAMP: Final = np.dtype([("time", "<u8"), ("word", "<u8")])
 NO_CONTEXT: Final = 0xFF
-_HEADER: Final = struct.Struct("<8sIIIIQQQQQqqII128s")
+PAIR: Final = np.dtype([("tick", "<u8"), ("monotonic", "<i8")])
+_HEADER: Final = struct.Struct("<8sIIIIQQQQQQqqIIII128s")
 _LINE: Final = 64  # the counters that threads write begin cache lines of their own
 _FACTS: Final = struct.Struct("<QiI48s")
 _CONTEXTS: Final = 8
@@ -52,7 +53,7 @@ class Ring:
         calls: names, by the number that records have.
         counters: name -> count.
         written: how many records there were; those that do not fit were overwritten.
-        records: `RECORD`, whole ones, in the order in which their calls ended.
+        records: `RECORD`, whole ones, in the order in which their calls ended; times are ns of CLOCK_MONOTONIC.
         stamps: of each context `STAMP`, in the device's order, the overwritten ones left out.
         contexts: as records number them.
     """
@@ -96,30 +97,32 @@ def _parse(path: Path, content: NDArray[np.uint8], again: NDArray[np.uint8]) -> 
     data = content.data
     if len(data) < _HEADER.size or bytes(data[:8]) != MAGIC:
         raise FormatError(f"{path}: no ring of the light recorder, or one that was not begun")
-    (_, version, header_bytes, process, size, capacity, places, names_at, records_at, stamps_at, start, start_utc,
-     parent, contexts_used, program) = _HEADER.unpack_from(data)  # fmt: skip
+    (_, version, header_bytes, process, size, capacity, places, names_at, pairs_at, records_at, stamps_at, start,
+     start_utc, parent, contexts_used, pair_count, _, program) = _HEADER.unpack_from(data)  # fmt: skip
     if version != VERSION or size != RECORD.itemsize:
         raise FormatError(f"{path}: a ring of version {version}; this is intertoken for version {VERSION}")
     whole = stamps_at + _CONTEXTS * places * STAMP.itemsize
     if not 0 < capacity <= len(data) or not 0 < places <= len(data) or contexts_used > _CONTEXTS or whole > len(data):
         raise FormatError(f"{path}: the header says {whole} bytes, and the file has {len(data)}")
-    if not header_bytes <= names_at <= records_at <= stamps_at - capacity * RECORD.itemsize:
+    parts = (header_bytes, names_at, pairs_at, records_at - pair_count * PAIR.itemsize)
+    if list(parts) != sorted(parts) or records_at + capacity * RECORD.itemsize > stamps_at:
         raise FormatError(f"{path}: the parts of the ring overlap")
-    calls, counter_names = _names(bytes(data[names_at:records_at]))
+    calls, counter_names = _names(bytes(data[names_at:pairs_at]))
     at = -(-_HEADER.size // _LINE) * _LINE
     written = struct.unpack_from("<Q", data, at)[0]
-    at += _LINE
+    at += 2 * _LINE
     counts = struct.unpack_from(f"<{len(counter_names)}Q", data, at)
     at += len(counter_names) * 8
     facts = [_FACTS.unpack_from(data, at + i * _FACTS.size) for i in range(contexts_used)]
     records, later = (np.frombuffer(each, RECORD, capacity, records_at) for each in (content, again))
+    pairs = np.frombuffer(content, PAIR, pair_count, pairs_at)
     stamps = [
         _in_order(np.frombuffer(content, STAMP, places, stamps_at + i * places * STAMP.itemsize))
         for i in range(contexts_used)
     ]
     return Ring(
         path, process, parent, _text(program), start, start_utc, calls, dict(zip(counter_names, counts, strict=True)),
-        written, capacity, _whole(records, later, written, len(calls)), stamps,
+        written, capacity, _in_ns(_whole(records, later, written, len(calls)), pairs), stamps,
         [Context(device, _text(name), bool(has)) for _, device, has, name in facts],
     )  # fmt: skip
 
@@ -141,6 +144,20 @@ def _whole(records: NDArray[Any], later: NDArray[Any], written: int, calls: int)
     kept &= (sequence > written - len(records)) & (records["sequence"] == later["sequence"])
     found = records[kept]
     return np.asarray(found[np.argsort(found["sequence"], kind="stable")])
+
+
+def _in_ns(records: NDArray[Any], pairs: NDArray[Any]) -> NDArray[Any]:
+    """Records with their ticks as ns of CLOCK_MONOTONIC; before the first and after the last pair at their pace."""
+    known = np.sort(pairs[pairs["monotonic"] != 0], order="tick")
+    if len(known) < 2 or known["tick"][0] == known["tick"][-1]:
+        return records[:0]
+    tick, ns = known["tick"].astype(np.int64), known["monotonic"]
+    found = records.copy()
+    for name in ("begin", "end"):
+        at = np.clip(np.searchsorted(tick, found[name], side="right") - 1, 0, len(known) - 2)
+        pace = (ns[at + 1] - ns[at]) / (tick[at + 1] - tick[at])
+        found[name] = ns[at] + np.rint((found[name] - tick[at]) * pace).astype(np.int64)
+    return found
 
 
 def _in_order(stamps: NDArray[Any]) -> NDArray[Any]:

@@ -16,8 +16,22 @@ from tracer.schema import MISSING
 
 _NUMBERS: Final = 0xFFFFFF
 _GRAPHS: Final = 0x7FFF
+_CHAIN: Final = 0x7FFF
 _DONE: Final = {"cuStreamQuery", "cuEventQuery"}  # which say, by 0, that the work has ended
 _EVERY_STREAM: Final = {"cuCtxSynchronize"}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a stamp adds to the device's work, ns, from a chain of stamps.
+
+    Attributes:
+        stamp: how long it takes itself.
+        step: from its end to the begin of what follows it.
+    """
+
+    stamp: int
+    step: int
 
 
 @dataclass(frozen=True)
@@ -29,11 +43,13 @@ class Work:
             stream (handle), record (position of its launch, of a run of its first), graph (its id; MISSING for a
             run), launches (how many kernels a run has; 0 for a graph).
         alignments: of each context, None where it has no stamps.
+        costs: of each context, how long a stamp takes and the next node after it; None where there are none.
         unmatched: stamps whose launch, or whose other half, is not there: overwritten, or not come yet.
     """
 
     table: pd.DataFrame
     alignments: list[Alignment | None]
+    costs: list[Cost | None]
     unmatched: int
 
 
@@ -45,8 +61,12 @@ def letters(ring: Ring) -> NDArray[np.str_]:
 def stamped_work(ring: Ring) -> Work:
     """Lay the stamps to the launches."""
     launches = _launches(ring)
-    frames, alignments, unmatched = [], [], 0
-    for context, stamps in enumerate(ring.stamps):
+    frames, alignments, costs, unmatched = [], [], list[Cost | None](), 0
+    for context, every in enumerate(ring.stamps):
+        in_chain = (every["word"] >> 1 & _GRAPHS) == _CHAIN
+        stamps, cost = every[~in_chain], _cost(every[in_chain])
+        costs.append(cost)
+        own = cost.stamp if cost else 0
         pairs, single = _pairs(stamps)
         unmatched += single
         joined = pairs.merge(launches, on=["graph", "number"], how="inner")
@@ -57,7 +77,8 @@ def stamped_work(ring: Ring) -> Work:
             continue
         frames.append(
             joined.assign(
-                start=clock.to_host(joined["head"].to_numpy()), end=clock.to_host(joined["tail"].to_numpy()),
+                start=clock.to_host(joined["head"].to_numpy()) - own,
+                end=clock.to_host(joined["tail"].to_numpy()) + own,
                 context=context, graph=joined["graph"].replace(0, MISSING),
             )[["start", "end", "context", "stream", "record", "graph", "launches"]]
         )  # fmt: skip
@@ -65,7 +86,7 @@ def stamped_work(ring: Ring) -> Work:
     table = (
         pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({c: np.array([], np.int64) for c in columns})
     )
-    return Work(table.sort_values("start", kind="stable", ignore_index=True), alignments, unmatched)
+    return Work(table.sort_values("start", kind="stable", ignore_index=True), alignments, costs, unmatched)
 
 
 def _launches(ring: Ring) -> pd.DataFrame:
@@ -98,6 +119,17 @@ def _pairs(stamps: NDArray[Any]) -> tuple[pd.DataFrame, int]:
     pairs = heads[[*key, "time"]].merge(tails[[*key, "time"]], on=key, suffixes=("_head", "_tail"))
     pairs = pairs.rename(columns={"time_head": "head", "time_tail": "tail"})
     return pairs[pairs["tail"] >= pairs["head"]], len(every) - 2 * len(pairs)
+
+
+def _cost(chain: NDArray[Any]) -> Cost | None:
+    """From heads, whose time is that of their end, and tails, whose time is that of their begin, in turn."""
+    time, is_tail = chain["time"].astype(np.int64), (chain["word"] & 1).astype(bool)
+    if len(chain) < 4 or (is_tail[1:] == is_tail[:-1]).all():
+        return None
+    apart = np.diff(time)
+    step = float(np.median(apart[~is_tail[:-1]]))
+    both = float(np.median(apart[is_tail[:-1]]))
+    return Cost(max(round((both - step) / 2), 0), round(step))
 
 
 def _bounds(ring: Ring, joined: pd.DataFrame) -> tuple[Bounds, Bounds]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tracer.recorders.light_library import compile_library
 from tracer.recorders.light_ring import Ring, read_ring
+from tracer.recorders.native.compile import compile_library
 
 HERE = Path(__file__).parent
 

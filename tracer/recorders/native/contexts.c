@@ -2,7 +2,7 @@
 #include "device.h"
 #include "interpose.h"
 
-static void write_call(enum Call call, int64_t begin, Result result) {
+static void write_call(enum Call call, uint64_t begin, Result result) {
     Record record = {.begin = begin, .end = ring_now(), .call = (uint16_t)call, .result = (uint16_t)result,
                      .context = NO_CONTEXT};
     ring_write(&record);
@@ -11,9 +11,9 @@ static void write_call(enum Call call, int64_t begin, Result result) {
 Result cuCtxDestroy_v2(Context c) {
     Result (*real)(Context) = (Result(*)(Context))real_call(CALL_cuCtxDestroy_v2);
     if (!real) return ERROR_NOT_SUPPORTED;
-    if (!recording()) return real(c);
+    if (!ring_there()) return real(c);
     device_forget(c); /* before the call: another thread may get the same handle right after it */
-    int64_t begin = ring_now();
+    uint64_t begin = ring_now();
     Result result = real(c);
     write_call(CALL_cuCtxDestroy_v2, begin, result);
     return result;
@@ -23,8 +23,8 @@ Result cuCtxDestroy_v2(Context c) {
     Result id(int device) {                                                                                           \
         Result (*real)(int) = (Result(*)(int))real_call(CALL_##id);                                                   \
         if (!real) return ERROR_NOT_SUPPORTED;                                                                        \
-        if (!recording()) return real(device);                                                                        \
-        int64_t begin = ring_now();                                                                                   \
+        if (!ring_there()) return real(device);                                                                       \
+        uint64_t begin = ring_now();                                                                                   \
         Result result = real(device);                                                                                 \
         write_call(CALL_##id, begin, result);                                                                         \
         device_forget_primary(device);                                                                                \

@@ -24,7 +24,11 @@
     X(cuGraphChildGraphNodeGetGraph, (Node, Graph *))                                                                 \
     X(cuGraphAddKernelNode, (Node *, Graph, const Node *, size_t, const KernelNode *))                                \
     X(cuGraphAddDependencies, (Graph, const Node *, const Node *, size_t))                                            \
-    X(cuGraphDestroyNode, (Node))
+    X(cuGraphDestroyNode, (Node))                                                                                     \
+    X(cuGraphCreate, (Graph *, unsigned))                                                                             \
+    X(cuGraphDestroy, (Graph))                                                                                        \
+    X(cuStreamCreate, (Stream *, unsigned))                                                                           \
+    X(cuStreamDestroy_v2, (Stream))
 
 typedef struct {
 #define X(name, params) Result(*name) params;

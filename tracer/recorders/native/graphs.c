@@ -58,14 +58,14 @@ static void forget(Exec exec) {
 
 static uint16_t next_id(void) {
     pthread_mutex_lock(&lock);
-    uint16_t id = given + 1 < MOST_GRAPHS ? (uint16_t)++given : 0;
+    uint16_t id = given + 1 < CHAIN_GRAPH ? (uint16_t)++given : 0;
     pthread_mutex_unlock(&lock);
     if (!id) ring_count(COUNT_graphs_left_many, 1);
     return id;
 }
 
-static void write_call(enum Call call, int64_t begin, int64_t end, Result result, Exec exec, uint16_t id, Stream stream,
-                       uint32_t number) {
+static void write_call(enum Call call, uint64_t begin, uint64_t end, Result result, Exec exec, uint16_t id,
+                       Stream stream, uint32_t number) {
     Record record = {.begin = begin, .end = end, .call = (uint16_t)call, .result = (uint16_t)result,
                      .stream = (uintptr_t)stream, .object = (uintptr_t)exec, .graph = id, .number = number,
                      .context = device_context()};
@@ -75,17 +75,19 @@ static void write_call(enum Call call, int64_t begin, int64_t end, Result result
 /* `result = call` with stamps in the graph, again without them if they are what it fails for. */
 #define INSTANTIATE(which, exec, graph, flags, call)                                                                  \
     if (!real) return ERROR_NOT_SUPPORTED;                                                                            \
-    if (!recording()) return call;                                                                                    \
+    if (!ring_there()) return call;                                                                                   \
     Node pair[2] = {NULL, NULL};                                                                                      \
-    int64_t entered = ring_now();                                                                                     \
+    int64_t entered = ring_monotonic();                                                                               \
     uint16_t id = 0;                                                                                                  \
     if ((flags) & INSTANTIATE_DEVICE_LAUNCH)                                                                          \
         ring_count(COUNT_graphs_left_device, 1);                                                                      \
     else if ((id = next_id()) && !stamps_add(graph, id, pair))                                                        \
         id = 0;                                                                                                       \
-    int64_t begin = ring_now();                                                                                       \
+    uint64_t begin = ring_now();                                                                                      \
+    int64_t called = ring_monotonic();                                                                                \
     Result result = call;                                                                                             \
-    int64_t end = ring_now();                                                                                         \
+    int64_t took = ring_monotonic() - called;                                                                         \
+    uint64_t end = ring_now();                                                                                        \
     stamps_remove(pair);                                                                                              \
     if (result != SUCCESS && id) {                                                                                    \
         ring_count(COUNT_graphs_left_refused, 1);                                                                     \
@@ -94,7 +96,7 @@ static void write_call(enum Call call, int64_t begin, int64_t end, Result result
     if (result == SUCCESS && id) remember(*(exec), id), ring_count(COUNT_graphs_stamped, 1);                          \
     if (result == SUCCESS && !id) forget(*(exec));                                                                    \
     write_call(CALL_##which, begin, end, result, result == SUCCESS ? *(exec) : NULL, id, NULL, 0);                    \
-    ring_count(COUNT_stamping_ns, (uint64_t)(ring_now() - entered - (end - begin)));                                  \
+    ring_count(COUNT_stamping_ns, (uint64_t)(ring_monotonic() - entered - took));                                     \
     return result;
 
 #define REAL(which, params) Result(*real) params = (Result(*) params)real_call(CALL_##which)
@@ -127,19 +129,21 @@ Result cuGraphInstantiateWithParams_ptsz(Exec *x, Graph g, InstantiateParams *ho
 /* An executable that has stamps is updated from a graph that has them for the time of the call. */
 #define UPDATE(which, exec, graph, call, error_node)                                                                  \
     if (!real) return ERROR_NOT_SUPPORTED;                                                                            \
-    if (!recording()) return call;                                                                                    \
+    if (!ring_there()) return call;                                                                                   \
     Node pair[2] = {NULL, NULL};                                                                                      \
-    int64_t entered = ring_now();                                                                                     \
+    int64_t entered = ring_monotonic();                                                                               \
     uint16_t id = id_of(exec, NULL);                                                                                  \
     if (id) stamps_add(graph, id, pair);                                                                              \
-    int64_t begin = ring_now();                                                                                       \
+    uint64_t begin = ring_now();                                                                                      \
+    int64_t called = ring_monotonic();                                                                                \
     Result result = call;                                                                                             \
-    int64_t end = ring_now();                                                                                         \
-    if ((error_node) && *(error_node) && (*(error_node) == pair[0] || *(error_node) == pair[1])) *(error_node) = NULL; \
+    int64_t took = ring_monotonic() - called;                                                                         \
+    uint64_t end = ring_now();                                                                                        \
+    if ((error_node) && *(error_node) && (*(error_node) == pair[0] || *(error_node) == pair[1])) *(error_node) = NULL;\
     stamps_remove(pair);                                                                                              \
     write_call(CALL_##which, begin, end, result, exec, id, NULL, 0);                                                  \
     ring_count(COUNT_graphs_updated, 1);                                                                              \
-    ring_count(COUNT_stamping_ns, (uint64_t)(ring_now() - entered - (end - begin)));                                  \
+    ring_count(COUNT_stamping_ns, (uint64_t)(ring_monotonic() - entered - took));                                     \
     return result;
 
 Result cuGraphExecUpdate(Exec x, Graph g, Node *n, int *how) {
@@ -155,10 +159,10 @@ Result cuGraphExecUpdate_v2(Exec x, Graph g, UpdateResult *how) {
 Result cuGraphExecDestroy(Exec x) {
     REAL(cuGraphExecDestroy, (Exec));
     if (!real) return ERROR_NOT_SUPPORTED;
-    if (!recording()) return real(x);
+    if (!ring_there()) return real(x);
     uint16_t id = id_of(x, NULL);
     forget(x); /* before the call: another thread may get the same handle right after it */
-    int64_t begin = ring_now();
+    uint64_t begin = ring_now();
     Result result = real(x);
     write_call(CALL_cuGraphExecDestroy, begin, ring_now(), result, x, id, NULL, 0);
     return result;
@@ -167,11 +171,13 @@ Result cuGraphExecDestroy(Exec x) {
 static Result launch(enum Call call, Exec exec, Stream stream, int own) {
     Result (*real)(Exec, Stream) = (Result(*)(Exec, Stream))real_call(call);
     if (!real) return ERROR_NOT_SUPPORTED;
-    if (!recording()) return real(exec, stream);
+    if (!ring_there()) return real(exec, stream);
     uint32_t number = 0;
-    stamps_end(stream, own);
-    uint16_t id = stamps_runs_now(stamps_stream(stream, own)) ? id_of(exec, &number) : 0;
-    int64_t begin = ring_now();
+    int writes = recording();
+    if (writes) stamps_end(stream, own);
+    uint16_t id = stamps_runs_now(stamps_stream(stream, own)) ? id_of(exec, &number) : 0; /* as the device counts */
+    if (!writes) return real(exec, stream);
+    uint64_t begin = ring_now();
     Result result = real(exec, stream);
     write_call(call, begin, ring_now(), result, exec, id, stamps_stream(stream, own), number);
     return result;

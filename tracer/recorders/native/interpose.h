@@ -19,7 +19,9 @@ static inline void *real_call(enum Call call) {
 /* A function of the driver that is not recorded, by its exported name; NULL if it has none. */
 void *interpose_driver(const char *name);
 
-static inline int recording(void) { return ring.header != NULL || ring_ready(); }
+static inline int ring_there(void) { return ring.header != NULL || ring_ready(); }
+
+static inline int recording(void) { return ring_there() && !(ring_turn() & 1); }
 
 #define CALL(id, symbol, since, own, params, ...) EXPORT Result id params;
 CALLS

@@ -1,7 +1,8 @@
 /* The ring of one process: a file in shared memory that others read while it runs and after it died.
  *
  * Layout, little endian, all offsets in the header; `tracer/recorders/light_ring.py` reads it.
- *   header (4096 bytes), names (NUL-terminated: calls, a blank, counters, a blank), records, stamps of each context.
+ *   header (4096 bytes), names (NUL-terminated: calls, a blank, counters, a blank), pairs of clocks, records, stamps of
+ *   each context.
  */
 #ifndef INTERTOKEN_RING_H
 #define INTERTOKEN_RING_H
@@ -10,11 +11,16 @@
 #include <stdint.h>
 #include <time.h>
 
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
 #define RING_MAGIC "ITLIGHT1"
 enum {
     RING_VERSION = 1,
     HEADER_BYTES = 4096,
     NAMES_BYTES = 8192,
+    PAIRS = 1024,
     CONTEXTS = 8,           /* contexts (devices) of a process that are told apart */
     STAMPS = 1 << 17,       /* of each context: 2 MiB */
     NO_CONTEXT = 0xff,
@@ -23,7 +29,7 @@ enum {
 /* A record of 64 bytes. `sequence` is its number + 1 once it is whole, and 0 while it is being written. */
 typedef struct {
     _Atomic uint64_t sequence;
-    int64_t begin, end;     /* CLOCK_MONOTONIC, ns */
+    uint64_t begin, end;    /* ticks of `ring_now`; the pairs say what they are in CLOCK_MONOTONIC */
     uint32_t thread;
     uint16_t call, result;
     uint64_t stream, object, bytes;
@@ -36,6 +42,12 @@ typedef struct {
 typedef struct {
     uint64_t time, word;
 } Stamp;
+
+/* A tick and what CLOCK_MONOTONIC said then (ns); the first one is kept, the others are overwritten in turn. */
+typedef struct {
+    _Atomic uint64_t tick;
+    _Atomic int64_t monotonic;
+} Pair;
 
 #define COUNTERS(X)                                                                                                   \
     X(graphs_stamped) X(graphs_updated) X(graphs_left_conditional) X(graphs_left_memory) X(graphs_left_device)        \
@@ -61,11 +73,13 @@ typedef struct {
     uint32_t version, header_bytes;
     uint32_t pid, record_bytes;
     uint64_t records, stamps;               /* how many of each fit (stamps: of each context) */
-    uint64_t names_at, records_at, stamps_at;
+    uint64_t names_at, pairs_at, records_at, stamps_at;
     int64_t start_monotonic, start_realtime;
-    uint32_t parent, contexts_used;
+    uint32_t parent, contexts_used, pairs;
+    _Atomic uint32_t turns;                 /* odd: recording is paused; whoever reads may switch it */
     char program[128];
     _Atomic uint64_t written __attribute__((aligned(64)));
+    _Atomic uint32_t pairs_written __attribute__((aligned(64)));
     _Atomic uint64_t counters[COUNTER_COUNT] __attribute__((aligned(64)));
     ContextFacts contexts[CONTEXTS];
 } Header;
@@ -76,8 +90,11 @@ _Static_assert(sizeof(Header) <= HEADER_BYTES, "the header is a page");
 typedef struct {
     _Atomic(Header *) header; /* NULL: nothing is recorded in this process */
     Record *records;
+    Pair *pairs;
     Stamp *stamps;
     uint64_t mask;
+    int64_t ticks_apart;  /* of two pairs, at least */
+    int counts_cycles;    /* whether a tick is one of the processor's counter, or a nanosecond */
 } Ring;
 
 extern Ring ring;
@@ -90,16 +107,29 @@ void ring_announce(void);
 
 uint32_t ring_thread(void);
 
-static inline int64_t ring_now(void) {
+static inline int64_t ring_monotonic(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+static inline uint64_t ring_now(void) {
+#if defined(__x86_64__)
+    if (ring.counts_cycles) return __rdtsc();
+#elif defined(__aarch64__)
+    uint64_t tick;
+    if (ring.counts_cycles) return __asm__ volatile("mrs %0, cntvct_el0" : "=r"(tick)), tick;
+#endif
+    return (uint64_t)ring_monotonic();
 }
 
 static inline void ring_count(enum Counter counter, uint64_t by) {
     Header *header = ring.header;
     if (header) atomic_fetch_add_explicit(&header->counters[counter], by, memory_order_relaxed);
 }
+
+/* Which turn of recording (even) and pausing (odd) it is. */
+static inline uint32_t ring_turn(void) { return atomic_load_explicit(&ring.header->turns, memory_order_relaxed); }
 
 /* Write a record, of which sequence and thread are filled in here. */
 void ring_write(Record *record);

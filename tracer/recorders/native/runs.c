@@ -6,6 +6,7 @@
 typedef struct {
     Stream stream;
     uint32_t number; /* 0: none */
+    uint32_t turn;   /* of recording; what was paused in between is over */
     uint8_t device;
 } Run;
 
@@ -35,7 +36,7 @@ static int put(Device *device, Stream stream, uint32_t number, int kind) {
 
 static void end_run(Run *run) {
     Device *device = &devices[run->device];
-    if (device_context() == run->device && device->stamp && stamps_runs_now(run->stream))
+    if (device_context() == run->device && device->stamp && run->turn == ring_turn() && stamps_runs_now(run->stream))
         put(device, run->stream, run->number, TAIL);
     run->number = 0;
 }
@@ -43,7 +44,8 @@ static void end_run(Run *run) {
 uint32_t stamps_run(Stream stream, int own) {
     Stream on = stamps_stream(stream, own);
     for (Run *run = mine.runs; run < mine.runs + RUNS; run++)
-        if (run->number && run->stream == on) return run->number;
+        if (run->number && run->stream == on && run->turn == ring_turn()) return run->number;
+        else if (run->turn != ring_turn()) run->number = 0;
     Device *device;
     if (!device_driver()->stamps_runs || !stamps_runs_now(on) || !(device = device_with_stamps())) return 0;
     uint32_t number = atomic_fetch_add(&given, 1u) % 0xffffffu + 1;
@@ -51,7 +53,7 @@ uint32_t stamps_run(Stream stream, int own) {
     Run *run = mine.runs;
     while (run < mine.runs + RUNS && run->number) run++;
     if (run == mine.runs + RUNS) end_run(run = &mine.runs[mine.next++ % RUNS]);
-    *run = (Run){on, number, (uint8_t)(device - devices)};
+    *run = (Run){on, number, ring_turn(), (uint8_t)(device - devices)};
     ring_count(COUNT_runs, 1);
     return number;
 }

@@ -6,7 +6,7 @@
 #include "ring.h"
 
 enum { HEAD = 0, TAIL = 1 };
-enum { MOST_GRAPHS = 1 << 15 };
+enum { MOST_GRAPHS = 1 << 15, CHAIN_GRAPH = MOST_GRAPHS - 1 /* stamps alone, one behind the other */ };
 
 /* A launch is about to come: the number of the run that it lies in, which gets a head stamp if it begins here. */
 uint32_t stamps_run(Stream stream, int own);
