@@ -33,12 +33,18 @@ Level = Literal["light", "node", "graph"]
     "per CUDA graph, or with every kernel.",
 )
 @click.option("--graph-trace", type=click.Choice(["node", "graph"]), help="The same as --passes of that name.")
+@click.option(
+    "--after", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Record from then on (light only)."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Record for so long (light only)."
+)
 @click.option("--force", is_flag=True, help="Replace TRACE, once the new recording is complete.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND ...")
 @click.pass_context
 def record(
-    ctx: click.Context, target: Path, level: Level | None, graph_trace: Traced | None, force: bool,
-    command: tuple[str, ...],
+    ctx: click.Context, target: Path, level: Level | None, graph_trace: Traced | None, after: float,
+    seconds: float | None, force: bool, command: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Run COMMAND and record its CUDA activity into TRACE.
 
@@ -67,7 +73,9 @@ def record(
         raise UsageError(f"--passes {level} and --graph-trace {graph_trace} contradict each other")
     traced = graph_trace or level
     if traced is None or traced == "light":
-        ctx.exit(shell_code(_light(command, target, force)))
+        ctx.exit(shell_code(_light(command, target, force, after, seconds)))
+    if after or seconds is not None:
+        raise UsageError(f"--after and --seconds are for a light recording, not for --passes {traced}")
     program = python_program(command)
     reason = f"{command[0]} is no Python program of this installation ({sys.executable})"
     if program is not None:
@@ -99,7 +107,7 @@ def python_program(command: Sequence[str]) -> tuple[str, ...] | None:
     return arguments if arguments and not arguments[0].startswith("-") else None
 
 
-def _light(command: Sequence[str], target: Path, force: bool) -> int:
+def _light(command: Sequence[str], target: Path, force: bool, after: float, seconds: float | None) -> int:
     """Record the command without a profiler.
 
     Returns:
@@ -110,9 +118,10 @@ def _light(command: Sequence[str], target: Path, force: bool) -> int:
     """
     from tracer.formats import write
     from tracer.recorders import light_program
+    from tracer.recorders.light_window import Window
 
     try:
-        told = light_program.record(command)
+        told = light_program.record(command, Window(after, seconds))
     except OSError as problem:
         raise RecordError(f"{command[0]} cannot be run: {problem.strerror or problem}") from problem
     if told.trace is None:

@@ -172,3 +172,48 @@ def test_device_times_are_brought_to_the_hosts_clock(built: Build, tmp_path: Pat
     error = trace.metadata["clock"]["device_error_ns"]
     assert error < 100_000
     assert (np.abs(graphs["start"].to_numpy() - calls["start"].to_numpy()) <= error + 100_000).all()
+
+
+TURNS = """
+import ctypes, sys, time
+driver = ctypes.CDLL("libcuda.so.1")
+end = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    driver.cuStreamSynchronize(None)
+    time.sleep(0.001)
+"""
+
+
+def test_a_window_of_a_run(tmp_path: Path) -> None:
+    options = ("--after", 0.4, "--seconds", 0.4)
+    result = run("record", "-o", tmp_path / "out", *options, "--", sys.executable, "-c", TURNS, "1.6")
+    assert result.exit_code == 0, result.stderr
+    api = read(tmp_path / "out")["api"]
+    assert 0.2e9 < api["end"].max() < 0.7e9  # switched every 50 ms, on a busy machine later
+    assert len(api) > 20
+
+
+def test_a_window_in_which_nothing_came_is_said(built: Build, tmp_path: Path) -> None:
+    result = run("record", "-o", tmp_path / "out", "--after", 60, "--", built.folder / "decode", "proc")
+    assert result.exit_code == 2
+    assert "while the window was open" in result.stderr
+
+
+def test_a_paused_program_keeps_counting_its_graphs(built: Build, tmp_path: Path) -> None:
+    """The device counts every launch, so the host has to, or the stamps would go to other launches."""
+    with light_program.folder() as rings:
+        environment = light_program.environment(built.folder / "light.so", rings)
+        subprocess.run(
+            [built.folder / "decode", "proc", "", "9"], env={**environment, "INTERTOKEN_LIGHT_PAUSED": "1"}, check=True,
+            stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        (ring,) = read_rings(rings)
+        in_graph = [int(word) >> 16 & 0xFFFFFF for word in ring.stamps[0]["word"] if int(word) >> 1 & 0x7FFF == 1]
+        assert in_graph == [number for number in range(9) for _ in range(2)]
+        assert len(ring.records) == 3  # instantiated, updated and destroyed
+
+
+def test_a_window_is_for_light_recordings(tmp_path: Path) -> None:
+    result = run("record", "-o", tmp_path / "out", "--passes", "node", "--after", 1, "--", "/bin/true")
+    assert result.exit_code == 2
+    assert "--after and --seconds are for a light recording" in result.stderr

@@ -15,9 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from tracer import foreground
+from tracer.analysis.call_names import BEGIN_CAPTURE, END_CAPTURE, LETTERS, plain
 from tracer.recorders.light import light_trace, read_rings
 from tracer.recorders.light_library import library
+from tracer.recorders.light_ring import Ring
+from tracer.recorders.light_window import PAUSED, WHOLE, Window, switched
 from tracer.trace import Trace
 
 FOLDER: Final = "INTERTOKEN_LIGHT"
@@ -41,7 +46,7 @@ class Told:
     why: str = ""
 
 
-def record(command: Sequence[str]) -> Told:
+def record(command: Sequence[str], window: Window = WHOLE) -> Told:
     """Run a command in the foreground and read what it and its children left.
 
     Raises:
@@ -51,11 +56,19 @@ def record(command: Sequence[str]) -> Told:
     """
     preloaded = library()
     with folder() as rings:
-        code = foreground.run(command, environment=environment(preloaded, rings))
-        found = [ring for ring in read_rings(rings) if len(ring.records)]
+        given = environment(preloaded, rings)
+        with switched(rings, window):
+            code = foreground.run(command, environment=given if window.is_all else {**given, PAUSED: "1"})
+        found = [ring for ring in read_rings(rings) if _has_work(ring)]
         if not found:
             return Told(None, code, _why_nothing(rings))
         return Told(light_trace(found), code)
+
+
+def _has_work(ring: Ring) -> bool:
+    """Whether it has more than graphs and contexts that were made and ended, which a paused program records, too."""
+    working = [LETTERS.get(plain(name), "") not in ("", BEGIN_CAPTURE, END_CAPTURE) for name in ring.calls]
+    return bool(np.array(working or [False])[ring.records["call"]].any())
 
 
 def environment(preloaded: Path, rings: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -94,6 +107,8 @@ def _why_nothing(rings: Path) -> str:
             "the library was preloaded into no program: the command is statically linked, runs with other rights "
             "(setuid, sudo), or clears LD_PRELOAD (env -i, a container)"
         )
+    if any(rings.glob("*.ring")):
+        return "no call of the CUDA driver that launches, copies or waits came while the window was open"
     full = [line.partition(" ")[2] for line in lines if "!" in line.partition(" ")[0]]
     if full:
         return f"there was no room for a ring in {rings.parent} when {full[0]} called the driver"

@@ -5,6 +5,7 @@ It may be read while its process runs and after it died; a record that is being 
 
 from __future__ import annotations
 
+import mmap
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ STAMP: Final = np.dtype([("time", "<u8"), ("word", "<u8")])
 NO_CONTEXT: Final = 0xFF
 PAIR: Final = np.dtype([("tick", "<u8"), ("monotonic", "<i8")])
 _HEADER: Final = struct.Struct("<8sIIIIQQQQQQqqIIII128s")
+_TURNS_AT: Final = 100
 _LINE: Final = 64  # the counters that threads write begin cache lines of their own
 _FACTS: Final = struct.Struct("<QiI48s")
 _CONTEXTS: Final = 8
@@ -91,6 +93,18 @@ def read_ring(path: Path) -> Ring:
     except OSError as problem:
         raise FormatError(f"{path}: cannot be read: {problem.strerror or problem}") from problem
     return _parse(path, content, again)
+
+
+def switch_recording(path: Path, *, on: bool) -> None:
+    """Let a process go on recording, or pause; it does so from its next call on. What is in the ring stays.
+
+    Raises:
+        OSError: the ring cannot be written to.
+    """
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as header:
+        (turn,) = struct.unpack_from("<I", header, _TURNS_AT)
+        if header[: len(MAGIC)] == MAGIC and (turn % 2 == 0) != on:
+            struct.pack_into("<I", header, _TURNS_AT, (turn + 1) % 2**32)
 
 
 def _parse(path: Path, content: NDArray[np.uint8], again: NDArray[np.uint8]) -> Ring:

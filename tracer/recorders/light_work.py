@@ -77,7 +77,7 @@ def stamped_work(ring: Ring) -> Work:
             continue
         frames.append(
             joined.assign(
-                start=clock.to_host(joined["head"].to_numpy()) - own,
+                start=clock.to_host(joined["head"].to_numpy()),
                 end=clock.to_host(joined["tail"].to_numpy()) + own,
                 context=context, graph=joined["graph"].replace(0, MISSING),
             )[["start", "end", "context", "stream", "record", "graph", "launches"]]

@@ -10,19 +10,21 @@
 
 /* The kernel that writes the device's clock: `counters[0]` numbers the stamps of a context, the others the launches of
  * each graph; a run of launches (graph 0) brings its number along. %globaltimer is in nanoseconds. One store of 16
- * bytes, so that no reader sees half a stamp. The time is taken last in a head and first in a tail.
+ * bytes, so that no reader sees half a stamp. The time is that of the kernel's begin, which is where the first node
+ * would have begun; but the heads of a chain of stamps (graph 32767) tell their end.
  * Source: NVIDIA, "Parallel Thread Execution ISA": special registers, atom, st. */
 static const char ptx[] =
     ".version %s\n.target %s\n.address_size 64\n"
     ".visible .global .align 8 .u64 counters[32768];\n"
     ".visible .entry stamp(.param .u64 places, .param .u64 told, .param .u64 mask) {\n"
-    "  .reg .u64 %%r<12>;\n  .reg .pred %%p<3>;\n"
+    "  .reg .u64 %%r<12>;\n  .reg .pred %%p<4>;\n"
     "  mov.u64 %%r0, %%globaltimer;\n"
     "  ld.param.u64 %%r1, [places];\n  ld.param.u64 %%r2, [told];\n  ld.param.u64 %%r3, [mask];\n"
     "  mov.u64 %%r4, counters;\n"
     "  atom.global.add.u64 %%r5, [%%r4], 1;\n"
     "  and.b64 %%r6, %%r2, 1;\n  setp.ne.u64 %%p0, %%r6, 0;\n"
     "  shr.u64 %%r7, %%r2, 1;\n  and.b64 %%r7, %%r7, 32767;\n  setp.eq.u64 %%p1, %%r7, 0;\n"
+    "  setp.ne.u64 %%p2, %%r7, 32767;\n  or.pred %%p2, %%p2, %%p0;\n"
     "  @%%p1 bra numbered;\n"
     "  shl.b64 %%r7, %%r7, 3;\n  add.u64 %%r7, %%r4, %%r7;\n"
     "  ld.volatile.global.u64 %%r8, [%%r7];\n"
@@ -31,7 +33,7 @@ static const char ptx[] =
     "numbered:\n"
     "  and.b64 %%r10, %%r5, %%r3;\n  shl.b64 %%r10, %%r10, 4;\n  add.u64 %%r10, %%r1, %%r10;\n"
     "  add.u64 %%r5, %%r5, 1;\n  shl.b64 %%r5, %%r5, 40;\n  or.b64 %%r2, %%r2, %%r5;\n"
-    "  @%%p0 bra timed;\n"
+    "  @%%p2 bra timed;\n"
     "  mov.u64 %%r0, %%globaltimer;\n"
     "timed:\n"
     "  st.volatile.global.v2.u64 [%%r10], {%%r0, %%r2};\n"
@@ -42,6 +44,7 @@ static const char *const targets[][2] = {{"6.0", "sm_50"}, {"6.3", "sm_75"}, {"8
 
 static Driver driver;
 static int has_driver;
+static _Atomic int is_found;
 static pthread_once_t driver_once = PTHREAD_ONCE_INIT;
 
 Device devices[CONTEXTS];
@@ -67,10 +70,11 @@ static void find_driver(void) {
 #undef X
     driver.stamps_graphs = graphs;
     driver.stamps_runs = graphs && runs;
+    atomic_store_explicit(&is_found, 1, memory_order_release);
 }
 
 const Driver *device_driver(void) {
-    pthread_once(&driver_once, find_driver);
+    if (!atomic_load_explicit(&is_found, memory_order_acquire)) pthread_once(&driver_once, find_driver);
     return &driver;
 }
 

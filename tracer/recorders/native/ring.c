@@ -21,6 +21,7 @@
 
 #define FOLDER "INTERTOKEN_LIGHT"
 #define RECORDS "INTERTOKEN_LIGHT_RECORDS"
+#define PAUSED "INTERTOKEN_LIGHT_PAUSED" /* until the recorder says otherwise */
 enum { DEFAULT_RECORDS = 1 << 19, LEAST_RECORDS = 1 << 12, MOST_RECORDS = 1 << 24, PROGRAMS_BYTES = 1 << 16 };
 enum { APART_NS = 50000000, AHEAD = 8 /* records, whose lines the next writers will want */ };
 
@@ -139,6 +140,7 @@ static void begin_header(Header *header, uint64_t records) {
     header->names_at = HEADER_BYTES;
     header->pairs_at = HEADER_BYTES + NAMES_BYTES;
     header->pairs = PAIRS;
+    header->turns = getenv(PAUSED) != NULL;
     header->records_at = header->pairs_at + PAIRS * sizeof(Pair);
     header->stamps_at = header->records_at + records * sizeof(Record);
     header->start_monotonic = ring_monotonic();

@@ -14,7 +14,7 @@ enum { RUNS = 8 };
 
 static _Atomic uint32_t given;
 static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
-    uint8_t next;
+    uint8_t next, open;
     Run runs[RUNS];
 } mine;
 
@@ -39,13 +39,15 @@ static void end_run(Run *run) {
     if (device_context() == run->device && device->stamp && run->turn == ring_turn() && stamps_runs_now(run->stream))
         put(device, run->stream, run->number, TAIL);
     run->number = 0;
+    mine.open--;
 }
 
 uint32_t stamps_run(Stream stream, int own) {
     Stream on = stamps_stream(stream, own);
-    for (Run *run = mine.runs; run < mine.runs + RUNS; run++)
-        if (run->number && run->stream == on && run->turn == ring_turn()) return run->number;
-        else if (run->turn != ring_turn()) run->number = 0;
+    for (Run *run = mine.runs; mine.open && run < mine.runs + RUNS; run++) {
+        if (run->number && run->turn != ring_turn()) end_run(run);
+        if (run->number && run->stream == on) return run->number;
+    }
     Device *device;
     if (!device_driver()->stamps_runs || !stamps_runs_now(on) || !(device = device_with_stamps())) return 0;
     uint32_t number = atomic_fetch_add(&given, 1u) % 0xffffffu + 1;
@@ -54,18 +56,19 @@ uint32_t stamps_run(Stream stream, int own) {
     while (run < mine.runs + RUNS && run->number) run++;
     if (run == mine.runs + RUNS) end_run(run = &mine.runs[mine.next++ % RUNS]);
     *run = (Run){on, number, ring_turn(), (uint8_t)(device - devices)};
+    mine.open++;
     ring_count(COUNT_runs, 1);
     return number;
 }
 
 void stamps_end(Stream stream, int own) {
     Stream on = stamps_stream(stream, own);
-    for (Run *run = mine.runs; run < mine.runs + RUNS; run++)
+    for (Run *run = mine.runs; mine.open && run < mine.runs + RUNS; run++)
         if (run->number && run->stream == on) end_run(run);
 }
 
 void stamps_end_all(void) {
-    for (Run *run = mine.runs; run < mine.runs + RUNS; run++)
+    for (Run *run = mine.runs; mine.open && run < mine.runs + RUNS; run++)
         if (run->number) end_run(run);
 }
 
