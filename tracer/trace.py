@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from tracer.collectives import collectives
 from tracer.schema import CARRIED, COMPUTE_TABLES, DEVICE_TABLES, MISSING, TABLES, Column, Table
 
-UNTRACED: Final = frozenset({"host", "light"})
+LIGHT: Final = "light"
+UNTRACED: Final = frozenset({"host", LIGHT})
 """Recorders (`metadata["source"]`) that do not disturb what they record by more than they say."""
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray[Any, Any] | pd.Categorical]
@@ -69,6 +70,11 @@ class Trace:
     def is_untraced(self) -> bool:
         """Whether its recorder is no profiler, so that its times are the program's own: it is its own light pass."""
         return self.metadata.get("source") in UNTRACED
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether one row of `graph_launches` may stand for several launches of kernels, see `recorders.light`."""
+        return self.metadata.get("source") == LIGHT
 
     def __len__(self) -> int:
         """How many events there are in all tables that have times."""

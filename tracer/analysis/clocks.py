@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import BLOCKING_COPY, LAUNCHES, SYNC, among, by_thread, host_calls, match_rows
+from tracer.analysis.calls import BLOCKING_COPY, GRAPH_LAUNCH, LAUNCHES, SYNC, among, by_thread, host_calls, match_rows
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import NO_ROWS, Span, Steps
 from tracer.analysis.waits import targets
@@ -307,7 +307,7 @@ def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, calls: pd.DataFr
     """
     if not len(activities) or not len(calls):
         return
-    launches = calls[among(calls["letter"].to_numpy(), LAUNCHES)]
+    launches = calls[among(calls["letter"].to_numpy(), [GRAPH_LAUNCH] if trace.has_runs else LAUNCHES)]
     launches = launches[launches["process"].isin(activities["process"].unique())]
     idle = launches[match_rows(activities, launches) < 0]
     at = steps.of(*(idle[column].to_numpy() for column in ("start", "process", "thread")))

@@ -21,9 +21,8 @@ from tracer.errors import FormatError
 from tracer.recorders.light_ring import NO_CONTEXT, Ring, read_ring
 from tracer.recorders.light_work import Work, letters, stamped_work
 from tracer.schema import MEMCPY_KINDS, MISSING
-from tracer.trace import Trace
+from tracer.trace import LIGHT, Trace
 
-SOURCE: Final = "light"
 _DEFAULT_STREAM: Final = 7  # as CUPTI numbers it
 _FIRST_STREAM: Final = 13
 _SYNC_TYPES: Final = {
@@ -73,7 +72,7 @@ def light_trace(rings: Sequence[Ring]) -> Trace:
     if errors:
         clock["device_error_ns"] = max(errors)
     metadata = {
-        "source": SOURCE,
+        "source": LIGHT,
         "clock": clock,
         "start_utc_ns": rings[0].start_utc_ns + origin - rings[0].start_ns,
     }
