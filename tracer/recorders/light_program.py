@@ -89,6 +89,16 @@ def folder() -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
+def running_rings() -> list[Path]:
+    """The rings of this user's processes that run under a recorder now."""
+    found = []
+    for path in (path for base in (_MEMORY, Path(tempfile.gettempdir())) for path in base.glob(f"{_PREFIX}*/*.ring")):
+        with suppress(OSError):
+            if path.stat().st_uid == os.geteuid() and Path(f"/proc/{path.name.partition('-')[0]}").exists():
+                found.append(path)
+    return sorted(found)
+
+
 def _clear_away(base: Path) -> None:
     """Remove what recorders left that are gone. A program that goes on keeps its mapped ring."""
     for left in base.glob(f"{_PREFIX}*"):

@@ -80,8 +80,8 @@ class Ring:
         return max(self.written - self.capacity, 0)
 
 
-def read_ring(path: Path) -> Ring:
-    """Read a ring.
+def read_ring(path: Path, last: int | None = None) -> Ring:
+    """Read a ring, or its last records alone.
 
     Raises:
         FormatError: it is none, or of another version.
@@ -89,10 +89,10 @@ def read_ring(path: Path) -> Ring:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise FormatError(f"{path}: {path.stat().st_size} bytes are no ring of the light recorder")
-        content, again = np.fromfile(path, np.uint8), np.fromfile(path, np.uint8)
+        content = np.memmap(path, np.uint8, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
     except OSError as problem:
         raise FormatError(f"{path}: cannot be read: {problem.strerror or problem}") from problem
-    return _parse(path, content, again)
+    return _parse(path, content, last)
 
 
 def switch_recording(path: Path, *, on: bool) -> None:
@@ -107,7 +107,7 @@ def switch_recording(path: Path, *, on: bool) -> None:
             struct.pack_into("<I", header, _TURNS_AT, (turn + 1) % 2**32)
 
 
-def _parse(path: Path, content: NDArray[np.uint8], again: NDArray[np.uint8]) -> Ring:
+def _parse(path: Path, content: NDArray[np.uint8], last: int | None) -> Ring:
     data = content.data
     if len(data) < _HEADER.size or bytes(data[:8]) != MAGIC:
         raise FormatError(f"{path}: no ring of the light recorder, or one that was not begun")
@@ -128,7 +128,7 @@ def _parse(path: Path, content: NDArray[np.uint8], again: NDArray[np.uint8]) -> 
     counts = struct.unpack_from(f"<{len(counter_names)}Q", data, at)
     at += len(counter_names) * 8
     facts = [_FACTS.unpack_from(data, at + i * _FACTS.size) for i in range(contexts_used)]
-    records, later = (np.frombuffer(each, RECORD, capacity, records_at) for each in (content, again))
+    records = np.frombuffer(content, RECORD, capacity, records_at)
     pairs = np.frombuffer(content, PAIR, pair_count, pairs_at)
     stamps = [
         _in_order(np.frombuffer(content, STAMP, places, stamps_at + i * places * STAMP.itemsize))
@@ -136,7 +136,7 @@ def _parse(path: Path, content: NDArray[np.uint8], again: NDArray[np.uint8]) -> 
     ]
     return Ring(
         path, process, parent, _text(program), start, start_utc, calls, dict(zip(counter_names, counts, strict=True)),
-        written, capacity, _in_ns(_whole(records, later, written, len(calls)), pairs), stamps,
+        written, capacity, _in_ns(_whole(records, written, last, len(calls)), pairs), stamps,
         [Context(device, _text(name), bool(has)) for _, device, has, name in facts],
     )  # fmt: skip
 
@@ -150,14 +150,15 @@ def _text(padded: bytes) -> str:
     return padded.partition(b"\0")[0].decode(errors="replace")
 
 
-def _whole(records: NDArray[Any], later: NDArray[Any], written: int, calls: int) -> NDArray[Any]:
-    """The records of the last round that are complete, and were not written to between two looks, in order."""
-    sequence = records["sequence"].astype(np.int64)
-    slot = np.arange(len(records))
-    kept = (sequence > 0) & ((sequence - 1) % len(records) == slot) & (records["call"] < calls)
-    kept &= (sequence > written - len(records)) & (records["sequence"] == later["sequence"])
-    found = records[kept]
-    return np.asarray(found[np.argsort(found["sequence"], kind="stable")])
+def _whole(records: NDArray[Any], written: int, last: int | None, calls: int) -> NDArray[Any]:
+    """The last records, in order, that are complete and were not written to while they were copied."""
+    count = min(written, len(records), written if last is None else last)
+    numbers = np.arange(written - count, written)
+    slots = numbers % len(records)
+    found = records[slots]
+    kept = (found["sequence"] == numbers + 1) & (found["call"] < calls)
+    kept &= records["sequence"][slots] == found["sequence"]  # the ring itself, looked at again
+    return np.asarray(found[kept])
 
 
 def _in_ns(records: NDArray[Any], pairs: NDArray[Any]) -> NDArray[Any]:

@@ -137,5 +137,7 @@ int main(int argc, char **argv) {
     int nodes = decode(what, tokens);
     if (nodes < 256) return nodes;
     printf("%d nodes; %s\n", nodes >> 8, (char *)dlsym(driver, "device_log"));
+    fflush(stdout);
+    if (strcmp(what, "stays") == 0) getchar();
     return 0;
 }
