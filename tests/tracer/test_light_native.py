@@ -133,6 +133,11 @@ def test_a_driver_that_refuses_what_we_add_still_does_what_the_program_asks(
     assert calls(built.ring()) == DECODED
 
 
+def test_a_run_behind_stamped_work_needs_no_head(built: Build) -> None:
+    token = "cuMemcpyHtoDAsync_v2 head eager eager tail head first second tail eager tail cuMemcpyDtoHAsync_v2 "
+    assert built.run("decode", "proc", "behind") == f"2 nodes; {(token + 'cuStreamSynchronize ') * 3}\n"
+
+
 def test_nothing_is_put_into_a_capture(built: Build) -> None:
     captured = "cuStreamBeginCapture_v2 " + TOKEN.format("", "", "head ", "tail ") + "cuStreamEndCapture "
     assert built.run("decode", "proc", "capture") == f"2 nodes; {STAMPED}{captured}{STAMPED}\n"

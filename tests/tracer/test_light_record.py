@@ -54,6 +54,14 @@ def test_a_decode_loop_and_what_is_said_of_it(built: Build, tmp_path: Path) -> N
     assert not list(tmp_path.glob("intertoken-light-*"))
 
 
+def test_a_run_without_a_head_begins_where_the_work_before_it_ends(built: Build, tmp_path: Path) -> None:
+    run("record", "-o", tmp_path / "out", "--", built.folder / "decode", "proc", "behind", TOKENS)
+    work = read(tmp_path / "out")["graph_launches"]
+    assert work["graph"].tolist() == [-1, 1, -1] * TOKENS
+    assert (work["start"].to_numpy()[2::3] >= work["end"].to_numpy()[1::3]).all()
+    assert (work["end"] >= work["start"]).all()
+
+
 def test_gaps_and_syncs_of_it_need_no_correction(built: Build, tmp_path: Path) -> None:
     run("record", "-o", tmp_path / "out", "--", built.folder / "decode", "proc", "", TOKENS)
     gaps = json.loads(run("gaps", tmp_path / "out", "--json").stdout)

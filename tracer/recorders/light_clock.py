@@ -19,6 +19,7 @@ Floats = NDArray[np.float64]
 
 _WINDOW_NS: Final = 500_000_000
 _FEWEST: Final = 4  # bounds of each kind in a window
+_LOOSE: Final = 2.0  # times the usual distance of the bounds
 _MOST_DRIFT: Final = 1e-3  # NTP slews a clock by at most 500 ppm
 
 
@@ -36,7 +37,7 @@ class Alignment:
 
     Attributes:
         at, ns: difference of the clocks at some times of the device; straight between them.
-        error_ns: half the distance of the bounds, the worst of all windows; None if nothing bounds it from above.
+        error_ns: half the distance of the bounds, the worst of the windows that are used; None without any from above.
         drift_ppm: of the device's clock against the host's.
         contradictions: bounds of a window that left no room, so that stamps and launches do not belong together.
     """
@@ -68,8 +69,10 @@ def align(lower: Bounds, upper: Bounds) -> Alignment | None:
     middle = ((edges[:-1] + edges[1:]) // 2).astype(np.int64)
     wrong = low > high
     ns = (low + high) / 2 + drift * (middle - origin)
+    apart = np.abs(high - low)
     kept = ~wrong if not wrong.all() else np.ones(len(ns), bool)
-    error = int(np.ceil(np.abs(high - low)[kept].max() / 2))
+    kept &= apart <= _LOOSE * np.median(apart[kept])  # where little was waited for, the neighbours tell more
+    error = int(np.ceil(apart[kept].max() / 2))
     return Alignment(middle[kept], ns[kept], error, drift * 1e6, int(wrong.sum()))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.call_names import EVENT, GRAPH_LAUNCH, LAUNCH, LETTERS, SYNC, plain
+from tracer.analysis.call_names import EVENT, GRAPH_LAUNCH, LAUNCH, LETTERS, SYNC, WAIT, plain
 from tracer.recorders.light_clock import Alignment, Bounds, align
 from tracer.recorders.light_ring import Ring
 from tracer.schema import MISSING
@@ -17,6 +17,7 @@ from tracer.schema import MISSING
 _NUMBERS: Final = 0xFFFFFF
 _GRAPHS: Final = 0x7FFF
 _CHAIN: Final = 0x7FFF
+_COLUMNS: Final = ["start", "end", "context", "stream", "record", "graph", "launches"]
 _DONE: Final = {"cuStreamQuery", "cuEventQuery"}  # which say, by 0, that the work has ended
 _EVERY_STREAM: Final = {"cuCtxSynchronize"}
 
@@ -75,18 +76,21 @@ def stamped_work(ring: Ring) -> Work:
         alignments.append(clock)
         if clock is None:
             continue
-        frames.append(
-            joined.assign(
-                start=clock.to_host(joined["head"].to_numpy()),
-                end=clock.to_host(joined["tail"].to_numpy()) + own,
-                context=context, graph=joined["graph"].replace(0, MISSING),
-            )[["start", "end", "context", "stream", "record", "graph", "launches"]]
-        )  # fmt: skip
-    columns = ["start", "end", "context", "stream", "record", "graph", "launches"]
-    table = (
-        pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({c: np.array([], np.int64) for c in columns})
-    )
+        start = clock.to_host(joined["head"].to_numpy())
+        end = clock.to_host(joined["tail"].to_numpy()) + own
+        found = joined.assign(start=start, end=end, context=context).replace({"graph": {0: MISSING}})
+        frames.append(_begun(found)[_COLUMNS])
+    none = pd.DataFrame({column: np.array([], np.int64) for column in _COLUMNS})
+    table = pd.concat(frames or [none], ignore_index=True)
     return Work(table.sort_values("start", kind="stable", ignore_index=True), alignments, costs, unmatched)
+
+
+def _begun(work: pd.DataFrame) -> pd.DataFrame:
+    """The rows, where a run without a head begins with the end of the work before it on its stream, or its launch."""
+    work = work.sort_values("record", ignore_index=True)
+    before = work.groupby("stream", sort=False)["end"].transform(lambda end: end.cummax().shift(fill_value=0))
+    derived = np.minimum(np.maximum(before, work["begin"]), work["end"])
+    return work.assign(start=np.where(work["head"] == MISSING, derived, work["start"]))
 
 
 def _launches(ring: Ring) -> pd.DataFrame:
@@ -108,7 +112,10 @@ def _launches(ring: Ring) -> pd.DataFrame:
 
 
 def _pairs(stamps: NDArray[Any]) -> tuple[pd.DataFrame, int]:
-    """Heads and tails that belong together: graph, number, head, tail (device ns); how many have no other half."""
+    """Heads and tails that belong together: graph, number, head, tail (device ns); how many have no other half.
+
+    The head of a run may be missing (MISSING): then it follows stamped work on its stream.
+    """
     word = stamps["word"]
     every = pd.DataFrame({
         "graph": (word >> 1 & _GRAPHS).astype(np.int64), "number": (word >> 16 & _NUMBERS).astype(np.int64),
@@ -116,9 +123,12 @@ def _pairs(stamps: NDArray[Any]) -> tuple[pd.DataFrame, int]:
     }).drop_duplicates(["graph", "number", "is_tail"], keep="last")  # fmt: skip
     heads, tails = every[~every["is_tail"]], every[every["is_tail"]]
     key = ["graph", "number"]
-    pairs = heads[[*key, "time"]].merge(tails[[*key, "time"]], on=key, suffixes=("_head", "_tail"))
-    pairs = pairs.rename(columns={"time_head": "head", "time_tail": "tail"})
-    return pairs[pairs["tail"] >= pairs["head"]], len(every) - 2 * len(pairs)
+    pairs = tails[[*key, "time"]].merge(heads[[*key, "time"]], on=key, how="left", suffixes=("_tail", "_head"))
+    pairs = pairs.rename(columns={"time_head": "head", "time_tail": "tail"}).fillna({"head": MISSING})
+    pairs["head"] = pairs["head"].astype(np.int64)
+    alone = pairs["head"] == MISSING
+    pairs = pairs[np.where(alone, pairs["graph"] == 0, pairs["tail"] >= pairs["head"])]
+    return pairs, len(every) - 2 * len(pairs) + int((pairs["head"] == MISSING).sum())
 
 
 def _cost(chain: NDArray[Any]) -> Cost | None:
@@ -137,7 +147,7 @@ def _bounds(ring: Ring, joined: pd.DataFrame) -> tuple[Bounds, Bounds]:
     head, tail = joined["head"].to_numpy(), joined["tail"].to_numpy()
     of_graph = joined["graph"].to_numpy() > 0
     after = np.where(of_graph, head, tail)  # a run's head is put before its first call, its tail behind its last
-    lower = Bounds(after, np.where(of_graph, joined["begin"], joined["end"]) - after)
+    lower = Bounds(after, np.where(of_graph, joined["begin"], joined["end"]) - after)  # also of those without a head
     waits = _waits(ring)
     ended = np.full(len(joined), np.iinfo(np.int64).max)
     for stream, facts in waits.groupby("stream", sort=False):
@@ -168,4 +178,20 @@ def _waits(ring: Ring) -> pd.DataFrame:
     since[last["row"]], stream[last["row"]] = last["since"], last["stream"]
     rows = rows[~of_event[rows] | np.isin(rows, last["row"])]
     found = pd.DataFrame({"stream": stream[rows], "since": since[rows], "end": records["end"][rows]})
-    return found.sort_values("since", kind="stable")
+    found = found.sort_values("since", kind="stable")
+    return pd.concat([found, _behind(found, recorded, records[letter == WAIT])]).sort_values("since", kind="stable")
+
+
+def _behind(waits: pd.DataFrame, recorded: pd.DataFrame, ordered: NDArray[Any]) -> pd.DataFrame:
+    """What the same waits say of another stream, whose event the awaited stream had been made to wait for."""
+    if not len(ordered) or not len(recorded):
+        return waits[:0]
+    order = pd.DataFrame({
+        "event": ordered["object"], "begin": ordered["begin"], "awaited": ordered["stream"].astype(np.int64),
+    }).sort_values("begin")  # fmt: skip
+    marks = recorded.sort_values("begin").assign(since=lambda frame: frame["begin"])
+    links = pd.merge_asof(order, marks, on="begin", by="event").dropna()
+    links = links.astype({"stream": np.int64, "since": np.int64}).rename(columns={"since": "marked", "begin": "since"})
+    known = waits.rename(columns={"stream": "awaited"})
+    found = pd.merge_asof(known, links[["since", "awaited", "stream", "marked"]], on="since", by="awaited").dropna()
+    return found.assign(since=found["marked"])[["stream", "since", "end"]].astype(np.int64)

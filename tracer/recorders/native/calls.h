@@ -4,7 +4,8 @@
  *      parameters, arguments, stream, object, bytes, kind of copy, what else is done)
  * `object` is the kernel, event or graph that a call is about; kinds of copies are numbered as CUPTI numbers them.
  * What else: PLAIN nothing; LAUNCH opens a run of launches on its stream, END ends that, END_ALL ends those of the
- * thread; OWN has its wrapper written out (graphs.c). Versions are those of the driver's typedefs (cudaTypedefs.h).
+ * thread; WAIT waits, or asks whether something has ended, END_WAIT does both; OWN has its wrapper written out
+ * (graphs.c, contexts.c). Versions are those of the driver's typedefs (cudaTypedefs.h).
  */
 #ifndef INTERTOKEN_CALLS_H
 #define INTERTOKEN_CALLS_H
@@ -60,20 +61,20 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
     BOTH(X, cuStreamBeginCapture_v2, _ptsz, "cuStreamBeginCapture", 10010, 10010, P(Stream s, int mode), P(s, mode),  \
          s, NULL, 0, 0, END)                                                                                          \
     BOTH(X, cuStreamBeginCaptureToGraph, _ptsz, "cuStreamBeginCaptureToGraph", 12030, 12030,                          \
-         P(Stream s, Graph g, const Node *n, const void *e, size_t count, int mode), P(s, g, n, e, count, mode),  \
+         P(Stream s, Graph g, const Node *n, const void *e, size_t count, int mode), P(s, g, n, e, count, mode),      \
          s, NULL, 0, 0, END)                                                                                          \
     BOTH(X, cuStreamEndCapture, _ptsz, "cuStreamEndCapture", 10000, 10000, P(Stream s, Graph *g), P(s, g), s, NULL,   \
          0, 0, PLAIN)
 
 #define WAIT_CALLS(X)                                                                                                 \
-    BOTH(X, cuStreamSynchronize, _ptsz, "cuStreamSynchronize", 2000, 7000, P(Stream s), P(s), s, NULL, 0, 0, END)     \
-    BOTH(X, cuStreamQuery, _ptsz, "cuStreamQuery", 2000, 7000, P(Stream s), P(s), s, NULL, 0, 0, END)                 \
+    BOTH(X, cuStreamSynchronize, _ptsz, "cuStreamSynchronize", 2000, 7000, P(Stream s), P(s), s, NULL, 0, 0, END_WAIT)\
+    BOTH(X, cuStreamQuery, _ptsz, "cuStreamQuery", 2000, 7000, P(Stream s), P(s), s, NULL, 0, 0, END_WAIT)            \
     BOTH(X, cuStreamWaitEvent, _ptsz, "cuStreamWaitEvent", 3020, 7000, P(Stream s, Event v, unsigned flags),          \
          P(s, v, flags), s, v, 0, 0, PLAIN)                                                                           \
     BOTH(X, cuEventRecord, _ptsz, "cuEventRecord", 2000, 7000, P(Event v, Stream s), P(v, s), s, v, 0, 0, END)        \
     BOTH(X, cuEventRecordWithFlags, _ptsz, "cuEventRecordWithFlags", 11010, 11010,                                    \
          P(Event v, Stream s, unsigned flags), P(v, s, flags), s, v, 0, 0, END)                                       \
-    X(cuEventSynchronize, "cuEventSynchronize", 2000, 0, P(Event v), P(v), NULL, v, 0, 0, PLAIN)                      \
+    X(cuEventSynchronize, "cuEventSynchronize", 2000, 0, P(Event v), P(v), NULL, v, 0, 0, WAIT)                       \
     X(cuEventQuery, "cuEventQuery", 2000, 0, P(Event v), P(v), NULL, v, 0, 0, PLAIN)                                  \
     X(cuCtxSynchronize, "cuCtxSynchronize", 2000, 0, P(void), P(), NULL, NULL, 0, 0, END_ALL)                         \
     X(cuCtxSynchronize_v2, "cuCtxSynchronize", 13000, 0, P(Context c), P(c), NULL, NULL, 0, 0, END_ALL)               \

@@ -179,7 +179,9 @@ static Result launch(enum Call call, Exec exec, Stream stream, int own) {
     if (!writes) return real(exec, stream);
     uint64_t begin = ring_now();
     Result result = real(exec, stream);
-    write_call(call, begin, ring_now(), result, exec, id, stamps_stream(stream, own), number);
+    uint64_t end = ring_now();
+    if (id && result == SUCCESS) stamps_graph(stream, own);
+    write_call(call, begin, end, result, exec, id, stamps_stream(stream, own), number);
     return result;
 }
 

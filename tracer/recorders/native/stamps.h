@@ -15,6 +15,12 @@ uint32_t stamps_run(Stream stream, int own);
 void stamps_end(Stream stream, int own);
 void stamps_end_all(void);
 
+/* This thread waits, or has learned that something has ended: the device may have nothing to do afterwards. */
+void stamps_wait(void);
+
+/* A stamped graph was put on a stream, on which no run is open. */
+void stamps_graph(Stream stream, int own);
+
 /* Put a head before the roots and a tail behind the leaves of a graph; whether both are there. */
 int stamps_add(Graph graph, uint16_t id, Node pair[2]);
 void stamps_remove(Node pair[2]);

@@ -26,7 +26,9 @@ static inline uint64_t bytes_all(const size_t *sizes, size_t count) {
 #define BEFORE_PLAIN(stream, own) 0
 #define BEFORE_LAUNCH(stream, own) stamps_run(stream, own)
 #define BEFORE_END(stream, own) (stamps_end(stream, own), 0)
-#define BEFORE_END_ALL(stream, own) (stamps_end_all(), 0)
+#define BEFORE_END_ALL(stream, own) (stamps_end_all(), stamps_wait(), 0)
+#define BEFORE_WAIT(stream, own) (stamps_wait(), 0)
+#define BEFORE_END_WAIT(stream, own) (stamps_end(stream, own), stamps_wait(), 0)
 
 #define DEFINE(id, own, params, args, on, about, size, kind, before)                                                  \
     Result id params {                                                                                                \
@@ -51,6 +53,8 @@ static inline uint64_t bytes_all(const size_t *sizes, size_t count) {
 #define WRAP_LAUNCH(...) DEFINE(__VA_ARGS__, BEFORE_LAUNCH)
 #define WRAP_END(...) DEFINE(__VA_ARGS__, BEFORE_END)
 #define WRAP_END_ALL(...) DEFINE(__VA_ARGS__, BEFORE_END_ALL)
+#define WRAP_WAIT(...) DEFINE(__VA_ARGS__, BEFORE_WAIT)
+#define WRAP_END_WAIT(...) DEFINE(__VA_ARGS__, BEFORE_END_WAIT)
 #define WRAP_OWN(...)
 #define CALL(id, symbol, since, own, params, args, on, about, size, kind, how)                                        \
     WRAP_##how(id, own, params, args, on, about, size, kind)
