@@ -16,6 +16,9 @@ from tracer.collectives import collectives
 from tracer.schema import CARRIED, COMPUTE_TABLES, DEVICE_TABLES, MISSING, TABLES, Column, Table
 
 LIGHT: Final = "light"
+RUN: Final = "graph"
+"""Name of a row of `graph_launches` of which is not known which graph it was, see `Trace.has_runs`."""
+
 UNTRACED: Final = frozenset({"host", LIGHT})
 """Recorders (`metadata["source"]`) that do not disturb what they record by more than they say."""
 
@@ -196,7 +199,7 @@ def _activity_names(table: str, frame: pd.DataFrame) -> Names:
     if table == "memsets":
         return np.zeros(len(frame), np.int64), ["memset"]
     codes, graphs = pd.factorize(frame["graph"])
-    return np.asarray(codes, dtype=np.int64), ["graph" if graph == MISSING else f"graph {graph}" for graph in graphs]
+    return np.asarray(codes, dtype=np.int64), [RUN if graph == MISSING else f"graph {graph}" for graph in graphs]
 
 
 def _join_names(parts: list[Names]) -> pd.Categorical:
