@@ -62,6 +62,15 @@ def test_a_run_without_a_head_begins_where_the_work_before_it_ends(built: Build,
     assert (work["end"] >= work["start"]).all()
 
 
+def test_only_a_wait_for_a_stream_names_one(built: Build, tmp_path: Path) -> None:
+    run("record", "-o", tmp_path / "out", "--", built.folder / "decode", "proc", "events", 2)
+    syncs = read(tmp_path / "out")["syncs"]
+    assert syncs[["type", "stream", "event"]].to_numpy().tolist() == [
+        ["stream", 13, -1], ["event", -1, syncs["event"][1]], ["context", -1, -1],
+    ] * 2  # fmt: skip
+    assert syncs["event"][1] > 0
+
+
 def test_gaps_and_syncs_of_it_need_no_correction(built: Build, tmp_path: Path) -> None:
     run("record", "-o", tmp_path / "out", "--", built.folder / "decode", "proc", "", TOKENS)
     gaps = json.loads(run("gaps", tmp_path / "out", "--json").stdout)

@@ -113,6 +113,7 @@ def _tables(ring: Ring, work: Work) -> dict[str, pd.DataFrame]:
             "layer": pd.Categorical(np.full(len(records), "driver")),
         }),
         "syncs": rows((letter == SYNC) | (letter == WAIT), **times, type=types,
+                      stream=np.where(np.isin(types, ["event", "context"]), MISSING, stream),
                       event=np.where(records["object"] > 0, event, MISSING)),
         "cuda_events": rows(letter == EVENT, event=event),
         "memcpys": rows(copies, **moment, kind=kinds),

@@ -54,6 +54,8 @@ static int decode(const char *what, int tokens) {
     GET(cuMemcpyHtoDAsync_v2, "cuMemcpyHtoDAsync");
     GET(cuMemcpyDtoHAsync_v2, "cuMemcpyDtoHAsync");
     GET(cuStreamSynchronize, "cuStreamSynchronize");
+    GET(cuEventSynchronize, "cuEventSynchronize");
+    GET(cuCtxSynchronize, "cuCtxSynchronize");
     GET(cuStreamBeginCapture_v2, "cuStreamBeginCapture");
     GET(cuStreamEndCapture, "cuStreamEndCapture");
     GET(cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset");
@@ -98,6 +100,7 @@ static int decode(const char *what, int tokens) {
         if (strcmp(what, "behind") == 0) cuLaunchKernel_(eager, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
         cuMemcpyDtoHAsync_v2_(logits, 0, sizeof logits, stream);
         if (cuStreamSynchronize_(stream)) return 6;
+        if (strcmp(what, "events") == 0) cuEventSynchronize_((Event)&exec), cuCtxSynchronize_();
         if (strcmp(what, "closed") == 0) closefrom(3);
         if (strcmp(what, "killed") == 0 && token == 1) kill(getpid(), SIGKILL);
     }
