@@ -15,13 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from tracer import foreground
-from tracer.analysis.call_names import BEGIN_CAPTURE, END_CAPTURE, LETTERS, plain
 from tracer.recorders.light import light_trace, read_rings
 from tracer.recorders.light_library import library
-from tracer.recorders.light_ring import Ring
 from tracer.recorders.light_window import PAUSED, WHOLE, Window, switched
 from tracer.trace import Trace
 
@@ -59,16 +55,10 @@ def record(command: Sequence[str], window: Window = WHOLE) -> Told:
         given = environment(preloaded, rings)
         with switched(rings, window):
             code = foreground.run(command, environment=given if window.is_all else {**given, PAUSED: "1"})
-        found = [ring for ring in read_rings(rings) if _has_work(ring)]
+        found = [ring for ring in read_rings(rings) if len(ring.records)]
         if not found:
             return Told(None, code, _why_nothing(rings))
         return Told(light_trace(found), code)
-
-
-def _has_work(ring: Ring) -> bool:
-    """Whether it has more than graphs and contexts that were made and ended, which a paused program records, too."""
-    working = [LETTERS.get(plain(name), "") not in ("", BEGIN_CAPTURE, END_CAPTURE) for name in ring.calls]
-    return bool(np.array(working or [False])[ring.records["call"]].any())
 
 
 def environment(preloaded: Path, rings: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -86,11 +86,15 @@ def stamped_work(ring: Ring) -> Work:
 
 
 def _begun(work: pd.DataFrame) -> pd.DataFrame:
-    """The rows, where a run without a head begins with the end of the work before it on its stream, or its launch."""
+    """The rows, where a run without a head begins with the end of the work before it on its stream, or its launch.
+
+    The head of a run is put before its first launch, so it may run before that begins; the run does not.
+    """
     work = work.sort_values("record", ignore_index=True)
     before = work.groupby("stream", sort=False)["end"].transform(lambda end: end.cummax().shift(fill_value=0))
-    derived = np.minimum(np.maximum(before, work["begin"]), work["end"])
-    return work.assign(start=np.where(work["head"] == MISSING, derived, work["start"]))
+    known = np.where(work["head"] == MISSING, before, work["start"])
+    of_run = np.minimum(np.maximum(known, work["begin"]), work["end"])
+    return work.assign(start=np.where(work["graph"] == MISSING, of_run, work["start"]))
 
 
 def _launches(ring: Ring) -> pd.DataFrame:

@@ -5,7 +5,7 @@
 static void write_call(enum Call call, uint64_t begin, Result result) {
     Record record = {.begin = begin, .end = ring_now(), .call = (uint16_t)call, .result = (uint16_t)result,
                      .context = NO_CONTEXT};
-    ring_write(&record);
+    if (recording()) ring_write(&record);
 }
 
 Result cuCtxDestroy_v2(Context c) {

@@ -69,7 +69,7 @@ static void write_call(enum Call call, uint64_t begin, uint64_t end, Result resu
     Record record = {.begin = begin, .end = end, .call = (uint16_t)call, .result = (uint16_t)result,
                      .stream = (uintptr_t)stream, .object = (uintptr_t)exec, .graph = id, .number = number,
                      .context = device_context()};
-    ring_write(&record);
+    if (recording()) ring_write(&record);
 }
 
 /* `result = call` with stamps in the graph, again without them if they are what it fails for. */
