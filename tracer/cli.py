@@ -75,6 +75,7 @@ def register(group: click.Group) -> None:
         streams_command,
         syncs_command,
         tokens_command,
+        watch_command,
         whatif_command,
     )
 
@@ -92,6 +93,7 @@ def register(group: click.Group) -> None:
         check_command.check,
         scrub_command.scrub,
         record_command.record,
+        watch_command.watch,
     ):
         group.add_command(command)
 

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Final
 
@@ -15,10 +15,11 @@ _PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG: Final = 1
 
 
-def run(command: Sequence[str], pass_fds: Sequence[int] = ()) -> int:
+def run(command: Sequence[str], pass_fds: Sequence[int] = (), environment: Mapping[str, str] | None = None) -> int:
     """Run a command to its end.
 
-    SIGTERM, SIGHUP and SIGINT are passed on to it; but Ctrl-C, which the terminal sends to both, is not sent twice.
+    Its environment is ours if none is given. SIGTERM, SIGHUP and SIGINT are passed on to it; but Ctrl-C, which the
+    terminal sends to both, is not sent twice.
 
     Returns:
         its exit code; -N if signal N ended it.
@@ -40,7 +41,7 @@ def run(command: Sequence[str], pass_fds: Sequence[int] = ()) -> int:
     heeded = [number for number in _PASSED_ON if signal.getsignal(number) != signal.SIG_IGN]  # nohup and & ignore some
     before = {number: signal.signal(number, pass_on) for number in heeded}
     try:
-        child = subprocess.Popen(command, pass_fds=pass_fds)
+        child = subprocess.Popen(command, pass_fds=pass_fds, env=environment)
         for number in early:
             child.send_signal(number)
         return child.wait()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from tracer.errors import RecordError, TraceError
+from tracer.errors import RecordError, TraceError, UsageError
 from tracer.foreground import how_it_ended, shell_code
 from tracer.output import OR_FORCE, beside, clear_away
 from tracer.text import spelled
@@ -19,49 +19,74 @@ from tracer.text import spelled
 if TYPE_CHECKING:
     from tracer.recorders.cupti_program import Told
 
-Level = Literal["node", "graph"]
+Traced = Literal["node", "graph"]
+Level = Literal["light", "node", "graph"]
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option("-o", "--output", "target", required=True, metavar="TRACE", type=click.Path(path_type=Path))
 @click.option(
-    "--graph-trace", type=click.Choice(["node", "graph"]), default="node", show_default=True,
-    help="CUDA graphs: every kernel, or one row per launch (disturbs less).",
-)  # fmt: skip
+    "--passes",
+    "level",
+    type=click.Choice(["light", "graph", "node"]),
+    help="How closely: light (no profiler: the true gap, idle time, syncs; the default), or a profiler with one row "
+    "per CUDA graph, or with every kernel.",
+)
+@click.option("--graph-trace", type=click.Choice(["node", "graph"]), help="The same as --passes of that name.")
+@click.option(
+    "--after", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Record from then on (light only)."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Record for so long (light only)."
+)
 @click.option("--force", is_flag=True, help="Replace TRACE, once the new recording is complete.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND ...")
 @click.pass_context
-def record(ctx: click.Context, target: Path, graph_trace: Level, force: bool, command: tuple[str, ...]) -> None:
-    """Run COMMAND and record its CUDA activity and NVTX ranges into TRACE.
+def record(
+    ctx: click.Context, target: Path, level: Level | None, graph_trace: Traced | None, after: float,
+    seconds: float | None, force: bool, command: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Run COMMAND and record its CUDA activity into TRACE.
 
-    A Python program of this installation (`python SCRIPT`, `python -m MODULE`) is recorded in its process through
-    CUPTI, its child processes are not; anything else is recorded through nsys.
+    A light recording is of any program and all its children, without a profiler: a library that is preloaded stamps
+    their calls of the CUDA driver, and when each CUDA graph and each run of launches begins and ends on the device.
+    Profilers show every kernel, but stretch what lies between: with --passes graph or node a Python program of this
+    installation (`python SCRIPT`, `python -m MODULE`) is recorded in its process through CUPTI, its child processes are
+    not; anything else is recorded through nsys.
 
     \b
     The exit code is the command's, 128 + N if signal N ended it, and 2 if it could not be recorded.
     TRACE appears whole or not at all. Ctrl-C, SIGTERM and SIGHUP reach the command, and what was
-    recorded until it ends is kept, also when this process is killed (under nsys, which goes on then,
-    it is lost). A Python program that is killed itself takes its records with it.
+    recorded until it ends is kept; under a profiler also when this process is killed (under nsys, which
+    goes on then, it is lost). A Python program that is killed itself takes what CUPTI recorded with it.
 
     \b
     Examples:
       intertoken record -o run1 -- python decode.py --tokens 64
-      intertoken record -o run1 --graph-trace graph -- ./llama-bench -m model.gguf
+      intertoken record -o run1 -- ./llama-bench -m model.gguf
+      intertoken record -o run2 --passes graph -- ./llama-bench -m model.gguf
     """
     from tracer.formats import check_writable
 
     check_writable(target, replace=force, advice=OR_FORCE)
+    if level and graph_trace and level != graph_trace:
+        raise UsageError(f"--passes {level} and --graph-trace {graph_trace} contradict each other")
+    traced = graph_trace or level
+    if traced is None or traced == "light":
+        ctx.exit(shell_code(_light(command, target, force, after, seconds)))
+    if after or seconds is not None:
+        raise UsageError(f"--after and --seconds are for a light recording, not for --passes {traced}")
     program = python_program(command)
     reason = f"{command[0]} is no Python program of this installation ({sys.executable})"
     if program is not None:
         from tracer.recorders import cupti_program
 
-        told, code = cupti_program.record(program, graph_trace, target, replace=force)
+        told, code = cupti_program.record(program, traced, target, replace=force)
         if not told.unavailable:
             _conclude(told, code, target)
             ctx.exit(shell_code(code))
         reason = told.unavailable
-    ctx.exit(shell_code(_through_nsys(command, graph_trace, target, force, reason)))
+    ctx.exit(shell_code(_through_nsys(command, traced, target, force, reason)))
 
 
 def python_program(command: Sequence[str]) -> tuple[str, ...] | None:
@@ -80,6 +105,37 @@ def python_program(command: Sequence[str]) -> tuple[str, ...] | None:
     if arguments[:1] == ("-m",):
         return arguments if len(arguments) > 1 else None
     return arguments if arguments and not arguments[0].startswith("-") else None
+
+
+def _light(command: Sequence[str], target: Path, force: bool, after: float, seconds: float | None) -> int:
+    """Record the command without a profiler.
+
+    Returns:
+        the exit code, as `foreground.run` gives it.
+
+    Raises:
+        RecordError: it cannot be started or recorded, or made no call that is recorded and ended well.
+    """
+    from tracer.formats import write
+    from tracer.recorders import light_program
+    from tracer.recorders.light_window import Window
+
+    try:
+        told = light_program.record(command, Window(after, seconds))
+    except OSError as problem:
+        raise RecordError(f"{command[0]} cannot be run: {problem.strerror or problem}") from problem
+    if told.trace is None:
+        if not told.code:
+            raise RecordError(f"nothing was recorded: {told.why}")
+        click.echo(
+            f"intertoken: {target}: there is no recording: the program {how_it_ended(told.code)}; {told.why}", err=True
+        )
+        return told.code
+    write(told.trace, target, replace=force)
+    if told.code < 0:
+        click.echo(f"intertoken: the program {how_it_ended(told.code)}; what was recorded until then is kept", err=True)
+    _tell(target, len(told.trace), told.trace.notes)
+    return told.code
 
 
 def _conclude(told: Told, code: int, target: Path) -> None:
@@ -101,7 +157,7 @@ def _conclude(told: Told, code: int, target: Path) -> None:
     _tell(target, told.events, told.notes)
 
 
-def _through_nsys(command: Sequence[str], graph_trace: Level, target: Path, force: bool, reason: str) -> int:
+def _through_nsys(command: Sequence[str], graph_trace: Traced, target: Path, force: bool, reason: str) -> int:
     """Record the command with nsys, if it is here.
 
     Returns:

@@ -14,6 +14,7 @@ from tracer import report
 from tracer.analysis.signature import MEANING
 from tracer.commands import Bounds, emit, load, trace_options
 from tracer.report import number
+from tracer.schema import MISSING
 from tracer.tables import Save, table_option
 
 
@@ -83,6 +84,7 @@ def _show(facts: dict[str, Any]) -> None:
         shares = [row["waiting_share"] for row in facts["inventory"]]
         shown = [{"waiting_share": "–" if share is None else f"{share:.0%}"} for share in shares]
         waits = [row | share for row, share in zip(facts["inventory"], shown, strict=True)]
+        waits = [row | ({"stream": "–"} if row["stream"] == MISSING else {}) for row in waits]
         console.print()
         console.print(report.table_of(waits, headings))
     letters = [f"{letter} {meaning}" for letter, meaning in MEANING.items() if letter in facts["signature"]]

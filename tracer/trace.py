@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,13 @@ from numpy.typing import NDArray
 
 from tracer.collectives import collectives
 from tracer.schema import CARRIED, COMPUTE_TABLES, DEVICE_TABLES, MISSING, TABLES, Column, Table
+
+LIGHT: Final = "light"
+RUN: Final = "graph"
+"""Name of a row of `graph_launches` of which is not known which graph it was, see `Trace.has_runs`."""
+
+UNTRACED: Final = frozenset({"host", LIGHT})
+"""Recorders (`metadata["source"]`) that do not disturb what they record by more than they say."""
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray[Any, Any] | pd.Categorical]
 """Column name -> its values, all of one length."""
@@ -61,6 +68,16 @@ class Trace:
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         return self.tables[name]
+
+    @property
+    def is_untraced(self) -> bool:
+        """Whether its recorder is no profiler, so that its times are the program's own: it is its own light pass."""
+        return self.metadata.get("source") in UNTRACED
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether one row of `graph_launches` may stand for several launches of kernels, see `recorders.light`."""
+        return self.metadata.get("source") == LIGHT
 
     def __len__(self) -> int:
         """How many events there are in all tables that have times."""
@@ -182,7 +199,7 @@ def _activity_names(table: str, frame: pd.DataFrame) -> Names:
     if table == "memsets":
         return np.zeros(len(frame), np.int64), ["memset"]
     codes, graphs = pd.factorize(frame["graph"])
-    return np.asarray(codes, dtype=np.int64), ["graph" if graph == MISSING else f"graph {graph}" for graph in graphs]
+    return np.asarray(codes, dtype=np.int64), [RUN if graph == MISSING else f"graph {graph}" for graph in graphs]
 
 
 def _join_names(parts: list[Names]) -> pd.Categorical:

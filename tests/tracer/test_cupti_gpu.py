@@ -254,7 +254,8 @@ def test_the_record_command_writes_the_trace_of_a_failing_script(tmp_path: Any) 
     script = tmp_path / "script.py"
     script.write_text(LOOP + "import sys\nloop(6)\nassert sys.argv[1:] == ['--x']\nsys.exit(3)\n")
     target = tmp_path / "out"
-    command = [sys.executable, "-m", "tracer.cli", "record", "-o", target, "--", sys.executable, script, "--x"]
+    command = ["record", "-o", target, "--passes", "node", "--", sys.executable, script, "--x"]
+    command = [sys.executable, "-m", "tracer.cli", *command]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
     assert done.returncode == 3, done.stderr
     assert f"{target}: " in done.stderr

@@ -52,7 +52,7 @@ class Recording:
         program = folder.parent / "program.py"
         program.write_text(PROGRAM)
         self.folder = folder
-        command = ("record", "-o", folder / "out", *options, "--", sys.executable, program)
+        command = ("record", "-o", folder / "out", "--passes", "node", *options, "--", sys.executable, program)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tracer.cli", *command],
             env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

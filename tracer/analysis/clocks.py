@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import BLOCKING_COPY, LAUNCHES, SYNC, among, by_thread, host_calls, match_rows
+from tracer.analysis.calls import BLOCKING_COPY, GRAPH_LAUNCH, LAUNCHES, SYNC, among, by_thread, host_calls, match_rows
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import NO_ROWS, Span, Steps
 from tracer.analysis.waits import targets
@@ -101,11 +101,12 @@ def doubts(trace: Trace, steps: Steps) -> list[Doubt]:
 def _apart(trace: Trace, activities: pd.DataFrame, at: Ints, calls: pd.DataFrame) -> Iterator[Doubt]:
     """Steps that launched work whose clock is not the host's."""
     bounds = offsets(trace, activities, calls)
+    error = _stated_error(trace)
     for place, found in activities.groupby(["process", "device"], sort=False).indices.items():
         device, rows = cast("tuple[int, int]", place)[1], np.asarray(found, dtype=np.int64)
         rows = rows[bounds["high"].to_numpy()[rows] < _NONE]
         order = rows[np.argsort(bounds["issued"].to_numpy()[rows], kind="stable")]
-        low, high = (bounds[side].to_numpy()[order] for side in ("low", "high"))
+        low, high = bounds["low"].to_numpy()[order] - error, bounds["high"].to_numpy()[order] + error
         if not len(order) or _agrees(low, high):
             continue
         ways = [_windows(low, high), [(len(low) - b, len(low) - a) for a, b in _windows(low[::-1], high[::-1])]]
@@ -121,6 +122,13 @@ def _apart(trace: Trace, activities: pd.DataFrame, at: Ints, calls: pd.DataFrame
             yield Doubt(why, of_steps[of_steps >= 0])
         else:
             yield Doubt(f"{why}; parts of gaps and waits are no more exact than that", NO_ROWS)
+
+
+def _stated_error(trace: Trace) -> int:
+    """How far its recorder says that device times may be off, ns; 0 where it does not say."""
+    clock = trace.metadata.get("clock")
+    error = clock.get("device_error_ns") if isinstance(clock, dict) else None
+    return error if isinstance(error, int) and 0 < error < _NONE // 4 else 0
 
 
 def offsets(trace: Trace, activities: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
@@ -307,7 +315,7 @@ def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, calls: pd.DataFr
     """
     if not len(activities) or not len(calls):
         return
-    launches = calls[among(calls["letter"].to_numpy(), LAUNCHES)]
+    launches = calls[among(calls["letter"].to_numpy(), [GRAPH_LAUNCH] if trace.has_runs else LAUNCHES)]
     launches = launches[launches["process"].isin(activities["process"].unique())]
     idle = launches[match_rows(activities, launches) < 0]
     at = steps.of(*(idle[column].to_numpy() for column in ("start", "process", "thread")))

@@ -134,7 +134,7 @@ def gap_report(
     if not len(table):
         raise EmptyTraceError(f"no gap: {len(steps)} token step(s), none followed by another with kernels of its own")
     period_us = float((table["next_start"] - table["this_start"]).median() / 1e3)
-    is_light = trace.metadata.get("source") == "host"  # the host recorder is its own light pass
+    is_light = trace.is_untraced
     level = graph_trace_level(compute, trace)
     refused = of_another_run(period_us, untraced_tokens_per_s) if untraced_tokens_per_s and not is_light else None
     known = None if is_light or refused else untraced_tokens_per_s

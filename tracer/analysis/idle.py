@@ -27,10 +27,11 @@ from tracer.analysis.step_work import all_compute
 from tracer.analysis.tokens import Steps
 from tracer.analysis.windows import parts_of
 from tracer.text import plain
-from tracer.trace import Trace
+from tracer.trace import RUN, Trace
 
 _STEPS: Final = [*PERIOD, "period", "busy", "communication", "others", "idle", *PLACES, *GRAPHS]
 _TABLE: Final = ["step", "device", "start", "end", "place", "next"]
+_MOST_RUNS: Final = 0.02  # of the time, as an error of the idle time that goes without saying
 _MOST_HOLES: Final = 200  # kinds of holes that are kept
 _LEAST, _MOST_NAMED, _LONGEST = 0.05, 3, 60  # of the parts and the name in a sentence
 
@@ -192,7 +193,8 @@ class IdleReport:
 
 
 def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame | None = None) -> IdleReport:
-    """Find the idle time in the periods of the steps; nothing where they begin to compute all at once.
+    """Find the idle time in the periods of the steps; nothing where they begin to compute all at once, nor where more
+    than `_MOST_RUNS` of it are runs of eager launches, of which is not known when the device computed in them.
 
     Args:
         trace: the recording.
@@ -202,10 +204,20 @@ def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFr
     """
     every = all_compute(trace, steps) if every is None else every
     found = holes_of(trace, steps, gaps, every)
+    if _runs_share(trace, every, found.periods) > _MOST_RUNS:
+        found = Holes(found.table[:0], found.pieces[:0], found.periods[:0])
     per_step, pieces = _per_step(found.periods, found.table), _pieces(found)
     parts = _parts(trace, steps, every, pieces)
     table = pieces[_TABLE].assign(part=_largest(parts, len(pieces)))
     return IdleReport(per_step, _by_next(pieces, parts, max(len(per_step), 1)), table, _by_place(pieces, parts))
+
+
+def _runs_share(trace: Trace, every: pd.DataFrame, periods: pd.DataFrame) -> float:
+    """Which share of the steps' periods is runs of eager launches, recorded as one row each."""
+    if not trace.has_runs or not len(periods):
+        return 0.0
+    runs = every[(every["name"] == RUN).to_numpy() & (every["at"] >= 0).to_numpy()]
+    return float((runs["end"] - runs["start"]).sum() / (periods["until"] - periods["begin"]).sum())
 
 
 def _pieces(holes: Holes) -> pd.DataFrame:

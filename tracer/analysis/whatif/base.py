@@ -31,7 +31,6 @@ from tracer.trace import Trace
 Ints = NDArray[np.int64]
 
 _AT_WORK: Final = ["host_compute", "communication_device", "other_device", "other_process"]  # of `causes.PARTS`
-_HOST: Final = "host"  # the recorder that is no profiler
 _SEARCH: Final = 16
 _SAME_GAP: Final = 0.1
 _SAME_GAP_US: Final = 2.0
@@ -96,7 +95,7 @@ class Base:
     ) -> Base:
         """Find it; arguments and what it raises as of `prediction.predict`."""
         trace, times = causality.trace, StepTimes.of(causality, steps)
-        if trace.metadata.get("source") == _HOST:
+        if trace.is_untraced:
             untraced_tokens_per_s = None  # nothing was traced: its own rate is the one
         rate = untraced_tokens_per_s or measured_rate(trace, steps, within)
         report = gap_report(trace, steps, rate)
@@ -137,7 +136,7 @@ class Base:
     @property
     def profiled(self) -> bool:
         """Whether the recording was made under a profiler."""
-        return self.causality.trace.metadata.get("source") != _HOST
+        return not self.causality.trace.is_untraced
 
     @property
     def is_checked(self) -> bool:
@@ -197,7 +196,7 @@ class Base:
 
 
 def _state(trace: Trace, rate: float | None, given: bool) -> str:
-    if trace.metadata.get("source") == _HOST:
+    if trace.is_untraced:
         return PLAIN
     if "whatif" in trace.metadata and not given:  # a prediction, which is as what it was made from
         return TRACED if trace.metadata.get(STILL_TRACED) else PLAIN

@@ -1,0 +1,37 @@
+"""Build hook: compile the light recorder's library into the wheel, where there is a C compiler.
+
+Without one the wheel is pure Python, installs all the same, and compiles it on the user's machine when asked to record.
+"""
+
+import runpy
+import sys
+from pathlib import Path
+from sysconfig import get_platform
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+NATIVE = "tracer/recorders/native"
+
+
+class NativeLibrary(BuildHookInterface[Any]):
+    """Adds the compiled library and the platform's tag."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile it; an editable installation does so when it records, so that it follows the sources."""
+        if version == "editable" or not sys.platform.startswith("linux"):
+            return
+        native = runpy.run_path(str(Path(self.root, NATIVE, "compile.py")))
+        compiler = native["compiler"]()
+        if compiler is None:
+            self.app.display_warning("no C compiler (cc, gcc, clang, CC): the wheel is without the recorder's library")
+            return
+        library = Path(self.root, NATIVE, native["NAME"])
+        native["compile_library"](library, compiler, ["-s"])
+        build_data["artifacts"].append(f"{NATIVE}/{native['NAME']}")
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{get_platform().replace('-', '_').replace('.', '_')}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Leave nothing in the source tree: an old library there would be taken for the one to use."""
+        Path(self.root, NATIVE, "libintertoken_light.so").unlink(missing_ok=True)

@@ -1,0 +1,93 @@
+"""A CUDA driver without a GPU, and programs that use it, built from the C beside; see `Build`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tracer.recorders.light_ring import Ring, read_ring
+from tracer.recorders.native.compile import compile_library
+
+HERE = Path(__file__).parent
+
+
+@dataclass
+class Build:
+    """The library, the fake driver and the programs, and running these under the recorder.
+
+    Attributes:
+        folder: where they lie.
+        rings: the recorder's folder, emptied before each run.
+        extra: of the environment of what runs.
+    """
+
+    folder: Path
+    rings: Path
+    extra: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def into(cls, folder: Path, flags: Sequence[str] = ()) -> Build:
+        """Compile all of it; flags are for the compiler."""
+        compiler = compiler_or_skip()
+        compile_library(folder / "light.so", compiler, flags)
+
+        def cc(*arguments: str | Path) -> None:
+            subprocess.run([compiler, "-std=gnu11", "-w", "-O1", "-pthread", *flags, *arguments], check=True)
+
+        driver = folder / "libcuda.so.1"
+        cc("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", driver, HERE / "driver.c", HERE / "rest.c")
+        cc("-o", folder / "decode", HERE / "decode.c", "-ldl")
+        cc("-DLINKED", "-o", folder / "decode_linked", HERE / "decode.c", driver, "-ldl")
+        cc("-o", folder / "every", HERE / "every.c", "-ldl")
+        rings = folder / "rings"
+        rings.mkdir(mode=0o700)
+        return cls(folder, rings)
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        """What a program gets to run under the recorder."""
+        return {
+            "LD_LIBRARY_PATH": str(self.folder), "PATH": os.environ["PATH"],
+            "INTERTOKEN_LIGHT": str(self.rings), "INTERTOKEN_LIGHT_RECORDS": "4096", **extra,
+            "LD_PRELOAD": f"{extra.get('LD_PRELOAD', '')} {self.folder / 'light.so'}",
+        }  # fmt: skip
+
+    def run(self, *command: str, code: int = 0, **extra: str) -> str:
+        """Run a program of `folder` under the recorder; what it printed."""
+        for ring in self.rings.iterdir():
+            ring.unlink()
+        environment = self.environment(**{**self.extra, **extra})
+        program = [self.folder / command[0], *command[1:]]
+        done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+        assert not done.stderr
+        return done.stdout
+
+    def read(self) -> list[Ring]:
+        """The rings of the last run, in the order in which they began."""
+        return sorted((read_ring(path) for path in self.rings.glob("*.ring")), key=lambda ring: ring.start_ns)
+
+    def ring(self) -> Ring:
+        """The one ring of the last run."""
+        (ring,) = self.read()
+        return ring
+
+
+def compiler_or_skip() -> str:
+    """A C compiler, which CI must have."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        if os.environ.get("INTERTOKEN_REQUIRE_BROWSER") == "1":
+            pytest.fail("CI needs a C compiler")
+        pytest.skip("there is no C compiler (cc)")
+    return compiler
+
+
+def calls(ring: Ring) -> list[str]:
+    """The names of a ring's records."""
+    return [ring.calls[record["call"]] for record in ring.records]

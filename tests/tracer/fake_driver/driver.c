@@ -1,0 +1,252 @@
+/* Stands for libcuda.so.1: a device that does everything at once, and says what it did.
+ *
+ * Kernels are names given to cuModuleGetFunction; "stamp" does what the recorder's PTX does. Each kernel, copy and
+ * graph that runs appends a word to `device_log`, which tests read. FAKE_* in the environment makes things fail.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "../../../tracer/recorders/native/driver.h"
+
+typedef struct Node_ {
+    int type, is_stamp;
+    char name[24];
+    uint64_t arguments[3];
+    Graph inner;
+    Node to[64];
+    int to_count, from_count;
+} NodeData;
+struct Graph_ {
+    Node nodes[256];
+    int count;
+};
+struct Exec_ {
+    int count, types[256], is_stamp[256];
+    char names[256][24];
+    uint64_t arguments[256][3];
+};
+struct Function_ {
+    char name[24];
+};
+struct Context_ {
+    int device;
+};
+struct Stream_ {
+    int capturing, is_quiet;
+};
+
+static struct Context_ context = {0};
+static uint64_t counters[1 << 15];
+char device_log[1 << 16];
+int destroyed_nodes;
+
+void say(const char *what) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static size_t length;
+    pthread_mutex_lock(&lock);
+    size_t more = strlen(what);
+    if (length + more + 2 < sizeof device_log) {
+        memcpy(device_log + length, what, more);
+        device_log[length + more] = ' ';
+        length += more + 1;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static uint64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec + 5000000000u; /* another clock than the host's */
+}
+
+static void stamp(const uint64_t *a) {
+    uint64_t *places = (uint64_t *)a[0], word = a[1], mask = a[2], graph = word >> 1 & 32767;
+    uint64_t slot = __atomic_fetch_add(&counters[0], 1, __ATOMIC_SEQ_CST);
+    if (graph) word |= (counters[graph] & 0xffffff) << 16;
+    if (graph && word & 1) counters[graph]++;
+    places[2 * (slot & mask)] = now();
+    places[2 * (slot & mask) + 1] = word | (slot + 1) << 40;
+    if (graph != 32767) say(word & 1 ? "tail" : "head"); /* not of the chain that the recorder begins with */
+}
+
+static void run(const char *name, int is_stamp, const uint64_t *arguments) {
+    if (is_stamp) stamp(arguments);
+    else say(name);
+}
+
+Result cuInit(unsigned flags) { return (void)flags, SUCCESS; }
+Result cuCtxGetCurrent(Context *c) { return *c = &context, SUCCESS; }
+Result cuCtxGetDevice(int *device) { return *device = 0, SUCCESS; }
+Result cuDeviceGetName(char *name, int length, int device) {
+    return (void)device, strncpy(name, "Fake GPU", (size_t)length), SUCCESS;
+}
+Result cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { return *flags = 0, *active = 0, SUCCESS; }
+Result cuThreadExchangeStreamCaptureMode(int *mode) { return (void)mode, SUCCESS; }
+Result cuStreamDestroy_v2(Stream s) { return free(s), SUCCESS; }
+Result cuGraphDestroy(Graph g) { return free(g), SUCCESS; }
+Result cuStreamCreate(Stream *s, unsigned flags) {
+    *s = calloc(1, sizeof **s);
+    (*s)->is_quiet = flags == 1; /* the recorder's own, non-blocking one */
+    return SUCCESS;
+}
+Result called(const char *name);
+Result cuStreamSynchronize(Stream s) { return (uintptr_t)s > 2 && s->is_quiet ? SUCCESS : called("cuStreamSynchronize"); }
+Result cuStreamIsCapturing(Stream s, int *status) {
+    return *status = (uintptr_t)s > 2 && s->capturing ? 1 : 0, SUCCESS;
+}
+Result cuStreamBeginCapture_v2(Stream s, int mode) {
+    if (s) s->capturing = 1;
+    return (void)mode, say("cuStreamBeginCapture_v2"), SUCCESS;
+}
+Result cuStreamEndCapture(Stream s, Graph *g) {
+    if (s) s->capturing = 0;
+    return (void)g, say("cuStreamEndCapture"), SUCCESS;
+}
+Result cuModuleLoadData(Module *m, const void *text) {
+    if (getenv("FAKE_NO_JIT")) return 222;
+    return *m = (Module)text, SUCCESS;
+}
+Result cuModuleGetFunction(Function *f, Module m, const char *name) {
+    (void)m;
+    *f = calloc(1, sizeof **f);
+    strncpy((*f)->name, name, sizeof (*f)->name - 1);
+    return SUCCESS;
+}
+Result cuMemHostRegister_v2(void *p, size_t n, unsigned flags) {
+    return (void)p, (void)n, (void)flags, getenv("FAKE_NO_REGISTER") ? ERROR_NOT_SUPPORTED : SUCCESS;
+}
+Result cuMemHostGetDevicePointer_v2(DevicePointer *d, void *p, unsigned flags) {
+    return (void)flags, *d = (uintptr_t)p, SUCCESS;
+}
+
+/* Graphs */
+Result cuGraphCreate(Graph *g, unsigned flags) { return (void)flags, *g = calloc(1, sizeof **g), SUCCESS; }
+static Node add(Graph g, int type, const Node *from, size_t count) {
+    Node n = calloc(1, sizeof *n);
+    n->type = type;
+    for (size_t i = 0; i < count; i++) from[i]->to[from[i]->to_count++] = n, n->from_count++;
+    return g->nodes[g->count++] = n;
+}
+Result cuGraphAddKernelNode(Node *n, Graph g, const Node *from, size_t count, const KernelNode *k) {
+    if (getenv("FAKE_NO_NODES") && strcmp(k->function->name, "stamp") == 0) return ERROR_NOT_SUPPORTED;
+    *n = add(g, 0, from, count);
+    strcpy((*n)->name, k->function->name);
+    (*n)->is_stamp = strcmp(k->function->name, "stamp") == 0;
+    for (int i = 0; (*n)->is_stamp && i < 3; i++) (*n)->arguments[i] = *(uint64_t *)k->parameters[i];
+    return SUCCESS;
+}
+/* For tests: a node of any type. */
+Result fakeAddNode(Node *n, Graph g, const Node *from, size_t count, int type) {
+    return *n = add(g, type, from, count), SUCCESS;
+}
+Result cuGraphAddChildGraphNode(Node *n, Graph g, const Node *from, size_t count, Graph child) {
+    *n = add(g, NODE_GRAPH, from, count);
+    return (*n)->inner = child, SUCCESS;
+}
+Result cuGraphChildGraphNodeGetGraph(Node n, Graph *g) { return *g = n->inner, SUCCESS; }
+Result cuGraphGetNodes(Graph g, Node *nodes, size_t *count) {
+    for (size_t i = 0; nodes && i < *count && i < (size_t)g->count; i++) nodes[i] = g->nodes[i];
+    return *count = (size_t)g->count, SUCCESS;
+}
+Result cuGraphGetRootNodes(Graph g, Node *nodes, size_t *count) {
+    size_t found = 0;
+    for (int i = 0; i < g->count; i++)
+        if (!g->nodes[i]->from_count) {
+            if (nodes && found < *count) nodes[found] = g->nodes[i];
+            found++;
+        }
+    return *count = found, SUCCESS;
+}
+Result cuGraphNodeGetType(Node n, int *type) { return *type = n->type, SUCCESS; }
+Result cuGraphNodeGetDependentNodes(Node n, Node *to, size_t *count) {
+    for (int i = 0; to && i < n->to_count; i++) to[i] = n->to[i];
+    return *count = (size_t)n->to_count, SUCCESS;
+}
+Result cuGraphAddDependencies(Graph g, const Node *from, const Node *to, size_t count) {
+    (void)g;
+    for (size_t i = 0; i < count; i++) from[i]->to[from[i]->to_count++] = to[i], to[i]->from_count++;
+    return SUCCESS;
+}
+static Graph last_graph;
+Result cuGraphDestroyNode(Node n) {
+    Graph g = last_graph;
+    for (int i = 0; i < n->to_count; i++) n->to[i]->from_count--;
+    for (int i = 0, kept = 0, all = g->count; i < all; i++) {
+        Node other = g->nodes[i];
+        for (int j = 0; j < other->to_count; j++)
+            if (other->to[j] == n) other->to[j--] = other->to[--other->to_count];
+        if (other != n) g->nodes[kept++] = other, g->count = kept;
+    }
+    free(n);
+    return destroyed_nodes++, SUCCESS;
+}
+
+static void flatten(Exec x, Graph g) { /* in the order of the edges */
+    int waiting[256], done = 0, gone[256] = {0};
+    for (int i = 0; i < g->count; i++) waiting[i] = g->nodes[i]->from_count;
+    while (done < g->count)
+        for (int i = 0; i < g->count; i++) {
+            if (gone[i] || waiting[i]) continue;
+            Node n = g->nodes[i];
+            gone[i] = 1, done++;
+            for (int j = 0; j < n->to_count; j++)
+                for (int k = 0; k < g->count; k++)
+                    if (g->nodes[k] == n->to[j]) waiting[k]--;
+            if (n->inner) flatten(x, n->inner);
+            x->types[x->count] = n->type, x->is_stamp[x->count] = n->is_stamp;
+            strcpy(x->names[x->count], n->inner ? "child" : n->name);
+            memcpy(x->arguments[x->count++], n->arguments, sizeof n->arguments);
+        }
+}
+static Result instantiate(Exec *x, Graph g) {
+    last_graph = g;
+    for (int i = 0; i < g->count && getenv("FAKE_REFUSES_STAMPS"); i++)
+        if (g->nodes[i]->is_stamp) return ERROR_INVALID_VALUE;
+    flatten(*x = calloc(1, sizeof **x), g);
+    return SUCCESS;
+}
+Result cuGraphInstantiate(Exec *x, Graph g, Node *n, char *log, size_t size) {
+    return (void)n, (void)log, (void)size, instantiate(x, g);
+}
+Result cuGraphInstantiate_v2(Exec *x, Graph g, Node *n, char *log, size_t size) {
+    return (void)n, (void)log, (void)size, instantiate(x, g);
+}
+Result cuGraphInstantiateWithFlags(Exec *x, Graph g, unsigned long long f) { return (void)f, instantiate(x, g); }
+Result cuGraphInstantiateWithParams(Exec *x, Graph g, InstantiateParams *p) { return (void)p, instantiate(x, g); }
+Result cuGraphInstantiateWithParams_ptsz(Exec *x, Graph g, InstantiateParams *p) { return (void)p, instantiate(x, g); }
+static Result update(Exec x, Graph g) {
+    struct Exec_ new = {0};
+    last_graph = g;
+    flatten(&new, g);
+    if (new.count != x->count) return 910; /* CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE */
+    *x = new;
+    return SUCCESS;
+}
+Result cuGraphExecUpdate(Exec x, Graph g, Node *n, int *how) { return (void)n, *how = 0, update(x, g); }
+Result cuGraphExecUpdate_v2(Exec x, Graph g, UpdateResult *how) { return (void)how, update(x, g); }
+Result cuGraphExecDestroy(Exec x) { return free(x), SUCCESS; }
+Result cuGraphLaunch(Exec x, Stream s) {
+    (void)s;
+    for (int i = 0; i < x->count; i++) run(x->names[i], x->is_stamp[i], x->arguments[i]);
+    return SUCCESS;
+}
+Result cuGraphLaunch_ptsz(Exec x, Stream s) { return cuGraphLaunch(x, s); }
+
+#define G unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
+static Result launch(Function f, void **p) {
+    uint64_t arguments[3] = {0};
+    int is_stamp = strcmp(f->name, "stamp") == 0;
+    for (int i = 0; is_stamp && i < 3; i++) arguments[i] = *(uint64_t *)p[i];
+    return run(f->name, is_stamp, arguments), SUCCESS;
+}
+#define UNUSED (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)s
+Result cuLaunchKernel(Function f, G, Stream s, void **p, void **e) { return UNUSED, (void)e, launch(f, p); }
+Result cuLaunchKernel_ptsz(Function f, G, Stream s, void **p, void **e) { return UNUSED, (void)e, launch(f, p); }
+Result cuLaunchCooperativeKernel(Function f, G, Stream s, void **p) { return UNUSED, launch(f, p); }
+Result cuLaunchKernelEx(const LaunchConfig *c, Function f, void **p, void **e) {
+    return (void)c, (void)e, launch(f, p);
+}

@@ -1,0 +1,59 @@
+"""Where the preloaded library comes from: a wheel, the user's cache, or a compiler."""
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.tracer.fake_driver import compiler_or_skip
+from tracer.cli import main
+from tracer.errors import RecordError
+from tracer.recorders import light_library
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(light_library, "SHIPPED", tmp_path / "shipped.so")
+    return tmp_path
+
+
+def test_it_is_compiled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler_or_skip()
+    made = light_library.library()
+    assert made.is_relative_to(cache)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    assert light_library.library() == made
+    assert [path.name for path in made.parent.iterdir()] == [made.name]
+
+
+def test_that_of_a_wheel_comes_first(cache: Path) -> None:
+    (cache / "shipped.so").touch()
+    assert light_library.library() == cache / "shipped.so"
+
+
+def test_without_a_compiler_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    result = CliRunner().invoke(main, ["record", "-o", str(tmp_path / "out"), "--", "/bin/true"])
+    assert result.exit_code == 2
+    assert "there is no C compiler (cc, gcc or clang on PATH, or CC)" in result.stderr
+
+
+def test_what_the_compiler_says_is_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / "cc"
+    broken.write_text("#!/bin/sh\necho 'ring.c: in function' >&2; echo 'ring.c:1: error: no such thing' >&2; exit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CC", str(broken))
+    with pytest.raises(RecordError, match=r"cannot be compiled: ring\.c:1: error: no such thing"):
+        light_library.library()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_cache_that_cannot_be_written_is_said(cache: Path) -> None:
+    compiler_or_skip()
+    cache.chmod(0o500)
+    with pytest.raises(RecordError, match="cannot be written"):
+        light_library.library()

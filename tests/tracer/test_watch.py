@@ -1,0 +1,110 @@
+"""`intertoken watch` over a driver without a GPU: rings of programs that still run."""
+
+import socket
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.tracer.fake_driver import Build
+from tracer.cli import main
+from tracer.live import Live, live
+from tracer.live_metrics import metrics, serve
+from tracer.recorders import light_program
+
+STEPS = 200
+ROW = Live(7, 'a"b', 100, 3, 1, 700.5, (100.0, 120.0), (80.0, 90.0), 14.0, 1.0)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    return Build.into(tmp_path_factory.mktemp("light"))
+
+
+@pytest.fixture
+def program(built: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A program that decoded under the recorder and still runs; its id."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(built.folder))
+    monkeypatch.setattr(light_program, "_MEMORY", tmp_path)
+    with light_program.folder() as rings:
+        environment = light_program.environment(built.folder / "light.so", rings)
+        command = [built.folder / "decode", "proc", "stays", str(STEPS)]
+        with subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as running:
+            assert running.stdout
+            running.stdout.readline()
+            yield running.pid
+            running.kill()
+
+
+def test_what_runs_is_shown_with_the_figures_of_any_recording(program: int) -> None:
+    (row,) = live()
+    assert (row.process, row.program, row.device) == (program, "decode", 0)
+    assert row.calls == 6 * STEPS + 3  # its graph is made, updated and ended, too
+    assert (row.syncs, row.launches) == (1, 3)
+    assert row.gap_us
+    assert 0 < row.gap_us[0] <= row.gap_us[1]
+    assert row.steps_per_s
+    assert row.steps_per_s > 0
+
+
+def test_a_process_or_a_name_may_be_chosen(program: int) -> None:
+    assert len(live(str(program))) == len(live("deco")) == 1
+    assert live("other") == []
+
+
+def test_the_command_shows_a_row(program: int) -> None:
+    result = CliRunner().invoke(main, ["watch", "--once"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    assert f"{program}" in result.stdout
+    assert "decode" in result.stdout
+
+
+def test_a_program_that_ended_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(light_program, "_MEMORY", tmp_path)
+    folder = tmp_path / "intertoken-light-1-x"
+    folder.mkdir()
+    (folder / "999999999-0.ring").touch()
+    result = CliRunner().invoke(main, ["watch", "--once"])
+    assert "nothing runs under the light recorder" in result.stdout
+
+
+def test_metrics_are_prometheus_text() -> None:
+    text = metrics([ROW, Live(8, "idle", 5, 0, why="no steps")])
+    assert "# TYPE intertoken_calls_total counter" in text
+    assert 'intertoken_calls_total{process="7",program="a\\"b"} 100\n' in text
+    assert 'intertoken_calls_overwritten_total{process="8",program="idle"} 0\n' in text
+    assert 'intertoken_step_gap_seconds{process="7",program="a\\"b",device="1",quantile="0.95"} 9e-05\n' in text
+    assert 'intertoken_steps_per_second{process="7",program="a\\"b",device="1"} 700.5\n' in text
+    assert text.count('program="idle"') == 2
+
+
+def test_they_are_served_on_loopback() -> None:
+    told, answers = threading.Event(), []
+    address: list[str] = []
+
+    def say(found: str) -> None:
+        address.append(found)
+        told.set()
+
+    threading.Thread(target=serve, args=(0, lambda: [ROW], say), daemon=True).start()
+    assert told.wait(10)
+    assert address[0].startswith("127.0.0.1:")
+    with urllib.request.urlopen(f"http://{address[0]}/metrics", timeout=10) as answer:
+        answers.append(answer.read().decode())
+    assert answers == [metrics([ROW])]
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"http://{address[0]}/", timeout=10)
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        result = CliRunner().invoke(main, ["watch", "--prometheus", str(taken.getsockname()[1])])
+    assert result.exit_code == 2
+    assert "in use" in result.stderr

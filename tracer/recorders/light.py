@@ -1,0 +1,204 @@
+"""The light recorder: what programs leave in the rings of the preloaded library, as a trace.
+
+Host calls have the host's times. Of the device's work the stamps tell when each CUDA graph, and each run of eager
+launches, began and ended: these are the rows of `graph_launches` (runs without a graph). What no stamp tells (the
+kernels in them, when a copy was performed) is not known and not invented: a copy stands, without length, where it can
+begin at the earliest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.call_names import BLOCKING_COPY, COPY, EVENT, SYNC, WAIT, plain
+from tracer.errors import FormatError
+from tracer.recorders.light_ring import NO_CONTEXT, Ring, read_ring
+from tracer.recorders.light_work import Work, letters, stamped_work
+from tracer.schema import MEMCPY_KINDS, MISSING
+from tracer.trace import LIGHT, Trace
+
+_DEFAULT_STREAM: Final = 7  # as CUPTI numbers it
+_FIRST_STREAM: Final = 13
+_SYNC_TYPES: Final = {
+    "cuStreamSynchronize": "stream", "cuEventSynchronize": "event", "cuCtxSynchronize": "context",
+    "cuStreamWaitEvent": "stream wait",
+}  # fmt: skip
+_KINDS: Final = {number: word for word, number in MEMCPY_KINDS.items()}
+_LEFT: Final = {
+    "graphs_left_conditional": "with nodes that cannot be stamped", "graphs_left_memory": "that allocate memory",
+    "graphs_left_device": "that the device launches", "graphs_left_many": "beyond the 32767 that are told apart",
+    "graphs_left_refused": "that the driver did not take stamps for",
+}  # fmt: skip
+
+
+def read_rings(folder: Path) -> list[Ring]:
+    """The rings that lie in a folder, in the order in which they began.
+
+    Raises:
+        FormatError: one of them is none.
+    """
+    return sorted(map(read_ring, folder.glob("*.ring")), key=lambda ring: (ring.start_ns, ring.process))
+
+
+def light_trace(rings: Sequence[Ring]) -> Trace:
+    """One trace of the rings of all processes, which have one clock; times are since the first call.
+
+    Raises:
+        FormatError: there is no ring.
+    """
+    if not rings:
+        raise FormatError("there is no ring to read")
+    begun = [int(ring.records["begin"].min()) for ring in rings if len(ring.records)]
+    origin = min(begun, default=rings[0].start_ns)
+    tables: dict[str, list[pd.DataFrame]] = {}
+    notes: list[str] = []
+    errors: list[int] = []
+    for ring in rings:
+        work = stamped_work(ring)
+        for name, frame in _tables(ring, work).items():
+            timed = [column for column in ("start", "end") if column in frame]
+            tables.setdefault(name, []).append(frame.assign(**{c: frame[c] - origin for c in timed}))
+        notes += _notes(ring, work)
+        errors += [clock.error_ns for clock in work.alignments if clock is not None and clock.error_ns is not None]
+    joined = {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
+    joined["devices"] = joined["devices"].drop_duplicates("device")
+    clock: dict[str, Any] = {"name": "CLOCK_MONOTONIC", "origin_ns": origin}
+    if errors:
+        clock["device_error_ns"] = max(errors)
+    metadata = {
+        "source": LIGHT,
+        "clock": clock,
+        "start_utc_ns": rings[0].start_utc_ns + origin - rings[0].start_ns,
+    }
+    trace = Trace.from_columns(metadata, **joined)
+    trace.notes += notes
+    return trace
+
+
+def _tables(ring: Ring, work: Work) -> dict[str, pd.DataFrame]:
+    records, letter = ring.records, letters(ring)
+    correlation = np.arange(1, len(records) + 1)
+    stream = _streams(records["stream"])
+    event = _numbered(records["object"])
+    device, context = _places(ring)
+    on_stream = {
+        "device": device, "context": context, "stream": stream, "correlation": correlation,
+        "process": np.full(len(records), ring.process),
+    }  # fmt: skip
+
+    def rows(which: NDArray[np.bool_], **columns: Any) -> pd.DataFrame:
+        return pd.DataFrame({n: np.asarray(v)[which] for n, v in (on_stream | columns).items()})
+
+    times = {"start": records["begin"], "end": records["end"]}
+    names = np.array(ring.calls or [""])[records["call"]]
+    types = np.array([_SYNC_TYPES.get(plain(name), "unknown") for name in ring.calls] or [""])[records["call"]]
+    fills = np.array([plain(name).startswith("cuMemset") for name in ring.calls] or [False])[records["call"]]
+    copies = (letter == COPY) | (letter == BLOCKING_COPY)
+    earliest = _earliest(ring, work)
+    moment = {"start": earliest, "end": earliest, "bytes": records["bytes"].astype(np.int64)}
+    kinds = np.array([_KINDS.get(int(kind), "unknown") for kind in range(256)])[records["copy_kind"]]
+    graphs = work.table
+    at = graphs["record"].to_numpy(np.int64)
+    facts = [(c.device, c.name) for c in ring.contexts]
+    return {
+        "api": pd.DataFrame(times | {
+            "process": ring.process, "thread": records["thread"].astype(np.int64), "correlation": correlation,
+            "name": pd.Categorical(names), "return_value": records["result"].astype(np.int64),
+            "layer": pd.Categorical(np.full(len(records), "driver")),
+        }),
+        "syncs": rows((letter == SYNC) | (letter == WAIT), **times, type=types,
+                      stream=np.where(np.isin(types, ["event", "context"]), MISSING, stream),
+                      event=np.where(records["object"] > 0, event, MISSING)),
+        "cuda_events": rows(letter == EVENT, event=event),
+        "memcpys": rows(copies, **moment, kind=kinds),
+        "memsets": rows(fills, **moment),
+        "graph_launches": pd.DataFrame({
+            "start": graphs["start"], "end": graphs["end"], "device": device[at],
+            "context": graphs["context"] + 1, "stream": stream[at], "correlation": correlation[at],
+            "process": ring.process, "graph": graphs["graph"],
+        }),
+        "streams": pd.DataFrame({"process": ring.process, "context": context, "stream": stream})
+        .drop_duplicates().query("context >= 0"),
+        "devices": pd.DataFrame({"device": [d for d, _ in facts], "name": [n for _, n in facts]}),
+        "threads": pd.DataFrame({"process": ring.process, "thread": pd.unique(records["thread"].astype(np.int64))})
+        .assign(name=""),
+        "processes": pd.DataFrame({"process": [ring.process], "name": [ring.program]}),
+    }  # fmt: skip
+
+
+def _places(ring: Ring) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Device and context of each record, MISSING where the thread had none."""
+    devices = np.full(256, MISSING)
+    devices[: len(ring.contexts)] = [context.device for context in ring.contexts]
+    number = ring.records["context"].astype(np.int64)
+    return devices[number], np.where(number == NO_CONTEXT, MISSING, number + 1)
+
+
+def _streams(handles: NDArray[Any]) -> NDArray[np.int64]:
+    """Numbers for stream handles: the legacy default stream (0, 1) is CUPTI's 7, others follow as they appear."""
+    is_default = handles <= 1
+    found = np.full(len(handles), _DEFAULT_STREAM)
+    found[~is_default] = _FIRST_STREAM - 1 + _numbered(handles[~is_default])
+    return found
+
+
+def _numbered(handles: NDArray[Any]) -> NDArray[np.int64]:
+    """1, 2, ... in the order in which handles appear."""
+    return np.asarray(pd.factorize(handles)[0] + 1, np.int64)
+
+
+def _earliest(ring: Ring, work: Work) -> NDArray[np.int64]:
+    """Per record when the device can begin it: after the call, and after what is stamped before it on its stream."""
+    records = ring.records
+    earliest = records["begin"].copy()
+    for stream, done in work.table.groupby("stream", sort=False):
+        done = done.sort_values("record")
+        rows = np.flatnonzero(records["stream"].astype(np.uint64) == stream)
+        before = np.searchsorted(done["record"].to_numpy(), rows) - 1
+        ends = np.maximum.accumulate(done["end"].to_numpy())
+        earliest[rows] = np.maximum(earliest[rows], np.where(before >= 0, ends[before], 0))
+    return np.asarray(earliest, np.int64)
+
+
+def _notes(ring: Ring, work: Work) -> list[str]:
+    who = f"process {ring.process} ({ring.program})"
+    counters = ring.counters
+    notes = []
+    if ring.overwritten:
+        notes.append(f"{who}: the ring holds the last {ring.capacity} calls; {ring.overwritten} earlier ones are gone")
+    left = [f"{counters[name]} {words}" for name, words in _LEFT.items() if counters.get(name)]
+    if left:
+        notes.append(f"{who}: CUDA graphs without stamps, whose times are not known: {', '.join(left)}")
+    if counters.get("stamps_failed"):
+        notes.append(f"{who}: {counters['stamps_failed']} times the driver refused what writes the device's clock")
+    if counters.get("entries_left"):
+        notes.append(
+            f"{who}: {counters['entries_left']} driver functions are newer than this recorder; they are missing"
+        )
+    notes += [
+        f"{who}: a stamp of the device takes {cost.stamp / 1e3:.1f} µs and {cost.step / 1e3:.1f} µs to the next node; "
+        "two are in each stamped graph and run, counted as theirs, not as idle time"
+        for cost in work.costs
+        if cost is not None
+    ]
+    runs = int((work.table["graph"] == MISSING).sum())
+    if runs:
+        notes.append(
+            f"{who}: {runs} of the graph launches are runs of eager launches, stamped at both ends: their kernels, and "
+            "whether the device idled between them, are not known; where they are over 2 % of the time of the steps, "
+            "no idle time is told"
+        )
+    if work.unmatched:
+        notes.append(f"{who}: {work.unmatched} stamps of the device belong to no launch that is still in the ring")
+    for number, clock in enumerate(work.alignments):
+        if clock is not None and clock.error_ns is None:
+            notes.append(f"{who}: nothing waited for the device of context {number + 1}: its times may be late")
+        if clock is not None and clock.contradictions:
+            notes.append(f"{who}: {clock.contradictions} windows of the clocks' alignment contradict themselves")
+    return notes

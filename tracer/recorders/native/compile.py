@@ -1,0 +1,46 @@
+"""How the library of this folder is compiled: by a build of intertoken, or on the user's machine.
+
+Only the standard library is used, because a build has nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+SOURCES: Final = Path(__file__).parent
+NAME: Final = "libintertoken_light.so"
+FLAGS: Final = (
+    "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread", "-shared",
+)  # fmt: skip
+
+
+class CompileError(Exception):
+    """The compiler cannot be run, or does not take the sources."""
+
+
+def compiler() -> str | None:
+    """The C compiler to use: that of the variable CC, else cc, gcc or clang; None if there is none."""
+    names = [os.environ.get("CC", ""), "cc", "gcc", "clang"]
+    return next((found for name in names if name and (found := shutil.which(name))), None)
+
+
+def compile_library(target: Path, compiler: str, flags: Sequence[str] = ()) -> None:
+    """Compile it.
+
+    Raises:
+        CompileError: the compiler fails; the message is the first line of what it said.
+    """
+    sources = sorted(map(str, SOURCES.glob("*.c")))
+    command = [compiler, *FLAGS, *flags, "-o", str(target), *sources, "-ldl"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    except OSError as problem:
+        raise CompileError(f"{compiler} cannot be run: {problem.strerror}") from problem
+    if done.returncode:
+        said = done.stderr.strip() or f"exit code {done.returncode}"
+        raise CompileError(next((line for line in said.splitlines() if "error" in line), said.splitlines()[0]))

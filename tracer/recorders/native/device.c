@@ -1,0 +1,212 @@
+#include "device.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "interpose.h"
+#include "stamps.h"
+
+/* The kernel that writes the device's clock: `counters[0]` numbers the stamps of a context, the others the launches of
+ * each graph; a run of launches (graph 0) brings its number along. %globaltimer is in nanoseconds. One store of 16
+ * bytes, so that no reader sees half a stamp. The time is that of the kernel's begin, which is where the first node
+ * would have begun; but the heads of a chain of stamps (graph 32767) tell their end.
+ * Source: NVIDIA, "Parallel Thread Execution ISA": special registers, atom, st. */
+static const char ptx[] =
+    ".version %s\n.target %s\n.address_size 64\n"
+    ".visible .global .align 8 .u64 counters[32768];\n"
+    ".visible .entry stamp(.param .u64 places, .param .u64 told, .param .u64 mask) {\n"
+    "  .reg .u64 %%r<12>;\n  .reg .pred %%p<4>;\n"
+    "  mov.u64 %%r0, %%globaltimer;\n"
+    "  ld.param.u64 %%r1, [places];\n  ld.param.u64 %%r2, [told];\n  ld.param.u64 %%r3, [mask];\n"
+    "  mov.u64 %%r4, counters;\n"
+    "  atom.global.add.u64 %%r5, [%%r4], 1;\n"
+    "  and.b64 %%r6, %%r2, 1;\n  setp.ne.u64 %%p0, %%r6, 0;\n"
+    "  shr.u64 %%r7, %%r2, 1;\n  and.b64 %%r7, %%r7, 32767;\n  setp.eq.u64 %%p1, %%r7, 0;\n"
+    "  setp.ne.u64 %%p2, %%r7, 32767;\n  or.pred %%p2, %%p2, %%p0;\n"
+    "  @%%p1 bra numbered;\n"
+    "  shl.b64 %%r7, %%r7, 3;\n  add.u64 %%r7, %%r4, %%r7;\n"
+    "  ld.volatile.global.u64 %%r8, [%%r7];\n"
+    "  add.u64 %%r9, %%r8, 1;\n  @%%p0 st.volatile.global.u64 [%%r7], %%r9;\n"
+    "  and.b64 %%r8, %%r8, 16777215;\n  shl.b64 %%r8, %%r8, 16;\n  or.b64 %%r2, %%r2, %%r8;\n"
+    "numbered:\n"
+    "  and.b64 %%r10, %%r5, %%r3;\n  shl.b64 %%r10, %%r10, 4;\n  add.u64 %%r10, %%r1, %%r10;\n"
+    "  add.u64 %%r5, %%r5, 1;\n  shl.b64 %%r5, %%r5, 40;\n  or.b64 %%r2, %%r2, %%r5;\n"
+    "  @%%p2 bra timed;\n"
+    "  mov.u64 %%r0, %%globaltimer;\n"
+    "timed:\n"
+    "  st.volatile.global.v2.u64 [%%r10], {%%r0, %%r2};\n"
+    "  ret;\n}\n";
+static const char *const targets[][2] = {{"6.0", "sm_50"}, {"6.3", "sm_75"}, {"8.0", "sm_90"}};
+
+#define GONE ((Context)-1)
+
+static Driver driver;
+static int has_driver;
+static _Atomic int is_found;
+static pthread_once_t driver_once = PTHREAD_ONCE_INIT;
+
+Device devices[CONTEXTS];
+static _Atomic uint8_t tried[CONTEXTS]; /* to load the kernel */
+static _Atomic unsigned device_count, generation = 1;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
+    Context context;
+    unsigned generation;
+    uint8_t device;
+} mine;
+
+static void find_driver(void) {
+    const char *wish = getenv("INTERTOKEN_LIGHT_STAMPS"); /* all (default), graphs or none */
+    int graphs = !wish || strcmp(wish, "none") != 0;
+    int runs = graphs && (!wish || strcmp(wish, "graphs") != 0);
+#define X(name, params) driver.name = (Result(*) params)interpose_driver(#name);
+    DRIVER_CALLS(X)
+#undef X
+    has_driver = driver.cuCtxGetCurrent && driver.cuCtxGetDevice;
+#define X(name, params) graphs = graphs && driver.name;
+    DRIVER_CALLS(X)
+#undef X
+    driver.stamps_graphs = graphs;
+    driver.stamps_runs = graphs && runs;
+    atomic_store_explicit(&is_found, 1, memory_order_release);
+}
+
+const Driver *device_driver(void) {
+    if (!atomic_load_explicit(&is_found, memory_order_acquire)) pthread_once(&driver_once, find_driver);
+    return &driver;
+}
+
+void device_fork(void) {
+    pthread_mutex_t open = PTHREAD_MUTEX_INITIALIZER;
+    lock = open;
+    for (unsigned at = 0; at < CONTEXTS; at++) devices[at] = (Device){0}, tried[at] = 0;
+    atomic_store(&device_count, 0u);
+    atomic_fetch_add(&generation, 1u);
+}
+
+static uint8_t new_device(Context context) {
+    pthread_mutex_lock(&lock);
+    unsigned at = 0, count = atomic_load(&device_count);
+    while (at < count && devices[at].context != context) at++;
+    if (at == count && count < CONTEXTS) {
+        ContextFacts *facts = &ring.header->contexts[at];
+        devices[at] = (Device){.context = context};
+        facts->handle = (uintptr_t)context;
+        if (driver.cuCtxGetDevice(&facts->device)) facts->device = -1;
+        if (driver.cuDeviceGetName) driver.cuDeviceGetName(facts->name, sizeof facts->name, facts->device);
+        ring.header->contexts_used = at + 1;
+        atomic_store(&device_count, at + 1);
+    } else if (at == count) {
+        ring_count(COUNT_contexts_left, 1);
+        at = NO_CONTEXT;
+    }
+    pthread_mutex_unlock(&lock);
+    return (uint8_t)at;
+}
+
+uint8_t device_context(void) {
+    Context context = NULL;
+    device_driver();
+    if (!has_driver || driver.cuCtxGetCurrent(&context) || !context) return NO_CONTEXT;
+    unsigned now = atomic_load_explicit(&generation, memory_order_relaxed);
+    if (context != mine.context || now != mine.generation) {
+        mine.device = new_device(context);
+        mine.context = context;
+        mine.generation = now;
+    }
+    return mine.device;
+}
+
+static void forget(unsigned at) {
+    devices[at].context = GONE;
+    devices[at].stamp = NULL;
+    atomic_fetch_add(&generation, 1u);
+}
+
+void device_forget(Context context) {
+    pthread_mutex_lock(&lock);
+    for (unsigned at = 0; at < atomic_load(&device_count); at++)
+        if (devices[at].context == context) forget(at);
+    pthread_mutex_unlock(&lock);
+}
+
+void device_forget_primary(int device) {
+    unsigned flags;
+    int active = 1;
+    device_driver();
+    if (!driver.cuDevicePrimaryCtxGetState) return;
+    if (driver.cuDevicePrimaryCtxGetState(device, &flags, &active) || active) return;
+    pthread_mutex_lock(&lock);
+    for (unsigned at = 0; ring.header && at < atomic_load(&device_count); at++)
+        if (ring.header->contexts[at].device == device) forget(at);
+    pthread_mutex_unlock(&lock);
+}
+
+/* How long a stamp takes, and the next node after it: from a chain of stamps, heads and tails in turn, run twice. */
+static void run_chain(const Device *device) {
+    enum { CHAIN = 32, STREAM_NON_BLOCKING = 1 };
+    Result (*instantiate)(Exec *, Graph, unsigned long long) = real_call(CALL_cuGraphInstantiateWithFlags);
+    Result (*launch)(Exec, Stream) = real_call(CALL_cuGraphLaunch);
+    Result (*wait)(Stream) = real_call(CALL_cuStreamSynchronize);
+    Result (*destroy)(Exec) = real_call(CALL_cuGraphExecDestroy);
+    Graph graph = NULL;
+    Stream stream = NULL;
+    Exec exec = NULL;
+    Node last = NULL;
+    int whole = instantiate && launch && wait && destroy && !driver.cuGraphCreate(&graph, 0);
+    for (unsigned i = 0; whole && i < CHAIN; i++) {
+        Arguments a;
+        KernelNode stamp = device_stamp(device, (uint64_t)CHAIN_GRAPH << 1 | i % 2, &a);
+        Node before = last;
+        whole = !driver.cuGraphAddKernelNode(&last, graph, &before, before ? 1 : 0, &stamp);
+    }
+    if (whole && !instantiate(&exec, graph, 0) && !driver.cuStreamCreate(&stream, STREAM_NON_BLOCKING)) {
+        if (!launch(exec, stream) && !launch(exec, stream)) wait(stream);
+        driver.cuStreamDestroy_v2(stream);
+    }
+    if (exec) destroy(exec);
+    if (graph) driver.cuGraphDestroy(graph);
+}
+
+/* Load the kernel into the current context, and let it reach its part of the ring. */
+static void load(uint8_t at) {
+    int mode = CAPTURE_MODE_RELAXED; /* captures of other threads forbid such calls else */
+    char text[sizeof ptx + 32];
+    Module module = NULL;
+    Device *device = &devices[at];
+    Stamp *places = ring.stamps + (size_t)at * STAMPS;
+    Function stamp = NULL;
+    const unsigned flags = HOST_REGISTER_PORTABLE | HOST_REGISTER_DEVICEMAP;
+    driver.cuThreadExchangeStreamCaptureMode(&mode);
+    for (size_t i = 0; i < sizeof targets / sizeof *targets && !module; i++) {
+        snprintf(text, sizeof text, ptx, targets[i][0], targets[i][1]);
+        if (driver.cuModuleLoadData(&module, text)) module = NULL;
+    }
+    if (module && !driver.cuModuleGetFunction(&stamp, module, "stamp") &&
+        !driver.cuMemHostRegister_v2(places, STAMPS * sizeof(Stamp), flags) &&
+        !driver.cuMemHostGetDevicePointer_v2(&device->places, places, 0)) {
+        device->stamp = stamp;
+        run_chain(device);
+        ring.header->contexts[at].has_stamps = 1;
+    } else
+        ring_count(COUNT_stamps_failed, 1);
+    driver.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+Device *device_with_stamps(void) {
+    uint8_t at = device_context();
+    if (at == NO_CONTEXT) return NULL;
+    if (!atomic_load_explicit(&tried[at], memory_order_acquire)) {
+        pthread_mutex_lock(&lock);
+        if (!atomic_load(&tried[at])) load(at), atomic_store(&tried[at], 1);
+        pthread_mutex_unlock(&lock);
+    }
+    return devices[at].stamp ? &devices[at] : NULL;
+}
+
+KernelNode device_stamp(const Device *device, uint64_t told, Arguments *a) {
+    *a = (Arguments){device->places, told, STAMPS - 1, {&a->places, &a->told, &a->mask}};
+    return (KernelNode){device->stamp, {1, 1, 1}, {1, 1, 1}, 0, a->parameters, NULL};
+}

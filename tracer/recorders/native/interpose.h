@@ -1,0 +1,30 @@
+/* How calls of the driver come here, and how we reach the driver itself. */
+#ifndef INTERTOKEN_INTERPOSE_H
+#define INTERTOKEN_INTERPOSE_H
+
+#include "calls.h"
+#include "ring.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+/* The driver's own function for a call; NULL where there is no driver. */
+extern _Atomic(void *) real_calls[CALL_COUNT];
+void *interpose_find(enum Call call);
+
+static inline void *real_call(enum Call call) {
+    void *found = atomic_load_explicit(&real_calls[call], memory_order_acquire);
+    return found ? found : interpose_find(call);
+}
+
+/* A function of the driver that is not recorded, by its exported name; NULL if it has none. */
+void *interpose_driver(const char *name);
+
+static inline int ring_there(void) { return ring.header != NULL || ring_ready(); }
+
+static inline int recording(void) { return ring_there() && !(ring_turn() & 1); }
+
+#define CALL(id, symbol, since, own, params, ...) EXPORT Result id params;
+CALLS
+#undef CALL
+
+#endif

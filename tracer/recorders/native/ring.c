@@ -1,0 +1,230 @@
+#include "ring.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include "calls.h"
+#include "device.h"
+
+#define FOLDER "INTERTOKEN_LIGHT"
+#define RECORDS "INTERTOKEN_LIGHT_RECORDS"
+#define PAUSED "INTERTOKEN_LIGHT_PAUSED" /* until the recorder says otherwise */
+enum { DEFAULT_RECORDS = 1 << 19, LEAST_RECORDS = 1 << 12, MOST_RECORDS = 1 << 24, PROGRAMS_BYTES = 1 << 16 };
+enum { APART_NS = 50000000, AHEAD = 8 /* records, whose lines the next writers will want */ };
+
+Ring ring;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static _Thread_local uint32_t thread __attribute__((tls_model("initial-exec")));
+
+static const char names[] =
+#define CALL(id, ...) #id "\0"
+    CALLS
+#undef CALL
+    "\0"
+#define X(name) #name "\0"
+    COUNTERS(X)
+#undef X
+    ;
+_Static_assert(sizeof names <= NAMES_BYTES, "the names fit their place");
+
+uint32_t ring_thread(void) {
+    if (!thread) thread = (uint32_t)syscall(SYS_gettid);
+    return thread;
+}
+
+/* The recorder's folder, which must be this user's alone; -1 if there is none. */
+static int open_folder(void) {
+    struct stat found;
+    const char *path = getauxval(AT_SECURE) ? NULL : getenv(FOLDER);
+    if (!path || path[0] != '/') return -1;
+    int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (folder < 0) return -1;
+    int is_mine = fstat(folder, &found) == 0 && found.st_uid == geteuid();
+    if (is_mine && !(found.st_mode & (S_IRWXG | S_IRWXO))) return folder;
+    close(folder);
+    return -1;
+}
+
+static uint64_t wanted_records(void) {
+    const char *text = getenv(RECORDS);
+    uint64_t wanted = text ? strtoull(text, NULL, 10) : DEFAULT_RECORDS, records = LEAST_RECORDS;
+    while (records < wanted && records < MOST_RECORDS) records *= 2;
+    return records;
+}
+
+static uint64_t bytes_of(uint64_t records) {
+    const uint64_t stamps = (uint64_t)CONTEXTS * STAMPS * sizeof(Stamp);
+    return HEADER_BYTES + NAMES_BYTES + PAIRS * sizeof(Pair) + records * sizeof(Record) + stamps;
+}
+
+/* Map a new file of this process, smaller where memory is short: blocks are taken now, a full disk shows here. */
+static void *map_file(int folder, uint64_t *records) {
+    static _Atomic unsigned made;
+    char name[64];
+    snprintf(name, sizeof name, "%d-%u.ring", (int)getpid(), atomic_fetch_add(&made, 1u));
+    int file = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    if (file < 0) return NULL;
+    void *map = MAP_FAILED;
+    for (; *records >= LEAST_RECORDS; *records /= 2) {
+        if (posix_fallocate(file, 0, (off_t)bytes_of(*records)) == 0) {
+            map = mmap(NULL, bytes_of(*records), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
+            break;
+        }
+        if (ftruncate(file, 0)) break;
+    }
+    close(file);
+    if (map != MAP_FAILED) return map;
+    unlinkat(folder, name, 0);
+    return NULL;
+}
+
+/* Whether the processor's counter runs evenly, also while it sleeps, and alike on all cores. */
+static int counter_is_even(void) {
+#if defined(__x86_64__)
+    unsigned a, b, c, d;
+    char source[8] = "";
+    if (__get_cpuid(0x80000007, &a, &b, &c, &d) && d & 1u << 8) return 1; /* invariant TSC */
+    int file = open("/sys/devices/system/clocksource/clocksource0/current_clocksource", O_RDONLY | O_CLOEXEC);
+    if (file >= 0) {
+        if (read(file, source, 3) < 0) source[0] = 0;
+        close(file);
+    }
+    return strcmp(source, "tsc") == 0;
+#elif defined(__aarch64__)
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+/* The first pair stays for ever, so that the whole time is spanned; the others take turns. */
+static Pair *pair_of(uint32_t number) { return &ring.pairs[number < 1 ? 0 : 1 + (number - 1) % (PAIRS - 1)]; }
+
+static void write_pair(Pair *pair) {
+    uint64_t before = 0, after = UINT64_MAX;
+    int64_t monotonic = 0;
+    for (int tries = 0; tries < 4; tries++) { /* the closest: another program may have had the core in between */
+        uint64_t first = ring_now();
+        int64_t at = ring_monotonic();
+        uint64_t second = ring_now();
+        if (second - first < after - before) before = first, after = second, monotonic = at;
+    }
+    atomic_store_explicit(&pair->monotonic, 0, memory_order_relaxed);
+    atomic_store_explicit(&pair->tick, before + (after - before) / 2, memory_order_release);
+    atomic_store_explicit(&pair->monotonic, monotonic, memory_order_release);
+}
+
+static void begin_header(Header *header, uint64_t records) {
+    struct timespec real;
+    clock_gettime(CLOCK_REALTIME, &real);
+    header->version = RING_VERSION;
+    header->header_bytes = HEADER_BYTES;
+    header->pid = (uint32_t)getpid();
+    header->parent = (uint32_t)getppid();
+    header->record_bytes = sizeof(Record);
+    header->records = records;
+    header->stamps = STAMPS;
+    header->names_at = HEADER_BYTES;
+    header->pairs_at = HEADER_BYTES + NAMES_BYTES;
+    header->pairs = PAIRS;
+    header->turns = getenv(PAUSED) != NULL;
+    header->records_at = header->pairs_at + PAIRS * sizeof(Pair);
+    header->stamps_at = header->records_at + records * sizeof(Record);
+    header->start_monotonic = ring_monotonic();
+    header->start_realtime = real.tv_sec * INT64_C(1000000000) + real.tv_nsec;
+    strncpy(header->program, program_invocation_short_name, sizeof header->program - 1);
+    memcpy((char *)header + header->names_at, names, sizeof names);
+    atomic_thread_fence(memory_order_release);
+    memcpy(header->magic, RING_MAGIC, sizeof header->magic);
+}
+
+/* Append a line to the file `programs`, which is bounded. */
+static void say(int folder, const char *mark) {
+    char line[192];
+    struct stat found;
+    int file = openat(folder, "programs", O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    if (file < 0) return;
+    int length = snprintf(line, sizeof line, "%d%s %.120s\n", (int)getpid(), mark, program_invocation_short_name);
+    if (fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_size < PROGRAMS_BYTES)
+        if (write(file, line, (size_t)length) < 0) errno = 0;
+    close(file);
+}
+
+static void begin(void) {
+    int folder = open_folder();
+    if (folder < 0) return;
+    uint64_t records = wanted_records();
+    char *map = map_file(folder, &records);
+    if (!map) say(folder, "!"); /* there was no room */
+    close(folder);
+    if (!map) return;
+    Header *header = (Header *)map;
+    begin_header(header, records);
+    ring.records = (Record *)(map + header->records_at);
+    ring.pairs = (Pair *)(map + header->pairs_at);
+    ring.stamps = (Stamp *)(map + header->stamps_at);
+    ring.mask = records - 1;
+    ring.counts_cycles = counter_is_even();
+    write_pair(pair_of(0));
+    uint64_t tick = ring_now();
+    int64_t begun = ring_monotonic();
+    while (ring_monotonic() - begun < APART_NS / 256) continue; /* 0.2 ms: what the counter does in them */
+    ring.ticks_apart = 256 * (int64_t)(ring_now() - tick);
+    write_pair(pair_of(1));
+    header->pairs_written = 2;
+    ring.header = header;
+}
+
+int ring_ready(void) {
+    pthread_once(&once, begin);
+    return ring.header != NULL;
+}
+
+/* A forked child writes into a ring of its own, or none: its parent's is mapped here, too. */
+static void forget_parent(void) {
+    pthread_once_t again = PTHREAD_ONCE_INIT;
+    ring.header = NULL;
+    once = again;
+    thread = 0;
+    device_fork();
+}
+
+void ring_announce(void) {
+    int folder = open_folder();
+    if (folder < 0) return;
+    pthread_atfork(NULL, NULL, forget_parent);
+    say(folder, "");
+    close(folder);
+}
+
+void ring_write(Record *from) {
+    enum { WORDS = sizeof(Record) / sizeof(uint64_t) };
+    from->thread = ring_thread();
+    Header *header = ring.header;
+    uint64_t number = atomic_fetch_add_explicit(&header->written, 1, memory_order_relaxed);
+    Record *to = &ring.records[number & ring.mask];
+    __builtin_prefetch(&ring.records[(number + AHEAD) & ring.mask], 1);
+    atomic_store_explicit(&to->sequence, 0, memory_order_relaxed);
+    atomic_thread_fence(memory_order_release);
+    /* Word by word: a thread that was asleep for a whole round may write here, too. */
+    for (size_t i = 1; i < WORDS; i++)
+        __atomic_store_n((uint64_t *)to + i, ((const uint64_t *)from)[i], __ATOMIC_RELAXED);
+    atomic_store_explicit(&to->sequence, number + 1, memory_order_release);
+    uint32_t pairs = atomic_load_explicit(&header->pairs_written, memory_order_relaxed);
+    int64_t since = (int64_t)(from->end - atomic_load_explicit(&pair_of(pairs - 1)->tick, memory_order_relaxed));
+    if (since > ring.ticks_apart && atomic_compare_exchange_strong(&header->pairs_written, &pairs, pairs + 1))
+        write_pair(pair_of(pairs));
+}

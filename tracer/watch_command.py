@@ -1,0 +1,67 @@
+"""`intertoken watch`: what runs under the light recorder now."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from tracer.live import Live
+
+_COLUMNS = ("process", "program", "device", "steps/s", "idle p50", "p95 µs", "gap p50", "p95 µs", "syncs", "launches")
+
+
+@click.command()
+@click.argument("chosen", required=False, metavar="[PID|NAME]")
+@click.option("--every", type=click.FloatRange(min=0.2), default=1.0, show_default=True, help="Seconds between looks.")
+@click.option("--once", is_flag=True, help="Look once, print, and end.")
+@click.option("--prometheus", "port", type=click.IntRange(0, 65535), metavar="PORT",
+              help="Serve the figures as metrics on 127.0.0.1:PORT/metrics instead (0: any free port).")  # fmt: skip
+def watch(chosen: str | None, every: float, once: bool, port: int | None) -> None:
+    """Steps/s, idle time, gap, syncs and launches of what runs under `intertoken record` now.
+
+    A row is a device of a process, from its last calls; idle time and gap are of a step, in µs. Nothing of the programs
+    is disturbed: their rings are read.
+
+    \b
+    Examples:
+      intertoken watch
+      intertoken watch VLLM
+      intertoken watch --prometheus 9400
+    """
+    from rich.console import Console
+    from rich.live import Live as Screen
+
+    from tracer.live import live
+
+    if port is not None:
+        from tracer.live_metrics import serve
+
+        serve(port, lambda: live(chosen), lambda address: click.echo(f"metrics on http://{address}/metrics"))
+        return
+    if once:
+        Console().print(table_of(live(chosen)))
+        return
+    with Screen(table_of(live(chosen)), auto_refresh=False) as screen:
+        while True:
+            time.sleep(every)
+            screen.update(table_of(live(chosen)), refresh=True)
+
+
+def table_of(rows: list[Live]) -> Table:
+    """The rows as a table; of a process without figures why it has none."""
+    table = Table(*_COLUMNS, box=None, caption=None if rows else "nothing runs under the light recorder")
+    for row in rows:
+        pairs = [f"{value:,.1f}" for pair in (row.idle_us, row.gap_us) for value in pair or ()]
+        if row.device is None:
+            table.add_row(str(row.process), row.program, "", f"{row.calls:,} calls; {row.why}")
+            continue
+        rate = "" if row.steps_per_s is None else f"{row.steps_per_s:,.1f}"
+        idle = pairs if row.idle_us else ["", "", *pairs]
+        table.add_row(
+            str(row.process), row.program, str(row.device), rate, *idle, f"{row.syncs:g}", f"{row.launches:g}"
+        )
+    return table
