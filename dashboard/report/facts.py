@@ -247,7 +247,8 @@ def _steps(run: Run) -> str:
 def _level(run: Run) -> str:
     level = {"graph": "CUDA graphs whole", "node": "CUDA graphs node by node", "none": "no CUDA graphs", None: ""}
     source = run.summary.source
-    tool = "our host recorder" if source == "host" else plain(source, 60) or "unknown source"
+    ours = {"host": "our host recorder", LIGHT: "the light recorder"}
+    tool = ours.get(source) or plain(source, 60) or "unknown source"
     state = "traced" if run.inflated else "no profiler"
     return ", ".join(part for part in (tool, state, level[run.summary.graph_trace]) if part)
 

@@ -169,7 +169,7 @@ def measure(
         TraceError: that rate is of another run.
     """
     per_step = tokens_per_step(trace, steps, within)
-    given = [] if trace.metadata.get("source") == "host" else list(untraced_tokens_per_s)
+    given = [] if trace.is_untraced else list(untraced_tokens_per_s)
     step_rate = float(np.median(given)) if given else measured_rate(trace, steps, within)
     recorded = gap_report(trace, steps, step_rate)
     if recorded.refused is not None and given:
