@@ -16,6 +16,7 @@ from dashboard.text import plain
 from dashboard.units import difference, microseconds
 from tracer.analysis.holes import PLACES
 from tracer.signed import percent, with_sign
+from tracer.trace import LIGHT
 
 _NONE: Final = "–"
 Change = Callable[[float, float], str]
