@@ -72,6 +72,8 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
         "Speed": [
             _figures("Tokens/s", "without a profiler: median of the repeats", runs, _rate, _per_second, _percent),
             _words("lowest – highest", "of the repeats", [_spread(r) for r in runs]),
+            _figures("Steps/s", "without a profiler, as run.json or a reader tells", runs,
+                     lambda r: r.summary.untraced_steps_per_s, _per_second, _percent),
             _figures("Tokens/s as recorded", "of the wall", runs, _recorded_rate,
                      _per_second, _percent, recorded=True),
             _figures("Steps/s as recorded", "of the wall, what lies between the steps included", runs,

@@ -5,7 +5,7 @@ Commands, pages, reports and exports choose among the fields of a `Summary` and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tracer import run_json
@@ -37,6 +37,8 @@ class Summary:
             `tokens_per_s_spread` is the lowest and the highest of its repeats.
         traced_tokens_per_s: the recording's own rate, of the wall; None where it is not known how many a step gains.
         steps_per_s: of the wall (`analysis.rates`).
+        tokens_per_step: how many tokens a step gains, None where nothing tells.
+        untraced_steps_per_s: without a profiler, as run.json tells or a user; None where no such rate counts.
         period_us: from the first compute of a step to that of the next, median.
         idle_us: `IdleReport.idle_us`; `idle_share` of all periods, and `idle_where` most of it lies, in words.
         untraced_idle_us: the median that the untraced rate leaves.
@@ -69,6 +71,8 @@ class Summary:
     tokens_per_s_spread: tuple[float, float] | None = None
     traced_tokens_per_s: float | None = None
     steps_per_s: float | None = None
+    tokens_per_step: float | None = None
+    untraced_steps_per_s: float | None = None
     period_us: float | None = None
     idle_us: dict[str, float] = field(default_factory=dict)
     idle_share: float | None = None
@@ -176,6 +180,13 @@ def figures(
     return Summary(name, **found, problem=problem)
 
 
+def rated(summary: Summary, gaps: GapReport) -> Summary:
+    """The figures by a rate that a user gave instead of run.json's: that which these gaps are at."""
+    rate, gained = gaps.untraced_steps_per_s, summary.tokens_per_step
+    tokens_per_s = None if rate is None or gained is None else rate * gained
+    return replace(summary, **_of_gaps(gaps), tokens_per_s=tokens_per_s, tokens_per_s_spread=None)
+
+
 def _described(trace: Trace, within: str | None) -> dict[str, Any]:
     """What the recording and run.json say of it."""
     asked = run_json.configuration(trace, within)
@@ -203,6 +214,7 @@ def _of_steps(trace: Trace, steps: Steps, within: str | None) -> dict[str, Any]:
         "prefill_steps": steps.prefills,
         "what": steps.what,
         "steps_per_s": rate,
+        "tokens_per_step": gained,
         "traced_tokens_per_s": None if rate is None or gained is None else rate * gained,
     }
 
@@ -229,6 +241,7 @@ def _of_gaps(report: GapReport) -> dict[str, Any]:
         "idle_us": report.idle.idle_us,
         "idle_share": report.idle.share,
         "idle_where": report.idle.where,
+        "untraced_steps_per_s": report.untraced_steps_per_s,
         "untraced_idle_us": report.untraced_idle_us["p50"] if report.untraced_idle_us else None,
         "busy_us": report.idle.busy_us,
         "compute_us": report.compute_us,

@@ -19,6 +19,7 @@ from dashboard.units import microseconds
 from dashboard.view import View
 from tracer.analysis.causes import CAUSES, PART_NAMES, PARTS
 from tracer.analysis.gaps import GapReport
+from tracer.analysis.interval import Interval
 from tracer.analysis.summary import Summary
 
 LONGEST: Final = 12
@@ -53,22 +54,23 @@ def figures_of(run: Run) -> dict[str, str]:
     return {
         "Run": plain(run.name, 90),
         "Idle p50": microseconds(of.idle_us.get("p50")),
+        "Idle p50 without tracing": _untraced(of, of.untraced_idle_us),
         "Gaps": f"{len(run.gaps.table):,}",
         "p50": microseconds(of.gap_p50_us),
         "p90": microseconds(of.gap_p90_us),
         "Mean": microseconds(of.gap_mean_us),
         "Recorded": f"traced, {of.graph_trace} level" if of.traced else "no profiler",
         "Distortion": "–" if of.distortion is None else f"{of.distortion:.2f}",
-        "p50 without tracing": _untraced(of),
+        "p50 without tracing": _untraced(of, of.estimated_untraced_gap_us or of.untraced_gap_us),
     }
 
 
-def _untraced(of: Summary) -> str:
+def _untraced(of: Summary, us: Interval | float | None) -> str:
     if not of.traced:
         return "the same"
-    if of.untraced_gap_us is None:
+    if us is None:
         return "not known"
-    return str(of.estimated_untraced_gap_us or microseconds(of.untraced_gap_us))
+    return microseconds(us) if isinstance(us, float) else str(us)
 
 
 def longest_of(runs: Sequence[Run], theme: str) -> list[dict[str, Any]]:
@@ -101,7 +103,7 @@ def timeline_link(run: Run, step: int, theme: str) -> str:
     """The overview at a step of the run, zoomed to the gap behind it."""
     assert run.tokens is not None
     at = run.tokens.clamp(int(np.searchsorted(run.tokens.step, step)))
-    view = View(runs=(run.key,), token=at, theme=theme)
+    view = View(runs=(run.key,), token=at, theme=theme, rates=run.rates)
     return link("", ADDRESS) + replace(view, range=range_of([run], view, "gap")).query()
 
 
