@@ -88,6 +88,12 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
             *(_time(f"{name}, mean", "", runs, partial(_idle_in, place)) for place, name in PLACES.items()),
             _time("GPU busy", "for the median step", runs, lambda r: r.summary.busy_us),
         ],
+        **{
+            f"Of it {name}, by cause (mean, as recorded)": [
+                _time(cause, "", runs, partial(_idle_cause, place, cause)) for cause in CAUSE_COLOURS
+            ]
+            for place, name in PLACES.items()
+        },
         "Inter-token gap": [
             _time("p50", "median, as recorded", runs, lambda r: r.summary.gap_p50_us),
             _time("p90", "90th percentile, as recorded", runs, lambda r: r.summary.gap_p90_us),
@@ -97,6 +103,9 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
         ],
         "What it is made of (mean, as recorded)": [
             _time(cause, "", runs, partial(_cause, cause)) for cause in CAUSE_COLOURS
+        ],
+        "What it is made of (mean, by the untraced rate)": [
+            _time(cause, "", runs, partial(_untraced_cause, cause), recorded=False) for cause in CAUSE_COLOURS
         ],
         "Per token": [
             _figures("Host syncs", "", runs, lambda r: r.summary.syncs_per_token, _count, _difference),
@@ -227,8 +236,17 @@ def _idle_in(place: str, run: Run) -> float | None:
     return run.summary.idle_us.get(place)
 
 
+def _idle_cause(place: str, cause: str, run: Run) -> float | None:
+    """What a device idles there for that cause, µs; None where that is nothing."""
+    return None if run.gaps is None else run.gaps.idle.causes_us.get(place, {}).get(cause) or None
+
+
 def _cause(cause: str, run: Run) -> float | None:
     return run.summary.causes_us.get(cause)
+
+
+def _untraced_cause(cause: str, run: Run) -> float | None:
+    return run.summary.untraced_causes_us.get(cause)
 
 
 def _recorded_rate(run: Run) -> float | None:

@@ -69,7 +69,7 @@ _SHAPES: Final[Mapping[str, Any]] = {
     "value": str | bool | int | float | list[str] | None,
     "data": Any,
     "clickData": _Object, "relayoutData": _Object, "tapNodeData": _Object,
-    "rated.data": list[int | list[list[str]] | None] | None,
+    "rated.data": list[str] | None,
     "runs.cellValueChanged": list[_Changed] | None,
     "runs.eventData": _Told | None,
     "runs.selectedRows": list[_Row] | _Ids | None,

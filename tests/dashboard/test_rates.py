@@ -97,6 +97,12 @@ def test_a_link_with_a_rate_gives_the_figures_of_the_command_with_it(client, run
     assert row["untraced_gap"] == (facts["untraced_gap_us"] or {"p50": None})["p50"]
     assert row["distortion"] == facts["distortion"]
     assert row["rate"] == str(GIVEN[name])
+    view = {"view.data": View.parse(_link(name)).data() | {"scale": "typical"}, "screen.data": SCREEN}
+    shown = _ask(client, "gap/", "made-of.rowData", view).get_json()["response"]["made-of"]["rowData"]
+    causes = {part["cause"]: part["untraced"] for part in shown[1:] if not part["part"]}
+    assert causes == (facts["causes_us"] if facts["untraced_gap_us"] else dict.fromkeys(facts["causes_us"]))
+    exported = client.get(f"/download/causes.json{_link(name)}").get_json()
+    assert {part["cause"]: part["untraced_us"] for part in exported} == pytest.approx(causes)
     (line,) = [
         line
         for line in csv.DictReader(io.StringIO(client.get(f"/download/runs.csv{_link(name)}").text))
@@ -278,6 +284,14 @@ def test_a_rate_is_typed_into_the_table(browser, runs):
             assert field.get_attribute("aria-label") == "Untraced steps/s"
             field.send_keys("\ue009a\ue000", text, "\ue007")
 
+        def printed():
+            browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+            heads = [head.get_attribute("textContent") for head in browser.find_elements("css selector", ".printed th")]
+            browser.execute_script("window.dispatchEvent(new Event('afterprint'))")
+            return heads
+
+        assert "Idle p50, µs" in printed()
+        assert "Untraced steps/s" not in printed()
         typed("528.11")
         until(browser, lambda: f"rate=528.11%3A{VLLM}" in browser.current_url, "the rate in the address")
         until(browser, lambda: browser.find_element("css selector", idle).text == "561.9", "the corrected idle time")
@@ -285,6 +299,7 @@ def test_a_rate_is_typed_into_the_table(browser, runs):
         assert "4,224.9 tokens/s" in said
         carried = until(browser, lambda: browser.find_element("id", "page-gap").get_attribute("href"), "a link")
         assert "rate=528.11" in carried
+        assert "Untraced steps/s" in printed()
         typed("fast")
         refused = until(browser, lambda: browser.find_element("id", "rate-refused").text, "why it is none")
         assert re.match("“fast” is no rate", refused)

@@ -46,6 +46,7 @@ class Summary:
         compute_us: from the first start to the last end of what a step computes, median.
         what: what the recording holds, in words.
         gap_p50_us, gap_p90_us, gap_mean_us: the gap; `causes_us` and their `parts_us` add up to the mean.
+        untraced_causes_us: the causes as they add up to the mean gap at the untraced rate (`GapReport.corrected`).
         untraced_gap_us: the median gap at the untraced rate; `estimated_untraced_gap_us` with its interval, where it is
             known only so.
         syncs_per_token, copies_per_token, launches_per_token, blocking_copies_per_token, polls_per_token, fetch_lag:
@@ -104,6 +105,7 @@ class Summary:
     warning: str | None = None
     causes_us: dict[str, float] = field(default_factory=dict)
     parts_us: dict[str, dict[str, float]] = field(default_factory=dict)
+    untraced_causes_us: dict[str, float] = field(default_factory=dict)
     conditions: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     problem: str | None = None
@@ -257,4 +259,5 @@ def _of_gaps(report: GapReport) -> dict[str, Any]:
         "warning": report.warning,
         "causes_us": causes,
         "parts_us": {cause: report.parts_us[cause] for cause in causes},
+        "untraced_causes_us": present(report.corrected().causes_us) if report.warning and untraced is not None else {},
     }

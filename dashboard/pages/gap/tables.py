@@ -111,21 +111,24 @@ def made_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """What the gaps consist of: per run the gap, its causes and their parts.
 
     Columns run, cause, part ("" for the whole cause), and of all gaps, in µs, mean (parts add up to their cause, causes
-    to the gap), median and p90; share is that of the mean gap, 0..1.
+    to the gap), median and p90, as recorded; untraced is the mean by the untraced rate, None where that does not tell;
+    share is that of the mean gap, 0..1.
     """
     return [row for run in runs if run.gaps is not None for row in _made_of(plain(run.name, 90), run.gaps)]
 
 
 def _made_of(name: str, report: GapReport) -> list[dict[str, Any]]:
     total = report.gap_us["mean"]
-    table = report.table
-    rows = [_row(name, "gap", "", total, total, table["gap"])]
+    table, told = report.table, report.corrected() if report.warning and report.untraced_gap_us else None
+    rows = [_row(name, "gap", "", total, total, table["gap"]) | {"untraced": told and told.gap_us["mean"]}]
     for column, cause in CAUSES.items():
         if cause == "communication" and not table[column].any():
             continue  # most recordings are of one device
-        rows.append(_row(name, cause, "", report.causes_us[cause], total, table[column]))
+        whole = _row(name, cause, "", report.causes_us[cause], total, table[column])
+        rows.append(whole | {"untraced": told and told.causes_us[cause]})
         rows += [
             _row(name, cause, PART_NAMES[part], us, total, table[part])
+            | {"untraced": told and told.parts_us[cause][part]}
             for part, us in report.parts_us[cause].items()
             if us
         ]

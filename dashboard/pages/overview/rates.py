@@ -76,14 +76,14 @@ def _show(app: Dash, store: RunStore) -> None:
         State("rated", "data"),
         prevent_initial_call=True,
     )
-    def show(_: Any, revision: int | None, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
+    def show(_: Any, revision: int | None, data: dict[str, Any] | None, before: list[str] | None) -> tuple[Any, ...]:
         view = View.from_data(data)
-        rated = [revision, [list(pair) for pair in pairs_of(view.rates)]]
+        rated = [str(revision), *(text for _, text in pairs_of(view.rates))]
         if rated == before:
             raise PreventUpdate
         runs = store.so_far(view.rates)
         rows = [row(run) for run in runs]
-        others = {pair[1].partition(":")[2] for _, pairs in (rated, before or rated) for pair in pairs}
+        others = {text.partition(":")[2] for text in (*rated, *(before or ()))}
         changed = [one for one in rows if one["key"] in others]
         return _update(changed) if changed else no_update, columns(rows), said_of(runs), rated
 

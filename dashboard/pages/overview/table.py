@@ -34,6 +34,7 @@ def _words(field: str, header: str, width: int, hint: str = "") -> dict[str, Any
 
 
 RATE: Final = "Untraced steps/s"
+AS_TOLD: Final = "as run.json tells; another one can be given"
 COLUMNS: list[dict[str, Any]] = [
     _words("name", "Run", 268)
     | {"minWidth": 268, "flex": 3, "tooltipField": "about", "valueFormatter": {"function": "params.data.short"}},
@@ -63,11 +64,11 @@ COLUMNS: list[dict[str, Any]] = [
     _figure("idle_p50", "Idle p50, µs", ",.1f", "What the device idles in the median step; ▲: traced", 100, "traced")
     | {"tooltipField": "idle_where"},
     _figure(
-        "untraced_idle", "Idle untraced", ",.1f", "Median idle time a step, µs, that the untraced rate leaves", 100
+        "untraced_idle", "Idle untraced", ",.1f", "Median idle time a step, µs, that the untraced rate leaves", 122
     ),
     _figure("gap_p50", "Gap p50, µs", ",.1f", "Median inter-token gap; ▲: traced, so inflated", 100, "traced"),
     _figure("gap_p90", "p90, µs", ",.1f", "90th percentile of the gap; ▲: traced, so inflated", 84, "traced"),
-    _figure("untraced_gap", "Untraced", ",.1f", "Median gap without tracing, µs, by the untraced tokens/s", 88),
+    _figure("untraced_gap", "Gap untraced", ",.1f", "Median gap, µs, that the untraced rate leaves", 118),
     _figure("distortion", "Distortion", ".2f", "Traced period / untraced period", 90),
     _figure("syncs", "Syncs", ".3~g", "Host synchronisations per token", 66),
     _figure("copies", "Copies", ".3~g", "Copies per token", 70),
@@ -140,7 +141,7 @@ def row(run: Run) -> dict[str, Any]:
         "steps_per_s": summary.steps_per_s if not untraced and summary.traced_tokens_per_s is None else None,
         "rate": text_of(run.given_rate),
         "rate_told": _told(run),
-        "rate_said": run.rate_said,
+        "rate_said": run.rate_said or (AS_TOLD if run.summary.untraced_steps_per_s else ""),
         "rate_fails": bool(run.rate_problem),
         "idle_p50": summary.idle_us.get("p50"),
         "idle_where": summary.idle_where or "",
@@ -166,7 +167,7 @@ def row(run: Run) -> dict[str, Any]:
 def _told(run: Run) -> str:
     """What stands in the field of the rate while none is given."""
     rate = run.summary.untraced_steps_per_s
-    return "not traced" if not run.summary.traced else "give it" if rate is None else f"{rate:,.1f} (run.json)"
+    return "not traced" if not run.summary.traced else "give it" if rate is None else f"{rate:,.1f}"
 
 
 def height(rows: Sequence[dict[str, Any]]) -> str:
