@@ -105,7 +105,7 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
             _time(cause, "", runs, partial(_cause, cause)) for cause in CAUSE_COLOURS
         ],
         "What it is made of (mean, by the untraced rate)": [
-            _time(cause, "", runs, partial(_untraced_cause, cause), recorded=False) for cause in CAUSE_COLOURS
+            _figures(cause, "", runs, partial(_untraced_cause, cause), microseconds) for cause in CAUSE_COLOURS
         ],
         "Per token": [
             _figures("Host syncs", "", runs, lambda r: r.summary.syncs_per_token, _count, _difference),
