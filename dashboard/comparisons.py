@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
-from weakref import ref
 
 import pandas as pd
 
@@ -41,7 +40,9 @@ def measured(run: Run) -> Recording:
     """
     if run.trace is None or run.steps is None:
         raise EmptyTraceError(f"{plain(run.name, LONGEST_NAME)} has no token steps")
-    return measure(run.trace, run.steps, plain(run.name, LONGEST_NAME), within=run.within)
+    rates = () if run.rate is None else (run.rate,)
+    name = plain(run.name, LONGEST_NAME)
+    return measure(run.trace, run.steps, name, within=run.within, untraced_tokens_per_s=rates)
 
 
 def against_base(runs: Sequence[Run], recording_of: Callable[[Run], Recording] = measured) -> list[Against]:
@@ -79,9 +80,9 @@ def ask_against_base(store: RunStore, runs: Sequence[Run]) -> Future[list[Agains
     """The same, worked out in the background; what was measured of a run serves all its comparisons."""
 
     def recording_of(run: Run) -> Recording:
-        return store.background.now((ref(run), "measured"), lambda: measured(run), _weight)
+        return store.background.now((run.recorded, "measured", run.rate), lambda: measured(run), _weight)
 
-    question = "against", *map(ref, runs)
+    question = "against", *((run.recorded, run.rate) for run in runs)
     return store.background.ask(
         _LANE, question, lambda: against_base(runs, recording_of), lambda found: sum(map(_kept, found))
     )

@@ -10,7 +10,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
-from weakref import ref
 
 import pandas as pd
 
@@ -48,7 +47,7 @@ def slack_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
         ends = StepEnds.of(causality, steps)
         return syncs_by_position(call_slack(causality, ends, critical_path(causality, ends), steps))
 
-    return store.background.ask(_SYNCS, (ref(run), "slack"), work)
+    return store.background.ask(_SYNCS, (run.recorded, "slack"), work)
 
 
 def gain_without(store: RunStore, run: Run, positions: tuple[int, ...] | None) -> Future[Prediction]:
@@ -61,7 +60,7 @@ def gain_without(store: RunStore, run: Run, positions: tuple[int, ...] | None) -
         found = predict_from(_base(store, run), [WithoutSyncs(positions)])
         return replace(found, trace=Trace({}))
 
-    return store.background.ask(_SYNCS, (ref(run), "without", positions), work)
+    return store.background.ask(_SYNCS, (run.recorded, "without", positions, run.rate), work)
 
 
 def what_if(
@@ -69,7 +68,6 @@ def what_if(
     run: Run,
     question: Hashable,
     edits: Callable[[], Sequence[Edit]],
-    untraced_steps_per_s: float | None = None,
 ) -> Future[WhatIf]:
     """What a run would be with edits; fails with what making them, or the prediction, raises.
 
@@ -78,11 +76,10 @@ def what_if(
         run: which.
         question: what tells this one from others of the run.
         edits: makes them.
-        untraced_steps_per_s: the engine's own rate, if the reader gave it.
     """
 
     def work() -> WhatIf:
-        base = _base(store, run, untraced_steps_per_s)
+        base = _base(store, run)
         found = predict_from(base, edits())
         before = run
         if base.state == CORRECTED:
@@ -93,7 +90,7 @@ def what_if(
     def weight(answer: WhatIf) -> int:
         return 2 * len(answer.found.trace) + _FIGURES
 
-    return store.background.ask(_WHAT_IF, (ref(run), question), work, weight, _MOST_WHAT_IFS)
+    return store.background.ask(_WHAT_IF, (run.recorded, question, run.rate), work, weight, _MOST_WHAT_IFS)
 
 
 def _recorded(run: Run) -> tuple[Trace, Steps]:
@@ -105,16 +102,16 @@ def _recorded(run: Run) -> tuple[Trace, Steps]:
 def _causality(store: RunStore, run: Run) -> Causality:
     """What waits for what in a run."""
     trace = _recorded(run)[0]
-    return store.background.now((ref(run), "causality"), lambda: Causality.of(trace), lambda _: 2 * len(trace))
+    return store.background.now((run.recorded, "causality"), lambda: Causality.of(trace), lambda _: 2 * len(trace))
 
 
-def _base(store: RunStore, run: Run, rate: float | None = None) -> Base:
-    """What the predictions of a run start from."""
+def _base(store: RunStore, run: Run) -> Base:
+    """What the predictions of a run start from, by its rate."""
 
     def found() -> Base:
-        return Base.of(_causality(store, run), _recorded(run)[1], rate, run.within)
+        return Base.of(_causality(store, run), _recorded(run)[1], run.rate, run.within)
 
-    return store.background.now((ref(run), "base", rate), found, lambda _: len(_recorded(run)[0]))
+    return store.background.now((run.recorded, "base", run.rate), found, lambda _: len(_recorded(run)[0]))
 
 
 def _run(run: Run, name: str, trace: Trace) -> Run:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from weakref import ref
 
 import pandas as pd
 
 from dashboard.executions import Executions, executions_of
+from dashboard.rates import Rate, text_of
 from dashboard.timeline.align import Tokens, tokens_of
 from dashboard.timeline.flows import event_pairs
 from dashboard.timeline.holes import HoleRow, hole_rows
@@ -22,7 +24,7 @@ from tracer import formats
 from tracer.analysis.comparable import MUST_AGREE, SHOULD_AGREE
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.step_work import step_spans
-from tracer.analysis.summary import Summary
+from tracer.analysis.summary import Summary, rated
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import Steps
 from tracer.errors import FormatError, TraceError
@@ -30,9 +32,13 @@ from tracer.graph_json import GRAPH_FILE, RunGraph, read_graph
 from tracer.trace import Trace
 
 Report = TypeVar("Report")
+Found = TypeVar("Found")
 
 SAME: Final = (*MUST_AGREE, *SHOULD_AGREE, "concurrency", "launch")
 """Conditions that are the same for runs that differ in their strategy alone."""
+_NOT_TRACED: Final = "nothing was traced, so it changes nothing"
+_NO_GAP: Final = "no two of its steps follow each other, so it changes nothing"
+_MOST_RATES: Final = 4  # of a run that are kept: each holds figures alone
 
 
 class Recording:
@@ -63,6 +69,15 @@ class Recording:
             return self._trace
 
 
+class _Recorded(cached_property[Found]):
+    """What no rate changes: a run with a rate has that of the run without."""
+
+    def __get__(self, run: Any, owner: type[Any] | None = None) -> Any:
+        if run is None or run.without_rate is None:
+            return super().__get__(run, owner)
+        return getattr(run.without_rate, str(self.attrname))
+
+
 @dataclass(eq=False)
 class Run:
     """One run: a recording, or the part of one inside an NVTX range. Analyses are made when first used.
@@ -77,6 +92,9 @@ class Run:
         path: where the recording is, readable or not; None before it was looked at.
         within: the NVTX range that the run is, None for the whole recording.
         predicted: whether it is what a what-if says, recorded by nobody.
+        given_rate: the engine's own steps per second that a reader gave, None for what run.json tells.
+        rate_problem: why that counts for nothing.
+        without_rate: the run without it; None where none was given.
     """
 
     key: str
@@ -88,6 +106,60 @@ class Run:
     path: Path | None = None
     within: str | None = None
     predicted: bool = False
+    given_rate: float | None = None
+    rate_problem: str = ""
+    without_rate: Run | None = field(default=None, repr=False)
+
+    def at(self, steps_per_s: float) -> Run:
+        """The run by the engine's own rate, of which its figures then are; one that is of another run changes none."""
+        return self._by_rate(steps_per_s)
+
+    @cached_property
+    def _by_rate(self) -> Callable[[float], Run]:
+        return lru_cache(_MOST_RATES)(self._at)
+
+    def _at(self, steps_per_s: float) -> Run:
+        run = replace(self, given_rate=steps_per_s, without_rate=self)
+        if self.steps is None:
+            return run
+        if self.gaps is None or not self.summary.traced:
+            return replace(run, rate_problem=_NO_GAP if self.gaps is None else _NOT_TRACED)
+        gaps = self.gaps.at(steps_per_s)
+        if gaps.refused is not None:
+            return replace(run, rate_problem=gaps.refused)
+        run.summary = rated(self.summary, gaps)
+        run.__dict__["gaps"] = gaps
+        return run
+
+    @property
+    def rate(self) -> float | None:
+        """The rate that was given and counts."""
+        return None if self.rate_problem else self.given_rate
+
+    @property
+    def rates(self) -> tuple[Rate, ...]:
+        """The rate that was given, for the view of a link."""
+        return () if self.given_rate is None else (Rate(self.key, self.given_rate),)
+
+    @property
+    def rate_said(self) -> str:
+        """In a line what the rate that was given does, "" where none was."""
+        if self.given_rate is None or self.steps is None:
+            return ""
+        said, gained = f"untraced rate given, {text_of(self.given_rate)} steps/s", self.summary.tokens_per_step
+        if self.rate_problem:
+            return f"{said}, counts for nothing: {self.rate_problem}"
+        return said if gained is None else f"{said}, which are {self.given_rate * gained:,.1f} tokens/s"
+
+    @property
+    def recorded(self) -> Hashable:
+        """What tells its recording from others: what no rate changes is kept under it, and the recording not held."""
+        return ref(self.without_rate or self)
+
+    @property
+    def identity(self) -> str:
+        """What tells it on a page from others, from the same that was read again, and by its rate."""
+        return f"{self.key} {id(self.without_rate or self)} {text_of(self.rate)}".strip()
 
     @property
     def trace(self) -> Trace | None:
@@ -98,7 +170,7 @@ class Run:
         """
         return None if self.recording is None else self.recording.trace
 
-    @cached_property
+    @_Recorded
     def graph(self) -> RunGraph:
         """The graph that was run.
 
@@ -109,7 +181,7 @@ class Run:
             raise FormatError(f"{self.name} has no {GRAPH_FILE}: only runs of `intertoken run` do")
         return read_graph(self.graph_file)
 
-    @cached_property
+    @_Recorded
     def executions(self) -> Executions:
         """The kernels of the graph's nodes.
 
@@ -120,7 +192,7 @@ class Run:
             return executions_of(None, None, self.graph)
         return executions_of(self.trace, self.steps.table, self.graph)
 
-    @cached_property
+    @_Recorded
     def gaps(self) -> GapReport | None:
         """The gaps as the recording shows them, with the untraced ones beside, or None where it has none."""
 
@@ -129,17 +201,17 @@ class Run:
 
         return None if self.steps is None else _unless_it_fails(report, self.trace, self.steps)
 
-    @cached_property
+    @_Recorded
     def holes(self) -> list[HoleRow]:
         """Where its devices idle, for the timeline to shade."""
         return [] if self.gaps is None else hole_rows(self.gaps.idle)
 
-    @cached_property
+    @_Recorded
     def syncs(self) -> SyncReport | None:
         """What its steps do between host and device, or None where the recording does not say."""
         return None if self.steps is None else _unless_it_fails(sync_report, self.trace, self.steps)
 
-    @cached_property
+    @_Recorded
     def tokens(self) -> Tokens | None:
         """Where its tokens are; None if there is nothing to align at."""
         if self.trace is None or self.steps is None:
@@ -147,17 +219,17 @@ class Run:
         gaps = None if self.gaps is None else self.gaps.table
         return tokens_of(step_spans(self.trace, self.steps), gaps, self.trace["api"])
 
-    @cached_property
+    @_Recorded
     def waits(self) -> pd.DataFrame:
         """Its syncs and what they waited for; see `timeline.marks.waits_of`."""
         return waits_of(self.syncs.calls) if self.syncs is not None else NO_WAITS
 
-    @cached_property
+    @_Recorded
     def event_pairs(self) -> pd.DataFrame:
         """Its waits for CUDA events and the records they are for; see `timeline.flows.event_pairs`."""
         return event_pairs(self.trace if self.trace is not None else Trace({}))
 
-    @cached_property
+    @_Recorded
     def busy(self) -> Busy | None:
         """How busy it is from its first token to its last; None if it has none."""
         return (
@@ -168,7 +240,7 @@ class Run:
     def kind(self) -> tuple[Any, ...]:
         """What runs share that differ in their strategy alone; one that does not tell a condition is like its kind."""
         of, tool = self.summary, self.summary.source.partition(" ")[0]
-        known = of.tokens_per_s is None, not of.traced
+        known = not self._has_rate, not of.traced
         return (*map(of.conditions.get, SAME), of.model, of.graph_trace, tool, self.phases, *known)
 
     @property
@@ -179,21 +251,30 @@ class Run:
     @property
     def of_known_speed(self) -> bool:
         """Whether it is known how fast it is without a profiler, so that it can be compared."""
-        rated = self.summary.tokens_per_s is not None and (self.steps is None or self.steps.decode_alone)
-        return not self.summary.traced or rated
+        return not self.summary.traced or (self._has_rate and (self.steps is None or self.steps.decode_alone))
+
+    @property
+    def _has_rate(self) -> bool:
+        return self.summary.tokens_per_s is not None or self.rate is not None
 
     @property
     def inflated(self) -> bool:
         """Whether its timeline comes from a traced pass, which lengthens the gap."""
         return self.summary.traced and not self.predicted
 
-    @cached_property
+    @_Recorded
     def rows(self) -> list[Row]:
         """The timeline's rows."""
         if self.trace is None or self.steps is None:
             return []
         table = self.steps.table
         return rows_of(self.trace, int(table["start"].min()), int(table["end"].max()))
+
+
+def at_rates(runs: Iterable[Run], rates: Iterable[Rate]) -> list[Run]:
+    """The runs, those for which a rate is given by it."""
+    given = {rate.run: rate.steps_per_s for rate in rates}
+    return [run.at(given[run.key]) if run.key in given else run for run in runs]
 
 
 def same_work(one: Run, other: Run) -> bool:

@@ -14,9 +14,10 @@ from pathlib import Path
 from dashboard.background import Background
 from dashboard.cache import Cache
 from dashboard.place import Place, Stamp, stamp_of
+from dashboard.rates import Rate
 from dashboard.readers import Readers
 from dashboard.reading import is_pass, name_of
-from dashboard.run import Run
+from dashboard.run import Run, at_rates
 from dashboard.view import MOST_RUNS
 from tracer import formats
 from tracer.errors import TraceError, UsageError
@@ -82,17 +83,17 @@ class RunStore:
         if reads:
             self.read_ahead()
 
-    def runs(self) -> list[Run]:
-        """Every run, in the order of the paths; waits until all are read."""
-        return list(self.each())
+    def runs(self, rates: Iterable[Rate] = ()) -> list[Run]:
+        """Every run, in the order of the paths, by the rates that were given; waits until all are read."""
+        return at_rates(self.each(), rates)
 
     def each(self) -> Iterator[Run]:
         """The same one by one: a recording is read when its first run is asked for."""
         return (run for place in self._places() for run in self._read(place))
 
-    def so_far(self) -> list[Run]:
+    def so_far(self, rates: Iterable[Rate] = ()) -> list[Run]:
         """The same without waiting: what is not read yet stands for itself, with how far it is as its problem."""
-        return [run for place in self._places() for run in place.so_far()]
+        return at_rates((run for place in self._places() for run in place.so_far()), rates)
 
     def progress(self) -> Progress:
         """How far reading is."""
@@ -137,8 +138,9 @@ class RunStore:
         """Seconds since reading in the background first began, 0 before."""
         return 0.0 if self._since is None else time.monotonic() - self._since
 
-    def chosen(self, keys: Iterable[str]) -> list[Run]:
-        """The runs of these keys that have tokens to show, in this order; keys nobody knows are left out.
+    def chosen(self, keys: Iterable[str], rates: Iterable[Rate] = ()) -> list[Run]:
+        """The runs of these keys that have tokens to show, in this order and by the rates that were given; keys nobody
+        knows are left out.
 
         Waits until their recordings are read, not for others.
         """
@@ -146,7 +148,7 @@ class RunStore:
         for place in self._places():
             if any(place.holds(key) for key in wanted):
                 self._read(place)
-        return self.ready(wanted)
+        return self.ready(wanted, rates)
 
     def named(self, key: str) -> Run | None:
         """The run of this key, once its recording is read; None if nobody knows it."""
@@ -163,10 +165,10 @@ class RunStore:
         unread = [place for place in self._places() if place.runs is None]
         return [key for key in keys if any(place.holds(key) for place in unread)]
 
-    def ready(self, keys: Iterable[str]) -> list[Run]:
+    def ready(self, keys: Iterable[str], rates: Iterable[Rate] = ()) -> list[Run]:
         """Those of `chosen` that are read."""
         known = {run.key: run for place in self._places() for run in place.runs or ()}
-        return [known[key] for key in keys if key in known and known[key].tokens is not None]
+        return at_rates((known[key] for key in keys if key in known and known[key].tokens is not None), rates)
 
     def _places(self) -> Sequence[Place]:
         with self._lock:

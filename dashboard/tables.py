@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from math import nan
 from typing import Any, Final
 
 import pandas as pd
@@ -36,14 +37,21 @@ def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def causes_table(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row per run and cause: run, cause, mean_us, and the note that a reader must know."""
+    """One row per run and cause: run, cause, mean_us as recorded, untraced_us by the untraced rate (NaN where that does
+    not tell), and the note that a reader must know."""
     return pd.DataFrame(
         [
-            {"run": causes.name, "cause": cause, "mean_us": mean, "note": causes.note}
+            {
+                "run": causes.name,
+                "cause": cause,
+                "mean_us": mean,
+                "untraced_us": causes.untraced_us.get(cause, nan),
+                "note": causes.note,
+            }
             for causes in causes_of(runs)
             for cause, mean in causes.causes_us.items()
         ],
-        columns=["run", "cause", "mean_us", "note"],
+        columns=["run", "cause", "mean_us", "untraced_us", "note"],
     )
 
 
@@ -110,6 +118,7 @@ def _figures(run: Run) -> dict[str, Any]:
     figures["conditions"] = ", ".join(f"{name} {value}" for name, value in figures["conditions"].items())
     figures |= {f"idle_{name}_us": value for name, value in figures.pop("idle_us").items()}
     figures |= {f"cause_{name}_us": value for name, value in causes.items()}
+    figures |= {f"cause_{name}_untraced_us": us for name, us in figures.pop("untraced_causes_us").items()}
     figures |= {f"estimated_untraced_gap_us_{name}": value for name, value in (estimate or {}).items()}
     figures |= {f"fetch_lag_{name}": value for name, value in (figures.pop("fetch_lag") or {}).items()}
     figures["notes"] = "; ".join(figures["notes"])

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlencode
 
 from pydantic import AfterValidator, Field, TypeAdapter
 
+from dashboard.rates import Rates, pairs_of, parsed, with_rate
 from dashboard.text import plain
 
 ALIGNMENTS: Final = {
@@ -84,6 +85,7 @@ class View:
         event: the event that is chosen.
         ruler: what is measured, ns from time 0; both ends are one while the other is still to be chosen.
         rows: which rows are shown.
+        rates: the engines' own rates that were given, of runs that are shown or not.
     """
 
     runs: Annotated[tuple[str, ...], Field(max_length=MOST_RUNS)] | None = None
@@ -95,6 +97,7 @@ class View:
     event: Spot | None = None
     ruler: tuple[Time, Time] | None = None
     rows: Arrangement = Arrangement()
+    rates: Rates = ()
 
     def query(self) -> str:
         """The view as the query of a link; what is as by default stays out of it."""
@@ -117,6 +120,7 @@ class View:
             pairs.append(("rows", self.rows.only))
         lists = {"hide": self.rows.hidden, "fold": self.rows.folded, "order": self.rows.order}
         pairs += [(name, each) for name, names in lists.items() for each in names]
+        pairs += pairs_of(self.rates)
         if self.theme != "auto":
             pairs.append(("theme", self.theme))
         return "?" + urlencode(pairs) if pairs else ""
@@ -139,7 +143,16 @@ class View:
             rows=Arrangement(
                 words_of(last_of(query, "rows")), *(_names(query.get(field, [])) for field in ("hide", "fold", "order"))
             ),
+            rates=parsed(query.get("rate", [])),
         )
+
+    def rated(self, run: str, steps_per_s: float | None) -> View:
+        """The view with the engine's own rate of a run, None for none; raises as `rates.with_rate`."""
+        return replace(self, rates=with_rate(self.rates, run, steps_per_s))
+
+    def rate_of(self, run: str) -> float | None:
+        """The rate that was given for a run."""
+        return next((rate.steps_per_s for rate in self.rates if rate.run == run), None)
 
     def led_by(self, key: str) -> View:
         """The view with this run in front; one that was not chosen takes the place of the first."""
@@ -215,7 +228,7 @@ def zoom(limits: tuple[int, int], factor: float, shift: float = 0.0) -> tuple[in
 def query_of(search: str | None) -> dict[str, list[str]]:
     """The fields of a link's query, none where it is senseless."""
     try:
-        return parse_qs((search or "").lstrip("?"), keep_blank_values=True, max_num_fields=4 * _MOST_NAMES)
+        return parse_qs((search or "").lstrip("?"), keep_blank_values=True, max_num_fields=6 * _MOST_NAMES)
     except ValueError:
         return {}
 

@@ -85,9 +85,9 @@ window.dash_clientside.intertoken = {
   },
   root: () => document.getElementById("page").dataset.root,
 
-  // The links to other pages take the chosen runs, the token and the theme along.
+  // The links to other pages take the chosen runs, their rates, the token and the theme along.
   carry: function (search, ...links) {
-    const kept = new URLSearchParams([...new URLSearchParams(search)].filter(([name]) => ["run", "token", "theme"].includes(name)));
+    const kept = new URLSearchParams([...new URLSearchParams(search)].filter(([name]) => ["run", "token", "theme", "rate"].includes(name)));
     return links.map((link) => link.split("?")[0] + (kept.size ? "?" + kept : ""));
   },
 

@@ -15,15 +15,22 @@
     made.append(...cells);
     return made;
   };
-  // The columns that are not links, as shown.
+  // The columns that are not links, as shown; a field that is empty is none of paper's.
   const tableOf = (api) => {
-    const columns = api.getAllDisplayedColumns().filter((c) => c.getColDef().field && c.getColDef().cellRenderer !== "markdown");
+    const raw = (column, node) => api.getCellValue({ rowNode: node, colKey: column });
+    const isFilled = (column) => {
+      let found = !column.getColDef().editable;
+      api.forEachNodeAfterFilterAndSort((node) => (found = found || Boolean(raw(column, node))));
+      return found;
+    };
+    const columns = api.getAllDisplayedColumns()
+      .filter((c) => c.getColDef().field && c.getColDef().cellRenderer !== "markdown").filter(isFilled);
     const kind = (column) => (column.getColDef().type === "rightAligned" ? "number" : "");
     const made = cell("table", "", "figures printed");
     made.createTHead().append(row(columns.map((column) => cell("th", column.getColDef().headerName, kind(column)))));
     const body = made.createTBody();
     api.forEachNodeAfterFilterAndSort((node) => {
-      const value = (column) => api.getCellValue({ rowNode: node, colKey: column, useFormatter: true });
+      const value = (column) => column.getColDef().editable ? raw(column, node) : api.getCellValue({ rowNode: node, colKey: column, useFormatter: true });
       const line = row(columns.map((column) => cell("td", value(column), kind(column))));
       for (const told of line.cells) if (told.textContent.length > 24 && !told.className) told.className = "long";
       line.className = node.isSelected() ? "chosen" : "";

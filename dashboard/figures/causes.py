@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import plotly.graph_objects as go
@@ -31,12 +31,14 @@ _INSIDE = 0.055  # share of the axis below which a piece bears no figure
 
 @dataclass(frozen=True)
 class Causes:
-    """A mean: its name, what it is made of (cause -> µs), a note such as "traced", and what it is."""
+    """A mean: its name, what it is made of (cause -> µs), a note such as "traced", what it is, and what it is made of
+    by the untraced rate, where that tells."""
 
     name: str
     causes_us: dict[str, float]
     note: str = ""
     of: str = "the gap"
+    untraced_us: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def total_us(self) -> float:
@@ -59,7 +61,7 @@ def causes_of(runs: Sequence[Run]) -> list[Causes]:
                 notes.append(f"untraced {untraced}")
         if summary.distortion is not None and summary.distortion != 1.0:
             notes.append(f"distortion {summary.distortion:.2f}")
-        found.append(Causes(run.name, summary.causes_us, " · ".join(notes)))
+        found.append(Causes(run.name, summary.causes_us, " · ".join(notes), untraced_us=summary.untraced_causes_us))
     return found
 
 
@@ -75,11 +77,16 @@ def idle_of(runs: Sequence[Run]) -> list[Causes]:
             " · ".join(
                 [f"{name} {microseconds(idle.idle_us[place])}" for place, name in PLACES.items() if idle.idle_us[place]]
                 + (["traced: inflated"] if run.inflated else [])
+                + ([f"median {microseconds(us)} untraced"] if run.inflated and (us := _untraced_idle(run)) else [])
             ),
             "the idle time",
         )
         for run, idle in found
     ]
+
+
+def _untraced_idle(run: Run) -> float | None:
+    return run.summary.untraced_idle_us
 
 
 def places_of(runs: Sequence[Run]) -> list[Causes]:

@@ -19,7 +19,7 @@ def opened(view: View, store: RunStore) -> View:
     They are chosen when all are read, or among those that are after a moment; until then `runs` stays None.
     """
     if view.runs is None:
-        chosen = extremes(store.so_far()) if store.progress().done or store.waited > PATIENCE else []
+        chosen = extremes(store.so_far(view.rates)) if store.progress().done or store.waited > PATIENCE else []
         return replace(view, runs=tuple(chosen)) if chosen or store.progress().done else view
     known = {run.key for run in store.ready(view.runs)} | set(store.awaited(view.runs))
     return replace(view, runs=tuple(key for key in view.runs if key in known))

@@ -73,6 +73,8 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
         "Speed": [
             _figures("Tokens/s", "without a profiler: median of the repeats", runs, _rate, _per_second, _percent),
             _words("lowest – highest", "of the repeats", [_spread(r) for r in runs]),
+            _figures("Steps/s", "without a profiler, as run.json or a reader tells", runs,
+                     lambda r: r.summary.untraced_steps_per_s, _per_second, _percent),
             _figures("Tokens/s as recorded", "of the wall", runs, _recorded_rate,
                      _per_second, _percent, recorded=True),
             _figures("Steps/s as recorded", "of the wall, what lies between the steps included", runs,
@@ -87,6 +89,12 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
             *(_time(f"{name}, mean", "", runs, partial(_idle_in, place)) for place, name in PLACES.items()),
             _time("GPU busy", "for the median step", runs, lambda r: r.summary.busy_us),
         ],
+        **{
+            f"Of it {name}, by cause (mean, as recorded)": [
+                _time(cause, "", runs, partial(_idle_cause, place, cause)) for cause in CAUSE_COLOURS
+            ]
+            for place, name in PLACES.items()
+        },
         "Inter-token gap": [
             _time("p50", "median, as recorded", runs, lambda r: r.summary.gap_p50_us),
             _time("p90", "90th percentile, as recorded", runs, lambda r: r.summary.gap_p90_us),
@@ -96,6 +104,9 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
         ],
         "What it is made of (mean, as recorded)": [
             _time(cause, "", runs, partial(_cause, cause)) for cause in CAUSE_COLOURS
+        ],
+        "What it is made of (mean, by the untraced rate)": [
+            _figures(cause, "", runs, partial(_untraced_cause, cause), microseconds) for cause in CAUSE_COLOURS
         ],
         "Per token": [
             _figures("Host syncs", "", runs, lambda r: r.summary.syncs_per_token, _count, _difference),
@@ -226,8 +237,17 @@ def _idle_in(place: str, run: Run) -> float | None:
     return run.summary.idle_us.get(place)
 
 
+def _idle_cause(place: str, cause: str, run: Run) -> float | None:
+    """What a device idles there for that cause, µs; None where that is nothing."""
+    return None if run.gaps is None else run.gaps.idle.causes_us.get(place, {}).get(cause) or None
+
+
 def _cause(cause: str, run: Run) -> float | None:
     return run.summary.causes_us.get(cause)
+
+
+def _untraced_cause(cause: str, run: Run) -> float | None:
+    return run.summary.untraced_causes_us.get(cause)
 
 
 def _recorded_rate(run: Run) -> float | None:

@@ -71,7 +71,9 @@ def report_page(runs: Sequence[Run], token: int | None = None) -> str:
         answers=[_answer(one) for one in compared],
         methods=methods_of(compared),
         groups=groups_of_facts(runs),
-        cautions=[plain(text, 1000) for text in (cautions_of(compared) if compared else _of_one(runs[0]))],
+        cautions=[
+            plain(text, 1000) for text in (*_rates(runs), *(cautions_of(compared) if compared else _of_one(runs[0])))
+        ],
         token=token_of(runs, view),
         plots=plots,
         kinds={NAMES[kind]: colour for kind, colour in COLOURS.items() if kind in drawn}
@@ -91,6 +93,11 @@ def _answer(against: Against) -> str:
     if against.found is None:
         return f"{plain(against.other.name, LONGEST_NAME)}: {plain(against.problem)}."
     return f"{plain(sentence(against.found), 1000)}."
+
+
+def _rates(runs: Sequence[Run]) -> list[str]:
+    """The rates that were given, which the recordings do not tell."""
+    return [f"{plain(run.name, LONGEST_NAME)}: {run.rate_said}." for run in runs if run.rate_said]
 
 
 def _of_one(run: Run) -> list[str]:

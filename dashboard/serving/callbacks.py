@@ -58,12 +58,19 @@ class _Told(TypedDict):
     data: list[str]
 
 
+class _Changed(TypedDict):
+    rowId: str
+    value: str | int | float | None
+
+
 _SHAPES: Final[Mapping[str, Any]] = {
     "n_clicks": _Count, "n_intervals": _Count, "n_submit": _Count,
     "pathname": str | None, "search": str | None,
     "value": str | bool | int | float | list[str] | None,
     "data": Any,
     "clickData": _Object, "relayoutData": _Object, "tapNodeData": _Object,
+    "rated.data": list[str] | None,
+    "runs.cellValueChanged": list[_Changed] | None,
     "runs.eventData": _Told | None,
     "runs.selectedRows": list[_Row] | _Ids | None,
     "asked.data": _Wish | None,

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from dashboard.app import create_app
 from dashboard.figures.causes import causes_of
 from dashboard.pages.gap.tables import figures_of, made_of
 from dashboard.pages.overview.table import row
@@ -27,6 +28,9 @@ from dashboard.report.page import report_page
 from dashboard.run import Recording, Run
 from dashboard.serving.downloads import csv_of
 from dashboard.tables import TABLES
+from dashboard.view import View
+from tests.fuzz.callbacks import callbacks_of, post
+from tests.fuzz.hostile import asked
 from tests.recordings import SAMPLES
 from tracer import formats
 from tracer.analysis.gaps import measured_rate
@@ -225,6 +229,11 @@ def test_the_report_says_it(told: Told) -> None:
     }
     for place, value in expected.items():
         assert says(said.get(place, "–"), value), (place, said.get(place), value)
+    for place, name in PLACES.items():
+        group = f"Of it {name}, by cause (mean, as recorded)"
+        there = told.json["gaps"]["idle_causes_us"][place]
+        assert {cause for of, cause in said if of == group} == {cause for cause, us in there.items() if us}
+        assert all(says(said[group, cause], us) for cause, us in there.items() if us)
     assert said["Per token", "Signature"] == info["signature"]
     assert said.get(("Per token", "Class"), "").split(" ")[0] == (info["strategy"] or "")
     if info["tokens_per_s_spread"]:
@@ -262,3 +271,32 @@ def test_the_file_of_the_report_holds_its_facts() -> None:
     page = unescape(re.sub(r"<[^>]+>", "\n", report_page([run])))
     for facts in groups_of_facts([run]).values():
         assert all(f"\n{fact.cells[0].text}\n" in page for fact in facts)
+
+
+@pytest.mark.parametrize("name", ["vllm-b8-graph", "llama1b-sccc-graph"])
+def test_the_served_page_says_it(name: str) -> None:
+    """As a browser gets it: the table of runs, the gap page and the CSV beside the commands' JSON."""
+    path = SAMPLES / name
+    info, gaps = (json.loads(CliRunner().invoke(main, [command, str(path), "--json"]).stdout)
+                  for command in ("info", "gaps"))  # fmt: skip
+    client = create_app([path]).server.test_client()
+
+    def answer(page: str, output: str, values: dict[str, Any]) -> Any:
+        callback = next(one for one in callbacks_of(client, page) if output in one["output"])
+        return post(client, page, asked(callback, values)).get_json()["response"]
+
+    view = {"view.data": View(runs=(name,)).data(), "screen.data": {"scheme": "light", "width": 1200}}
+    gap_page = answer("gap/", "made-of.rowData", view)  # it waits for the run
+    (shown,) = answer("", "runs.rowData", {})["runs"]["rowData"]
+    expected = {
+        "idle_p50": gaps["idle_us"]["p50"], "gap_p50": gaps["traced_gap_us"]["p50"], "distortion": gaps["distortion"],
+        "gap_p90": gaps["traced_gap_us"]["p90"], "untraced_idle": info["untraced_idle_us"],
+        "untraced_gap": info["untraced_gap_us"], **{kind: info[f"{kind}_per_token"] for kind in _COUNTS},
+        "signature": info["signature"], "strategy": info["strategy"], "idle_where": info["idle_where"],
+    }  # fmt: skip
+    assert {key: shown[key] for key in expected} == expected
+    parts = gap_page["made-of"]["rowData"]
+    assert {part["cause"]: part["mean"] for part in parts[1:] if not part["part"]} == info["causes_us"]
+    (line,) = csv.DictReader(io.StringIO(client.get("/download/runs.csv").text))
+    figures = ("period_us", "busy_us", "untraced_idle_us", "distortion", "steps_per_s", "untraced_steps_per_s")
+    assert {key: float(line[key]) for key in figures} == {key: info[key] for key in figures}

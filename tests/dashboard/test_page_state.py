@@ -15,11 +15,13 @@ from dashboard.pages.opening import extremes
 from dashboard.pages.overview.callbacks import nothing_to_show
 from dashboard.pages.overview.events import Event, after, events_of
 from dashboard.pages.overview.table import COLUMNS, columns, row
+from dashboard.rates import MOST_RATES, Rate
 from dashboard.run import Run
 from dashboard.store import Progress, RunStore, find_traces
 from dashboard.view import ALIGNMENTS, MOST_RUNS, SHORTEST, THEME_NAMES, Arrangement, Spot, View, span, words_of, zoom
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import Trace, formats
+from tracer.analysis.distortion import RATES
 from tracer.analysis.summary import Summary
 
 NAMES = st.lists(st.text(st.characters(categories=["L", "N", "P", "Zs"]), min_size=1), max_size=9, unique=True).map(
@@ -37,11 +39,14 @@ VIEWS = st.builds(
     event=st.none() | st.builds(Spot, st.text(min_size=1), st.integers(0, 99), st.integers(0, 10**9)),
     ruler=st.none() | st.tuples(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12)),
     rows=st.builds(Arrangement, st.text(max_size=9).map(words_of), *[NAMES] * 3),
+    rates=st.dictionaries(st.text(min_size=1), st.floats(*RATES), max_size=MOST_RATES).map(
+        lambda given: tuple(Rate(*pair) for pair in given.items())
+    ),
 )
 
 
 def _encodable(view):
-    keys = [*(view.runs or ()), *([view.event.run] if view.event else [])]
+    keys = [*(view.runs or ()), *([view.event.run] if view.event else []), *(r.run for r in view.rates)]
     return all("\x00" not in key and key.isprintable() for key in keys)
 
 

@@ -41,7 +41,7 @@ def store(tmp_path_factory):
 def predicted(store, view):
     """The answer, once it is there."""
     run = run_of(store, view)
-    wait([what_if(store, run, view.asked, lambda: edits_for(store, run, view), view.rate)], 60)
+    wait([what_if(store, run, view.asked, lambda: edits_for(store, run, view))], 60)
     return answer_of(store, view)
 
 
@@ -103,14 +103,14 @@ def test_a_traced_run_is_answered_with_a_rate(tmp_path):
     label = "aaag, still under the profiler"
     assert (speedup[label], margin[label]) == ("withheld", "–")
     assert "about the profiler" in notes_of(without)[-1].children
-    given = after(view, "rate", "748.7", [], "")
+    given = WhatIfView(view.shared.rated("bare", 748.7), sync="aaag")
     assert WhatIfView.parse(given.query()) == given
     answer = predicted(store, given)
     assert answer.found.corrected.tokens_per_s == 748.7
     assert answer.runs[0].name.endswith("without its profiler")
     assert lines_of(answer.found)[0]["corrected"] == "748.7"
-    assert after(given, "reset", 1, [], "") == WhatIfView(given.shared, rate=748.7)
-    assert not WhatIfView(View(), rate=5.0).is_different
+    assert after(given, "reset", 1, [], "") == WhatIfView(given.shared)
+    assert not WhatIfView(View().rated("bare", 5.0)).is_different
 
 
 def test_a_light_pass_stands_beside_its_prediction_as_it_is(store):

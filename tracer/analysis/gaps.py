@@ -28,6 +28,7 @@ from tracer.errors import EmptyTraceError, TraceError
 from tracer.trace import Trace
 
 _TOLD, _TOLD_US = 0.1, 1.0  # by which the gap at a rate may be off
+GIVE_RATE: Final = "give --untraced-tokens-per-s with the engine's own benchmark figure to correct it"
 STRETCHED: Final = (
     "node-level tracing stretched the CUDA graphs, by how much is known only roughly: the median gap without it is {}; "
     "a graph-level recording gives it closer"
@@ -48,6 +49,8 @@ class GapReport:
         period_us: median time from a step's first compute to the next one's, traced.
         compute_us: median time from a step's first compute to the end of its last, traced.
         idle: the idle time of the steps, of which the gaps are a part.
+        source: the recorder, as the trace names it.
+        untraced_steps_per_s: the rate that the figures without tracing come from, None where none counts.
         distortion: traced period / untraced period, None if the untraced one is unknown.
         untraced_idle_us: p50 and mean of 1 / rate - what the device is busy for; None as below.
         untraced_gap_us: p50 and mean as they would be without tracing: of the idle time that the untraced rate leaves
@@ -68,12 +71,39 @@ class GapReport:
     period_us: float
     compute_us: float
     idle: IdleReport
+    source: str
+    untraced_steps_per_s: float | None
     distortion: float | None
     untraced_idle_us: dict[str, float] | None
     untraced_gap_us: dict[str, float] | None
     estimated: Interval | None
     refused: str | None
     warning: str | None
+
+    def at(self, untraced_steps_per_s: float | None) -> GapReport:
+        """The same recording by another untraced rate, None for none; what is not traced needs none."""
+        if self.warning is None:
+            return self
+        rate, idle = untraced_steps_per_s, self.idle
+        refused = of_another_run(self.period_us, rate) if rate else None
+        known = None if refused else rate
+        left, unknown = None, refused or GIVE_RATE
+        if known and len(idle.steps):
+            left = idle.untraced_us(known) if np.median(idle.untraced_ns(known)) > 0 else None
+            unknown = (
+                f"the device is busy for {idle.busy_us or 0:.1f} µs a step, longer than the untraced rate leaves it"
+            )
+        told = None if left is None or known is None else _Told.of(self.table, idle, known, self.graph_trace)
+        return replace(
+            self,
+            untraced_steps_per_s=known,
+            distortion=self.period_us * known / 1e6 if known else None,
+            untraced_idle_us=left,
+            untraced_gap_us=told.gap_us if told else None,
+            estimated=told.interval if told else None,
+            refused=refused,
+            warning=_warning(unknown, left, told, self.graph_trace, self.source),
+        )
 
     def corrected(self) -> GapReport:
         """The same with `gap_us`, `causes_us` and `parts_us` as they would be without tracing.
@@ -136,17 +166,9 @@ def gap_report(
     period_us = float((table["next_start"] - table["this_start"]).median() / 1e3)
     is_light = trace.is_untraced
     level = graph_trace_level(compute, trace)
-    refused = of_another_run(period_us, untraced_tokens_per_s) if untraced_tokens_per_s and not is_light else None
-    known = None if is_light or refused else untraced_tokens_per_s
-    idle = idle_report(trace, steps, table, every)
-    if known and len(idle.steps) and np.median(idle.untraced_ns(known)) <= 0:
-        unknown = f"the device is busy for {idle.busy_us or 0:.1f} µs a step, longer than the untraced rate leaves it"
-    else:
-        unknown = refused or "give --untraced-tokens-per-s with the engine's own benchmark figure to correct it"
-    left = idle.untraced_us(known) if known and len(idle.steps) and np.median(idle.untraced_ns(known)) > 0 else None
-    told = None if left is None or known is None else _Told.of(table, idle, known, level)
+    source = str(trace.metadata.get("source", ""))
     mean_us = table[[*CAUSES, *PART_COLUMNS]].mean() / 1e3
-    return GapReport(
+    recorded = GapReport(
         table=table.drop(columns=["this_start", "next_start"]),
         gap_us=_statistics(table["gap"].to_numpy()),
         causes_us={name: float(mean_us[column]) for column, name in CAUSES.items()},
@@ -154,14 +176,17 @@ def gap_report(
         graph_trace=level,
         period_us=period_us,
         compute_us=float((table["start"] - table["this_start"]).median() / 1e3),
-        idle=idle,
-        distortion=1.0 if is_light else (period_us * known / 1e6 if known else None),
-        untraced_idle_us=left,
-        untraced_gap_us=told.gap_us if told else None,
-        estimated=told.interval if told else None,
-        refused=refused,
-        warning=None if is_light else _warning(unknown, left, told, level, str(trace.metadata.get("source", ""))),
+        idle=idle_report(trace, steps, table, every),
+        source=source,
+        untraced_steps_per_s=None,
+        distortion=1.0 if is_light else None,
+        untraced_idle_us=None,
+        untraced_gap_us=None,
+        estimated=None,
+        refused=None,
+        warning=None if is_light else _warning(GIVE_RATE, None, None, level, source),
     )
+    return recorded.at(untraced_tokens_per_s)
 
 
 def measured_rate(trace: Trace, steps: Steps, within: str | None = None) -> float | None:

@@ -5,7 +5,7 @@ Commands, pages, reports and exports choose among the fields of a `Summary` and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tracer import run_json
@@ -37,6 +37,8 @@ class Summary:
             `tokens_per_s_spread` is the lowest and the highest of its repeats.
         traced_tokens_per_s: the recording's own rate, of the wall; None where it is not known how many a step gains.
         steps_per_s: of the wall (`analysis.rates`).
+        tokens_per_step: how many tokens a step gains, None where nothing tells.
+        untraced_steps_per_s: without a profiler, as run.json tells or a user; None where no such rate counts.
         period_us: from the first compute of a step to that of the next, median.
         idle_us: `IdleReport.idle_us`; `idle_share` of all periods, and `idle_where` most of it lies, in words.
         untraced_idle_us: the median that the untraced rate leaves.
@@ -44,6 +46,7 @@ class Summary:
         compute_us: from the first start to the last end of what a step computes, median.
         what: what the recording holds, in words.
         gap_p50_us, gap_p90_us, gap_mean_us: the gap; `causes_us` and their `parts_us` add up to the mean.
+        untraced_causes_us: the causes as they add up to the mean gap at the untraced rate (`GapReport.corrected`).
         untraced_gap_us: the median gap at the untraced rate; `estimated_untraced_gap_us` with its interval, where it is
             known only so.
         syncs_per_token, copies_per_token, launches_per_token, blocking_copies_per_token, polls_per_token, fetch_lag:
@@ -69,6 +72,8 @@ class Summary:
     tokens_per_s_spread: tuple[float, float] | None = None
     traced_tokens_per_s: float | None = None
     steps_per_s: float | None = None
+    tokens_per_step: float | None = None
+    untraced_steps_per_s: float | None = None
     period_us: float | None = None
     idle_us: dict[str, float] = field(default_factory=dict)
     idle_share: float | None = None
@@ -100,6 +105,7 @@ class Summary:
     warning: str | None = None
     causes_us: dict[str, float] = field(default_factory=dict)
     parts_us: dict[str, dict[str, float]] = field(default_factory=dict)
+    untraced_causes_us: dict[str, float] = field(default_factory=dict)
     conditions: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     problem: str | None = None
@@ -176,6 +182,13 @@ def figures(
     return Summary(name, **found, problem=problem)
 
 
+def rated(summary: Summary, gaps: GapReport) -> Summary:
+    """The figures by a rate that a user gave instead of run.json's: that which these gaps are at."""
+    rate, gained = gaps.untraced_steps_per_s, summary.tokens_per_step
+    tokens_per_s = None if rate is None or gained is None else rate * gained
+    return replace(summary, **_of_gaps(gaps), tokens_per_s=tokens_per_s, tokens_per_s_spread=None)
+
+
 def _described(trace: Trace, within: str | None) -> dict[str, Any]:
     """What the recording and run.json say of it."""
     asked = run_json.configuration(trace, within)
@@ -203,6 +216,7 @@ def _of_steps(trace: Trace, steps: Steps, within: str | None) -> dict[str, Any]:
         "prefill_steps": steps.prefills,
         "what": steps.what,
         "steps_per_s": rate,
+        "tokens_per_step": gained,
         "traced_tokens_per_s": None if rate is None or gained is None else rate * gained,
     }
 
@@ -229,6 +243,7 @@ def _of_gaps(report: GapReport) -> dict[str, Any]:
         "idle_us": report.idle.idle_us,
         "idle_share": report.idle.share,
         "idle_where": report.idle.where,
+        "untraced_steps_per_s": report.untraced_steps_per_s,
         "untraced_idle_us": report.untraced_idle_us["p50"] if report.untraced_idle_us else None,
         "busy_us": report.idle.busy_us,
         "compute_us": report.compute_us,
@@ -244,4 +259,5 @@ def _of_gaps(report: GapReport) -> dict[str, Any]:
         "warning": report.warning,
         "causes_us": causes,
         "parts_us": {cause: report.parts_us[cause] for cause in causes},
+        "untraced_causes_us": present(report.corrected().causes_us) if report.warning and untraced is not None else {},
     }

@@ -96,7 +96,7 @@ def _render(app: Dash, store: RunStore) -> None:
         if screen is None:
             raise PreventUpdate
         view, theme = GapView.from_data(data), str(screen["scheme"])
-        chosen = store.chosen(view.shared.runs or ())
+        chosen = store.chosen(view.shared.runs or (), view.shared.rates)
         runs = [run for run in chosen if run.gaps is not None]
         panels, places = panels_of(runs), places_of(runs)
         style = {"height": f"{height_of(panels)}px"}
@@ -128,8 +128,12 @@ def _lead(app: Dash, store: RunStore) -> None:
         match click:
             case {"points": [{"customdata": [int(panel), int(step)]}, *_]}:
                 view = GapView.from_data(data).shared
-                panels = panels_of([run for run in store.chosen(view.runs or ()) if run.gaps is not None])
-                run = store.named(panels[panel].run) if 0 <= panel < len(panels) else None
+                panels = panels_of([run for run in store.chosen(view.runs or (), view.rates) if run.gaps is not None])
+                run = (
+                    next(iter(store.chosen([panels[panel].run], view.rates)), None)
+                    if 0 <= panel < len(panels)
+                    else None
+                )
                 if run is not None and run.tokens is not None:
                     return timeline_link(run, step, view.theme)
         raise PreventUpdate
@@ -161,6 +165,8 @@ def nothing_to_show(known: Sequence[Run], chosen: Sequence[Run], shown: Sequence
 def _warnings(runs: Sequence[Run]) -> list[html.P]:
     said: dict[str, list[str]] = {}
     for run in runs:
+        if run.rate_said:
+            said.setdefault(run.rate_said, []).append(plain(run.name, 60))
         if run.gaps is not None and run.gaps.warning is not None:
             said.setdefault(run.gaps.warning, []).append(plain(run.name, 60))
     return [html.P([html.B(", ".join(names)), f": {text}."], className="hint warns") for text, names in said.items()]

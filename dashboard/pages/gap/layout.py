@@ -29,6 +29,7 @@ MADE_OF_COLUMNS: list[dict[str, Any]] = [
     words("cause", "Cause", 160),
     words("part", "Part of it", 280) | {"minWidth": 200, "flex": 2},
     number("mean", "Mean, µs", ",.2f", 100, "Parts add up to their cause, causes to the gap"),
+    number("untraced", "Untraced, µs", ",.2f", 116, "Mean without tracing, by the untraced rate"),
     number("share", "Share", ".1%", 80, "Of the mean gap"),
     number("median", "Median, µs", ",.2f", 106, "Of all gaps; medians do not add up"),
     number("p90", "p90, µs", ",.2f", 90, "90th percentile over all gaps"),

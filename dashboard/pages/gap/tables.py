@@ -19,6 +19,7 @@ from dashboard.units import microseconds
 from dashboard.view import View
 from tracer.analysis.causes import CAUSES, PART_NAMES, PARTS
 from tracer.analysis.gaps import GapReport
+from tracer.analysis.interval import Interval
 from tracer.analysis.summary import Summary
 
 LONGEST: Final = 12
@@ -53,22 +54,23 @@ def figures_of(run: Run) -> dict[str, str]:
     return {
         "Run": plain(run.name, 90),
         "Idle p50": microseconds(of.idle_us.get("p50")),
+        "Idle p50 without tracing": _untraced(of, of.untraced_idle_us),
         "Gaps": f"{len(run.gaps.table):,}",
         "p50": microseconds(of.gap_p50_us),
         "p90": microseconds(of.gap_p90_us),
         "Mean": microseconds(of.gap_mean_us),
         "Recorded": f"traced, {of.graph_trace} level" if of.traced else "no profiler",
         "Distortion": "–" if of.distortion is None else f"{of.distortion:.2f}",
-        "p50 without tracing": _untraced(of),
+        "p50 without tracing": _untraced(of, of.estimated_untraced_gap_us or of.untraced_gap_us),
     }
 
 
-def _untraced(of: Summary) -> str:
+def _untraced(of: Summary, us: Interval | float | None) -> str:
     if not of.traced:
         return "the same"
-    if of.untraced_gap_us is None:
+    if us is None:
         return "not known"
-    return str(of.estimated_untraced_gap_us or microseconds(of.untraced_gap_us))
+    return microseconds(us) if isinstance(us, float) else str(us)
 
 
 def longest_of(runs: Sequence[Run], theme: str) -> list[dict[str, Any]]:
@@ -101,7 +103,7 @@ def timeline_link(run: Run, step: int, theme: str) -> str:
     """The overview at a step of the run, zoomed to the gap behind it."""
     assert run.tokens is not None
     at = run.tokens.clamp(int(np.searchsorted(run.tokens.step, step)))
-    view = View(runs=(run.key,), token=at, theme=theme)
+    view = View(runs=(run.key,), token=at, theme=theme, rates=run.rates)
     return link("", ADDRESS) + replace(view, range=range_of([run], view, "gap")).query()
 
 
@@ -109,21 +111,24 @@ def made_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """What the gaps consist of: per run the gap, its causes and their parts.
 
     Columns run, cause, part ("" for the whole cause), and of all gaps, in µs, mean (parts add up to their cause, causes
-    to the gap), median and p90; share is that of the mean gap, 0..1.
+    to the gap), median and p90, as recorded; untraced is the mean by the untraced rate, None where that does not tell;
+    share is that of the mean gap, 0..1.
     """
     return [row for run in runs if run.gaps is not None for row in _made_of(plain(run.name, 90), run.gaps)]
 
 
 def _made_of(name: str, report: GapReport) -> list[dict[str, Any]]:
     total = report.gap_us["mean"]
-    table = report.table
-    rows = [_row(name, "gap", "", total, total, table["gap"])]
+    table, told = report.table, report.corrected() if report.warning and report.untraced_gap_us else None
+    rows = [_row(name, "gap", "", total, total, table["gap"]) | {"untraced": told and told.gap_us["mean"]}]
     for column, cause in CAUSES.items():
         if cause == "communication" and not table[column].any():
             continue  # most recordings are of one device
-        rows.append(_row(name, cause, "", report.causes_us[cause], total, table[column]))
+        whole = _row(name, cause, "", report.causes_us[cause], total, table[column])
+        rows.append(whole | {"untraced": told and told.causes_us[cause]})
         rows += [
             _row(name, cause, PART_NAMES[part], us, total, table[part])
+            | {"untraced": told and told.parts_us[cause][part]}
             for part, us in report.parts_us[cause].items()
             if us
         ]

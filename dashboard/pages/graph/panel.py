@@ -176,5 +176,7 @@ def timeline_link(run: Run, view: GraphView, index: int) -> str | None:
         return None
     start, end = (time - tokens.anchor(token, "end") for time in found)
     margin = max(2 * (end - start), 2_000)
-    shown = View(runs=(run.key,), token=token, range=span(start - margin, end + margin), theme=view.theme)
+    shown = View(
+        runs=(run.key,), token=token, range=span(start - margin, end + margin), theme=view.theme, rates=view.rates
+    )
     return link("", ADDRESS) + shown.query()

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from pydantic import TypeAdapter
 
+from dashboard.rates import Rates, pairs_of, parsed
 from dashboard.view import THEME_NAMES, Position, integer_of, last_of, one_of, query_of, stored, switched
 
 ADDRESS: Final = "graph/"
@@ -23,6 +24,7 @@ class GraphView:
         part: number of the part shown; None for that of the node, or the first with branches.
         token: the token to which the timeline links; None for the most typical one.
         theme: one of `THEME_NAMES`.
+        rates: those given on other pages, which get them again.
     """
 
     run: str | None = None
@@ -30,10 +32,13 @@ class GraphView:
     part: Position | None = None
     token: Position | None = None
     theme: Annotated[str, one_of(THEME_NAMES)] = "auto"
+    rates: Rates = ()
 
     def query(self) -> str:
         """The view as the query of a link; what is as by default stays out of it."""
-        pairs = {k: v for k, v in asdict(self).items() if v is not None and (k, v) != ("theme", "auto")}
+        own = asdict(replace(self, rates=()))
+        pairs = [(k, v) for k, v in own.items() if v not in (None, ()) and (k, v) != ("theme", "auto")]
+        pairs += pairs_of(self.rates)
         return "?" + urlencode(pairs) if pairs else ""
 
     def link(self) -> str:
@@ -51,6 +56,7 @@ class GraphView:
             part=integer_of(last_of(query, "part"), low=0),
             token=integer_of(last_of(query, "token"), low=0),
             theme=theme if theme in THEME_NAMES else "auto",
+            rates=parsed(query.get("rate", [])),
         )
 
     def data(self) -> dict[str, Any]:

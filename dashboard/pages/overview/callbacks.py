@@ -17,7 +17,7 @@ from dash.exceptions import PreventUpdate
 from dashboard.figures.causes import causes_figure, causes_height, causes_of, idle_of, said_of
 from dashboard.figures.timeline import packed
 from dashboard.pages.opening import opened
-from dashboard.pages.overview import compare, downloads, ladder, tokens, tools
+from dashboard.pages.overview import compare, downloads, ladder, rates, tokens, tools
 from dashboard.pages.overview.events import after, events_of
 from dashboard.pages.overview.table import GRID, columns, height, row
 from dashboard.run import Run
@@ -44,6 +44,7 @@ def register(app: Dash, store: RunStore) -> None:
     ladder.register(app, store)
     compare.register(app, store)
     tokens.register(app, store)
+    rates.register(app, store)
     tools.register(app, store)
     downloads.register(app, store)
 
@@ -61,13 +62,16 @@ def _table(app: Dash, store: RunStore) -> None:
         Input("url", "pathname"),
         Input("reading", "n_intervals"),
         Input("revision", "data"),
+        State("url", "search"),
+        State("view", "data"),
     )
-    def load(_: str | None, asks: int | None, before: int | None) -> tuple[Any, ...]:
+    def load(_: Any, asks: int | None, before: int | None, search: str | None, data: Any) -> tuple[Any, ...]:
         store.read_ahead()
         if before is None:
             store.wait(_MOMENT)
         revision, progress = store.revision, store.progress()  # before the rows, so that the last call has them all
-        rows = [row(run) for run in store.so_far()]
+        view = View.parse(search) if data is None else View.from_data(data)
+        rows = [row(run) for run in store.so_far(view.rates)]
         return (
             [revision, asks],  # other than before, so that it is told
             rows,
@@ -127,7 +131,9 @@ def _reduce(app: Dash, store: RunStore) -> None:
             keys = [*(picked or {"data": []})["data"], *unread]
             events = events_of(triggered, {"runs": keys, **fields}, clicks, pressed)
             for event in events:
-                view = after(view, event, store.ready(view.runs or ()), (screen or {}).get("scheme", "light"))
+                view = after(
+                    view, event, store.ready(view.runs or (), view.rates), (screen or {}).get("scheme", "light")
+                )
         runs = store.ready(view.runs or ())
         agreed = {run.key for run in runs} == set(_keys(selected)) and not arrives  # which the grid may have refused
         same = before is not None and view == View.from_data(before)
@@ -179,8 +185,8 @@ def _render(app: Dash, store: RunStore) -> None:
         if screen is None:
             raise PreventUpdate
         view, theme = View.from_data(data), str(screen["scheme"])
-        runs = store.ready(view.runs or ())
-        draws = [theme, *(f"{run.key} {id(run)}" for run in runs)]  # one read again is another
+        runs = store.ready(view.runs or (), view.rates)
+        draws = [theme, *(run.identity for run in runs)]  # one read again is another
         if ctx.triggered_id == "revision" and draws == drawn and not store.progress().done:
             raise PreventUpdate
         plot, tall = timeline_of(runs, view, theme, int(screen["width"]))

@@ -88,6 +88,6 @@ def _node(run: Run, view: View, token: int, event: Any, on_device: bool) -> list
     if node is None:
         return []
     tensor = run.graph.nodes[node]
-    link = GraphView(run.key, tensor.name, token=token, theme=view.theme).link()
+    link = GraphView(run.key, tensor.name, token=token, theme=view.theme, rates=view.rates).link()
     words = f" {plain(tensor.op, 60)} · stream {event['stream']} · {duration(event['end'] - event['start'])} "
     return [html.P([html.B(plain(tensor.name, 80)), words, html.A("Show in graph", href=link, id="to-graph")])]

@@ -117,11 +117,12 @@ def _render(app: Dash, store: RunStore) -> None:
         prevent_initial_call=True,
     )
     def render(_: Any, __: Any, ___: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
-        runs = store.ready(View.from_data(data).runs or ())
+        view = View.from_data(data)
+        runs = store.ready(view.runs or (), view.rates)
         answer: list[Against] | str | None = []
         if len(runs) > 1:
             answer = known(ask_against_base(store, runs))
-        compared = [[f"{run.key} {id(run)}" for run in runs], answer is None]
+        compared = [[run.identity for run in runs], answer is None]
         if compared == before:
             raise PreventUpdate
         found = answer if isinstance(answer, list) else []
@@ -148,7 +149,7 @@ def _make_base(app: Dash, store: RunStore) -> None:
     )
     def lead(clicks: list[int | None], data: dict[str, Any] | None) -> Any:
         view = View.from_data(data)
-        runs = store.ready(view.runs or ())
+        runs = store.ready(view.runs or (), view.rates)
         match ctx.triggered_id:
             case {"run": int(number)} if any(clicks) and 0 <= number < len(runs):
                 return view.led_by(runs[number].key).query()

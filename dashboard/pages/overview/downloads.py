@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 from dash import ClientsideFunction, Dash, Input, Output, State, html
 
 from dashboard.frame import named
+from dashboard.rates import pairs_of
 from dashboard.run import Run
 from dashboard.serving.downloads import FORMS
 from dashboard.store import RunStore
@@ -46,7 +47,7 @@ def register(app: Dash, store: RunStore) -> None:
     @app.callback(Output("downloads-of-runs", "children"), Input("screen", "data"), State("view", "data"))
     def links(_: Any, data: dict[str, Any] | None) -> list[html.Tr]:
         view = View.from_data(data)
-        return rows(store.chosen(view.runs or ()), view)
+        return rows(store.chosen(view.runs or (), view.rates), view)
 
     _save(app)
 
@@ -61,13 +62,14 @@ def _save(app: Any) -> None:
 
 def rows(runs: Sequence[Run], view: View) -> list[html.Tr]:
     """A row of links per table, the report and the recordings; only the table of all runs where none is chosen."""
-    chosen = urlencode([("run", run.key) for run in runs])
+    every = urlencode(pairs_of(view.rates))
+    chosen = urlencode([*(("run", run.key) for run in runs), *pairs_of(rate for run in runs for rate in run.rates)])
     has_graph = any(run.graph_file is not None for run in runs)
     shown = {name: table for name, table in TABLES.items() if name == "runs" or (has_graph if table.of_graph else runs)}
     found = [
         _row(
             table.words,
-            [_link(f"{name}.{form}", "" if name == "runs" else chosen, form, table.words) for form in FORMS],
+            [_link(f"{name}.{form}", every if name == "runs" else chosen, form, table.words) for form in FORMS],
         )
         for name, table in shown.items()
     ]

@@ -11,6 +11,7 @@ from dash.exceptions import PreventUpdate
 
 from dashboard.figures.ladder import Ladder, ladder_figure, ladder_height, ladders_of, said_of
 from dashboard.pages.parts import HIDDEN, SHOWN, chart
+from dashboard.rates import pairs_of
 from dashboard.store import RunStore
 from dashboard.text import plain
 from dashboard.view import MOST_RUNS, View
@@ -69,14 +70,15 @@ def _render(app: Dash, store: RunStore) -> None:
     def render(screen: dict[str, Any] | None, revision: Any, asked: str | None, data: Any, before: Any) -> Any:
         if screen is None:
             raise PreventUpdate
-        theme, chosen = str(screen["scheme"]), list(View.from_data(data).runs or ())
+        view, theme = View.from_data(data), str(screen["scheme"])
+        chosen, rates = list(view.runs or ()), [text for _, text in pairs_of(view.rates)]
         shown = (before or {}).get("shown")
-        if before == {"for": [theme, chosen, revision], "shown": asked, "auto": (before or {}).get("auto")}:
+        if before == {"for": [theme, chosen, revision, rates], "shown": asked, "auto": (before or {}).get("auto")}:
             raise PreventUpdate
-        ladders = ladders_of(store.so_far())
+        ladders = ladders_of(store.so_far(view.rates))
         by_itself = asked is None or (asked == shown and (before or {}).get("auto", True))
         ladder = ladder_for(ladders, chosen, None if by_itself else asked)
-        drawn = {"for": [theme, chosen, revision], "shown": ladder and ladder.key, "auto": by_itself}
+        drawn = {"for": [theme, chosen, revision, rates], "shown": ladder and ladder.key, "auto": by_itself}
         style = HIDDEN if ladder is None else SHOWN
         return (
             no_update if ladder is None else ladder_figure(ladder, chosen, theme),

@@ -8,7 +8,7 @@ import dash_bootstrap_components as dbc
 from dash import dcc, html
 
 from dashboard.frame import named
-from dashboard.pages.overview import compare, downloads, ladder, tokens, tools
+from dashboard.pages.overview import compare, downloads, ladder, rates, tokens, tools
 from dashboard.pages.overview.table import grid
 from dashboard.palette import COLOURS, HOLE_SWATCHES, NAMES
 from dashboard.view import ALIGNMENTS
@@ -57,6 +57,7 @@ def _runs() -> html.Section:
             ),
             html.Ul(id="uploads", className="uploads", **named("Uploads")),
             grid(),
+            *rates.below(),
             ladder.section(),
         ],
         **named("Runs"),

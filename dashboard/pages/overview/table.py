@@ -8,6 +8,7 @@ from typing import Any, Final
 import dash_ag_grid as dag
 
 from dashboard.pages.graph.view import GraphView
+from dashboard.rates import text_of
 from dashboard.run import Run
 from dashboard.text import plain
 from tracer.analysis.signature import MEANING
@@ -32,6 +33,8 @@ def _words(field: str, header: str, width: int, hint: str = "") -> dict[str, Any
     return {"field": field, "headerName": header, "width": width, "headerTooltip": hint or None}
 
 
+RATE: Final = "Untraced steps/s"
+AS_TOLD: Final = "as run.json tells; another one can be given"
 COLUMNS: list[dict[str, Any]] = [
     _words("name", "Run", 268)
     | {"minWidth": 268, "flex": 3, "tooltipField": "about", "valueFormatter": {"function": "params.data.short"}},
@@ -44,11 +47,28 @@ COLUMNS: list[dict[str, Any]] = [
     _words("mode", "Mode", 92, "Streams: sequential or concurrent branches"),
     _figure("tokens_per_s", "Tokens/s", ",.1f", "Untraced where known; ▲: the traced pass's own", 96, "rate_traced"),
     _figure("steps_per_s", "Steps/s", ",.1f", "As recorded, of the wall; of runs whose tokens no one tells", 80),
+    {
+        "field": "rate",
+        "headerName": RATE,
+        "headerTooltip": "The engine's own rate without a profiler: Enter or a double click to give it, empty for what "
+        "run.json tells. Idle time, gap, comparison and predictions are corrected with it.",
+        "width": 130,
+        "type": "rightAligned",
+        "filter": False,
+        "editable": {"function": "params.data.readable"},
+        "cellEditorParams": {"maxLength": 40},
+        "valueFormatter": {"function": "params.value || params.data.rate_told"},
+        "cellClassRules": {"told": "!params.value", "refused": "params.data.rate_fails"},
+        "tooltipField": "rate_said",
+    },
     _figure("idle_p50", "Idle p50, µs", ",.1f", "What the device idles in the median step; ▲: traced", 100, "traced")
     | {"tooltipField": "idle_where"},
+    _figure(
+        "untraced_idle", "Idle untraced", ",.1f", "Median idle time a step, µs, that the untraced rate leaves", 122
+    ),
     _figure("gap_p50", "Gap p50, µs", ",.1f", "Median inter-token gap; ▲: traced, so inflated", 100, "traced"),
     _figure("gap_p90", "p90, µs", ",.1f", "90th percentile of the gap; ▲: traced, so inflated", 84, "traced"),
-    _figure("untraced_gap", "Untraced", ",.1f", "Median gap without tracing, µs, by the untraced tokens/s", 88),
+    _figure("untraced_gap", "Gap untraced", ",.1f", "Median gap, µs, that the untraced rate leaves", 118),
     _figure("distortion", "Distortion", ".2f", "Traced period / untraced period", 90),
     _figure("syncs", "Syncs", ".3~g", "Host synchronisations per token", 66),
     _figure("copies", "Copies", ".3~g", "Copies per token", 70),
@@ -65,7 +85,7 @@ COLUMNS: list[dict[str, Any]] = [
 ]
 
 _FITS = 34  # characters of a name; of a longer one the middle is left out, because names differ at their ends
-_OPTIONAL = {"model", "mode", "distortion", "untraced_gap", "graph", "steps_per_s"}
+_OPTIONAL = {"model", "mode", "distortion", "untraced_gap", "untraced_idle", "graph", "steps_per_s"}
 
 
 def columns(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -83,7 +103,7 @@ GRID: Final[dict[str, Any]] = {
         "enableSelectionWithoutKeys": True, "isRowSelectable": {"function": "params.data.readable"},
     },
     "domLayout": "normal", "rowHeight": 32, "headerHeight": 36, "tooltipShowDelay": 300,
-    "enableCellTextSelection": True,
+    "enableCellTextSelection": True, "stopEditingWhenCellsLoseFocus": True, "localeText": {"ariaInputEditor": RATE},
 }  # fmt: skip
 """How the table behaves."""
 
@@ -119,8 +139,13 @@ def row(run: Run) -> dict[str, Any]:
         "tokens_per_s": summary.tokens_per_s if untraced else summary.traced_tokens_per_s,
         "rate_traced": traced and not untraced,
         "steps_per_s": summary.steps_per_s if not untraced and summary.traced_tokens_per_s is None else None,
+        "rate": text_of(run.given_rate),
+        "rate_told": _told(run),
+        "rate_said": run.rate_said or (AS_TOLD if run.summary.untraced_steps_per_s else ""),
+        "rate_fails": bool(run.rate_problem),
         "idle_p50": summary.idle_us.get("p50"),
         "idle_where": summary.idle_where or "",
+        "untraced_idle": summary.untraced_idle_us if traced else None,
         "gap_p50": summary.gap_p50_us,
         "gap_p90": summary.gap_p90_us,
         "untraced_gap": summary.untraced_gap_us,
@@ -133,10 +158,16 @@ def row(run: Run) -> dict[str, Any]:
         "device": plain(summary.gpu or summary.backend, 40),
         "distortion": summary.distortion,
         "level": summary.graph_trace or "",
-        "graph": f"[show]({GraphView(run=run.key).link()})" if run.graph_file is not None else "",
+        "graph": f"[show]({GraphView(run=run.key, rates=run.rates).link()})" if run.graph_file is not None else "",
         "readable": run.steps is not None,
         "about": ": ".join(filter(None, (plain(run.name, 300), plain(summary.problem or summary.warning or "")))),
     }
+
+
+def _told(run: Run) -> str:
+    """What stands in the field of the rate while none is given."""
+    rate = run.summary.untraced_steps_per_s
+    return "not traced" if not run.summary.traced else "give it" if rate is None else f"{rate:,.1f}"
 
 
 def height(rows: Sequence[dict[str, Any]]) -> str:

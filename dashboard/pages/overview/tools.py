@@ -130,7 +130,7 @@ def _say(app: Dash, store: RunStore) -> None:
     )
     def say(_: Any, __: Any, data: dict[str, Any] | None) -> tuple[Any, ...]:
         view = View.from_data(data)
-        runs = store.ready(view.runs or ())
+        runs = store.ready(view.runs or (), view.rates)
         return (
             found(view, runs),
             not view.find,
@@ -157,11 +157,11 @@ def _map(app: Dash, store: RunStore) -> None:
         if screen is None:
             raise PreventUpdate
         view, theme = View.from_data(data), str(screen["scheme"])
-        runs = store.ready(view.runs or ())
+        runs = store.ready(view.runs or (), view.rates)
         token, limits = token_of(runs, view), limits_of(runs, view)
         lanes = [(run.name, run.busy, run.tokens.anchor(token, view.align)) for run in runs if run.tokens and run.busy]
         whole = whole_range([run.tokens for run in runs if run.tokens is not None], token, view.align)
-        draws = [theme, token, view.align, *(f"{run.key} {id(run)}" for run in runs)]
+        draws = [theme, token, view.align, *(run.identity for run in runs)]
         if draws == mapped:
             patch = Patch()
             patch["layout"]["shapes"] = range_shapes(whole, limits, theme)

@@ -13,7 +13,7 @@ from pydantic import Field, TypeAdapter
 from dashboard.view import View, last_of, query_of, stored
 
 ADDRESS: Final = "record/"
-_SHARED: Final = {"run", "token", "align", "range", "theme"}
+_SHARED: Final = {"run", "token", "align", "range", "theme", "rate"}
 _MOST_VALUES, _LONGEST = 40, 400
 _Text: TypeAlias = Annotated[str, Field(max_length=_LONGEST)]
 

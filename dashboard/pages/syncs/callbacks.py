@@ -96,7 +96,7 @@ def _render(app: Dash, store: RunStore) -> None:
     )
     def render(_: Any, __: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
         view = View.from_data(data)
-        run = next(iter(store.chosen(view.runs or ())), None)
+        run = next(iter(store.chosen(view.runs or (), view.rates)), None)
         rows = [] if run is None else rows_of(store, run, view.theme)
         together: Prediction | str | None = ""
         if run is not None and rows:
@@ -139,11 +139,14 @@ def nothing_to_show(store: RunStore, run: Run | None, rows: list[Any]) -> str:
 
 def warning_of(run: Run | None) -> str:
     """What a reader must know of the recorded times."""
-    if run is None or run.gaps is None or run.gaps.warning is None:
+    if run is None:
         return ""
+    given = f"{run.rate_said}. ".capitalize() if run.rate_said else ""
+    if run.gaps is None or run.gaps.warning is None:
+        return given.strip()
     distortion = f" (distortion {run.gaps.distortion:.2f})" if run.gaps.distortion is not None else ""
     start = "start from the corrected times" if run.gaps.distortion is not None else "need the engine's own rate"
-    return f"Times inside calls are as recorded{distortion}: {run.gaps.warning}. Predictions {start}."
+    return f"{given}Times inside calls are as recorded{distortion}: {run.gaps.warning}. Predictions {start}."
 
 
 def in_words(run: Run, rows: list[dict[str, Any]], together: Prediction | str | None, theme: str) -> list[Any]:
@@ -156,7 +159,9 @@ def in_words(run: Run, rows: list[dict[str, Any]], together: Prediction | str | 
         return [said, "Predicting what it brings to do without each …"]
     if isinstance(together, str):
         return [said, plain(together, 300)]
-    target = link("whatif/", ADDRESS) + with_fields(View(runs=(run.key,), theme=theme).query(), {"without": "all"})
+    target = link("whatif/", ADDRESS) + with_fields(
+        View(runs=(run.key,), theme=theme, rates=run.rates).query(), {"without": "all"}
+    )
     return [said, html.A("Without all that data flow does not need", href=target), f": {_gained(together)}"]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
-from weakref import ref
 
 import pandas as pd
 
@@ -50,7 +49,7 @@ def rows_of(store: RunStore, run: Run, theme: str) -> list[dict[str, Any]]:
             continue
         position = place.row["position"]
         gain = known(gain_without(store, run, (position,)))
-        what_if = View(runs=(run.key,), theme=theme).query()
+        what_if = View(runs=(run.key,), theme=theme, rates=run.rates).query()
         rows.append(
             place.row
             | _slack(by_position.get(position))
@@ -119,7 +118,7 @@ class Place:
 
 def inventory_of(store: RunStore, run: Run) -> list[Place]:
     """The rows of `SyncReport.inventory`, each with thread and NVTX path of the middle step that has it."""
-    return store.background.now((ref(run), "inventory"), lambda: _inventory(run), len)
+    return store.background.now((run.recorded, "inventory"), lambda: _inventory(run), len)
 
 
 def _inventory(run: Run) -> list[Place]:
@@ -154,5 +153,5 @@ def timeline_link(run: Run, place: Place, theme: str) -> str:
     token = run.tokens.clamp(int(run.tokens.step.searchsorted(place.step)))
     start, end = (time - run.tokens.anchor(token, "end") for time in (place.start, place.end))
     margin = max(2 * (end - start), 5_000)
-    view = View(runs=(run.key,), token=token, range=span(start - margin, end + margin), theme=theme)
+    view = View(runs=(run.key,), token=token, range=span(start - margin, end + margin), theme=theme, rates=run.rates)
     return link("", ADDRESS) + view.query()

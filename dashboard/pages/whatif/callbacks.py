@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from dash import Dash, Input, Output, State, ctx, no_update
+from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages.opening import opened_at_once
@@ -24,6 +24,7 @@ from dashboard.pages.whatif.edits import edits_for, kernel_names
 from dashboard.pages.whatif.figures import lines_of, notes_of
 from dashboard.pages.whatif.view import ALL, FIELDS, NUMBERS, WhatIfView, of_run, with_value
 from dashboard.predictions import WhatIf, what_if
+from dashboard.rates import NoRate, rate_of, text_of
 from dashboard.run import Run
 from dashboard.store import RunStore
 from dashboard.text import plain
@@ -49,10 +50,13 @@ def _reduce(app: Dash, store: RunStore) -> None:
         Output("kernels", "options"),
         Output("streams-field", "style"),
         Output("rate-field", "style"),
+        Output("rate", "value"),
+        Output("rate-refused", "children"),
         *(Output(field, "value") for field in FIELDS),
         Output("pressed", "data"),
         Input("url", "search"),
         Input("run", "value"),
+        Input("rate", "value"),
         *(Input(field, "value") for field in FIELDS),
         Input("timeline", "relayoutData"),
         *(Input(button, "n_clicks") for button in _BUTTONS),
@@ -60,8 +64,8 @@ def _reduce(app: Dash, store: RunStore) -> None:
         State("view", "data"),
         State("screen", "data"),
     )
-    def reduce(search: str, key: str | None, *rest: Any) -> tuple[Any, ...]:
-        values = dict(zip((*FIELDS, "timeline"), rest, strict=False)) | {"run": key}
+    def reduce(search: str, key: str | None, rate: Any, *rest: Any) -> tuple[Any, ...]:
+        values, refused = dict(zip((*FIELDS, "timeline"), rest, strict=False)) | {"run": key}, ""
         *times, pressed, before, screen = rest[len(FIELDS) + 1 :]
         clicks = dict(zip(_BUTTONS, times, strict=True))
         sources = done([one["prop_id"] for one in ctx.triggered], clicks, pressed)
@@ -71,8 +75,13 @@ def _reduce(app: Dash, store: RunStore) -> None:
         else:
             view = WhatIfView.from_data(before)
             for source in sources:
+                if source == "rate":
+                    view, refused = _rated(view, rate)
+                    continue
                 view = after(view, source, values.get(source), _drawn(store, view), (screen or {}).get("scheme", ""))
-        is_refused = any(values[source] for source in sources if source in NUMBERS)  # no number: the field is reset
+        is_refused = bool(refused) or any(
+            values[source] for source in sources if source in NUMBERS
+        )  # the field is reset
         if before is not None and view == WhatIfView.from_data(before) and not is_refused and clicks == pressed:
             raise PreventUpdate
         run = run_of(store, view)
@@ -86,9 +95,20 @@ def _reduce(app: Dash, store: RunStore) -> None:
             [] if run is None else [{"value": n, "label": plain(n, 90)} for n in kernel_names(store, run)],
             HIDDEN if run is None or run.graph_file is None else SHOWN,
             HIDDEN if run is None or not run.inflated else SHOWN,
+            "" if run is None else text_of(view.shared.rate_of(run.key)),
+            refused,
             *(_value(getattr(view, field), field) for field in FIELDS),
             clicks,
         )
+
+
+def _rated(view: WhatIfView, given: Any) -> tuple[WhatIfView, str]:
+    """The view with the rate of its run that somebody wrote, or as it was and why it is none."""
+    lead = next(iter(view.shared.runs or ()), None)
+    try:
+        return (view, "") if lead is None else (replace(view, shared=view.shared.rated(lead, rate_of(given))), "")
+    except NoRate as problem:
+        return view, str(problem)
 
 
 def _value(value: Any, field: str) -> Any:
@@ -115,13 +135,13 @@ def after(view: WhatIfView, source: str, value: Any, runs: Sequence[Run], scheme
     if source == "run":
         return of_run(view, value) if isinstance(value, str) and value else view
     if source == "reset":
-        return WhatIfView(view.shared, rate=view.rate)
+        return WhatIfView(view.shared)
     return replace(view, shared=moved(view.shared, Event(source, value), runs, scheme))
 
 
 def run_of(store: RunStore, view: WhatIfView) -> Run | None:
     """The run of a view."""
-    return next(iter(store.chosen(view.shared.runs or ())), None)
+    return next(iter(store.chosen(view.shared.runs or (), view.shared.rates)), None)
 
 
 def answer_of(store: RunStore, view: WhatIfView) -> WhatIf | str | None:
@@ -129,7 +149,7 @@ def answer_of(store: RunStore, view: WhatIfView) -> WhatIf | str | None:
     run = run_of(store, view)
     if run is None or not view.is_different:
         return ""
-    return known(what_if(store, run, view.asked, lambda: edits_for(store, run, view), view.rate))
+    return known(what_if(store, run, view.asked, lambda: edits_for(store, run, view)))
 
 
 def _drawn(store: RunStore, view: WhatIfView) -> list[Run]:
@@ -184,7 +204,7 @@ def _render(app: Dash, store: RunStore) -> None:
             SHOWN if nothing else HIDDEN,
             plain(answer, 600) if isinstance(answer, str) else "",
             [table_of_lines(lines_of(answer.found))] if isinstance(answer, WhatIf) else [],
-            notes_of(answer) if isinstance(answer, WhatIf) else [],
+            [*_rate_said(run_of(store, view)), *(notes_of(answer) if isinstance(answer, WhatIf) else [])],
             figure,
             {"height": f"{tall}px"},
             SHOWN if runs else HIDDEN,
@@ -192,6 +212,10 @@ def _render(app: Dash, store: RunStore) -> None:
             answer is not None,
             progress,
         )
+
+
+def _rate_said(run: Run | None) -> list[html.Li]:
+    return [] if run is None or not run.rate_said else [html.Li(run.rate_said)]
 
 
 def nothing_to_show(known_runs: Sequence[Run], run: Run | None, answer: WhatIf | str | None) -> str:

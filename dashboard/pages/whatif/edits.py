@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Final
-from weakref import ref
 
 from dashboard.pages.whatif.view import ALL, WhatIfView
 from dashboard.run import Run
@@ -83,4 +82,4 @@ def kernel_names(store: RunStore, run: Run) -> list[str]:
         took = (kernels["end"] - kernels["start"]).groupby(kernels["name"], observed=True).sum()
         return [str(name) for name in took.nlargest(_MOST_NAMES).index]
 
-    return store.background.now((ref(run), "kernels"), work, len)
+    return store.background.now((run.recorded, "kernels"), work, len)

@@ -32,12 +32,13 @@ def sections() -> list[Any]:
                     _number("host", "Host code takes × as long"),
                     _number("latency", "Every sync returns later by µs"),
                     _number("streams", "Streams at most"),
-                    _number("rate", "Untraced steps/s", "as run.json tells"),
+                    _rate(),
                 ],
                 className="fields",
                 role="group",
                 **named("What would be different"),
             ),
+            html.P(id="rate-refused", className="problem", role="alert"),
         ),
         section(
             "Predicted",
@@ -62,9 +63,16 @@ def _list(key: str, label: str, options: list[tuple[str, str]], none: str, multi
     return html.Label([html.Span(label), dcc.Dropdown(id=key, options=chosen, placeholder=none, multi=multi)])
 
 
-def _number(key: str, label: str, none: str = "as recorded") -> html.Label:
+def _rate() -> html.Label:
+    """The engine's own rate: that of the table of runs, which goes along from page to page."""
+    field = text_field("rate", True, type="text", placeholder="as run.json tells", maxlength=40)
+    hint = "Steps per second that the engine makes without a profiler, as in the table of runs"
+    return html.Label([html.Span("Untraced steps/s"), field], id="rate-field", title=hint)
+
+
+def _number(key: str, label: str) -> html.Label:
     low, high = NUMBERS[key]
-    field = text_field(key, True, type="text", placeholder=none, maxlength=20)
+    field = text_field(key, True, type="text", placeholder="as recorded", maxlength=20)
     return html.Label([html.Span(label), field], id=f"{key}-field", title=f"{low:,g} to {high:,g}")
 
 

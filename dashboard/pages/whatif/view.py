@@ -11,7 +11,6 @@ from urllib.parse import urlencode
 from pydantic import AfterValidator, Field, TypeAdapter
 
 from dashboard.view import View, last_of, one_of, query_of, stored
-from tracer.analysis.distortion import RATES
 from tracer.analysis.whatif.strategies import LADDER
 
 ADDRESS: Final = "whatif/"
@@ -20,7 +19,7 @@ STRATEGIES: Final = LADDER[1:]
 GRAPHS: Final = {"plain": "as one CUDA graph", "early": "as one CUDA graph, early starts"}
 """How kernels launched one by one could be launched instead -> in words."""
 NUMBERS: Final = {
-    "times": (0.0, 1e6), "host": (0.0, 1e6), "latency": (-1e6, 1e6), "streams": (2, 64), "rate": RATES,
+    "times": (0.0, 1e6), "host": (0.0, 1e6), "latency": (-1e6, 1e6), "streams": (2, 64),
 }  # fmt: skip
 """Field -> its least and its greatest value."""
 _MOST_NAMES = 20
@@ -36,7 +35,8 @@ class WhatIfView:
     """What is shown.
 
     Attributes:
-        shared: the runs, of which the first is meant; token, alignment and range of its timeline; the theme.
+        shared: the runs, of which the first is meant; their rates; token, alignment and range of its timeline; the
+            theme.
         sync: another strategy, "" for the recorded one.
         without: the positions of syncs that are not made, or `ALL` alone for all that nothing needs.
         graph: a key of `GRAPHS`, "" for launches as recorded.
@@ -44,7 +44,6 @@ class WhatIfView:
         times, host: factors of their time, of these kernels and of host code; None for 1.
         latency: by how many µs every sync returns later.
         streams: at most so many for independent kernels.
-        rate: the engine's own steps per second, without a profiler; None for what run.json tells.
     """
 
     shared: View
@@ -56,17 +55,16 @@ class WhatIfView:
     host: Annotated[float, _within("host")] | None = None
     latency: Annotated[float, _within("latency")] | None = None
     streams: Annotated[float, _within("streams")] | None = None
-    rate: Annotated[float, _within("rate")] | None = None
 
     @property
     def asked(self) -> tuple[Any, ...]:
-        """What is different, and by which rate, for comparing."""
+        """What is different, for comparing."""
         return tuple(getattr(self, field) for field in FIELDS)
 
     @property
     def is_different(self) -> bool:
         """Whether anything is."""
-        return replace(self, rate=None).asked != WhatIfView(self.shared).asked
+        return self.asked != WhatIfView(self.shared).asked
 
     def query(self) -> str:
         """The view as the query of a link; what is as by default stays out of it."""
@@ -125,9 +123,9 @@ def with_value(view: WhatIfView, field: str, value: Any) -> WhatIfView:
 
 
 def of_run(view: WhatIfView, key: str) -> WhatIfView:
-    """The same for another run, without what only the one before has: positions of syncs, names of kernels, a rate."""
+    """The same for another run, without what only the one before has: positions of syncs, names of kernels."""
     kept = () if view.without != (ALL,) else view.without
-    return replace(view, shared=replace(view.shared.led_by(key), token=None), without=kept, kernels=(), rate=None)
+    return replace(view, shared=replace(view.shared.led_by(key), token=None), without=kept, kernels=())
 
 
 def number_of(field: str, value: Any) -> float | None:

@@ -1,0 +1,97 @@
+"""The engines' own rates in the table of runs: what a reader writes goes into the link, which the page follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash.exceptions import PreventUpdate
+
+from dashboard.frame import named
+from dashboard.pages.overview.table import columns, row
+from dashboard.rates import NoRate, pairs_of, rate_of
+from dashboard.run import Run
+from dashboard.store import RunStore
+from dashboard.text import plain
+from dashboard.view import View
+
+_LONGEST = 90
+
+
+def below() -> list[Any]:
+    """What stands below the table: why a rate was refused, and what those that were given do."""
+    return [
+        dcc.Store(id="rated"),
+        html.P(id="rate-refused", className="problem", role="alert"),
+        html.Ul(id="rates-said", className="notes", **named("Rates that were given")),
+    ]
+
+
+def register(app: Dash, store: RunStore) -> None:
+    """Attach what heeds a rate that somebody wrote into the table, and what shows the rates of the view there."""
+    _give(app, store)
+    _show(app, store)
+
+
+def _give(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("url", "search", allow_duplicate=True),
+        Output("runs", "rowTransaction", allow_duplicate=True),
+        Output("rate-refused", "children"),
+        Input("runs", "cellValueChanged"),
+        State("view", "data"),
+        prevent_initial_call=True,
+    )
+    def give(changes: list[dict[str, Any]] | None, data: dict[str, Any] | None) -> tuple[Any, ...]:
+        view = View.from_data(data)
+        given, problem = with_given(view, changes or [])
+        shown = {change["rowId"] for change in changes or []}
+        again = [row(run) for run in store.so_far(given.rates) if run.key in shown]
+        if not again:
+            raise PreventUpdate
+        return no_update if given == view else given.query(), _update(again), problem
+
+
+def with_given(view: View, changes: Sequence[dict[str, Any]]) -> tuple[View, str]:
+    """The view with the rates that somebody wrote into the table, and why one of them is none: then it is as it was."""
+    given = view
+    try:
+        for change in changes:
+            given = given.rated(change["rowId"], rate_of(change["value"]))
+    except NoRate as problem:
+        return view, str(problem)
+    return given, ""
+
+
+def _show(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("runs", "rowTransaction"),
+        Output("runs", "columnDefs", allow_duplicate=True),
+        Output("rates-said", "children"),
+        Output("rated", "data"),
+        Input("screen", "data"),
+        Input("revision", "data"),
+        State("view", "data"),
+        State("rated", "data"),
+        prevent_initial_call=True,
+    )
+    def show(_: Any, revision: int | None, data: dict[str, Any] | None, before: list[str] | None) -> tuple[Any, ...]:
+        view = View.from_data(data)
+        rated = [str(revision), *(text for _, text in pairs_of(view.rates))]
+        if rated == before:
+            raise PreventUpdate
+        runs = store.so_far(view.rates)
+        rows = [row(run) for run in runs]
+        others = {text.partition(":")[2] for text in (*rated, *(before or ()))}
+        changed = [one for one in rows if one["key"] in others]
+        return _update(changed) if changed else no_update, columns(rows), said_of(runs), rated
+
+
+def said_of(runs: Sequence[Run]) -> list[html.Li]:
+    """A line for each run whose rate was given."""
+    return [html.Li([html.B(plain(run.name, _LONGEST)), f": {run.rate_said}."]) for run in runs if run.rate_said]
+
+
+def _update(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {"update": list(rows), "async": False}

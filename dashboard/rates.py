@@ -1,0 +1,91 @@
+"""The engines' own rates, steps per second without a profiler, as readers give them: one per run, in a link."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
+
+from pydantic import Field
+
+from dashboard.text import plain
+from tracer.analysis.distortion import RATES
+
+MOST_RATES: Final = 24
+"""Of how many runs a view knows the rate; a link must not grow without end."""
+_LOW, _HIGH = RATES
+_NUMBER: Final = re.compile(r"\d{1,20}(\.\d{0,20})?(e[+-]?\d{1,2})?", re.ASCII | re.IGNORECASE)
+
+
+class Rate(NamedTuple):
+    """The steps per second of a run, which its key names."""
+
+    run: str
+    steps_per_s: Annotated[float, Field(ge=_LOW, le=_HIGH, allow_inf_nan=False)]
+
+
+Rates: TypeAlias = Annotated[tuple[Rate, ...], Field(max_length=MOST_RATES)]
+
+
+class NoRate(ValueError):
+    """What was given is no rate; the message says why, in one line."""
+
+
+def rate_of(given: Any) -> float | None:
+    """The rate that somebody wrote, None for an empty field.
+
+    Raises:
+        NoRate: it is none.
+    """
+    text = "" if given is None else str(given).strip()
+    if not text:
+        return None
+    number = float(text) if _NUMBER.fullmatch(text) else 0.0
+    if not _LOW <= number <= _HIGH:
+        raise NoRate(
+            f"“{plain(text, 20)}” is no rate: give the steps per second that the engine makes without a profiler, "
+            f"{_LOW:g} to {_HIGH:,.0f}, or nothing for what run.json tells; nothing was changed"
+        )
+    return number
+
+
+def with_rate(rates: Iterable[Rate], run: str, steps_per_s: float | None) -> tuple[Rate, ...]:
+    """The rates with another one for a run, None for none.
+
+    Raises:
+        NoRate: there are as many as a view may have.
+    """
+    others = [rate for rate in rates if rate.run != run]
+    if steps_per_s is None:
+        return tuple(others)
+    if len(others) >= MOST_RATES:
+        raise NoRate(f"a view has rates for {MOST_RATES} runs at most: take one out first; nothing was changed")
+    return (*others, Rate(run, steps_per_s))
+
+
+def text_of(steps_per_s: float | None) -> str:
+    """A rate with all its digits, as in a field or a link; "" for none.
+
+    Example:
+        >>> text_of(528.11), text_of(700.0), text_of(None)
+        ('528.11', '700', '')
+    """
+    return "" if steps_per_s is None else repr(steps_per_s).removesuffix(".0")
+
+
+def pairs_of(rates: Iterable[Rate]) -> list[tuple[str, str]]:
+    """The fields of a link: number, colon, key."""
+    return [("rate", f"{text_of(rate.steps_per_s)}:{rate.run}") for rate in rates]
+
+
+def parsed(fields: Iterable[str]) -> tuple[Rate, ...]:
+    """What `pairs_of` wrote; what is senseless is left out, of two for one run the last one holds."""
+    found: tuple[Rate, ...] = ()
+    for field in fields:
+        number, _, run = field.partition(":")
+        try:
+            rate = rate_of(number)
+            found = with_rate(found, run, rate) if run and rate is not None else found
+        except NoRate:
+            continue
+    return found
