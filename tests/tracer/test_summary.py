@@ -33,7 +33,8 @@ def test_a_range_has_facts_of_its_own() -> None:
     assert run_json.configuration(trace)["strategy"] == "mixed"
     assert run_json.configuration(trace, "run one") == {"model": "m", "strategy": "aaag", "tokens_per_s": 625_000}
     assert run_json.tokens_per_s(trace) is None
-    assert run_json.steps_per_s(trace, "one") == 625_000
+    assert run_json.tokens_per_s(trace, "one") == 625_000
+    assert run_json.steps_per_s(trace, "one") is None  # how many tokens a step gains is not told
 
 
 @pytest.mark.parametrize(
