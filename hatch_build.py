@@ -27,7 +27,12 @@ class NativeLibrary(BuildHookInterface[Any]):
             self.app.display_warning("no C compiler (cc, gcc, clang, CC): the wheel is without the recorder's library")
             return
         library = Path(self.root, NATIVE, native["NAME"])
-        native["compile_library"](library, compiler, ["-s"])
+        try:
+            native["compile_library"](library, compiler, ["-s"])
+        except native["CompileError"] as problem:
+            self.app.display_warning(f"the wheel is without the recorder's library: {problem}")
+            library.unlink(missing_ok=True)
+            return
         build_data["artifacts"].append(f"{NATIVE}/{native['NAME']}")
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{get_platform().replace('-', '_').replace('.', '_')}"

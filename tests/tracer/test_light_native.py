@@ -275,7 +275,7 @@ def test_a_setuid_program_is_left_alone(built: Build, tmp_path: Path) -> None:
     assert not list(built.rings.iterdir())
 
 
-@pytest.mark.parametrize("damage", ["empty", "magic", "version", "short", "capacity"])
+@pytest.mark.parametrize("damage", ["empty", "magic", "version", "short", "capacity", "names"])
 def test_what_is_no_ring_is_said(built: Build, tmp_path: Path, damage: str) -> None:
     built.run("decode", "proc")
     content = bytearray(built.ring().path.read_bytes())
@@ -290,6 +290,9 @@ def test_what_is_no_ring_is_said(built: Build, tmp_path: Path, damage: str) -> N
             del content[-1000:]
         case "capacity":
             content[24:32] = b"\xff" * 8
+        case "names":
+            at = content.index(b"cuMemcpyHtoDAsync_v2")
+            content[at : at + 4] = b"\xff\xfe\x00\x00"
     path = tmp_path / "1-0.ring"
     path.write_bytes(content)
     with pytest.raises(FormatError, match=r"1-0\.ring"):

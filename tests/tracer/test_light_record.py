@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from tests.tracer.fake_driver import Build
 from tracer import read
 from tracer.cli import main
+from tracer.errors import FormatError, RecordError
 from tracer.recorders import light_program
 from tracer.recorders.light import light_trace, read_rings
 
@@ -237,3 +238,19 @@ def test_a_window_is_for_light_recordings(tmp_path: Path) -> None:
     result = run("record", "-o", tmp_path / "out", "--passes", "node", "--after", 1, "--", "/bin/true")
     assert result.exit_code == 2
     assert "--after and --seconds are for a light recording" in result.stderr
+
+
+def test_a_ring_that_was_not_begun_loses_no_other(built: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    built.run("decode", "proc")
+    (built.rings / "99-0.ring").write_bytes(bytes(4096))
+    unread: list[str] = []
+    assert len(read_rings(built.rings, unread)) == 1
+    assert len(unread) == 1
+    assert unread[0].startswith("process 99 is left out: ")
+    with pytest.raises(FormatError, match=r"99-0\.ring"):
+        read_rings(built.rings)
+
+
+def test_a_path_that_cannot_be_preloaded_is_said(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match="no path with a blank or a colon"):
+        light_program.environment(tmp_path / "a b" / "light.so", tmp_path)

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from tests.tracer.fake_driver import Build
 from tracer.cli import main
 from tracer.live import Live, live
 from tracer.live_metrics import metrics, serve
 from tracer.recorders import light_program
+from tracer.watch_command import table_of
 
 STEPS = 200
 ROW = Live(7, 'a"b', 100, 3, 1, 700.5, (100.0, 120.0), (80.0, 90.0), 14.0, 1.0)
@@ -108,3 +110,11 @@ def test_a_port_that_is_taken_is_said() -> None:
         result = CliRunner().invoke(main, ["watch", "--prometheus", str(taken.getsockname()[1])])
     assert result.exit_code == 2
     assert "in use" in result.stderr
+
+
+def test_names_are_no_markup() -> None:
+    console = Console(width=120)
+    with console.capture() as shown:
+        console.print(table_of([Live(7, "[/x]", 100, 3, why="[bold]nothing")]))
+    assert "[/x]" in shown.get()
+    assert "[bold]nothing" in shown.get()

@@ -37,13 +37,25 @@ _LEFT: Final = {
 }  # fmt: skip
 
 
-def read_rings(folder: Path) -> list[Ring]:
+def read_rings(folder: Path, unread: list[str] | None = None) -> list[Ring]:
     """The rings that lie in a folder, in the order in which they began.
 
+    Args:
+        folder: of a recording.
+        unread: takes a note of each that cannot be read, as that of a process that was killed while it made it.
+
     Raises:
-        FormatError: one of them is none.
+        FormatError: one of them cannot be read, and `unread` is not given.
     """
-    return sorted(map(read_ring, folder.glob("*.ring")), key=lambda ring: (ring.start_ns, ring.process))
+    found = []
+    for path in folder.glob("*.ring"):
+        try:
+            found.append(read_ring(path))
+        except FormatError as problem:
+            if unread is None:
+                raise
+            unread.append(f"process {path.stem.partition('-')[0]} is left out: {problem}")
+    return sorted(found, key=lambda ring: (ring.start_ns, ring.process))
 
 
 def light_trace(rings: Sequence[Ring]) -> Trace:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from tracer import foreground
+from tracer.errors import RecordError
 from tracer.recorders.light import light_trace, read_rings
 from tracer.recorders.light_library import library
 from tracer.recorders.light_window import PAUSED, WHOLE, Window, switched
@@ -48,21 +49,31 @@ def record(command: Sequence[str], window: Window = WHOLE) -> Told:
     Raises:
         RecordError: there is no library for this machine.
         OSError: the command cannot be started.
-        FormatError: a ring cannot be read.
     """
     preloaded = library()
     with folder() as rings:
         given = environment(preloaded, rings)
         with switched(rings, window):
             code = foreground.run(command, environment=given if window.is_all else {**given, PAUSED: "1"})
-        found = [ring for ring in read_rings(rings) if len(ring.records)]
+        unread: list[str] = []
+        found = [ring for ring in read_rings(rings, unread) if len(ring.records)]
         if not found:
-            return Told(None, code, _why_nothing(rings))
-        return Told(light_trace(found), code)
+            return Told(None, code, "; ".join([_why_nothing(rings), *unread]))
+        trace = light_trace(found)
+        trace.notes += unread
+        return Told(trace, code)
 
 
 def environment(preloaded: Path, rings: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of what is to be recorded; a library that the program preloads itself stays before ours."""
+    """The environment of what is to be recorded; a library that the program preloads itself stays before ours.
+
+    Raises:
+        RecordError: the path of the library has a character that parts those of LD_PRELOAD (ld.so(8)).
+    """
+    if any(character in " :" for character in str(preloaded)):
+        raise RecordError(
+            f"{preloaded}: LD_PRELOAD takes no path with a blank or a colon; set XDG_CACHE_HOME to another"
+        )
     before = base.get("LD_PRELOAD", "")
     return {**base, "LD_PRELOAD": f"{before}:{preloaded}" if before else str(preloaded), FOLDER: str(rings)}
 

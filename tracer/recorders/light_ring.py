@@ -92,7 +92,10 @@ def read_ring(path: Path, last: int | None = None) -> Ring:
         content = np.memmap(path, np.uint8, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
     except OSError as problem:
         raise FormatError(f"{path}: cannot be read: {problem.strerror or problem}") from problem
-    return _parse(path, content, last)
+    try:
+        return _parse(path, content, last)
+    except (ValueError, IndexError, struct.error) as problem:
+        raise FormatError(f"{path}: a spoiled ring of the light recorder: {problem}") from problem
 
 
 def switch_recording(path: Path, *, on: bool) -> None:
