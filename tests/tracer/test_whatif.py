@@ -319,7 +319,7 @@ def test_kernels_of_no_duration() -> None:
         script.graph((at, at + 10_000), (at + 20_000, at + 20_000))
         script.sync(at + 20_000, at + 30_000)
     found = predicted(script.trace, SyncLatency(100), untraced=1e9 / 90_000)
-    assert found.before.tokens_per_s == pytest.approx(1e9 / 90_000)
+    assert found.before.steps_per_s == pytest.approx(1e9 / 90_000)
     assert found.speedup.estimate < 1
 
 
