@@ -14,7 +14,7 @@ from typing import Final
 from executor.calibrate_host import HostCalls, call_costs, launch_latency, pauses, typical
 from executor.calibrate_kernels import kernel_costs, kernel_times, nodes_of
 from executor.profiles import CopyCost, GraphCost, Profile
-from tracer import run_json
+from tracer.analysis.gaps import measured_rate
 from tracer.analysis.tokens import find_steps
 from tracer.trace import Trace
 
@@ -44,8 +44,8 @@ def calibrate(
     Raises:
         EmptyTraceError: no token steps, or none that follows another.
     """
-    untraced = untraced_tokens_per_s or run_json.steps_per_s(trace, within)
-    host = HostCalls.of(trace, find_steps(trace, within=within), untraced)
+    steps = find_steps(trace, within=within)
+    host = HostCalls.of(trace, steps, untraced_tokens_per_s or measured_rate(trace, steps, within))
     sources = dict[str, str]()
     calls_ns, between_ns = call_costs(host, sources), pauses(host, sources)
     wake_up_ns = calls_ns["sync"]

@@ -18,8 +18,8 @@ from executor.backends import backend_class
 from executor.configuration import Configuration
 from executor.describe import rates
 from executor.names import lookup
-from tracer import Trace, read, run_json
-from tracer.analysis.gaps import gap_report
+from tracer import Trace, read
+from tracer.analysis.gaps import gap_report, measured_rate
 from tracer.analysis.summary import figures
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
@@ -115,7 +115,7 @@ def pass_figures(trace: Trace) -> dict[str, Any]:
     """Gap, causes, period and counts of one pass; `problem` where its recording does not give them."""
     try:
         steps = find_steps(trace)
-        gaps, syncs = gap_report(trace, steps, run_json.steps_per_s(trace)), sync_report(trace, steps)
+        gaps, syncs = gap_report(trace, steps, measured_rate(trace, steps)), sync_report(trace, steps)
     except TraceError as problem:
         return {"problem": str(problem)}
     found = figures(trace, "", steps, syncs, gaps)

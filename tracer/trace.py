@@ -19,7 +19,7 @@ LIGHT: Final = "light"
 RUN: Final = "graph"
 """Name of a row of `graph_launches` of which is not known which graph it was, see `Trace.has_runs`."""
 
-UNTRACED: Final = frozenset({"host", LIGHT})
+UNTRACED: Final = ("host", LIGHT)
 """Recorders (`metadata["source"]`) that do not disturb what they record by more than they say."""
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray[Any, Any] | pd.Categorical]
