@@ -19,8 +19,8 @@ from executor.concurrency import all_regions
 from executor.plans import Part
 from executor.prepare import Prepared
 from executor.run import Result
+from tracer.run_json import SCHEMA
 
-SCHEMA: Final = "intertoken.run/1"
 NO_NUMBERS: Final = "times are predicted from a cost profile; nothing was computed: logits and tokens are zeros"
 _CPUINFO: Final = Path("/proc/cpuinfo")
 

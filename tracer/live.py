@@ -8,19 +8,22 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 import numpy as np
+import pandas as pd
 
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.rates import steps_per_s
 from tracer.analysis.steps import ALL_STEPS
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import choose_steps
-from tracer.errors import TraceError
+from tracer.errors import EmptyTraceError, TraceError
 from tracer.recorders.light import light_trace
 from tracer.recorders.light_program import running_rings
 from tracer.recorders.light_ring import Ring, read_ring
+from tracer.trace import Trace
 
 LAST_CALLS: Final = 20_000
 """Of each process, what its figures are from."""
+_CALL: Final = ["process", "correlation"]
 
 
 @dataclass(frozen=True)
@@ -56,13 +59,46 @@ def live(chosen: str | None = None) -> list[Live]:
     Args:
         chosen: only the process of this id, or those whose program has this in its name.
     """
-    rows: list[Live] = []
+    return [row for ring in _rings(chosen, LAST_CALLS) for row in figures(ring)]
+
+
+def snapshot(chosen: str | None = None, seconds: float | None = None) -> Trace:
+    """What lies in the rings now, as a recording; the programs go on.
+
+    Args:
+        chosen: as in `live`.
+        seconds: only the last ones; None for all that the rings hold.
+
+    Raises:
+        EmptyTraceError: nothing that was chosen runs under the recorder, or it made no call in that time.
+    """
+    rings = [ring for ring in _rings(chosen) if len(ring.records)]
+    if not rings:
+        named = "" if chosen is None else f" that is {chosen} or has it in its name"
+        raise EmptyTraceError(f"nothing{named} runs under the light recorder and has called the CUDA driver")
+    trace = light_trace(rings)
+    return trace if seconds is None else _last(trace, seconds)
+
+
+def _rings(chosen: str | None, last: int | None = None) -> Iterator[Ring]:
     for path in running_rings():
         with suppress(TraceError):  # it is being made
-            ring = read_ring(path, LAST_CALLS)
+            ring = read_ring(path, last)
             if chosen is None or chosen == str(ring.process) or chosen in ring.program:
-                rows += figures(ring)
-    return rows
+                yield ring
+
+
+def _last(trace: Trace, seconds: float) -> Trace:
+    """The calls of the last seconds, and what they made the device do."""
+    api = trace["api"]
+    kept = api["start"] >= api["end"].max() - int(seconds * 1e9)
+    calls = pd.MultiIndex.from_frame(api.loc[kept, _CALL])
+
+    def of_calls(_: str, frame: pd.DataFrame) -> pd.DataFrame:
+        made = set(_CALL) <= set(frame)
+        return frame[pd.MultiIndex.from_frame(frame[_CALL]).isin(calls)].reset_index(drop=True) if made else frame
+
+    return trace.map_tables(of_calls)
 
 
 def figures(ring: Ring) -> Iterator[Live]:

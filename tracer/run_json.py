@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from tracer.trace import Trace
 
+SCHEMA: Final = "intertoken.run/1"
 _LEAST: Final = 1e-6  # per second; what lies outside is no rate
 _MOST: Final = 1e12
 

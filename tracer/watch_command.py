@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
 
+from tracer.errors import UsageError
 from tracer.report import said
 
 if TYPE_CHECKING:
@@ -22,7 +24,13 @@ _COLUMNS = ("process", "program", "device", "steps/s", "idle p50", "p95 µs", "g
 @click.option("--once", is_flag=True, help="Look once, print, and end.")
 @click.option("--prometheus", "port", type=click.IntRange(0, 65535), metavar="PORT",
               help="Serve the figures as metrics on 127.0.0.1:PORT/metrics instead (0: any free port).")  # fmt: skip
-def watch(chosen: str | None, every: float, once: bool, port: int | None) -> None:
+@click.option("--keep", "target", type=click.Path(path_type=Path), metavar="TRACE",
+              help="Write what the rings hold now as a recording, and end; the programs go on.")  # fmt: skip
+@click.option("--last", "seconds", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+              help="With --keep: only the last seconds.")  # fmt: skip
+def watch(
+    chosen: str | None, every: float, once: bool, port: int | None, target: Path | None, seconds: float | None
+) -> None:
     """Steps/s, idle time, gap, syncs and launches of what runs under `intertoken record` now.
 
     A row is a device of a process, from its last calls; idle time and gap are of a step, in µs. Nothing of the programs
@@ -33,12 +41,23 @@ def watch(chosen: str | None, every: float, once: bool, port: int | None) -> Non
       intertoken watch
       intertoken watch VLLM
       intertoken watch --prometheus 9400
+      intertoken watch VLLM --keep slow --last 5
     """
     from rich.console import Console
     from rich.live import Live as Screen
 
-    from tracer.live import live
+    from tracer.live import live, snapshot
 
+    if seconds is not None and target is None:
+        raise UsageError("--last is for --keep TRACE")
+    if target is not None:
+        from tracer.formats import check_writable, write
+
+        check_writable(target)
+        trace = snapshot(chosen, seconds)
+        write(trace, target)
+        click.echo(f"{target}: {len(trace)} events")
+        return
     if port is not None:
         from tracer.live_metrics import serve
 

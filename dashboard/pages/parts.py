@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -27,6 +28,11 @@ def section(title: str, bar: Sequence[Any], *content: Any, key: str | None = Non
     """A section under its title, which has controls or a hint beside it; with a key, hidden until filled."""
     own: dict[str, Any] = {} if key is None else {"id": key, "style": HIDDEN}
     return html.Section([html.Div([html.H2(title), *bar], className="bar"), *content], **own, **named(title))
+
+
+def digest(shown: Any) -> str:
+    """What tells whether something else is to be shown, the same for all server processes."""
+    return hashlib.sha256(repr(shown).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def choice(key: str, label: str, **options: Any) -> html.Label:

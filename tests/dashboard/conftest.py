@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 import pytest
 from selenium import webdriver
 from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException, WebDriverException
+from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from dashboard.app import Serving, create_app
@@ -48,11 +49,16 @@ def browser(tmp_path_factory):
     page.quit()
 
 
-def until(browser, condition, what):
-    """Wait for a condition; `what` is missing if it does not come."""
-    return WebDriverWait(browser, 20, 0.1, (StaleElementReferenceException, NoSuchElementException)).until(
+def until(browser, condition, what, seconds=60):
+    """Wait for a condition, whatever is drawn anew meanwhile; `what` is missing if it does not come."""
+    return WebDriverWait(browser, seconds, 0.1, (StaleElementReferenceException, NoSuchElementException)).until(
         lambda _: condition(), what
     )
+
+
+def click_on(browser, selector):
+    """Click an element once it is there. What is in a table may be drawn anew between finding and clicking."""
+    until(browser, lambda: browser.find_element(By.CSS_SELECTOR, selector).click() or True, selector)
 
 
 @contextmanager

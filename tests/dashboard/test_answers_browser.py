@@ -5,9 +5,8 @@ import shutil
 import pytest
 from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
-from selenium.webdriver.support.ui import WebDriverWait
 
-from tests.dashboard.conftest import faults, served
+from tests.dashboard.conftest import faults, served, until
 from tests.dashboard.traces import decode
 from tests.recordings import LLAMA, SAMPLES
 from tracer import formats
@@ -34,8 +33,8 @@ class Page:
     def __init__(self, browser):
         self.browser = browser
 
-    def until(self, condition, what, seconds=60):
-        return WebDriverWait(self.browser, seconds, 0.2).until(lambda _: condition(), what)
+    def until(self, condition, what):
+        return until(self.browser, condition, what)
 
     def open(self, address):
         self.browser.get("about:blank")

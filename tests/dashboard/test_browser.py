@@ -7,9 +7,8 @@ from types import SimpleNamespace
 import pytest
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
-from selenium.webdriver.support.ui import WebDriverWait
 
-from tests.dashboard.conftest import served
+from tests.dashboard.conftest import click_on, served, until
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import formats
 
@@ -64,8 +63,8 @@ class Page:
     def __init__(self, browser):
         self.browser = browser
 
-    def until(self, condition, what, seconds=60):
-        return WebDriverWait(self.browser, seconds, 0.1).until(lambda _: condition(), what)
+    def until(self, condition, what):
+        return until(self.browser, condition, what)
 
     def drawn(self):
         found = self.browser.execute_script(DRAWN)
@@ -83,8 +82,7 @@ class Page:
 
     def select(self, key):
         box = f'#runs .ag-row[row-id="{key}"] .ag-checkbox-input'
-        self.until(lambda: self.browser.find_elements(By.CSS_SELECTOR, box), f"the row {key}")
-        self.browser.find_element(By.CSS_SELECTOR, box).click()
+        click_on(self.browser, box)
 
     def drag(self, left, right):
         """Drag over a part of the plot's width, 0..1."""

@@ -3,9 +3,8 @@
 import pytest
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
-from selenium.webdriver.support.ui import WebDriverWait
 
-from tests.dashboard.conftest import faults, served
+from tests.dashboard.conftest import click_on, faults, served, until
 from tests.dashboard.graph_runs import HOSTILE, write_runs
 
 pytestmark = pytest.mark.browser
@@ -23,8 +22,8 @@ class Page:
     def __init__(self, browser):
         self.browser = browser
 
-    def until(self, condition, what, seconds=20):
-        return WebDriverWait(self.browser, seconds, 0.1).until(lambda _: condition(), what)
+    def until(self, condition, what):
+        return until(self.browser, condition, what)
 
     def text(self, key):
         return self.browser.execute_script("return (document.getElementById(arguments[0]) || {}).innerText || ''", key)
@@ -83,8 +82,7 @@ for (const t of gd._fullData.filter(t => t.name === 'kernel'))
 def test_from_the_table_to_a_node_to_its_kernel_in_the_timeline_and_back(page, address):
     page.browser.get(f"{address}?run=tiny-sccc-branches")
     link = '#runs .ag-row[row-id="tiny-sccc-branches"] a'
-    page.until(lambda: page.browser.find_elements(By.CSS_SELECTOR, link), "a link to the graph")
-    page.browser.find_element(By.CSS_SELECTOR, link).click()
+    click_on(page.browser, link)
     page.says("panel", "82 of 102 nodes")
     page.tap("blk.0.attn_k")
     page.says("panel", "event 0 of stream 0, after blk.0.attn_norm")

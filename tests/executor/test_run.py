@@ -9,10 +9,11 @@ import pytest
 from executor.backends.cpu import CpuBackend
 from executor.backends.cpu_kernels import KERNELS
 from executor.configuration import Configuration, combinations
-from executor.describe import SCHEMA, run_json
+from executor.describe import run_json
 from executor.run import execute
 from tests.executor.handmade import SlowBackend
 from tracer.errors import ExecutionError, UnsafePlanError, UsageError
+from tracer.run_json import SCHEMA
 
 
 def test_warm_up_comes_first_and_repeats_are_interleaved():

@@ -143,6 +143,10 @@ class Requests:
                                                                          "part-on", "asked"]), SMALL),
             "listed.data": st.just([1, 0]),
             "revision.data": st.none() | st.integers(0, 9),
+            "rated.data": st.none() | st.lists(WORDS | run.map(lambda key: f"700:{key}"), max_size=4),
+            "runs.cellValueChanged": st.none() | st.lists(
+                st.fixed_dictionaries({"rowId": run, "value": st.none() | SMALL | WORDS}), max_size=3
+            ),
             "runs.eventData": st.none() | st.lists(run, max_size=9).map(lambda keys: {"data": keys}),
             "runs.selectedRows": st.none() | st.lists(run, max_size=9).map(lambda keys: {"ids": keys})
             | st.lists(run, max_size=9).map(lambda keys: [{"key": key} for key in keys]),

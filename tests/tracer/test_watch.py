@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from tests.tracer.fake_driver import Build
+from tracer import read
 from tracer.cli import main
 from tracer.live import Live, live
 from tracer.live_metrics import metrics, serve
@@ -66,6 +67,33 @@ def test_the_command_shows_a_row(program: int) -> None:
     assert result.exit_code == 0
     assert f"{program}" in result.stdout
     assert "decode" in result.stdout
+
+
+def test_a_window_of_what_runs_is_kept_as_a_recording(program: int, tmp_path: Path) -> None:
+    runner = CliRunner()
+    result = runner.invoke(main, ["watch", str(program), "--keep", str(tmp_path / "all")])
+    assert result.exit_code == 0, result.output
+    whole = read(tmp_path / "all")
+    assert len(whole["graph_launches"]) == 2 * STEPS
+    half = (whole["api"]["end"].max() - whole["api"]["start"].iloc[3 * STEPS]) / 1e9
+    assert runner.invoke(main, ["watch", "--keep", str(tmp_path / "half"), "--last", f"{half:.9f}"]).exit_code == 0
+    kept = read(tmp_path / "half")
+    assert len(kept["api"]) == pytest.approx(len(whole["api"]) / 2, abs=8)
+    assert len(kept["graph_launches"]) == pytest.approx(STEPS, abs=4)
+    assert kept["api"]["end"].max() == whole["api"]["end"].max()
+    assert set(kept["graph_launches"]["correlation"]) <= set(kept["api"]["correlation"])
+    again = runner.invoke(main, ["watch", "--keep", str(tmp_path / "half")])
+    assert again.exit_code == 2
+    assert "exists already" in again.stderr
+
+
+def test_there_must_be_something_to_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(light_program, "_MEMORY", tmp_path)
+    result = CliRunner().invoke(main, ["watch", "vllm", "--keep", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert "nothing that is vllm or has it in its name runs under the light recorder" in result.stderr
+    assert CliRunner().invoke(main, ["watch", "--last", "1"]).exit_code == 2
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_program_that_ended_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The record page: start runs of the executor, watch them, and find them in the table."""
+"""The record page: start runs of the executor, watch them and what else is recorded, and find them in the table."""
 
 from functools import partial
 
@@ -7,9 +7,11 @@ from dashboard.pages.record.callbacks import register
 from dashboard.pages.record.layout import sections
 from dashboard.pages.record.view import ADDRESS, RecordView
 from dashboard.recording.recorder import Recorder
+from dashboard.recording.running import Running
 
 
 def page(recorder: Recorder | None) -> Page:
     """The page, which says why it cannot record where there is no recorder."""
-    made, attach = partial(sections, recorder), partial(register, recorder=recorder)
-    return Page(ADDRESS, "Record", "start runs on this machine", made, attach, RecordView.from_data)
+    running = None if recorder is None else Running(recorder.place.output, recorder.shown)
+    made, attach = partial(sections, recorder, running), partial(register, recorder=recorder, running=running)
+    return Page(ADDRESS, "Record", "start runs on this machine, and see what runs", made, attach, RecordView.from_data)

@@ -6,7 +6,6 @@ server process answers.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,28 +14,31 @@ from typing import Any
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.parts import HIDDEN, SHOWN
+from dashboard.pages.parts import HIDDEN, SHOWN, digest
 from dashboard.pages.presses import done
 from dashboard.pages.record.form import FIELD, form
 from dashboard.pages.record.progress import Links, announced, in_words, links_of, log_of, problem_of
+from dashboard.pages.record.running import register_running
 from dashboard.pages.record.view import RecordView, text_of
 from dashboard.recording.job import RUNNING, Job
 from dashboard.recording.options import Option, arguments_of, different
 from dashboard.recording.recorder import Recorder
+from dashboard.recording.running import Running
 from dashboard.store import RunStore
 from dashboard.text import plain
 from dashboard.view import switched
 from tracer.errors import UsageError
 
 
-def register(app: Dash, store: RunStore, recorder: Recorder | None) -> None:
+def register(app: Dash, store: RunStore, recorder: Recorder | None, running: Running | None) -> None:
     """Attach the page's callbacks to an app that records with `recorder`; without one only the theme can be changed."""
     _reduce(app, recorder)
-    if recorder is not None:
+    if recorder is not None and running is not None:
         _form(app, recorder)
         _act(app, recorder)
         _show(app, store, recorder)
         _copy(app)
+        register_running(app, running)
 
 
 def _reduce(app: Dash, recorder: Recorder | None) -> None:
@@ -171,17 +173,12 @@ def _show(app: Dash, store: RunStore, recorder: Recorder) -> None:
             raise PreventUpdate
         view, now = RecordView.from_data(data), time.time()
         planned, done = plan_of(recorder, view), job_of(store, recorder, view, now)
-        keys = [_digest(planned), _digest(done)]
+        keys = [digest(planned), digest(done)]
         if before == keys:
             raise PreventUpdate
         asked = before is None or before[:1] != keys[:1]  # else it would wipe out why a start was refused
         command, said, refused = planned if asked else (no_update,) * 3
         return command, said, refused, *done, keys
-
-
-def _digest(shown: tuple[Any, ...]) -> str:
-    """What tells whether something else is to be shown, the same for all server processes."""
-    return hashlib.sha256(repr(shown).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def plan_of(recorder: Recorder, view: RecordView) -> tuple[str, str, str]:

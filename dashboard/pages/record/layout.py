@@ -9,15 +9,17 @@ from dash import dcc, html
 from dashboard.frame import named
 from dashboard.pages.parts import HIDDEN, section
 from dashboard.pages.record.form import unavailable
+from dashboard.pages.record.running import running_section
 from dashboard.recording.recorder import Recorder
+from dashboard.recording.running import Running
 from dashboard.text import plain
 
 _POLL_MS = 700
 
 
-def sections(recorder: Recorder | None) -> list[Any]:
+def sections(recorder: Recorder | None, running: Running | None) -> list[Any]:
     """What stands on the page; without a recorder only why."""
-    if recorder is None:
+    if recorder is None or running is None:
         why = ["Whoever reads it could start processes on this machine, so it does so only for who has the token: not "
                "with ", html.Code("--no-token"), " or ", html.Code("--no-record"), "."]  # fmt: skip
         return [section("Record", [], unavailable(why))]
@@ -26,6 +28,7 @@ def sections(recorder: Recorder | None) -> list[Any]:
         dcc.Store(id="ready"),
         dcc.Store(id="acted"),
         dcc.Store(id="shown"),
+        dcc.Store(id="running-shown"),
         section(
             "Record",
             [html.P("One run of every strategy in every concurrency mode, repeats interleaved.", className="hint")],
@@ -61,6 +64,7 @@ def sections(recorder: Recorder | None) -> list[Any]:
             html.P(id="announced", role="status", className="unseen"),
             key="job-section",
         ),
+        running_section(running),
     ]
 
 

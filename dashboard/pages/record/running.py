@@ -1,0 +1,149 @@
+"""The section of what runs now: figures that follow it, and a button that keeps a part of it as a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any, Final
+
+from dash import Dash, Input, Output, State, dcc, html
+from dash.exceptions import PreventUpdate
+
+from dashboard.frame import named
+from dashboard.pages.parts import digest, section, table_of_lines, text_field
+from dashboard.recording.running import Running
+from dashboard.text import plain
+from dashboard.units import microseconds
+from tracer.errors import UsageError
+from tracer.live import Live
+
+_MOST_SECONDS: Final = 86_400.0
+_DELAY: Final = 400  # ms after the last letter
+_LOOKING: Final = "Looking for what runs …"
+_NOTHING: Final = (
+    "Nothing runs under the light recorder now. Start a program with `intertoken record -o TRACE -- COMMAND`."
+)
+
+
+def running_section(running: Running) -> html.Section:
+    """Where the figures stand, and what a recording of them is asked for with."""
+    choose = html.Div(
+        dcc.Dropdown(id="running-process", options=[], placeholder="Process", searchable=False), className="wide"
+    )
+    last = text_field("running-seconds", _DELAY, type="text", inputmode="decimal", maxlength=12, placeholder="all")
+    return section(
+        "Running now",
+        [html.P("What runs under intertoken record, by its last calls; nothing is disturbed.", className="hint")],
+        html.Div(
+            id="running", className="scrolls", role="group", tabIndex=0, **named("Processes under the light recorder")
+        ),
+        html.Div(
+            [
+                html.Label([html.Span("Process"), choose], className="token grows"),
+                html.Label([html.Span("Last seconds"), last], className="token"),
+                html.Button("Keep as a recording", id="keep", className="button"),
+            ],
+            className="bar",
+        ),
+        html.P(id="keep-refused", className="problem", role="alert"),
+        html.P(id="said-of-keep", className="answer", role="status"),
+        html.P(f"It goes to {plain(str(running.shown), 200)}.", className="hint foot"),
+    )
+
+
+def register_running(app: Dash, running: Running) -> None:
+    """Attach the section's callbacks."""
+
+    @app.callback(
+        Output("running", "children"),
+        Output("running-process", "options"),
+        Output("said-of-keep", "children"),
+        Output("running-shown", "data"),
+        Input("poll", "n_intervals"),
+        State("running-shown", "data"),
+    )
+    def show(_: Any, before: Any) -> tuple[Any, ...]:
+        rows, said = running.rows(), running.said()
+        lines = figures_of(rows or [])
+        now = digest((rows is None, lines, said))
+        if now == before:
+            raise PreventUpdate
+        shown = (
+            table_of_lines(lines) if lines else html.P(_NOTHING if rows is not None else _LOOKING, className="empty")
+        )
+        return shown, processes_of(rows or []), plain(said, 600), now
+
+    @app.callback(
+        Output("keep-refused", "children"),
+        Input("keep", "n_clicks"),
+        State("running-process", "value"),
+        State("running-seconds", "value"),
+        prevent_initial_call=True,
+    )
+    def keep(clicks: int | None, process: Any, seconds: Any) -> str:
+        if not clicks:
+            raise PreventUpdate
+        try:
+            running.keep(process_of(process), seconds_of(seconds))
+        except UsageError as problem:
+            return plain(str(problem), 300)
+        return ""
+
+
+def figures_of(rows: Sequence[Live]) -> list[dict[str, str]]:
+    """The rows in words, as the table shows them: heading -> text."""
+    return [
+        {
+            "process": str(row.process),
+            "program": plain(row.program, 60),
+            "device": "–" if row.device is None else str(row.device),
+            "steps/s": _number(row.steps_per_s),
+            "idle p50": microseconds(row.idle_us and row.idle_us[0]),
+            "idle p95": microseconds(row.idle_us and row.idle_us[1]),
+            "gap p50": microseconds(row.gap_us and row.gap_us[0]),
+            "gap p95": microseconds(row.gap_us and row.gap_us[1]),
+            "syncs": _number(row.syncs),
+            "launches": _number(row.launches),
+            "calls": f"{row.calls:,}",
+            "": plain(row.why, 160),
+        }
+        for row in rows
+    ]
+
+
+def processes_of(rows: Sequence[Live]) -> list[dict[str, str]]:
+    """Each process once, for a list to choose from."""
+    names = {str(row.process): f"{plain(row.program, 60)} ({row.process})" for row in rows}
+    return [{"value": process, "label": name} for process, name in names.items()]
+
+
+def process_of(value: Any) -> int:
+    """The process that was chosen.
+
+    Raises:
+        UsageError: none was.
+    """
+    if not isinstance(value, str) or not value.isascii() or not value.isdigit() or len(value) > 10:
+        raise UsageError("Choose a process that runs now.")
+    return int(value)
+
+
+def seconds_of(value: Any) -> float | None:
+    """The seconds that were typed; None for all.
+
+    Raises:
+        UsageError: it is no number of seconds.
+    """
+    if value is None or value == "":
+        return None
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = 0.0
+    if not isfinite(seconds) or not 0 < seconds <= _MOST_SECONDS:
+        raise UsageError(f"Seconds are a number above 0, up to {_MOST_SECONDS:,.0f}, not {str(value)[:20]!r}.")
+    return seconds
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.1f}".removesuffix(".0")

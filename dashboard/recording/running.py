@@ -1,0 +1,92 @@
+"""What runs under the light recorder now, looked at in the background once for all readers, and kept on request."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from dashboard.background import Background
+from tracer.errors import TraceError, UsageError
+from tracer.formats import nsys_parquet
+from tracer.live import Live, live, snapshot
+from tracer.output import appearing
+from tracer.trace import Trace
+
+EVERY_S: Final = 2.0
+"""How old figures become before the rings are read again."""
+_LONGEST_NAME: Final = 40
+
+
+class Running:
+    """The processes that run under a recorder of this user.
+
+    Args:
+        output: directory that gets the recordings; `shown` is what it is called.
+        look, take: read the rings, see `tracer.live`.
+    """
+
+    def __init__(
+        self, output: Path, shown: Path, look: Callable[[], list[Live]] = live,
+        take: Callable[[str, float | None], Trace] = snapshot,
+    ) -> None:  # fmt: skip
+        self.shown = shown
+        self._output, self._look, self._take = output, look, take
+        self._background = Background()
+        self._lock = threading.Lock()
+        self._rows: list[Live] | None = None
+        self._looking: Future[list[Live]] | None = None
+        self._looked = -EVERY_S
+        self._keeping: Future[str] | None = None
+
+    def rows(self) -> list[Live] | None:
+        """What ran at the last look, at once, None before the first has ended; a new look begins if that is old."""
+        with self._lock:
+            if self._looking is not None and self._looking.done():
+                self._rows, self._looking, self._looked = self._looking.result(), None, time.monotonic()
+            if self._looking is None and time.monotonic() - self._looked >= EVERY_S:
+                self._looking = self._background.ask("live", object(), self._look, most=1)
+            return self._rows
+
+    def keep(self, process: int, seconds: float | None) -> None:
+        """Begin to write what the rings of a process hold, or its last seconds, as a recording.
+
+        Raises:
+            UsageError: the process does not run now, or another is being kept.
+        """
+        program = next((row.program for row in self.rows() or () if row.process == process), None)
+        if program is None:
+            raise UsageError("Choose a process that runs now.")
+        with self._lock:
+            if self._keeping is not None and not self._keeping.done():
+                raise UsageError("A recording is being kept already: wait a moment.")
+            made = datetime.now().strftime("%H%M%S.%f")
+            name = f"{re.sub(r'[^A-Za-z0-9_-]+', '_', program)[:_LONGEST_NAME]}-{process}-{made}".replace(".", "-")
+            self._keeping = self._background.ask(
+                "keep", name, lambda: self._kept(name, process, seconds), most=1
+            )  # fmt: skip
+
+    def said(self) -> str:
+        """What became of the recording that is kept, or was last; "" if there was none."""
+        with self._lock:
+            keeping = self._keeping
+        if keeping is None:
+            return ""
+        return keeping.result() if keeping.done() else "Writing the recording …"
+
+    def _kept(self, name: str, process: int, seconds: float | None) -> str:
+        try:
+            trace = self._take(str(process), seconds)
+            self._output.mkdir(parents=True, exist_ok=True)
+            with appearing(self._output / name) as new:
+                nsys_parquet.write(trace, new)
+        except TraceError as problem:
+            return f"Nothing was kept: {problem}"
+        except OSError as problem:
+            return f"Nothing was kept: {self.shown} cannot be written to ({problem.strerror})"
+        return f"Kept as {self.shown / name}: {len(trace):,} events. It is in the table of the overview."

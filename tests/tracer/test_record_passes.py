@@ -1,0 +1,95 @@
+"""`intertoken record --passes light,graph,node`: one run directory, in which the light pass corrects the others."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.tracer.fake_driver import Build
+from tests.tracer.test_record_command import EXPORT, NSYS
+from tracer import read, run_json
+from tracer.analysis.gaps import gap_report
+from tracer.analysis.tokens import find_steps
+from tracer.cli import main
+from tracer.recorders import light_program
+
+TOKENS = 40
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    return Build.into(tmp_path_factory.mktemp("light"))
+
+
+@pytest.fixture(autouse=True)
+def machine(built: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The fake driver, the library as if it came with a wheel, and what stands for nsys."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "nsys").write_text(NSYS)
+    (folder / "nsys").chmod(0o755)
+    (folder / "export.sqlite").write_bytes(gzip.decompress(EXPORT.read_bytes()))
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(built.folder))
+    monkeypatch.setattr(light_program, "library", lambda: built.folder / "light.so")
+    monkeypatch.setattr(light_program, "_MEMORY", tmp_path)
+
+
+def record(target: Path, passes: str, *arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(a) for a in ("record", "-o", target, "--passes", passes, *arguments)])
+
+
+def test_each_pass_runs_the_command_and_gets_the_light_rate(built: Build, tmp_path: Path) -> None:
+    out, ran = tmp_path / "out", tmp_path / "ran"
+    script = f"echo x >> {ran}; {built.folder}/decode proc '' {TOKENS} > /dev/null"
+    result = record(out, "node,light,graph", "--", "sh", "-c", script)
+    assert result.exit_code == 0, result.stderr
+    assert ran.read_text() == "x\n" * 3
+    light = read(out)
+    assert light.metadata["source"] == "light"
+    period = gap_report(light, find_steps(light)).period_us
+    for level in ("graph", "node"):
+        assert len(read(out / level)["graph_launches"]) == 64
+        run = json.loads((out / level / "run.json").read_text())
+        assert (run["schema"], run["measured"]["pass"]) == (run_json.SCHEMA, level)
+        assert run["measured"]["steps_per_s"]["median"] == pytest.approx(1e6 / period)
+        assert run_json.steps_per_s(read(out / level)) == pytest.approx(1e6 / period)
+    again = record(out, "light,graph,node", "--", "sh", "-c", script)
+    assert again.exit_code == 2
+    assert "exists already" in again.stderr
+    assert record(out, "light,graph", "--force", "--", "sh", "-c", script).exit_code == 0
+    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["graph"]
+
+
+def test_a_command_that_fails_is_not_run_again(built: Build, tmp_path: Path) -> None:
+    result = record(tmp_path / "out", "light,node", "--", "sh", "-c", f"{built.folder}/decode proc '' 5; exit 9")
+    assert result.exit_code == 9
+    assert "the node pass is left out, since the run before it failed" in result.stderr
+    assert len(read(tmp_path / "out")["graph_launches"]) == 10
+    assert not (tmp_path / "out" / "node").exists()
+
+
+def test_a_light_pass_without_steps_hands_on_no_rate(built: Build, tmp_path: Path) -> None:
+    result = record(tmp_path / "out", "light,node", "--", built.folder / "decode", "proc", "", 1)
+    assert result.exit_code == 0, result.stderr
+    assert json.loads((tmp_path / "out" / "node" / "run.json").read_text())["measured"] == {
+        "pass": "node", "traced": False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("passes", "name", "message"),
+    [
+        ("graph,node", "out", "several are set beside the light one, which is not among them"),
+        ("light,node", "out.json", "several passes are a directory, not a .json file"),
+        ("light,kernels", "out", "'kernels' is not one of light, graph, node"),
+    ],
+)
+def test_bad_choices_are_one_line_before_anything_runs(tmp_path: Path, passes: str, name: str, message: str) -> None:
+    result = record(tmp_path / name, passes, "--", "sh", "-c", f"touch {tmp_path}/ran")
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / name).exists()

@@ -1,0 +1,38 @@
+"""What the light pass of a command hands on to its traced passes: run.json with the untraced rate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tracer.analysis.gaps import gap_report
+from tracer.analysis.steps import ALL_STEPS
+from tracer.analysis.tokens import choose_steps
+from tracer.errors import TraceError
+from tracer.formats.nsys_parquet import RUN_FILE, read_run
+from tracer.output import write_output
+from tracer.run_json import SCHEMA
+from tracer.trace import Trace
+
+
+def run_of(light: Trace) -> dict[str, Any]:
+    """The run.json of a light pass: the rate of its decode steps, by their median period, if it has any."""
+    measured: dict[str, Any] = {"pass": "light", "traced": False}
+    try:
+        steps = choose_steps(light, None, ALL_STEPS)
+        if steps.decode_alone:
+            rate = 1e6 / gap_report(light, steps).period_us
+            measured["steps_per_s"] = {"median": rate}
+            if steps.tokens_per_step is not None:
+                measured["tokens_per_s"] = {"median": rate * steps.tokens_per_step}
+    except TraceError:
+        """Without steps it has no rate, which whoever asks for one is told."""
+    return {"schema": SCHEMA, "measured": measured}
+
+
+def hand_on(directory: Path, level: str) -> None:
+    """Write what the light pass in a run directory measured into run.json of the pass in its folder `level`."""
+    run = read_run(directory / RUN_FILE)
+    text = json.dumps({**run, "measured": {**run["measured"], "pass": level}}, indent=2) + "\n"
+    write_output(directory / level / RUN_FILE, lambda partial: partial.write_text(text, encoding="utf-8"), replace=True)
