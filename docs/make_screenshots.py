@@ -44,8 +44,8 @@ DRAWN = "#timeline .barlayer path"
 PICTURES = {
     "timeline.png": (f"/{TIMELINE.query()}", (1500, 1400), None, DRAWN, "#causes .barlayer path"),
     "graph.png": (f"/{GRAPH.link()}", (1500, 1250), None, "#to-timeline", "#memory .barlayer path"),
-    "pipeline.png": (f"/{PIPELINE.query()}", (1500, 1400), "#timeline", DRAWN),
-    "hybrid.png": (f"/{HYBRID.query()}", (1500, 1400), "#timeline", DRAWN),
+    "pipeline.png": (f"/{PIPELINE.query()}", (1500, 2600), "#timeline", DRAWN),
+    "hybrid.png": (f"/{HYBRID.query()}", (1500, 2600), "#timeline", DRAWN),
 }
 """Address, size of the window, the part that is taken (None for all), and what is there once the page is drawn."""
 REPORT = [f"llama-1.1b-{strategy}-sequential-cuda" for strategy in ("sccc", "saaas", "aaag")]
