@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "convert_command:convert": "Write a recording in another format.",
     "path_command:path": "What each step waited for: critical path and slack.",
     "whatif_command:whatif": "Predict it with other syncs, copies, launches or kernels.",
+    "advise_command:advise": "What to change, by predicted gain, and what must be true for it.",
     "events_command:events": "One table of a recording: kernels, memcpys, syncs, api, nvtx, ...",
     "check_command:check": "Does a recording keep a budget? Exit code 1 where it does not.",
     "scrub_command:scrub": "Write a recording without what tells of the machine and its user.",
