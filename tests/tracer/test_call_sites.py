@@ -9,8 +9,13 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.recordings import SAMPLES
+from tests.tracer.handmade import Script
 from tests.tracer.test_truths import SHARED
 from tracer.analysis.call_sites import PYTHON, RANGES, by_site, call_sites
+from tracer.analysis.gaps import gap_report
+from tracer.analysis.idle_sites import idle_by_site
+from tracer.analysis.tokens import find_steps
 from tracer.cli import main
 from tracer.schema import PYTHON_FUNCTION
 from tracer.trace import Trace
@@ -109,6 +114,48 @@ def test_vllm_waits_in_one_line_of_its_source() -> None:
     assert graph == "vllm/v1/worker/gpu/cudagraph_utils.py(302): run_fullgraph"
     assert (sites["source"] == PYTHON).all()
     assert sites["per_step"].sum() * facts["steps"] == pytest.approx(round(sites["per_step"].sum() * facts["steps"]))
+
+
+@pytest.mark.skipif(not VLLM.exists(), reason="the recording is not here")
+def test_the_idle_time_of_vllm_has_names_that_add_up_to_it() -> None:
+    result = CliRunner().invoke(main, ["gaps", str(VLLM), "--call-sites", "--json"])
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    sites = pd.DataFrame(facts["idle_sites"])
+    assert sites["idle_us"].sum() == pytest.approx(facts["idle_us"]["mean"])
+    assert sites["share"].sum() == pytest.approx(1)
+    assert (sites["calls_us"] <= sites["idle_us"] + 1e-9).all()
+    assert sites.loc[sites["source"] == PYTHON, "share"].sum() > 0.9
+    assert sites["site"].iloc[0] == "vllm/v1/worker/gpu/cudagraph_utils.py(302): run_fullgraph"
+
+
+def test_idle_time_is_split_where_functions_begin_and_end() -> None:
+    """Two steps of 100 ns, of which the device idles 60; the host is in `a` for 25 of these, in `b` inside it for 15,
+    5 of that in a call, and in nothing for 20."""
+    script = Script()
+    for at in (0, 100, 200):
+        script.range("token", at - 5, at + 95)
+        script.launch((at - 5, at), (at, at + 40))
+        script.range("m.py(1): a", at + 45, at + 85, domain=PYTHON_FUNCTION)
+        script.range("m.py(9): b", at + 50, at + 65, domain=PYTHON_FUNCTION)
+        script.sync(at + 55, at + 60)
+    trace = script.trace
+    steps = find_steps(trace, pattern="token")
+    idle = gap_report(trace, steps).idle
+    found = idle_by_site(trace, steps, idle).set_index("site")
+    assert found["idle_us"].to_dict() == pytest.approx({"m.py(1): a": 0.025, "m.py(9): b": 0.015, "token": 0.02})
+    assert found["calls_us"].to_dict() == pytest.approx({"m.py(1): a": 0, "m.py(9): b": 0.005, "token": 0.005})
+    assert found["share"].tolist() == pytest.approx([25 / 60, 20 / 60, 15 / 60])
+
+
+@pytest.mark.parametrize("name", ["vllm-b8-torch", "vllm-b1-graph-nvtx", "llama1b-sccc-graph"])
+def test_of_every_recording_the_sites_add_up_to_the_idle_time(name: str) -> None:
+    result = CliRunner().invoke(main, ["gaps", str(SAMPLES / name), "--call-sites", "--json"])
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    assert sum(row["idle_us"] for row in facts["idle_sites"]) == pytest.approx(facts["idle_us"]["mean"])
+    shown = CliRunner().invoke(main, ["gaps", str(SAMPLES / name), "--call-sites"])
+    assert "host, while the device idles" in shown.stdout
 
 
 def test_rows_are_by_what_then_by_time_and_count_every_call() -> None:
