@@ -1,11 +1,12 @@
 """Call sites: the innermost function of the program around each call, against brute force and a recording of vLLM."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ from tests.tracer.handmade import Script
 from tests.tracer.test_truths import SHARED
 from tracer.analysis.call_sites import PYTHON, RANGES, by_site, call_sites
 from tracer.analysis.gaps import gap_report
-from tracer.analysis.idle_sites import idle_by_site
+from tracer.analysis.idle_sites import idle_by_site, idle_stacks
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
 from tracer.schema import PYTHON_FUNCTION
@@ -146,6 +147,23 @@ def test_idle_time_is_split_where_functions_begin_and_end() -> None:
     assert found["idle_us"].to_dict() == pytest.approx({"m.py(1): a": 0.025, "m.py(9): b": 0.015, "token": 0.02})
     assert found["calls_us"].to_dict() == pytest.approx({"m.py(1): a": 0, "m.py(9): b": 0.005, "token": 0.005})
     assert found["share"].tolist() == pytest.approx([25 / 60, 20 / 60, 15 / 60])
+    assert idle_stacks(trace, steps, idle).to_dict() == {
+        "token": 40, "token;m.py(1): a": 50, "token;m.py(1): a;m.py(9): b": 30,
+    }  # fmt: skip
+
+
+def test_stacks_are_written_once_and_as_viewers_read_them(tmp_path: Path) -> None:
+    def gaps(*arguments: object) -> Result:
+        return CliRunner().invoke(main, ["gaps", str(SAMPLES / "vllm-b1-graph-nvtx"), "--json", *map(str, arguments)])
+
+    folded = tmp_path / "idle.folded"
+    facts = json.loads(gaps("--stacks", folded).stdout)
+    lines = [line.rsplit(" ", 1) for line in folded.read_text().splitlines()]
+    assert lines[0][0] == "execute_context_0(0)_generation_1(1)"
+    assert sum(int(ns) for _, ns in lines) / 1e3 / 63 == pytest.approx(facts["idle_us"]["mean"])
+    again = gaps("--stacks", folded)
+    assert (again.exit_code, "exists already" in again.stderr) == (2, True)
+    assert "a file of stacks ends with .folded or .txt" in gaps("--stacks", tmp_path / "x.svg").stderr
 
 
 @pytest.mark.parametrize("name", ["vllm-b8-torch", "vllm-b1-graph-nvtx", "llama1b-sccc-graph"])

@@ -18,6 +18,7 @@ from tracer.analysis.calls import by_thread
 from tracer.analysis.signature import MEANING
 from tracer.compiled import compiled
 from tracer.schema import DEVICE_DOMAINS, OTHER_DOMAINS, PYTHON_FUNCTION
+from tracer.text import spelled
 from tracer.trace import Trace
 
 PYTHON, RANGES = "python", "ranges"
@@ -80,6 +81,37 @@ def by_site(calls: pd.DataFrame, sites: pd.DataFrame, steps: int) -> pd.DataFram
     ]
 
 
+def stacks(trace: Trace, process: int, thread: int, times: NDArray[np.int64]) -> pd.Categorical[str]:
+    """Which ranges are open on a thread at each time (ns, ascending), as collapsed stacks have them: outer names first,
+    `;` between them, "" for none. Python functions without a file are left out."""
+    nvtx = trace["nvtx"]
+    here = nvtx[(nvtx["process"] == process) & (nvtx["thread"] == thread)]
+    here = here[~here["domain"].isin(DEVICE_DOMAINS | OTHER_DOMAINS) & (here["end"] > here["start"])]
+    named = here["text"].isin([text for text in here["text"].unique() if _HAS_FILE.search(str(text))])
+    here = here[named | (here["domain"] != PYTHON_FUNCTION)]
+    here = here.sort_values(["start", "end"], ascending=[True, False], kind="stable")
+    starts, ends = here["start"].to_numpy(), here["end"].to_numpy()
+    codes, texts = pd.factorize(here["text"].astype(str))
+    paths, names = _paths(codes, [spelled(text.replace(";", ",")) for text in texts], *_nesting(starts, ends))
+    at = np.append(paths, len(names) - 1)[_open_at(starts, ends, times)]
+    return pd.Categorical.from_codes(at, pd.Index(names))
+
+
+def _paths(
+    codes: NDArray[np.int64], texts: list[str], parents: NDArray[np.int64], depths: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], list[str]]:
+    """Of each range the number of its stack, and what these are called; the last one is empty."""
+    paths, names = np.full(len(codes), -1, np.int64), list[str]()
+    for depth in range(int(depths.max(initial=-1)) + 1):
+        rows = np.flatnonzero(depths == depth)
+        around = np.append(paths, -1)[parents[rows]]
+        keys, mine = np.unique((around + 1) * len(texts) + codes[rows], return_inverse=True)
+        paths[rows] = len(names) + mine
+        outer, text = (keys // len(texts) - 1).tolist(), (keys % len(texts)).tolist()
+        names += [f"{names[o]};{texts[t]}" if o >= 0 else texts[t] for o, t in zip(outer, text, strict=True)]
+    return paths, [*names, ""]
+
+
 def _texts(python: pd.DataFrame, *, below: bool) -> list[str]:
     """The functions that have a file: all, or those of the program itself."""
     texts = [str(text) for text in python["text"].unique()]
@@ -102,6 +134,23 @@ def _innermost(ranges: pd.DataFrame, calls: pd.DataFrame) -> NDArray[np.object_]
         texts = np.append(here["text"].astype(object).to_numpy(), "")
         found[rows[order]] = texts[at]
     return found
+
+
+@compiled
+def _nesting(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Position of the range around each, -1 for none, and how many are around it; ranges by start, outer ones first."""
+    parents, depths = np.full(len(starts), -1, np.int64), np.zeros(len(starts), np.int64)
+    stack = np.empty(len(starts), np.int64)
+    depth = 0
+    for at in range(len(starts)):
+        while depth > 0 and ends[stack[depth - 1]] <= starts[at]:
+            depth -= 1
+        if depth > 0:
+            parents[at] = stack[depth - 1]
+        depths[at] = depth
+        stack[depth] = at
+        depth += 1
+    return parents, depths
 
 
 @compiled
