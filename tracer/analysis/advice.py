@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tracer.analysis.interval import SHOWN
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.base import TRACED, Base, Figures
@@ -116,7 +117,7 @@ def advise(trace: Trace, steps: Steps, base: Base, more: Iterable[tuple[Edit, st
         except (UsageError, TraceError):
             continue  # it cannot be made in this recording
         else:
-            if found.speedup.low is not None and found.speedup.low > 1:
+            if found.speedup.low is not None and found.speedup.low > 1 + SHOWN:
                 kept.append(Advice(candidate.edits, found, candidate.conditions, candidate.command))
             else:
                 unsure[label] = found

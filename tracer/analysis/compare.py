@@ -39,7 +39,7 @@ from tracer.analysis.compare_run import Run as Run
 from tracer.analysis.compare_run import best_basis as best_basis
 from tracer.analysis.distortion import CAUSE_ERROR
 from tracer.analysis.estimates import means, medians, needed, welch
-from tracer.analysis.interval import Interval
+from tracer.analysis.interval import SHOWN, Interval
 from tracer.analysis.recorded import Unit
 from tracer.analysis.speedup import BASE, OTHER, Speedup, clusters, columns, complete, speedup_of
 from tracer.errors import IncomparableError
@@ -47,8 +47,6 @@ from tracer.errors import IncomparableError
 Verdict = Literal["faster", "slower", "no difference shown", "no interval", "no verdict"]
 
 _TOTAL_DIFFERS: Final = 0.01
-_SHOWN: Final = 5e-4
-"""Of a speed-up: a bound nearer to 1 reads ±0.0 %, and shows no direction."""
 
 _ONE_EACH: Final = (
     "of one recording on a side, intervals are over its steps: what differs from process to process (clocks, memory "
@@ -268,6 +266,6 @@ def _needed(speedup: Speedup) -> int | None:
 def _verdict(speedup: Interval) -> Verdict:
     if speedup.low is None or speedup.high is None:
         return "no interval"
-    if speedup.low > 1 + _SHOWN:
+    if speedup.low > 1 + SHOWN:
         return "faster"
-    return "slower" if speedup.high < 1 - _SHOWN else "no difference shown"
+    return "slower" if speedup.high < 1 - SHOWN else "no difference shown"

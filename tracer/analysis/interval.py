@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import exp, log, sqrt
+from typing import Final
+
+SHOWN: Final = 5e-4
+"""Of a ratio: a bound nearer to 1 reads ±0.0 %, and shows no direction."""
 
 
 @dataclass(frozen=True)

@@ -143,10 +143,12 @@ class Base:
     def is_checked(self) -> bool:
         """Whether its steps idle like those of the cases that model margins are from: neither gaps mostly for another's
         work, nor steps mostly for plain code of the host, as where an engine plans its next step in Python."""
-        table, idle = self.report.table, self.report.idle.causes_us
+        table, left = self.report.table, LAUNCH_LEFT.get(self.report.graph_trace, 1.0) if self.profiled else 1.0
         waits_for_work = table[_AT_WORK].to_numpy().sum() > table["gap"].sum() / 2
-        of_host = sum(causes[CAUSES["host"]] for causes in idle.values())
-        return not waits_for_work and of_host <= sum(sum(causes.values()) for causes in idle.values()) / 2
+        causes_us = list(self.report.idle.causes_us.values())
+        of_host, of_launches = (sum(causes[CAUSES[cause]] for causes in causes_us) for cause in ("host", "launch"))
+        everything = sum(sum(causes.values()) for causes in causes_us) - of_launches * (1 - left)
+        return not waits_for_work and of_host <= everything / 2
 
     def figures(self, time: Ints, speedup: float) -> Figures:
         """Those of a replay that is so much faster; of a corrected one idle is what the period leaves of it, as
