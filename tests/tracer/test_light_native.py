@@ -16,7 +16,6 @@ from tracer.errors import FormatError
 from tracer.recorders.light_ring import Ring, read_ring
 from tracer.recorders.native.compile import compile_library
 
-CHAIN = 0x7FFF  # stamps alone, run twice to know what one costs
 TOKEN = "cuMemcpyHtoDAsync_v2 {}eager eager {}{}first second {}cuMemcpyDtoHAsync_v2 cuStreamSynchronize "
 STAMPED = TOKEN.format("head ", "tail ", "head ", "tail ")
 BARE = TOKEN.format("", "", "", "")
@@ -39,8 +38,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
 
 def words(ring: Ring) -> list[tuple[int, int, int]]:
     """Of each stamp of the program's work: graph, number, and whether it is a tail."""
-    found = [(int(w) >> 1 & 0x7FFF, int(w) >> 16 & 0xFFFFFF, int(w) & 1) for each in ring.stamps for w in each["word"]]
-    return [word for word in found if word[0] != CHAIN]
+    return [(int(w) >> 1 & 0x7FFF, int(w) >> 16 & 0xFFFFFF, int(w) & 1) for each in ring.stamps for w in each["word"]]
 
 
 def test_it_compiles_without_a_warning(tmp_path: Path) -> None:
@@ -143,14 +141,16 @@ def test_nothing_is_put_into_a_capture(built: Build) -> None:
     captured = "cuStreamBeginCapture_v2 " + TOKEN.format("", "", "head ", "tail ") + "cuStreamEndCapture "
     assert built.run("decode", "proc", "capture") == f"2 nodes; {STAMPED}{captured}{STAMPED}\n"
     launches = built.ring().records[[name == "cuGraphLaunch" for name in calls(built.ring())]]
-    assert launches["graph"].tolist() == [1, 0, 1]  # what is captured has no number
+    assert launches["graph"].tolist() == [1, 0, 0]  # what it was captured into runs its stamps, too
+    assert built.ring().counters["graphs_left_captured"] == 1
 
 
 def test_a_context_that_is_reset_is_loaded_anew(built: Build) -> None:
     said = built.run("decode", "proc", "reset")
     assert said.count("head") == 6
     ring = built.ring()
-    assert [len(stamps) - 64 for stamps in ring.stamps] == [4, 8]
+    assert [len(stamps) for stamps in ring.stamps] == [4, 8]
+    assert [len(chain) for chain in ring.chains] == [64, 64]
     assert [context.has_stamps for context in ring.contexts] == [True, True]
 
 
@@ -313,3 +313,5 @@ def test_sanitizers_find_nothing(tmp_path: Path, sanitizer: str) -> None:
     for what in ("", "child", "memory", "threads", "forks", "reset"):
         built.run("decode", "proc", what, "2000" if what == "threads" else "3")
     built.run("every", "proc2")
+    for scene in ("destroyed_elsewhere", "crowd", "other_context", "many_contexts", "own_streams"):
+        built.run("scenes", scene)

@@ -41,10 +41,11 @@ class Build:
             subprocess.run([compiler, "-std=gnu11", "-w", "-O1", "-pthread", *flags, *arguments], check=True)
 
         driver = folder / "libcuda.so.1"
-        cc("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", driver, HERE / "driver.c", HERE / "rest.c")
+        cc("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1,-Bsymbolic", "-o", driver, HERE / "driver.c", HERE / "rest.c")
         cc("-o", folder / "decode", HERE / "decode.c", "-ldl")
         cc("-DLINKED", "-o", folder / "decode_linked", HERE / "decode.c", driver, "-ldl")
-        cc("-o", folder / "every", HERE / "every.c", "-ldl")
+        for program in ("every", "scenes", "costs"):
+            cc("-o", folder / program, HERE / f"{program}.c", "-ldl")
         rings = folder / "rings"
         rings.mkdir(mode=0o700)
         return cls(folder, rings)

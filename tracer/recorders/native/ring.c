@@ -1,5 +1,6 @@
 #include "ring.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -9,6 +10,7 @@
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -18,15 +20,23 @@
 
 #include "calls.h"
 #include "device.h"
+#include "stamps.h"
 
 #define FOLDER "INTERTOKEN_LIGHT"
 #define RECORDS "INTERTOKEN_LIGHT_RECORDS"
+#define BYTES "INTERTOKEN_LIGHT_BYTES"   /* of all rings of a recording */
 #define PAUSED "INTERTOKEN_LIGHT_PAUSED" /* until the recorder says otherwise */
 enum { DEFAULT_RECORDS = 1 << 19, LEAST_RECORDS = 1 << 12, MOST_RECORDS = 1 << 24, PROGRAMS_BYTES = 1 << 16 };
 enum { APART_NS = 50000000, AHEAD = 8 /* records, whose lines the next writers will want */ };
+enum { MOST_RINGS = 1000 /* of one process: each exec makes one */, COMM = 17 /* with a line's end */ };
+#define DEFAULT_BYTES (UINT64_C(2) << 30)
 
 Ring ring;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+static char *folder_path;  /* as the environment said at the start */
+static char program[64];   /* a title that the program gives itself later is written over argv */
+static char ring_name[32]; /* of the file */
+static struct stat ring_file;
 static _Thread_local uint32_t thread __attribute__((tls_model("initial-exec")));
 
 static const char names[] =
@@ -39,6 +49,7 @@ static const char names[] =
 #undef X
     ;
 _Static_assert(sizeof names <= NAMES_BYTES, "the names fit their place");
+_Static_assert(HEADER_BYTES + NAMES_BYTES + PAIRS * sizeof(Pair) <= RECORDS_AT, "what precedes the records does, too");
 
 uint32_t ring_thread(void) {
     if (!thread) thread = (uint32_t)syscall(SYS_gettid);
@@ -48,9 +59,8 @@ uint32_t ring_thread(void) {
 /* The recorder's folder, which must be this user's alone; -1 if there is none. */
 static int open_folder(void) {
     struct stat found;
-    const char *path = getauxval(AT_SECURE) ? NULL : getenv(FOLDER);
-    if (!path || path[0] != '/') return -1;
-    int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (!folder_path || folder_path[0] != '/') return -1;
+    int folder = open(folder_path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (folder < 0) return -1;
     int is_mine = fstat(folder, &found) == 0 && found.st_uid == geteuid();
     if (is_mine && !(found.st_mode & (S_IRWXG | S_IRWXO))) return folder;
@@ -58,37 +68,74 @@ static int open_folder(void) {
     return -1;
 }
 
-static uint64_t wanted_records(void) {
-    const char *text = getenv(RECORDS);
-    uint64_t wanted = text ? strtoull(text, NULL, 10) : DEFAULT_RECORDS, records = LEAST_RECORDS;
-    while (records < wanted && records < MOST_RECORDS) records *= 2;
-    return records;
+static uint64_t number_of(const char *variable, uint64_t otherwise) {
+    const char *text = getenv(variable);
+    return text ? strtoull(text, NULL, 10) : otherwise;
 }
 
-static uint64_t bytes_of(uint64_t records) {
-    const uint64_t stamps = (uint64_t)CONTEXTS * STAMPS * sizeof(Stamp);
-    return HEADER_BYTES + NAMES_BYTES + PAIRS * sizeof(Pair) + records * sizeof(Record) + stamps;
+static uint64_t stamps_at(uint64_t records) { return RECORDS_AT + records * sizeof(Record); }
+
+/* Whether the file system stays half empty, for others want shared memory, too, and all rings within their bound. */
+static int has_room(int folder, uint64_t bytes) {
+    struct statvfs space;
+    struct stat found;
+    if (fstatvfs(folder, &space) || bytes > (uint64_t)space.f_bavail * space.f_frsize / 2) return 0;
+    int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *list = again < 0 ? NULL : fdopendir(again);
+    if (!list) return 0;
+    for (struct dirent *each; (each = readdir(list));)
+        if (!fstatat(folder, each->d_name, &found, AT_SYMLINK_NOFOLLOW) && S_ISREG(found.st_mode))
+            bytes += (uint64_t)found.st_blocks * 512;
+    closedir(list);
+    return bytes <= number_of(BYTES, DEFAULT_BYTES);
 }
 
-/* Map a new file of this process, smaller where memory is short: blocks are taken now, a full disk shows here. */
-static void *map_file(int folder, uint64_t *records) {
-    static _Atomic unsigned made;
-    char name[64];
-    snprintf(name, sizeof name, "%d-%u.ring", (int)getpid(), atomic_fetch_add(&made, 1u));
-    int file = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
-    if (file < 0) return NULL;
-    void *map = MAP_FAILED;
-    for (; *records >= LEAST_RECORDS; *records /= 2) {
-        if (posix_fallocate(file, 0, (off_t)bytes_of(*records)) == 0) {
-            map = mmap(NULL, bytes_of(*records), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
-            break;
-        }
-        if (ftruncate(file, 0)) break;
+/* Map a part of the ring's file. Its blocks are taken now, so that a full disk shows here. */
+static void *map_part(int file, uint64_t at, uint64_t bytes) {
+    if (posix_fallocate(file, (off_t)at, (off_t)bytes)) return NULL;
+    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, (off_t)at);
+    return map == MAP_FAILED ? NULL : map;
+}
+
+/* A new file of this process, which may have had others before it called exec. */
+static int new_file(int folder) {
+    int file = -1;
+    for (unsigned number = 0; number < MOST_RINGS; number++) {
+        snprintf(ring_name, sizeof ring_name, "%d-%u.ring", (int)getpid(), number);
+        file = openat(folder, ring_name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
+        if (file >= 0 || errno != EEXIST) break;
     }
+    return file;
+}
+
+/* Map a new file, with fewer records where memory is short. */
+static void *map_file(int folder, uint64_t *records) {
+    const uint64_t wanted = number_of(RECORDS, DEFAULT_RECORDS);
+    void *map = NULL;
+    int file = new_file(folder);
+    if (file < 0) return NULL;
+    for (*records = LEAST_RECORDS; *records < wanted && *records < MOST_RECORDS;) *records *= 2;
+    for (; *records >= LEAST_RECORDS; *records /= 2)
+        if (has_room(folder, stamps_at(*records)) && (map = map_part(file, 0, stamps_at(*records)))) break;
+        else if (ftruncate(file, 0)) break;
+    if (!map || fstat(file, &ring_file)) unlinkat(folder, ring_name, 0), map = NULL;
     close(file);
-    if (map != MAP_FAILED) return map;
-    unlinkat(folder, name, 0);
-    return NULL;
+    return map;
+}
+
+Stamp *ring_take_stamps(unsigned context) {
+    const uint64_t bytes = (STAMPS + CHAIN_STAMPS) * sizeof(Stamp);
+    struct stat found;
+    Stamp *stamps = NULL;
+    int folder = open_folder();
+    if (folder < 0) return NULL;
+    int file = openat(folder, ring_name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    int is_there = file >= 0 && !fstat(file, &found);
+    int is_ours = is_there && found.st_dev == ring_file.st_dev && found.st_ino == ring_file.st_ino;
+    if (is_ours && has_room(folder, bytes)) stamps = map_part(file, ring.header->stamps_at + context * bytes, bytes);
+    if (file >= 0) close(file);
+    close(folder);
+    return stamps;
 }
 
 /* Whether the processor's counter runs evenly, also while it sleeps, and alike on all cores. */
@@ -127,8 +174,19 @@ static void write_pair(Pair *pair) {
     atomic_store_explicit(&pair->monotonic, monotonic, memory_order_release);
 }
 
+/* The process's name, or the title that it gave itself, as the kernel knows it. */
+static void read_title(char title[COMM]) {
+    int file = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
+    if (file < 0) return;
+    ssize_t length = read(file, title, COMM - 1);
+    title[length > 0 && title[length - 1] == '\n' ? length - 1 : 0] = 0;
+    close(file);
+}
+
 static void begin_header(Header *header, uint64_t records) {
     struct timespec real;
+    struct stat namespace;
+    char title[COMM] = "";
     clock_gettime(CLOCK_REALTIME, &real);
     header->version = RING_VERSION;
     header->header_bytes = HEADER_BYTES;
@@ -137,15 +195,19 @@ static void begin_header(Header *header, uint64_t records) {
     header->record_bytes = sizeof(Record);
     header->records = records;
     header->stamps = STAMPS;
+    header->chain_stamps = CHAIN_STAMPS;
     header->names_at = HEADER_BYTES;
     header->pairs_at = HEADER_BYTES + NAMES_BYTES;
     header->pairs = PAIRS;
     header->turns = getenv(PAUSED) != NULL;
-    header->records_at = header->pairs_at + PAIRS * sizeof(Pair);
-    header->stamps_at = header->records_at + records * sizeof(Record);
+    header->records_at = RECORDS_AT;
+    header->stamps_at = stamps_at(records);
+    if (stat("/proc/self/ns/pid", &namespace) == 0) header->pid_namespace = namespace.st_ino;
     header->start_monotonic = ring_monotonic();
     header->start_realtime = real.tv_sec * INT64_C(1000000000) + real.tv_nsec;
-    strncpy(header->program, program_invocation_short_name, sizeof header->program - 1);
+    read_title(title);
+    if (!title[0] || strncmp(title, program, strlen(title)) == 0) memcpy(header->program, program, sizeof program);
+    else snprintf(header->program, sizeof header->program, "%s (%s)", title, program);
     memcpy((char *)header + header->names_at, names, sizeof names);
     atomic_thread_fence(memory_order_release);
     memcpy(header->magic, RING_MAGIC, sizeof header->magic);
@@ -157,7 +219,7 @@ static void say(int folder, const char *mark) {
     struct stat found;
     int file = openat(folder, "programs", O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
     if (file < 0) return;
-    int length = snprintf(line, sizeof line, "%d%s %.120s\n", (int)getpid(), mark, program_invocation_short_name);
+    int length = snprintf(line, sizeof line, "%d%s %s\n", (int)getpid(), mark, program);
     if (fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_size < PROGRAMS_BYTES)
         if (write(file, line, (size_t)length) < 0) errno = 0;
     close(file);
@@ -166,7 +228,7 @@ static void say(int folder, const char *mark) {
 static void begin(void) {
     int folder = open_folder();
     if (folder < 0) return;
-    uint64_t records = wanted_records();
+    uint64_t records;
     char *map = map_file(folder, &records);
     if (!map) say(folder, "!"); /* there was no room */
     close(folder);
@@ -175,7 +237,6 @@ static void begin(void) {
     begin_header(header, records);
     ring.records = (Record *)(map + header->records_at);
     ring.pairs = (Pair *)(map + header->pairs_at);
-    ring.stamps = (Stamp *)(map + header->stamps_at);
     ring.mask = records - 1;
     ring.counts_cycles = counter_is_even();
     write_pair(pair_of(0));
@@ -200,11 +261,18 @@ static void forget_parent(void) {
     once = again;
     thread = 0;
     device_fork();
+    graphs_fork();
+    stamps_fork();
 }
 
 void ring_announce(void) {
+    char title[COMM] = "";
+    const char *path = getauxval(AT_SECURE) ? NULL : getenv(FOLDER), *name = program_invocation_short_name;
+    if (path) folder_path = strdup(path);
     int folder = open_folder();
     if (folder < 0) return;
+    read_title(title); /* that of a script is the script's, not its interpreter's */
+    snprintf(program, sizeof program, "%s", title[0] && strncmp(title, name, strlen(title)) ? title : name);
     pthread_atfork(NULL, NULL, forget_parent);
     say(folder, "");
     close(folder);
