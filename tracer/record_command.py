@@ -39,12 +39,16 @@ Level = Literal["light", "node", "graph"]
 @click.option(
     "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Record for so long (light only)."
 )
+@click.option(
+    "--recover", "left", metavar="FOLDER", type=click.Path(path_type=Path),
+    help="Run nothing: make TRACE of what a light recorder that was killed left in FOLDER.",
+)  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace TRACE, once the new recording is complete.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND ...")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND ...")
 @click.pass_context
 def record(
     ctx: click.Context, target: Path, level: Level | None, graph_trace: Traced | None, after: float,
-    seconds: float | None, force: bool, command: tuple[str, ...],
+    seconds: float | None, left: Path | None, force: bool, command: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Run COMMAND and record its CUDA activity into TRACE.
 
@@ -57,18 +61,26 @@ def record(
     \b
     The exit code is the command's, 128 + N if signal N ended it, and 2 if it could not be recorded.
     TRACE appears whole or not at all. Ctrl-C, SIGTERM and SIGHUP reach the command, and what was
-    recorded until it ends is kept; under a profiler also when this process is killed (under nsys, which
-    goes on then, it is lost). A Python program that is killed itself takes what CUPTI recorded with it.
+    recorded until it ends is kept. When this process is killed, or TRACE cannot be written, a light
+    recording stays in memory, and the next one says where: --recover. Under a profiler the command ends,
+    and what was recorded is kept, too (under nsys, which goes on then, it is lost). A Python program that
+    is killed itself takes what CUPTI recorded with it.
 
     \b
     Examples:
       intertoken record -o run1 -- python decode.py --tokens 64
       intertoken record -o run1 -- ./llama-bench -m model.gguf
       intertoken record -o run2 --passes graph -- ./llama-bench -m model.gguf
+      intertoken record -o run3 --recover /dev/shm/intertoken-light-k3v9x2
     """
     from tracer.formats import check_writable
 
     check_writable(target, replace=force, advice=OR_FORCE)
+    if (left is None) == (not command):
+        raise UsageError("give a COMMAND to run, after --, or --recover FOLDER")
+    if left is not None:
+        _recover(left, target, force)
+        return
     if level and graph_trace and level != graph_trace:
         raise UsageError(f"--passes {level} and --graph-trace {graph_trace} contradict each other")
     traced = graph_trace or level
@@ -115,15 +127,23 @@ def _light(command: Sequence[str], target: Path, force: bool, after: float, seco
 
     Raises:
         RecordError: it cannot be started or recorded, or made no call that is recorded and ended well.
+        TraceError: it cannot be written; what was recorded stays in memory.
     """
     from tracer.formats import write
-    from tracer.recorders import light_program
+    from tracer.recorders import light_folder, light_program
     from tracer.recorders.light_window import Window
 
-    try:
-        told = light_program.record(command, Window(after, seconds))
-    except OSError as problem:
-        raise RecordError(f"{command[0]} cannot be run: {problem.strerror or problem}") from problem
+    for left in light_folder.left_folders():
+        click.echo(f"note: a recorder that was killed left a recording: {_advice(left)}", err=True)
+    with light_folder.folder() as rings:
+        try:
+            told = light_program.record(command, rings, Window(after, seconds))
+            if told.trace is not None:
+                write(told.trace, target, replace=force)
+        except BaseException:  # also Ctrl-C
+            if light_folder.has_rings(rings):
+                click.echo(f"intertoken: what was recorded is kept in memory: {_advice(rings)}", err=True)
+            raise
     if told.trace is None:
         if not told.code:
             raise RecordError(f"nothing was recorded: {told.why}")
@@ -131,11 +151,33 @@ def _light(command: Sequence[str], target: Path, force: bool, after: float, seco
             f"intertoken: {target}: there is no recording: the program {how_it_ended(told.code)}; {told.why}", err=True
         )
         return told.code
-    write(told.trace, target, replace=force)
     if told.code < 0:
         click.echo(f"intertoken: the program {how_it_ended(told.code)}; what was recorded until then is kept", err=True)
     _tell(target, len(told.trace), told.trace.notes)
     return told.code
+
+
+def _advice(rings: Path) -> str:
+    return f"`intertoken record -o TRACE --recover {rings}`, or remove that folder"
+
+
+def _recover(left: Path, target: Path, force: bool) -> None:
+    """Write what a recorder left, as far as its programs came.
+
+    Raises:
+        RecordError: there is nothing, or its recorder lives.
+    """
+    from tracer.formats import write
+    from tracer.recorders import light_folder, light_program
+
+    if left.absolute() not in light_folder.left_folders():
+        raise RecordError(f"{left}: no folder that a recorder of yours left, or it goes on recording")
+    with light_folder.taken(left):
+        trace = light_program.read_folder(left)
+        if trace is None:
+            raise RecordError(f"{left}: no process made a call that is recorded")
+        write(trace, target, replace=force)
+    _tell(target, len(trace), trace.notes)
 
 
 def _conclude(told: Told, code: int, target: Path) -> None:

@@ -16,7 +16,7 @@ from tests.tracer.fake_driver import Build
 from tracer.cli import main
 from tracer.live import Live, live
 from tracer.live_metrics import metrics, serve
-from tracer.recorders import light_program
+from tracer.recorders import light_folder, light_program
 from tracer.watch_command import table_of
 
 STEPS = 200
@@ -32,8 +32,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
 def program(built: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A program that decoded under the recorder and still runs; its id."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(built.folder))
-    monkeypatch.setattr(light_program, "_MEMORY", tmp_path)
-    with light_program.folder() as rings:
+    monkeypatch.setattr(light_folder, "_MEMORY", tmp_path)
+    with light_folder.folder() as rings:
         environment = light_program.environment(built.folder / "light.so", rings)
         command = [built.folder / "decode", "proc", "stays", str(STEPS)]
         with subprocess.Popen(
@@ -69,7 +69,7 @@ def test_the_command_shows_a_row(program: int) -> None:
 
 
 def test_a_program_that_ended_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(light_program, "_MEMORY", tmp_path)
+    monkeypatch.setattr(light_folder, "_MEMORY", tmp_path)
     folder = tmp_path / "intertoken-light-1-x"
     folder.mkdir()
     (folder / "999999999-0.ring").touch()

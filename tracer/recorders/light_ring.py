@@ -106,6 +106,20 @@ def read_ring(path: Path, last: int | None = None) -> Ring:
         raise FormatError(f"{path}: a spoiled ring of the light recorder: {problem}") from problem
 
 
+def process_of(path: Path) -> tuple[int, int]:
+    """The id of a ring's process, and the namespace that it is one in; zeros of a ring that is not begun.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        head = file.read(_HEADER.size)
+    if len(head) < _HEADER.size or head[: len(MAGIC)] != MAGIC:
+        return 0, 0
+    fields = _HEADER.unpack(head)
+    return fields[3], fields[14]
+
+
 def switch_recording(path: Path, *, on: bool) -> None:
     """Let a process go on recording, or pause; it does so from its next call on. What is in the ring stays.
 
