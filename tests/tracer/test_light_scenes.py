@@ -138,6 +138,13 @@ def test_what_a_query_says_is_not_changed(built: Build) -> None:
     assert any("1 runs of launches had ended before anybody waited" in note for note in light_trace([ring]).notes)
 
 
+def test_a_profiler_may_call_the_driver_from_within_a_launch(built: Build) -> None:
+    """Also when that launch is a stamp's."""
+    done = Counter(built.run("scenes", "called_back").split())
+    assert done["eager"] == done["cuStreamSynchronize"] == 2
+    assert Counter(calls(built.ring()))["cuLaunchKernel"] == 2
+
+
 def test_a_fork_while_graphs_are_launched_leaves_no_lock(built: Build) -> None:
     built.run("scenes", "forks_while_busy", FAKE_SILENT="1")
 

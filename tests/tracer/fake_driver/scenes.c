@@ -217,6 +217,12 @@ static void forks_while_busy(void) {
     is_over = 1, pthread_join(thread, NULL);
 }
 
+static void asks(void) { cuStreamQuery_(stream); }
+static void called_back(void) {
+    *(void (**)(void))dlsym(driver, "fake_called") = asks;
+    for (int i = 0; i < 2; i++) launch_on(stream), cuStreamSynchronize_(stream);
+}
+
 static void execs(void) {
     cuStreamSynchronize_(stream);
     if (arguments[2]) return;
@@ -251,7 +257,7 @@ static const struct {
     SCENE(destroyed), SCENE(destroyed_elsewhere), SCENE(handle_again), SCENE(waited_elsewhere),
     SCENE(launched_elsewhere), SCENE(own_streams), SCENE(failed_launches), SCENE(many_graphs), SCENE(many_launches),
     SCENE(other_context), SCENE(update_elsewhere), SCENE(ended_context), SCENE(many_contexts), SCENE(asked),
-    SCENE(threads), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(legacy_flag),
+    SCENE(threads), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(called_back), SCENE(legacy_flag),
 };
 
 int main(int argc, char **argv) {

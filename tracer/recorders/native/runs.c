@@ -4,7 +4,8 @@
  * stream, with no wait of anybody in between, gets no head: the host is ahead, and the run begins where that work ends.
  *
  * A lock per context: stamps are put while it is held, so that nobody ends a stream meanwhile. A launch may block until
- * the device has room, and what it does may depend on what another thread gives another device.
+ * the device has room, and what it does may depend on what another thread gives another device. A profiler in the
+ * program may call the driver from within that launch, which then is left alone.
  */
 #include <pthread.h>
 
@@ -31,6 +32,20 @@ static Runs contexts[CONTEXTS] = {[0 ... CONTEXTS - 1] = {.lock = PTHREAD_MUTEX_
 static _Atomic uint32_t given;
 static _Atomic uint32_t waits = 1; /* how often somebody waited, and one */
 
+static _Thread_local __attribute__((tls_model("initial-exec"))) uint8_t has_lock;
+
+/* Lock the runs of a context; not those that this thread puts a stamp for. */
+static int lock(Runs *all) {
+    if (has_lock) return 0;
+    pthread_mutex_lock(&all->lock);
+    return has_lock = 1;
+}
+
+static void unlock(Runs *all) {
+    has_lock = 0;
+    pthread_mutex_unlock(&all->lock);
+}
+
 /* The run that this thread launched into last. */
 static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
     Run *run;
@@ -41,6 +56,7 @@ static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
 
 void stamps_fork(void) {
     const Runs none = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    has_lock = 0;
     for (unsigned at = 0; at < CONTEXTS; at++) contexts[at] = none;
 }
 
@@ -93,11 +109,10 @@ static void end_run(uint8_t context, Run *run, int has_tail) {
 /* End the open runs of a context, or that of one stream. */
 static void end_runs(uint8_t context, const uint64_t *key, int has_tail) {
     Runs *all = &contexts[context];
-    if (!atomic_load(&all->open)) return;
-    pthread_mutex_lock(&all->lock);
+    if (!atomic_load(&all->open) || !lock(all)) return;
     for (Run *run = all->runs; run < all->runs + RUNS; run++)
         if (number_of(run) && (!key || run->key == *key)) end_run(context, run, has_tail);
-    pthread_mutex_unlock(&all->lock);
+    unlock(all);
 }
 
 /* The same of a stream, whose context need not be the thread's, unless it is a default stream. */
@@ -143,22 +158,21 @@ uint32_t stamps_run(uint8_t context, Stream on) {
     Device *device = device_driver()->stamps_runs ? device_with_stamps(context) : NULL;
     if (!device) return 0;
     Runs *all = &contexts[context];
-    pthread_mutex_lock(&all->lock);
+    if (!lock(all)) return 0;
     Run *run = place_of(context, key);
     if (number_of(run) && run->turn != ring_turn()) end_run(context, run, 0);
     if (!number_of(run)) begin_run(all, run, device, on);
     last.run = run, last.key = key, last.context = context;
     last.number = number_of(run), last.turn = run->turn;
-    pthread_mutex_unlock(&all->lock);
+    unlock(all);
     return last.number;
 }
 
 void stamps_graph(uint8_t context, Stream on) {
-    if (context == NO_CONTEXT) return;
-    pthread_mutex_lock(&contexts[context].lock);
+    if (context == NO_CONTEXT || !lock(&contexts[context])) return;
     Run *run = place_of(context, key_of(on));
     if (!number_of(run)) run->turn = ring_turn(), run->waits = atomic_load(&waits);
-    pthread_mutex_unlock(&contexts[context].lock);
+    unlock(&contexts[context]);
 }
 
 void stamps_end(uint8_t context, Stream on) { end_stream(context, on, 1); }
@@ -172,10 +186,10 @@ void stamps_forget(uint8_t context, Stream on) {
     uint64_t key = key_of(on);
     stamps_end(context, on);
     for (unsigned at = 0, count = device_count(); at < count; at++) {
-        pthread_mutex_lock(&contexts[at].lock);
+        if (!lock(&contexts[at])) return;
         for (Run *run = contexts[at].runs; run < contexts[at].runs + RUNS; run++)
             if (run->key == key) run->waits = 0;
-        pthread_mutex_unlock(&contexts[at].lock);
+        unlock(&contexts[at]);
     }
 }
 
