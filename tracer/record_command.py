@@ -18,6 +18,7 @@ from tracer.text import spelled
 
 if TYPE_CHECKING:
     from tracer.recorders.cupti_program import Told
+    from tracer.recorders.light_window import Window
 
 Traced = Literal["node", "graph"]
 Level = Literal["light", "node", "graph"]
@@ -40,6 +41,10 @@ Level = Literal["light", "node", "graph"]
     "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Record for so long (light only)."
 )
 @click.option(
+    "--profiler-window", is_flag=True,
+    help="Record what lies between the program's own calls of cudaProfilerStart and cudaProfilerStop (light only).",
+)  # fmt: skip
+@click.option(
     "--recover", "left", metavar="FOLDER", type=click.Path(path_type=Path),
     help="Run nothing: make TRACE of what a light recorder that was killed left in FOLDER.",
 )  # fmt: skip
@@ -48,7 +53,7 @@ Level = Literal["light", "node", "graph"]
 @click.pass_context
 def record(
     ctx: click.Context, target: Path, level: Level | None, graph_trace: Traced | None, after: float,
-    seconds: float | None, left: Path | None, force: bool, command: tuple[str, ...],
+    seconds: float | None, profiler_window: bool, left: Path | None, force: bool, command: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Run COMMAND and record its CUDA activity into TRACE.
 
@@ -74,6 +79,7 @@ def record(
       intertoken record -o run3 --recover /dev/shm/intertoken-light-k3v9x2
     """
     from tracer.formats import check_writable
+    from tracer.recorders.light_window import Window
 
     check_writable(target, replace=force, advice=OR_FORCE)
     if (left is None) == (not command):
@@ -85,9 +91,11 @@ def record(
         raise UsageError(f"--passes {level} and --graph-trace {graph_trace} contradict each other")
     traced = graph_trace or level
     if traced is None or traced == "light":
-        ctx.exit(shell_code(_light(command, target, force, after, seconds)))
-    if after or seconds is not None:
-        raise UsageError(f"--after and --seconds are for a light recording, not for --passes {traced}")
+        if profiler_window and (after or seconds is not None):
+            raise UsageError("--profiler-window is the program's own; --after and --seconds are another")
+        ctx.exit(shell_code(_light(command, target, force, Window(after, seconds, profiler_window))))
+    if after or seconds is not None or profiler_window:
+        raise UsageError(f"--after, --seconds and --profiler-window are for a light recording, not --passes {traced}")
     program = python_program(command)
     reason = f"{command[0]} is no Python program of this installation ({sys.executable})"
     if program is not None:
@@ -119,7 +127,7 @@ def python_program(command: Sequence[str]) -> tuple[str, ...] | None:
     return arguments if arguments and not arguments[0].startswith("-") else None
 
 
-def _light(command: Sequence[str], target: Path, force: bool, after: float, seconds: float | None) -> int:
+def _light(command: Sequence[str], target: Path, force: bool, window: Window) -> int:
     """Record the command without a profiler.
 
     Returns:
@@ -131,13 +139,12 @@ def _light(command: Sequence[str], target: Path, force: bool, after: float, seco
     """
     from tracer.formats import write
     from tracer.recorders import light_folder, light_program
-    from tracer.recorders.light_window import Window
 
     for left in light_folder.left_folders():
         click.echo(f"note: a recorder that was killed left a recording: {_advice(left)}", err=True)
     with light_folder.folder() as rings:
         try:
-            told = light_program.record(command, rings, Window(after, seconds))
+            told = light_program.record(command, rings, window)
             if told.trace is not None:
                 write(told.trace, target, replace=force)
         except BaseException:  # also Ctrl-C

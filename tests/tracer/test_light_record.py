@@ -20,6 +20,7 @@ from tracer.errors import FormatError, RecordError, TraceError
 from tracer.output import lock_folder
 from tracer.recorders import light_folder, light_program
 from tracer.recorders.light import light_trace, read_rings
+from tracer.recorders.light_window import Window, switched
 
 TOKENS = 40
 
@@ -367,7 +368,54 @@ def test_a_paused_program_keeps_counting_its_graphs(built: Build, tmp_path: Path
 def test_a_window_is_for_light_recordings(tmp_path: Path) -> None:
     result = run("record", "-o", tmp_path / "out", "--passes", "node", "--after", 1, "--", "/bin/true")
     assert result.exit_code == 2
-    assert "--after and --seconds are for a light recording" in result.stderr
+    assert "--after, --seconds and --profiler-window are for a light recording" in result.stderr
+
+
+def test_the_programs_own_window(built: Build, tmp_path: Path) -> None:
+    result = run("record", "-o", tmp_path / "out", "--profiler-window", "--", built.folder / "scenes", "windowed")
+    assert result.exit_code == 0, result.stderr
+    trace = read(tmp_path / "out")
+    names = trace["api"]["name"].tolist()
+    assert names == ["cuProfilerStart", *["cuGraphLaunch", "cuStreamSynchronize"] * 3, "cuProfilerStop"]
+    assert len(trace["graph_launches"]) == 3
+
+
+def test_a_program_without_a_window_of_its_own_is_said(built: Build, tmp_path: Path) -> None:
+    result = run("record", "-o", tmp_path / "out", "--profiler-window", "--", built.folder / "decode", "proc")
+    assert result.exit_code == 2
+    assert "while the window was open" in result.stderr
+
+
+def test_one_window_at_a_time(tmp_path: Path) -> None:
+    result = run("record", "-o", tmp_path / "out", "--profiler-window", "--after", 1, "--", "/bin/true")
+    assert result.exit_code == 2
+    assert "--profiler-window is the program's own" in result.stderr
+
+
+def test_a_window_is_kept_while_its_program_goes_on(built: Build, tmp_path: Path) -> None:
+    """Graphs are stamped on, and 65,536 launches take the place of all stamps of the window."""
+    with light_folder.folder() as rings:
+        environment = light_program.environment(built.folder / "light.so", rings)
+        environment |= {**Window(is_programs=True).variables, "FAKE_SILENT": "1"}
+        with (
+            switched(rings, Window(is_programs=True)),
+            subprocess.Popen(
+                [built.folder / "scenes", "windowed", "on"], env=environment, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            ) as program,
+        ):  # fmt: skip
+            assert program.stdin
+            assert program.stdout
+            program.stdout.readline()
+            deadline = time.monotonic() + 30
+            while not list((rings / "kept").glob("*.ring")) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            program.stdin.write(b"\n")
+            program.stdin.close()
+            program.wait()
+        trace = light_program.read_folder(rings)
+        assert trace
+        assert len(trace["graph_launches"]) == 3
 
 
 def test_a_ring_that_was_not_begun_loses_no_other(built: Build, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tracer.analysis.call_names import BLOCKING_COPY, COPY, EVENT, SYNC, WAIT, plain
 from tracer.errors import FormatError
 from tracer.recorders.light_ring import NO_CONTEXT, Ring, read_ring
+from tracer.recorders.light_window import newest
 from tracer.recorders.light_work import Work, covered, letters, stamped_work, stream_keys
 from tracer.schema import MEMCPY_KINDS, MISSING
 from tracer.trace import LIGHT, Trace
@@ -59,7 +60,7 @@ def read_rings(folder: Path, unread: list[str] | None = None) -> list[Ring]:
     found = []
     for path in folder.glob("*.ring"):
         try:
-            found.append(read_ring(path))
+            found.append(read_ring(newest(path)))
         except FormatError as problem:
             if unread is None:
                 raise

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from tracer.output import lock_folder, take_folder
-from tracer.recorders.light_ring import process_of
+from tracer.recorders.light_ring import facts_of
 
 _PREFIX: Final = "intertoken-light-"
 _MEMORY: Final = Path("/dev/shm")
@@ -132,6 +132,6 @@ def _bases() -> set[Path]:
 
 def _has_ended(path: Path) -> bool:
     """Whether the process of a ring has; of one in another namespace, as a container's, that is not known."""
-    process, namespace = process_of(path)
-    is_known = namespace == os.stat("/proc/self/ns/pid").st_ino
-    return is_known and not Path(f"/proc/{process}").exists()
+    facts = facts_of(path)
+    is_known = facts.namespace == os.stat("/proc/self/ns/pid").st_ino
+    return is_known and not Path(f"/proc/{facts.process}").exists()

@@ -14,7 +14,7 @@ from tracer.errors import RecordError
 from tracer.recorders.light import light_trace, read_rings
 from tracer.recorders.light_folder import has_rings, kept_small
 from tracer.recorders.light_library import library
-from tracer.recorders.light_window import PAUSED, WHOLE, Window, switched
+from tracer.recorders.light_window import WHOLE, Window, switched
 from tracer.trace import Trace
 
 FOLDER: Final = "INTERTOKEN_LIGHT"
@@ -42,10 +42,10 @@ def record(command: Sequence[str], rings: Path, window: Window = WHOLE) -> Told:
     Raises:
         RecordError: there is no library for this machine, or the command cannot be started.
     """
-    given = environment(library(), rings)
+    given = {**environment(library(), rings), **window.variables}
     with switched(rings, window), kept_small(rings):
         try:
-            code = foreground.run(command, environment=given if window.is_all else {**given, PAUSED: "1"})
+            code = foreground.run(command, environment=given)
         except OSError as problem:
             raise RecordError(f"{command[0]} cannot be run: {problem.strerror or problem}") from problem
     unread: list[str] = []

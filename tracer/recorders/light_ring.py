@@ -11,7 +11,7 @@ import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,8 +106,16 @@ def read_ring(path: Path, last: int | None = None) -> Ring:
         raise FormatError(f"{path}: a spoiled ring of the light recorder: {problem}") from problem
 
 
-def process_of(path: Path) -> tuple[int, int]:
-    """The id of a ring's process, and the namespace that it is one in; zeros of a ring that is not begun.
+class Facts(NamedTuple):
+    """Of a ring's process its id and the namespace that it is one in; and how often it was switched: odd, it pauses."""
+
+    process: int
+    namespace: int
+    turns: int
+
+
+def facts_of(path: Path) -> Facts:
+    """What tells rings apart; zeros of a ring that is not begun.
 
     Raises:
         OSError: it cannot be read.
@@ -115,9 +123,9 @@ def process_of(path: Path) -> tuple[int, int]:
     with path.open("rb") as file:
         head = file.read(_HEADER.size)
     if len(head) < _HEADER.size or head[: len(MAGIC)] != MAGIC:
-        return 0, 0
+        return Facts(0, 0, 0)
     fields = _HEADER.unpack(head)
-    return fields[3], fields[14]
+    return Facts(fields[3], fields[14], fields[18])
 
 
 def switch_recording(path: Path, *, on: bool) -> None:

@@ -217,6 +217,20 @@ static void forks_while_busy(void) {
     is_over = 1, pthread_join(thread, NULL);
 }
 
+/* As a program would that is to be profiled in its middle, and goes on for long. */
+static void windowed(void) {
+    Result (*start)(void) = dlsym(driver, "cuProfilerStart"), (*stop)(void) = dlsym(driver, "cuProfilerStop");
+    Exec exec = exec_of(graph_of(1));
+    for (int i = 0; i < 5; i++) {
+        if (i == 1) start();
+        if (i == 4) stop();
+        cuGraphLaunch_(exec, stream), cuStreamSynchronize_(stream);
+    }
+    if (!arguments[2]) return;
+    puts("over"), fflush(stdout), getchar();
+    for (int i = 0; i < 70000; i++) cuGraphLaunch_(exec, stream);
+}
+
 static void asks(void) { cuStreamQuery_(stream); }
 static void called_back(void) {
     *(void (**)(void))dlsym(driver, "fake_called") = asks;
@@ -257,7 +271,7 @@ static const struct {
     SCENE(destroyed), SCENE(destroyed_elsewhere), SCENE(handle_again), SCENE(waited_elsewhere),
     SCENE(launched_elsewhere), SCENE(own_streams), SCENE(failed_launches), SCENE(many_graphs), SCENE(many_launches),
     SCENE(other_context), SCENE(update_elsewhere), SCENE(ended_context), SCENE(many_contexts), SCENE(asked),
-    SCENE(threads), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(called_back), SCENE(legacy_flag),
+    SCENE(threads), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(called_back), SCENE(windowed), SCENE(legacy_flag),
 };
 
 int main(int argc, char **argv) {

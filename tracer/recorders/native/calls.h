@@ -25,7 +25,7 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
 
 #define CALLS                                                                                                         \
     LAUNCH_CALLS(CALL) GRAPH_CALLS(CALL) WAIT_CALLS(CALL) COPY_CALLS(CALL) SHAPED_COPY_CALLS(CALL) FILL_CALLS(CALL)   \
-    CONTEXT_CALLS(CALL)
+    CONTEXT_CALLS(CALL) PROFILER_CALLS(CALL)
 
 #define LAUNCH_CALLS(X)                                                                                               \
     BOTH(X, cuLaunchKernel, _ptsz, "cuLaunchKernel", 4000, 7000, P(Function f, GRID, Stream s, void **p, void **e),   \
@@ -174,6 +174,11 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
     X(cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000, 0, P(int d), P(d), NULL, NULL, 0, 0, OWN)         \
     X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease", 7000, 0, P(int d), P(d), NULL, NULL, 0, 0, OWN)         \
     X(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease", 11000, 0, P(int d), P(d), NULL, NULL, 0, 0, OWN)
+
+/* With which a program asks a profiler to begin and to end. */
+#define PROFILER_CALLS(X)                                                                                             \
+    X(cuProfilerStart, "cuProfilerStart", 4000, 0, P(void), P(), NULL, NULL, 0, 0, OWN)                               \
+    X(cuProfilerStop, "cuProfilerStop", 4000, 0, P(void), P(), NULL, NULL, 0, 0, OWN)
 
 enum Call {
 #define CALL(id, ...) CALL_##id,

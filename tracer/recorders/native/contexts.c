@@ -1,4 +1,5 @@
-/* Calls that end contexts: what was loaded into one must not be used in the next that gets its handle. */
+/* Calls that end contexts: what was loaded into one must not be used in the next that gets its handle. And those with
+ * which a program asks a profiler to begin and to end, which open and close the recording if that is wanted. */
 #include "device.h"
 #include "interpose.h"
 #include "stamps.h"
@@ -42,3 +43,19 @@ PRIMARY(cuDevicePrimaryCtxReset)
 PRIMARY(cuDevicePrimaryCtxReset_v2)
 PRIMARY(cuDevicePrimaryCtxRelease)
 PRIMARY(cuDevicePrimaryCtxRelease_v2)
+
+#define PROFILER(id, before, after)                                                                                   \
+    Result id(void) {                                                                                                 \
+        Result (*real)(void) = (Result(*)(void))real_call(CALL_##id);                                                 \
+        if (!real) return ERROR_NOT_SUPPORTED;                                                                        \
+        if (!ring_there()) return real();                                                                             \
+        before;                                                                                                       \
+        uint64_t begin = ring_now();                                                                                  \
+        Result result = real();                                                                                       \
+        write_call(CALL_##id, begin, result);                                                                         \
+        after;                                                                                                        \
+        return result;                                                                                                \
+    }
+
+PROFILER(cuProfilerStart, ring_switch(1), (void)0)
+PROFILER(cuProfilerStop, (void)0, ring_switch(0))

@@ -25,7 +25,7 @@
 #define FOLDER "INTERTOKEN_LIGHT"
 #define RECORDS "INTERTOKEN_LIGHT_RECORDS"
 #define BYTES "INTERTOKEN_LIGHT_BYTES"   /* of all rings of a recording */
-#define PAUSED "INTERTOKEN_LIGHT_PAUSED" /* until the recorder says otherwise */
+#define PAUSED "INTERTOKEN_LIGHT_PAUSED" /* until the recorder says otherwise, or ("program") the program */
 enum { DEFAULT_RECORDS = 1 << 19, LEAST_RECORDS = 1 << 12, MOST_RECORDS = 1 << 24, PROGRAMS_BYTES = 1 << 16 };
 enum { APART_NS = 50000000, AHEAD = 8 /* records, whose lines the next writers will want */ };
 enum { MOST_RINGS = 1000 /* of one process: each exec makes one */, COMM = 17 /* with a line's end */ };
@@ -37,6 +37,7 @@ static char *folder_path;  /* as the environment said at the start */
 static char program[64];   /* a title that the program gives itself later is written over argv */
 static char ring_name[32]; /* of the file */
 static struct stat ring_file;
+static int is_programs; /* the window */
 static _Thread_local uint32_t thread __attribute__((tls_model("initial-exec")));
 
 static const char names[] =
@@ -186,6 +187,7 @@ static void read_title(char title[COMM]) {
 static void begin_header(Header *header, uint64_t records) {
     struct timespec real;
     struct stat namespace;
+    const char *paused = getenv(PAUSED);
     char title[COMM] = "";
     clock_gettime(CLOCK_REALTIME, &real);
     header->version = RING_VERSION;
@@ -199,7 +201,8 @@ static void begin_header(Header *header, uint64_t records) {
     header->names_at = HEADER_BYTES;
     header->pairs_at = HEADER_BYTES + NAMES_BYTES;
     header->pairs = PAIRS;
-    header->turns = getenv(PAUSED) != NULL;
+    header->turns = paused != NULL;
+    is_programs = paused && strcmp(paused, "program") == 0;
     header->records_at = RECORDS_AT;
     header->stamps_at = stamps_at(records);
     if (stat("/proc/self/ns/pid", &namespace) == 0) header->pid_namespace = namespace.st_ino;
@@ -276,6 +279,11 @@ void ring_announce(void) {
     pthread_atfork(NULL, NULL, forget_parent);
     say(folder, "");
     close(folder);
+}
+
+void ring_switch(int on) {
+    uint32_t turn = ring_turn();
+    if (is_programs && (turn & 1) == (uint32_t)on) atomic_compare_exchange_strong(&ring.header->turns, &turn, turn + 1);
 }
 
 void ring_write(Record *from) {

@@ -138,6 +138,9 @@ static inline void ring_count(enum Counter counter, uint64_t by) {
 /* Which turn of recording (even) and pausing (odd) it is. */
 static inline uint32_t ring_turn(void) { return atomic_load_explicit(&ring.header->turns, memory_order_relaxed); }
 
+/* Record from now on, or pause, where the recorder leaves it to the program. */
+void ring_switch(int on);
+
 /* Write a record, of which sequence and thread are filled in here. */
 void ring_write(Record *record);
 
