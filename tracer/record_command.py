@@ -41,6 +41,9 @@ Level = Literal["light", "node", "graph"]
     "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Record for so long (light only)."
 )
 @click.option(
+    "--steps", type=click.IntRange(min=1), metavar="N", help="Keep the first N steps of what is recorded (light only)."
+)
+@click.option(
     "--profiler-window", is_flag=True,
     help="Record what lies between the program's own calls of cudaProfilerStart and cudaProfilerStop (light only).",
 )  # fmt: skip
@@ -53,7 +56,8 @@ Level = Literal["light", "node", "graph"]
 @click.pass_context
 def record(
     ctx: click.Context, target: Path, level: Level | None, graph_trace: Traced | None, after: float,
-    seconds: float | None, profiler_window: bool, left: Path | None, force: bool, command: tuple[str, ...],
+    seconds: float | None, steps: int | None, profiler_window: bool, left: Path | None, force: bool,
+    command: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Run COMMAND and record its CUDA activity into TRACE.
 
@@ -93,9 +97,9 @@ def record(
     if traced is None or traced == "light":
         if profiler_window and (after or seconds is not None):
             raise UsageError("--profiler-window is the program's own; --after and --seconds are another")
-        ctx.exit(shell_code(_light(command, target, force, Window(after, seconds, profiler_window))))
-    if after or seconds is not None or profiler_window:
-        raise UsageError(f"--after, --seconds and --profiler-window are for a light recording, not --passes {traced}")
+        ctx.exit(shell_code(_light(command, target, force, Window(after, seconds, profiler_window), steps)))
+    if after or seconds is not None or steps is not None or profiler_window:
+        raise UsageError(f"--after, --seconds, --steps and --profiler-window are not for --passes {traced}")
     program = python_program(command)
     reason = f"{command[0]} is no Python program of this installation ({sys.executable})"
     if program is not None:
@@ -127,7 +131,7 @@ def python_program(command: Sequence[str]) -> tuple[str, ...] | None:
     return arguments if arguments and not arguments[0].startswith("-") else None
 
 
-def _light(command: Sequence[str], target: Path, force: bool, window: Window) -> int:
+def _light(command: Sequence[str], target: Path, force: bool, window: Window, steps: int | None) -> int:
     """Record the command without a profiler.
 
     Returns:
@@ -139,6 +143,7 @@ def _light(command: Sequence[str], target: Path, force: bool, window: Window) ->
     """
     from tracer.formats import write
     from tracer.recorders import light_folder, light_program
+    from tracer.recorders.light_cut import first_steps
 
     for left in light_folder.left_folders():
         click.echo(f"note: a recorder that was killed left a recording: {_advice(left)}", err=True)
@@ -146,7 +151,7 @@ def _light(command: Sequence[str], target: Path, force: bool, window: Window) ->
         try:
             told = light_program.record(command, rings, window)
             if told.trace is not None:
-                write(told.trace, target, replace=force)
+                write(told.trace if steps is None else first_steps(told.trace, steps), target, replace=force)
         except BaseException:  # also Ctrl-C
             if light_folder.has_rings(rings):
                 click.echo(f"intertoken: what was recorded is kept in memory: {_advice(rings)}", err=True)

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from tests.tracer.fake_driver import Build
 from tracer import formats, read
+from tracer.analysis.tokens import find_steps
 from tracer.cli import main
 from tracer.errors import FormatError, RecordError, TraceError
 from tracer.output import lock_folder
@@ -368,7 +369,28 @@ def test_a_paused_program_keeps_counting_its_graphs(built: Build, tmp_path: Path
 def test_a_window_is_for_light_recordings(tmp_path: Path) -> None:
     result = run("record", "-o", tmp_path / "out", "--passes", "node", "--after", 1, "--", "/bin/true")
     assert result.exit_code == 2
-    assert "--after, --seconds and --profiler-window are for a light recording" in result.stderr
+    assert "--after, --seconds, --steps and --profiler-window are not for --passes node" in result.stderr
+
+
+def test_some_steps_of_a_run(built: Build, tmp_path: Path) -> None:
+    command = ("--", built.folder / "decode", "proc", "", TOKENS)
+    assert run("record", "-o", tmp_path / "all", *command).exit_code == 0
+    result = run("record", "-o", tmp_path / "out", "--steps", 10, *command)
+    assert result.exit_code == 0, result.stderr
+    whole, trace = read(tmp_path / "all"), read(tmp_path / "out")
+    assert len(find_steps(trace)) == 10
+    assert len(find_steps(whole)) > 30
+    for name in ("graph_launches", "memcpys", "syncs"):
+        assert 8 <= len(trace[name]) / (len(whole[name]) / TOKENS) <= 12
+    result = run("record", "-o", tmp_path / "more", "--steps", 1000, *command)
+    assert "steps, of 1000 that were wanted" in result.stderr
+
+
+def test_where_there_are_no_steps_none_are_left_out(built: Build, tmp_path: Path) -> None:
+    result = run("record", "-o", tmp_path / "out", "--steps", 10, "--", built.folder / "decode", "proc", "threads", 50)
+    assert result.exit_code == 0
+    assert "--steps left nothing out: the trace has no kernels" in result.stderr
+    assert len(read(tmp_path / "out")["api"]) == 200
 
 
 def test_the_programs_own_window(built: Build, tmp_path: Path) -> None:
