@@ -315,3 +315,4 @@ def test_sanitizers_find_nothing(tmp_path: Path, sanitizer: str) -> None:
     built.run("every", "proc2")
     for scene in ("destroyed_elsewhere", "crowd", "other_context", "many_contexts", "own_streams"):
         built.run("scenes", scene)
+    built.run("ranges", "all")

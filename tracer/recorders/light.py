@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tracer.analysis.call_names import BLOCKING_COPY, COPY, EVENT, SYNC, WAIT, plain
 from tracer.errors import FormatError
+from tracer.recorders.light_nvtx import nvtx_table
 from tracer.recorders.light_ring import NO_CONTEXT, Ring, read_ring
 from tracer.recorders.light_window import newest
 from tracer.recorders.light_work import Work, covered, letters, stamped_work, stream_keys
@@ -88,6 +89,9 @@ def light_trace(rings: Sequence[Ring]) -> Trace:
         for name, frame in _tables(ring, work, calls[ring.process]).items():
             timed = [column for column in ("start", "end") if column in frame]
             tables.setdefault(name, []).append(frame.assign(**{c: frame[c] - origin for c in timed}))
+        ranges = nvtx_table(ring, notes)
+        if len(ranges):
+            tables.setdefault("nvtx", []).append(ranges.assign(**{c: ranges[c] - origin for c in ("start", "end")}))
         calls[ring.process] += len(ring.records)
         if lost := len(whole.records) - len(ring.records):
             notes.append(

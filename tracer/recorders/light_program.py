@@ -18,6 +18,7 @@ from tracer.recorders.light_window import WHOLE, Window, switched
 from tracer.trace import Trace
 
 FOLDER: Final = "INTERTOKEN_LIGHT"
+NVTX: Final = "NVTX_INJECTION64_PATH"
 _MOST_NAMES: Final = 6
 
 
@@ -65,7 +66,8 @@ def read_folder(rings: Path, unread: list[str] | None = None) -> Trace | None:
 
 
 def environment(preloaded: Path, rings: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of what is to be recorded; a library that the program preloads itself stays before ours.
+    """The environment of what is to be recorded; a library that the program preloads itself stays before ours, and one
+    that is to listen to its ranges goes on doing so.
 
     Raises:
         RecordError: the path of the library has a character that parts those of LD_PRELOAD (ld.so(8)).
@@ -75,7 +77,8 @@ def environment(preloaded: Path, rings: Path, base: Mapping[str, str] = os.envir
             f"{preloaded}: LD_PRELOAD takes no path with a blank or a colon; set XDG_CACHE_HOME to another"
         )
     before = base.get("LD_PRELOAD", "")
-    return {**base, "LD_PRELOAD": f"{before}:{preloaded}" if before else str(preloaded), FOLDER: str(rings)}
+    given = {"LD_PRELOAD": f"{before}:{preloaded}" if before else str(preloaded), FOLDER: str(rings)}
+    return {NVTX: str(preloaded), **base, **given}
 
 
 def _why_nothing(rings: Path) -> str:

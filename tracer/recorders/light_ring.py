@@ -28,9 +28,12 @@ RECORD: Final = np.dtype([
 STAMP: Final = np.dtype([("time", "<u8"), ("word", "<u8")])
 NO_CONTEXT: Final = 0xFF
 PAIR: Final = np.dtype([("tick", "<u8"), ("monotonic", "<i8")])
-_HEADER: Final = struct.Struct("<8sIIIIQQQQQQQqqQIIII128s")
+_HEADER: Final = struct.Struct("<8sIIIIQQQQQQQQQqqQIIII128s")
 _HEADER_BYTES: Final = 4096
-_TURNS_AT: Final = 116
+_TURNS_AT: Final = 132
+_RANGES: Final = "nvtx_"  # so begins what of NVTX is recorded
+_TEXTS_AT: Final = 1 << 16  # in their part of the file
+_DOMAINS, _DOMAIN_NAME = 64, 64
 _LINE: Final = 64  # the counters that threads write begin cache lines of their own
 _FACTS: Final = struct.Struct("<QiI48s")
 _CONTEXTS: Final = 32
@@ -49,6 +52,15 @@ class Context:
 
 
 @dataclass(frozen=True)
+class Texts:
+    """The texts of ranges: the last of all the bytes that there were, up to number `end`, and the domains' names."""
+
+    end: int
+    content: NDArray[np.uint8]
+    domains: list[str]
+
+
+@dataclass(frozen=True)
 class Ring:
     """What a process left in its ring.
 
@@ -62,6 +74,8 @@ class Ring:
         counters: name -> count.
         written: how many records there were; those that do not fit were overwritten.
         records: `RECORD`, whole ones, in the order in which their calls ended; times are ns of CLOCK_MONOTONIC.
+        ranges: those of the program's own ranges and marks, which `nvtx.c` describes.
+        texts: theirs; None if there are none.
         stamps: of each context `STAMP`, in the order of their times, the overwritten ones left out.
         chains: of each context the stamps of the chain that tells what one costs, likewise.
         places: how many stamps of a context there is room for.
@@ -80,6 +94,8 @@ class Ring:
     written: int
     capacity: int
     records: NDArray[Any]
+    ranges: NDArray[Any]
+    texts: Texts | None
     stamps: list[NDArray[Any]]
     chains: list[NDArray[Any]]
     places: int
@@ -125,7 +141,7 @@ def facts_of(path: Path) -> Facts:
     if len(head) < _HEADER.size or head[: len(MAGIC)] != MAGIC:
         return Facts(0, 0, 0)
     fields = _HEADER.unpack(head)
-    return Facts(fields[3], fields[14], fields[18])
+    return Facts(fields[3], fields[16], fields[20])
 
 
 def switch_recording(path: Path, *, on: bool) -> None:
@@ -146,7 +162,7 @@ def _parse(path: Path, file: BinaryIO, last: int | None) -> Ring:
     if size > _MOST_BYTES or len(head) < _HEADER.size or head[:8] != MAGIC:
         raise FormatError(f"{path}: no ring of the light recorder, or one that was not begun")
     (_, version, header_bytes, process, record_bytes, capacity, places, chain, names_at, pairs_at, records_at,
-     stamps_at, start, start_utc, namespace, parent, contexts_used, pair_count, _, program,
+     stamps_at, texts_at, text_bytes, start, start_utc, namespace, parent, contexts_used, pair_count, _, program,
      ) = _HEADER.unpack_from(head)  # fmt: skip
     if version != VERSION or record_bytes != RECORD.itemsize:
         raise FormatError(f"{path}: a ring of version {version}; this is intertoken for version {VERSION}")
@@ -170,11 +186,21 @@ def _parse(path: Path, file: BinaryIO, last: int | None) -> Ring:
         chains.append(_in_order(found[places:]))
     whole = _whole(file, records_at, capacity, min(written, _MOST_WRITTEN), last)
     records = _in_ns(whole[whole["call"] < len(calls)], _read(file, PAIR, pair_count, pairs_at))
+    is_range = np.array([name.startswith(_RANGES) for name in calls], bool)[records["call"]]
+    texts = _texts(file, texts_at, text_bytes) if text_bytes else None  # after the records that need them
     return Ring(
         path, process, parent, namespace, _text(program), start, start_utc, calls,
-        dict(zip(counter_names, counts, strict=True)), written, capacity, records, stamps, chains, places,
+        dict(zip(counter_names, counts, strict=True)), written, capacity, records[~is_range], records[is_range], texts,
+        stamps, chains, places,
         [Context(device, _text(name), bool(has)) for _, device, has, name in facts],
     )  # fmt: skip
+
+
+def _texts(file: BinaryIO, at: int, size: int) -> Texts:
+    content = _read(file, np.dtype(np.uint8), size, at + _TEXTS_AT)
+    head = _read(file, np.dtype(np.uint8), 8 + _DOMAINS * _DOMAIN_NAME, at).tobytes()
+    names = [_text(head[8 + i * _DOMAIN_NAME : 8 + (i + 1) * _DOMAIN_NAME]) for i in range(_DOMAINS)]
+    return Texts(struct.unpack_from("<Q", head)[0], content, names)
 
 
 def _names(text: bytes) -> tuple[list[str], list[str]]:

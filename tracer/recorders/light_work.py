@@ -84,7 +84,10 @@ def covered(ring: Ring) -> Ring:
         if len(stamps) + len(chain) > ring.places:  # those of the chain were counted first, and lie elsewhere
             left = _pairs(stamps)[0].merge(launches, on=["graph", "number"], how="inner")
             since = max(since, int(left["record"].min()) if len(left) else 0)
-    return replace(ring, records=ring.records[since:]) if since else ring
+    if not since:
+        return ring
+    records = ring.records[since:]
+    return replace(ring, records=records, ranges=ring.ranges[ring.ranges["begin"] >= records["begin"].min()])
 
 
 def stamped_work(ring: Ring) -> Work:

@@ -44,7 +44,7 @@ class Build:
         cc("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1,-Bsymbolic", "-o", driver, HERE / "driver.c", HERE / "rest.c")
         cc("-o", folder / "decode", HERE / "decode.c", "-ldl")
         cc("-DLINKED", "-o", folder / "decode_linked", HERE / "decode.c", driver, "-ldl")
-        for program in ("every", "scenes", "costs"):
+        for program in ("every", "scenes", "costs", "ranges"):
             cc("-o", folder / program, HERE / f"{program}.c", "-ldl")
         rings = folder / "rings"
         rings.mkdir(mode=0o700)
@@ -55,6 +55,7 @@ class Build:
         return {
             "LD_LIBRARY_PATH": str(self.folder), "PATH": os.environ["PATH"],
             "INTERTOKEN_LIGHT": str(self.rings), "INTERTOKEN_LIGHT_RECORDS": "4096", **extra,
+            "NVTX_INJECTION64_PATH": str(self.folder / "light.so"),
             "LD_PRELOAD": f"{extra.get('LD_PRELOAD', '')} {self.folder / 'light.so'}",
         }  # fmt: skip
 

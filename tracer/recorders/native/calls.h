@@ -4,9 +4,9 @@
  *      parameters, arguments, stream, object, bytes, kind of copy, what else is done)
  * `object` is the kernel, event or graph that a call is about; kinds of copies are numbered as CUPTI numbers them.
  * What else: PLAIN nothing; LAUNCH opens a run of launches on its stream, END ends that, FORGET ends the stream, too;
- * END_ALL ends the runs of the thread's context and waits, END_OTHER those of the context `c`; WAIT waits, END_WAIT does
- * both, ASK asks whether a stream's work has ended; OWN has its wrapper written out (graphs.c, contexts.c). Versions
- * are those of the driver's typedefs (cudaTypedefs.h).
+ * END_ALL ends the runs of the thread's context and waits, END_OTHER those of the context `c`; WAIT waits, END_WAIT
+ * does both, ASK asks whether a stream's work has ended; OWN has its wrapper written out (graphs.c, contexts.c).
+ * Versions are those of the driver's typedefs (cudaTypedefs.h).
  */
 #ifndef INTERTOKEN_CALLS_H
 #define INTERTOKEN_CALLS_H

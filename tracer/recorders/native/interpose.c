@@ -63,6 +63,8 @@ __attribute__((constructor)) static void start(void) {
     if (wanted) ring_announce();
 }
 
+int interpose_wanted(void) { return wanted; }
+
 void *interpose_driver(const char *name) {
     void *found = intertoken_dlsym(RTLD_NEXT, name);
     void *driver = found ? NULL : dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);

@@ -20,6 +20,9 @@ static inline void *real_call(enum Call call) {
 /* The same of any exported name. */
 void *interpose_driver(const char *name);
 
+/* Whether there is a recorder. */
+int interpose_wanted(void);
+
 static inline int ring_there(void) { return ring.header != NULL || ring_ready(); }
 
 static inline int recording(void) { return ring_there() && !(ring_turn() & 1); }

@@ -30,6 +30,7 @@ enum { DEFAULT_RECORDS = 1 << 19, LEAST_RECORDS = 1 << 12, MOST_RECORDS = 1 << 2
 enum { APART_NS = 50000000, AHEAD = 8 /* records, whose lines the next writers will want */ };
 enum { MOST_RINGS = 1000 /* of one process: each exec makes one */, COMM = 17 /* with a line's end */ };
 #define DEFAULT_BYTES (UINT64_C(2) << 30)
+#define STAMP_BYTES ((STAMPS + CHAIN_STAMPS) * (uint64_t)sizeof(Stamp)) /* of a context */
 
 Ring ring;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -44,6 +45,9 @@ static const char names[] =
 #define CALL(id, ...) #id "\0"
     CALLS
 #undef CALL
+#define X(name) "nvtx_" #name "\0"
+    RANGE_CALLS(X)
+#undef X
     "\0"
 #define X(name) #name "\0"
     COUNTERS(X)
@@ -124,19 +128,29 @@ static void *map_file(int folder, uint64_t *records) {
     return map;
 }
 
-Stamp *ring_take_stamps(unsigned context) {
-    const uint64_t bytes = (STAMPS + CHAIN_STAMPS) * sizeof(Stamp);
+/* Map another part of the file; NULL if there is no room, or the recorder has taken the file away. */
+static void *take_part(uint64_t at, uint64_t bytes) {
     struct stat found;
-    Stamp *stamps = NULL;
+    void *map = NULL;
     int folder = open_folder();
     if (folder < 0) return NULL;
     int file = openat(folder, ring_name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     int is_there = file >= 0 && !fstat(file, &found);
     int is_ours = is_there && found.st_dev == ring_file.st_dev && found.st_ino == ring_file.st_ino;
-    if (is_ours && has_room(folder, bytes)) stamps = map_part(file, ring.header->stamps_at + context * bytes, bytes);
+    if (is_ours && has_room(folder, bytes)) map = map_part(file, at, bytes);
     if (file >= 0) close(file);
     close(folder);
-    return stamps;
+    return map;
+}
+
+Stamp *ring_take_stamps(unsigned context) {
+    return take_part(ring.header->stamps_at + context * STAMP_BYTES, STAMP_BYTES);
+}
+
+void *ring_take_texts(void) {
+    void *map = take_part(ring.header->texts_at, TEXTS_AT + TEXT_BYTES);
+    if (map) ring.header->text_bytes = TEXT_BYTES;
+    return map;
 }
 
 /* Whether the processor's counter runs evenly, also while it sleeps, and alike on all cores. */
@@ -205,6 +219,7 @@ static void begin_header(Header *header, uint64_t records) {
     is_programs = paused && strcmp(paused, "program") == 0;
     header->records_at = RECORDS_AT;
     header->stamps_at = stamps_at(records);
+    header->texts_at = header->stamps_at + CONTEXTS * STAMP_BYTES;
     if (stat("/proc/self/ns/pid", &namespace) == 0) header->pid_namespace = namespace.st_ino;
     header->start_monotonic = ring_monotonic();
     header->start_realtime = real.tv_sec * INT64_C(1000000000) + real.tv_nsec;
@@ -266,6 +281,7 @@ static void forget_parent(void) {
     device_fork();
     graphs_fork();
     stamps_fork();
+    nvtx_fork();
 }
 
 void ring_announce(void) {

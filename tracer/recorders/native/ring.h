@@ -2,8 +2,8 @@
  *
  * Layout, little endian, all offsets in the header; `tracer/recorders/light_ring.py` reads it.
  *   header (4096 bytes), names (NUL-terminated: calls, a blank, counters, a blank), pairs of clocks, records, stamps of
- *   each context: those of the program's work, then those of the chain that tells what a stamp costs.
- * The file is sparse: the stamps of a context have blocks from its first stamp on.
+ *   each context: those of the program's work, then those of the chain that tells what a stamp costs; texts (nvtx.c).
+ * The file is sparse: the stamps of a context have blocks from its first stamp on, the texts from the first on.
  */
 #ifndef INTERTOKEN_RING_H
 #define INTERTOKEN_RING_H
@@ -27,6 +27,8 @@ enum {
     STAMPS = 1 << 17,       /* of each context: 2 MiB */
     CHAIN_STAMPS = 1 << 12, /* which are not overwritten: one page of the largest size */
     NO_CONTEXT = 0xff,
+    TEXTS_AT = 1 << 16,     /* in their part of the file */
+    TEXT_BYTES = 1 << 22,
 };
 
 /* A record of 64 bytes. `sequence` is its number + 1 once it is whole, and 0 while it is being written. */
@@ -57,6 +59,15 @@ typedef struct {
     X(graphs_left_empty) X(graphs_left_many) X(graphs_left_refused) X(runs) X(stamps_failed) X(entries_left)          \
     X(stamping_ns) X(contexts_left) X(runs_left) X(launches_between) X(graphs_left_captured) X(graphs_left_context)
 
+/* What of NVTX is recorded, numbered behind the calls. */
+#define RANGE_CALLS(X) X(mark) X(push) X(pop) X(start) X(end)
+
+enum RangeCall {
+#define X(name) NVTX_##name,
+    RANGE_CALLS(X)
+#undef X
+};
+
 enum Counter {
 #define X(name) COUNT_##name,
     COUNTERS(X)
@@ -76,7 +87,8 @@ typedef struct {
     uint32_t version, header_bytes;
     uint32_t pid, record_bytes;
     uint64_t records, stamps, chain_stamps; /* how many of each fit (stamps: of each context) */
-    uint64_t names_at, pairs_at, records_at, stamps_at;
+    uint64_t names_at, pairs_at, records_at, stamps_at, texts_at;
+    _Atomic uint64_t text_bytes;            /* 0: there are none yet */
     int64_t start_monotonic, start_realtime;
     uint64_t pid_namespace;                 /* in which `pid` is the process's */
     uint32_t parent, contexts_used, pairs;
@@ -111,6 +123,12 @@ void ring_announce(void);
 /* Take the blocks of a context's stamps and touch their pages: those of the program's work, then those of the chain.
  * NULL if there is no room. */
 Stamp *ring_take_stamps(unsigned context);
+
+/* The same of the texts. */
+void *ring_take_texts(void);
+
+/* A forked child has texts of its own. */
+void nvtx_fork(void);
 
 uint32_t ring_thread(void);
 
