@@ -31,11 +31,6 @@ DECODED = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    return Build.into(tmp_path_factory.mktemp("light"))
-
-
 def words(ring: Ring) -> list[tuple[int, int, int]]:
     """Of each stamp of the program's work: graph, number, and whether it is a tail."""
     return [(int(w) >> 1 & 0x7FFF, int(w) >> 16 & 0xFFFFFF, int(w) & 1) for each in ring.stamps for w in each["word"]]

@@ -6,18 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from tests.tracer.fake_driver import Build
 from tracer.recorders import light_program
 from tracer.recorders.light import light_trace
 
 COLUMNS = ["text", "kind", "domain", "category", "color", "payload"]
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    return Build.into(tmp_path_factory.mktemp("light"))
 
 
 def ranges(built: Build) -> tuple[pd.DataFrame, str]:

@@ -15,11 +15,6 @@ from tracer.recorders.light_work import stamped_work
 AHEAD_NS = 5_000_000_000  # the fake device's clock, of the host's
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    return Build.into(tmp_path_factory.mktemp("light"))
-
-
 def numbers(ring: Ring, call: str) -> list[int]:
     """Of the calls of a name, which launch of a graph or which run they are."""
     return ring.records["number"][np.array(calls(ring)) == call].tolist()

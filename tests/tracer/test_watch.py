@@ -23,11 +23,6 @@ STEPS = 200
 ROW = Live(7, 'a"b', 100, 3, 1, 700.5, (100.0, 120.0), (80.0, 90.0), 14.0, 1.0)
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    return Build.into(tmp_path_factory.mktemp("light"))
-
-
 @pytest.fixture
 def program(built: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A program that decoded under the recorder and still runs; its id."""

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
+from tracer.cli import main
 from tracer.recorders.light_ring import Ring, read_ring
 from tracer.recorders.native.compile import compile_library
 
@@ -93,3 +95,8 @@ def compiler_or_skip() -> str:
 def calls(ring: Ring) -> list[str]:
     """The names of a ring's records."""
     return [ring.calls[record["call"]] for record in ring.records]
+
+
+def run(*arguments: object) -> Result:
+    """`intertoken` with these arguments."""
+    return CliRunner().invoke(main, [str(a) for a in arguments])

@@ -1,16 +1,12 @@
 #include "ring.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -20,25 +16,20 @@
 
 #include "calls.h"
 #include "device.h"
+#include "files.h"
 #include "stamps.h"
 
-#define FOLDER "INTERTOKEN_LIGHT"
 #define RECORDS "INTERTOKEN_LIGHT_RECORDS"
-#define BYTES "INTERTOKEN_LIGHT_BYTES"   /* of all rings of a recording */
 #define PAUSED "INTERTOKEN_LIGHT_PAUSED" /* until the recorder says otherwise, or ("program") the program */
-enum { DEFAULT_RECORDS = 1 << 19, LEAST_RECORDS = 1 << 12, MOST_RECORDS = 1 << 24, PROGRAMS_BYTES = 1 << 16 };
+enum { DEFAULT_RECORDS = 1 << 19, LEAST_RECORDS = 1 << 12, MOST_RECORDS = 1 << 24 };
 enum { APART_NS = 50000000, AHEAD = 8 /* records, whose lines the next writers will want */ };
-enum { MOST_RINGS = 1000 /* of one process: each exec makes one */, COMM = 17 /* with a line's end */ };
-#define DEFAULT_BYTES (UINT64_C(2) << 30)
+enum { COMM = 17 /* with a line's end */ };
 #define STAMP_BYTES ((STAMPS + CHAIN_STAMPS) * (uint64_t)sizeof(Stamp)) /* of a context */
 
 Ring ring;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static char *folder_path;  /* as the environment said at the start */
-static char program[64];   /* a title that the program gives itself later is written over argv */
-static char ring_name[32]; /* of the file */
-static struct stat ring_file;
-static int is_programs; /* the window */
+static char program[64]; /* a title that the program gives itself later is written over argv */
+static int is_programs;  /* the window */
 static _Thread_local uint32_t thread __attribute__((tls_model("initial-exec")));
 
 static const char names[] =
@@ -61,94 +52,26 @@ uint32_t ring_thread(void) {
     return thread;
 }
 
-/* The recorder's folder, which must be this user's alone; -1 if there is none. */
-static int open_folder(void) {
-    struct stat found;
-    if (!folder_path || folder_path[0] != '/') return -1;
-    int folder = open(folder_path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (folder < 0) return -1;
-    int is_mine = fstat(folder, &found) == 0 && found.st_uid == geteuid();
-    if (is_mine && !(found.st_mode & (S_IRWXG | S_IRWXO))) return folder;
-    close(folder);
-    return -1;
-}
-
-static uint64_t number_of(const char *variable, uint64_t otherwise) {
-    const char *text = getenv(variable);
-    return text ? strtoull(text, NULL, 10) : otherwise;
-}
-
 static uint64_t stamps_at(uint64_t records) { return RECORDS_AT + records * sizeof(Record); }
 
-/* Whether the file system stays half empty, for others want shared memory, too, and all rings within their bound. */
-static int has_room(int folder, uint64_t bytes) {
-    struct statvfs space;
-    struct stat found;
-    if (fstatvfs(folder, &space) || bytes > (uint64_t)space.f_bavail * space.f_frsize / 2) return 0;
-    int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *list = again < 0 ? NULL : fdopendir(again);
-    if (!list) return 0;
-    for (struct dirent *each; (each = readdir(list));)
-        if (!fstatat(folder, each->d_name, &found, AT_SYMLINK_NOFOLLOW) && S_ISREG(found.st_mode))
-            bytes += (uint64_t)found.st_blocks * 512;
-    closedir(list);
-    return bytes <= number_of(BYTES, DEFAULT_BYTES);
-}
-
-/* Map a part of the ring's file. Its blocks are taken now, so that a full disk shows here. */
-static void *map_part(int file, uint64_t at, uint64_t bytes) {
-    if (posix_fallocate(file, (off_t)at, (off_t)bytes)) return NULL;
-    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, (off_t)at);
-    return map == MAP_FAILED ? NULL : map;
-}
-
-/* A new file of this process, which may have had others before it called exec. */
-static int new_file(int folder) {
-    int file = -1;
-    for (unsigned number = 0; number < MOST_RINGS; number++) {
-        snprintf(ring_name, sizeof ring_name, "%d-%u.ring", (int)getpid(), number);
-        file = openat(folder, ring_name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
-        if (file >= 0 || errno != EEXIST) break;
-    }
-    return file;
-}
-
 /* Map a new file, with fewer records where memory is short. */
-static void *map_file(int folder, uint64_t *records) {
-    const uint64_t wanted = number_of(RECORDS, DEFAULT_RECORDS);
+static void *map_file(uint64_t *records) {
+    const char *text = getenv(RECORDS);
+    const uint64_t wanted = text ? strtoull(text, NULL, 10) : DEFAULT_RECORDS;
     void *map = NULL;
-    int file = new_file(folder);
-    if (file < 0) return NULL;
+    if (!files_new()) return NULL;
     for (*records = LEAST_RECORDS; *records < wanted && *records < MOST_RECORDS;) *records *= 2;
-    for (; *records >= LEAST_RECORDS; *records /= 2)
-        if (has_room(folder, stamps_at(*records)) && (map = map_part(file, 0, stamps_at(*records)))) break;
-        else if (ftruncate(file, 0)) break;
-    if (!map || fstat(file, &ring_file)) unlinkat(folder, ring_name, 0), map = NULL;
-    close(file);
-    return map;
-}
-
-/* Map another part of the file; NULL if there is no room, or the recorder has taken the file away. */
-static void *take_part(uint64_t at, uint64_t bytes) {
-    struct stat found;
-    void *map = NULL;
-    int folder = open_folder();
-    if (folder < 0) return NULL;
-    int file = openat(folder, ring_name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-    int is_there = file >= 0 && !fstat(file, &found);
-    int is_ours = is_there && found.st_dev == ring_file.st_dev && found.st_ino == ring_file.st_ino;
-    if (is_ours && has_room(folder, bytes)) map = map_part(file, at, bytes);
-    if (file >= 0) close(file);
-    close(folder);
+    for (; *records >= LEAST_RECORDS && !(map = files_map(0, stamps_at(*records)));) *records /= 2;
+    if (!map) files_drop();
     return map;
 }
 
 Stamp *ring_take_stamps(unsigned context) {
-    return take_part(ring.header->stamps_at + context * STAMP_BYTES, STAMP_BYTES);
+    return files_map(ring.header->stamps_at + context * STAMP_BYTES, STAMP_BYTES);
 }
 
 void *ring_take_texts(void) {
-    void *map = take_part(ring.header->texts_at, TEXTS_AT + TEXT_BYTES);
+    void *map = files_map(ring.header->texts_at, TEXTS_AT + TEXT_BYTES);
     if (map) ring.header->text_bytes = TEXT_BYTES;
     return map;
 }
@@ -231,26 +154,13 @@ static void begin_header(Header *header, uint64_t records) {
     memcpy(header->magic, RING_MAGIC, sizeof header->magic);
 }
 
-/* Append a line to the file `programs`, which is bounded. */
-static void say(int folder, const char *mark) {
-    char line[192];
-    struct stat found;
-    int file = openat(folder, "programs", O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
-    if (file < 0) return;
-    int length = snprintf(line, sizeof line, "%d%s %s\n", (int)getpid(), mark, program);
-    if (fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_size < PROGRAMS_BYTES)
-        if (write(file, line, (size_t)length) < 0) errno = 0;
-    close(file);
-}
-
 static void begin(void) {
-    int folder = open_folder();
-    if (folder < 0) return;
     uint64_t records;
-    char *map = map_file(folder, &records);
-    if (!map) say(folder, "!"); /* there was no room */
-    close(folder);
-    if (!map) return;
+    char *map = program[0] ? map_file(&records) : NULL;
+    if (!map) {
+        if (program[0]) files_say("!", program); /* there was no room */
+        return;
+    }
     Header *header = (Header *)map;
     begin_header(header, records);
     ring.records = (Record *)(map + header->records_at);
@@ -286,15 +196,12 @@ static void forget_parent(void) {
 
 void ring_announce(void) {
     char title[COMM] = "";
-    const char *path = getauxval(AT_SECURE) ? NULL : getenv(FOLDER), *name = program_invocation_short_name;
-    if (path) folder_path = strdup(path);
-    int folder = open_folder();
-    if (folder < 0) return;
+    const char *name = program_invocation_short_name;
+    if (!files_find()) return;
     read_title(title); /* that of a script is the script's, not its interpreter's */
     snprintf(program, sizeof program, "%s", title[0] && strncmp(title, name, strlen(title)) ? title : name);
     pthread_atfork(NULL, NULL, forget_parent);
-    say(folder, "");
-    close(folder);
+    files_say("", program);
 }
 
 void ring_switch(int on) {
