@@ -35,7 +35,8 @@ _SYNC_TYPES: Final = {
 _KINDS: Final = {number: word for word, number in MEMCPY_KINDS.items()}
 _LEFT: Final = {
     "graphs_left_conditional": "with nodes that cannot be stamped", "graphs_left_memory": "that allocate memory",
-    "graphs_left_device": "that the device launches", "graphs_left_many": "beyond the 32766 at a time that are told apart",
+    "graphs_left_device": "that the device launches",
+    "graphs_left_many": "beyond the 32766 at a time that are told apart",
     "graphs_left_refused": "that the driver did not take stamps for", "graphs_left_empty": "without nodes",
     "graphs_left_captured": "that were captured into others",
     "graphs_left_context": "made executable where no context, or one without stamps, was current",
