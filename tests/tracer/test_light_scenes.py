@@ -60,9 +60,10 @@ def test_per_thread_default_streams_are_streams_of_their_own(built: Build) -> No
     assert trace["syncs"]["stream"].tolist() == trace["graph_launches"]["stream"].tolist()
 
 
-def test_a_wait_in_another_thread_does_not_move_the_clock(built: Build) -> None:
-    built.run("scenes", "threads")
-    (clock,) = stamped_work(built.ring()).alignments
+@pytest.mark.parametrize("scene", ["threads", "threads_of_two"])
+def test_a_wait_in_another_thread_or_context_does_not_move_the_clock(built: Build, scene: str) -> None:
+    built.run("scenes", scene)
+    clock = stamped_work(built.ring()).alignments[0]
     assert clock is not None
     assert clock.error_ns is not None
     assert clock.contradictions == 0

@@ -174,12 +174,19 @@ static void *synchronizes(void *count) {
     for (long i = 0; i < (long)count; i++) usleep(10000), cuCtxSynchronize_();
     return NULL;
 }
-static void threads(void) {
+static void *synchronizes_another(void *count) {
+    Context mine;
+    cuCtxCreate_v2_(&mine, 0, 1);
+    return synchronizes(count);
+}
+static void launches_meanwhile(void *(*does)(void *)) {
     pthread_t thread;
-    pthread_create(&thread, NULL, synchronizes, (void *)20);
+    pthread_create(&thread, NULL, does, (void *)20);
     for (int i = 0; i < 200; i++) launch_on(stream), usleep(1000), i % 20 == 19 && cuStreamSynchronize_(stream);
     pthread_join(thread, NULL);
 }
+static void threads(void) { launches_meanwhile(synchronizes); }
+static void threads_of_two(void) { launches_meanwhile(synchronizes_another); }
 
 /* Threads that launch, wait, and end streams at once, for sanitizers. */
 static void *busy(void *number) {
@@ -271,7 +278,7 @@ static const struct {
     SCENE(destroyed), SCENE(destroyed_elsewhere), SCENE(handle_again), SCENE(waited_elsewhere),
     SCENE(launched_elsewhere), SCENE(own_streams), SCENE(failed_launches), SCENE(many_graphs), SCENE(many_launches),
     SCENE(other_context), SCENE(update_elsewhere), SCENE(ended_context), SCENE(many_contexts), SCENE(asked),
-    SCENE(threads), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(called_back), SCENE(windowed), SCENE(legacy_flag),
+    SCENE(threads), SCENE(threads_of_two), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(called_back), SCENE(windowed), SCENE(legacy_flag),
 };
 
 int main(int argc, char **argv) {
