@@ -13,7 +13,8 @@ import pytest
 
 from tests.tracer.fake_driver import Build, calls, compiler_or_skip
 from tracer.errors import FormatError
-from tracer.recorders.light_ring import Ring, read_ring
+from tracer.recorders.light import light_trace
+from tracer.recorders.light_ring import RECORD, STAMP, Ring, read_ring
 from tracer.recorders.native.compile import compile_library
 
 TOKEN = "cuMemcpyHtoDAsync_v2 {}eager eager {}{}first second {}cuMemcpyDtoHAsync_v2 cuStreamSynchronize "
@@ -294,6 +295,17 @@ def test_what_is_no_ring_is_said(built: Build, tmp_path: Path, damage: str) -> N
     path.write_bytes(content)
     with pytest.raises(FormatError, match=r"1-0\.ring"):
         read_ring(path)
+
+
+def test_a_time_that_cannot_be_holds_nobody_up(built: Build, tmp_path: Path) -> None:
+    """Of 2 ** 62 ns there are too many windows of half a second to look at each."""
+    built.run("decode", "proc", "", "40")
+    content = bytearray(built.ring().path.read_bytes())
+    stamps = 65536 + 4096 * RECORD.itemsize
+    last = stamps + STAMP.itemsize * (64 + 4 * 40 - 1)  # behind those of the chain
+    content[last : last + 8] = (2**62).to_bytes(8, "little")
+    (tmp_path / "1-0.ring").write_bytes(content)
+    assert len(light_trace([read_ring(tmp_path / "1-0.ring")])["api"]) == 243
 
 
 @pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])

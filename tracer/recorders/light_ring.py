@@ -251,8 +251,9 @@ def _in_ns(records: NDArray[Any], pairs: NDArray[Any]) -> NDArray[Any]:
     found = records.copy()
     for name in ("begin", "end"):
         at = np.clip(np.searchsorted(tick, found[name], side="right") - 1, 0, len(known) - 2)
-        pace = (ns[at + 1] - ns[at]) / (tick[at + 1] - tick[at])
-        found[name] = ns[at] + np.rint((found[name] - tick[at]) * pace).astype(np.int64)
+        with np.errstate(all="ignore"):  # of spoiled pairs
+            pace = (ns[at + 1] - ns[at]) / (tick[at + 1] - tick[at])
+            found[name] = ns[at] + np.rint((found[name] - tick[at]) * pace).astype(np.int64)
     return found
 
 
