@@ -17,7 +17,7 @@ from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import choose_steps
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.recorders.light import light_trace
-from tracer.recorders.light_program import running_rings
+from tracer.recorders.light_folder import running_rings
 from tracer.recorders.light_ring import Ring, read_ring
 from tracer.trace import Trace
 

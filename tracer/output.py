@@ -142,7 +142,7 @@ def beside(path: Path) -> Iterator[Path]:
     with _signals_unwind():
         try:
             folder.mkdir()
-            lock = _lock(folder)
+            lock = lock_folder(folder)
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -164,13 +164,31 @@ def _exists(path: Path) -> bool:
     return True
 
 
-def _lock(folder: Path) -> int:
-    """Mark a folder as ours. The mark gets its name once it is locked: nobody finds it unlocked."""
+def lock_folder(folder: Path) -> int:
+    """Mark a folder as ours, until the file that is returned is closed or this process ends.
+
+    The mark gets its name once it is locked: nobody finds it unlocked.
+    """
     new = folder / f"{_LOCK}.new"
     lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with suppress(OSError):  # not every file system has locks; there nobody else gets this one either
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     new.rename(folder / _LOCK)
+    return lock
+
+
+def take_folder(folder: Path) -> int:
+    """The same of a folder whose writer left it.
+
+    Raises:
+        OSError: it has no mark, or its writer lives.
+    """
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
     return lock
 
 
@@ -180,9 +198,8 @@ def clear_away(path: Path) -> None:
     with suppress(OSError), os.scandir(path.parent) as entries:
         for folder in [Path(e.path) for e in entries if named.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]:
             with suppress(OSError):  # it is not ours, or its writer lives
-                lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                lock = take_folder(folder)
                 try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     if _exists(folder / _REPLACED) and not _exists(path):
                         (folder / _REPLACED).rename(path)
                     shutil.rmtree(folder, ignore_errors=True)

@@ -22,7 +22,7 @@ from tests.tracer.steady import trace_of
 from tracer import read
 from tracer.errors import EmptyTraceError, UsageError
 from tracer.live import Live
-from tracer.recorders import light_program
+from tracer.recorders import light_folder, light_program
 
 ROW = Live(7, "python3 <b>", 1234, 0, 1, 701.26, (100.0, 120.0), (80.0, 90.0), 14.0, 1.0)
 WITHOUT = Live(8, "idle", 3, 0, why="no token steps")
@@ -90,8 +90,8 @@ def test_what_cannot_be_kept_is_said(tmp_path: Path):
 def program(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A program that decoded under the recorder and still runs; its id."""
     built = Build.into(tmp_path_factory.mktemp("light"))
-    monkeypatch.setattr(light_program, "_MEMORY", tmp_path_factory.mktemp("memory"))
-    with light_program.folder() as rings:
+    monkeypatch.setattr(light_folder, "_MEMORY", tmp_path_factory.mktemp("memory"))
+    with light_folder.folder() as rings:
         environment = light_program.environment(built.folder / "light.so", rings)
         with subprocess.Popen(
             [built.folder / "decode", "proc", "stays", "200"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,

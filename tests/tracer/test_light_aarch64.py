@@ -54,5 +54,4 @@ def test_a_decode_loop_however_it_gets_the_driver(folder: Path, tmp_path: Path, 
     )
     trace = light_trace(read_rings(rings))
     assert trace["graph_launches"]["graph"].value_counts().to_dict() == {1: TOKENS, -1: TOKENS}
-    assert trace["processes"]["name"].tolist() == [program.name]
     assert trace.metadata["clock"]["device_error_ns"] < 1_000_000

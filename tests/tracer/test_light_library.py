@@ -1,6 +1,7 @@
 """Where the preloaded library comes from: a wheel, the user's cache, or a compiler."""
 
 import os
+import platform
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,24 @@ def test_it_is_compiled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_that_of_a_wheel_comes_first(cache: Path) -> None:
-    (cache / "shipped.so").touch()
+    compiler_or_skip()
+    made = light_library.library()
+    made.rename(cache / "shipped.so")
     assert light_library.library() == cache / "shipped.so"
+    assert not made.exists()
+
+
+def test_one_that_does_not_load_is_said(cache: Path) -> None:
+    """As where it needs a newer C library: the linker would tell each program so, and nothing be recorded."""
+    (cache / "shipped.so").write_bytes(b"from elsewhere")
+    with pytest.raises(RecordError, match=r"does not load on this machine: .*shipped\.so"):
+        light_library.library()
+
+
+def test_another_c_library_gets_one_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = light_library.cached()
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.17"))
+    assert light_library.cached() != here
 
 
 def test_without_a_compiler_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

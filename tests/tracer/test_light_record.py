@@ -1,41 +1,25 @@
 """`intertoken record` without a profiler, over a driver without a GPU: any program, its children, and how they end."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
-from tests.tracer.fake_driver import Build
+from tests.tracer.fake_driver import Build, run
 from tracer import read
-from tracer.cli import main
+from tracer.analysis.tokens import find_steps
 from tracer.errors import FormatError, RecordError
-from tracer.recorders import light_program
+from tracer.recorders import light_folder, light_program
 from tracer.recorders.light import light_trace, read_rings
+from tracer.recorders.light_window import Window, switched
 
 TOKENS = 40
-
-
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    return Build.into(tmp_path_factory.mktemp("light"))
-
-
-@pytest.fixture(autouse=True)
-def driver(built: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The fake driver, and the library as if it came with a wheel."""
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(built.folder))
-    monkeypatch.setattr(light_program, "library", lambda: built.folder / "light.so")
-    monkeypatch.setattr(light_program, "_MEMORY", tmp_path)
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(a) for a in arguments])
+pytestmark = pytest.mark.usefixtures("recorder")
 
 
 def test_a_decode_loop_and_what_is_said_of_it(built: Build, tmp_path: Path) -> None:
@@ -134,7 +118,7 @@ def test_a_full_disk_is_said(built: Build, tmp_path: Path, monkeypatch: pytest.M
     limited = f"ulimit -f 64; {built.folder}/decode proc"  # blocks of 512 or 1024 bytes; the signal is for SIGXFSZ
     result = run("record", "-o", tmp_path / "out", "--", "sh", "-c", f"trap '' XFSZ; {limited}")
     assert result.exit_code == 2
-    assert f"there was no room for a ring in {tmp_path} when decode called the driver" in result.stderr
+    assert f"there was no room for a ring in {tmp_path}, which stays half free, for process" in result.stderr
 
 
 def test_the_programs_own_preload_stays(built: Build, tmp_path: Path) -> None:
@@ -143,18 +127,8 @@ def test_the_programs_own_preload_stays(built: Build, tmp_path: Path) -> None:
     assert found["X"] == "1"
 
 
-def test_what_a_killed_recorder_left_is_removed_and_others_stay(tmp_path: Path) -> None:
-    dead, alive = tmp_path / "intertoken-light-999999999-x", tmp_path / f"intertoken-light-{os.getpid()}-x"
-    for each in (dead, alive):
-        each.mkdir()
-    with light_program.folder() as made:
-        assert made.is_dir()
-        assert (dead.exists(), alive.exists()) == (False, True)
-    assert not made.exists()
-
-
 def test_a_ring_is_read_while_its_program_runs(built: Build, tmp_path: Path) -> None:
-    with light_program.folder() as rings:
+    with light_folder.folder() as rings:
         environment = light_program.environment(built.folder / "light.so", rings)
         with subprocess.Popen(
             [sys.executable, "-c", PROGRAM], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -222,7 +196,7 @@ def test_a_window_in_which_nothing_came_is_said(built: Build, tmp_path: Path) ->
 
 def test_a_paused_program_keeps_counting_its_graphs(built: Build, tmp_path: Path) -> None:
     """The device counts every launch, so the host has to, or the stamps would go to other launches."""
-    with light_program.folder() as rings:
+    with light_folder.folder() as rings:
         environment = light_program.environment(built.folder / "light.so", rings)
         subprocess.run(
             [built.folder / "decode", "proc", "", "9"], env={**environment, "INTERTOKEN_LIGHT_PAUSED": "1"}, check=True,
@@ -237,7 +211,75 @@ def test_a_paused_program_keeps_counting_its_graphs(built: Build, tmp_path: Path
 def test_a_window_is_for_light_recordings(tmp_path: Path) -> None:
     result = run("record", "-o", tmp_path / "out", "--passes", "node", "--after", 1, "--", "/bin/true")
     assert result.exit_code == 2
-    assert "--after and --seconds are for a light recording" in result.stderr
+    assert "--after, --seconds, --steps and --profiler-window are not for --passes node" in result.stderr
+
+
+def test_some_steps_of_a_run(built: Build, tmp_path: Path) -> None:
+    command = ("--", built.folder / "decode", "proc", "", TOKENS)
+    assert run("record", "-o", tmp_path / "all", *command).exit_code == 0
+    result = run("record", "-o", tmp_path / "out", "--steps", 10, *command)
+    assert result.exit_code == 0, result.stderr
+    whole, trace = read(tmp_path / "all"), read(tmp_path / "out")
+    assert len(find_steps(trace)) == 10
+    assert len(find_steps(whole)) > 30
+    for name in ("graph_launches", "memcpys", "syncs"):
+        assert 8 <= len(trace[name]) / (len(whole[name]) / TOKENS) <= 12
+    result = run("record", "-o", tmp_path / "more", "--steps", 1000, *command)
+    assert "steps, of 1000 that were wanted" in result.stderr
+
+
+def test_where_there_are_no_steps_none_are_left_out(built: Build, tmp_path: Path) -> None:
+    result = run("record", "-o", tmp_path / "out", "--steps", 10, "--", built.folder / "decode", "proc", "threads", 50)
+    assert result.exit_code == 0
+    assert "--steps left nothing out: the trace has no kernels" in result.stderr
+    assert len(read(tmp_path / "out")["api"]) == 200
+
+
+def test_the_programs_own_window(built: Build, tmp_path: Path) -> None:
+    result = run("record", "-o", tmp_path / "out", "--profiler-window", "--", built.folder / "scenes", "windowed")
+    assert result.exit_code == 0, result.stderr
+    trace = read(tmp_path / "out")
+    names = trace["api"]["name"].tolist()
+    assert names == ["cuProfilerStart", *["cuGraphLaunch", "cuStreamSynchronize"] * 3, "cuProfilerStop"]
+    assert len(trace["graph_launches"]) == 3
+
+
+def test_a_program_without_a_window_of_its_own_is_said(built: Build, tmp_path: Path) -> None:
+    result = run("record", "-o", tmp_path / "out", "--profiler-window", "--", built.folder / "decode", "proc")
+    assert result.exit_code == 2
+    assert "while the window was open" in result.stderr
+
+
+def test_one_window_at_a_time(tmp_path: Path) -> None:
+    result = run("record", "-o", tmp_path / "out", "--profiler-window", "--after", 1, "--", "/bin/true")
+    assert result.exit_code == 2
+    assert "--profiler-window is the program's own" in result.stderr
+
+
+def test_a_window_is_kept_while_its_program_goes_on(built: Build, tmp_path: Path) -> None:
+    """Graphs are stamped on, and 65,536 launches take the place of all stamps of the window."""
+    with light_folder.folder() as rings:
+        environment = light_program.environment(built.folder / "light.so", rings)
+        environment |= {**Window(is_programs=True).variables, "FAKE_SILENT": "1"}
+        with (
+            switched(rings, Window(is_programs=True)),
+            subprocess.Popen(
+                [built.folder / "scenes", "windowed", "on"], env=environment, stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            ) as program,
+        ):  # fmt: skip
+            assert program.stdin
+            assert program.stdout
+            program.stdout.readline()
+            deadline = time.monotonic() + 30
+            while not list((rings / "kept").glob("*.ring")) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            program.stdin.write(b"\n")
+            program.stdin.close()
+            program.wait()
+        trace = light_program.read_folder(rings)
+        assert trace
+        assert len(trace["graph_launches"]) == 3
 
 
 def test_a_ring_that_was_not_begun_loses_no_other(built: Build, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,7 +230,7 @@ def test_what_was_about_to_be_replaced_comes_back(tmp_path, monkeypatch):
     (path / "text").write_text("old")
     folder = tmp_path / ".a.01234567.partial"
     folder.mkdir()
-    os.close(output._lock(folder))
+    os.close(output.lock_folder(folder))
     renaming(path, folder / output._REPLACED)
     output.clear_away(path)
     assert (path / "text").read_text() == "old"

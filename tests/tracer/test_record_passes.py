@@ -13,28 +13,22 @@ from tracer import read, run_json
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.cli import main
-from tracer.recorders import light_program
 
 TOKENS = 40
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    return Build.into(tmp_path_factory.mktemp("light"))
+pytestmark = pytest.mark.usefixtures("recorder", "nsys")
 
 
-@pytest.fixture(autouse=True)
-def machine(built: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The fake driver, the library as if it came with a wheel, and what stands for nsys."""
+@pytest.fixture
+def nsys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What stands for nsys, on PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "nsys").write_text(NSYS)
     (folder / "nsys").chmod(0o755)
     (folder / "export.sqlite").write_bytes(gzip.decompress(EXPORT.read_bytes()))
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(built.folder))
-    monkeypatch.setattr(light_program, "library", lambda: built.folder / "light.so")
-    monkeypatch.setattr(light_program, "_MEMORY", tmp_path)
 
 
 def record(target: Path, passes: str, *arguments: object) -> Result:

@@ -17,24 +17,19 @@ from tracer import read
 from tracer.cli import main
 from tracer.live import Live, live
 from tracer.live_metrics import metrics, serve
-from tracer.recorders import light_program
+from tracer.recorders import light_folder, light_program
 from tracer.watch_command import table_of
 
 STEPS = 200
 ROW = Live(7, 'a"b', 100, 3, 1, 700.5, (100.0, 120.0), (80.0, 90.0), 14.0, 1.0)
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    return Build.into(tmp_path_factory.mktemp("light"))
-
-
 @pytest.fixture
 def program(built: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A program that decoded under the recorder and still runs; its id."""
     monkeypatch.setenv("LD_LIBRARY_PATH", str(built.folder))
-    monkeypatch.setattr(light_program, "_MEMORY", tmp_path)
-    with light_program.folder() as rings:
+    monkeypatch.setattr(light_folder, "_MEMORY", tmp_path)
+    with light_folder.folder() as rings:
         environment = light_program.environment(built.folder / "light.so", rings)
         command = [built.folder / "decode", "proc", "stays", str(STEPS)]
         with subprocess.Popen(
@@ -88,7 +83,7 @@ def test_a_window_of_what_runs_is_kept_as_a_recording(program: int, tmp_path: Pa
 
 
 def test_there_must_be_something_to_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(light_program, "_MEMORY", tmp_path)
+    monkeypatch.setattr(light_folder, "_MEMORY", tmp_path)
     result = CliRunner().invoke(main, ["watch", "vllm", "--keep", str(tmp_path / "out")])
     assert result.exit_code == 2
     assert "nothing that is vllm or has it in its name runs under the light recorder" in result.stderr
@@ -97,7 +92,7 @@ def test_there_must_be_something_to_keep(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_program_that_ended_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(light_program, "_MEMORY", tmp_path)
+    monkeypatch.setattr(light_folder, "_MEMORY", tmp_path)
     folder = tmp_path / "intertoken-light-1-x"
     folder.mkdir()
     (folder / "999999999-0.ring").touch()

@@ -8,6 +8,7 @@ begin at the earliest.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -18,8 +19,10 @@ from numpy.typing import NDArray
 
 from tracer.analysis.call_names import BLOCKING_COPY, COPY, EVENT, SYNC, WAIT, plain
 from tracer.errors import FormatError
+from tracer.recorders.light_nvtx import nvtx_table
 from tracer.recorders.light_ring import NO_CONTEXT, Ring, read_ring
-from tracer.recorders.light_work import Work, letters, stamped_work
+from tracer.recorders.light_window import newest
+from tracer.recorders.light_work import Work, covered, letters, stamped_work, stream_keys
 from tracer.schema import MEMCPY_KINDS, MISSING
 from tracer.trace import LIGHT, Trace
 
@@ -32,9 +35,18 @@ _SYNC_TYPES: Final = {
 _KINDS: Final = {number: word for word, number in MEMCPY_KINDS.items()}
 _LEFT: Final = {
     "graphs_left_conditional": "with nodes that cannot be stamped", "graphs_left_memory": "that allocate memory",
-    "graphs_left_device": "that the device launches", "graphs_left_many": "beyond the 32767 that are told apart",
-    "graphs_left_refused": "that the driver did not take stamps for",
+    "graphs_left_device": "that the device launches",
+    "graphs_left_many": "beyond the 32766 at a time that are told apart",
+    "graphs_left_refused": "that the driver did not take stamps for", "graphs_left_empty": "without nodes",
+    "graphs_left_captured": "that were captured into others",
+    "graphs_left_context": "made executable where no context, or one without stamps, was current",
 }  # fmt: skip
+_FAILED: Final = {
+    "stamps_failed": "times the driver refused what writes the device's clock, or memory was short for it",
+    "runs_left": "runs of launches had ended before anybody waited, or where no stamp could be put: when is not known",
+    "launches_between": "launches were made while another thread ended their run: they are in none",
+    "entries_left": "driver functions are newer than this recorder, or another library's; they are missing",
+}
 
 
 def read_rings(folder: Path, unread: list[str] | None = None) -> list[Ring]:
@@ -50,7 +62,7 @@ def read_rings(folder: Path, unread: list[str] | None = None) -> list[Ring]:
     found = []
     for path in folder.glob("*.ring"):
         try:
-            found.append(read_ring(path))
+            found.append(read_ring(newest(path)))
         except FormatError as problem:
             if unread is None:
                 raise
@@ -66,20 +78,33 @@ def light_trace(rings: Sequence[Ring]) -> Trace:
     """
     if not rings:
         raise FormatError("there is no ring to read")
-    begun = [int(ring.records["begin"].min()) for ring in rings if len(ring.records)]
+    kept = [covered(ring) for ring in rings]
+    begun = [int(ring.records["begin"].min()) for ring in kept if len(ring.records)]
     origin = min(begun, default=rings[0].start_ns)
     tables: dict[str, list[pd.DataFrame]] = {}
     notes: list[str] = []
     errors: list[int] = []
-    for ring in rings:
+    calls: Counter[int] = Counter()
+    for whole, ring in zip(rings, kept, strict=True):
         work = stamped_work(ring)
-        for name, frame in _tables(ring, work).items():
+        for name, frame in _tables(ring, work, calls[ring.process]).items():
             timed = [column for column in ("start", "end") if column in frame]
             tables.setdefault(name, []).append(frame.assign(**{c: frame[c] - origin for c in timed}))
+        ranges = nvtx_table(ring, notes)
+        if len(ranges):
+            tables.setdefault("nvtx", []).append(ranges.assign(**{c: ranges[c] - origin for c in ("start", "end")}))
+        calls[ring.process] += len(ring.records)
+        if lost := len(whole.records) - len(ring.records):
+            notes.append(
+                f"{_who(ring)}: the device's stamps are kept of the last {ring.places // 2} graphs and runs of "
+                f"launches; the {lost} calls before are left out"
+            )
         notes += _notes(ring, work)
         errors += [clock.error_ns for clock in work.alignments if clock is not None and clock.error_ns is not None]
     joined = {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
     joined["devices"] = joined["devices"].drop_duplicates("device")
+    for name, key in (("processes", ["process"]), ("threads", ["process", "thread"])):  # twice, where one called exec
+        joined[name] = joined[name].drop_duplicates(key, keep="last")
     clock: dict[str, Any] = {"name": "CLOCK_MONOTONIC", "origin_ns": origin}
     if errors:
         clock["device_error_ns"] = max(errors)
@@ -93,10 +118,12 @@ def light_trace(rings: Sequence[Ring]) -> Trace:
     return trace
 
 
-def _tables(ring: Ring, work: Work) -> dict[str, pd.DataFrame]:
+def _tables(ring: Ring, work: Work, earlier: int) -> dict[str, pd.DataFrame]:
+    """The tables of a ring; `earlier` calls of its process are in others, before it called exec."""
     records, letter = ring.records, letters(ring)
-    correlation = np.arange(1, len(records) + 1)
-    stream = _streams(records["stream"])
+    correlation = np.arange(1, len(records) + 1) + earlier
+    keys = stream_keys(records)
+    stream = _streams(records["stream"], keys)
     event = _numbered(records["object"])
     device, context = _places(ring)
     on_stream = {
@@ -112,7 +139,7 @@ def _tables(ring: Ring, work: Work) -> dict[str, pd.DataFrame]:
     types = np.array([_SYNC_TYPES.get(plain(name), "unknown") for name in ring.calls] or [""])[records["call"]]
     fills = np.array([plain(name).startswith("cuMemset") for name in ring.calls] or [False])[records["call"]]
     copies = (letter == COPY) | (letter == BLOCKING_COPY)
-    earliest = _earliest(ring, work)
+    earliest = _earliest(records, keys, work)
     moment = {"start": earliest, "end": earliest, "bytes": records["bytes"].astype(np.int64)}
     kinds = np.array([_KINDS.get(int(kind), "unknown") for kind in range(256)])[records["copy_kind"]]
     graphs = work.table
@@ -152,11 +179,11 @@ def _places(ring: Ring) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return devices[number], np.where(number == NO_CONTEXT, MISSING, number + 1)
 
 
-def _streams(handles: NDArray[Any]) -> NDArray[np.int64]:
-    """Numbers for stream handles: the legacy default stream (0, 1) is CUPTI's 7, others follow as they appear."""
+def _streams(handles: NDArray[Any], keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Numbers for streams: the legacy default stream (0, 1) is CUPTI's 7, others follow as they appear."""
     is_default = handles <= 1
     found = np.full(len(handles), _DEFAULT_STREAM)
-    found[~is_default] = _FIRST_STREAM - 1 + _numbered(handles[~is_default])
+    found[~is_default] = _FIRST_STREAM - 1 + _numbered(keys[~is_default])
     return found
 
 
@@ -165,21 +192,24 @@ def _numbered(handles: NDArray[Any]) -> NDArray[np.int64]:
     return np.asarray(pd.factorize(handles)[0] + 1, np.int64)
 
 
-def _earliest(ring: Ring, work: Work) -> NDArray[np.int64]:
+def _earliest(records: NDArray[Any], keys: NDArray[np.int64], work: Work) -> NDArray[np.int64]:
     """Per record when the device can begin it: after the call, and after what is stamped before it on its stream."""
-    records = ring.records
     earliest = records["begin"].copy()
     for stream, done in work.table.groupby("stream", sort=False):
         done = done.sort_values("record")
-        rows = np.flatnonzero(records["stream"].astype(np.uint64) == stream)
+        rows = np.flatnonzero(keys == stream)
         before = np.searchsorted(done["record"].to_numpy(), rows) - 1
         ends = np.maximum.accumulate(done["end"].to_numpy())
         earliest[rows] = np.maximum(earliest[rows], np.where(before >= 0, ends[before], 0))
     return np.asarray(earliest, np.int64)
 
 
+def _who(ring: Ring) -> str:
+    return f"process {ring.process} ({ring.program})"
+
+
 def _notes(ring: Ring, work: Work) -> list[str]:
-    who = f"process {ring.process} ({ring.program})"
+    who = _who(ring)
     counters = ring.counters
     notes = []
     if ring.overwritten:
@@ -187,12 +217,9 @@ def _notes(ring: Ring, work: Work) -> list[str]:
     left = [f"{counters[name]} {words}" for name, words in _LEFT.items() if counters.get(name)]
     if left:
         notes.append(f"{who}: CUDA graphs without stamps, whose times are not known: {', '.join(left)}")
-    if counters.get("stamps_failed"):
-        notes.append(f"{who}: {counters['stamps_failed']} times the driver refused what writes the device's clock")
-    if counters.get("entries_left"):
-        notes.append(
-            f"{who}: {counters['entries_left']} driver functions are newer than this recorder; they are missing"
-        )
+    notes += [f"{who}: {counters[name]} {words}" for name, words in _FAILED.items() if counters.get(name)]
+    if counters.get("contexts_left"):
+        notes.append(f"{who}: contexts beyond the first {len(ring.contexts)} that were used have no times")
     notes += [
         f"{who}: a stamp of the device takes {cost.stamp / 1e3:.1f} µs and {cost.step / 1e3:.1f} µs to the next node; "
         "two are in each stamped graph and run, counted as theirs, not as idle time"
@@ -206,6 +233,8 @@ def _notes(ring: Ring, work: Work) -> list[str]:
             "whether the device idled between them, are not known; where they are over 2 % of the time of the steps, "
             "no idle time is told"
         )
+    if work.untimed:
+        notes.append(f"{who}: {work.untimed} graph launches and runs of launches have no times: no stamps tell them")
     if work.unmatched:
         notes.append(f"{who}: {work.unmatched} stamps of the device belong to no launch that is still in the ring")
     for number, clock in enumerate(work.alignments):

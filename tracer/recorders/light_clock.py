@@ -78,11 +78,13 @@ def align(lower: Bounds, upper: Bounds) -> Alignment | None:
 
 def _windows(lower: Bounds, upper: Bounds, origin: int) -> Ints:
     """Edges of windows that hold enough bounds of both kinds each."""
-    last = int(max(lower.at.max(), upper.at.max())) + 1
-    edges = [origin]
-    for edge in range(origin + _WINDOW_NS, last, _WINDOW_NS):
-        counts = [np.count_nonzero((b.at >= edges[-1]) & (b.at < edge)) for b in (lower, upper)]
-        left = [np.count_nonzero(b.at >= edge) for b in (lower, upper)]
+    times = [np.sort(bounds.at) for bounds in (lower, upper)]
+    edges, last = [origin], max(int(at[-1]) for at in times) + 1
+    windows = np.unique(np.concatenate(times) - origin) // _WINDOW_NS
+    for edge in (origin + _WINDOW_NS * np.unique(windows[windows > 0])).tolist():
+        before = [np.searchsorted(at, [edges[-1], edge]) for at in times]
+        counts = [int(second - first) for first, second in before]
+        left = [len(at) - int(second) for at, (_, second) in zip(times, before, strict=True)]
         if min(*counts, *left) >= _FEWEST:
             edges.append(edge)
     return np.array([*edges, last])

@@ -6,8 +6,10 @@ asked for, into the user's cache.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
+import platform
 import sys
 from pathlib import Path
 from typing import Final
@@ -24,13 +26,20 @@ def library() -> Path:
     """The library for this machine, compiled now if need be.
 
     Raises:
-        RecordError: there is none, and no compiler to make it, or another system than Linux.
+        RecordError: there is none, and no compiler to make it, it does not load, or another system than Linux.
     """
     if not sys.platform.startswith("linux"):
         raise RecordError("the light recorder preloads a library, which is possible on Linux alone")
-    if SHIPPED.is_file():
-        return SHIPPED
-    made = user_cache_path("intertoken") / f"{_digest()}-{os.uname().machine}-{native.NAME}"
+    found = SHIPPED if SHIPPED.is_file() else _compiled()
+    try:
+        ctypes.CDLL(str(found))
+    except OSError as problem:
+        raise RecordError(f"the light recorder's library does not load on this machine: {problem}") from problem
+    return found
+
+
+def _compiled() -> Path:
+    made = cached()
     if made.is_file():
         return made
     compiler = native.compiler()
@@ -51,8 +60,9 @@ def library() -> Path:
     return made
 
 
-def _digest() -> str:
-    digest = hashlib.sha256()
-    for source in sorted(native.SOURCES.glob("*.[ch]")):
+def cached() -> Path:
+    """Where it lies, or would, in the user's cache: of these sources, for this machine and its C library."""
+    digest = hashlib.sha256("\0".join(platform.libc_ver()).encode())
+    for source in sorted([*native.SOURCES.glob("*.[ch]"), *native.SOURCES.glob("*.py")]):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    return digest.hexdigest()[:16]
+    return user_cache_path("intertoken") / f"{digest.hexdigest()[:16]}-{os.uname().machine}-{native.NAME}"

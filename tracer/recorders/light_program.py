@@ -1,16 +1,10 @@
-"""Any program under the light recorder: the library is preloaded into it and its children, and their rings are read.
-
-The rings lie in memory (/dev/shm), in a folder of the user's own that goes when the recording is written. One that a
-killed recorder left is removed by the next.
-"""
+"""Any program under the light recorder: the library is preloaded into it and its children, and their rings are read."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,13 +12,13 @@ from typing import Final
 from tracer import foreground
 from tracer.errors import RecordError
 from tracer.recorders.light import light_trace, read_rings
+from tracer.recorders.light_folder import has_rings, kept_small
 from tracer.recorders.light_library import library
-from tracer.recorders.light_window import PAUSED, WHOLE, Window, switched
+from tracer.recorders.light_window import WHOLE, Window, switched
 from tracer.trace import Trace
 
 FOLDER: Final = "INTERTOKEN_LIGHT"
-_PREFIX: Final = "intertoken-light-"
-_MEMORY: Final = Path("/dev/shm")
+NVTX: Final = "NVTX_INJECTION64_PATH"
 _MOST_NAMES: Final = 6
 
 
@@ -43,29 +37,37 @@ class Told:
     why: str = ""
 
 
-def record(command: Sequence[str], window: Window = WHOLE) -> Told:
-    """Run a command in the foreground and read what it and its children left.
+def record(command: Sequence[str], rings: Path, window: Window = WHOLE) -> Told:
+    """Run a command in the foreground and read what it and its children left in a folder.
 
     Raises:
-        RecordError: there is no library for this machine.
-        OSError: the command cannot be started.
+        RecordError: there is no library for this machine, or the command cannot be started.
     """
-    preloaded = library()
-    with folder() as rings:
-        given = environment(preloaded, rings)
-        with switched(rings, window):
-            code = foreground.run(command, environment=given if window.is_all else {**given, PAUSED: "1"})
-        unread: list[str] = []
-        found = [ring for ring in read_rings(rings, unread) if len(ring.records)]
-        if not found:
-            return Told(None, code, "; ".join([_why_nothing(rings), *unread]))
-        trace = light_trace(found)
-        trace.notes += unread
-        return Told(trace, code)
+    given = {**environment(library(), rings), **window.variables}
+    with switched(rings, window), kept_small(rings):
+        try:
+            code = foreground.run(command, environment=given)
+        except OSError as problem:
+            raise RecordError(f"{command[0]} cannot be run: {problem.strerror or problem}") from problem
+    unread: list[str] = []
+    trace = read_folder(rings, unread)
+    return Told(trace, code, "" if trace else "; ".join([_why_nothing(rings), *unread]))
+
+
+def read_folder(rings: Path, unread: list[str] | None = None) -> Trace | None:
+    """What lies in a folder; None if it is nothing. What is missing is in the trace's notes, or in `unread`."""
+    missing = [] if unread is None else unread
+    found = [ring for ring in read_rings(rings, missing) if len(ring.records)]
+    if not found:
+        return None
+    trace = light_trace(found)
+    trace.notes += missing + _without_room(rings)
+    return trace
 
 
 def environment(preloaded: Path, rings: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of what is to be recorded; a library that the program preloads itself stays before ours.
+    """The environment of what is to be recorded; a library that the program preloads itself stays before ours, and one
+    that is to listen to its ranges goes on doing so.
 
     Raises:
         RecordError: the path of the library has a character that parts those of LD_PRELOAD (ld.so(8)).
@@ -75,56 +77,41 @@ def environment(preloaded: Path, rings: Path, base: Mapping[str, str] = os.envir
             f"{preloaded}: LD_PRELOAD takes no path with a blank or a colon; set XDG_CACHE_HOME to another"
         )
     before = base.get("LD_PRELOAD", "")
-    return {**base, "LD_PRELOAD": f"{before}:{preloaded}" if before else str(preloaded), FOLDER: str(rings)}
-
-
-@contextmanager
-def folder() -> Iterator[Path]:
-    """A folder for rings, gone when the block ends."""
-    base = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
-    _clear_away(base)
-    made = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base))
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-
-
-def running_rings() -> list[Path]:
-    """The rings of this user's processes that run under a recorder now."""
-    found = []
-    for path in (path for base in (_MEMORY, Path(tempfile.gettempdir())) for path in base.glob(f"{_PREFIX}*/*.ring")):
-        with suppress(OSError):
-            if path.stat().st_uid == os.geteuid() and Path(f"/proc/{path.name.partition('-')[0]}").exists():
-                found.append(path)
-    return sorted(found)
-
-
-def _clear_away(base: Path) -> None:
-    """Remove what recorders left that are gone. A program that goes on keeps its mapped ring."""
-    for left in base.glob(f"{_PREFIX}*"):
-        process = left.name.removeprefix(_PREFIX).partition("-")[0]
-        with suppress(OSError):
-            if process.isdigit() and left.lstat().st_uid == os.geteuid() and not Path(f"/proc/{process}").exists():
-                shutil.rmtree(left, ignore_errors=True)
+    given = {"LD_PRELOAD": f"{before}:{preloaded}" if before else str(preloaded), FOLDER: str(rings)}
+    return {NVTX: str(preloaded), **base, **given}
 
 
 def _why_nothing(rings: Path) -> str:
     """What ran, and why nothing of it was recorded."""
-    try:
-        lines = (rings / "programs").read_text(errors="replace").splitlines()
-    except FileNotFoundError:
+    if not (rings / "programs").exists():
         return (
             "the library was preloaded into no program: the command is statically linked, runs with other rights "
             "(setuid, sudo), or clears LD_PRELOAD (env -i, a container)"
         )
-    if any(rings.glob("*.ring")):
+    if has_rings(rings):
         return "no call of the CUDA driver that launches, copies or waits came while the window was open"
-    full = [line.partition(" ")[2] for line in lines if "!" in line.partition(" ")[0]]
-    if full:
-        return f"there was no room for a ring in {rings.parent} when {full[0]} called the driver"
-    names = list(dict.fromkeys(line.partition(" ")[2] for line in lines))
-    shown = ", ".join(names[:_MOST_NAMES]) + (
-        f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    )
-    return f"{shown} ran, and made no call of the CUDA driver (libcuda.so.1) that launches, copies or waits"
+    if without := _without_room(rings):
+        return "; ".join(without)
+    names = list(dict.fromkeys(line.partition(" ")[2] for line in _programs(rings)))
+    return f"{_some(names)} ran, and made no call of the CUDA driver (libcuda.so.1) that launches, copies or waits"
+
+
+def _without_room(rings: Path) -> list[str]:
+    """A note of the processes that found no room for a ring, if there are any."""
+    marked = [line.partition("! ") for line in _programs(rings) if "!" in line.partition(" ")[0]]
+    whose = [f"process {process} ({name})" for process, _, name in marked]
+    if not whose:
+        return []
+    return [f"there was no room for a ring in {rings.parent}, which stays half free, for {_some(whose)}: not recorded"]
+
+
+def _programs(rings: Path) -> list[str]:
+    """The lines that programs wrote: the process, "!" if it found no room for a ring, and its name."""
+    with suppress(FileNotFoundError):
+        return (rings / "programs").read_text(errors="replace").splitlines()
+    return []
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more

@@ -1,7 +1,12 @@
-"""A part of a run: the rings of its processes are switched on and off from outside, while they run."""
+"""A part of a run: the rings of its processes are switched on and off while they run, from outside or by the program.
+
+When it is over, the stamps of graphs go on, and would take the place of those of the window in time; so the rings are
+copied then.
+"""
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -10,25 +15,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tracer.recorders.light_ring import switch_recording
+from tracer.recorders.light_folder import trim
+from tracer.recorders.light_ring import facts_of, switch_recording
 
 PAUSED: Final = "INTERTOKEN_LIGHT_PAUSED"
-"""Variable with which a process begins paused."""
+"""Variable with which a process begins paused; its value says who opens the window."""
 
+_KEPT: Final = "kept"
 _EVERY_S: Final = 0.05
 
 
 @dataclass(frozen=True)
 class Window:
-    """The part of a run that is recorded: from `after` seconds on, for `seconds` (None: to the end)."""
+    """The part of a run that is recorded: from `after` seconds on, for `seconds` (None: to the end); or what lies
+    between the program's own calls of cuProfilerStart and cuProfilerStop."""
 
     after: float = 0.0
     seconds: float | None = None
+    is_programs: bool = False
 
     @property
     def is_all(self) -> bool:
         """Whether it is the whole run."""
-        return not self.after and self.seconds is None
+        return not self.after and self.seconds is None and not self.is_programs
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What a process has in its environment to begin with."""
+        return {} if self.is_all else {PAUSED: "program" if self.is_programs else "recorder"}
 
     def holds(self, since: float) -> bool:
         """Whether it is recorded, so many seconds after the start."""
@@ -48,13 +62,16 @@ def switched(rings: Path, window: Window) -> Iterator[None]:
         yield
         return
     over, begun = threading.Event(), time.monotonic()
+    seen: dict[Path, int] = {}
 
     def switch() -> None:
         while not over.wait(_EVERY_S):
             on = window.holds(time.monotonic() - begun)
             for path in rings.glob("*.ring"):
                 with suppress(OSError, ValueError):  # it is being made, or its process is another user's
-                    switch_recording(path, on=on)
+                    if not window.is_programs:
+                        switch_recording(path, on=on)
+                    _keep_what_is_over(path, seen)
 
     switching = threading.Thread(target=switch, daemon=True)
     switching.start()
@@ -63,3 +80,30 @@ def switched(rings: Path, window: Window) -> Iterator[None]:
     finally:
         over.set()
         switching.join()
+
+
+def newest(path: Path) -> Path:
+    """Of a ring the copy that was made when its window was over, if nothing was recorded since; else itself."""
+    kept = path.parent / _KEPT / path.name
+    with suppress(OSError):
+        if facts_of(kept).turns == facts_of(path).turns:
+            return kept
+    return path
+
+
+def _keep_what_is_over(path: Path, seen: dict[Path, int]) -> None:
+    """Copy a ring that was on and has been off for one look; what was launched before has ended by then, mostly."""
+    turns = facts_of(path).turns
+    is_over, is_settled = turns > 1 and turns % 2 == 1, seen.get(path) == turns
+    seen[path] = turns
+    kept = path.parent / _KEPT / path.name
+    if not is_over or not is_settled or newest(path) == kept:
+        return
+    kept.parent.mkdir(mode=0o700, exist_ok=True)
+    new = kept.with_suffix(".new")
+    try:
+        shutil.copyfile(path, new)
+        trim(new)
+        new.rename(kept)
+    finally:
+        new.unlink(missing_ok=True)

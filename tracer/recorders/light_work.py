@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,8 +16,8 @@ from tracer.schema import MISSING
 
 _NUMBERS: Final = 0xFFFFFF
 _GRAPHS: Final = 0x7FFF
-_CHAIN: Final = 0x7FFF
 _COLUMNS: Final = ["start", "end", "context", "stream", "record", "graph", "launches"]
+_LEGACY, _OWN = 1, 2  # CU_STREAM_LEGACY, CU_STREAM_PER_THREAD; 0 is the former
 _DONE: Final = {"cuStreamQuery", "cuEventQuery"}  # which say, by 0, that the work has ended
 _EVERY_STREAM: Final = {"cuCtxSynchronize"}
 
@@ -41,17 +41,19 @@ class Work:
 
     Attributes:
         table: one row per graph launch or run of launches: start end (host ns), context (as records number them),
-            stream (handle), record (position of its launch, of a run of its first), graph (its id; MISSING for a
-            run), launches (how many kernels a run has; 0 for a graph).
+            stream (as `stream_keys` has it), record (position of its launch, of a run of its first), graph (its id;
+            MISSING for a run), launches (how many kernels a run has; 0 for a graph).
         alignments: of each context, None where it has no stamps.
         costs: of each context, how long a stamp takes and the next node after it; None where there are none.
         unmatched: stamps whose launch, or whose other half, is not there: overwritten, or not come yet.
+        untimed: graph launches and runs without a row.
     """
 
     table: pd.DataFrame
     alignments: list[Alignment | None]
     costs: list[Cost | None]
     unmatched: int
+    untimed: int
 
 
 def letters(ring: Ring) -> NDArray[np.str_]:
@@ -59,20 +61,48 @@ def letters(ring: Ring) -> NDArray[np.str_]:
     return np.asarray(np.array([LETTERS.get(plain(name), "") for name in ring.calls] or [""])[ring.records["call"]])
 
 
+def stream_keys(records: NDArray[Any]) -> NDArray[np.int64]:
+    """What tells the streams of a process apart: the handle, or of a default stream a number < -1 of its own.
+
+    Each context has a legacy default stream, and one for each thread.
+    """
+    handle, context = records["stream"].astype(np.int64), records["context"].astype(np.int64)
+    own = np.where(handle == _OWN, 1 + records["thread"].astype(np.int64), 0)
+    return np.where(handle <= _OWN, -2 - (context << 33) - own, handle)
+
+
+def _context_keys(context: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """Likewise, of all streams of a context."""
+    return -2 - (1 << 50) - context.astype(np.int64)
+
+
+def covered(ring: Ring) -> Ring:
+    """The ring without the calls before the stamps that are left, where older ones were overwritten."""
+    launches = _launches(ring)
+    since = 0
+    for stamps, chain in zip(ring.stamps, ring.chains, strict=True):
+        if len(stamps) + len(chain) > ring.places:  # those of the chain were counted first, and lie elsewhere
+            left = _pairs(stamps)[0].merge(launches, on=["graph", "number"], how="inner")
+            since = max(since, int(left["record"].min()) if len(left) else 0)
+    if not since:
+        return ring
+    records = ring.records[since:]
+    return replace(ring, records=records, ranges=ring.ranges[ring.ranges["begin"] >= records["begin"].min()])
+
+
 def stamped_work(ring: Ring) -> Work:
     """Lay the stamps to the launches."""
     launches = _launches(ring)
     frames, alignments, costs, unmatched = [], [], list[Cost | None](), 0
-    for context, every in enumerate(ring.stamps):
-        in_chain = (every["word"] >> 1 & _GRAPHS) == _CHAIN
-        stamps, cost = every[~in_chain], _cost(every[in_chain])
+    for context, (stamps, chain) in enumerate(zip(ring.stamps, ring.chains, strict=True)):
+        cost = _cost(chain)
         costs.append(cost)
         own = cost.stamp if cost else 0
         pairs, single = _pairs(stamps)
         unmatched += single
         joined = pairs.merge(launches, on=["graph", "number"], how="inner")
         unmatched += 2 * (len(pairs) - len(joined))
-        clock = align(*_bounds(ring, joined))
+        clock = align(*_bounds(ring, context, joined))
         alignments.append(clock)
         if clock is None:
             continue
@@ -82,7 +112,8 @@ def stamped_work(ring: Ring) -> Work:
         frames.append(_begun(found)[_COLUMNS])
     none = pd.DataFrame({column: np.array([], np.int64) for column in _COLUMNS})
     table = pd.concat(frames or [none], ignore_index=True)
-    return Work(table.sort_values("start", kind="stable", ignore_index=True), alignments, costs, unmatched)
+    table = table.sort_values("start", kind="stable", ignore_index=True)
+    return Work(table, alignments, costs, unmatched, len(launches) - len(table))
 
 
 def _begun(work: pd.DataFrame) -> pd.DataFrame:
@@ -98,14 +129,14 @@ def _begun(work: pd.DataFrame) -> pd.DataFrame:
 
 
 def _launches(ring: Ring) -> pd.DataFrame:
-    """Per graph launch and per run: graph, number, stream, record, begin and end (of its first call), launches."""
+    """Per graph launch and per run: graph, number, stream, record, begin, end, launches."""
     records, letter = ring.records, letters(ring)
     is_graph = (letter == GRAPH_LAUNCH) & (records["graph"] > 0) & (records["result"] == 0)
     in_run = (letter == LAUNCH) & (records["number"] > 0) & (records["result"] == 0)
     rows = np.flatnonzero(is_graph | in_run)
     found = pd.DataFrame({
         "graph": records["graph"][rows].astype(np.int64), "number": records["number"][rows].astype(np.int64) & _NUMBERS,
-        "stream": records["stream"][rows].astype(np.uint64), "record": rows, "begin": records["begin"][rows],
+        "stream": stream_keys(records[rows]), "record": rows, "begin": records["begin"][rows],
         "end": records["end"][rows], "launches": in_run[rows].astype(np.int64),
     })  # fmt: skip
     groups = found.groupby(["graph", "number"], sort=False)
@@ -146,16 +177,16 @@ def _cost(chain: NDArray[Any]) -> Cost | None:
     return Cost(max(round((both - step) / 2), 0), round(step))
 
 
-def _bounds(ring: Ring, joined: pd.DataFrame) -> tuple[Bounds, Bounds]:
+def _bounds(ring: Ring, context: int, joined: pd.DataFrame) -> tuple[Bounds, Bounds]:
     """What launches and waits say of the clocks' difference."""
     head, tail = joined["head"].to_numpy(), joined["tail"].to_numpy()
     of_graph = joined["graph"].to_numpy() > 0
     after = np.where(of_graph, head, tail)  # a run's head is put before its first call, its tail behind its last
     lower = Bounds(after, np.where(of_graph, joined["begin"], joined["end"]) - after)  # also of those without a head
-    waits = _waits(ring)
     ended = np.full(len(joined), np.iinfo(np.int64).max)
-    for stream, facts in waits.groupby("stream", sort=False):
-        rows = np.ones(len(joined), bool) if stream == MISSING else (joined["stream"].astype(np.int64) == stream)
+    stream, of_context = joined["stream"].to_numpy(np.int64), _context_keys(np.array(context))
+    for key, facts in _waits(ring).groupby("stream", sort=False):
+        rows = np.ones(len(joined), bool) if key == of_context else stream == key
         at = np.searchsorted(facts["since"], joined["end"].to_numpy()[rows])
         until = np.append(facts["end"].to_numpy(), np.iinfo(np.int64).max)[at]
         ended[rows] = np.minimum(ended[rows], until)
@@ -164,13 +195,14 @@ def _bounds(ring: Ring, joined: pd.DataFrame) -> tuple[Bounds, Bounds]:
 
 
 def _waits(ring: Ring) -> pd.DataFrame:
-    """What says that work has ended: all that was put on `stream` (MISSING: on any) before `since` had, at `end`."""
+    """What says that work has ended: all that was put on `stream`, or in that context, before `since` had, at `end`."""
     records, letter = ring.records, letters(ring)
     names = np.array([plain(name) for name in ring.calls])[records["call"]]
     done = ((letter == SYNC) | np.isin(names, sorted(_DONE))) & (records["result"] == 0)
     rows = np.flatnonzero(done)
-    since, stream = records["begin"].copy(), records["stream"].astype(np.int64)
-    stream[np.isin(names, sorted(_EVERY_STREAM))] = MISSING
+    since, stream = records["begin"].copy(), stream_keys(records)
+    of_context = np.isin(names, sorted(_EVERY_STREAM))
+    stream[of_context] = _context_keys(records["context"][of_context])
     of_event = np.isin(names, ["cuEventSynchronize", "cuEventQuery"])
     recorded = pd.DataFrame({"event": records["object"], "begin": records["begin"], "stream": stream})[letter == EVENT]
     asked = pd.DataFrame({"event": records["object"], "begin": records["begin"], "row": np.arange(len(records))})
@@ -191,7 +223,7 @@ def _behind(waits: pd.DataFrame, recorded: pd.DataFrame, ordered: NDArray[Any]) 
     if not len(ordered) or not len(recorded):
         return waits[:0]
     order = pd.DataFrame({
-        "event": ordered["object"], "begin": ordered["begin"], "awaited": ordered["stream"].astype(np.int64),
+        "event": ordered["object"], "begin": ordered["begin"], "awaited": stream_keys(ordered),
     }).sort_values("begin")  # fmt: skip
     marks = recorded.sort_values("begin").assign(since=lambda frame: frame["begin"])
     links = pd.merge_asof(order, marks, on="begin", by="event").dropna()

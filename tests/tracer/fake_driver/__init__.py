@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
+from tracer.cli import main
 from tracer.recorders.light_ring import Ring, read_ring
 from tracer.recorders.native.compile import compile_library
 
@@ -41,10 +43,11 @@ class Build:
             subprocess.run([compiler, "-std=gnu11", "-w", "-O1", "-pthread", *flags, *arguments], check=True)
 
         driver = folder / "libcuda.so.1"
-        cc("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", driver, HERE / "driver.c", HERE / "rest.c")
+        cc("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1,-Bsymbolic", "-o", driver, HERE / "driver.c", HERE / "rest.c")
         cc("-o", folder / "decode", HERE / "decode.c", "-ldl")
         cc("-DLINKED", "-o", folder / "decode_linked", HERE / "decode.c", driver, "-ldl")
-        cc("-o", folder / "every", HERE / "every.c", "-ldl")
+        for program in ("every", "scenes", "costs", "ranges"):
+            cc("-o", folder / program, HERE / f"{program}.c", "-ldl")
         rings = folder / "rings"
         rings.mkdir(mode=0o700)
         return cls(folder, rings)
@@ -54,6 +57,7 @@ class Build:
         return {
             "LD_LIBRARY_PATH": str(self.folder), "PATH": os.environ["PATH"],
             "INTERTOKEN_LIGHT": str(self.rings), "INTERTOKEN_LIGHT_RECORDS": "4096", **extra,
+            "NVTX_INJECTION64_PATH": str(self.folder / "light.so"),
             "LD_PRELOAD": f"{extra.get('LD_PRELOAD', '')} {self.folder / 'light.so'}",
         }  # fmt: skip
 
@@ -91,3 +95,8 @@ def compiler_or_skip() -> str:
 def calls(ring: Ring) -> list[str]:
     """The names of a ring's records."""
     return [ring.calls[record["call"]] for record in ring.records]
+
+
+def run(*arguments: object) -> Result:
+    """`intertoken` with these arguments."""
+    return CliRunner().invoke(main, [str(a) for a in arguments])

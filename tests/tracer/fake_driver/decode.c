@@ -90,7 +90,10 @@ static int decode(const char *what, int tokens) {
     int flags = strcmp(what, "device") == 0 ? INSTANTIATE_DEVICE_LAUNCH : 0;
     if (cuGraphInstantiateWithFlags_(&exec, graph, flags)) return 3;
     for (int token = 0; token < tokens; token++) {
-        if (strcmp(what, "reset") == 0 && token == 1) cuDevicePrimaryCtxReset_v2_(0);
+        if (strcmp(what, "reset") == 0 && token == 1) {
+            cuDevicePrimaryCtxReset_v2_(0);
+            if (cuGraphInstantiateWithFlags_(&exec, graph, flags)) return 3;
+        }
         if (strcmp(what, "capture") == 0 && token == 1) cuStreamBeginCapture_v2_(stream, 0);
         if (strcmp(what, "capture") == 0 && token == 2) cuStreamEndCapture_(stream, &graph);
         cuMemcpyHtoDAsync_v2_(0, logits, 16, stream);

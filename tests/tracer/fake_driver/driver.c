@@ -1,7 +1,10 @@
 /* Stands for libcuda.so.1: a device that does everything at once, and says what it did.
  *
  * Kernels are names given to cuModuleGetFunction; "stamp" does what the recorder's PTX does. Each kernel, copy and
- * graph that runs appends a word to `device_log`, which tests read. FAKE_* in the environment makes things fail.
+ * graph that runs appends a word to `device_log`, which tests read, and so does what no program may do: a call with
+ * a stream that was destroyed. Contexts are of a device each, the first is every thread's until it says otherwise; a
+ * function is launched in its own alone. FAKE_* in the environment makes things fail: FAKE_SLOW lets a stream be busy
+ * for a while after a launch, for cuStreamQuery to see.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -16,6 +19,7 @@ typedef struct Node_ {
     int type, is_stamp;
     char name[24];
     uint64_t arguments[3];
+    Context context;
     Graph inner;
     Node to[64];
     int to_count, from_count;
@@ -28,23 +32,38 @@ struct Exec_ {
     int count, types[256], is_stamp[256];
     char names[256][24];
     uint64_t arguments[256][3];
+    Context contexts[256];
 };
 struct Function_ {
     char name[24];
+    Context context;
 };
 struct Context_ {
     int device;
+    uint64_t counters[1 << 15];
 };
 struct Stream_ {
-    int capturing, is_quiet;
+    int capturing, is_quiet, is_gone;
+    uint64_t busy_until;
+    Context context;
+    Stream next;
 };
 
-static struct Context_ context = {0};
-static uint64_t counters[1 << 15];
+static struct Context_ first_context;
+static _Thread_local Context stack[8] = {&first_context};
+static _Thread_local int depth;
+int fake_failing;           /* launches of graphs that are to fail */
+void (*fake_called)(void); /* within each launch, as a profiler in the program would */
 char device_log[1 << 16];
 int destroyed_nodes;
 
+static int is_silent, is_slow;
+__attribute__((constructor)) static void ask(void) {
+    is_silent = getenv("FAKE_SILENT") != NULL, is_slow = getenv("FAKE_SLOW") != NULL;
+}
+
 void say(const char *what) {
+    if (is_silent) return;
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static size_t length;
     pthread_mutex_lock(&lock);
@@ -63,7 +82,14 @@ static uint64_t now(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec + 5000000000u; /* another clock than the host's */
 }
 
-static void stamp(const uint64_t *a) {
+/* Whether a stream may be used: it was not destroyed. */
+static int is_there(Stream s) {
+    if ((uintptr_t)s > 2 && s->is_gone) return say("GONE"), 0;
+    return 1;
+}
+
+static void stamp(Context context, const uint64_t *a) {
+    uint64_t *counters = context->counters;
     uint64_t *places = (uint64_t *)a[0], word = a[1], mask = a[2], graph = word >> 1 & 32767;
     uint64_t slot = __atomic_fetch_add(&counters[0], 1, __ATOMIC_SEQ_CST);
     if (graph) word |= (counters[graph] & 0xffffff) << 16;
@@ -73,29 +99,63 @@ static void stamp(const uint64_t *a) {
     if (graph != 32767) say(word & 1 ? "tail" : "head"); /* not of the chain that the recorder begins with */
 }
 
-static void run(const char *name, int is_stamp, const uint64_t *arguments) {
-    if (is_stamp) stamp(arguments);
+static void run(const char *name, int is_stamp, Context context, const uint64_t *arguments) {
+    if (is_stamp) stamp(context, arguments);
     else say(name);
 }
 
 Result cuInit(unsigned flags) { return (void)flags, SUCCESS; }
-Result cuCtxGetCurrent(Context *c) { return *c = &context, SUCCESS; }
-Result cuCtxGetDevice(int *device) { return *device = 0, SUCCESS; }
+Result cuCtxGetCurrent(Context *c) { return *c = stack[depth], SUCCESS; }
+Result cuCtxSetCurrent(Context c) { return stack[depth] = c, SUCCESS; }
+Result cuCtxPushCurrent_v2(Context c) { return stack[++depth] = c, SUCCESS; }
+Result cuCtxPopCurrent_v2(Context *c) { return *c = stack[depth--], SUCCESS; }
+Result cuCtxGetDevice(int *device) { return *device = stack[depth]->device, SUCCESS; }
+Result cuCtxCreate_v2(Context *c, unsigned flags, int device) {
+    *c = calloc(1, sizeof **c);
+    (*c)->device = device;
+    return (void)flags, stack[depth] = *c, SUCCESS;
+}
+Result cuCtxDestroy_v2(Context c) {
+    if (c == stack[depth]) stack[depth] = NULL;
+    return say("cuCtxDestroy_v2"), free(c), SUCCESS;
+}
 Result cuDeviceGetName(char *name, int length, int device) {
     return (void)device, strncpy(name, "Fake GPU", (size_t)length), SUCCESS;
 }
 Result cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { return *flags = 0, *active = 0, SUCCESS; }
 Result cuThreadExchangeStreamCaptureMode(int *mode) { return (void)mode, SUCCESS; }
-Result cuStreamDestroy_v2(Stream s) { return free(s), SUCCESS; }
 Result cuGraphDestroy(Graph g) { return free(g), SUCCESS; }
+
+/* The handle of a destroyed stream is the next one's. */
+static Stream spare;
+static pthread_mutex_t spare_lock = PTHREAD_MUTEX_INITIALIZER;
+Result cuStreamDestroy_v2(Stream s) {
+    if (!s->is_quiet) say("cuStreamDestroy_v2");
+    pthread_mutex_lock(&spare_lock);
+    s->is_gone = 1, s->next = spare, spare = s;
+    pthread_mutex_unlock(&spare_lock);
+    return SUCCESS;
+}
+Result cuStreamDestroy(Stream s) { return cuStreamDestroy_v2(s); }
 Result cuStreamCreate(Stream *s, unsigned flags) {
-    *s = calloc(1, sizeof **s);
-    (*s)->is_quiet = flags == 1; /* the recorder's own, non-blocking one */
+    pthread_mutex_lock(&spare_lock);
+    *s = spare ? spare : malloc(sizeof **s);
+    if (spare) spare = spare->next;
+    pthread_mutex_unlock(&spare_lock);
+    **s = (struct Stream_){.is_quiet = flags == 1 /* the recorder's own, non-blocking one */, .context = stack[depth]};
     return SUCCESS;
 }
 Result called(const char *name);
-Result cuStreamSynchronize(Stream s) { return (uintptr_t)s > 2 && s->is_quiet ? SUCCESS : called("cuStreamSynchronize"); }
+Result cuStreamSynchronize(Stream s) {
+    if (!is_there(s)) return 400;
+    return (uintptr_t)s > 2 && s->is_quiet ? SUCCESS : called("cuStreamSynchronize");
+}
+Result cuStreamQuery(Stream s) {
+    if (!is_there(s)) return 400;
+    return called("cuStreamQuery"), (uintptr_t)s > 2 && is_slow && now() < s->busy_until ? 600 : SUCCESS;
+}
 Result cuStreamIsCapturing(Stream s, int *status) {
+    if (!is_there(s)) return 400;
     return *status = (uintptr_t)s > 2 && s->capturing ? 1 : 0, SUCCESS;
 }
 Result cuStreamBeginCapture_v2(Stream s, int mode) {
@@ -113,6 +173,7 @@ Result cuModuleLoadData(Module *m, const void *text) {
 Result cuModuleGetFunction(Function *f, Module m, const char *name) {
     (void)m;
     *f = calloc(1, sizeof **f);
+    (*f)->context = stack[depth];
     strncpy((*f)->name, name, sizeof (*f)->name - 1);
     return SUCCESS;
 }
@@ -133,7 +194,9 @@ static Node add(Graph g, int type, const Node *from, size_t count) {
 }
 Result cuGraphAddKernelNode(Node *n, Graph g, const Node *from, size_t count, const KernelNode *k) {
     if (getenv("FAKE_NO_NODES") && strcmp(k->function->name, "stamp") == 0) return ERROR_NOT_SUPPORTED;
+    if (!stack[depth]) return 201; /* CUDA_ERROR_INVALID_CONTEXT */
     *n = add(g, 0, from, count);
+    (*n)->context = k->function->context;
     strcpy((*n)->name, k->function->name);
     (*n)->is_stamp = strcmp(k->function->name, "stamp") == 0;
     for (int i = 0; (*n)->is_stamp && i < 3; i++) (*n)->arguments[i] = *(uint64_t *)k->parameters[i];
@@ -199,6 +262,7 @@ static void flatten(Exec x, Graph g) { /* in the order of the edges */
             if (n->inner) flatten(x, n->inner);
             x->types[x->count] = n->type, x->is_stamp[x->count] = n->is_stamp;
             strcpy(x->names[x->count], n->inner ? "child" : n->name);
+            x->contexts[x->count] = n->context;
             memcpy(x->arguments[x->count++], n->arguments, sizeof n->arguments);
         }
 }
@@ -222,7 +286,8 @@ static Result update(Exec x, Graph g) {
     struct Exec_ new = {0};
     last_graph = g;
     flatten(&new, g);
-    if (new.count != x->count) return 910; /* CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE */
+    if (new.count != x->count || memcmp(new.contexts, x->contexts, sizeof new.contexts))
+        return 910; /* CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE */
     *x = new;
     return SUCCESS;
 }
@@ -230,23 +295,26 @@ Result cuGraphExecUpdate(Exec x, Graph g, Node *n, int *how) { return (void)n, *
 Result cuGraphExecUpdate_v2(Exec x, Graph g, UpdateResult *how) { return (void)how, update(x, g); }
 Result cuGraphExecDestroy(Exec x) { return free(x), SUCCESS; }
 Result cuGraphLaunch(Exec x, Stream s) {
-    (void)s;
-    for (int i = 0; i < x->count; i++) run(x->names[i], x->is_stamp[i], x->arguments[i]);
+    if (!is_there(s) || fake_failing > 0 && fake_failing--) return ERROR_INVALID_VALUE;
+    for (int i = 0; i < x->count; i++) run(x->names[i], x->is_stamp[i], x->contexts[i], x->arguments[i]);
     return SUCCESS;
 }
 Result cuGraphLaunch_ptsz(Exec x, Stream s) { return cuGraphLaunch(x, s); }
 
 #define G unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
-static Result launch(Function f, void **p) {
+static Result launch(Function f, Stream s, void **p) {
     uint64_t arguments[3] = {0};
     int is_stamp = strcmp(f->name, "stamp") == 0;
+    if (fake_called) fake_called();
+    if (!is_there(s) || f->context != stack[depth] || (uintptr_t)s > 2 && s->context != f->context) return 400;
     for (int i = 0; is_stamp && i < 3; i++) arguments[i] = *(uint64_t *)p[i];
-    return run(f->name, is_stamp, arguments), SUCCESS;
+    if ((uintptr_t)s > 2 && is_slow) s->busy_until = now() + 2000000;
+    return run(f->name, is_stamp, f->context, arguments), SUCCESS;
 }
-#define UNUSED (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)s
-Result cuLaunchKernel(Function f, G, Stream s, void **p, void **e) { return UNUSED, (void)e, launch(f, p); }
-Result cuLaunchKernel_ptsz(Function f, G, Stream s, void **p, void **e) { return UNUSED, (void)e, launch(f, p); }
-Result cuLaunchCooperativeKernel(Function f, G, Stream s, void **p) { return UNUSED, launch(f, p); }
+#define UNUSED (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared
+Result cuLaunchKernel(Function f, G, Stream s, void **p, void **e) { return UNUSED, (void)e, launch(f, s, p); }
+Result cuLaunchKernel_ptsz(Function f, G, Stream s, void **p, void **e) { return UNUSED, (void)e, launch(f, s, p); }
+Result cuLaunchCooperativeKernel(Function f, G, Stream s, void **p) { return UNUSED, launch(f, s, p); }
 Result cuLaunchKernelEx(const LaunchConfig *c, Function f, void **p, void **e) {
-    return (void)c, (void)e, launch(f, p);
+    return (void)e, launch(f, c ? c->stream : NULL, p);
 }

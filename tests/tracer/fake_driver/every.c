@@ -1,4 +1,4 @@
-/* Makes every recorded call once, but those that need a kernel or a graph (decode.c has them).
+/* Makes every recorded call once, but those that need a kernel, a graph or a stream (decode.c and scenes.c have them).
  *
  * argv[1]: how it gets them.
  */
@@ -12,7 +12,7 @@
 typedef long (*Any)(long, long, long, long, long, long, long, long, long, long, long, long);
 typedef Result (*Get)(const char *, void **, int, uint64_t, int *);
 
-enum { PLAIN, WAIT, END, END_WAIT, END_ALL, LAUNCH, OWN };
+enum { PLAIN, WAIT, ASK, END, END_WAIT, END_ALL, END_OTHER, FORGET, LAUNCH, OWN };
 static const struct {
     const char *name, *symbol;
     int since, own, how;
@@ -35,7 +35,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < CALL_COUNT; i++) {
         void *found = NULL;
         int status, version = strcmp(how, "later") == 0 ? 99000 : table[i].since;
-        if (table[i].how > END_ALL) continue;
+        if (table[i].how > END_OTHER) continue;
         if (strcmp(how, "dlsym") == 0) found = dlsym(driver, table[i].name);
         else if (strcmp(how, "own") == 0 && table[i].own) own(table[i].symbol, &found, table[i].since, 0, &status);
         else asked(table[i].symbol, &found, version, table[i].own ? PER_THREAD_DEFAULT_STREAM : 0, &status);

@@ -9,8 +9,9 @@ void say(const char *what);
 
 Result called(const char *name);
 #define CALL(id, symbol, since, own, params, ...) __attribute__((weak)) Result id params { return called(#id); }
+static const char *fails;
+__attribute__((constructor)) static void ask(void) { fails = getenv("FAKE_FAILS"); }
 Result called(const char *name) {
-    const char *fails = getenv("FAKE_FAILS");
     say(name);
     return fails && strcmp(fails, name) == 0 ? 700 : SUCCESS;
 }
@@ -45,7 +46,7 @@ Result cuGetProcAddress(const char *symbol, void **found, int version, uint64_t 
     return *found = table[best].function, SUCCESS;
 }
 Result cuGetProcAddress_ptsz(const char *symbol, void **found, int version, uint64_t flags) {
-    return cuGetProcAddress(symbol, found, version, flags | PER_THREAD_DEFAULT_STREAM);
+    return cuGetProcAddress(symbol, found, version, flags & LEGACY_STREAM ? flags : flags | PER_THREAD_DEFAULT_STREAM);
 }
 Result cuGetProcAddress_v2(const char *symbol, void **found, int version, uint64_t flags, int *status) {
     Result result = cuGetProcAddress(symbol, found, version, flags);
@@ -53,5 +54,7 @@ Result cuGetProcAddress_v2(const char *symbol, void **found, int version, uint64
     return result;
 }
 Result cuGetProcAddress_v2_ptsz(const char *symbol, void **found, int version, uint64_t flags, int *status) {
-    return cuGetProcAddress_v2(symbol, found, version, flags | PER_THREAD_DEFAULT_STREAM, status);
+    Result result = cuGetProcAddress_ptsz(symbol, found, version, flags);
+    if (status) *status = result ? 1 : 0;
+    return result;
 }

@@ -3,9 +3,10 @@
  * CALL(exported name, name for cuGetProcAddress, first version of this interface, 1 for the per-thread default stream,
  *      parameters, arguments, stream, object, bytes, kind of copy, what else is done)
  * `object` is the kernel, event or graph that a call is about; kinds of copies are numbered as CUPTI numbers them.
- * What else: PLAIN nothing; LAUNCH opens a run of launches on its stream, END ends that, END_ALL ends those of the
- * thread; WAIT waits, or asks whether something has ended, END_WAIT does both; OWN has its wrapper written out
- * (graphs.c, contexts.c). Versions are those of the driver's typedefs (cudaTypedefs.h).
+ * What else: PLAIN nothing; LAUNCH opens a run of launches on its stream, END ends that, FORGET ends the stream, too;
+ * END_ALL ends the runs of the thread's context and waits, END_OTHER those of the context `c`; WAIT waits, END_WAIT
+ * does both, ASK asks whether a stream's work has ended; OWN has its wrapper written out (graphs.c, contexts.c).
+ * Versions are those of the driver's typedefs (cudaTypedefs.h).
  */
 #ifndef INTERTOKEN_CALLS_H
 #define INTERTOKEN_CALLS_H
@@ -24,7 +25,7 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
 
 #define CALLS                                                                                                         \
     LAUNCH_CALLS(CALL) GRAPH_CALLS(CALL) WAIT_CALLS(CALL) COPY_CALLS(CALL) SHAPED_COPY_CALLS(CALL) FILL_CALLS(CALL)   \
-    CONTEXT_CALLS(CALL)
+    CONTEXT_CALLS(CALL) PROFILER_CALLS(CALL)
 
 #define LAUNCH_CALLS(X)                                                                                               \
     BOTH(X, cuLaunchKernel, _ptsz, "cuLaunchKernel", 4000, 7000, P(Function f, GRID, Stream s, void **p, void **e),   \
@@ -68,7 +69,9 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
 
 #define WAIT_CALLS(X)                                                                                                 \
     BOTH(X, cuStreamSynchronize, _ptsz, "cuStreamSynchronize", 2000, 7000, P(Stream s), P(s), s, NULL, 0, 0, END_WAIT)\
-    BOTH(X, cuStreamQuery, _ptsz, "cuStreamQuery", 2000, 7000, P(Stream s), P(s), s, NULL, 0, 0, END_WAIT)            \
+    BOTH(X, cuStreamQuery, _ptsz, "cuStreamQuery", 2000, 7000, P(Stream s), P(s), s, NULL, 0, 0, ASK)                 \
+    X(cuStreamDestroy, "cuStreamDestroy", 2000, 0, P(Stream s), P(s), s, NULL, 0, 0, FORGET)                          \
+    X(cuStreamDestroy_v2, "cuStreamDestroy", 4000, 0, P(Stream s), P(s), s, NULL, 0, 0, FORGET)                       \
     BOTH(X, cuStreamWaitEvent, _ptsz, "cuStreamWaitEvent", 3020, 7000, P(Stream s, Event v, unsigned flags),          \
          P(s, v, flags), s, v, 0, 0, PLAIN)                                                                           \
     BOTH(X, cuEventRecord, _ptsz, "cuEventRecord", 2000, 7000, P(Event v, Stream s), P(v, s), s, v, 0, 0, END)        \
@@ -77,11 +80,11 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
     X(cuEventSynchronize, "cuEventSynchronize", 2000, 0, P(Event v), P(v), NULL, v, 0, 0, WAIT)                       \
     X(cuEventQuery, "cuEventQuery", 2000, 0, P(Event v), P(v), NULL, v, 0, 0, PLAIN)                                  \
     X(cuCtxSynchronize, "cuCtxSynchronize", 2000, 0, P(void), P(), NULL, NULL, 0, 0, END_ALL)                         \
-    X(cuCtxSynchronize_v2, "cuCtxSynchronize", 13000, 0, P(Context c), P(c), NULL, NULL, 0, 0, END_ALL)               \
-    X(cuCtxRecordEvent, "cuCtxRecordEvent", 12050, 0, P(Context c, Event v), P(c, v), NULL, v, 0, 0, END_ALL)         \
+    X(cuCtxSynchronize_v2, "cuCtxSynchronize", 13000, 0, P(Context c), P(c), NULL, NULL, 0, 0, END_OTHER)             \
+    X(cuCtxRecordEvent, "cuCtxRecordEvent", 12050, 0, P(Context c, Event v), P(c, v), NULL, v, 0, 0, END_OTHER)       \
     X(cuCtxWaitEvent, "cuCtxWaitEvent", 12050, 0, P(Context c, Event v), P(c, v), NULL, v, 0, 0, PLAIN)
 
-/* Copies: blocking ones end the runs of the thread, asynchronous ones to the host that of their stream. */
+/* Copies: blocking ones end the runs of the context, asynchronous ones to the host that of their stream. */
 #define BLOCKING(X, name, symbol, params, args, size, kind)                                                           \
     BOTH(X, name, _ptds, symbol, 3020, 7000, params, args, NULL, NULL, size, kind, END_ALL)
 #define ASYNC(X, name, symbol, params, args, size, kind, hook)                                                        \
@@ -165,11 +168,17 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
 
 /* They end contexts, and what we loaded into them. */
 #define CONTEXT_CALLS(X)                                                                                              \
+    X(cuCtxDestroy, "cuCtxDestroy", 2000, 0, P(Context c), P(c), NULL, NULL, 0, 0, OWN)                               \
     X(cuCtxDestroy_v2, "cuCtxDestroy", 4000, 0, P(Context c), P(c), NULL, NULL, 0, 0, OWN)                            \
     X(cuDevicePrimaryCtxReset, "cuDevicePrimaryCtxReset", 7000, 0, P(int d), P(d), NULL, NULL, 0, 0, OWN)             \
     X(cuDevicePrimaryCtxReset_v2, "cuDevicePrimaryCtxReset", 11000, 0, P(int d), P(d), NULL, NULL, 0, 0, OWN)         \
     X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease", 7000, 0, P(int d), P(d), NULL, NULL, 0, 0, OWN)         \
     X(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease", 11000, 0, P(int d), P(d), NULL, NULL, 0, 0, OWN)
+
+/* With which a program asks a profiler to begin and to end. */
+#define PROFILER_CALLS(X)                                                                                             \
+    X(cuProfilerStart, "cuProfilerStart", 4000, 0, P(void), P(), NULL, NULL, 0, 0, OWN)                               \
+    X(cuProfilerStop, "cuProfilerStop", 4000, 0, P(void), P(), NULL, NULL, 0, 0, OWN)
 
 enum Call {
 #define CALL(id, ...) CALL_##id,

@@ -1,6 +1,8 @@
-/* Calls that end contexts: what was loaded into one must not be used in the next that gets its handle. */
+/* Calls that end contexts: what was loaded into one must not be used in the next that gets its handle. And those with
+ * which a program asks a profiler to begin and to end, which open and close the recording if that is wanted. */
 #include "device.h"
 #include "interpose.h"
+#include "stamps.h"
 
 static void write_call(enum Call call, uint64_t begin, Result result) {
     Record record = {.begin = begin, .end = ring_now(), .call = (uint16_t)call, .result = (uint16_t)result,
@@ -8,30 +10,52 @@ static void write_call(enum Call call, uint64_t begin, Result result) {
     if (recording()) ring_write(&record);
 }
 
-Result cuCtxDestroy_v2(Context c) {
-    Result (*real)(Context) = (Result(*)(Context))real_call(CALL_cuCtxDestroy_v2);
-    if (!real) return ERROR_NOT_SUPPORTED;
-    if (!ring_there()) return real(c);
-    device_forget(c); /* before the call: another thread may get the same handle right after it */
-    uint64_t begin = ring_now();
-    Result result = real(c);
-    write_call(CALL_cuCtxDestroy_v2, begin, result);
-    return result;
-}
+/* Forgotten before the call: another thread may get the same handle right after it. */
+#define DESTROY(id)                                                                                                   \
+    Result id(Context c) {                                                                                            \
+        Result (*real)(Context) = (Result(*)(Context))real_call(CALL_##id);                                           \
+        if (!real) return ERROR_NOT_SUPPORTED;                                                                        \
+        if (!ring_there()) return real(c);                                                                            \
+        if (c) stamps_end_all(device_of(c)), device_forget(c);                                                        \
+        uint64_t begin = ring_now();                                                                                  \
+        Result result = real(c);                                                                                      \
+        write_call(CALL_##id, begin, result);                                                                         \
+        return result;                                                                                                \
+    }
 
 #define PRIMARY(id)                                                                                                   \
     Result id(int device) {                                                                                           \
         Result (*real)(int) = (Result(*)(int))real_call(CALL_##id);                                                   \
         if (!real) return ERROR_NOT_SUPPORTED;                                                                        \
         if (!ring_there()) return real(device);                                                                       \
-        uint64_t begin = ring_now();                                                                                   \
+        for (unsigned at = 0, count = device_count(); at < count; at++)                                               \
+            if (ring.header->contexts[at].device == device) stamps_end_all((uint8_t)at);                              \
+        uint64_t begin = ring_now();                                                                                  \
         Result result = real(device);                                                                                 \
         write_call(CALL_##id, begin, result);                                                                         \
         device_forget_primary(device);                                                                                \
         return result;                                                                                                \
     }
 
+DESTROY(cuCtxDestroy)
+DESTROY(cuCtxDestroy_v2)
 PRIMARY(cuDevicePrimaryCtxReset)
 PRIMARY(cuDevicePrimaryCtxReset_v2)
 PRIMARY(cuDevicePrimaryCtxRelease)
 PRIMARY(cuDevicePrimaryCtxRelease_v2)
+
+#define PROFILER(id, before, after)                                                                                   \
+    Result id(void) {                                                                                                 \
+        Result (*real)(void) = (Result(*)(void))real_call(CALL_##id);                                                 \
+        if (!real) return ERROR_NOT_SUPPORTED;                                                                        \
+        if (!ring_there()) return real();                                                                             \
+        before;                                                                                                       \
+        uint64_t begin = ring_now();                                                                                  \
+        Result result = real();                                                                                       \
+        write_call(CALL_##id, begin, result);                                                                         \
+        after;                                                                                                        \
+        return result;                                                                                                \
+    }
+
+PROFILER(cuProfilerStart, ring_switch(1), (void)0)
+PROFILER(cuProfilerStop, (void)0, ring_switch(0))

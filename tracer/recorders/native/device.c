@@ -49,7 +49,7 @@ static pthread_once_t driver_once = PTHREAD_ONCE_INIT;
 
 Device devices[CONTEXTS];
 static _Atomic uint8_t tried[CONTEXTS]; /* to load the kernel */
-static _Atomic unsigned device_count, generation = 1;
+static _Atomic unsigned devices_known, generation = 1;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
     Context context;
@@ -82,13 +82,13 @@ void device_fork(void) {
     pthread_mutex_t open = PTHREAD_MUTEX_INITIALIZER;
     lock = open;
     for (unsigned at = 0; at < CONTEXTS; at++) devices[at] = (Device){0}, tried[at] = 0;
-    atomic_store(&device_count, 0u);
+    atomic_store(&devices_known, 0u);
     atomic_fetch_add(&generation, 1u);
 }
 
 static uint8_t new_device(Context context) {
     pthread_mutex_lock(&lock);
-    unsigned at = 0, count = atomic_load(&device_count);
+    unsigned at = 0, count = atomic_load(&devices_known);
     while (at < count && devices[at].context != context) at++;
     if (at == count && count < CONTEXTS) {
         ContextFacts *facts = &ring.header->contexts[at];
@@ -97,7 +97,7 @@ static uint8_t new_device(Context context) {
         if (driver.cuCtxGetDevice(&facts->device)) facts->device = -1;
         if (driver.cuDeviceGetName) driver.cuDeviceGetName(facts->name, sizeof facts->name, facts->device);
         ring.header->contexts_used = at + 1;
-        atomic_store(&device_count, at + 1);
+        atomic_store(&devices_known, at + 1);
     } else if (at == count) {
         ring_count(COUNT_contexts_left, 1);
         at = NO_CONTEXT;
@@ -119,6 +119,28 @@ uint8_t device_context(void) {
     return mine.device;
 }
 
+unsigned device_count(void) { return atomic_load_explicit(&devices_known, memory_order_acquire); }
+
+uint8_t device_of(Context context) {
+    if (!context) return device_context();
+    pthread_mutex_lock(&lock);
+    unsigned at = 0, count = device_count();
+    while (at < count && devices[at].context != context) at++;
+    pthread_mutex_unlock(&lock);
+    return at < count ? (uint8_t)at : NO_CONTEXT;
+}
+
+int device_enter(uint8_t context) {
+    if (context == NO_CONTEXT || !devices[context].stamp) return -1;
+    if (device_context() == context) return 0;
+    return driver.cuCtxPushCurrent_v2(devices[context].context) ? -1 : 1;
+}
+
+void device_leave(int entered) {
+    Context before;
+    if (entered == 1) driver.cuCtxPopCurrent_v2(&before);
+}
+
 static void forget(unsigned at) {
     devices[at].context = GONE;
     devices[at].stamp = NULL;
@@ -127,7 +149,7 @@ static void forget(unsigned at) {
 
 void device_forget(Context context) {
     pthread_mutex_lock(&lock);
-    for (unsigned at = 0; at < atomic_load(&device_count); at++)
+    for (unsigned at = 0; at < device_count(); at++)
         if (devices[at].context == context) forget(at);
     pthread_mutex_unlock(&lock);
 }
@@ -139,7 +161,7 @@ void device_forget_primary(int device) {
     if (!driver.cuDevicePrimaryCtxGetState) return;
     if (driver.cuDevicePrimaryCtxGetState(device, &flags, &active) || active) return;
     pthread_mutex_lock(&lock);
-    for (unsigned at = 0; ring.header && at < atomic_load(&device_count); at++)
+    for (unsigned at = 0; ring.header && at < device_count(); at++)
         if (ring.header->contexts[at].device == device) forget(at);
     pthread_mutex_unlock(&lock);
 }
@@ -159,6 +181,7 @@ static void run_chain(const Device *device) {
     for (unsigned i = 0; whole && i < CHAIN; i++) {
         Arguments a;
         KernelNode stamp = device_stamp(device, (uint64_t)CHAIN_GRAPH << 1 | i % 2, &a);
+        a.places = device->chain, a.mask = CHAIN_STAMPS - 1;
         Node before = last;
         whole = !driver.cuGraphAddKernelNode(&last, graph, &before, before ? 1 : 0, &stamp);
     }
@@ -171,36 +194,39 @@ static void run_chain(const Device *device) {
 }
 
 /* Load the kernel into the current context, and let it reach its part of the ring. */
-static void load(uint8_t at) {
-    int mode = CAPTURE_MODE_RELAXED; /* captures of other threads forbid such calls else */
+static int load(uint8_t at) {
     char text[sizeof ptx + 32];
     Module module = NULL;
-    Device *device = &devices[at];
-    Stamp *places = ring.stamps + (size_t)at * STAMPS;
     Function stamp = NULL;
+    Device *device = &devices[at];
+    const size_t bytes = (STAMPS + CHAIN_STAMPS) * sizeof(Stamp);
     const unsigned flags = HOST_REGISTER_PORTABLE | HOST_REGISTER_DEVICEMAP;
-    driver.cuThreadExchangeStreamCaptureMode(&mode);
     for (size_t i = 0; i < sizeof targets / sizeof *targets && !module; i++) {
         snprintf(text, sizeof text, ptx, targets[i][0], targets[i][1]);
         if (driver.cuModuleLoadData(&module, text)) module = NULL;
     }
-    if (module && !driver.cuModuleGetFunction(&stamp, module, "stamp") &&
-        !driver.cuMemHostRegister_v2(places, STAMPS * sizeof(Stamp), flags) &&
-        !driver.cuMemHostGetDevicePointer_v2(&device->places, places, 0)) {
-        device->stamp = stamp;
-        run_chain(device);
-        ring.header->contexts[at].has_stamps = 1;
-    } else
-        ring_count(COUNT_stamps_failed, 1);
-    driver.cuThreadExchangeStreamCaptureMode(&mode);
+    if (!module || driver.cuModuleGetFunction(&stamp, module, "stamp")) return 0;
+    Stamp *places = ring_take_stamps(at);
+    if (!places || driver.cuMemHostRegister_v2(places, bytes, flags)) return 0;
+    if (driver.cuMemHostGetDevicePointer_v2(&device->places, places, 0)) return 0;
+    device->chain = device->places + STAMPS * sizeof(Stamp);
+    device->stamp = stamp;
+    run_chain(device);
+    ring.header->contexts[at].has_stamps = 1;
+    return 1;
 }
 
-Device *device_with_stamps(void) {
-    uint8_t at = device_context();
+Device *device_with_stamps(uint8_t at) {
     if (at == NO_CONTEXT) return NULL;
     if (!atomic_load_explicit(&tried[at], memory_order_acquire)) {
+        int mode = CAPTURE_MODE_RELAXED; /* captures of other threads forbid such calls else */
         pthread_mutex_lock(&lock);
-        if (!atomic_load(&tried[at])) load(at), atomic_store(&tried[at], 1);
+        if (!atomic_load(&tried[at])) {
+            driver.cuThreadExchangeStreamCaptureMode(&mode);
+            if (!load(at)) ring_count(COUNT_stamps_failed, 1);
+            driver.cuThreadExchangeStreamCaptureMode(&mode);
+            atomic_store(&tried[at], 1);
+        }
         pthread_mutex_unlock(&lock);
     }
     return devices[at].stamp ? &devices[at] : NULL;

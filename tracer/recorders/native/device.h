@@ -9,6 +9,8 @@
 #define DRIVER_CALLS(X)                                                                                               \
     X(cuCtxGetCurrent, (Context *))                                                                                   \
     X(cuCtxGetDevice, (int *))                                                                                        \
+    X(cuCtxPushCurrent_v2, (Context))                                                                                 \
+    X(cuCtxPopCurrent_v2, (Context *))                                                                                \
     X(cuDevicePrimaryCtxGetState, (int, unsigned *, int *))                                                           \
     X(cuDeviceGetName, (char *, int, int))                                                                            \
     X(cuThreadExchangeStreamCaptureMode, (int *))                                                                     \
@@ -40,7 +42,7 @@ typedef struct {
 typedef struct {
     Context context;
     Function stamp; /* NULL: no stamps in this context */
-    DevicePointer places;
+    DevicePointer places, chain; /* where it writes: what the program does, and how long a stamp takes */
 } Device;
 
 extern Device devices[CONTEXTS];
@@ -50,8 +52,18 @@ const Driver *device_driver(void);
 /* The place of the calling thread's context in the header; NO_CONTEXT if it has none, or there are too many. */
 uint8_t device_context(void);
 
-/* The current context with the stamping kernel loaded; NULL if it can have none. */
-Device *device_with_stamps(void);
+/* The same of another context; NO_CONTEXT if it is none of those that are known. */
+uint8_t device_of(Context context);
+
+/* How many contexts are known; those from 0 on. */
+unsigned device_count(void);
+
+/* A context, which is current, with the stamping kernel loaded; NULL if it can have none. */
+Device *device_with_stamps(uint8_t context);
+
+/* Make a context current for a moment, which it mostly is already: -1 if it cannot be, else what `leave` is given. */
+int device_enter(uint8_t context);
+void device_leave(int entered);
 
 /* A context is gone, or all of a device that has none any more: its handle may come again for another. */
 void device_forget(Context context);

@@ -10,14 +10,28 @@ enum { SLOTS = 2 * MOST_GRAPHS };
 
 typedef struct {
     Exec exec; /* NULL: free */
-    uint32_t launches;
     uint16_t id;
+    uint8_t is_captured; /* into another graph, which runs its stamps, too */
 } Stamped;
+
+/* What stands for a graph in its stamps. One that is free again counts on, as the device does. */
+typedef struct {
+    uint32_t launches;
+    uint8_t is_taken, context;
+} Id;
 
 /* Executable graph -> its stamps; open addressing, so a hole ends a search. */
 static Stamped table[SLOTS];
-static uint32_t given; /* ids; none is given twice */
+static Id ids[MOST_GRAPHS];
+static uint16_t last_id; /* given; the one that has been free for longest is given next */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+void graphs_fork(void) {
+    const pthread_mutex_t open = PTHREAD_MUTEX_INITIALIZER;
+    lock = open;
+    if (last_id) memset(table, 0, sizeof table), memset(ids, 0, sizeof ids);
+    last_id = 0;
+}
 
 static size_t home_of(Exec exec) { return (size_t)(((uintptr_t)exec >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 48); }
 
@@ -27,26 +41,49 @@ static size_t place_of(Exec exec) {
     return at;
 }
 
-static void remember(Exec exec, uint16_t id) {
-    pthread_mutex_lock(&lock);
-    table[place_of(exec)] = (Stamped){exec, 0, id};
-    pthread_mutex_unlock(&lock);
-}
-
-/* The id of a stamped graph, 0 if it is none; `launched` counts a launch and gives its number. */
-static uint16_t id_of(Exec exec, uint32_t *launched) {
+/* The id of a stamped graph, 0 if it is none; and in which context its stamps run. */
+static uint16_t id_of(Exec exec, uint8_t *context) {
     pthread_mutex_lock(&lock);
     Stamped *found = &table[place_of(exec)];
     uint16_t id = found->exec ? found->id : 0;
-    if (id && launched) *launched = found->launches++;
+    *context = ids[id].context;
     pthread_mutex_unlock(&lock);
     return id;
+}
+
+/* A launch is about to come: its number, as the device counts. The id, 0 if there is none or the device counts others,
+ * too. A program launches a graph from one thread at a time (CUDA driver API, graph objects' thread safety). */
+static uint16_t count_launch(Exec exec, uint32_t *number) {
+    pthread_mutex_lock(&lock);
+    Stamped *found = &table[place_of(exec)];
+    uint16_t id = found->exec && !found->is_captured ? found->id : 0;
+    if (id) *number = ids[id].launches++;
+    pthread_mutex_unlock(&lock);
+    return id;
+}
+
+/* It was not launched after all. */
+static void uncount_launch(uint16_t id) {
+    pthread_mutex_lock(&lock);
+    ids[id].launches--;
+    pthread_mutex_unlock(&lock);
+}
+
+/* It was launched into a capture. */
+static void was_captured(Exec exec) {
+    pthread_mutex_lock(&lock);
+    Stamped *found = &table[place_of(exec)];
+    int is_first = found->exec && !found->is_captured;
+    if (is_first) found->is_captured = 1;
+    pthread_mutex_unlock(&lock);
+    if (is_first) ring_count(COUNT_graphs_left_captured, 1);
 }
 
 static void forget(Exec exec) {
     pthread_mutex_lock(&lock);
     size_t hole = place_of(exec);
     if (table[hole].exec) {
+        ids[table[hole].id].is_taken = table[hole].is_captured; /* what has its stamps may run later */
         for (size_t at = (hole + 1) % SLOTS; table[at].exec; at = (at + 1) % SLOTS) {
             size_t home = home_of(table[at].exec) % SLOTS;
             if ((at - home) % SLOTS >= (at - hole) % SLOTS) table[hole] = table[at], hole = at;
@@ -56,19 +93,60 @@ static void forget(Exec exec) {
     pthread_mutex_unlock(&lock);
 }
 
-static uint16_t next_id(void) {
+static void remember(Exec exec, uint16_t id) {
+    forget(exec); /* another that had its handle, and ended with its context */
     pthread_mutex_lock(&lock);
-    uint16_t id = given + 1 < CHAIN_GRAPH ? (uint16_t)++given : 0;
+    table[place_of(exec)] = (Stamped){exec, id, 0};
+    pthread_mutex_unlock(&lock);
+}
+
+/* An id that nothing has, or had in another context, where the device counts on its own. */
+static uint16_t take_id(uint8_t context) {
+    uint16_t id = 0;
+    pthread_mutex_lock(&lock);
+    for (int tries = 0; tries < CHAIN_GRAPH - 1 && !id; tries++) {
+        Id *next = &ids[last_id = last_id % (CHAIN_GRAPH - 1) + 1];
+        if (next->is_taken || (next->launches && next->context != context)) continue;
+        next->is_taken = 1, next->context = context;
+        id = last_id;
+    }
     pthread_mutex_unlock(&lock);
     if (!id) ring_count(COUNT_graphs_left_many, 1);
     return id;
 }
 
-static void write_call(enum Call call, uint64_t begin, uint64_t end, Result result, Exec exec, uint16_t id,
-                       Stream stream, uint32_t number) {
+static void give_back(uint16_t id) {
+    pthread_mutex_lock(&lock);
+    ids[id].is_taken = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+/* Put stamps into a graph that is to be made executable: their id, 0 if it gets none. */
+static uint16_t stamp_new(Graph graph, unsigned long long flags, Node pair[2]) {
+    if (!device_driver()->stamps_graphs) return 0;
+    if (flags & INSTANTIATE_DEVICE_LAUNCH) return ring_count(COUNT_graphs_left_device, 1), 0;
+    uint8_t context = device_context();
+    Device *device = device_with_stamps(context);
+    if (!device) return ring_count(COUNT_graphs_left_context, 1), 0;
+    uint16_t id = take_id(context);
+    if (!id || stamps_add(device, graph, id, pair)) return id;
+    return give_back(id), 0;
+}
+
+/* Put stamps into a graph from which one that has them is to be updated: of the same kernel. */
+static uint16_t stamp_again(Exec exec, Graph graph, Node pair[2]) {
+    uint8_t context;
+    uint16_t id = id_of(exec, &context);
+    int entered = id ? device_enter(context) : -1;
+    if (entered < 0) return id;
+    stamps_add(&devices[context], graph, id, pair);
+    device_leave(entered);
+    return id;
+}
+
+static void write_call(enum Call call, uint64_t begin, uint64_t end, Result result, Exec exec, uint16_t id) {
     Record record = {.begin = begin, .end = end, .call = (uint16_t)call, .result = (uint16_t)result,
-                     .stream = (uintptr_t)stream, .object = (uintptr_t)exec, .graph = id, .number = number,
-                     .context = device_context()};
+                     .object = (uintptr_t)exec, .graph = id, .context = device_context()};
     if (recording()) ring_write(&record);
 }
 
@@ -78,11 +156,7 @@ static void write_call(enum Call call, uint64_t begin, uint64_t end, Result resu
     if (!ring_there()) return call;                                                                                   \
     Node pair[2] = {NULL, NULL};                                                                                      \
     int64_t entered = ring_monotonic();                                                                               \
-    uint16_t id = 0;                                                                                                  \
-    if ((flags) & INSTANTIATE_DEVICE_LAUNCH)                                                                          \
-        ring_count(COUNT_graphs_left_device, 1);                                                                      \
-    else if ((id = next_id()) && !stamps_add(graph, id, pair))                                                        \
-        id = 0;                                                                                                       \
+    uint16_t id = stamp_new(graph, flags, pair);                                                                      \
     uint64_t begin = ring_now();                                                                                      \
     int64_t called = ring_monotonic();                                                                                \
     Result result = call;                                                                                             \
@@ -91,11 +165,12 @@ static void write_call(enum Call call, uint64_t begin, uint64_t end, Result resu
     stamps_remove(pair);                                                                                              \
     if (result != SUCCESS && id) {                                                                                    \
         ring_count(COUNT_graphs_left_refused, 1);                                                                     \
+        give_back(id);                                                                                                \
         id = 0, begin = ring_now(), result = call, end = ring_now();                                                  \
     }                                                                                                                 \
     if (result == SUCCESS && id) remember(*(exec), id), ring_count(COUNT_graphs_stamped, 1);                          \
     if (result == SUCCESS && !id) forget(*(exec));                                                                    \
-    write_call(CALL_##which, begin, end, result, result == SUCCESS ? *(exec) : NULL, id, NULL, 0);                    \
+    write_call(CALL_##which, begin, end, result, result == SUCCESS ? *(exec) : NULL, id);                             \
     ring_count(COUNT_stamping_ns, (uint64_t)(ring_monotonic() - entered - took));                                     \
     return result;
 
@@ -132,8 +207,7 @@ Result cuGraphInstantiateWithParams_ptsz(Exec *x, Graph g, InstantiateParams *ho
     if (!ring_there()) return call;                                                                                   \
     Node pair[2] = {NULL, NULL};                                                                                      \
     int64_t entered = ring_monotonic();                                                                               \
-    uint16_t id = id_of(exec, NULL);                                                                                  \
-    if (id) stamps_add(graph, id, pair);                                                                              \
+    uint16_t id = stamp_again(exec, graph, pair);                                                                     \
     uint64_t begin = ring_now();                                                                                      \
     int64_t called = ring_monotonic();                                                                                \
     Result result = call;                                                                                             \
@@ -141,7 +215,7 @@ Result cuGraphInstantiateWithParams_ptsz(Exec *x, Graph g, InstantiateParams *ho
     uint64_t end = ring_now();                                                                                        \
     if ((error_node) && *(error_node) && (*(error_node) == pair[0] || *(error_node) == pair[1])) *(error_node) = NULL;\
     stamps_remove(pair);                                                                                              \
-    write_call(CALL_##which, begin, end, result, exec, id, NULL, 0);                                                  \
+    write_call(CALL_##which, begin, end, result, exec, id);                                                           \
     ring_count(COUNT_graphs_updated, 1);                                                                              \
     ring_count(COUNT_stamping_ns, (uint64_t)(ring_monotonic() - entered - took));                                     \
     return result;
@@ -157,14 +231,15 @@ Result cuGraphExecUpdate_v2(Exec x, Graph g, UpdateResult *how) {
 }
 
 Result cuGraphExecDestroy(Exec x) {
+    uint8_t context;
     REAL(cuGraphExecDestroy, (Exec));
     if (!real) return ERROR_NOT_SUPPORTED;
     if (!ring_there()) return real(x);
-    uint16_t id = id_of(x, NULL);
+    uint16_t id = id_of(x, &context);
     forget(x); /* before the call: another thread may get the same handle right after it */
     uint64_t begin = ring_now();
     Result result = real(x);
-    write_call(CALL_cuGraphExecDestroy, begin, ring_now(), result, x, id, NULL, 0);
+    write_call(CALL_cuGraphExecDestroy, begin, ring_now(), result, x, id);
     return result;
 }
 
@@ -173,15 +248,22 @@ static Result launch(enum Call call, Exec exec, Stream stream, int own) {
     if (!real) return ERROR_NOT_SUPPORTED;
     if (!ring_there()) return real(exec, stream);
     uint32_t number = 0;
-    int writes = recording();
-    if (writes) stamps_end(stream, own);
-    uint16_t id = stamps_runs_now(stamps_stream(stream, own)) ? id_of(exec, &number) : 0; /* as the device counts */
-    if (!writes) return real(exec, stream);
+    uint8_t context = device_context();
+    Stream on = stamps_stream(stream, own);
+    int writes = recording(), runs = stamps_runs_now(on);
+    if (writes) stamps_end(context, on);
+    uint16_t id = runs ? count_launch(exec, &number) : 0;
     uint64_t begin = ring_now();
     Result result = real(exec, stream);
     uint64_t end = ring_now();
-    if (id && result == SUCCESS) stamps_graph(stream, own);
-    write_call(call, begin, end, result, exec, id, stamps_stream(stream, own), number);
+    if (id && result != SUCCESS) uncount_launch(id);
+    if (!runs && result == SUCCESS) was_captured(exec);
+    if (!writes) return result;
+    if (id && result == SUCCESS) stamps_graph(context, on);
+    Record record = {.begin = begin, .end = end, .call = (uint16_t)call, .result = (uint16_t)result,
+                     .stream = (uintptr_t)on, .object = (uintptr_t)exec, .graph = id, .number = number,
+                     .context = context};
+    ring_write(&record);
     return result;
 }
 

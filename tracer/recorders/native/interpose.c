@@ -29,7 +29,7 @@ __attribute__((visibility("hidden"))) Dlvsym intertoken_dlvsym;
 static int wanted;
 
 /* What may run before a sanitizer's runtime has begun, which looks for symbols itself. */
-#define EARLY __attribute__((no_sanitize("thread")))
+#define EARLY __attribute__((no_sanitize("thread", "address", "undefined")))
 
 EXPORT Result cuGetProcAddress(const char *symbol, void **found, int version, uint64_t flags);
 EXPORT Result cuGetProcAddress_ptsz(const char *symbol, void **found, int version, uint64_t flags);
@@ -63,11 +63,16 @@ __attribute__((constructor)) static void start(void) {
     if (wanted) ring_announce();
 }
 
+int interpose_wanted(void) { return wanted; }
+
 void *interpose_driver(const char *name) {
-    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    if (!driver) return NULL;
-    void *found = intertoken_dlsym(driver, name);
-    dlclose(driver); /* the count alone: whoever loaded it keeps it */
+    void *found = intertoken_dlsym(RTLD_NEXT, name);
+    void *driver = found ? NULL : dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (driver) {
+        found = intertoken_dlsym(driver, name);
+        dlclose(driver); /* the count alone: whoever loaded it keeps it */
+    }
+    if (found) dlerror(); /* of our own look-ups, which the program must not see */
     return found;
 }
 
@@ -77,39 +82,52 @@ void *interpose_find(enum Call call) {
     return atomic_load(&real_calls[call]);
 }
 
-/* Two functions of one library; a second library that has a call's name (another recorder's) is left alone. */
+/* Two functions of one library. */
 static int same_library(void *one, void *other) {
     Dl_info a, b;
     return dladdr(one, &a) && dladdr(other, &b) && a.dli_fbase == b.dli_fbase;
 }
 
-/* The wrapper of a call, once it knows the driver's function. */
-static void *adopt(size_t call, void *found) {
-    void *known = NULL;
-    if (found == entries[call].wrapper) {
-        found = interpose_driver(entries[call].name);
-        if (!found) return NULL;
-    }
-    int is_first = atomic_compare_exchange_strong(&real_calls[call], &known, found);
-    if (is_first || known == found || same_library(known, found)) return entries[call].wrapper;
+/* The wrapper for what the program found, if we call the same in the end; what leads past us else. */
+static void *wrapper_for(void *found, void *wrapper, void *real) {
+    if (found == wrapper || found == real || same_library(found, real)) return wrapper;
     ring_count(COUNT_entries_left, 1);
     return found;
 }
 
-/* What dlsym(handle, name) is to give instead; NULL if it is none of ours. */
-EARLY __attribute__((visibility("hidden"), used)) void *intertoken_found(void *handle, const char *name) {
-    if (!wanted || !name || name[0] != 'c' || name[1] != 'u' || name[2] < 'A' || name[2] > 'Z') return NULL;
+/* The same of a call. What the driver has under no exported name is known from here on. */
+static void *adopt(size_t call, void *found) {
+    void *none = NULL;
+    if (!real_call((enum Call)call)) atomic_compare_exchange_strong(&real_calls[call], &none, found);
+    return wrapper_for(found, entries[call].wrapper, real_call((enum Call)call));
+}
+
+/* A call or a finder of its name; NULL if it is neither. */
+EARLY static void *wrapper_of(const char *name, size_t *call) {
+    *call = CALL_COUNT;
+    if (!name || name[0] != 'c' || name[1] != 'u' || name[2] < 'A' || name[2] > 'Z') return NULL;
     for (size_t i = 0; i < sizeof finders / sizeof *finders; i++)
-        if (strcmp(name, finders[i].name) == 0) {
-            void *found = intertoken_dlsym(handle, name);
-            return found == finders[i].wrapper && !interpose_driver(name) ? NULL : found ? finders[i].wrapper : NULL;
-        }
-    for (size_t i = 0; i < CALL_COUNT; i++)
-        if (strcmp(name, entries[i].name) == 0) {
-            void *found = intertoken_dlsym(handle, name);
-            return found ? adopt(i, found) : NULL;
-        }
+        if (strcmp(name, finders[i].name) == 0) return finders[i].wrapper;
+    for (*call = 0; *call < CALL_COUNT; ++*call)
+        if (strcmp(name, entries[*call].name) == 0) return entries[*call].wrapper;
     return NULL;
+}
+
+#define NOTHING ((void *)1) /* is there, and the program is to be told so */
+
+/* What dlsym(handle, name) is to give instead; NULL to leave it to the linker. What a library finds behind itself
+ * (RTLD_NEXT) is what it calls when it interposes the driver, too: our wrapper would lead back to it. */
+EARLY __attribute__((visibility("hidden"), used)) void *intertoken_found(void *handle, const char *name) {
+    size_t call;
+    void *wrapper = handle == RTLD_NEXT ? NULL : wrapper_of(name, &call);
+    void *found = wrapper ? intertoken_dlsym(handle, name) : NULL, *real;
+    if (!found) return NULL;
+    if (!(real = interpose_driver(name)) && found == wrapper) {
+        intertoken_dlsym(RTLD_NEXT, name); /* dlerror then says so */
+        return NOTHING;
+    }
+    if (!wanted || !real) return NULL;
+    return call < CALL_COUNT ? adopt(call, found) : wrapper_for(found, wrapper, real);
 }
 
 /* The linker asks for whom a symbol is sought (RTLD_NEXT) by the return address, so what is not ours is jumped to. */
@@ -119,8 +137,9 @@ EARLY __attribute__((visibility("hidden"), used)) void *intertoken_found(void *h
             "  endbr64\n  push %rdi\n  push %rsi\n  push %rdx\n"                                                      \
             "  mov " real "@GOTPCREL(%rip), %rax\n  cmpq $0, (%rax)\n  jne 0f\n  call intertoken_early\n0:\n"         \
             "  mov 16(%rsp), %rdi\n  mov 8(%rsp), %rsi\n  call intertoken_found\n"                                    \
-            "  pop %rdx\n  pop %rsi\n  pop %rdi\n  test %rax, %rax\n  jne 1f\n"                                       \
-            "  mov " real "@GOTPCREL(%rip), %rax\n  jmp *(%rax)\n1: ret\n.size " name ", .-" name "\n");
+            "  pop %rdx\n  pop %rsi\n  pop %rdi\n  cmp $1, %rax\n  ja 2f\n  je 1f\n"                                  \
+            "  mov " real "@GOTPCREL(%rip), %rax\n  jmp *(%rax)\n1: xor %eax, %eax\n2: ret\n"                         \
+            ".size " name ", .-" name "\n");
 #elif defined(__aarch64__)
 #define PASS(name, real)                                                                                              \
     __asm__(".text\n.globl " name "\n.type " name ", @function\n" name ":\n"                                          \
@@ -128,8 +147,8 @@ EARLY __attribute__((visibility("hidden"), used)) void *intertoken_found(void *h
             "  adrp x9, " real "\n  ldr x9, [x9, :lo12:" real "]\n  cbnz x9, 0f\n  bl intertoken_early\n0:\n"         \
             "  ldp x0, x1, [sp, #16]\n  bl intertoken_found\n"                                                        \
             "  mov x9, x0\n  ldp x0, x1, [sp, #16]\n  ldr x2, [sp, #32]\n  ldp x29, x30, [sp], #48\n"                 \
-            "  cbnz x9, 1f\n  adrp x9, " real "\n  ldr x9, [x9, :lo12:" real "]\n  br x9\n"                           \
-            "1: mov x0, x9\n  ret\n.size " name ", .-" name "\n");
+            "  cmp x9, #1\n  b.hi 2f\n  b.eq 1f\n  adrp x9, " real "\n  ldr x9, [x9, :lo12:" real "]\n  br x9\n"      \
+            "1: mov x9, #0\n2: mov x0, x9\n  ret\n.size " name ", .-" name "\n");
 #else
 #error "the recorder knows x86-64 and aarch64"
 #endif
@@ -139,10 +158,14 @@ EARLY __attribute__((visibility("hidden"), used)) void intertoken_early(void) { 
 
 PASS("dlsym", "intertoken_dlsym")
 
+/* Whether a function is wanted for the per-thread default stream; `own` where the flags do not say. */
+static int is_own(uint64_t flags, int own) {
+    return flags & PER_THREAD_DEFAULT_STREAM ? 1 : flags & LEGACY_STREAM ? 0 : own;
+}
+
 /* The call that a name of cuGetProcAddress means in a version, if the driver agrees that it is the same function. */
 static void *wrapped(void *real, const char *symbol, int version, uint64_t flags, int own, void *found) {
     size_t best = CALL_COUNT;
-    own |= (flags & PER_THREAD_DEFAULT_STREAM) != 0;
     for (size_t i = 0; i < CALL_COUNT; i++) {
         const Entry *e = &entries[i];
         if (strcmp(symbol, e->symbol) != 0 || e->since > version || e->own > own) continue;
@@ -164,13 +187,12 @@ static void replace(const char *symbol, void **found, int version, uint64_t flag
     for (size_t i = 0; i < sizeof finders / sizeof *finders; i++)
         if (strcmp(symbol, finders[i].name) == 0) {
             int second = version >= 12000 || strstr(symbol, "_v2");
-            own |= (flags & PER_THREAD_DEFAULT_STREAM) != 0 || strstr(symbol, "_ptsz");
-            *found = finders[2 * second + own].wrapper;
+            *found = finders[2 * second + (is_own(flags, own) || strstr(symbol, "_ptsz"))].wrapper;
             return;
         }
     void *first = interpose_driver(own ? "cuGetProcAddress_ptsz" : "cuGetProcAddress");
     if (!first) first = interpose_driver("cuGetProcAddress");
-    if (first) *found = wrapped(first, symbol, version, flags, own, *found);
+    if (first) *found = wrapped(first, symbol, version, flags, is_own(flags, own), *found);
 }
 
 #define FINDER(name, own)                                                                                             \

@@ -7,7 +7,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* The driver's own function for a call; NULL where there is no driver. */
+/* What a call comes to without us: the driver's function, or that of another library that interposes it behind ours;
+ * NULL where there is no driver. */
 extern _Atomic(void *) real_calls[CALL_COUNT];
 void *interpose_find(enum Call call);
 
@@ -16,8 +17,11 @@ static inline void *real_call(enum Call call) {
     return found ? found : interpose_find(call);
 }
 
-/* A function of the driver that is not recorded, by its exported name; NULL if it has none. */
+/* The same of any exported name. */
 void *interpose_driver(const char *name);
+
+/* Whether there is a recorder. */
+int interpose_wanted(void);
 
 static inline int ring_there(void) { return ring.header != NULL || ring_ready(); }
 

@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,77 +16,64 @@
 
 #include "calls.h"
 #include "device.h"
+#include "files.h"
+#include "stamps.h"
 
-#define FOLDER "INTERTOKEN_LIGHT"
 #define RECORDS "INTERTOKEN_LIGHT_RECORDS"
-#define PAUSED "INTERTOKEN_LIGHT_PAUSED" /* until the recorder says otherwise */
-enum { DEFAULT_RECORDS = 1 << 19, LEAST_RECORDS = 1 << 12, MOST_RECORDS = 1 << 24, PROGRAMS_BYTES = 1 << 16 };
+#define PAUSED "INTERTOKEN_LIGHT_PAUSED" /* until the recorder says otherwise, or ("program") the program */
+enum { DEFAULT_RECORDS = 1 << 19, LEAST_RECORDS = 1 << 12, MOST_RECORDS = 1 << 24 };
 enum { APART_NS = 50000000, AHEAD = 8 /* records, whose lines the next writers will want */ };
+enum { COMM = 17 /* with a line's end */ };
+#define STAMP_BYTES ((STAMPS + CHAIN_STAMPS) * (uint64_t)sizeof(Stamp)) /* of a context */
 
 Ring ring;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+static char program[64]; /* a title that the program gives itself later is written over argv */
+static int is_programs;  /* the window */
 static _Thread_local uint32_t thread __attribute__((tls_model("initial-exec")));
 
 static const char names[] =
 #define CALL(id, ...) #id "\0"
     CALLS
 #undef CALL
+#define X(name) "nvtx_" #name "\0"
+    RANGE_CALLS(X)
+#undef X
     "\0"
 #define X(name) #name "\0"
     COUNTERS(X)
 #undef X
     ;
 _Static_assert(sizeof names <= NAMES_BYTES, "the names fit their place");
+_Static_assert(HEADER_BYTES + NAMES_BYTES + PAIRS * sizeof(Pair) <= RECORDS_AT, "what precedes the records does, too");
 
 uint32_t ring_thread(void) {
     if (!thread) thread = (uint32_t)syscall(SYS_gettid);
     return thread;
 }
 
-/* The recorder's folder, which must be this user's alone; -1 if there is none. */
-static int open_folder(void) {
-    struct stat found;
-    const char *path = getauxval(AT_SECURE) ? NULL : getenv(FOLDER);
-    if (!path || path[0] != '/') return -1;
-    int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (folder < 0) return -1;
-    int is_mine = fstat(folder, &found) == 0 && found.st_uid == geteuid();
-    if (is_mine && !(found.st_mode & (S_IRWXG | S_IRWXO))) return folder;
-    close(folder);
-    return -1;
-}
+static uint64_t stamps_at(uint64_t records) { return RECORDS_AT + records * sizeof(Record); }
 
-static uint64_t wanted_records(void) {
+/* Map a new file, with fewer records where memory is short. */
+static void *map_file(uint64_t *records) {
     const char *text = getenv(RECORDS);
-    uint64_t wanted = text ? strtoull(text, NULL, 10) : DEFAULT_RECORDS, records = LEAST_RECORDS;
-    while (records < wanted && records < MOST_RECORDS) records *= 2;
-    return records;
+    const uint64_t wanted = text ? strtoull(text, NULL, 10) : DEFAULT_RECORDS;
+    void *map = NULL;
+    if (!files_new()) return NULL;
+    for (*records = LEAST_RECORDS; *records < wanted && *records < MOST_RECORDS;) *records *= 2;
+    for (; *records >= LEAST_RECORDS && !(map = files_map(0, stamps_at(*records)));) *records /= 2;
+    if (!map) files_drop();
+    return map;
 }
 
-static uint64_t bytes_of(uint64_t records) {
-    const uint64_t stamps = (uint64_t)CONTEXTS * STAMPS * sizeof(Stamp);
-    return HEADER_BYTES + NAMES_BYTES + PAIRS * sizeof(Pair) + records * sizeof(Record) + stamps;
+Stamp *ring_take_stamps(unsigned context) {
+    return files_map(ring.header->stamps_at + context * STAMP_BYTES, STAMP_BYTES);
 }
 
-/* Map a new file of this process, smaller where memory is short: blocks are taken now, a full disk shows here. */
-static void *map_file(int folder, uint64_t *records) {
-    static _Atomic unsigned made;
-    char name[64];
-    snprintf(name, sizeof name, "%d-%u.ring", (int)getpid(), atomic_fetch_add(&made, 1u));
-    int file = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
-    if (file < 0) return NULL;
-    void *map = MAP_FAILED;
-    for (; *records >= LEAST_RECORDS; *records /= 2) {
-        if (posix_fallocate(file, 0, (off_t)bytes_of(*records)) == 0) {
-            map = mmap(NULL, bytes_of(*records), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
-            break;
-        }
-        if (ftruncate(file, 0)) break;
-    }
-    close(file);
-    if (map != MAP_FAILED) return map;
-    unlinkat(folder, name, 0);
-    return NULL;
+void *ring_take_texts(void) {
+    void *map = files_map(ring.header->texts_at, TEXTS_AT + TEXT_BYTES);
+    if (map) ring.header->text_bytes = TEXT_BYTES;
+    return map;
 }
 
 /* Whether the processor's counter runs evenly, also while it sleeps, and alike on all cores. */
@@ -127,8 +112,20 @@ static void write_pair(Pair *pair) {
     atomic_store_explicit(&pair->monotonic, monotonic, memory_order_release);
 }
 
+/* The process's name, or the title that it gave itself, as the kernel knows it. */
+static void read_title(char title[COMM]) {
+    int file = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
+    if (file < 0) return;
+    ssize_t length = read(file, title, COMM - 1);
+    title[length > 0 && title[length - 1] == '\n' ? length - 1 : 0] = 0;
+    close(file);
+}
+
 static void begin_header(Header *header, uint64_t records) {
     struct timespec real;
+    struct stat namespace;
+    const char *paused = getenv(PAUSED);
+    char title[COMM] = "";
     clock_gettime(CLOCK_REALTIME, &real);
     header->version = RING_VERSION;
     header->header_bytes = HEADER_BYTES;
@@ -137,45 +134,37 @@ static void begin_header(Header *header, uint64_t records) {
     header->record_bytes = sizeof(Record);
     header->records = records;
     header->stamps = STAMPS;
+    header->chain_stamps = CHAIN_STAMPS;
     header->names_at = HEADER_BYTES;
     header->pairs_at = HEADER_BYTES + NAMES_BYTES;
     header->pairs = PAIRS;
-    header->turns = getenv(PAUSED) != NULL;
-    header->records_at = header->pairs_at + PAIRS * sizeof(Pair);
-    header->stamps_at = header->records_at + records * sizeof(Record);
+    header->turns = paused != NULL;
+    is_programs = paused && strcmp(paused, "program") == 0;
+    header->records_at = RECORDS_AT;
+    header->stamps_at = stamps_at(records);
+    header->texts_at = header->stamps_at + CONTEXTS * STAMP_BYTES;
+    if (stat("/proc/self/ns/pid", &namespace) == 0) header->pid_namespace = namespace.st_ino;
     header->start_monotonic = ring_monotonic();
     header->start_realtime = real.tv_sec * INT64_C(1000000000) + real.tv_nsec;
-    strncpy(header->program, program_invocation_short_name, sizeof header->program - 1);
+    read_title(title);
+    if (!title[0] || strncmp(title, program, strlen(title)) == 0) memcpy(header->program, program, sizeof program);
+    else snprintf(header->program, sizeof header->program, "%s (%s)", title, program);
     memcpy((char *)header + header->names_at, names, sizeof names);
     atomic_thread_fence(memory_order_release);
     memcpy(header->magic, RING_MAGIC, sizeof header->magic);
 }
 
-/* Append a line to the file `programs`, which is bounded. */
-static void say(int folder, const char *mark) {
-    char line[192];
-    struct stat found;
-    int file = openat(folder, "programs", O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
-    if (file < 0) return;
-    int length = snprintf(line, sizeof line, "%d%s %.120s\n", (int)getpid(), mark, program_invocation_short_name);
-    if (fstat(file, &found) == 0 && S_ISREG(found.st_mode) && found.st_size < PROGRAMS_BYTES)
-        if (write(file, line, (size_t)length) < 0) errno = 0;
-    close(file);
-}
-
 static void begin(void) {
-    int folder = open_folder();
-    if (folder < 0) return;
-    uint64_t records = wanted_records();
-    char *map = map_file(folder, &records);
-    if (!map) say(folder, "!"); /* there was no room */
-    close(folder);
-    if (!map) return;
+    uint64_t records;
+    char *map = program[0] ? map_file(&records) : NULL;
+    if (!map) {
+        if (program[0]) files_say("!", program); /* there was no room */
+        return;
+    }
     Header *header = (Header *)map;
     begin_header(header, records);
     ring.records = (Record *)(map + header->records_at);
     ring.pairs = (Pair *)(map + header->pairs_at);
-    ring.stamps = (Stamp *)(map + header->stamps_at);
     ring.mask = records - 1;
     ring.counts_cycles = counter_is_even();
     write_pair(pair_of(0));
@@ -200,14 +189,24 @@ static void forget_parent(void) {
     once = again;
     thread = 0;
     device_fork();
+    graphs_fork();
+    stamps_fork();
+    nvtx_fork();
 }
 
 void ring_announce(void) {
-    int folder = open_folder();
-    if (folder < 0) return;
+    char title[COMM] = "";
+    const char *name = program_invocation_short_name;
+    if (!files_find()) return;
+    read_title(title); /* that of a script is the script's, not its interpreter's */
+    snprintf(program, sizeof program, "%s", title[0] && strncmp(title, name, strlen(title)) ? title : name);
     pthread_atfork(NULL, NULL, forget_parent);
-    say(folder, "");
-    close(folder);
+    files_say("", program);
+}
+
+void ring_switch(int on) {
+    uint32_t turn = ring_turn();
+    if (is_programs && (turn & 1) == (uint32_t)on) atomic_compare_exchange_strong(&ring.header->turns, &turn, turn + 1);
 }
 
 void ring_write(Record *from) {

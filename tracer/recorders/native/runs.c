@@ -1,28 +1,79 @@
 /* Runs of eager launches: a head before the first, a tail behind the last before somebody waits or fetches.
  *
- * A run that follows stamped work on its stream, with no wait of its thread in between, gets no head: the host is
- * ahead, and the run begins where that work ends.
+ * A run belongs to a stream, whichever threads launch into it and wait for it. One that follows stamped work on its
+ * stream, with no wait of anybody in between, gets no head: the host is ahead, and the run begins where that work ends.
+ *
+ * A lock per context: stamps are put while it is held, so that nobody ends a stream meanwhile. A launch may block until
+ * the device has room, and what it does may depend on what another thread gives another device. A profiler in the
+ * program may call the driver from within that launch, which then is left alone.
  */
-#include "device.h"
+#include <pthread.h>
+
 #include "interpose.h"
 #include "stamps.h"
 
 typedef struct {
-    Stream stream;
-    uint32_t number; /* of the open run; 0: none */
-    uint32_t turn;   /* of recording; what was paused in between is over */
-    uint32_t waits;  /* of the thread, when stamped work was last put on the stream; 0: none was */
-    uint8_t device;
+    uint64_t key;            /* of the stream */
+    _Atomic uint32_t number; /* of the open run; 0: none */
+    uint32_t turn;           /* of recording; what was paused in between is over */
+    uint32_t waits;          /* how many there were when stamped work was last put on the stream; 0: none was */
 } Run;
 
-enum { RUNS = 8 };
+enum { RUNS = 16, LEGACY = 1, OWN = 2 /* CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */ };
 
-static _Atomic uint32_t given;
-static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
-    uint8_t next, open;
-    uint32_t waits; /* how often this thread waited, less one */
+typedef struct {
+    pthread_mutex_t lock;
+    _Atomic uint32_t open; /* how many runs are; also those whose tail is being put */
+    uint32_t next;
     Run runs[RUNS];
-} mine;
+} Runs;
+
+static Runs contexts[CONTEXTS] = {[0 ... CONTEXTS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+static _Atomic uint32_t given;
+static _Atomic uint32_t waits = 1; /* how often somebody waited, and one */
+
+static _Thread_local __attribute__((tls_model("initial-exec"))) uint8_t has_lock;
+
+/* Lock the runs of a context; not those that this thread puts a stamp for. */
+static int lock(Runs *all) {
+    if (has_lock) return 0;
+    pthread_mutex_lock(&all->lock);
+    return has_lock = 1;
+}
+
+static void unlock(Runs *all) {
+    has_lock = 0;
+    pthread_mutex_unlock(&all->lock);
+}
+
+/* The run that this thread launched into last. */
+static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
+    Run *run;
+    uint64_t key;
+    uint32_t number, turn;
+    uint8_t context;
+} last;
+
+void stamps_fork(void) {
+    const Runs none = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    has_lock = 0;
+    for (unsigned at = 0; at < CONTEXTS; at++) contexts[at] = none;
+}
+
+/* What tells streams of a context apart: each thread has a default stream of its own. */
+static uint64_t key_of(Stream on) {
+    uintptr_t handle = (uintptr_t)on;
+    return handle == OWN ? (uint64_t)ring_thread() << 32 | OWN : handle == LEGACY ? 0 : handle;
+}
+
+/* The handle by which this thread reaches a stream; whether it can. */
+static int reaches(uint64_t key, Stream *on) {
+    int is_own = (key & 3) == OWN;
+    *on = (Stream)(uintptr_t)(is_own ? OWN : key);
+    return !is_own || key >> 32 == ring_thread();
+}
+
+static uint32_t number_of(const Run *run) { return atomic_load_explicit(&run->number, memory_order_relaxed); }
 
 int stamps_runs_now(Stream stream) {
     int status = CAPTURE_NONE;
@@ -30,7 +81,7 @@ int stamps_runs_now(Stream stream) {
     return driver->cuStreamIsCapturing && !driver->cuStreamIsCapturing(stream, &status) && status == CAPTURE_NONE;
 }
 
-static int put(Device *device, Stream stream, uint32_t number, int kind) {
+static int put(const Device *device, Stream stream, uint32_t number, int kind) {
     Result (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void **,
                      void **) = real_call(CALL_cuLaunchKernel);
     Arguments a;
@@ -40,60 +91,106 @@ static int put(Device *device, Stream stream, uint32_t number, int kind) {
     return 0;
 }
 
-static void end_run(Run *run) {
-    Device *device = &devices[run->device];
-    int is_there = device_context() == run->device && device->stamp && run->turn == ring_turn();
-    int is_put = is_there && stamps_runs_now(run->stream) && put(device, run->stream, run->number, TAIL);
-    run->waits = is_put ? mine.waits + 1 : 0;
-    run->number = 0;
-    mine.open--;
+/* Put the tail of an open run, if it has one to come. */
+static void end_run(uint8_t context, Run *run, int has_tail) {
+    Stream on;
+    int entered = -1, is_put = 0;
+    if (has_tail && run->turn == ring_turn() && reaches(run->key, &on)) entered = device_enter(context);
+    if (entered >= 0) {
+        is_put = stamps_runs_now(on) && put(&devices[context], on, number_of(run), TAIL);
+        device_leave(entered);
+    }
+    run->waits = is_put ? atomic_load(&waits) : 0;
+    if (!is_put) ring_count(COUNT_runs_left, 1);
+    atomic_store_explicit(&run->number, 0, memory_order_release);
+    atomic_fetch_sub(&contexts[context].open, 1u);
 }
 
-/* The place of a stream among this thread's; another's, of which nothing is open any more, if it has none. */
-static Run *place_of(Stream on) {
-    for (Run *run = mine.runs; run < mine.runs + RUNS; run++)
-        if (run->stream == on && (run->number || run->waits)) return run;
-    Run *run = mine.runs;
-    while (run < mine.runs + RUNS && run->number) run++;
-    if (run == mine.runs + RUNS) end_run(run = &mine.runs[mine.next++ % RUNS]);
-    *run = (Run){.stream = on, .turn = ring_turn()};
+/* End the open runs of a context, or that of one stream. */
+static void end_runs(uint8_t context, const uint64_t *key, int has_tail) {
+    Runs *all = &contexts[context];
+    if (!atomic_load(&all->open) || !lock(all)) return;
+    for (Run *run = all->runs; run < all->runs + RUNS; run++)
+        if (number_of(run) && (!key || run->key == *key)) end_run(context, run, has_tail);
+    unlock(all);
+}
+
+/* The same of a stream, whose context need not be the thread's, unless it is a default stream. */
+static void end_stream(uint8_t context, Stream on, int has_tail) {
+    uint64_t key = key_of(on);
+    int is_default = (uintptr_t)on <= OWN;
+    for (unsigned at = 0, count = device_count(); at < count; at++)
+        if (!is_default || at == context) end_runs((uint8_t)at, &key, has_tail);
+}
+
+/* The place of a stream; another's, of which nothing is open any more, if it has none. */
+static Run *place_of(uint8_t context, uint64_t key) {
+    Runs *all = &contexts[context];
+    Run *run = all->runs;
+    for (; run < all->runs + RUNS; run++)
+        if (run->key == key && (number_of(run) || run->waits)) return run;
+    for (run = all->runs; run < all->runs + RUNS && number_of(run);) run++;
+    if (run == all->runs + RUNS) end_run(context, run = &all->runs[all->next++ % RUNS], 1);
+    run->key = key;
+    run->waits = 0;
     return run;
 }
 
-uint32_t stamps_run(Stream stream, int own) {
-    Stream on = stamps_stream(stream, own);
-    for (Run *run = mine.runs; mine.open && run < mine.runs + RUNS; run++) {
-        if (run->number && run->turn != ring_turn()) end_run(run);
-        if (run->number && run->stream == on) return run->number;
-    }
-    Device *device;
-    if (!device_driver()->stamps_runs || !stamps_runs_now(on) || !(device = device_with_stamps())) return 0;
-    Run *run = place_of(on);
-    uint8_t at = (uint8_t)(device - devices);
-    int is_behind = run->waits == mine.waits + 1 && run->turn == ring_turn() && run->device == at;
+static void begin_run(Runs *all, Run *run, const Device *device, Stream on) {
+    int is_behind = run->waits == atomic_load(&waits) && run->turn == ring_turn();
     uint32_t number = atomic_fetch_add(&given, 1u) % 0xffffffu + 1;
-    if (!is_behind && !put(device, on, number, HEAD)) return 0;
-    *run = (Run){on, number, ring_turn(), 0, at};
-    mine.open++;
+    if (!stamps_runs_now(on) || (!is_behind && !put(device, on, number, HEAD))) return;
+    run->turn = ring_turn();
+    run->waits = 0;
+    atomic_fetch_add(&all->open, 1u);
+    atomic_store_explicit(&run->number, number, memory_order_release);
     ring_count(COUNT_runs, 1);
-    return number;
 }
 
-void stamps_graph(Stream stream, int own) {
-    Stream on = stamps_stream(stream, own);
-    Run *run = place_of(on);
-    *run = (Run){on, 0, ring_turn(), mine.waits + 1, device_context()};
+int stamps_is_open(uint32_t number) {
+    return atomic_load_explicit(&last.run->number, memory_order_acquire) == number;
 }
 
-void stamps_end(Stream stream, int own) {
-    Stream on = stamps_stream(stream, own);
-    for (Run *run = mine.runs; mine.open && run < mine.runs + RUNS; run++)
-        if (run->number && run->stream == on) end_run(run);
+uint32_t stamps_run(uint8_t context, Stream on) {
+    uint64_t key = key_of(on);
+    int is_last = last.number && last.key == key && last.context == context && last.turn == ring_turn();
+    if (is_last && stamps_is_open(last.number)) return last.number;
+    Device *device = device_driver()->stamps_runs ? device_with_stamps(context) : NULL;
+    if (!device) return 0;
+    Runs *all = &contexts[context];
+    if (!lock(all)) return 0;
+    Run *run = place_of(context, key);
+    if (number_of(run) && run->turn != ring_turn()) end_run(context, run, 0);
+    if (!number_of(run)) begin_run(all, run, device, on);
+    last.run = run, last.key = key, last.context = context;
+    last.number = number_of(run), last.turn = run->turn;
+    unlock(all);
+    return last.number;
 }
 
-void stamps_end_all(void) {
-    for (Run *run = mine.runs; mine.open && run < mine.runs + RUNS; run++)
-        if (run->number) end_run(run);
+void stamps_graph(uint8_t context, Stream on) {
+    if (context == NO_CONTEXT || !lock(&contexts[context])) return;
+    Run *run = place_of(context, key_of(on));
+    if (!number_of(run)) run->turn = ring_turn(), run->waits = atomic_load(&waits);
+    unlock(&contexts[context]);
 }
 
-void stamps_wait(void) { mine.waits++; }
+void stamps_end(uint8_t context, Stream on) { end_stream(context, on, 1); }
+void stamps_leave(uint8_t context, Stream on) { end_stream(context, on, 0); }
+
+void stamps_end_all(uint8_t context) {
+    if (context != NO_CONTEXT) end_runs(context, NULL, 1);
+}
+
+void stamps_forget(uint8_t context, Stream on) {
+    uint64_t key = key_of(on);
+    stamps_end(context, on);
+    for (unsigned at = 0, count = device_count(); at < count; at++) {
+        if (!lock(&contexts[at])) return;
+        for (Run *run = contexts[at].runs; run < contexts[at].runs + RUNS; run++)
+            if (run->key == key) run->waits = 0;
+        unlock(&contexts[at]);
+    }
+}
+
+void stamps_wait(void) { atomic_fetch_add(&waits, 1u); }

@@ -2,8 +2,6 @@
 
 #include <stdlib.h>
 
-#include "device.h"
-
 static const Driver *driver; /* always the same once it is there */
 
 enum { DEEPEST = 8 };
@@ -51,12 +49,10 @@ static int add(Device *device, Graph graph, uint16_t id, Node *nodes, size_t cou
     return 1;
 }
 
-int stamps_add(Graph graph, uint16_t id, Node pair[2]) {
+int stamps_add(Device *device, Graph graph, uint16_t id, Node pair[2]) {
     size_t count = 0;
     pair[HEAD] = pair[TAIL] = NULL;
     driver = device_driver();
-    Device *device = driver->stamps_graphs ? device_with_stamps() : NULL;
-    if (!device) return 0;
     if (driver->cuGraphGetNodes(graph, NULL, &count) || !count) return ring_count(COUNT_graphs_left_empty, 1), 0;
     Node *nodes = malloc(3 * (count + 1) * sizeof *nodes);
     int done = nodes && !driver->cuGraphGetNodes(graph, nodes, &count) && can_take(nodes, count, 0);

@@ -2,31 +2,47 @@
 #ifndef INTERTOKEN_STAMPS_H
 #define INTERTOKEN_STAMPS_H
 
+#include "device.h"
 #include "driver.h"
 #include "ring.h"
 
 enum { HEAD = 0, TAIL = 1 };
 enum { MOST_GRAPHS = 1 << 15, CHAIN_GRAPH = MOST_GRAPHS - 1 /* stamps alone, one behind the other */ };
 
+/* Streams are handles as `stamps_stream` gives them, in the calling thread's context if they are a default one. */
+
 /* A launch is about to come: the number of the run that it lies in, which gets a head stamp if it begins here. */
-uint32_t stamps_run(Stream stream, int own);
+uint32_t stamps_run(uint8_t context, Stream on);
 
-/* A wait, a fetch, or whatever else ends a run is about to come on a stream, or on all streams of this thread. */
-void stamps_end(Stream stream, int own);
-void stamps_end_all(void);
+/* Whether that run is still open, so that its tail comes behind the launch, which was made meanwhile. */
+int stamps_is_open(uint32_t number);
 
-/* This thread waits, or has learned that something has ended: the device may have nothing to do afterwards. */
+/* A wait, a fetch, or whatever else ends a run is about to come on a stream, or in a whole context. */
+void stamps_end(uint8_t context, Stream on);
+void stamps_end_all(uint8_t context);
+
+/* The work on a stream has ended, and nobody knows when. */
+void stamps_leave(uint8_t context, Stream on);
+
+/* A stream is about to end; another may get its handle. */
+void stamps_forget(uint8_t context, Stream on);
+
+/* Somebody waits, or has learned that something has ended: the device may have nothing to do afterwards. */
 void stamps_wait(void);
 
-/* A stamped graph was put on a stream, on which no run is open. */
-void stamps_graph(Stream stream, int own);
+/* A stamped graph was put on a stream. */
+void stamps_graph(uint8_t context, Stream on);
 
 /* Put a head before the roots and a tail behind the leaves of a graph; whether both are there. */
-int stamps_add(Graph graph, uint16_t id, Node pair[2]);
+int stamps_add(Device *device, Graph graph, uint16_t id, Node pair[2]);
 void stamps_remove(Node pair[2]);
 
 /* Whether work that is put on a stream now runs, and is not captured into a graph. */
 int stamps_runs_now(Stream stream);
+
+/* A forked child has neither runs nor graphs. */
+void stamps_fork(void);
+void graphs_fork(void);
 
 /* The handle that stands for a stream in records. */
 static inline Stream stamps_stream(Stream stream, int own) { return stream || !own ? stream : (Stream)2; }

@@ -1,4 +1,4 @@
-/* The wrappers of all calls but those that are written out in graphs.c. */
+/* The wrappers of all calls but those that are written out in graphs.c and contexts.c. */
 #include "device.h"
 #include "interpose.h"
 #include "stamps.h"
@@ -23,39 +23,63 @@ static inline uint64_t bytes_all(const size_t *sizes, size_t count) {
     return bytes;
 }
 
-#define BEFORE_PLAIN(stream, own) 0
-#define BEFORE_LAUNCH(stream, own) stamps_run(stream, own)
-#define BEFORE_END(stream, own) (stamps_end(stream, own), 0)
-#define BEFORE_END_ALL(stream, own) (stamps_end_all(), stamps_wait(), 0)
-#define BEFORE_WAIT(stream, own) (stamps_wait(), 0)
-#define BEFORE_END_WAIT(stream, own) (stamps_end(stream, own), stamps_wait(), 0)
+/* What is done before a call and after it; `s` is the stream, as `stamps.h` wants it. */
+#define BEFORE_PLAIN(s)
+#define BEFORE_LAUNCH(s) record.number = stamps_run(record.context, s);
+#define BEFORE_END(s) stamps_end(record.context, s);
+#define BEFORE_END_ALL(s) stamps_end_all(record.context), stamps_wait();
+#define BEFORE_END_OTHER(s) record.context = device_of(c), stamps_end_all(record.context), stamps_wait();
+#define BEFORE_WAIT(s) stamps_wait();
+#define BEFORE_END_WAIT(s) stamps_end(record.context, s), stamps_wait();
+#define BEFORE_ASK(s)
+#define BEFORE_FORGET(s) stamps_forget(record.context, s);
 
-#define DEFINE(id, own, params, args, on, about, size, kind, before)                                                  \
+#define AFTER_PLAIN(s)
+#define AFTER_LAUNCH(s)                                                                                               \
+    if (record.number && !stamps_is_open(record.number)) record.number = 0, ring_count(COUNT_launches_between, 1);
+#define AFTER_END(s)
+#define AFTER_END_ALL(s)
+#define AFTER_END_OTHER(s)
+#define AFTER_WAIT(s)
+#define AFTER_END_WAIT(s)
+/* A tail before the call would change what it says; behind work that has ended already it tells nothing. */
+#define AFTER_ASK(s)                                                                                                  \
+    if (record.result == SUCCESS) stamps_leave(record.context, s);                                                    \
+    else stamps_end(record.context, s);                                                                               \
+    stamps_wait();
+#define AFTER_FORGET(s)
+
+#define DEFINE(id, own, params, args, on, about, size, kind, before, after)                                           \
     Result id params {                                                                                                \
         Result(*real) params = (Result(*) params)real_call(CALL_##id);                                                \
         if (!real) return ERROR_NOT_SUPPORTED;                                                                        \
         if (!recording()) return real args;                                                                           \
-        Record record = {.call = CALL_##id};                                                                          \
-        record.number = before(on, own);                                                                              \
+        Stream stream_ = stamps_stream(on, own);                                                                      \
+        Record record = {.call = CALL_##id, .context = device_context(), .stream = (uintptr_t)stream_};               \
+        before(stream_)                                                                                               \
         record.begin = ring_now();                                                                                    \
-        record.result = (uint16_t)real args;                                                                          \
+        Result result = real args;                                                                                    \
         record.end = ring_now();                                                                                      \
-        record.stream = (uintptr_t)stamps_stream(on, own);                                                            \
+        record.result = (uint16_t)result;                                                                             \
+        after(stream_)                                                                                                \
         record.object = (uintptr_t)(about);                                                                           \
         record.bytes = (uint64_t)(size);                                                                              \
         record.copy_kind = (uint8_t)(kind);                                                                           \
-        record.context = device_context();                                                                            \
         ring_write(&record);                                                                                          \
-        return record.result;                                                                                         \
+        return result;                                                                                                \
     }
 
-#define WRAP_PLAIN(...) DEFINE(__VA_ARGS__, BEFORE_PLAIN)
-#define WRAP_LAUNCH(...) DEFINE(__VA_ARGS__, BEFORE_LAUNCH)
-#define WRAP_END(...) DEFINE(__VA_ARGS__, BEFORE_END)
-#define WRAP_END_ALL(...) DEFINE(__VA_ARGS__, BEFORE_END_ALL)
-#define WRAP_WAIT(...) DEFINE(__VA_ARGS__, BEFORE_WAIT)
-#define WRAP_END_WAIT(...) DEFINE(__VA_ARGS__, BEFORE_END_WAIT)
+#define WRAP(how, ...) DEFINE(__VA_ARGS__, BEFORE_##how, AFTER_##how)
 #define WRAP_OWN(...)
+#define WRAP_PLAIN(...) WRAP(PLAIN, __VA_ARGS__)
+#define WRAP_LAUNCH(...) WRAP(LAUNCH, __VA_ARGS__)
+#define WRAP_END(...) WRAP(END, __VA_ARGS__)
+#define WRAP_END_ALL(...) WRAP(END_ALL, __VA_ARGS__)
+#define WRAP_END_OTHER(...) WRAP(END_OTHER, __VA_ARGS__)
+#define WRAP_WAIT(...) WRAP(WAIT, __VA_ARGS__)
+#define WRAP_END_WAIT(...) WRAP(END_WAIT, __VA_ARGS__)
+#define WRAP_ASK(...) WRAP(ASK, __VA_ARGS__)
+#define WRAP_FORGET(...) WRAP(FORGET, __VA_ARGS__)
 #define CALL(id, symbol, since, own, params, args, on, about, size, kind, how)                                        \
     WRAP_##how(id, own, params, args, on, about, size, kind)
 

@@ -1,0 +1,55 @@
+"""What the light recorder's library costs the host per call, against a driver that does next to nothing.
+
+The same program makes the calls with and without the library, in turn; the least of the rounds counts. Stamps are
+launches of a kernel, whose cost with a real driver is that of a launch, and is not in these figures.
+
+Usage: python benchmarks/light_calls.py [-o FILE] [--rounds N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from record_engines import machine
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.tracer.fake_driver import Build
+
+
+def measured(built: Build, *, recorded: bool) -> dict[str, float]:
+    """ns of a call of each kind."""
+    environment = built.environment(FAKE_SILENT="1", INTERTOKEN_LIGHT_RECORDS="524288")
+    if not recorded:
+        del environment["LD_PRELOAD"]
+    done = subprocess.run([built.folder / "costs"], env=environment, capture_output=True, text=True, check=True)
+    for ring in built.rings.iterdir():
+        ring.unlink()
+    return {kind: float(ns) for kind, ns in (line.split() for line in done.stdout.splitlines())}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        built = Build.into(Path(folder))
+        rounds = [[measured(built, recorded=which) for which in (False, True)] for _ in range(options.rounds)]
+    least = [{kind: min(each[which][kind] for each in rounds) for kind in rounds[0][0]} for which in (0, 1)]
+    costs = {kind: round(least[1][kind] - least[0][kind], 1) for kind in least[0]}
+    for kind, ns in costs.items():
+        print(f"{kind}: {ns} ns more than {least[0][kind]} ns")
+    if options.output:
+        facts = {"date": datetime.date.today().isoformat(), **machine(), "ns_per_call": costs}
+        options.output.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

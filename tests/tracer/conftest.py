@@ -1,0 +1,24 @@
+"""What several tests of the light recorder share."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.tracer.fake_driver import Build
+from tracer.recorders import light_folder, light_program
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """The preloaded library, the fake driver and its programs."""
+    return Build.into(tmp_path_factory.mktemp("light"))
+
+
+@pytest.fixture
+def recorder(built: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`intertoken record` over the fake driver, with the library as if it came with a wheel, and memory of its own."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(built.folder))
+    monkeypatch.setattr(light_program, "library", lambda: built.folder / "light.so")
+    monkeypatch.setattr(light_folder, "_MEMORY", tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

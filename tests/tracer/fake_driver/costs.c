@@ -1,0 +1,70 @@
+/* How long a call takes, ns, with the driver's part, which is next to nothing: the fastest of some rounds of each kind.
+ *
+ * Prints one line per kind: its name and the ns of a call.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <time.h>
+
+#include "../../../tracer/recorders/native/calls.h"
+
+enum { ROUNDS = 200, CALLS_A_ROUND = 500 };
+
+#define GET(name, params) Result(*name) params = (Result(*) params)dlsym(driver, #name)
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1e9 + t.tv_nsec;
+}
+
+#define MEASURE(name, call)                                                                                           \
+    do {                                                                                                              \
+        double least = 1e18;                                                                                          \
+        for (int round = 0; round < ROUNDS; round++) {                                                                \
+            double begun = now();                                                                                     \
+            for (int i = 0; i < CALLS_A_ROUND; i++) call;                                                             \
+            double took = (now() - begun) / CALLS_A_ROUND;                                                            \
+            if (took < least) least = took;                                                                           \
+        }                                                                                                             \
+        printf("%s %.1f\n", name, least);                                                                             \
+    } while (0)
+
+int main(void) {
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!driver) return 2;
+    GET(cuLaunchKernel, (Function, GRID, Stream, void **, void **));
+    GET(cuMemcpyHtoDAsync_v2, (DevicePointer, const void *, size_t, Stream));
+    GET(cuStreamSynchronize, (Stream));
+    GET(cuEventRecord, (Event, Stream));
+    GET(cuEventQuery, (Event));
+    GET(cuGraphInstantiateWithFlags, (Exec *, Graph, unsigned long long));
+    GET(cuGraphLaunch, (Exec, Stream));
+    GET(cuModuleGetFunction, (Function *, Module, const char *));
+    GET(cuStreamCreate, (Stream *, unsigned));
+    GET(cuGraphCreate, (Graph *, unsigned));
+    GET(cuGraphAddKernelNode, (Node *, Graph, const Node *, size_t, const KernelNode *));
+    Function kernel;
+    Stream one, other;
+    Graph graph;
+    Node node;
+    Exec exec;
+    char bytes[16];
+    cuModuleGetFunction(&kernel, NULL, ""), cuStreamCreate(&one, 0), cuStreamCreate(&other, 0);
+    cuGraphCreate(&graph, 0);
+    KernelNode facts = {kernel, {1, 1, 1}, {1, 1, 1}, 0, NULL, NULL};
+    cuGraphAddKernelNode(&node, graph, NULL, 0, &facts);
+    cuGraphInstantiateWithFlags(&exec, graph, 0);
+#define LAUNCH_ON(stream) cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL)
+    MEASURE("copy", cuMemcpyHtoDAsync_v2(0, bytes, 16, one));
+    MEASURE("launch", LAUNCH_ON(one));
+    MEASURE("launch_on_two_streams", LAUNCH_ON(i % 2 ? one : other));
+    MEASURE("event_query", cuEventQuery((Event)&exec));
+    MEASURE("event_record", cuEventRecord((Event)&exec, one));
+    cuStreamSynchronize(one), cuStreamSynchronize(other);
+    MEASURE("synchronize", cuStreamSynchronize(one));
+    MEASURE("launch_and_synchronize", (LAUNCH_ON(one), cuStreamSynchronize(one)));
+    MEASURE("graph_launch", cuGraphLaunch(exec, one));
+    return 0;
+}

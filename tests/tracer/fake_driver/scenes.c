@@ -1,0 +1,294 @@
+/* Short programs that do what few programs do; argv[1] is which. Prints what the driver did. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../../../tracer/recorders/native/calls.h"
+
+static void *driver;
+static char **arguments;
+static Function kernel;
+static Stream stream;
+
+#define NEED(name, params) static Result(*name) params
+NEED(cuLaunchKernel_, (Function, GRID, Stream, void **, void **));
+NEED(cuLaunchKernel_ptsz_, (Function, GRID, Stream, void **, void **));
+NEED(cuStreamSynchronize_, (Stream));
+NEED(cuStreamQuery_, (Stream));
+NEED(cuStreamCreate_, (Stream *, unsigned));
+NEED(cuStreamDestroy_v2_, (Stream));
+NEED(cuCtxSynchronize_, (void));
+NEED(cuCtxSynchronize_v2_, (Context));
+NEED(cuCtxCreate_v2_, (Context *, unsigned, int));
+NEED(cuCtxSetCurrent_, (Context));
+NEED(cuCtxGetCurrent_, (Context *));
+NEED(cuCtxDestroy_v2_, (Context));
+NEED(cuModuleGetFunction_, (Function *, Module, const char *));
+NEED(cuGraphCreate_, (Graph *, unsigned));
+NEED(cuGraphAddKernelNode_, (Node *, Graph, const Node *, size_t, const KernelNode *));
+NEED(cuGraphInstantiateWithFlags_, (Exec *, Graph, unsigned long long));
+NEED(cuGraphExecUpdate_v2_, (Exec, Graph, UpdateResult *));
+NEED(cuGraphLaunch_, (Exec, Stream));
+NEED(cuGraphExecDestroy_, (Exec));
+NEED(cuEventRecord_, (Event, Stream));
+
+static void find_all(void) {
+#define FIND(name) name##_ = (__typeof__(name##_))dlsym(driver, #name)
+    FIND(cuLaunchKernel), FIND(cuLaunchKernel_ptsz), FIND(cuStreamSynchronize), FIND(cuStreamQuery);
+    FIND(cuStreamCreate), FIND(cuStreamDestroy_v2), FIND(cuCtxSynchronize), FIND(cuCtxSynchronize_v2);
+    FIND(cuCtxCreate_v2), FIND(cuCtxSetCurrent), FIND(cuCtxGetCurrent), FIND(cuCtxDestroy_v2);
+    FIND(cuModuleGetFunction), FIND(cuGraphCreate), FIND(cuGraphAddKernelNode), FIND(cuGraphInstantiateWithFlags);
+    FIND(cuGraphExecUpdate_v2), FIND(cuGraphLaunch), FIND(cuGraphExecDestroy), FIND(cuEventRecord);
+    cuModuleGetFunction_(&kernel, NULL, "eager"), cuStreamCreate_(&stream, 0);
+}
+
+static Result launch_on(Stream on) { return cuLaunchKernel_(kernel, 1, 1, 1, 1, 1, 1, 0, on, NULL, NULL); }
+
+static Graph graph_of(int kernels) {
+    Graph graph;
+    Node node = NULL;
+    KernelNode facts = {kernel, {1, 1, 1}, {1, 1, 1}, 0, NULL, NULL};
+    cuGraphCreate_(&graph, 0);
+    for (int i = 0; i < kernels; i++) cuGraphAddKernelNode_(&node, graph, &node, i ? 1 : 0, &facts);
+    return graph;
+}
+
+static Exec exec_of(Graph graph) {
+    Exec exec = NULL;
+    if (cuGraphInstantiateWithFlags_(&exec, graph, 0)) exit(11);
+    return exec;
+}
+
+/* Runs a scene's other thread to its end. */
+static void elsewhere(void *(*does)(void *), void *with) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, does, with);
+    pthread_join(thread, NULL);
+}
+
+static void *destroys(void *on) { return (void *)(long)cuStreamDestroy_v2_(on); }
+static void *waits(void *on) { return (void *)(long)cuStreamSynchronize_(on); }
+static void *launches(void *on) { return (void *)(long)launch_on(on); }
+static void *launches_own(void *on) {
+    for (int i = 0; i < 3; i++) cuLaunchKernel_ptsz_(kernel, 1, 1, 1, 1, 1, 1, 0, on, NULL, NULL);
+    return (void *)(long)cuStreamSynchronize_((Stream)2);
+}
+
+static void destroyed(void) { launch_on(stream), cuStreamDestroy_v2_(stream), cuCtxSynchronize_(); }
+static void destroyed_elsewhere(void) { launch_on(stream), elsewhere(destroys, stream), cuCtxSynchronize_(); }
+
+/* The next stream has the handle of one that was destroyed, and is not behind what was done there. */
+static void handle_again(void) {
+    launch_on(stream), cuEventRecord_((Event)&stream, stream);
+    cuStreamDestroy_v2_(stream), cuStreamCreate_(&stream, 0);
+    launch_on(stream), cuStreamSynchronize_(stream);
+}
+
+static void waited_elsewhere(void) {
+    launch_on(stream), elsewhere(waits, stream);
+    launch_on(stream), cuStreamSynchronize_(stream);
+}
+
+static void launched_elsewhere(void) { launch_on(stream), elsewhere(launches, stream), cuStreamSynchronize_(stream); }
+
+static void own_streams(void) {
+    for (int i = 0; i < 3; i++) elsewhere(launches_own, NULL);
+}
+
+static void failed_launches(void) {
+    int *failing = dlsym(driver, "fake_failing");
+    Exec exec = exec_of(graph_of(1));
+    for (int i = 0; i < 8; i++) *failing = i % 3 == 1, cuGraphLaunch_(exec, stream), cuStreamSynchronize_(stream);
+}
+
+static void many_graphs(void) {
+    Graph graph = graph_of(1);
+    for (int i = 0; i < 70000; i++) {
+        Exec exec = exec_of(graph);
+        if (i % 1000 == 999) cuGraphLaunch_(exec, stream);
+        cuGraphExecDestroy_(exec);
+    }
+    cuStreamSynchronize_(stream);
+}
+
+static void many_launches(void) {
+    Exec exec = exec_of(graph_of(1));
+    for (int i = 0; i < 70000; i++) cuGraphLaunch_(exec, stream), cuStreamSynchronize_(stream);
+}
+
+static Context current(void) {
+    Context found;
+    return cuCtxGetCurrent_(&found), found;
+}
+
+static void other_context(void) {
+    Context first = current(), second;
+    launch_on(stream), cuCtxCreate_v2_(&second, 0, 1), cuStreamSynchronize_(stream);
+    cuCtxSetCurrent_(NULL), cuCtxSetCurrent_(first);
+    launch_on(stream), cuCtxSetCurrent_(NULL), cuStreamSynchronize_(stream), cuCtxSetCurrent_(first);
+    launch_on(stream), cuCtxSetCurrent_(second), cuCtxSynchronize_(), cuCtxSynchronize_v2_(first);
+}
+
+static void update_elsewhere(void) {
+    Graph graph = graph_of(2);
+    Exec exec = exec_of(graph);
+    Context first = current(), second;
+    if (cuGraphExecUpdate_v2_(exec, graph, NULL)) exit(12);
+    cuCtxSetCurrent_(NULL);
+    if (cuGraphExecUpdate_v2_(exec, graph, NULL)) exit(13);
+    cuCtxCreate_v2_(&second, 0, 1);
+    if (cuGraphExecUpdate_v2_(exec, graph, NULL)) exit(14);
+    cuCtxSetCurrent_(first), cuGraphLaunch_(exec, stream), cuStreamSynchronize_(stream);
+}
+
+static void ended_context(void) {
+    Context first = current(), second;
+    cuCtxCreate_v2_(&second, 0, 1);
+    cuModuleGetFunction_(&kernel, NULL, "eager"), launch_on(NULL);
+    cuCtxDestroy_v2_(second), cuCtxSetCurrent_(first);
+    cuCtxSynchronize_();
+}
+
+static void many_contexts(void) {
+    for (int i = 0; i < 40; i++) {
+        Context one;
+        cuCtxCreate_v2_(&one, 0, 0), cuModuleGetFunction_(&kernel, NULL, "eager");
+        launch_on(NULL), cuCtxSynchronize_(), cuCtxDestroy_v2_(one);
+    }
+}
+
+static void asked(void) {
+    launch_on(stream), usleep(20000);
+    if (cuStreamQuery_(stream)) exit(15);
+    launch_on(stream);
+    while (cuStreamQuery_(stream)) usleep(100);
+    cuStreamSynchronize_(stream);
+}
+
+static void *synchronizes(void *count) {
+    for (long i = 0; i < (long)count; i++) usleep(10000), cuCtxSynchronize_();
+    return NULL;
+}
+static void *synchronizes_another(void *count) {
+    Context mine;
+    cuCtxCreate_v2_(&mine, 0, 1);
+    return synchronizes(count);
+}
+static void launches_meanwhile(void *(*does)(void *)) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, does, (void *)20);
+    for (int i = 0; i < 200; i++) launch_on(stream), usleep(1000), i % 20 == 19 && cuStreamSynchronize_(stream);
+    pthread_join(thread, NULL);
+}
+static void threads(void) { launches_meanwhile(synchronizes); }
+static void threads_of_two(void) { launches_meanwhile(synchronizes_another); }
+
+/* Threads that launch, wait, and end streams at once, for sanitizers. */
+static void *busy(void *number) {
+    for (int i = 0; i < 300; i++) {
+        Stream mine;
+        cuStreamCreate_(&mine, 0), launch_on(mine), launch_on(stream);
+        if (i % 3 == (long)number % 3) cuCtxSynchronize_();
+        if (i % 5 == 0) cuStreamSynchronize_(stream), cuStreamQuery_(stream);
+        cuStreamDestroy_v2_(mine);
+    }
+    return NULL;
+}
+static void crowd(void) {
+    pthread_t all[4];
+    for (long i = 0; i < 4; i++) pthread_create(&all[i], NULL, busy, (void *)i);
+    for (int i = 0; i < 4; i++) pthread_join(all[i], NULL);
+}
+
+static _Atomic int is_over;
+static void *keeps_launching(void *exec) {
+    while (!is_over) cuGraphLaunch_(exec, NULL);
+    return NULL;
+}
+static void forks_while_busy(void) {
+    pthread_t thread;
+    Exec exec = exec_of(graph_of(1)), other = exec_of(graph_of(1));
+    pthread_create(&thread, NULL, keeps_launching, exec);
+    for (int i = 0; i < 100; i++) {
+        int status;
+        pid_t child = fork();
+        if (!child) alarm(5), cuGraphExecDestroy_(other), _exit(0);
+        waitpid(child, &status, 0);
+        if (status) printf("a child ended with %d\n", status), exit(16);
+    }
+    is_over = 1, pthread_join(thread, NULL);
+}
+
+/* As a program would that is to be profiled in its middle, and goes on for long. */
+static void windowed(void) {
+    Result (*start)(void) = dlsym(driver, "cuProfilerStart"), (*stop)(void) = dlsym(driver, "cuProfilerStop");
+    Exec exec = exec_of(graph_of(1));
+    for (int i = 0; i < 5; i++) {
+        if (i == 1) start();
+        if (i == 4) stop();
+        cuGraphLaunch_(exec, stream), cuStreamSynchronize_(stream);
+    }
+    if (!arguments[2]) return;
+    puts("over"), fflush(stdout), getchar();
+    for (int i = 0; i < 70000; i++) cuGraphLaunch_(exec, stream);
+}
+
+static void asks(void) { cuStreamQuery_(stream); }
+static void called_back(void) {
+    *(void (**)(void))dlsym(driver, "fake_called") = asks;
+    for (int i = 0; i < 2; i++) launch_on(stream), cuStreamSynchronize_(stream);
+}
+
+static void execs(void) {
+    cuStreamSynchronize_(stream);
+    if (arguments[2]) return;
+    execl("/proc/self/exe", arguments[0], arguments[1], "again", NULL);
+}
+
+static void titled(void) {
+    memset(arguments[0], 0, strlen(arguments[0]));
+    strcpy(arguments[0], "VLLM::EngineCore");
+    pthread_setname_np(pthread_self(), "VLLM::EngineCor");
+    cuStreamSynchronize_(stream);
+}
+
+/* The driver is asked for its legacy stream by the finder of the per-thread ones. */
+static void legacy_flag(void) {
+    Result (*find)(const char *, void **, int, uint64_t, int *) = dlsym(driver, "cuGetProcAddress_v2_ptsz");
+    Result (*legacy)(Stream) = NULL, (*own)(Stream) = NULL;
+    find("cuStreamSynchronize", (void **)&legacy, 12000, LEGACY_STREAM, NULL), legacy(NULL);
+    find("cuStreamSynchronize", (void **)&own, 12000, 0, NULL), own(NULL);
+}
+
+static void probe(void) {
+    void *found = dlsym(RTLD_DEFAULT, "cuLaunchKernel"), *finder = dlsym(RTLD_DEFAULT, "cuGetProcAddress_v2");
+    printf("%s %s %s\n", found ? "there" : "nothing", finder ? "there" : "nothing", dlerror() ? "error" : "fine");
+}
+
+#define SCENE(name) {#name, name}
+static const struct {
+    const char *name;
+    void (*play)(void);
+} scenes[] = {
+    SCENE(destroyed), SCENE(destroyed_elsewhere), SCENE(handle_again), SCENE(waited_elsewhere),
+    SCENE(launched_elsewhere), SCENE(own_streams), SCENE(failed_launches), SCENE(many_graphs), SCENE(many_launches),
+    SCENE(other_context), SCENE(update_elsewhere), SCENE(ended_context), SCENE(many_contexts), SCENE(asked),
+    SCENE(threads), SCENE(threads_of_two), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(called_back), SCENE(windowed), SCENE(legacy_flag),
+};
+
+int main(int argc, char **argv) {
+    arguments = argv;
+    if (strcmp(argv[1], "probe") == 0) return probe(), 0;
+    driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!driver) return puts(dlerror()), 2;
+    find_all();
+    for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
+        if (strcmp(argv[1], scenes[i].name) == 0) scenes[i].play();
+    puts((char *)dlsym(driver, "device_log"));
+    return 0;
+}

@@ -1,0 +1,155 @@
+"""The folders of light recordings: what a recorder leaves, and how much memory rings take."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.tracer.fake_driver import Build, run
+from tracer import formats, read
+from tracer.errors import TraceError
+from tracer.output import lock_folder
+from tracer.recorders import light_folder, light_program
+from tracer.recorders.light import read_rings
+
+TOKENS = 40
+pytestmark = pytest.mark.usefixtures("recorder")
+
+
+def test_folders_of_recorders_that_live_are_left_alone(tmp_path: Path) -> None:
+    """Also where their process cannot be seen, as in another container that shares the memory."""
+    with light_folder.folder() as made:
+        (made / "1-0.ring").touch()
+        assert light_folder.left_folders() == []
+        result = run("record", "-o", tmp_path / "out", "--recover", made)
+        assert result.exit_code == 2
+        assert "no folder that a recorder of yours left, or it goes on recording" in result.stderr
+        assert made.is_dir()
+    assert not made.exists()
+
+
+def test_an_empty_folder_that_a_recorder_left_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / "intertoken-light-x"
+    left.mkdir()
+    os.close(lock_folder(left))
+    assert light_folder.left_folders() == []
+    assert not left.exists()
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from tracer.cli import main
+from tracer.recorders import light_folder, light_program
+light_program.library = lambda: Path(sys.argv[1])
+light_folder._MEMORY = Path(sys.argv[2])
+main(["record", "-o", sys.argv[3], "--", sys.argv[4], "proc", "stays", "40"])
+"""
+
+
+def test_what_a_killed_recorder_left_is_said_and_recovered(built: Build, tmp_path: Path) -> None:
+    arguments = [built.folder / "light.so", tmp_path, tmp_path / "lost", built.folder / "decode"]
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as recorder:
+        assert recorder.stdout
+        assert recorder.stdout.readline()  # the program is done, and waits for a line
+        recorder.kill()
+        recorder.wait()
+        (left,) = light_folder.left_folders()
+        result = run("record", "-o", tmp_path / "other", "--", built.folder / "decode", "proc")
+        advice = f"`intertoken record -o TRACE --recover {left}`"
+        assert f"note: a recorder that was killed left a recording: {advice}" in result.stderr
+        result = run("record", "-o", tmp_path / "out", "--recover", left)
+        assert result.exit_code == 0, result.output
+    assert not left.exists()
+    assert not (tmp_path / "lost").exists()
+    assert len(read(tmp_path / "out")["graph_launches"]) == 80
+
+
+@pytest.mark.parametrize("how", [TraceError("out: cannot be written: No space left on device"), KeyboardInterrupt()])
+def test_what_cannot_be_written_stays_in_memory(
+    built: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: BaseException
+) -> None:
+    def fails(*arguments: object, **options: object) -> None:
+        raise how
+
+    with monkeypatch.context() as patched:
+        patched.setattr(formats, "write", fails)
+        result = run("record", "-o", tmp_path / "out", "--", built.folder / "decode", "proc", "", TOKENS)
+    assert result.exit_code != 0
+    (left,) = light_folder.left_folders()
+    assert f"what was recorded is kept in memory: `intertoken record -o TRACE --recover {left}`" in result.stderr
+    assert run("record", "-o", tmp_path / "out", "--recover", left).exit_code == 0
+    assert len(read(tmp_path / "out")["graph_launches"]) == 2 * TOKENS
+
+
+@pytest.mark.parametrize("arguments", [[], ["--recover", "x", "--", "/bin/true"]])
+def test_either_a_command_or_what_was_left(tmp_path: Path, arguments: list[str]) -> None:
+    result = run("record", "-o", tmp_path / "out", *arguments)
+    assert result.exit_code == 2
+    assert "give a COMMAND to run, after --, or --recover FOLDER" in result.stderr
+
+
+def used(path: Path) -> int:
+    """Bytes of a file that take memory."""
+    return path.stat().st_blocks * 512
+
+
+def test_rings_of_programs_that_ended_take_little_memory(built: Build, tmp_path: Path) -> None:
+    built.run("decode", "proc", "", str(TOKENS))
+    before = built.ring()
+    assert used(before.path) > 2_000_000
+    with light_folder.kept_small(built.rings):
+        deadline = time.monotonic() + 30
+        while used(before.path) > 800_000 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert used(before.path) <= 800_000
+    after = built.ring()
+    assert (after.records == before.records).all()
+    assert (after.stamps[0] == before.stamps[0]).all()
+
+
+def test_rings_are_bounded_together(built: Build, tmp_path: Path) -> None:
+    """Of three programs the last finds no room, and the one before it none for its stamps."""
+    ring = 65536 + 4096 * 64
+    decode = f"{built.folder}/decode proc '' 2 > /dev/null"
+    most = str(ring + (131072 + 4096) * 16 + ring + 50_000)
+    with light_folder.folder() as rings:
+        environment = light_program.environment(built.folder / "light.so", rings)
+        subprocess.run(
+            ["sh", "-c", f"{decode}; {decode}; {decode}"], check=True,
+            env={**environment, "INTERTOKEN_LIGHT_BYTES": most, "INTERTOKEN_LIGHT_RECORDS": "4096"},
+        )  # fmt: skip
+        first, second = read_rings(rings)
+        assert (first.counters["stamps_failed"], second.counters["stamps_failed"]) == (0, 1)
+        trace = light_program.read_folder(rings)
+        assert trace
+        (note,) = [note for note in trace.notes if "there was no room" in note]
+        assert note.endswith("(decode): not recorded")
+        assert "which stays half free, for process" in note
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount")
+def test_half_of_the_shared_memory_stays_free(built: Build, tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "tmpfs", small], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("may not mount")
+    try:
+        environment = light_program.environment(built.folder / "light.so", small)
+        for _ in range(6):
+            subprocess.run([built.folder / "decode", "proc"], env=environment, check=True, stdout=subprocess.DEVNULL)
+        rings = read_rings(small)
+        assert rings[0].capacity == 1 << 15  # of 2 MiB; with 4 MiB half would be taken
+        space = os.statvfs(small)
+        assert space.f_bavail * space.f_frsize > 300_000
+        assert (small / "programs").read_text().count("!") == 6 - len(rings)
+    finally:
+        subprocess.run(["umount", small], check=True)

@@ -1,0 +1,171 @@
+"""One pass of a command: recorded without a profiler, through CUPTI in its process, or through nsys."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tracer.errors import RecordError, TraceError
+from tracer.foreground import how_it_ended
+from tracer.output import beside, clear_away
+from tracer.text import spelled
+
+if TYPE_CHECKING:
+    from tracer.recorders.cupti_program import Told
+    from tracer.recorders.light_window import Window
+    from tracer.trace import Trace
+
+
+def python_program(command: Sequence[str]) -> tuple[str, ...] | None:
+    """What this interpreter would run: ("-m", module, ...) or (script, ...); None if the command is another program.
+
+    Interpreter options other than -m make it another program, too.
+    """
+    found = shutil.which(command[0])
+    if (
+        found is None
+        or not os.path.samefile(found, sys.executable)
+        or Path(found).parent != Path(sys.executable).parent
+    ):
+        return None
+    arguments = tuple(command[1:])
+    if arguments[:1] == ("-m",):
+        return arguments if len(arguments) > 1 else None
+    return arguments if arguments and not arguments[0].startswith("-") else None
+
+
+def record_light(command: Sequence[str], target: Path, window: Window, save: Callable[[Trace], object]) -> int:
+    """Record the command without a profiler; `save` gets the recording, to write it to the target.
+
+    Returns:
+        the exit code, as `foreground.run` gives it.
+
+    Raises:
+        RecordError: it cannot be started or recorded, or made no call that is recorded and ended well.
+        TraceError: it cannot be written; what was recorded stays in memory.
+    """
+    from tracer.recorders import light_folder, light_program
+
+    for left in light_folder.left_folders():
+        click.echo(f"note: a recorder that was killed left a recording: {_advice(left)}", err=True)
+    with light_folder.folder() as rings:
+        try:
+            told = light_program.record(command, rings, window)
+            if told.trace is not None:
+                save(told.trace)
+        except BaseException:  # also Ctrl-C
+            if light_folder.has_rings(rings):
+                click.echo(f"intertoken: what was recorded is kept in memory: {_advice(rings)}", err=True)
+            raise
+    if told.trace is None:
+        if not told.code:
+            raise RecordError(f"nothing was recorded: {told.why}")
+        click.echo(
+            f"intertoken: {target}: there is no recording: the program {how_it_ended(told.code)}; {told.why}", err=True
+        )
+        return told.code
+    if told.code < 0:
+        click.echo(f"intertoken: the program {how_it_ended(told.code)}; what was recorded until then is kept", err=True)
+    _tell(target, len(told.trace), told.trace.notes)
+    return told.code
+
+
+def _advice(rings: Path) -> str:
+    return f"`intertoken record -o TRACE --recover {rings}`, or remove that folder"
+
+
+def recover(left: Path, target: Path, force: bool) -> None:
+    """Write what a recorder left, as far as its programs came.
+
+    Raises:
+        RecordError: there is nothing, or its recorder lives.
+    """
+    from tracer.formats import write
+    from tracer.recorders import light_folder, light_program
+
+    if left.absolute() not in light_folder.left_folders():
+        raise RecordError(f"{left}: no folder that a recorder of yours left, or it goes on recording")
+    with light_folder.taken(left):
+        trace = light_program.read_folder(left)
+        if trace is None:
+            raise RecordError(f"{left}: no process made a call that is recorded")
+        write(trace, target, replace=force)
+    _tell(target, len(trace), trace.notes)
+
+
+def record_traced(command: Sequence[str], level: str, target: Path, force: bool) -> int:
+    """Record the command under a profiler: CUPTI in its process where that can be, else nsys.
+
+    Returns, Raises:
+        as `record_light`.
+    """
+    program = python_program(command)
+    reason = f"{command[0]} is no Python program of this installation ({sys.executable})"
+    if program is not None:
+        from tracer.recorders import cupti_program
+
+        told, code = cupti_program.record(program, level, target, replace=force)
+        if not told.unavailable:
+            _conclude(told, code, target)
+            return code
+        reason = told.unavailable
+    return _through_nsys(command, level, target, force, reason)
+
+
+def _conclude(told: Told, code: int, target: Path) -> None:
+    """Say what became of the recording.
+
+    Raises:
+        TraceError: it could not be written, or not begin.
+    """
+    if told.failed:
+        raise TraceError(told.failed)
+    if told.events is None:
+        clear_away(target)  # what it may have been writing
+        lost = "and took with it what was recorded in its memory"
+        click.echo(f"intertoken: {target}: there is no recording: the program {how_it_ended(code)} {lost}", err=True)
+        return
+    if told.signal or code < 0:
+        how = f"ended by {told.signal}" if told.signal else how_it_ended(code)
+        click.echo(f"intertoken: the program {how}; what was recorded until then is kept", err=True)
+    _tell(target, told.events, told.notes)
+
+
+def _through_nsys(command: Sequence[str], graph_trace: str, target: Path, force: bool, reason: str) -> int:
+    """Record the command with nsys, if it is here.
+
+    Returns:
+        the exit code, as `foreground.run` gives it.
+
+    Raises:
+        RecordError: nsys is missing, or made no report.
+    """
+    from tracer.formats import write
+    from tracer.recorders import nsys
+
+    if not nsys.available():
+        raise RecordError(f"{reason}; and nsys, which can record any command, is not on PATH (install Nsight Systems)")
+    with beside(target) as folder:
+        report = folder / nsys.REPORT
+        code = nsys.run(command, graph_trace, report)
+        if not report.exists() and code >= 0:
+            raise RecordError(f"nsys made no report (exit code {code})")
+        if not report.exists():
+            click.echo(f"intertoken: {target}: there is no recording: nsys {how_it_ended(code)}", err=True)
+            return code
+        trace = nsys.read_report(report)  # not whole: nsys keeps the environment
+        write(trace, target, replace=force)
+    _tell(target, len(trace), trace.notes)
+    return code
+
+
+def _tell(target: Path, events: int, notes: Sequence[str]) -> None:
+    for note in notes:
+        click.echo(f"note: {spelled(note)}", err=True)
+    click.echo(f"{target}: {events} events", err=True)
