@@ -68,11 +68,11 @@ def is_allocation(name: str) -> bool:
     return _ALLOCATION.fullmatch(_bare(name)) is not None
 
 
-def rows_named(names: pd.Series, chosen: Callable[[str], bool]) -> NDArray[np.bool_]:
+def rows_named(names: pd.Series, chosen: Callable[[str], object]) -> NDArray[np.bool_]:
     """Which rows of a categorical name column have a name that is chosen; one look at each distinct name."""
     if not len(names):
         return np.zeros(0, dtype=bool)
-    return np.asarray(np.array([chosen(str(name)) for name in names.cat.categories])[names.cat.codes.to_numpy()])
+    return np.asarray(np.array([bool(chosen(str(name))) for name in names.cat.categories])[names.cat.codes.to_numpy()])
 
 
 def letters_of(names: pd.Series) -> NDArray[np.str_]:

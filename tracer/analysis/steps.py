@@ -75,7 +75,6 @@ class Steps:
         regimes: what there is besides.
         spoilt: process, thread, start, end (ns) of the time that steps in doubt took and no rate counts.
         doubts: why steps were left out for doubt (`tracer.analysis.clocks`).
-        passes: whether steps without marks show whole passes through a model.
     """
 
     table: pd.DataFrame
@@ -87,7 +86,6 @@ class Steps:
     regimes: tuple[Regime, ...] = ()
     spoilt: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=_TIMES, dtype=np.int64))
     doubts: tuple[str, ...] = ()
-    passes: bool = True
 
     def __len__(self) -> int:
         return len(self.table)

@@ -7,7 +7,7 @@ Passes, in the order in which they run, each with its file in this folder:
    name that is asked for (`named.py`);
 2. turns: without marks, what each host launches between two results that it fetches (`turns.py`);
 3. passes: which turns together are one pass through a model, and so one step (`passes.py`);
-4. steps: those of a loop, without what leads up to it, each from its first input to its last wait (`fetched.py`);
+4. steps: those of a loop, without what leads up to it, each from its first input to its last wait (there, too);
 5. groups: steps on one thread inside the same enclosing ranges, a prompt and what follows it; there is no gap between
    groups (here);
 6. phases: what each step is, where its mark does not say it (`phases.py`);
@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from tracer import run_json
 from tracer.analysis.calls import by_thread, host_calls
 from tracer.analysis.clocks import without_doubtful
-from tracer.analysis.fetched import single_passes, steps_of_fetches
 from tracer.analysis.marked import steps_of_marks
 from tracer.analysis.named import steps_by_name
+from tracer.analysis.passes import single_passes, steps_of_fetches
 from tracer.analysis.phases import with_phases
 from tracer.analysis.steps import ALL_STEPS as ALL_STEPS
 from tracer.analysis.steps import NO_ROWS, as_steps, rows_by_thread
