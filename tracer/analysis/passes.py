@@ -113,7 +113,11 @@ def work_of(host: Host, first: Ints) -> pd.DataFrame:
     what = often.sort_values(["of", "graph", "count", "wide", "code"]).drop_duplicates("of", keep="last")
     usual = found["busy"].groupby(what["code"].to_numpy()).transform("median")
     size = (np.log2(found["busy"].clip(1) / usual.clip(1)) / (2 * np.log2(LONGER))).round()
-    kind = found.groupby([what["code"].to_numpy(), size.where(~what["graph"].to_numpy(), 0)]).ngroup().to_numpy()
+    kind = (
+        found.groupby([what["code"].to_numpy(), size.where(~what["graph"].to_numpy(), 0)], sort=False)
+        .ngroup()
+        .to_numpy()
+    )
     _, example = np.unique(kind, return_index=True)
     whole = np.array([_shows_pass(launches[first[one] : last[one]]) for one in example])
     return found.assign(first=first, last=last, kind=kind, whole=whole[kind])

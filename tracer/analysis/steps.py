@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import by_thread
+from tracer.analysis.calls import last_before
 from tracer.engines.engine import DECODE, MIXED, PHASES, PREFILL, SPECULATIVE
 from tracer.errors import EmptyTraceError
 from tracer.schema import MISSING
@@ -233,19 +233,12 @@ class Steps:
 
         Where all steps are on one thread, calls of its process' other threads belong to them too.
         """
-        table = self.table
-        result = np.full(len(times), -1, dtype=np.int64)
-        owners = list(by_thread(table))
-        if len(owners) == 1:
-            threads = np.full(len(times), owners[0][1])
-        calls = rows_by_thread(pd.DataFrame({"process": processes, "thread": threads}))
-        for process, thread, rows in owners:
-            mine = calls.get((process, thread), NO_ROWS)
-            starts, ends = table["start"].to_numpy()[rows], table["end"].to_numpy()[rows]
-            at = np.searchsorted(starts, times[mine], side="right") - 1
-            inside = (at >= 0) & (times[mine] < ends[at])
-            result[mine[inside]] = rows[at[inside]]
-        return result
+        asking = pd.DataFrame({"process": processes, "thread": threads})
+        if len(self.table[["process", "thread"]].drop_duplicates()) == 1:
+            asking["thread"] = self.table["thread"].iloc[0]
+        at = last_before(asking, times, self.table)
+        ends = np.append(self.table["end"].to_numpy(), np.iinfo(np.int64).min)  # of the last one, -1: none
+        return np.where(times < ends[at], at, -1)
 
 
 def as_steps(table: pd.DataFrame, source: str, detail: str, confidence: float) -> Steps:
@@ -255,11 +248,6 @@ def as_steps(table: pd.DataFrame, source: str, detail: str, confidence: float) -
     table["group"] = pd.factorize(pd.MultiIndex.from_arrays([table["group"], begins]))[0]
     table["step"] = np.arange(len(table))
     return Steps(table.reindex(columns=COLUMNS, fill_value=np.int64(MISSING)), source, detail, confidence)
-
-
-def rows_by_thread(frame: pd.DataFrame) -> dict[tuple[int, int], NDArray[np.int64]]:
-    """(process, thread) -> positions of its rows."""
-    return {(process, thread): rows for process, thread, rows in by_thread(frame)}
 
 
 _WORDS: Final = {phase: (f"{phase} step", f"{phase} steps") for phase in PHASES} | {
