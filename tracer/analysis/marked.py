@@ -40,7 +40,7 @@ from tracer.engines.engine import (
 )
 from tracer.engines.ours import named
 from tracer.errors import EmptyTraceError
-from tracer.intervals import touching, union, within_any
+from tracer.intervals import within_any
 from tracer.schema import DEVICE_DOMAINS, PROFILER_DOMAINS
 from tracer.trace import Trace
 
@@ -152,12 +152,9 @@ def _labelled(marks: pd.DataFrame) -> pd.DataFrame:
 
 def _overlapping(ranges: pd.DataFrame, others: pd.DataFrame) -> NDArray[np.bool_]:
     """Which ranges share time with one of the others on their thread."""
-    result = np.zeros(len(ranges), dtype=bool)
-    for process, thread, rows in by_thread(others):
-        mine = ((ranges["process"] == process) & (ranges["thread"] == thread)).to_numpy()
-        windows = union(others["start"].iloc[rows], others["end"].iloc[rows])
-        result[mine] = touching(ranges["start"][mine], ranges["end"][mine], windows)
-    return result
+    others = others.sort_values("start")
+    reach = np.append(others.groupby(_THREAD)["end"].cummax(), _NEVER)
+    return np.asarray(reach[last_before(ranges, ranges["end"] - 1, others)] > ranges["start"])
 
 
 def _outermost(marks: pd.DataFrame) -> pd.DataFrame:
@@ -212,13 +209,13 @@ def _until_next(steps: pd.DataFrame) -> pd.DataFrame:
 def _grouped(steps: pd.DataFrame, nvtx: pd.DataFrame) -> pd.DataFrame:
     """Pass 7: the steps with a group: numbers those of one thread with the same enclosing ranges, of those that hold
     several steps."""
-    inner = pd.Series(0, steps.index)
+    inner = np.zeros(len(steps), np.int64)
     for process, thread, rows in by_thread(steps):
         mine = nvtx[(nvtx["process"] == process) & (nvtx["thread"] == thread)]
         starts, ends = steps["start"].to_numpy()[rows], steps["end"].to_numpy()[rows]
         several = np.searchsorted(ends, mine["end"], side="right") - np.searchsorted(starts, mine["start"]) >= 2
         edges = np.unique(mine.loc[several, ["start", "end"]])
-        inner.iloc[rows] = np.searchsorted(edges, starts, side="right")
+        inner[rows] = np.searchsorted(edges, starts, side="right")
     group = steps.assign(inner=inner).groupby([*_THREAD, "inner"], sort=False).ngroup()
     end = steps["end"].where(group.duplicated(keep="last"), steps["closes"])
     return steps.assign(group=group, end=end.clip(lower=steps["start"] + 1))

@@ -22,9 +22,9 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.calls import LAUNCHES, SYNC, among
+from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, among
 from tracer.analysis.steps import Steps, as_steps
-from tracer.analysis.turns import LONGEST_PASS, SEVERAL, Host, Ints, copied_in, has_layers, hosts, lengths
+from tracer.analysis.turns import LONGEST_PASS, SEVERAL, Host, Ints, copied_out, has_layers, hosts, lengths
 from tracer.engines.engine import FORWARD, ITERATION, SPECULATIVE
 from tracer.schema import MISSING
 from tracer.trace import Trace
@@ -80,7 +80,7 @@ def _steps_of(host: Host) -> Steps | None:
     words = (f"{'results fetched' if host.fetches else 'waits'} by thread {host.thread}", order, doubt)
     sure = 1.0 if host.fetches and order != _DRAFTS and not doubt else GUESSED
     phase = {_NO_PASS: ITERATION}.get(doubt, SPECULATIVE if order == _DRAFTS else "")
-    return Steps(_between_calls(host, steps).assign(phase=phase), "calls", ", ".join(filter(None, words)), sure)
+    return Steps(_between_calls(host, steps.assign(phase=phase)), "calls", ", ".join(filter(None, words)), sure)
 
 
 def single_passes(trace: Trace, calls: pd.DataFrame) -> Steps | None:
@@ -88,11 +88,10 @@ def single_passes(trace: Trace, calls: pd.DataFrame) -> Steps | None:
     where there are none."""
     tables = []
     for host in hosts(trace, calls):
-        turns = work_of(host, host.turns)
-        code = host.launches["code"].to_numpy()
-        layered = [has_layers(code[a:b]) for a, b in zip(turns["first"].tolist(), turns["last"].tolist(), strict=True)]
-        turns = turns[layered].assign(group=0, kind=0)
-        tables += [_between_calls(host, turns).assign(phase=FORWARD)] if any(layered) else []
+        turns, code = work_of(host, host.turns), host.launches["code"].to_numpy()
+        layered = [has_layers(code[first:last]) for first, last in zip(turns["first"], turns["last"], strict=True)]
+        if any(layered):
+            tables.append(_between_calls(host, turns[layered].assign(group=0, kind=0, phase=FORWARD)))
     return as_steps(pd.concat(tables), "calls", "kernels that repeat layer by layer", GUESSED) if tables else None
 
 
@@ -111,13 +110,10 @@ def work_of(host: Host, first: Ints) -> pd.DataFrame:
     often = launched.value_counts(sort=False).reset_index()
     often["wide"] = often.groupby("code")["of"].transform("size")  # of the graphs of a step one may be its own
     what = often.sort_values(["of", "graph", "count", "wide", "code"]).drop_duplicates("of", keep="last")
-    usual = found["busy"].groupby(what["code"].to_numpy()).transform("median")
-    size = (np.log2(found["busy"].clip(1) / usual.clip(1)) / (2 * np.log2(LONGER))).round()
-    kind = (
-        found.groupby([what["code"].to_numpy(), size.where(~what["graph"].to_numpy(), 0)], sort=False)
-        .ngroup()
-        .to_numpy()
-    )
+    what = what.set_index(found.index)
+    usual = found["busy"].groupby(what["code"]).transform("median")
+    size = (np.log2(found["busy"].clip(1) / usual.clip(1)) / (2 * np.log2(LONGER))).round().where(~what["graph"], 0)
+    kind = found.groupby([what["code"], size], sort=False).ngroup().to_numpy()
     _, example = np.unique(kind, return_index=True)
     whole = np.array([_shows_pass(launches[first[one] : last[one]]) for one in example])
     return found.assign(first=first, last=last, kind=kind, whole=whole[kind])
@@ -203,39 +199,33 @@ def _kept(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def _between_calls(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
-    """Pass 4: the steps with the times of their first and last calls; who leads a chain begins no earlier before its
-    first launch than those that follow it, who ends one waits for what is idle as often as those before it."""
+    """Pass 4: the steps with the times of their first and last calls.
+
+    The inputs begin with the first copy to the device (or, without copies, the launch). Of two or more syncs directly
+    before it the last one guards the write and belongs to the inputs; a single one waits for the result of the step
+    before, if there is one. Who leads a chain begins no earlier before its first launch than those that follow it, who
+    ends one waits for what is idle as often as those before it.
+    """
     calls, first = host.calls, steps["first"].to_numpy()
+    letters = calls["letter"].to_numpy(dtype="U1")
+    sync, copies = letters == SYNC, among(letters, COPIES) & ~copied_out(calls)
     launch, before = host.launches["call"].to_numpy()[first], np.append(-1, host.launches["call"])[first] + 1
     behind = host.launches["behind"].to_numpy()[steps["last"] - 1]
-    leads, sync = (~steps["group"].duplicated()).to_numpy(), (calls["letter"] == SYNC).to_numpy()
+    leads = (~steps["group"].duplicated()).to_numpy()
     follows = np.append(~leads[1:], False)
-    begin = _first_inputs(calls, before)
+    inputs = np.flatnonzero(copies | among(letters, LAUNCHES))
+    begin = inputs[np.searchsorted(inputs, before)]
+    alone = leads & follows.any()  # of what is no loop nothing leads
+    guarded = (begin > before) & sync[begin - 1] & (alone | ((begin > before + 1) & sync[begin - 2] & copies[begin]))
+    begin = begin - guarded
     if follows.any():
-        usual = int(np.median((launch - begin)[~leads]))
-        begin[leads] = np.maximum(begin - ((begin > before) & sync[begin - 1]), launch - usual)[leads]
+        begin = np.where(leads, np.maximum(begin, launch - int(np.median((launch - begin)[~leads]))), begin)
         idle = max(int(np.median((np.append(begin[1:], 0) - behind)[follows])), 0)
         others = np.append(np.flatnonzero(~sync), len(sync))
         behind = np.where(follows, behind, np.minimum(others[np.searchsorted(others, behind)], behind + idle))
     starts, ends = calls["start"].to_numpy()[begin], calls["end"].to_numpy()[behind - 1]
     ends = np.where(follows, np.append(starts[1:], 0), ends)
-    table = steps[["group", "kind", "busy"]].assign(start=starts, end=ends, process=host.process, thread=host.thread)
-    return table[table["end"] > table["start"]]
-
-
-def _first_inputs(calls: pd.DataFrame, behind: Ints) -> Ints:
-    """For each position behind a step's last launch, the first call that belongs to the next step.
-
-    The inputs begin with the first copy to the device (or, without copies, the launch). Of two or more syncs directly
-    before it the last one guards the write and belongs to the inputs; a single one waits for the result.
-    """
-    letters, copies = calls["letter"].to_numpy(dtype="U1"), copied_in(calls)
-    inputs = np.flatnonzero(copies | among(letters, LAUNCHES))
-    begin = inputs[np.searchsorted(inputs, behind)]
-    index = np.arange(len(letters))
-    last_other = np.maximum.accumulate(np.where(letters == SYNC, -1, index))
-    syncs = np.minimum(np.append(0, index - last_other)[begin], begin - behind)  # that end directly before it
-    return np.asarray(np.where((syncs >= 2) & copies[begin], begin - 1, begin))
+    return pd.DataFrame(steps.assign(start=starts, end=ends, process=host.process, thread=host.thread)[ends > starts])
 
 
 def _doubt_of(host: Host, steps: pd.DataFrame) -> str:

@@ -69,8 +69,8 @@ def with_phases(trace: Trace, steps: Steps, calls: pd.DataFrame) -> Steps:
     known = ~np.isin(phase, ["", ITERATION])
     if known.all():
         return steps
-    work = _work(trace, steps, calls)
     kernels = trace["kernels"].assign(at=activity_steps(trace, steps, trace["kernels"]))
+    work = _work(trace, steps, calls, kernels)
     doubts = []
     trains = _trains(trace, steps, work) & ~known
     asked = (phase == "") & ~trains
@@ -93,32 +93,33 @@ def with_phases(trace: Trace, steps: Steps, calls: pd.DataFrame) -> Steps:
     return replace(steps, table=table, confidence=confidence, detail=", ".join([steps.detail, *doubts]))
 
 
-def _work(trace: Trace, steps: Steps, calls: pd.DataFrame) -> pd.DataFrame:
+def _work(trace: Trace, steps: Steps, calls: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     """Per step busy (ns of the device), replays (graphs that its host launches), results (how often it fetches
     something behind launches), fetched (bytes), smallest (bytes of its smallest copy to the device, NaN where there is
     none), and how many kernels it has that trains, generates, verifies or takes one_query."""
-    kernels, copies = trace["kernels"], trace["memcpys"]
-    at = {name: activity_steps(trace, steps, trace[name]) for name in ("kernels", "graph_launches", "memcpys")}
+    graphs, copies = trace["graph_launches"], trace["memcpys"]
+    of_graph, of_copy = (activity_steps(trace, steps, each) for each in (graphs, copies))
+    calls = calls[calls["letter"].isin(LAUNCHES) | (calls["kind"] == "DtoH")].sort_values("start", kind="stable")
+    step = steps.of(*(calls[name].to_numpy() for name in ("start", "process", "thread")))
+    fetch, out = calls["kind"] == "DtoH", copies["kind"] == "DtoH"
+    inputs = copies["bytes"].where(~out & (copies["kind"] != "DtoD"))
 
     def per_step(of: Ints, values: pd.Series | Bools) -> pd.Series:
         return pd.Series(np.bincount(of[of >= 0], values[of >= 0], minlength=len(steps)))
 
-    busy = [per_step(at[name], trace[name]["end"] - trace[name]["start"]) for name in ("kernels", "graph_launches")]
-    inputs = copies[~copies["kind"].isin(["DtoH", "DtoD"])]
-    calls = calls[calls["letter"].isin(LAUNCHES) | (calls["kind"] == "DtoH")].sort_values("start", kind="stable")
-    step = steps.of(*(calls[name].to_numpy() for name in ("start", "process", "thread")))
-    fetch = calls["kind"] == "DtoH"
-    work = pd.DataFrame({
-        "busy": busy[0] + busy[1],
+    def having(names: re.Pattern[str]) -> pd.Series:
+        return per_step(kernels["at"].to_numpy(), rows_named(kernels["name"], names.search))
+
+    busy = per_step(kernels["at"].to_numpy(), kernels["end"] - kernels["start"])
+    return pd.DataFrame({
+        "busy": busy + per_step(of_graph, graphs["end"] - graphs["start"]),
         "replays": per_step(step, (calls["letter"] == GRAPH_LAUNCH).to_numpy()),
         "results": per_step(step, (fetch & ~fetch.groupby(step).shift(fill_value=True)).to_numpy()),
-        "fetched": per_step(at["memcpys"], copies["bytes"].clip(0).where(copies["kind"] == "DtoH", 0)),
-        "smallest": inputs["bytes"].groupby(at["memcpys"][inputs.index]).min().reindex(range(len(steps))),
+        "fetched": per_step(of_copy, copies["bytes"].clip(0).where(out, 0)),
+        "smallest": inputs.groupby(of_copy).min().reindex(busy.index),
+        "trains": having(TRAINING_KERNELS), "generates": having(_GENERATES), "verifies": having(_VERIFIES),
+        "one_query": having(_ONE_QUERY),
     })  # fmt: skip
-    names = {"trains": TRAINING_KERNELS, "generates": _GENERATES, "verifies": _VERIFIES, "one_query": _ONE_QUERY}
-    for name, pattern in names.items():
-        work[name] = per_step(at["kernels"], rows_named(kernels["name"], pattern.search))
-    return work
 
 
 def _trains(trace: Trace, steps: Steps, work: pd.DataFrame) -> Bools:

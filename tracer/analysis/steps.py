@@ -25,8 +25,8 @@ _TIMES: Final = ["process", "thread", "start", "end"]
 
 UNSURE: Final = 0.9
 """Steps found with less confidence than this are shown with the doubt first."""
-_SHORTEST_REGIME: Final = 8  # steps
-_MOST_REGIMES: Final = 8
+_REGIME: Final = 8
+"""The fewest steps of a regime, and the most regimes: batches that change all the time are none."""
 
 
 @dataclass(frozen=True)
@@ -167,10 +167,6 @@ class Steps:
         table = self.table[kept].reset_index(drop=True)
         return table.assign(group=pd.factorize(pd.MultiIndex.from_arrays([table["group"], part[kept]]))[0])
 
-    def with_table(self, table: pd.DataFrame) -> Steps:
-        """The same with other rows or columns."""
-        return replace(self, table=table)
-
     def of_phase(self, phase: str | None) -> Steps:
         """The steps of one phase, or with "all" of any, numbered anew; see `Bounds.phase`.
 
@@ -180,33 +176,13 @@ class Steps:
             EmptyTraceError: nothing is left.
         """
         phases = dict(Counter(self.table["phase"].tolist()))
-        found = replace(self, phases=phases)
         most = max((DECODE, SPECULATIVE), key=lambda name: phases.get(name, 0))
         phase = phase or (most if most in phases else "all")
-        if phase == "all":
-            return found.with_regimes()
-        kept = (self.table["phase"] == phase).to_numpy()
+        kept = (self.table["phase"] == phase).to_numpy() | (phase == "all")
         if not kept.any():
-            raise EmptyTraceError(f"no {phase} step in the trace, which holds {found.what}")
-        table = self._parted(kept)
-        return replace(found, table=table.assign(step=np.arange(len(table)))).with_regimes()
-
-    def with_regimes(self) -> Steps:
-        """The same with its regimes: long runs of steps for equally many sequences, or of one kind.
-
-        Batches that change all the time are no regimes.
-        """
-        named = (self.table["sequences"] != MISSING).all()
-        values = self.table["sequences" if named else "kind"].to_numpy()
-        edges = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1], [True])))
-        sizes = np.diff(edges)
-        if not 2 <= len(sizes) <= _MOST_REGIMES or sizes.min() < _SHORTEST_REGIME:
-            return self
-        regimes = []
-        for number, (first, last) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
-            label = f"{values[first]} sequence(s)" if named else f"kind {number + 1}"
-            regimes.append(Regime(first, last, label))
-        return replace(self, regimes=tuple(regimes))
+            raise EmptyTraceError(f"no {phase} step in the trace, which holds {replace(self, phases=phases).what}")
+        table = self._parted(kept).assign(step=np.arange(kept.sum()))
+        return replace(self, table=table, phases=phases, regimes=_regimes(table))
 
     def of_main_regime(self) -> Steps:
         """The steps of the longest regime; all where there are no several."""
@@ -237,8 +213,18 @@ class Steps:
         if len(self.table[["process", "thread"]].drop_duplicates()) == 1:
             asking["thread"] = self.table["thread"].iloc[0]
         at = last_before(asking, times, self.table)
-        ends = np.append(self.table["end"].to_numpy(), np.iinfo(np.int64).min)  # of the last one, -1: none
-        return np.where(times < ends[at], at, -1)
+        return np.where(times < np.append(self.table["end"], np.iinfo(np.int64).min)[at], at, -1)  # in which, or -1
+
+
+def _regimes(table: pd.DataFrame) -> tuple[Regime, ...]:
+    """Long runs of steps for equally many sequences, or of one kind, if there are several."""
+    named = (table["sequences"] != MISSING).all()
+    values = table["sequences" if named else "kind"].to_numpy()
+    edges = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1], [True])))
+    if not 2 < len(edges) <= _REGIME + 1 or np.diff(edges).min() < _REGIME:
+        return ()
+    labels = [f"{values[first]} sequence(s)" if named else f"kind {n}" for n, first in enumerate(edges[:-1], 1)]
+    return tuple(map(Regime, edges[:-1].tolist(), edges[1:].tolist(), labels))
 
 
 def as_steps(table: pd.DataFrame, source: str, detail: str, confidence: float) -> Steps:

@@ -16,6 +16,7 @@ Passes, in the order in which they run, each with its file in this folder:
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final
 
 import pandas as pd
@@ -139,4 +140,4 @@ def _with_sequences(trace: Trace, steps: Steps, within: str | None) -> Steps:
     if batch is None or not unknown.any():
         return steps
     told = {name: steps.table[name].where(~unknown, batch) for name in ("sequences", "gained")}
-    return steps.with_table(steps.table.assign(**told))
+    return replace(steps, table=steps.table.assign(**told))

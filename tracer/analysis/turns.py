@@ -112,13 +112,9 @@ def copied_out(calls: pd.DataFrame) -> Bools:
     return among(calls["letter"].to_numpy(dtype="U1"), COPIES) & (calls["kind"] == "DtoH").to_numpy()
 
 
-def copied_in(calls: pd.DataFrame) -> Bools:
-    """Which calls copy to the device, or on it."""
-    return among(calls["letter"].to_numpy(dtype="U1"), COPIES) & (calls["kind"] != "DtoH").to_numpy()
-
-
 def _host(calls: pd.DataFrame, thread: int, captures: Ints) -> Host:
-    letters, fetches, inputs = calls["letter"].to_numpy(dtype="U1"), copied_out(calls), copied_in(calls)
+    letters, fetches = calls["letter"].to_numpy(dtype="U1"), copied_out(calls)
+    inputs = among(letters, COPIES) & ~fetches
     waits = among(letters, [SYNC, BLOCKING_COPY])
     of_results = waits & ~((letters == SYNC) & np.append(False, inputs[:-1]))  # else of the copy directly before
     at = np.flatnonzero(among(letters, LAUNCHES))
