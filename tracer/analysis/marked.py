@@ -25,19 +25,7 @@ from tracer.analysis.calls import LAUNCHES, SYNC, among, by_thread, last_before,
 from tracer.analysis.steps import Steps, as_steps
 from tracer.analysis.turns import copied_out
 from tracer.engines import ENGINES
-from tracer.engines.engine import (
-    EMPTY,
-    FOLLOWS,
-    LATE,
-    LEADS,
-    LEADS_VERIFIED,
-    LIKELY,
-    OPENS,
-    PHASES,
-    SPECULATIVE,
-    Engine,
-    Mark,
-)
+from tracer.engines.engine import EMPTY, FOLLOWS, LATE, LEADS, LEADS_VERIFIED, OPENS, PHASES, SPECULATIVE, Engine, Mark
 from tracer.engines.ours import named
 from tracer.errors import EmptyTraceError
 from tracer.intervals import within_any
@@ -85,9 +73,8 @@ def steps_of_marks(
             label = marks["label"]
             texts = [str(text) for text in marks["text"][~label if not label.all() else label].drop_duplicates()]
             shown = ", ".join(texts[:2]) + (", ..." if len(texts) > 2 else "")
-            plain = all(engine.plain.search(text) or not text for text in texts)
-            sure = engine.sure if plain else min(engine.sure, LIKELY)
-            return as_steps(_grouped(steps, nvtx.drop(index=steps.index)), "nvtx", f"NVTX ranges {shown}", sure)
+            table = _grouped(steps, nvtx.drop(index=steps.index))
+            return as_steps(table, "nvtx", f"NVTX ranges {shown}", engine.sure_of(texts))
     return None
 
 
@@ -117,28 +104,24 @@ def steps_by_name(trace: Trace, pattern: re.Pattern[str], window: pd.DataFrame |
     usual = heads.groupby(_THREAD)["start"].transform(lambda starts: starts.diff().median()).fillna(np.inf)
     left = api.groupby(_THREAD)["end"].transform("max")[chosen] - heads["start"]
     heads["end"] = heads["start"] + np.minimum(left, usual).astype(np.int64)
-    return as_steps(
-        _grouped(_until_next(heads), trace["nvtx"]), "calls", f"calls and kernels that match {pattern.pattern!r}", 1.0
-    )
+    table = _grouped(_until_next(heads), trace["nvtx"])
+    return as_steps(table, "calls", f"calls and kernels that match {pattern.pattern!r}", 1.0)
 
 
 def _matching(ranges: pd.DataFrame, engine: Engine) -> pd.DataFrame:
-    """Pass 1: the ranges that are marks, with columns phase sequences gained part lies label own."""
-    told = {code: hit for code, text in enumerate(ranges["text"].cat.categories) if (hit := _told(engine, str(text)))}
+    """Pass 1: the ranges that are marks, with columns phase sequences gained part (of what the first mark tells that
+    matches) lies label own (of the mark)."""
+    told = {}
+    for code, text in enumerate(ranges["text"].cat.categories):
+        for mark in engine.marks:
+            if hit := mark.text.search(str(text)):
+                told[code] = {**vars(mark.work(hit)), "lies": mark.lies, "label": mark.label, "own": mark.own}
+                break
     codes = ranges["text"].cat.codes
     marks = ranges.loc[codes.isin(told), ["start", "end", *_THREAD, "text"]]
     columns = ["phase", "sequences", "gained", "part", "lies", "label", "own"]
     hits = pd.DataFrame.from_dict(told, orient="index", columns=columns).loc[codes[marks.index]]
     return pd.DataFrame(pd.concat([marks, hits.set_index(marks.index)], axis=1))
-
-
-def _told(engine: Engine, text: str) -> tuple[str, int, int, str, str, bool, bool] | None:
-    """What the first mark tells that matches: the columns above."""
-    for mark in engine.marks:
-        if hit := mark.text.search(text):
-            work = mark.work(hit)
-            return work.phase, work.sequences, work.gained, work.part, mark.lies, mark.label, mark.own
-    return None
 
 
 def _labelled(marks: pd.DataFrame) -> pd.DataFrame:

@@ -127,8 +127,9 @@ def _shows_pass(launches: pd.DataFrame) -> bool:
 def joined(host: Host, turns: pd.DataFrame) -> tuple[Ints, str]:
     """Pass 2: the turns that begin a step, and in words what is one."""
     kind, busy, inputs, whole = (turns[name].to_numpy() for name in ("kind", "busy", "inputs", "whole"))
-    if (begins := _behind_drafts(turns[whole])) is not None:
-        return begins[begins < len(turns)], _DRAFTS
+    drafts = _behind_drafts(turns[whole])
+    if drafts is not None:
+        return drafts[drafts < len(turns)], _DRAFTS
     for marks, length in _cycles(2 * kind + (inputs > 0)):
         fed = [float(np.median(inputs[marks[marks >= back] - back])) for back in range(length)]
         told = min(fed) < max(fed)  # what is given most inputs begins a step, else what stands behind the mark
@@ -138,13 +139,10 @@ def joined(host: Host, turns: pd.DataFrame) -> tuple[Ints, str]:
             begin = marks - (int(np.argmax(fed)) if told else length - 1)
             begins = np.unique(np.concatenate(([0], begin, begin + length)))
             return begins[(begins >= 0) & (begins < len(turns))], f"{length} each"
-    parts = np.zeros(len(turns), bool)
-    if whole.any():
-        parts = ~whole & (LONGER * busy < np.median(busy[kind == np.bincount(kind[whole]).argmax()]))
+    parts = ~whole & (LONGER * busy < (np.median(busy[whole]) if whole.any() else 0))
     leads = parts.any() and inputs[parts].mean() > inputs[whole].mean()  # else they are of the pass before
-    begins = ~np.append(False, parts[:-1]) if leads else ~parts
-    begins[0] = True
-    return np.flatnonzero(begins), ""
+    begins = np.flatnonzero(~np.append(False, parts[:-1]) if leads else ~parts)
+    return np.union1d(0, begins), ""
 
 
 def _behind_drafts(passes: pd.DataFrame) -> Ints | None:
@@ -236,11 +234,10 @@ def _doubt_of(host: Host, steps: pd.DataFrame) -> str:
         return _NO_PASS
     if np.mean(count > 1) > 1 - CONSTANT:
         return "which may be several passes each"
-    # Whether several kinds come back after no more steps than there are drafts:
     kind, replays = steps["kind"], steps["graph"] > 0
     runs = kind.groupby((kind != kind.shift()).cumsum()).size()
-    back = len(runs) >= 2 * max(SEVERAL, kind.nunique())
-    if back and runs.median() <= _MOST_DRAFTS and replays.any() == replays.all():
+    again = len(runs) >= 2 * max(SEVERAL, kind.nunique()) and runs.median() <= _MOST_DRAFTS
+    if again and replays.any() == replays.all():
         return "of two kinds in turn: drafts, prompts, two models, or parts of a step"
     return ""
 

@@ -17,6 +17,7 @@ that is known to replay whole graphs for decoding alone; else the confidence is 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -30,7 +31,7 @@ from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
 from tracer.analysis.turns import SEVERAL, Bools, Ints
 from tracer.engines import ENGINES
-from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, SPECULATIVE, TOKEN_PHASES, TRAINING
+from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, SPECULATIVE, TOKEN_PHASES, TRAINING, Engine
 from tracer.engines.torch import TRAINING_KERNELS, TRAINING_TEXT
 from tracer.trace import Trace
 
@@ -145,20 +146,19 @@ def _one_token_each(kernels: pd.DataFrame, decodes: pd.DataFrame) -> bool:
     if not len(decodes) or (decodes["one_query"] >= SEVERAL).mean() > MOST:
         return True
     such = rows_named(kernels["name"], _ONE_QUERY.search).sum() >= SEVERAL
-    return bool(decodes["replays"].median() == 1 and (such or _of_engine(kernels, "whole_graphs_decode")))
+    such = such or _of_engine(kernels, [engine for engine in ENGINES if engine.whole_graphs_decode])
+    return bool(such and decodes["replays"].median() == 1)
 
 
-def _of_engine(kernels: pd.DataFrame, that: str) -> bool:
-    """Whether there are kernels that only one of the engines launches of which that is true."""
-    patterns = [engine.kernels for engine in ENGINES if getattr(engine, that) and engine.kernels is not None]
+def _of_engine(kernels: pd.DataFrame, engines: Iterable[Engine]) -> bool:
+    """Whether there are kernels that only one of these engines launches."""
+    patterns = [engine.kernels for engine in engines if engine.kernels is not None]
     return any(rows_named(kernels["name"], pattern.search).any() for pattern in patterns)
 
 
 def _by_work(kernels: pd.DataFrame, work: pd.DataFrame, regular: Bools) -> tuple[NDArray[np.object_], bool]:
-    """Per step that generates its phase, by its work; and whether that is sure: wide prompts beside narrow tokens.
-
-    `regular` are those that may be a usual step.
-    """
+    """Per step that generates its phase, by its work and that of the regular ones, which may be usual; and whether that
+    is sure: wide prompts beside narrow tokens."""
     least = LONGER * work["busy"][regular].quantile(1 - CONSTANT)  # prompts may be the most
     usual = (work["busy"] < least) & regular
     long = work["busy"] >= LONGER * work["busy"][regular].median()
@@ -192,6 +192,6 @@ def _may_be_mixed(kernels: pd.DataFrame, work: pd.DataFrame, steps: Steps, phase
     follows = pd.Series(phase == DECODE).groupby(steps.table["group"].to_numpy()).cumsum() > 0
     replays = work["replays"] > 0
     alone = work["fetched"] <= ONE_TOKEN
-    if replays.any() and _of_engine(kernels, "one_sequence_graphs"):
+    if replays.any() and _of_engine(kernels, [engine for engine in ENGINES if engine.one_sequence_graphs]):
         alone |= work["fetched"] <= work["fetched"][replays].median()
     return np.asarray(follows & (phase == PREFILL) & ~alone)

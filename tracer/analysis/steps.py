@@ -18,7 +18,6 @@ from tracer.schema import MISSING
 Span = tuple[int, int]
 """Begin and end, ns."""
 
-NO_ROWS: Final = np.zeros(0, np.int64)
 COLUMNS: Final = ["step", "start", "end", "process", "thread", "group", "phase", "sequences", "gained", "kind"]
 
 _TIMES: Final = ["process", "thread", "start", "end"]

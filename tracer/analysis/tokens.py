@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Final
 
 import pandas as pd
 
 from tracer import run_json
 from tracer.analysis.calls import host_calls
 from tracer.analysis.clocks import without_doubtful
+from tracer.analysis.conditions import was_traced
 from tracer.analysis.marked import steps_by_name, steps_of_marks
 from tracer.analysis.passes import single_passes, steps_of_fetches
 from tracer.analysis.phases import with_phases
@@ -33,14 +33,8 @@ from tracer.analysis.steps import Steps as Steps
 from tracer.engines.engine import DECODE
 from tracer.errors import EmptyTraceError, UsageError
 from tracer.intervals import within_any
-from tracer.schema import COMPUTE_TABLES, DEVICE_DOMAINS, MISSING, OTHER_DOMAINS
+from tracer.schema import COMPUTE_TABLES, DEVICE_DOMAINS, MISSING
 from tracer.trace import Trace
-
-_TRACING_CUDA: Final = {
-    "nsys": "nsys --trace=cuda,nvtx",
-    "PyTorch": "torch.profiler with activities=[CPU, CUDA], on a GPU",
-}
-"""How a trace's source begins -> how its recorder is told to trace CUDA."""
 
 
 def find_steps(
@@ -89,11 +83,8 @@ def choose_steps(trace: Trace, within: str | None, bounds: Bounds) -> Steps:
     longest; without those of which the clocks are in doubt. Raises like `find_steps`, `Steps.select` and
     `without_doubtful`."""
     steps = find_steps(trace, pattern=bounds.pattern, within=within, phase=bounds.phase)
-    if bounds.first is None and bounds.last is None:
-        steps = steps.of_main_regime()
-    else:
-        steps = steps.select(bounds.first, bounds.last)
-    return without_doubtful(trace, steps)
+    every = bounds.first is None and bounds.last is None
+    return without_doubtful(trace, steps.of_main_regime() if every else steps.select(bounds.first, bounds.last))
 
 
 def marked_steps(trace: Trace) -> Steps | None:
@@ -101,17 +92,6 @@ def marked_steps(trace: Trace) -> Steps | None:
     calls = host_calls(trace)
     steps = steps_of_marks(trace, calls)
     return None if steps is None else with_phases(trace, steps, calls).of_phase(None)
-
-
-def was_traced(what: str, trace: Trace) -> str:
-    """The question whether something was recorded, with the remedy of the trace's own recorder; of a recording of an
-    accelerator that is not understood, that."""
-    others = OTHER_DOMAINS & set(trace["nvtx"]["domain"].astype(str).unique())
-    if others:
-        return f"its work is of an accelerator that is not understood ({', '.join(sorted(others))})"
-    source = str(trace.metadata.get("source", ""))
-    remedy = next((f" ({words})" for recorder, words in _TRACING_CUDA.items() if source.startswith(recorder)), "")
-    return f"was {what} traced{remedy}?"
 
 
 def _windows(trace: Trace, within: str) -> pd.DataFrame:

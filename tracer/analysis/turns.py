@@ -68,8 +68,9 @@ def hosts(trace: Trace, calls: pd.DataFrame) -> Iterator[Host]:
     captures = api[letters_of(api["name"]) == BEGIN_CAPTURE]
     for process, of_process in _with_work(trace, calls).groupby("process", sort=False):
         began = np.sort(captures["start"].to_numpy()[(captures["process"] == process).to_numpy()])
-        for thread, mine in of_process.groupby(_leaders(of_process)):
-            yield _host(mine.sort_values("start", kind="stable", ignore_index=True), int(thread), began)
+        for leader, threads in _together(of_process).items():
+            mine = of_process[of_process["thread"].isin(threads)]
+            yield _host(mine.sort_values("start", kind="stable", ignore_index=True), leader, began)
 
 
 def _with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
@@ -90,21 +91,20 @@ def _with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([calls.reset_index(drop=True), known], axis=1)
 
 
-def _leaders(calls: pd.DataFrame) -> pd.Series:
-    """Pass 1: per call of a process the thread that leads its host; NaN where there is none."""
-    letters, thread = calls["letter"].to_numpy(dtype="U1"), calls["thread"]
+def _together(calls: pd.DataFrame) -> dict[int, list[int]]:
+    """Pass 1: the thread that leads each host of a process -> the host's threads."""
+    letters = calls["letter"].to_numpy(dtype="U1")
     launched = calls.loc[among(letters, LAUNCHES), ["thread", "lane"]]
     lanes = launched.drop_duplicates().groupby("thread")["lane"].agg(set)
-    fetching = set(thread[copied_out(calls) | (letters == SYNC)])
+    fetching = set(calls["thread"][copied_out(calls) | (letters == SYNC)])
     leaders = [one for one in lanes.index if one in fetching] or launched["thread"].mode()[:1].tolist()
-
-    def leader(one: int) -> float:
-        shared = [len(lanes[each] & lanes.get(one, set())) for each in leaders]
-        if one in leaders or not leaders:
-            return one if leaders else np.nan
-        return leaders[int(np.argmax(shared))] if len(leaders) == 1 or max(shared) else np.nan
-
-    return thread.map({one: leader(one) for one in thread.unique()})
+    threads = {leader: [leader] for leader in leaders}
+    for one in set(calls["thread"]).difference(leaders) if leaders else ():
+        shared = {leader: len(lanes[leader] & lanes.get(one, set())) for leader in leaders}
+        most = max(leaders, key=lambda leader: shared[leader])
+        if len(leaders) == 1 or shared[most]:
+            threads[most].append(one)
+    return threads
 
 
 def copied_out(calls: pd.DataFrame) -> Bools:
