@@ -40,7 +40,8 @@ run in a collective, on average, and caused_share the part of all such waiting t
 by durations alone, since clocks of different recordings cannot be compared). tokens_per_s is without a profiler, where
 that is known; the recorded rates are by the median period, that of tokens where it is known how many a step gains.
 configuration is run.json's, as JSON.
-A report that could not be read is one row with its problem; what is only partly there says so in notes."""
+A report that could not be read is one row with its problem, and so is one in which no step follows another, with its
+steps; what is only partly there says so in notes."""
 
 FAR: Final = 3.5
 """Modified z-score above which a report is an outlier (Iglewicz and Hoaglin, "How to detect and handle outliers",
@@ -52,6 +53,7 @@ _APART: Final = (
 )  # fmt: skip
 """What a report must have in common with those whose outlier it may be."""
 
+_ONE_STEP: Final = "one step: no period"
 _LONGEST_PATH: Final = 4096
 _LEAST_SPREAD: Final = 1e-3  # of log period: runs that hardly scatter have no outliers within 0.35 %
 _LEAST_REPORTS: Final = 5
@@ -103,6 +105,7 @@ def report_rows(path: Path, root: Path, within: str | None = None, bounds: Bound
     from tracer.analysis.tokens import choose_steps
 
     of_ranks: dict[str, Any] = {}
+    steps = None
     try:
         trace = formats.read(path, whole=False)
         of_ranks = _collectives(trace, path.relative_to(root).as_posix())
@@ -111,7 +114,10 @@ def report_rows(path: Path, root: Path, within: str | None = None, bounds: Bound
         of_ranks |= _step_times(ranks, *ranks.index[:1]) if of_ranks else {}
         found = measure(trace, steps, path.name, within=within)
     except IntertokenError as problem:
-        return [problem_row(path, root, str(problem)) | of_ranks]
+        if steps is None:
+            return [problem_row(path, root, str(problem)) | of_ranks]
+        why = _ONE_STEP if len(steps) == 1 else str(problem)
+        return [problem_row(path, root, why) | {"steps": len(steps), "token_source": steps.source} | of_ranks]
     rank = _rank(path.relative_to(root).as_posix(), found.conditions.get("source", ""))
     names = {
         int(number): str(name) for number, name in zip(*(trace["devices"][c] for c in ("device", "name")), strict=True)
@@ -242,7 +248,8 @@ class Overview:
             caused_share, as in `COLUMNS`.
         outliers: one row per report and device whose period lies far from its run's (`FAR`): report, rank, device,
             recorded_tokens_per_s, recorded_steps_per_s, of_run (the run's median steps/s), z.
-        problems: one row per report that could not be read: report, problem.
+        problems: one row per report that could not be read, or has steps but no period: report, steps (missing where
+            it was not read), problem.
     """
 
     runs: pd.DataFrame
@@ -267,7 +274,7 @@ def overview(table: pd.DataFrame) -> Overview:
         for run, rows in table.groupby("run")
     ]
     shown = ["report", "rank", "device", "recorded_tokens_per_s", "recorded_steps_per_s", "of_run", "z"]
-    problems = table.loc[table["device"].isna(), ["report", "problem"]]
+    problems = table.loc[table["device"].isna(), ["report", "steps", "problem"]]
     of_rank = ["run", "rank", "step_idle_us", "step_communication_us", "waiting_us", "caused_share"]
     ranks = table.loc[table["waiting_us"].notna(), of_rank].sort_values(["run", "rank"], ignore_index=True)
     return Overview(pd.DataFrame(runs), ranks, outliers[shown].reset_index(drop=True), problems.reset_index(drop=True))
@@ -315,7 +322,7 @@ def _run_row(rows: pd.DataFrame, read: pd.DataFrame) -> dict[str, Any]:
         slowest = {"slowest_rank": int(str(by_rank.idxmax())), "slowest_ratio": float(np.exp(above))}
     return {
         "reports": rows["report"].nunique(),
-        "unread": int(rows["device"].isna().sum()),
+        "unread": int((rows["device"].isna() & rows["steps"].isna()).sum()),
         "ranks": int(rows["rank"].nunique()),
         **_waited_for(rows),
         **{name: float(read[name].median()) if len(read) else None for name in figures},

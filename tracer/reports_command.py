@@ -76,5 +76,7 @@ def _show(found: Overview, reports: int, table: pd.DataFrame) -> None:
         }  # fmt: skip
         report.show(Text(), report.table_of(_records(found.outliers.head(_MOST_LINES)), headings))
     for problem in found.problems.head(_MOST_LINES).to_dict("records"):
-        report.show(report.said(f"unread: {problem['report']}: {printable(str(problem['problem']), 200)}", "yellow"))
+        unread = "unread: " if pd.isna(problem["steps"]) else ""
+        words = f"{unread}{problem['report']}: {printable(str(problem['problem']), 200)}"
+        report.show(report.said(words, "yellow"))
     report.show(Text(f"{reports} reports, {len(table)} rows; medians over reports and devices", "dim"))

@@ -1,9 +1,10 @@
 """Which calls count, and as what."""
 
+import pandas as pd
 import pytest
 
 from tests.tracer.handmade import THREAD, Script
-from tracer.analysis.calls import host_calls, letter
+from tracer.analysis.calls import host_calls, last_before, letter
 
 
 @pytest.mark.parametrize(
@@ -84,3 +85,9 @@ def test_copies_and_syncs_know_their_stream() -> None:
     calls = host_calls(script.trace)
     assert calls["stream"].tolist() == [13, 14, -1]
     assert calls["kind"].tolist() == ["HtoD", "", ""]
+
+
+def test_the_last_before_a_time_is_of_the_same_thread() -> None:
+    others = pd.DataFrame({"process": [1, 1, 1, 2], "thread": [7, 8, 7, 7], "start": [10, 15, 20, 30]})
+    asking = pd.DataFrame({"process": [1, 1, 1, 1, 2, 3], "thread": [7, 7, 7, 8, 7, 7]})
+    assert last_before(asking, [9, 10, 25, 99, 29, 99], others).tolist() == [-1, 0, 2, 1, -1, -1]

@@ -1,6 +1,7 @@
 """Steps that clocks or lost records spoil are found, said, and in no figure."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -174,7 +175,7 @@ def test_work_that_was_launched_before_the_recording_is_no_loss(recording, steps
 
 def test_two_hosts_lose_their_own_wall_alone(recording, steps):
     table = pd.concat([steps.table, steps.table.assign(process=7)], ignore_index=True)
-    two = steps.with_table(table)
+    two = replace(steps, table=table)
     rate = steps_per_s(recording, steps)
     assert steps_per_s(recording, two.without(np.array([3]), [], ["why"])) == pytest.approx(rate, rel=0.02)
     times = two.without(np.array([3]), [(0, 5)], ["why"]).spoilt

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.recordings import LLAMA
+from tests.tracer.handmade import decode_loop
 from tests.tracer.steady import trace_of
 from tests.tracer.test_ranks import ALL_REDUCE, STEPS, ranks
 from tracer import write
@@ -27,6 +28,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pyte
 def report(path: Path, period: int = 2000, steps: int = 8) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     write(trace_of([period] * steps), path)
+    return path
+
+
+def one_step(path: Path) -> Path:
+    script = decode_loop("aagAs", 1)
+    script.range("token", 0, 400)
+    write(script.trace, path)
     return path
 
 
@@ -82,6 +90,14 @@ def test_run_and_rank_come_from_the_path(tmp_path: Path, place: str, run: str, r
     assert "no such file" in row["problem"]
 
 
+def test_a_recording_of_one_step_was_read(tmp_path: Path) -> None:
+    (row,) = report_rows(one_step(tmp_path / "one.sqlite"), tmp_path)
+    assert (row["steps"], row["problem"]) == (1, "one step: no period")
+    found = overview(table_of_reports([row]))
+    assert found.runs["unread"].tolist() == [0]
+    assert found.problems.to_numpy().tolist() == [["one.sqlite", 1, "one step: no period"]]
+
+
 def test_each_device_has_a_row() -> None:
     two = LLAMA["sccc", "graph"].parent / "llama-1.1b-sccc-sequential-cuda-c4096-p2048-x2"
     rows = report_rows(two, two.parent)
@@ -105,7 +121,7 @@ def test_the_overview_names_the_slowest_rank_and_the_outliers() -> None:
     assert (b["reports"], b["unread"], b["ranks"]) == (3, 1, 0)
     assert pd.isna(b["slowest_rank"])
     assert found.outliers[["report", "rank"]].to_numpy().tolist() == [["a/3", 3]]
-    assert found.problems.to_numpy().tolist() == [["b/x", "damaged"]]
+    assert found.problems[["report", "problem"]].to_numpy().tolist() == [["b/x", "damaged"]]
 
 
 def test_runs_that_hardly_scatter_have_no_outliers() -> None:
@@ -150,14 +166,17 @@ def test_a_directory_is_compared_on_the_command_line(tmp_path: Path) -> None:
     for rank, period in enumerate([2000, 2000, 3000]):
         report(tmp_path / "in" / "x" / f"rank{rank}", period)
     damaged(tmp_path / "in" / "broken.sqlite")
+    one_step(tmp_path / "in" / "y" / "one.sqlite")
     target = tmp_path / "results.parquet"
     arguments = ["compare", str(tmp_path / "in"), "-o", str(target), "--workers", "1"]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     table = pd.read_parquet(target)
-    assert table["report"].tolist() == ["broken.sqlite", "x/rank0", "x/rank1", "x/rank2"]
+    assert table["report"].tolist() == ["broken.sqlite", "x/rank0", "x/rank1", "x/rank2", "y/one.sqlite"]
     assert "unread: broken.sqlite" in result.stdout
-    assert "4 reports, 4 rows" in result.stdout
+    assert "\ny/one.sqlite: one step: no period\n" in result.stdout
+    assert result.stdout.count("one.sqlite") == 1
+    assert "5 reports, 5 rows" in result.stdout
     again = CliRunner().invoke(main, arguments)
     assert again.exit_code == 2
     assert "exists already" in again.stderr

@@ -260,6 +260,15 @@ def test_recordings_without_their_ranges_have_the_same_steps(path: Path) -> None
     assert set(bare.table["phase"]) in ({"decode"}, {"iteration"})
 
 
+def test_a_graph_a_step_of_an_engine_that_replays_to_decode_is_sure_by_node_too() -> None:
+    trace = tracer.read(SAMPLES / "llama-1.1b-saaas-sequential-cuda" / "node")
+    marked, bare = find_steps(trace), find_steps(without_nvtx(trace))
+    assert bare.confidence >= UNSURE
+    assert bare.what == "44 decode steps"  # 4 of them of a warm-up before the run's own
+    at = np.searchsorted(marked.table["start"], bare.table["start"][4:], side="right") - 1
+    assert at.tolist() == list(range(40))
+
+
 @pytest.mark.parametrize("strategy", ["aaag", "sccc"])
 def test_prompts_of_recordings_are_told_apart(strategy: str) -> None:
     trace = tracer.read(SAMPLES / f"llama-1.1b-{strategy}-sequential-cuda-c4096-p2048-x2" / "node")

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tracer.analysis.call_names import BEGIN_CAPTURE, END_CAPTURE, is_unknown, letter, plain
 from tracer.analysis.call_names import BLOCKING_COPY as BLOCKING_COPY
@@ -68,11 +68,11 @@ def is_allocation(name: str) -> bool:
     return _ALLOCATION.fullmatch(_bare(name)) is not None
 
 
-def rows_named(names: pd.Series, chosen: Callable[[str], bool]) -> NDArray[np.bool_]:
+def rows_named(names: pd.Series, chosen: Callable[[str], object]) -> NDArray[np.bool_]:
     """Which rows of a categorical name column have a name that is chosen; one look at each distinct name."""
     if not len(names):
         return np.zeros(0, dtype=bool)
-    return np.asarray(np.array([chosen(str(name)) for name in names.cat.categories])[names.cat.codes.to_numpy()])
+    return np.asarray(np.array([bool(chosen(str(name))) for name in names.cat.categories])[names.cat.codes.to_numpy()])
 
 
 def letters_of(names: pd.Series) -> NDArray[np.str_]:
@@ -181,6 +181,18 @@ def by_thread(frame: pd.DataFrame) -> Iterator[tuple[int, int, NDArray[np.int64]
     for key, rows in frame.groupby(["process", "thread"], sort=False).indices.items():
         process, thread = cast("tuple[int, int]", key)
         yield process, thread, np.asarray(rows, dtype=np.int64)
+
+
+def last_before(rows: pd.DataFrame, times: ArrayLike, others: pd.DataFrame) -> NDArray[np.int64]:
+    """For each of `rows` the position in `others` of the last row of its thread that starts no later than a time (ns),
+    or -1; `others` are by start, at least within each thread."""
+    times, starts = np.asarray(times), others["start"].to_numpy()
+    of_thread = {(process, thread): theirs for process, thread, theirs in by_thread(others)}
+    result = np.full(len(rows), -1, dtype=np.int64)
+    for process, thread, mine in by_thread(rows):
+        theirs = of_thread.get((process, thread), result[:0])
+        result[mine] = np.append(theirs, -1)[np.searchsorted(starts[theirs], times[mine], side="right") - 1]
+    return result
 
 
 def _in_order(calls: pd.DataFrame) -> pd.DataFrame:

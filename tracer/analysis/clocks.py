@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from tracer.analysis.calls import BLOCKING_COPY, GRAPH_LAUNCH, LAUNCHES, SYNC, among, by_thread, host_calls, match_rows
 from tracer.analysis.step_work import activity_steps
-from tracer.analysis.steps import NO_ROWS, Span, Steps
+from tracer.analysis.steps import Span, Steps
 from tracer.analysis.waits import targets
 from tracer.errors import EmptyTraceError
 from tracer.schema import MISSING
@@ -46,6 +46,7 @@ _LEAST_JUMP_STEPS: Final = 20
 _TIMES_ALL: Final = 10  # times all steps together
 _USUAL: Final = 8  # activities of one name, so that their median says how long they take
 _NONE: Final = np.iinfo(np.int64).max // 4  # no bound
+_NO_ROWS: Final = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def _apart(trace: Trace, activities: pd.DataFrame, at: Ints, calls: pd.DataFrame
         if spoilt.any():
             yield Doubt(why, of_steps[of_steps >= 0])
         else:
-            yield Doubt(f"{why}; parts of gaps and waits are no more exact than that", NO_ROWS)
+            yield Doubt(f"{why}; parts of gaps and waits are no more exact than that", _NO_ROWS)
 
 
 def _stated_error(trace: Trace) -> int:
@@ -223,7 +224,9 @@ def _jumps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> Iterator[Dou
     back = [turn for *_, rows in by_thread(trace["api"]) for turn in _turned_back(trace["api"].iloc[rows])]
     most = max((turn.by for turn in back), default=0)
     if 0 < most < _LEAST_JUMP_NS:
-        yield Doubt(f"calls of one thread are out of order by up to {most / 1e3:,.1f} µs, {_times(len(back))}", NO_ROWS)
+        yield Doubt(
+            f"calls of one thread are out of order by up to {most / 1e3:,.1f} µs, {_times(len(back))}", _NO_ROWS
+        )
     back = [turn for turn in back if turn.by >= _LEAST_JUMP_NS]
     if back:
         spans = [turn.mixed for turn in back]
@@ -337,7 +340,7 @@ def _loss(steps: Steps, at: Ints, what: str) -> Iterator[Doubt]:
     if 2 * len(spoilt) < len(steps):
         yield Doubt(f"records are missing: {what} ({count})", spoilt)
     else:
-        yield Doubt(f"records are missing: {what} ({count}, in {len(spoilt)} of {len(steps)} steps)", NO_ROWS)
+        yield Doubt(f"records are missing: {what} ({count}, in {len(spoilt)} of {len(steps)} steps)", _NO_ROWS)
 
 
 def _only_thread(steps: Steps, count: int) -> Ints:

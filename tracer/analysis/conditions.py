@@ -1,11 +1,18 @@
-"""The circumstances of a recording: what was run, on which device."""
+"""The circumstances of a recording: what was run, on which device, and what was traced."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from tracer import run_json
+from tracer.schema import OTHER_DOMAINS
 from tracer.trace import Trace
+
+_TRACING_CUDA: Final = {
+    "nsys": "nsys --trace=cuda,nvtx",
+    "PyTorch": "torch.profiler with activities=[CPU, CUDA], on a GPU",
+}
+"""How a trace's source begins -> how its recorder is told to trace CUDA."""
 
 
 def conditions(trace: Trace, within: str | None = None) -> dict[str, str]:
@@ -20,3 +27,14 @@ def conditions(trace: Trace, within: str | None = None) -> dict[str, str]:
         "source": trace.metadata.get("source"),
     }
     return {key: str(value) for key, value in found.items() if value not in (None, "")}
+
+
+def was_traced(what: str, trace: Trace) -> str:
+    """The question whether something was recorded, with the remedy of the trace's own recorder; of a recording of an
+    accelerator that is not understood, that."""
+    others = OTHER_DOMAINS & set(trace["nvtx"]["domain"].astype(str).unique())
+    if others:
+        return f"its work is of an accelerator that is not understood ({', '.join(sorted(others))})"
+    source = str(trace.metadata.get("source", ""))
+    remedy = next((f" ({words})" for recorder, words in _TRACING_CUDA.items() if source.startswith(recorder)), "")
+    return f"was {what} traced{remedy}?"

@@ -1,37 +1,36 @@
-"""Steps that an engine marks: NVTX ranges and annotations on threads that launch work.
+"""Steps that are marked: by ranges and annotations of an engine, on threads that launch work, or by what is asked for.
 
 Passes:
-1. of each distinct text, which mark of the engine it is and what that tells;
+1. of each distinct text, which mark of the engine it is and what that tells; where a pattern is asked for that no text
+   has, each call of that name, or that launches a kernel of it, is a mark;
 2. leave out ranges on threads that launch nothing;
 3. of ranges one inside another the outermost, which takes what the inner ones tell;
 4. join drafts to the step that verifies them;
 5. a step lasts until the next one of its thread begins; where its mark opens late it begins with the first call behind
    the result of the step before, where it closes the step with the first call behind the mark before;
-6. leave out what launches nothing.
+6. leave out what launches nothing;
+7. groups: steps on one thread inside the same enclosing ranges, the last of which ends where its mark does.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, among, by_thread
-from tracer.analysis.steps import NO_ROWS, rows_by_thread
-from tracer.engines.engine import (
-    EMPTY,
-    FOLLOWS,
-    LATE,
-    LEADS,
-    LEADS_VERIFIED,
-    OPENS,
-    PHASES,
-    SPECULATIVE,
-    Engine,
-)
-from tracer.intervals import union
+from tracer.analysis.calls import LAUNCHES, SYNC, among, by_thread, last_before, match_rows, rows_named
+from tracer.analysis.steps import Steps, as_steps
+from tracer.analysis.turns import copied_out
+from tracer.engines import ENGINES
+from tracer.engines.engine import EMPTY, FOLLOWS, LATE, LEADS, LEADS_VERIFIED, OPENS, PHASES, SPECULATIVE, Engine, Mark
+from tracer.engines.ours import named
+from tracer.errors import EmptyTraceError
+from tracer.intervals import within_any
+from tracer.schema import DEVICE_DOMAINS, PROFILER_DOMAINS
+from tracer.trace import Trace
 
 _NEVER: Final = np.iinfo(np.int64).min
 _THREAD: Final = ["process", "thread"]
@@ -40,60 +39,89 @@ _TELLING: Final = (EMPTY, "", *PHASES[::-1])
 
 
 def steps_of_marks(
-    ranges: pd.DataFrame, calls: pd.DataFrame, engine: Engine, *, given: bool = False
-) -> tuple[pd.DataFrame, list[str]] | None:
-    """The steps that the engine's marks tell, and some of their texts; None if there are none.
+    trace: Trace, calls: pd.DataFrame, pattern: re.Pattern[str] | None = None, window: pd.DataFrame | None = None
+) -> Steps | None:
+    """The steps that the marks of the first engine tell whose marks are there, or those asked for; None if there are
+    none.
 
     Args:
-        ranges: rows of trace["nvtx"] that may be marks.
+        trace: the recording.
         calls: as `calls.host_calls` gives them; where there are none at all, every range counts.
-        engine: whose marks.
-        given: whether somebody said that these are the marks: then they count wherever they are.
-
-    Returns:
-        Columns start end (ns) process thread phase sequences gained, and closes, where the mark itself ends (ns), by
-        start; the index is that of the outermost ranges.
+        pattern: searched in the texts, instead of the engines' marks; then they count wherever they are.
+        window: rows of trace["nvtx"]; only what is inside them counts.
     """
-    marks = _matching(ranges, engine)
-    if not marks["own"].any():
-        return None
+    nvtx = trace["nvtx"]
+    unfit = DEVICE_DOMAINS if pattern is not None else PROFILER_DOMAINS
+    ranges = nvtx[(nvtx["kind"] != "mark") & (nvtx["end"] >= nvtx["start"]) & ~nvtx["domain"].isin(unfit)]
+    if window is not None:
+        ranges = ranges[within_any(ranges, window) & ~ranges.index.isin(window.index)]
+    asked = () if pattern is None else (Engine("the given pattern", (Mark(pattern, named),), sure=1.0),)
     launching = calls[among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES)]
     working = launching if len(launching) else calls  # who launches nothing works by copies and waits
-    if len(calls) and not given:
-        threads = pd.MultiIndex.from_frame(working[_THREAD].drop_duplicates())
-        marks = marks[pd.MultiIndex.from_frame(marks[_THREAD]).isin(threads)]
-    if not marks["own"].any():
-        return None
-    named = marks[~marks["label"]] if not marks["label"].all() else marks
-    texts = [str(text) for text in named["text"].drop_duplicates()]
-    steps = _joined(_outermost(_labelled(marks)))
-    begin = _begin(steps, calls)
-    following = begin.groupby([steps[c] for c in _THREAD]).shift(-1, fill_value=_NEVER)
-    end = following.where(following > _NEVER, steps["end"])
-    steps = steps.assign(start=begin, end=np.maximum(end, begin + 1), closes=steps["end"])
-    if len(calls) and not given:
-        steps = steps[_launch(steps, working) & (steps["phase"] != EMPTY)]
-    columns = ["start", "end", *_THREAD, "phase", "sequences", "gained", "closes"]
-    return (steps.sort_values("start", kind="stable")[columns], texts) if len(steps) else None
+    threads = pd.MultiIndex.from_frame(working[_THREAD].drop_duplicates())
+    for engine in asked or ENGINES:
+        marks = _matching(ranges, engine)
+        if len(calls) and not asked:
+            marks = marks[pd.MultiIndex.from_frame(marks[_THREAD]).isin(threads)]
+        if not marks["own"].any():
+            continue
+        steps = _begun(_joined(_outermost(_labelled(marks))), calls)
+        if len(calls) and not asked:
+            busy = np.isin(np.arange(len(steps)), last_before(working, working["start"], steps))
+            steps = steps[busy & (steps["phase"] != EMPTY)]
+        if len(steps):
+            label = marks["label"]
+            texts = [str(text) for text in marks["text"][~label if not label.all() else label].drop_duplicates()]
+            shown = ", ".join(texts[:2]) + (", ..." if len(texts) > 2 else "")
+            table = _grouped(steps, nvtx.drop(index=steps.index))
+            return as_steps(table, "nvtx", f"NVTX ranges {shown}", engine.sure_of(texts))
+    return None
+
+
+def steps_by_name(trace: Trace, pattern: re.Pattern[str], window: pd.DataFrame | None = None) -> Steps:
+    """Steps that begin with each call whose name matches, or that launches a kernel whose name does.
+
+    The last step of a thread takes as long as the median one, or until the thread's last call.
+
+    Args:
+        trace: the recording.
+        pattern: searched in API names; in kernels' names if none of these has it.
+        window: NVTX rows; only calls inside them begin steps.
+
+    Raises:
+        EmptyTraceError: nothing matches.
+    """
+    api, kernels = trace["api"], trace["kernels"]
+    chosen = rows_named(api["name"], pattern.search)
+    if not chosen.any():
+        rows = match_rows(api, kernels[rows_named(kernels["name"], pattern.search)])
+        chosen[rows[rows >= 0]] = True
+    if window is not None:
+        chosen &= within_any(api, window)
+    if not chosen.any():
+        raise EmptyTraceError(f"no NVTX range, API call or kernel matches {pattern.pattern!r}")
+    heads = api.loc[chosen, ["start", *_THREAD]].assign(phase="")
+    usual = heads.groupby(_THREAD)["start"].transform(lambda starts: starts.diff().median()).fillna(np.inf)
+    left = api.groupby(_THREAD)["end"].transform("max")[chosen] - heads["start"]
+    heads["end"] = heads["start"] + np.minimum(left, usual).astype(np.int64)
+    table = _grouped(_until_next(heads), trace["nvtx"])
+    return as_steps(table, "calls", f"calls and kernels that match {pattern.pattern!r}", 1.0)
 
 
 def _matching(ranges: pd.DataFrame, engine: Engine) -> pd.DataFrame:
-    """Pass 1: the ranges that are marks, with columns phase sequences gained part lies label own."""
-    told = {code: hit for code, text in enumerate(ranges["text"].cat.categories) if (hit := _told(engine, str(text)))}
+    """Pass 1: the ranges that are marks, with columns phase sequences gained part (of what the first mark tells that
+    matches) lies label own (of the mark)."""
+    told = {}
+    for code, text in enumerate(ranges["text"].cat.categories):
+        for mark in engine.marks:
+            if hit := mark.text.search(str(text)):
+                told[code] = {**vars(mark.work(hit)), "lies": mark.lies, "label": mark.label, "own": mark.own}
+                break
     codes = ranges["text"].cat.codes
     marks = ranges.loc[codes.isin(told), ["start", "end", *_THREAD, "text"]]
     columns = ["phase", "sequences", "gained", "part", "lies", "label", "own"]
     hits = pd.DataFrame.from_dict(told, orient="index", columns=columns).loc[codes[marks.index]]
     return pd.DataFrame(pd.concat([marks, hits.set_index(marks.index)], axis=1))
-
-
-def _told(engine: Engine, text: str) -> tuple[str, int, int, str, str, bool, bool] | None:
-    """What the first mark tells that matches: the columns above."""
-    found = next(((mark, hit) for mark in engine.marks if (hit := mark.text.search(text))), None)
-    if found is None:
-        return None
-    mark, work = found[0], found[0].work(found[1])
-    return work.phase, work.sequences, work.gained, work.part, mark.lies, mark.label, mark.own
 
 
 def _labelled(marks: pd.DataFrame) -> pd.DataFrame:
@@ -107,15 +135,9 @@ def _labelled(marks: pd.DataFrame) -> pd.DataFrame:
 
 def _overlapping(ranges: pd.DataFrame, others: pd.DataFrame) -> NDArray[np.bool_]:
     """Which ranges share time with one of the others on their thread."""
-    result = np.zeros(len(ranges), dtype=bool)
-    of_thread = rows_by_thread(ranges)
-    for process, thread, rows in by_thread(others):
-        mine = of_thread.get((process, thread), NO_ROWS)
-        starts, ends = union(others["start"].to_numpy()[rows], others["end"].to_numpy()[rows])
-        begun = np.searchsorted(starts, ranges["end"].to_numpy()[mine])
-        ended = np.searchsorted(ends, ranges["start"].to_numpy()[mine], side="right")
-        result[mine] = begun > ended
-    return result
+    others = others.sort_values("start")
+    reach = np.append(others.groupby(_THREAD)["end"].cummax(), _NEVER)
+    return np.asarray(reach[last_before(ranges, ranges["end"] - 1, others)] > ranges["start"])
 
 
 def _outermost(marks: pd.DataFrame) -> pd.DataFrame:
@@ -136,43 +158,47 @@ def _joined(marks: pd.DataFrame) -> pd.DataFrame:
     verified = ((marks["phase"] == SPECULATIVE) & (marks["part"] == "")).groupby(keys).transform("any")
     leads = (marks["part"] == LEADS) | ((marks["part"] == LEADS_VERIFIED) & verified)
     follows = marks["part"] == FOLLOWS
-    begins = (~follows & ~leads.groupby(keys).shift(fill_value=False)) | ~marks.duplicated(_THREAD)
-    number = begins.cumsum()
+    number = ((~follows & ~leads.groupby(keys).shift(fill_value=False)) | ~marks.duplicated(_THREAD)).cumsum()
     main = (~leads & ~follows).groupby(number).transform("idxmax") == marks.index
-    ends = marks.groupby(number)["end"].transform("max")
-    starts = marks.groupby(number)["start"].transform("min")
-    lies = marks.groupby(number)["lies"].transform("first")
-    return marks.assign(start=starts, end=ends, lies=lies)[main]
+    of_step = marks.groupby(number)
+    times = {"start": of_step["start"].transform("min"), "end": of_step["end"].transform("max")}
+    return marks.assign(**times, lies=of_step["lies"].transform("first"))[main]
 
 
-def _begin(steps: pd.DataFrame, calls: pd.DataFrame) -> pd.Series:
-    """Pass 5: where each step begins, ns.
+def _begun(steps: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
+    """Pass 5: the steps from where each begins, ns.
 
     A late mark's step begins behind the last copy to the host, or wait, between the mark before and this one, with the
     first call that follows it; that of a mark that closes it with the first call behind the mark before.
     """
-    begin = steps["start"].copy()
-    letters = calls["letter"].to_numpy(dtype="U1")
-    fetches = (among(letters, COPIES) & (calls["kind"] == "DtoH").to_numpy()) | (letters == SYNC)
-    of_thread = rows_by_thread(calls)
-    before = steps.groupby(_THREAD)["end"].shift(fill_value=_NEVER).to_numpy()
-    lies = steps["lies"].to_numpy()
+    starts, early = steps["start"].to_numpy(copy=True), np.flatnonzero(steps["lies"] != OPENS)
+    if len(early) and len(calls):
+        fetched = calls[copied_out(calls) | (calls["letter"] == SYNC).to_numpy()]
+        ended = np.append(fetched["end"], _NEVER)[last_before(steps, steps["start"] - 1, fetched)]
+        before = steps.groupby(_THREAD)["end"].shift(fill_value=_NEVER).to_numpy()
+        behind = np.where(steps["lies"] == LATE, np.maximum(ended, before), before)
+        asked = steps.iloc[early].assign(start=behind[early])
+        of_step = last_before(calls, calls["start"], asked)
+        np.minimum.at(starts, early[of_step[of_step >= 0]], calls["start"].to_numpy()[of_step >= 0])
+    return _until_next(steps.assign(start=starts))
+
+
+def _until_next(steps: pd.DataFrame) -> pd.DataFrame:
+    """The steps until the next one of their thread begins; closes: when their mark ends."""
+    following = steps.groupby(_THREAD)["start"].shift(-1, fill_value=_NEVER)
+    return steps.assign(end=following.where(following > _NEVER, steps["end"]), closes=steps["end"])
+
+
+def _grouped(steps: pd.DataFrame, nvtx: pd.DataFrame) -> pd.DataFrame:
+    """Pass 7: the steps with a group: numbers those of one thread with the same enclosing ranges, of those that hold
+    several steps."""
+    inner = np.zeros(len(steps), np.int64)
     for process, thread, rows in by_thread(steps):
-        mine = of_thread.get((process, thread), NO_ROWS)
-        early = rows[lies[rows] != OPENS]
-        starts = calls["start"].to_numpy()[mine]
-        fetched = mine[fetches[mine]]
-        last = np.searchsorted(calls["start"].to_numpy()[fetched], steps["start"].to_numpy()[early]) - 1
-        ended = np.append(calls["end"].to_numpy()[fetched], _NEVER)[last]
-        ended = np.where(lies[early] == LATE, ended, _NEVER)
-        first = np.searchsorted(starts, np.maximum(ended, before[early]))
-        opened = np.append(starts, np.iinfo(np.int64).max)[first]
-        begin.iloc[early] = np.minimum(opened, steps["start"].to_numpy()[early])
-    return begin
-
-
-def _launch(steps: pd.DataFrame, calls: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which steps' threads make some of the calls from their begin to the next one's."""
-    numbered = steps.assign(row=np.arange(len(steps))).sort_values("start")[["start", *_THREAD, "row"]]
-    found = pd.merge_asof(calls.sort_values("start")[["start", *_THREAD]], numbered, on="start", by=_THREAD)
-    return np.isin(np.arange(len(steps)), found["row"])
+        mine = nvtx[(nvtx["process"] == process) & (nvtx["thread"] == thread)]
+        starts, ends = steps["start"].to_numpy()[rows], steps["end"].to_numpy()[rows]
+        several = np.searchsorted(ends, mine["end"], side="right") - np.searchsorted(starts, mine["start"]) >= 2
+        edges = np.unique(mine.loc[several, ["start", "end"]])
+        inner[rows] = np.searchsorted(edges, starts, side="right")
+    group = steps.assign(inner=inner).groupby([*_THREAD, "inner"], sort=False).ngroup()
+    end = steps["end"].where(group.duplicated(keep="last"), steps["closes"])
+    return steps.assign(group=group, end=end.clip(lower=steps["start"] + 1))

@@ -1,143 +1,164 @@
-"""Which turns of a host are one step: one pass through a model.
+"""Steps of engines that mark none: a step ends with the result that the host fetches before, or while, it launches the
+next, and is one pass through a model.
 
-Passes:
+Passes over the turns of each host (`tracer.analysis.turns`):
 1. number the kinds of turns: the graph that one replays, else what it launches most often, and for how long that runs;
-2. tell which kinds are passes by themselves: they replay a graph, or kernels that repeat layer by layer;
-3. join the turns of one step: what is no pass is part of one (a stop condition, a sequence that is sampled), runs of a
+   a kind is a pass by itself if it replays a graph, or kernels that repeat layer by layer;
+2. join the turns of one step: what is no pass is part of one (a stop condition, a sequence that is sampled), runs of a
    short pass that each end with a long one are drafts and what verifies them; and where no turn is a pass, or each
    replays another graph of it, turns in a constant order are a step (a routing in each layer);
-4. ask of the steps that this gives whether something speaks against one pass each.
+3. keep the commonest kind of step, and what computes as much beside it (prompts, other batches); of what leads up to
+   them (loading, tuning, warm-up) only what follows a wait may be one, and what captures graphs is none;
+4. begin each step where its inputs begin;
+5. ask of the steps that this gives whether something speaks against one pass each;
+6. take the hosts together: the confidence is the share of the device's time that their steps explain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.calls import COPIES, GRAPH_LAUNCH, among
-from tracer.analysis.turns import LONGEST_PASS, Bools, Host, Ints, has_layers
+from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, among
+from tracer.analysis.steps import Steps, as_steps
+from tracer.analysis.turns import LONGEST_PASS, SEVERAL, Host, Ints, copied_out, has_layers, hosts, lengths
+from tracer.engines.engine import FORWARD, ITERATION, SPECULATIVE
 from tracer.schema import MISSING
+from tracer.trace import Trace
 
-LONGER: Final = 2.0
+LONGER: Final = 1.5
 """What takes so many times as long is of another kind."""
 MOST: Final = 0.5
 """What holds of this share holds of all."""
 CONSTANT: Final = 0.9
 """An order is constant if at least this share keeps to it."""
-MIN_STEPS: Final = 3
-"""Fewer are no loop."""
 GUESSED: Final = 0.8
 """How sure steps are that have another reading, or waits of which it is not seen what for."""
-NO_PASS: Final = "which show no whole pass through a model"
 _MOST_DRAFTS: Final = 16
 """llama.cpp drafts up to 16 tokens by default (common/common.h), vLLM and SGLang fewer."""
-_MOST_KINDS: Final = 100
 _EXAMPLES: Final = 64
 """Steps, evenly spread, that are looked at."""
+_DRAFTS: Final = "drafts and what verifies them each (or prompts that have few tokens each)"
+_NO_PASS: Final = "which show no whole pass through a model"
 
 
-@dataclass(frozen=True)
-class Joined:
-    """The first turn of each step; per turn whether it is a pass by itself; the turns of each step where they come in a
-    constant order, else 0; whether a step is drafts and what verifies them."""
+def steps_of_fetches(trace: Trace, calls: pd.DataFrame) -> Steps | None:
+    """Pass 6: the steps of all hosts together, or None where none does anything alike `SEVERAL` times.
 
-    first: Ints
-    whole: Bools
-    length: int = 0
-    speculative: bool = False
+    The confidence is the share of the device's time between them that the steps explain, times how sure the order of
+    their turns is.
+
+    Args:
+        trace: the recording.
+        calls: as `calls.host_calls` gives them, or some of them.
+    """
+    every = sorted(hosts(trace, calls), key=lambda host: -len(host.launches))
+    found = [steps for host in every if (steps := _steps_of(host)) is not None]
+    if not found:
+        return None
+    most = max(len(steps) for steps in found)
+    found = [steps for steps in found if 4 * len(steps) >= most]
+    table = pd.concat([steps.table.assign(host=number) for number, steps in enumerate(found)])
+    table["group"] = pd.factorize(pd.MultiIndex.from_frame(table[["host", "group"]]))[0]
+    during = [host.calls["start"].between(table["start"].min(), table["end"].max(), inclusive="left") for host in every]
+    spent = sum(int(host.calls["busy"][inside].sum()) for host, inside in zip(every, during, strict=True))
+    explained = min(int(table["busy"].sum()) / spent, 1.0) if spent else 1.0
+    detail = "; ".join(dict.fromkeys(steps.detail for steps in found))
+    return as_steps(table, "calls", detail, explained * min(steps.confidence for steps in found))
 
 
-def turns_of(host: Host) -> pd.DataFrame:
-    """Pass 1: per turn graphs (how many it launches), busy (ns), inputs (copies to the device) and kind (a number)."""
-    calls, launches = host.calls, host.launches
-    letters = calls["letter"].to_numpy(dtype="U1")
-    graph = letters[launches] == GRAPH_LAUNCH
-    code = calls["code"].to_numpy()[launches]
-    turn = np.repeat(np.arange(len(host.first)), host.last - host.first)
-    into = np.flatnonzero(among(letters, COPIES) & (calls["kind"] != "DtoH").to_numpy())
-    fed = np.append(turn, len(host.first))[np.searchsorted(launches, into)]
-    launched = pd.DataFrame({"turn": turn, "graph": graph & (code >= 0), "code": code})
+def _steps_of(host: Host) -> Steps | None:
+    turns = work_of(host, host.turns)
+    begins, order = joined(host, turns)
+    steps = _kept(host, turns if len(begins) == len(turns) else work_of(host, host.turns[begins]))
+    if len(steps) < SEVERAL:
+        return None
+    doubt = _doubt_of(host, steps)
+    words = (f"{'results fetched' if host.fetches else 'waits'} by thread {host.thread}", order, doubt)
+    sure = 1.0 if host.fetches and order != _DRAFTS and not doubt else GUESSED
+    phase = {_NO_PASS: ITERATION}.get(doubt, SPECULATIVE if order == _DRAFTS else "")
+    return Steps(_between_calls(host, steps.assign(phase=phase)), "calls", ", ".join(filter(None, words)), sure)
+
+
+def single_passes(trace: Trace, calls: pd.DataFrame) -> Steps | None:
+    """Single passes through a model: the turns, of too few to be a loop, whose kernels repeat layer by layer; None
+    where there are none."""
+    tables = []
+    for host in hosts(trace, calls):
+        turns, code = work_of(host, host.turns), host.launches["code"].to_numpy()
+        layered = [has_layers(code[first:last]) for first, last in zip(turns["first"], turns["last"], strict=True)]
+        if any(layered):
+            tables.append(_between_calls(host, turns[layered].assign(group=0, kind=0, phase=FORWARD)))
+    return as_steps(pd.concat(tables), "calls", "kernels that repeat layer by layer", GUESSED) if tables else None
+
+
+def work_of(host: Host, first: Ints) -> pd.DataFrame:
+    """Pass 1: what is launched from each of some launches to the next.
+
+    Returns:
+        first and last (launches, half open), graph (how many are of graphs), busy (ns), inputs, waits, captures (see
+        `Host.launches`), kind (a number), whole (whether that kind is a pass by itself).
+    """
+    launches, last = host.launches, np.append(first[1:], len(host.launches))
+    summed = launches[["graph", "busy", "inputs", "waits", "captures"]].to_numpy(np.int64)
+    found = pd.DataFrame(np.add.reduceat(summed, first), columns=["graph", "busy", "inputs", "waits", "captures"])
+    code, known = launches["code"], launches["graph"] & (launches["code"] >= 0)
+    launched = pd.DataFrame({"of": np.repeat(np.arange(len(first)), last - first), "graph": known, "code": code})
     often = launched.value_counts(sort=False).reset_index()
-    often["turns"] = often.groupby("code")["turn"].transform("size")  # of the graphs of a step one may be its own
-    what = often.sort_values(["turn", "graph", "count", "turns", "code"]).drop_duplicates("turn", keep="last")
-    turns = pd.DataFrame({
-        "graphs": np.bincount(turn, graph).astype(np.int64),
-        "busy": np.bincount(turn, calls["busy"].to_numpy()[launches]).astype(np.int64),
-        "inputs": np.bincount(fed, minlength=len(host.first) + 1)[: len(host.first)],
-    })  # fmt: skip
-    return turns.assign(kind=_kinds(what["code"].to_numpy(), what["graph"].to_numpy(), turns["busy"].to_numpy()))
+    often["wide"] = often.groupby("code")["of"].transform("size")  # of the graphs of a step one may be its own
+    what = often.sort_values(["of", "graph", "count", "wide", "code"]).drop_duplicates("of", keep="last")
+    what = what.set_index(found.index)
+    usual = found["busy"].groupby(what["code"]).transform("median")
+    size = (np.log2(found["busy"].clip(1) / usual.clip(1)) / (2 * np.log2(LONGER))).round().where(~what["graph"], 0)
+    kind = found.groupby([what["code"], size], sort=False).ngroup().to_numpy()
+    _, example = np.unique(kind, return_index=True)
+    whole = np.array([_shows_pass(launches[first[one] : last[one]]) for one in example])
+    return found.assign(first=first, last=last, kind=kind, whole=whole[kind])
 
 
-def _kinds(what: Ints, known: Bools, busy: Ints) -> Ints:
-    """A number per turn, MISSING where more kinds would be needed; the commonest of what is left leads."""
-    kind = np.full(len(what), MISSING)
-    _, what = np.unique(what, return_inverse=True)
-    for number in range(_MOST_KINDS):
-        left = np.flatnonzero(kind == MISSING)
-        if not len(left):
-            break
-        mine = left[what[left] == np.bincount(what[left]).argmax()]
-        usual = np.median(busy[mine])
-        near = known[mine] | ((busy[mine] <= LONGER * usual) & (LONGER * busy[mine] >= usual))
-        kind[mine[near]] = number
-    return kind
+def _shows_pass(launches: pd.DataFrame) -> bool:
+    """Whether these replay a graph, or launch layers."""
+    return bool(launches["graph"].any()) or has_layers(launches["code"].to_numpy())
 
 
-def joined(host: Host, turns: pd.DataFrame) -> Joined:
-    """Pass 2 and 3: which turns are one step."""
-    kind, busy = turns["kind"].to_numpy(), turns["busy"].to_numpy()
-    _, example, number = np.unique(kind, return_index=True, return_inverse=True)
-    whole = np.array([_shows_pass(host, turn, turn + 1) for turn in example.tolist()])[number]
-    if whole.any() and (heads := _behind_drafts(host, turns, np.flatnonzero(whole))) is not None:
-        return Joined(heads, whole, speculative=True)
-    inputs = turns["inputs"].to_numpy()
-    for marks, length in _cycles(2 * number + (inputs > 0)):
+def joined(host: Host, turns: pd.DataFrame) -> tuple[Ints, str]:
+    """Pass 2: the turns that begin a step, and in words what is one."""
+    kind, busy, inputs, whole = (turns[name].to_numpy() for name in ("kind", "busy", "inputs", "whole"))
+    drafts = _behind_drafts(turns[whole])
+    if drafts is not None:
+        return drafts[drafts < len(turns)], _DRAFTS
+    for marks, length in _cycles(2 * kind + (inputs > 0)):
         fed = [float(np.median(inputs[marks[marks >= back] - back])) for back in range(length)]
-        in_turn = length >= MIN_STEPS and CONSTANT * np.bincount(number).max() <= len(marks) and min(fed) < max(fed)
-        if (in_turn or not whole.any()) and _shows_pass(host, int(marks[0]), int(marks[0]) + length):
-            # what is given most inputs begins a step, else what stands behind the mark
-            begin = marks - (int(np.argmax(fed)) if min(fed) < max(fed) else length - 1)
-            first = np.unique(np.concatenate(([0], begin, begin + length)))
-            return Joined(first[(first >= 0) & (first < len(kind))], whole, length)
-    if not whole.any():
-        return Joined(np.arange(len(kind)), whole)
-    usual = np.median(busy[kind == np.bincount(kind[whole] + 1).argmax() - 1])
-    parts = ~whole & (LONGER * busy < usual)
+        told = min(fed) < max(fed)  # what is given most inputs begins a step, else what stands behind the mark
+        in_turn = length >= SEVERAL and CONSTANT * np.bincount(kind).max() <= len(marks) and told
+        cycle = host.launches[turns["first"].iloc[marks[0]] : turns["last"].iloc[marks[0] : marks[0] + length].iloc[-1]]
+        if (in_turn or not whole.any()) and _shows_pass(cycle):
+            begin = marks - (int(np.argmax(fed)) if told else length - 1)
+            begins = np.unique(np.concatenate(([0], begin, begin + length)))
+            return begins[(begins >= 0) & (begins < len(turns))], f"{length} each"
+    parts = ~whole & (LONGER * busy < (np.median(busy[whole]) if whole.any() else 0))
     leads = parts.any() and inputs[parts].mean() > inputs[whole].mean()  # else they are of the pass before
-    begins = ~np.append(False, parts[:-1]) if leads else ~parts
-    begins[0] = True
-    return Joined(np.flatnonzero(begins), whole)
+    begins = np.flatnonzero(~np.append(False, parts[:-1]) if leads else ~parts)
+    return np.union1d(0, begins), ""
 
 
-def _shows_pass(host: Host, first: int, behind: int) -> bool:
-    """Whether these turns together replay a graph, or launch layers."""
-    launches = host.launches[host.first[first] : host.last[min(behind, len(host.last)) - 1]]
-    calls = host.calls.iloc[launches]
-    return bool((calls["letter"] == GRAPH_LAUNCH).any()) or has_layers(calls["code"].to_numpy())
-
-
-def _behind_drafts(host: Host, turns: pd.DataFrame, passes: Ints) -> Ints | None:
+def _behind_drafts(passes: pd.DataFrame) -> Ints | None:
     """The turns that begin a step where runs of a short pass, no longer than drafts are, each end with a long one of
     another graph, or, eager, of more launches; None where they do not."""
-    kind = turns["kind"].to_numpy()[passes]
-    _, example, count = np.unique(kind, return_index=True, return_counts=True)
-    two = passes[example[np.argsort(-count, kind="stable")[:2]]]
-    graphs = turns["graphs"].to_numpy()[two] > 0
-    size = (turns["busy"].to_numpy() if graphs.all() else host.last - host.first)[two]
-    if graphs.any() != graphs.all() or len(two) < 2 or size.max() <= LONGER * size.min():
+    two = passes["kind"].value_counts(sort=True).index[:2]
+    size = passes["busy"].where(passes["graph"] > 0, passes["last"] - passes["first"]).groupby(passes["kind"]).first()
+    graphs = (passes["graph"] > 0).groupby(passes["kind"]).first()[two]
+    if len(two) < 2 or graphs.any() != graphs.all() or size[two].max() <= LONGER * size[two].min():
         return None
-    long, short = (kind == turns["kind"].to_numpy()[two[at]] for at in (size.argmax(), size.argmin()))
-    verifies = np.flatnonzero(long)
-    drafts = np.diff(np.cumsum(short)[verifies])
-    few = len(verifies) < MIN_STEPS or np.mean(drafts > 0) < MOST or drafts.max() > _MOST_DRAFTS
+    long, short = (passes["kind"].to_numpy() == kind for kind in (size[two].idxmax(), size[two].idxmin()))
+    drafts = np.diff(np.cumsum(short)[long])
+    few = long.sum() < SEVERAL or np.mean(drafts > 0) < MOST or drafts.max() > _MOST_DRAFTS
     if few or np.mean(long | short) < CONSTANT:
         return None
-    ends = passes[verifies] + 1
-    return np.append(0, ends[ends < len(turns)])
+    return np.append(0, passes.index.to_numpy()[long] + 1)
 
 
 def _cycles(symbols: Ints) -> Iterator[tuple[Ints, int]]:
@@ -145,58 +166,89 @@ def _cycles(symbols: Ints) -> Iterator[tuple[Ints, int]]:
     where the commonest does; the rarest first."""
     count = np.bincount(symbols)
     span = np.ptp(np.flatnonzero(symbols == count.argmax()))
-    for value in np.argsort(count, kind="stable")[:-1].tolist():
+    order = np.argsort(count, kind="stable")[:-1]
+    for value in order[count[order] >= SEVERAL].tolist():
         marks = np.flatnonzero(symbols == value)
         distance = np.diff(marks)
-        if count[value] < MIN_STEPS or np.ptp(marks) < MOST * span:
-            continue
         length = int(np.median(distance))
-        if length > 1 and np.mean(distance % length == 0) >= CONSTANT:
+        if length > 1 and np.ptp(marks) >= MOST * span and np.mean(distance % length == 0) >= CONSTANT:
             yield marks, length
 
 
-def doubt_of(host: Host, steps: pd.DataFrame) -> str:
-    """Pass 4: why these steps may be parts of passes, or several; "" where all that is asked speaks for one pass each.
+def _kept(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
+    """Pass 3: the steps of the loop, and group: a chain of them without anything between."""
+    main, captures = steps["kind"] == steps["kind"].mode().max(), steps["captures"] > 0
+    usual = steps[main & ~captures].iloc[1:]  # the first may have a warm-up before it
+    if len(usual) < SEVERAL - 1:
+        return steps.iloc[:0]
+    launched, busy = usual["last"] - usual["first"], usual["busy"].median()
+    keep = main | (~captures & (steps["whole"] | (LONGER * steps["busy"] >= busy)))
+    leads = keep & ~keep.shift(fill_value=False)
+    waits = np.flatnonzero(host.launches["waits"])  # the last that leaves a usual step behind it begins who leads
+    behind = np.append(0, waits)[np.searchsorted(waits, steps["last"] - launched.min(), side="right")]
+    late = leads & (steps["last"] - steps["first"] > launched.max()) & (behind > steps["first"])
+    steps["first"] = steps["first"].where(~late, behind)
+    total = np.append(0, np.cumsum(host.launches["busy"]))
+    steps["busy"] = total[steps["last"]] - total[steps["first"]]
+    warms_up = (steps["graph"] > 0) & (steps["last"] - steps["first"] > LONGER * launched.max())
+    keep &= ~leads | (steps["busy"] >= MOST * busy) & ~warms_up
+    steps["group"] = (keep & ~keep.shift(fill_value=False)).cumsum()
+    return pd.DataFrame(steps[keep].reset_index(drop=True))
 
-    Args:
-        host: whose steps they are.
-        steps: columns first and last (its launches, half open) and kind.
+
+def _between_calls(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
+    """Pass 4: the steps with the times of their first and last calls.
+
+    The inputs begin with the first copy to the device (or, without copies, the launch). Of two or more syncs directly
+    before it the last one guards the write and belongs to the inputs; a single one waits for the result of the step
+    before, if there is one. Who leads a chain begins no earlier before its first launch than those that follow it, who
+    ends one waits for what is idle as often as those before it.
     """
-    launches = host.calls.iloc[host.launches]
-    code = np.where((launches["device"] >= 0).to_numpy(), launches["code"].to_numpy(), MISSING)
-    graph = (launches["letter"] == GRAPH_LAUNCH).to_numpy()
+    calls, first = host.calls, steps["first"].to_numpy()
+    letters = calls["letter"].to_numpy(dtype="U1")
+    sync, copies = letters == SYNC, among(letters, COPIES) & ~copied_out(calls)
+    launch, before = host.launches["call"].to_numpy()[first], np.append(-1, host.launches["call"])[first] + 1
+    behind = host.launches["behind"].to_numpy()[steps["last"] - 1]
+    leads = (~steps["group"].duplicated()).to_numpy()
+    follows = np.append(~leads[1:], False)
+    inputs = np.flatnonzero(copies | among(letters, LAUNCHES))
+    begin = inputs[np.searchsorted(inputs, before)]
+    alone = leads & follows.any()  # of what is no loop nothing leads
+    guarded = (begin > before) & sync[begin - 1] & (alone | ((begin > before + 1) & sync[begin - 2] & copies[begin]))
+    begin = begin - guarded
+    if follows.any():
+        begin = np.where(leads, np.maximum(begin, launch - int(np.median((launch - begin)[~leads]))), begin)
+        idle = max(int(np.median((np.append(begin[1:], 0) - behind)[follows])), 0)
+        others = np.append(np.flatnonzero(~sync), len(sync))
+        behind = np.where(follows, behind, np.minimum(others[np.searchsorted(others, behind)], behind + idle))
+    starts, ends = calls["start"].to_numpy()[begin], calls["end"].to_numpy()[behind - 1]
+    ends = np.where(follows, np.append(starts[1:], 0), ends)
+    return pd.DataFrame(steps.assign(start=starts, end=ends, process=host.process, thread=host.thread)[ends > starts])
+
+
+def _doubt_of(host: Host, steps: pd.DataFrame) -> str:
+    """Pass 5: why these steps may be parts of passes, or several; "" where all that is asked speaks for one each."""
     some = steps.iloc[np.unique(np.linspace(0, len(steps) - 1, _EXAMPLES).astype(int))]
-    spans = [slice(*span) for span in zip(some["first"].tolist(), some["last"].tolist(), strict=True)]
-    count = np.array([_passes(code[span], graph[span]) for span in spans])
+    count = np.array([_passes(host.launches[a:b]) for a, b in zip(some["first"], some["last"], strict=True)])
     if np.mean(count == 0) > 1 - CONSTANT:
-        return NO_PASS
+        return _NO_PASS
     if np.mean(count > 1) > 1 - CONSTANT:
         return "which may be several passes each"
-    replays = np.logical_or.reduceat(graph, steps["first"].to_numpy())
-    if replays.any() == replays.all() and _take_turns(steps["kind"].to_numpy()):
+    kind, replays = steps["kind"], steps["graph"] > 0
+    runs = kind.groupby((kind != kind.shift()).cumsum()).size()
+    again = len(runs) >= 2 * max(SEVERAL, kind.nunique()) and runs.median() <= _MOST_DRAFTS
+    if again and replays.any() == replays.all():
         return "of two kinds in turn: drafts, prompts, two models, or parts of a step"
     return ""
 
 
-def _passes(code: Ints, graph: Bools) -> int:
+def _passes(launches: pd.DataFrame) -> int:
     """How many passes through a model a step seems to be: 0, 1, or 2 for more."""
-    code, graph = code[: 2 * LONGEST_PASS], graph[: 2 * LONGEST_PASS]
-    graphs = code[graph]
-    if len(graphs):
-        return 2 if len(np.unique(graphs)) < len(graphs) or (len(graphs) > 1 and (graphs == MISSING).any()) else 1
+    code, graph = (launches[name].to_numpy()[: 2 * LONGEST_PASS] for name in ("code", "graph"))
+    if graph.any():
+        alike = code[graph]
+        return 2 if len(np.unique(alike)) < len(alike) or (len(alike) > 1 and (alike == MISSING).any()) else 1
     if not has_layers(code):
         return 0
-    names, first, count = np.unique(code, return_index=True, return_counts=True)
-    for name in names[(count >= 2) & (first < len(code) // 2)].tolist():
-        unit = int(np.median(np.diff(np.flatnonzero(code == name))))
-        if len(code) >= 2 * unit and np.mean(code[unit:] == code[:-unit]) >= CONSTANT and has_layers(code[:unit]):
-            return 2
-    return 1
-
-
-def _take_turns(kind: Ints) -> bool:
-    """Whether several kinds come back after no more steps than there are drafts."""
-    kind = kind[kind != MISSING]
-    edges = np.flatnonzero(np.diff(kind, prepend=MISSING - 1, append=MISSING - 1))
-    back = len(edges) > 2 * max(MIN_STEPS, len(np.unique(kind)))
-    return bool(back and np.median(np.diff(edges)) <= _MOST_DRAFTS)
+    units = [unit for unit in lengths(code, 2) if len(code) >= 2 * unit and has_layers(code[:unit])]
+    return 2 if any(np.mean(code[unit:] == code[:-unit]) >= CONSTANT for unit in units) else 1

@@ -3,10 +3,10 @@
 1. Training: optimizers, gradients and their kernels, which only training has; of most of the steps, or of single ones.
 2. Decoding: one result fetched each step, and as input a token or nothing at all; or kernels that only the generation
    of one token after the other has. Then, of these steps, prompts: those in which some of the kernels that they share
-   with the median one (at least `IN_COMMON`) are at least `WIDER` times as wide, in blocks per launch, while no more is
-   fetched, or which take at least `LONGER` times as long. Where the median step replays a graph, also long ones that
-   replay none and fetch no more; other steps without a graph are `eager`, for they may be short prompts or a warm-up.
-   Steps that verify drafts have kernels that say so.
+   with the usual one (at least `IN_COMMON`) are at least `LONGER` times as wide, in blocks per launch, while no more is
+   fetched, or which take so many times as long. Where the usual step replays a graph, also long ones that replay none
+   and fetch no more; other steps without a graph are `eager`, for they may be short prompts or a warm-up. Steps that
+   verify drafts have kernels that say so.
 3. What is left is a turn of a loop (`iteration`).
 
 A loop of a solver or a classifier fetches small results, too, and a loop of prompts ends each in a token. So decoding
@@ -17,8 +17,8 @@ that is known to replay whole graphs for decoding alone; else the confidence is 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -26,37 +26,28 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import GRAPH_LAUNCH, LAUNCHES, rows_named
-from tracer.analysis.passes import GUESSED, MIN_STEPS, MOST
+from tracer.analysis.passes import CONSTANT, GUESSED, LONGER, MOST
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
-from tracer.analysis.turns import Bools, Ints
+from tracer.analysis.turns import SEVERAL, Bools, Ints
 from tracer.engines import ENGINES
 from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, SPECULATIVE, TOKEN_PHASES, TRAINING, Engine
 from tracer.engines.torch import TRAINING_KERNELS, TRAINING_TEXT
 from tracer.trace import Trace
 
-LONGER: Final = 1.5
-WIDER: Final = 2.0
 IN_COMMON: Final = 0.25
-_SHORT: Final = 0.1
-MIN_LAYERS: Final = 3
-"""A head alone computes for one token of a prompt, too."""
 _FEW: Final = 0.05
 """What holds of no more of the steps than this changes no figure."""
 ONE_TOKEN: Final = 8
-"""The most bytes of one sequence's token."""
-TOKEN_BYTES: Final = 64
-"""A step's smallest input is at most this large where it is a number per sequence (token, position, length) of up to
-eight sequences of 8 bytes, or sixteen of 4; a prompt or an image is larger."""
-
-_NOTHING: Final = np.iinfo(np.int64).max
+"""The most bytes of one sequence's token. A step's smallest input is at most `ONE_TOKEN` times as large where it is a
+number per sequence (token, position, length) of up to so many; a prompt or an image is larger."""
 
 _ONE_QUERY: Final = re.compile(
     r"(?i)mul_mat_vec|splitkv|split_kv|paged_attention_(?:v\d|ll4mi|2d)|masked_multihead_attention|\bmmha"
     r"|flash_attn(?:_ext)?_vec|batch_?decode|decode_?attention|attention_?decode|mla_?decode"
 )
 """Kernels for one token of a sequence, which prompts do not use: products with one column, attention of one query.
-Names of ggml, cuBLAS, FlashAttention, FlashInfer, vLLM and TensorRT-LLM."""
+Names of ggml, cuBLAS, FlashAttention, FlashInfer, vLLM and TensorRT-LLM. A head alone has one for a prompt, too."""
 
 _GENERATES: Final = re.compile(
     _ONE_QUERY.pattern + "|gemv|paged_attention|decode|argmax|reshape_and_cache|top_?k.*sampl|gumbel"
@@ -67,66 +58,6 @@ _VERIFIES: Final = re.compile(r"(?i)rejection_?(?:\w*_)?sampl|verify_?tree|tree_
 """Kernels that take or refuse drafts: vLLM, SGLang, TensorRT-LLM."""
 
 
-@dataclass(frozen=True)
-class _Work:
-    """What the steps launched and fetched.
-
-    Attributes:
-        kernels, graphs: of each row of trace["kernels"] and trace["graph_launches"] the position of its step, or -1.
-        replays: how many graphs each step launches.
-        fetched: bytes that each copies to the host.
-        smallest: bytes of each step's smallest copy to the device; `_NOTHING` where there is none.
-        results: how often each step's host fetches something behind launches.
-    """
-
-    trace: Trace
-    kernels: Ints
-    graphs: Ints
-    replays: Ints
-    fetched: Ints
-    smallest: Ints
-    results: Ints
-
-    @classmethod
-    def of(cls, trace: Trace, steps: Steps, calls: pd.DataFrame) -> _Work:
-        """Of all steps; `calls` as `calls.host_calls` gives them."""
-        copies = trace["memcpys"]
-        at, size, out = activity_steps(trace, steps, copies), copies["bytes"].to_numpy(), copies["kind"] == "DtoH"
-        fetches, gives = out & (at >= 0), ~out & (copies["kind"] != "DtoD") & (at >= 0)
-        smallest = np.full(len(steps), _NOTHING)
-        np.minimum.at(smallest, at[gives], size[gives])
-        calls = calls[calls["letter"].isin(LAUNCHES) | (calls["kind"] == "DtoH")].sort_values("start", kind="stable")
-        step = steps.of(*(calls[name].to_numpy() for name in ("start", "process", "thread")))
-        order = np.argsort(step, kind="stable")
-        fetch = (calls["kind"] == "DtoH").to_numpy()[order]
-        return cls(
-            trace,
-            activity_steps(trace, steps, trace["kernels"]),
-            activity_steps(trace, steps, trace["graph_launches"]),
-            _counted(step[(calls["letter"] == GRAPH_LAUNCH).to_numpy()], len(steps)),
-            np.bincount(at[fetches], size[fetches].clip(0), minlength=len(steps)).astype(np.int64),
-            smallest,
-            _counted(step[order][fetch & ~np.append(True, fetch[:-1])], len(steps)),
-        )
-
-    def named(self, names: re.Pattern[str]) -> Ints:
-        """How many of each step's kernels have such a name."""
-        return _counted(self.kernels[rows_named(self.trace["kernels"]["name"], _has(names))], len(self.replays))
-
-    def of_engine(self, engines: list[Engine]) -> bool:
-        """Whether kernels are there that only one of these engines launches."""
-        patterns = [engine.kernels for engine in engines if engine.kernels is not None]
-        return any(rows_named(self.trace["kernels"]["name"], _has(pattern)).any() for pattern in patterns)
-
-
-def _counted(at: Ints, steps: int) -> Ints:
-    return np.bincount(at[at >= 0], minlength=steps)
-
-
-def _has(pattern: re.Pattern[str]) -> Callable[[str], bool]:
-    return lambda name: pattern.search(name) is not None
-
-
 def with_phases(trace: Trace, steps: Steps, calls: pd.DataFrame) -> Steps:
     """The steps, each with a phase; those whose marks tell it keep theirs.
 
@@ -135,110 +66,132 @@ def with_phases(trace: Trace, steps: Steps, calls: pd.DataFrame) -> Steps:
         steps: found in it.
         calls: as `calls.host_calls` gives them.
     """
-    known = steps.table["phase"].to_numpy(dtype=object)
-    if (known != "").all():
+    phase = steps.table["phase"].to_numpy(dtype=object, copy=True)
+    known = ~np.isin(phase, ["", ITERATION])
+    if known.all():
         return steps
-    work = _Work.of(trace, steps, calls)
-    phase, doubts = known.copy(), []
-    trains = _trains(work, steps) & (known == "")
-    asked = (known == "") & ~trains
+    kernels = trace["kernels"].assign(at=activity_steps(trace, steps, trace["kernels"]))
+    work = _work(trace, steps, calls, kernels)
+    doubts = []
+    trains = _trains(trace, steps, work) & ~known
+    asked = (phase == "") & ~trains
+    told, prompts = np.isin(phase, TOKEN_PHASES).any(), phase == PREFILL
     phase[trains], phase[asked] = TRAINING, ITERATION
-    told = np.isin(known, TOKEN_PHASES).any()
     if trains.any() and steps.source == "calls":  # a loss may be fetched every few steps, or of every micro-batch
         doubts.append("which need not be steps of an optimizer")
-    if asked.any() and (told or _generates(work, steps, asked)):
-        found, sure = _by_work(work, known != PREFILL)
-        found[(found == DECODE) & (work.named(_VERIFIES) > 0)] = SPECULATIVE
+    if asked.any() and (told or _generates(work[asked], steps)):
+        found, sure = _by_work(kernels, work, ~prompts)
         phase[asked] = found[asked]
-        if not told and _may_be_mixed(work, steps, phase).mean() > _FEW:
+        if not told and _may_be_mixed(kernels, work, steps, phase).mean() > _FEW:
             doubts.append("prompts beside which others may decode")
-        if not told and not sure and not _one_token_each(work, phase == DECODE):
+        if not told and not sure and not _one_token_each(kernels, work[phase == DECODE]):
             doubts.append("taken for decoding without a sign of one token each")
-    elif steps.source == "calls" and work.results[asked].any() and np.median(work.results[asked]) < 1:
+        phase[asked & (phase == DECODE) & (work["verifies"] > 0)] = SPECULATIVE
+    elif steps.source == "calls" and work["results"][asked].any() and work["results"][asked].median() < 1:
         doubts.append("of which several share a result")
     confidence = min(steps.confidence, GUESSED) if doubts else steps.confidence
     table = steps.table.assign(phase=phase)
     return replace(steps, table=table, confidence=confidence, detail=", ".join([steps.detail, *doubts]))
 
 
-def _trains(work: _Work, steps: Steps) -> Bools:
+def _work(trace: Trace, steps: Steps, calls: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
+    """Per step busy (ns of the device), replays (graphs that its host launches), results (how often it fetches
+    something behind launches), fetched (bytes), smallest (bytes of its smallest copy to the device, NaN where there is
+    none), and how many kernels it has that trains, generates, verifies or takes one_query."""
+    graphs, copies = trace["graph_launches"], trace["memcpys"]
+    of_graph, of_copy = (activity_steps(trace, steps, each) for each in (graphs, copies))
+    calls = calls[calls["letter"].isin(LAUNCHES) | (calls["kind"] == "DtoH")].sort_values("start", kind="stable")
+    step = steps.of(*(calls[name].to_numpy() for name in ("start", "process", "thread")))
+    fetch, out = calls["kind"] == "DtoH", copies["kind"] == "DtoH"
+    inputs = copies["bytes"].where(~out & (copies["kind"] != "DtoD"))
+
+    def per_step(of: Ints, values: pd.Series | Bools) -> pd.Series:
+        return pd.Series(np.bincount(of[of >= 0], values[of >= 0], minlength=len(steps)))
+
+    def having(names: re.Pattern[str]) -> pd.Series:
+        return per_step(kernels["at"].to_numpy(), rows_named(kernels["name"], names.search))
+
+    busy = per_step(kernels["at"].to_numpy(), kernels["end"] - kernels["start"])
+    return pd.DataFrame({
+        "busy": busy + per_step(of_graph, graphs["end"] - graphs["start"]),
+        "replays": per_step(step, (calls["letter"] == GRAPH_LAUNCH).to_numpy()),
+        "results": per_step(step, (fetch & ~fetch.groupby(step).shift(fill_value=True)).to_numpy()),
+        "fetched": per_step(of_copy, copies["bytes"].clip(0).where(out, 0)),
+        "smallest": inputs.groupby(of_copy).min().reindex(busy.index),
+        "trains": having(TRAINING_KERNELS), "generates": having(_GENERATES), "verifies": having(_VERIFIES),
+        "one_query": having(_ONE_QUERY),
+    })  # fmt: skip
+
+
+def _trains(trace: Trace, steps: Steps, work: pd.DataFrame) -> Bools:
     """Which steps train: all, if most of them show it."""
-    nvtx, table = work.trace["nvtx"], steps.table
-    texts = nvtx[rows_named(nvtx["text"], _has(TRAINING_TEXT))]
-    begun = np.searchsorted(np.sort(texts["start"].to_numpy()), table["end"].to_numpy())
-    ended = np.searchsorted(np.sort(texts["end"].to_numpy()), table["start"].to_numpy(), side="right")
-    found = (begun > ended) | (work.named(TRAINING_KERNELS) > 0)
+    texts = trace["nvtx"][rows_named(trace["nvtx"]["text"], TRAINING_TEXT.search)]
+    begun = np.searchsorted(np.sort(texts["start"].to_numpy()), steps.table["end"].to_numpy())
+    ended = np.searchsorted(np.sort(texts["end"].to_numpy()), steps.table["start"].to_numpy(), side="right")
+    found = (begun > ended) | (work["trains"] > 0).to_numpy()
     return np.full(len(found), True) if found.mean() >= MOST else found
 
 
-def _generates(work: _Work, steps: Steps, asked: Bools) -> bool:
-    """Whether most of the steps that are asked about generate tokens."""
-    if asked.sum() < MIN_STEPS or not steps.passes:
+def _generates(work: pd.DataFrame, steps: Steps) -> bool:
+    """Whether most of these steps generate tokens."""
+    if len(work) < SEVERAL or (steps.source == "nvtx" and work["results"].median() > 1):  # a mark around a request
         return False
-    if steps.source == "nvtx" and np.median(work.results[asked]) > 1:
-        return False  # a mark around a request
-    inputs = (work.smallest <= TOKEN_BYTES) | (work.smallest == _NOTHING)
-    return bool((work.named(_GENERATES)[asked] > 0).mean() > MOST or ((work.fetched > 0) & inputs)[asked].mean() > MOST)
+    small = ~(work["smallest"] > ONE_TOKEN * ONE_TOKEN)
+    return bool((work["generates"] > 0).mean() > MOST or ((work["fetched"] > 0) & small).mean() > MOST)
 
 
-def _one_token_each(work: _Work, decodes: Bools) -> bool:
+def _one_token_each(kernels: pd.DataFrame, decodes: pd.DataFrame) -> bool:
     """Whether there is evidence that these steps compute a token each: by their kernels; or they replay one graph each,
     and the recording has such kernels outside of graphs, or those of an engine that replays whole graphs to decode."""
-    if not decodes.any() or (work.named(_ONE_QUERY)[decodes] >= MIN_LAYERS).mean() > MOST:
+    if not len(decodes) or (decodes["one_query"] >= SEVERAL).mean() > MOST:
         return True
-    if np.median(_counted(work.graphs, len(decodes))[decodes]) != 1:
-        return False
-    all_of = rows_named(work.trace["kernels"]["name"], _has(_ONE_QUERY)).sum()
-    return bool(all_of >= MIN_LAYERS) or work.of_engine([engine for engine in ENGINES if engine.whole_graphs_decode])
+    such = rows_named(kernels["name"], _ONE_QUERY.search).sum() >= SEVERAL
+    such = such or _of_engine(kernels, [engine for engine in ENGINES if engine.whole_graphs_decode])
+    return bool(such and decodes["replays"].median() == 1)
 
 
-def _by_work(work: _Work, regular: Bools) -> tuple[NDArray[np.object_], bool]:
-    """Per step that generates its phase, by its work; and whether that is sure: wide prompts beside narrow tokens.
+def _of_engine(kernels: pd.DataFrame, engines: Iterable[Engine]) -> bool:
+    """Whether there are kernels that only one of these engines launches."""
+    patterns = [engine.kernels for engine in engines if engine.kernels is not None]
+    return any(rows_named(kernels["name"], pattern.search).any() for pattern in patterns)
 
-    `regular` are those that may be a median step.
-    """
-    busy = np.zeros(len(regular))
-    for name, of in (("kernels", work.kernels), ("graph_launches", work.graphs)):
-        spent = (work.trace[name]["end"] - work.trace[name]["start"]).to_numpy()
-        busy += np.bincount(of[of >= 0], spent[of >= 0], minlength=len(regular))
-    long = busy >= LONGER * np.median(busy[regular])
-    usual = regular & ~long
+
+def _by_work(kernels: pd.DataFrame, work: pd.DataFrame, regular: Bools) -> tuple[NDArray[np.object_], bool]:
+    """Per step that generates its phase, by its work and that of the regular ones, which may be usual; and whether that
+    is sure: wide prompts beside narrow tokens."""
+    least = LONGER * work["busy"][regular].quantile(1 - CONSTANT)  # prompts may be the most
+    usual = (work["busy"] < least) & regular
+    long = work["busy"] >= LONGER * work["busy"][regular].median()
+    fetched = work["fetched"][usual].median()
+    prompts = (long | ((work["fetched"] > 0) & (work["fetched"] < LONGER * fetched))) & _wider(kernels, usual)
     result = np.full(len(regular), DECODE, dtype=object)
-    same = (work.fetched > 0) & (work.fetched < WIDER * np.median(work.fetched[usual])) if usual.any() else long
-    short = regular & (busy < LONGER * np.quantile(busy[regular], _SHORT))
-    narrow = short if short.sum() >= MIN_STEPS else usual  # prompts may be the most
-    prompts = (long | same) & _wider(work, long | same, narrow)
     sure = bool(0 < prompts.sum() <= (~prompts).sum())
-    if usual.any() and np.median(work.replays[usual]) > 0:
-        result[work.replays == 0] = EAGER
-        prompts |= long & (work.replays == 0) & (work.fetched < LONGER * np.median(work.fetched[usual]))
+    if work["replays"][usual].median() > 0:
+        result[work["replays"] == 0] = EAGER
+        prompts |= long & (work["replays"] == 0) & (work["fetched"] < LONGER * fetched)
     result[prompts] = PREFILL
     return result, sure
 
 
-def _may_be_mixed(work: _Work, steps: Steps, phase: NDArray[np.object_]) -> Bools:
+def _wider(kernels: pd.DataFrame, usual: pd.Series) -> pd.Series:
+    """Which steps have enough kernels that are `LONGER` times as wide there as in the usual ones."""
+    blocks = (kernels["grid_x"] * kernels["grid_y"] * kernels["grid_z"]).abs()
+    launched = pd.DataFrame({"step": kernels["at"], "name": kernels["name"].cat.codes, "blocks": blocks})
+    means = launched[kernels["at"] >= 0].groupby(["step", "name"], as_index=False)["blocks"].mean()
+    reference = means[usual.to_numpy()[means["step"]]].groupby("name")["blocks"].median()
+    shared = means[means["name"].isin(reference.index)]
+    ratio = shared["blocks"] / reference.reindex(shared["name"]).to_numpy()
+    wide = (ratio >= LONGER).groupby(shared["step"]).agg(["mean", "size"])
+    enough = (wide["mean"] >= IN_COMMON) & (wide["size"] >= IN_COMMON * len(reference))
+    return pd.Series(enough.reindex(usual.index, fill_value=False))
+
+
+def _may_be_mixed(kernels: pd.DataFrame, work: pd.DataFrame, steps: Steps, phase: NDArray[np.object_]) -> Bools:
     """Which steps compute a prompt in which others may decode: it follows decoding, and more is fetched than a token of
     one sequence, or than a graph gives that only one sequence replays."""
-    follows = pd.Series(phase == DECODE).groupby(steps.table["group"].to_numpy()).cumsum().to_numpy() > 0
-    alone = work.fetched <= ONE_TOKEN
-    replays = _counted(work.graphs, len(phase)) > 0
-    if replays.any() and work.of_engine([engine for engine in ENGINES if engine.one_sequence_graphs]):
-        alone |= work.fetched <= np.median(work.fetched[replays])
+    follows = pd.Series(phase == DECODE).groupby(steps.table["group"].to_numpy()).cumsum() > 0
+    replays = work["replays"] > 0
+    alone = work["fetched"] <= ONE_TOKEN
+    if replays.any() and _of_engine(kernels, [engine for engine in ENGINES if engine.one_sequence_graphs]):
+        alone |= work["fetched"] <= work["fetched"][replays].median()
     return np.asarray(follows & (phase == PREFILL) & ~alone)
-
-
-def _wider(work: _Work, asked: Bools, usual: Bools) -> Bools:
-    """Which of the steps that are asked about have enough kernels that are `WIDER` there than in the usual ones."""
-    of = work.kernels
-    rows = work.trace["kernels"][of >= 0]
-    blocks = (rows["grid_x"] * rows["grid_y"] * rows["grid_z"]).abs()
-    launched = pd.DataFrame({"step": of[of >= 0], "name": rows["name"].cat.codes, "blocks": blocks})
-    means = launched.groupby(["step", "name"])["blocks"].mean().reset_index()
-    reference = means[usual[means["step"]]].groupby("name")["blocks"].median()
-    shared = means[asked[means["step"]] & means["name"].isin(reference.index)]
-    ratio = shared["blocks"] / reference.reindex(shared["name"]).to_numpy()
-    by_step = (ratio >= WIDER).groupby(shared["step"]).agg(["mean", "size"])
-    enough = (by_step["mean"] >= IN_COMMON) & (by_step["size"] >= IN_COMMON * len(reference))
-    result = np.zeros(len(usual), dtype=bool)
-    result[by_step.index[enough]] = True
-    return result

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import by_thread
+from tracer.analysis.calls import last_before
 from tracer.engines.engine import DECODE, MIXED, PHASES, PREFILL, SPECULATIVE
 from tracer.errors import EmptyTraceError
 from tracer.schema import MISSING
@@ -18,15 +18,14 @@ from tracer.schema import MISSING
 Span = tuple[int, int]
 """Begin and end, ns."""
 
-NO_ROWS: Final = np.zeros(0, np.int64)
 COLUMNS: Final = ["step", "start", "end", "process", "thread", "group", "phase", "sequences", "gained", "kind"]
 
 _TIMES: Final = ["process", "thread", "start", "end"]
 
 UNSURE: Final = 0.9
 """Steps found with less confidence than this are shown with the doubt first."""
-_SHORTEST_REGIME: Final = 8  # steps
-_MOST_REGIMES: Final = 8
+_REGIME: Final = 8
+"""The fewest steps of a regime, and the most regimes: batches that change all the time are none."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,6 @@ class Steps:
         regimes: what there is besides.
         spoilt: process, thread, start, end (ns) of the time that steps in doubt took and no rate counts.
         doubts: why steps were left out for doubt (`tracer.analysis.clocks`).
-        passes: whether steps without marks show whole passes through a model.
     """
 
     table: pd.DataFrame
@@ -87,7 +85,6 @@ class Steps:
     regimes: tuple[Regime, ...] = ()
     spoilt: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=_TIMES, dtype=np.int64))
     doubts: tuple[str, ...] = ()
-    passes: bool = True
 
     def __len__(self) -> int:
         return len(self.table)
@@ -169,10 +166,6 @@ class Steps:
         table = self.table[kept].reset_index(drop=True)
         return table.assign(group=pd.factorize(pd.MultiIndex.from_arrays([table["group"], part[kept]]))[0])
 
-    def with_table(self, table: pd.DataFrame) -> Steps:
-        """The same with other rows or columns."""
-        return replace(self, table=table)
-
     def of_phase(self, phase: str | None) -> Steps:
         """The steps of one phase, or with "all" of any, numbered anew; see `Bounds.phase`.
 
@@ -182,33 +175,13 @@ class Steps:
             EmptyTraceError: nothing is left.
         """
         phases = dict(Counter(self.table["phase"].tolist()))
-        found = replace(self, phases=phases)
         most = max((DECODE, SPECULATIVE), key=lambda name: phases.get(name, 0))
         phase = phase or (most if most in phases else "all")
-        if phase == "all":
-            return found.with_regimes()
-        kept = (self.table["phase"] == phase).to_numpy()
+        kept = (self.table["phase"] == phase).to_numpy() | (phase == "all")
         if not kept.any():
-            raise EmptyTraceError(f"no {phase} step in the trace, which holds {found.what}")
-        table = self._parted(kept)
-        return replace(found, table=table.assign(step=np.arange(len(table)))).with_regimes()
-
-    def with_regimes(self) -> Steps:
-        """The same with its regimes: long runs of steps for equally many sequences, or of one kind.
-
-        Batches that change all the time are no regimes.
-        """
-        named = (self.table["sequences"] != MISSING).all()
-        values = self.table["sequences" if named else "kind"].to_numpy()
-        edges = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1], [True])))
-        sizes = np.diff(edges)
-        if not 2 <= len(sizes) <= _MOST_REGIMES or sizes.min() < _SHORTEST_REGIME:
-            return self
-        regimes = []
-        for number, (first, last) in enumerate(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)):
-            label = f"{values[first]} sequence(s)" if named else f"kind {number + 1}"
-            regimes.append(Regime(first, last, label))
-        return replace(self, regimes=tuple(regimes))
+            raise EmptyTraceError(f"no {phase} step in the trace, which holds {replace(self, phases=phases).what}")
+        table = self._parted(kept).assign(step=np.arange(kept.sum()))
+        return replace(self, table=table, phases=phases, regimes=_regimes(table))
 
     def of_main_regime(self) -> Steps:
         """The steps of the longest regime; all where there are no several."""
@@ -235,19 +208,22 @@ class Steps:
 
         Where all steps are on one thread, calls of its process' other threads belong to them too.
         """
-        table = self.table
-        result = np.full(len(times), -1, dtype=np.int64)
-        owners = list(by_thread(table))
-        if len(owners) == 1:
-            threads = np.full(len(times), owners[0][1])
-        calls = rows_by_thread(pd.DataFrame({"process": processes, "thread": threads}))
-        for process, thread, rows in owners:
-            mine = calls.get((process, thread), NO_ROWS)
-            starts, ends = table["start"].to_numpy()[rows], table["end"].to_numpy()[rows]
-            at = np.searchsorted(starts, times[mine], side="right") - 1
-            inside = (at >= 0) & (times[mine] < ends[at])
-            result[mine[inside]] = rows[at[inside]]
-        return result
+        asking = pd.DataFrame({"process": processes, "thread": threads})
+        if len(self.table[["process", "thread"]].drop_duplicates()) == 1:
+            asking["thread"] = self.table["thread"].iloc[0]
+        at = last_before(asking, times, self.table)
+        return np.where(times < np.append(self.table["end"], np.iinfo(np.int64).min)[at], at, -1)  # in which, or -1
+
+
+def _regimes(table: pd.DataFrame) -> tuple[Regime, ...]:
+    """Long runs of steps for equally many sequences, or of one kind, if there are several."""
+    named = (table["sequences"] != MISSING).all()
+    values = table["sequences" if named else "kind"].to_numpy()
+    edges = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1], [True])))
+    if not 2 < len(edges) <= _REGIME + 1 or np.diff(edges).min() < _REGIME:
+        return ()
+    labels = [f"{values[first]} sequence(s)" if named else f"kind {n}" for n, first in enumerate(edges[:-1], 1)]
+    return tuple(map(Regime, edges[:-1].tolist(), edges[1:].tolist(), labels))
 
 
 def as_steps(table: pd.DataFrame, source: str, detail: str, confidence: float) -> Steps:
@@ -257,11 +233,6 @@ def as_steps(table: pd.DataFrame, source: str, detail: str, confidence: float) -
     table["group"] = pd.factorize(pd.MultiIndex.from_arrays([table["group"], begins]))[0]
     table["step"] = np.arange(len(table))
     return Steps(table.reindex(columns=COLUMNS, fill_value=np.int64(MISSING)), source, detail, confidence)
-
-
-def rows_by_thread(frame: pd.DataFrame) -> dict[tuple[int, int], NDArray[np.int64]]:
-    """(process, thread) -> positions of its rows."""
-    return {(process, thread): rows for process, thread, rows in by_thread(frame)}
 
 
 _WORDS: Final = {phase: (f"{phase} step", f"{phase} steps") for phase in PHASES} | {

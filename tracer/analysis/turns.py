@@ -21,29 +21,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.call_names import BEGIN_CAPTURE
-from tracer.analysis.calls import (
-    BLOCKING_COPY,
-    COPIES,
-    GRAPH_LAUNCH,
-    LAUNCHES,
-    SYNC,
-    among,
-    by_thread,
-    letters_of,
-    match_rows,
-)
-from tracer.schema import COMPUTE_TABLES, MISSING
+from tracer.analysis.calls import BLOCKING_COPY, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC, among, letters_of, match_rows
+from tracer.schema import MISSING
 from tracer.trace import Trace
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-_LEAST_IN_LAYER: Final = 3
-"""Kernels of different names: a product, a norm, an activation."""
-_MANY: Final = 3
-"""Two passes with something behind them may be one step (with and without a prompt, of a diffusion)."""
+SEVERAL: Final = 3
+"""Fewer are no loop, no layers, and no layer of different kernels (a product, a norm, an activation)."""
+LONGEST_PASS: Final = 1 << 13  # kernels
 _MOST_UNITS: Final = 8
 """Kernels and graphs, the rarest first, that may come once a pass."""
-LONGEST_PASS: Final = 1 << 13  # kernels
 
 
 @dataclass(frozen=True)
@@ -51,154 +39,158 @@ class Host:
     """The calls of one host, in the order of their start, and the turns they make.
 
     Attributes:
-        calls: rows of `calls.host_calls` with `with_work`'s columns.
+        calls: rows of `calls.host_calls`.
         process, thread: of the thread that launches most.
-        first, last: of each turn, its launches: positions in `launches`, half open.
-        launches: positions in `calls` of the launches.
-        behind: of each turn, the position in `calls` behind it and the wait for its result.
-        captures: when it, or a thread of its process, began to capture a graph, ns.
+        launches: call (its position in `calls`), code (numbers the kernel or graph, of each device), graph (whether it
+            replays one), busy (ns that the device works for it); since the launch before: inputs (copies to the
+            device), waits (but for those for inputs) and captures (of graphs, begun in its process); behind: the
+            position in `calls` behind the result that is fetched next, or of the next launch.
+        turns: the first launch of each turn.
         fetches: whether results are seen to be fetched; else turns end with waits.
     """
 
     calls: pd.DataFrame
     process: int
     thread: int
-    launches: Ints
-    first: Ints
-    last: Ints
-    behind: Ints
-    captures: Ints
+    launches: pd.DataFrame
+    turns: Ints
     fetches: bool
 
 
-def _with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
-    """The calls with what each made the device do.
-
-    Adds the columns code (numbers the kernel or graph that it launched first), device and on (where; the stream of
-    it), MISSING if unknown, and busy (ns, of all that it launched).
-    """
-    names = trace["kernels"]["name"].cat
-    columns = ["process", "correlation", "device", "stream", "start", "end", "graph"]
-    done = pd.concat([trace[table][columns] for table in COMPUTE_TABLES], ignore_index=True)
-    kernel = np.append(names.codes, np.full(len(done) - len(names.codes), MISSING))
-    done["code"] = np.where(done["graph"] >= 0, len(names.categories) + 1 + done["graph"], kernel)
-    done["call"] = match_rows(calls, done)
-    done = done[done["call"] >= 0].rename(columns={"stream": "on"})
-    first = done.drop_duplicates("call").set_index("call")[["code", "device", "on"]]
-    busy = np.bincount(done["call"], done["end"] - done["start"], minlength=len(calls))
-    known = first.reindex(np.arange(len(calls)), fill_value=MISSING).assign(busy=busy.astype(np.int64))
-    return pd.concat([calls.reset_index(drop=True), known], axis=1)
-
-
 def hosts(trace: Trace, calls: pd.DataFrame) -> Iterator[Host]:
-    """The hosts that launch, the one that launches most first.
+    """The hosts that launch.
 
     Args:
         trace: the recording.
         calls: as `calls.host_calls` gives them, or some of them.
     """
-    calls, api = _with_work(trace, calls), trace["api"]
-    captures = api[letters_of(api["name"]) == BEGIN_CAPTURE].sort_values("start")
-    for rows, thread in _together(calls):
-        mine = calls.iloc[rows].reset_index(drop=True)
-        letters = mine["letter"].to_numpy(dtype="U1")
-        launches = np.flatnonzero(among(letters, LAUNCHES))
-        fetches = among(letters, COPIES) & (mine["kind"] == "DtoH").to_numpy()
-        cuts = _behind_fetches(letters, launches, fetches) if fetches.any() else _behind_waits(letters)
-        edges = np.unique(np.concatenate(([0], np.searchsorted(launches, cuts), [len(launches)])))
-        first, last = _replays(mine, launches, edges)
-        behind = np.append(launches, len(mine))[last]  # where the next turn's first launch is, if no result is fetched
-        ends = np.append(cuts, len(mine))[np.searchsorted(cuts, launches[last - 1] + 1)]
-        process = int(mine["process"].iloc[0])
-        begun = captures["start"].to_numpy()[(captures["process"] == process).to_numpy()]
-        yield Host(mine, process, thread, launches, first, last, np.minimum(behind, ends), begun, bool(fetches.any()))
+    api = trace["api"]
+    captures = api[letters_of(api["name"]) == BEGIN_CAPTURE]
+    for process, of_process in _with_work(trace, calls).groupby("process", sort=False):
+        began = np.sort(captures["start"].to_numpy()[(captures["process"] == process).to_numpy()])
+        for leader, threads in _together(of_process).items():
+            mine = of_process[of_process["thread"].isin(threads)]
+            yield _host(mine.sort_values("start", kind="stable", ignore_index=True), leader, began)
 
 
-def _together(calls: pd.DataFrame) -> list[tuple[Ints, int]]:
-    """Pass 1: (rows of a host's calls by start, its main thread), the one with most launches first."""
+def _with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
+    """The calls with what each made the device do: code (numbers the kernel or graph that it launched first, of each
+    device) and lane (numbers the stream of it), MISSING if unknown, and busy (ns, of all that it launched)."""
+    kernels, columns = trace["kernels"], ["process", "correlation", "device", "stream", "start", "end", "graph"]
+    tables = (kernels[columns].assign(name=kernels["name"].cat.codes), trace["graph_launches"][columns])
+    done = pd.concat(tables, ignore_index=True).fillna({"name": MISSING})
+    done.loc[done["graph"] >= 0, "name"] = MISSING
+    done["call"] = match_rows(calls, done)
+    done = done[done["call"] >= 0]
+    first = done.drop_duplicates("call").set_index("call")
+    named = (first["graph"] >= 0) | (first["name"] >= 0)
+    code = first.groupby(["graph", "name", "device"]).ngroup().where(named, MISSING)
+    known = pd.DataFrame({"code": code, "lane": first.groupby(["device", "stream"]).ngroup()})
+    busy = np.bincount(done["call"], done["end"] - done["start"], minlength=len(calls))
+    known = known.reindex(np.arange(len(calls)), fill_value=MISSING).assign(busy=busy.astype(np.int64))
+    return pd.concat([calls.reset_index(drop=True), known], axis=1)
+
+
+def _together(calls: pd.DataFrame) -> dict[int, list[int]]:
+    """Pass 1: the thread that leads each host of a process -> the host's threads."""
     letters = calls["letter"].to_numpy(dtype="U1")
-    launching = among(letters, LAUNCHES)
-    fetching = (among(letters, COPIES) & (calls["kind"] == "DtoH").to_numpy()) | (letters == SYNC)
-    start, stream = calls["start"].to_numpy(), calls.groupby(["device", "on"]).ngroup().to_numpy()
-    result = []
-    for _, of_process in calls.groupby("process", sort=False):
-        threads = {thread: of_process.index.to_numpy()[at] for _, thread, at in by_thread(of_process)}
-        count = {thread: int(launching[rows].sum()) for thread, rows in threads.items()}
-        streams = {thread: set(np.unique(stream[rows[launching[rows]]])) for thread, rows in threads.items()}
-        leaders = [thread for thread, rows in threads.items() if count[thread] and fetching[rows].any()]
-        leaders = leaders or [max(count, key=lambda thread: count[thread])]
-        parts: dict[int, list[Ints]] = {leader: [] for leader in leaders}
-        for thread, rows in threads.items():  # on whose streams it launches, or the only one
-            shared = {leader: len(streams[leader] & streams[thread]) for leader in leaders}
-            owner = thread if thread in parts else max(leaders, key=lambda leader: shared[leader])
-            if thread in parts or len(leaders) == 1 or shared[owner]:
-                parts[owner].append(rows)
-        for leader, found in parts.items():
-            rows = np.concatenate(found)
-            if launching[rows].any():
-                result.append((rows[np.argsort(start[rows], kind="stable")], leader))
-    return sorted(result, key=lambda host: -int(launching[host[0]].sum()))
+    launched = calls.loc[among(letters, LAUNCHES), ["thread", "lane"]]
+    lanes = launched.drop_duplicates().groupby("thread")["lane"].agg(set)
+    fetching = set(calls["thread"][copied_out(calls) | (letters == SYNC)])
+    leaders = [one for one in lanes.index if one in fetching] or launched["thread"].mode()[:1].tolist()
+    threads = {leader: [leader] for leader in leaders}
+    for one in set(calls["thread"]).difference(leaders) if leaders else ():
+        shared = {leader: len(lanes[leader] & lanes.get(one, set())) for leader in leaders}
+        most = max(leaders, key=lambda leader: shared[leader])
+        if len(leaders) == 1 or shared[most]:
+            threads[most].append(one)
+    return threads
 
 
-def _behind_waits(letters: NDArray[np.str_]) -> Ints:
-    return np.flatnonzero(among(letters, [SYNC, BLOCKING_COPY])) + 1
+def copied_out(calls: pd.DataFrame) -> Bools:
+    """Which calls copy to the host."""
+    return among(calls["letter"].to_numpy(dtype="U1"), COPIES) & (calls["kind"] == "DtoH").to_numpy()
 
 
-def _behind_fetches(letters: NDArray[np.str_], launches: Ints, fetches: Bools) -> Ints:
-    """Pass 2: positions in the calls behind each fetch, with its wait."""
-    at = np.flatnonzero(fetches)
-    before = np.searchsorted(launches, at)  # launches before each copy
-    at = at[np.append(before[1:] != before[:-1], True)]  # the last copy of each run
-    before = np.searchsorted(launches, at)
+def _host(calls: pd.DataFrame, thread: int, captures: Ints) -> Host:
+    letters, fetches = calls["letter"].to_numpy(dtype="U1"), copied_out(calls)
+    inputs = among(letters, COPIES) & ~fetches
+    waits = among(letters, [SYNC, BLOCKING_COPY])
+    of_results = waits & ~((letters == SYNC) & np.append(False, inputs[:-1]))  # else of the copy directly before
+    at = np.flatnonzero(among(letters, LAUNCHES))
+    cuts = _behind_fetches(np.flatnonzero(waits), at, np.flatnonzero(fetches), len(calls))
+    begun = np.searchsorted(captures, calls["start"].to_numpy()[at])
+    until = np.append(cuts, len(calls))[np.searchsorted(cuts, at + 1)]
+    launches = pd.DataFrame({
+        "call": at, "code": calls["code"].to_numpy()[at], "graph": letters[at] == GRAPH_LAUNCH,
+        "busy": calls["busy"].to_numpy()[at], "inputs": np.diff(np.cumsum(inputs)[at], prepend=0),
+        "waits": np.diff(np.cumsum(of_results)[at], prepend=0), "captures": np.diff(begun, prepend=0),
+        "behind": np.minimum(np.append(at[1:], len(calls)), until),
+    })  # fmt: skip
+    first = np.unique(np.append(0, np.searchsorted(at, cuts)))
+    turns = _replays(launches, first[first < len(at)])
+    return Host(calls, int(calls["process"].iloc[0]), thread, launches, turns, bool(fetches.any()))
+
+
+def _behind_fetches(waits: Ints, launches: Ints, fetches: Ints, end: int) -> Ints:
+    """Pass 2: positions behind each fetch, with its wait; all given by their positions in the calls, which have an
+    end."""
+    if not len(fetches):
+        return waits + 1
+    before = np.searchsorted(launches, fetches)  # launches before each copy
+    last = np.append(before[1:] != before[:-1], True)  # copy of each run
+    at, before = fetches[last], before[last]
     following = np.append(before[1:], len(launches))
-    waits = np.flatnonzero(among(letters, [SYNC, BLOCKING_COPY]))
-    wait = np.append(waits, len(letters))[np.searchsorted(waits, at)]
+    wait = np.append(waits, end)[np.searchsorted(waits, at)]
     until = np.searchsorted(launches, wait)  # launches before that wait
     return np.asarray(np.where(until - before <= following - until, wait, at) + 1)
 
 
-def _replays(calls: pd.DataFrame, launches: Ints, edges: Ints) -> tuple[Ints, Ints]:
-    """Pass 3: first and last launch of each turn, those that replay themselves divided."""
-    code, device = (calls[name].to_numpy()[launches] for name in ("code", "device"))
-    alone = np.where(code >= 0, code * (device.max() + 2) + device + 1, MISSING)
-    graph = calls["letter"].to_numpy(dtype="U1")[launches] == GRAPH_LAUNCH
-    first, last = edges[:-1], edges[1:]
-    graphs = np.add.reduceat(np.append(graph, False), first) if len(first) else first
+def _replays(launches: pd.DataFrame, first: Ints) -> Ints:
+    """Pass 3: the first launch of each turn, those that replay themselves divided."""
+    code, graph = launches["code"].to_numpy(), launches["graph"].to_numpy()
+    last = np.append(first[1:], len(code))
+    graphs = np.add.reduceat(graph.astype(np.int64), first)
     seen: dict[bytes, Ints] = {}
-    more = []
-    for i in np.flatnonzero((last - first >= _MANY) & (graphs != 1)):
+    found = [first]
+    for i in np.flatnonzero((last - first >= SEVERAL) & (graphs != 1)):
         turn = slice(first[i], last[i])
-        key = alone[turn].tobytes()
+        key = code[turn].tobytes()
         if key not in seen:
-            seen[key] = _heads(alone[turn], graph[turn])
-        more.append(first[i] + seen[key])
-    starts = np.unique(np.concatenate([first, *more]))
-    return starts, np.append(starts[1:], edges[-1])
+            seen[key] = _heads(code[turn], graph[turn])
+        found.append(first[i] + seen[key])
+    return np.unique(np.concatenate(found))
 
 
 def _heads(turn: Ints, graph: Bools) -> Ints:
-    """Where the equal passes of a turn begin, and what leads to them if it is a pass, too; only its start where it is
-    one pass."""
-    _, number, count = np.unique(turn, return_inverse=True, return_counts=True)
+    """Where the equal passes of a turn begin behind what leads to them, which is a pass, too; none where it is one.
+
+    Two passes with something behind them may be one step (with and without a prompt, of a diffusion).
+    """
+    for unit in lengths(turn, SEVERAL) if (turn != MISSING).all() else []:
+        begin, end = max(_runs(turn[unit:] == turn[:-unit]).tolist(), key=lambda run: run[1] - run[0], default=(0, 0))
+        end += unit
+        passes = (end - begin) // unit
+        if passes >= SEVERAL and 2 * (end - begin) >= len(turn):
+            begin = end - passes * unit if begin else 0
+            whole = graph[begin : begin + unit].any() or has_layers(turn[begin : begin + unit])
+            if whole and (not begin or has_layers(turn[:begin])):
+                return np.arange(begin, end, unit)
+    return np.zeros(0, np.int64)
+
+
+def lengths(codes: Ints, least: int) -> list[int]:
+    """How long may be what comes at least so often: how far apart the rarest of its parts stand."""
+    _, number, count = np.unique(codes, return_inverse=True, return_counts=True)
     rare = np.argsort(count, kind="stable")
-    again = [] if (turn == MISSING).any() else rare[count[rare] >= _MANY][:_MOST_UNITS].tolist()
-    for unit in dict.fromkeys(int(np.median(np.diff(np.flatnonzero(number == one)))) for one in again):
-        begin, length = _longest(turn[unit:] == turn[:-unit])
-        end = begin + length + unit
-        if length < (_MANY - 1) * unit or 2 * (end - begin) < len(turn):
-            continue
-        begin = end - (end - begin) // unit * unit if begin else 0
-        passes = graph[begin : begin + unit].any() or has_layers(turn[begin : begin + unit])
-        if passes and (not begin or has_layers(turn[:begin])):
-            return np.unique(np.append(0, np.arange(begin, end, unit)))
-    return np.zeros(1, np.int64)
+    rare = rare[count[rare] >= least][:_MOST_UNITS]
+    return list(dict.fromkeys(int(np.median(np.diff(np.flatnonzero(number == one)))) for one in rare))
 
 
-def _longest(same: Bools) -> tuple[int, int]:
-    """Where the longest run begins, and its length."""
-    breaks = np.flatnonzero(np.concatenate(([True], ~same, [True])))
-    runs = np.diff(breaks) - 1
-    return int(breaks[runs.argmax()]), int(runs.max())
+def _runs(flags: Bools, least: int = 1) -> Ints:
+    """Begin and end of each run of so many or more that are true."""
+    edges = np.flatnonzero(np.diff(flags, prepend=False, append=False)).reshape(-1, 2)
+    return edges[edges[:, 1] - edges[:, 0] >= least]
 
 
 def has_layers(kernels: Ints) -> bool:
@@ -206,11 +198,9 @@ def has_layers(kernels: Ints) -> bool:
     (or of several, or forward and backward). Of a longer run the first `LONGEST_PASS` kernels decide."""
     kernels = kernels[:LONGEST_PASS]
     inside = np.zeros(len(kernels), bool)
-    for length in range(_LEAST_IN_LAYER, len(kernels) // 4 + 1):
-        same = kernels[length:] == kernels[:-length]
-        edges = np.flatnonzero(np.diff(same, prepend=False, append=False)).reshape(-1, 2)
-        for begin, end in edges[edges[:, 1] - edges[:, 0] >= 2 * length].tolist():
-            if len(np.unique(kernels[begin : begin + length])) >= _LEAST_IN_LAYER:
+    for length in range(SEVERAL, len(kernels) // 4 + 1):
+        for begin, end in _runs(kernels[length:] == kernels[:-length], 2 * length).tolist():
+            if len(np.unique(kernels[begin : begin + length])) >= SEVERAL:
                 inside[begin : end + length] = True
         if 2 * inside.sum() >= len(kernels):
             return True

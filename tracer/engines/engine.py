@@ -8,7 +8,7 @@ others add what they know.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -103,6 +103,11 @@ class Engine:
     one_sequence_graphs: bool = False
     plain: re.Pattern[str] = re.compile("")
     sure: float = 0.99
+
+    def sure_of(self, texts: Iterable[str]) -> float:
+        """How sure it is that marks with these texts are steps."""
+        plain = all(self.plain.search(text) or not text for text in texts)
+        return self.sure if plain else min(self.sure, LIKELY)
 
 
 def batch(prompts: int, decodes: int, decode_tokens: int) -> Work:
