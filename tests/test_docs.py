@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.recordings import SAMPLES
+from tracer.analysis.budget import parse
 from tracer.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -92,6 +94,22 @@ def test_commands_in_the_docs_can_be_given(line):
         return
     known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     assert {argument.split("=")[0] for argument in arguments if argument.startswith("-")} <= known | {"--help"}
+
+
+def test_the_python_of_the_page_runs(monkeypatch, capsys):
+    text = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(ROOT)
+    exec(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0], {})
+    assert capsys.readouterr().out.startswith("{'p50': 149.2")
+
+
+def test_budgets_of_the_page_are_budgets():
+    text = (ROOT / "docs" / "how-to" / "ci.md").read_text(encoding="utf-8")
+    whole, against_base = (
+        parse(tomllib.loads(t), "ci.md") for t in re.findall(r"^```toml\n(.*?)^```", text, re.M | re.S)
+    )
+    assert len(whole.lines) == 10
+    assert against_base.base is not None
 
 
 def test_the_readme_is_short():
