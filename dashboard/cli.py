@@ -268,7 +268,7 @@ def report(paths: tuple[Path, ...], output: Path, token: int | None, force: bool
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True)
 @click.option("--width", type=click.IntRange(450, 4000), default=1200, show_default=True, metavar="PX")
 @click.option("--height", type=click.IntRange(100, 8000), metavar="PX", help="[default: what the rows need]")
-@click.option("--scale", type=click.FloatRange(0.1, 8), default=2.0, show_default=True, help="Scale of a PNG: pixels per PX.")
+@click.option("--scale", type=click.FloatRange(0.1, 8), default=2.0, show_default=True, help="Pixels per PX in a PNG.")
 def timeline(
     paths: tuple[Path, ...], output: Path, token: int | None, force: bool, show: str, align: str, theme: str,
     width: int, height: int | None, scale: float,
