@@ -26,12 +26,6 @@ from tracer.report import working
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def register(group: click.Group) -> None:
-    """Add this package's commands."""
-    for command in (dashboard, report, timeline):
-        group.add_command(command)
-
-
 def _prefix(_: click.Context, __: click.Parameter, value: str) -> str:
     if (prefix := prefix_of(value)) is None:
         raise click.BadParameter(f"{value[:100]!r} is no path of an address; for example /intertoken")

@@ -23,11 +23,6 @@ Examples:
 """
 
 
-def register(group: click.Group) -> None:
-    """Add `calibrate` to the group."""
-    group.add_command(calibrate)
-
-
 @click.command(epilog=EXAMPLES)
 @click.argument("path", metavar="TRACE", type=click.Path(path_type=Path))
 @click.option(

@@ -27,11 +27,6 @@ Examples:
 """
 
 
-def register(group: click.Group) -> None:
-    """Add `run` to the group."""
-    group.add_command(run)
-
-
 def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
     """Comma-separated names, each once."""
     return tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))

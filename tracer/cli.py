@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import sys
-from importlib.metadata import entry_points, version
-from typing import Any
+from typing import Final
 
 import click
 
-from tracer.errors import IntertokenError
-from tracer.text import spelled
+from tracer.command_group import Intertoken
 
 EXAMPLES = """
 \b
@@ -28,74 +24,30 @@ Tab completion (bash): eval "$(_INTERTOKEN_COMPLETE=bash_source intertoken)"
 """
 
 
-class Intertoken(click.Group):
-    """Loads the commands of all installed packages and maps errors to exit codes."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for entry in entry_points(group="intertoken.commands"):
-            entry.load()(self)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; an error of the input or the system, or a lack of memory, becomes one line and exit code 2."""
-        for stream in (sys.stdout, sys.stderr):
-            if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="replace")  # a terminal without µ or × gets ?, not a traceback
-        try:
-            return super().invoke(ctx)
-        except IntertokenError as problem:
-            click.echo(f"intertoken: {spelled(str(problem))}", err=True)
-            ctx.exit(2)
-        except OSError as problem:
-            if problem.errno == errno.EPIPE:  # click ends quietly
-                raise
-            what = f"{problem.filename or 'the output'}: {problem.strerror or problem}"
-            click.echo(f"intertoken: {spelled(what)}", err=True)
-            ctx.exit(2)
-        except KeyboardInterrupt:
-            click.echo("Aborted!", err=True)
-            ctx.exit(130)  # as shells number SIGINT
-        except MemoryError as problem:
-            click.echo(f"intertoken: too little memory on the host: {problem or 'choose smaller numbers'}", err=True)
-            ctx.exit(2)
+COMMANDS: Final = {
+    "info_command:info": "What a recording holds: source, devices, steps, idle time, gap.",
+    "tokens_command:tokens": "The steps, how they were found, and how sure that is.",
+    "syncs_command:syncs": "Which syncs, copies and launches a step makes.",
+    "gaps_command:gaps": "How long the device idles in a step and between two, and why.",
+    "streams_command:streams": "How busy each stream is, and how much streams overlap.",
+    "compare_command:compare": "Did it change? Runs against a base, with 95 % intervals.",
+    "convert_command:convert": "Write a recording in another format.",
+    "path_command:path": "What each step waited for: critical path and slack.",
+    "whatif_command:whatif": "Predict it with other syncs, copies, launches or kernels.",
+    "advise_command:advise": "What to change, by predicted gain, and what must be true for it.",
+    "events_command:events": "One table of a recording: kernels, memcpys, syncs, api, nvtx, ...",
+    "check_command:check": "Does a recording keep a budget? Exit code 1 where it does not.",
+    "scrub_command:scrub": "Write a recording without what tells of the machine and its user.",
+    "record_command:record": "Run a command and record its CUDA activity.",
+    "watch_command:watch": "What runs under the recorder now: steps/s, idle time, gap.",
+}
+"""Module and command -> its line in the list of commands."""
 
 
-def register(group: click.Group) -> None:
+def register(group: Intertoken) -> None:
     """Add this package's commands to the group."""
-    from tracer import (
-        check_command,
-        compare_command,
-        convert_command,
-        events_command,
-        gaps_command,
-        info_command,
-        path_command,
-        record_command,
-        scrub_command,
-        streams_command,
-        syncs_command,
-        tokens_command,
-        watch_command,
-        whatif_command,
-    )
-
-    for command in (
-        info_command.info,
-        tokens_command.tokens,
-        syncs_command.syncs,
-        gaps_command.gaps,
-        streams_command.streams,
-        compare_command.compare,
-        convert_command.convert,
-        path_command.path,
-        whatif_command.whatif,
-        events_command.events,
-        check_command.check,
-        scrub_command.scrub,
-        record_command.record,
-        watch_command.watch,
-    ):
-        group.add_command(command)
+    for target, short_help in COMMANDS.items():
+        group.add_lazy(f"tracer.{target}", short_help)
 
 
 @click.command(
@@ -103,7 +55,7 @@ def register(group: click.Group) -> None:
     epilog=EXAMPLES,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-@click.version_option(version("intertoken"), prog_name="intertoken")
+@click.version_option(package_name="intertoken", prog_name="intertoken")
 def main() -> None:
     """What happens between two tokens of an LLM decode loop, and what it would take to remove it.
 

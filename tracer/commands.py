@@ -108,13 +108,17 @@ def _naming_the_file(command: Command) -> Command:
     return cast(Command, named)
 
 
-def load(path: Path, within: str | None, bounds: Bounds) -> tuple[Trace, Steps]:
-    """The trace and the chosen token steps; what must be known about these is added to its notes."""
+def load(path: Path, within: str | None, bounds: Bounds, *, python_functions: bool = False) -> tuple[Trace, Steps]:
+    """The trace and the chosen token steps; what must be known about these is added to its notes.
+
+    `python_functions` keeps those of a format that leaves them out unless asked.
+    """
     from tracer.analysis.tokens import choose_steps
-    from tracer.formats import read
+    from tracer.formats import format_of, read
 
     with report.reading(path):
-        trace = read(path, whole=False)
+        asked = python_functions and "python_functions" in format_of(path).options
+        trace = read(path, whole=False, python_functions=asked)
     steps = choose_steps(trace, within, bounds)
     trace.notes += steps.notes
     return trace, steps

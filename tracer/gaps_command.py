@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from tracer.commands import Bounds, emit, load, trace_options, untraced_option
+from tracer.output import check_output, write_output
 from tracer.ranks_report import rank_facts
 from tracer.tables import Save, table_option
 
@@ -21,6 +22,16 @@ from tracer.tables import Save, table_option
     "calls counts the CUDA calls in it, graph_launch is 1 where a CUDA graph ends it"
 )
 @click.option("--bubbles", "inside", is_flag=True, help="Also the idle time inside the steps, and of each stream.")
+@click.option(
+    "--call-sites", "with_sites", is_flag=True,
+    help="Also where in the program the host is while the device idles: by Python functions (torch.profiler's "
+    "with_stack=True), else by the range or operator around it.",
+)  # fmt: skip
+@click.option(
+    "--stacks", metavar="FILE", type=click.Path(path_type=Path),
+    help="Write what the host does while the device idles as collapsed stacks (.folded or .txt), ns, for speedscope or "
+    "flamegraph.pl.",
+)  # fmt: skip
 def gaps(
     path: Path,
     within: str | None,
@@ -29,6 +40,8 @@ def gaps(
     untraced_tokens_per_s: float | None,
     save: Save,
     inside: bool,
+    with_sites: bool,
+    stacks: Path | None,
 ) -> None:
     """How long the device idles in a step and between two, and what the time between is made of.
 
@@ -44,10 +57,13 @@ def gaps(
     from tracer.analysis.causes import present
     from tracer.analysis.distortion import UNUSED_RATE
     from tracer.analysis.gaps import gap_report, measured_rate
+    from tracer.analysis.idle_sites import idle_by_site, idle_stacks
     from tracer.analysis.summary import figures
     from tracer.gaps_report import idle_facts, show_gaps
 
-    trace, steps = load(path, within, bounds)
+    if stacks is not None:
+        check_output(stacks, "a file of stacks", [".folded", ".txt"], replace=False)
+    trace, steps = load(path, within, bounds, python_functions=with_sites or stacks is not None)
     found = gap_report(trace, steps, untraced_tokens_per_s or measured_rate(trace, steps, within))
     gives_gap = found.untraced_gap_us is not None or found.untraced_idle_us is None
     shown = found.corrected() if untraced_tokens_per_s and gives_gap else found
@@ -75,6 +91,11 @@ def gaps(
         "warning": shown.warning,
     }
     facts |= {"bubbles": bubble_report(trace, steps).records()} if inside else {}
+    if stacks is not None:
+        lines = [f"{stack or '(nothing)'} {ns}\n" for stack, ns in idle_stacks(trace, steps, found.idle).items()]
+        write_output(stacks, lambda partial: partial.write_text("".join(lines), encoding="utf-8"), replace=False)
+    if with_sites:
+        facts["idle_sites"] = idle_by_site(trace, steps, found.idle).to_dict("records")
     facts |= rank_facts(trace, steps, found.table)
     unused = [UNUSED_RATE] if untraced_tokens_per_s and not summary.traced else []
     emit(as_json, facts, show_gaps, trace.notes + unused)

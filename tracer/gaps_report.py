@@ -32,6 +32,9 @@ _MOST_HOLES: Final = 20
 _LEAST: Final = 0.05
 
 
+_MOST_SITES: Final = 25
+
+
 def idle_facts(summary: Summary, found: GapReport) -> dict[str, Any]:
     """What `gaps` says of idle time, as JSON has it."""
     return {
@@ -79,6 +82,21 @@ def show_gaps(facts: dict[str, Any]) -> None:
         console.print(Text(f"as recorded: p50 {recorded}; places keep their recorded proportions", "dim"))
     warn(console, facts["warning"])
     show_ranks(console, facts)
+    if facts.get("idle_sites"):
+        headings = {
+            "where": "host, while the device idles (as recorded)",
+            "idle_us": "µs a step",
+            "of": "",
+            "calls_us": "of it in CUDA calls",
+        }
+        rows = [row | {"where": row["site"] or "–", "of": f"{row['share']:.0%}"} for row in facts["idle_sites"]]
+        console.print()
+        console.print(table_of(rows[:_MOST_SITES], headings))
+        if len(rows) > _MOST_SITES:
+            rest = sum(row["idle_us"] for row in rows[_MOST_SITES:])
+            console.print(
+                Text(f"and {len(rows) - _MOST_SITES} others, {number(rest)} µs a step (--json has all)", "dim")
+            )
     if "bubbles" in facts:
         _show_bubbles(console, facts["bubbles"])
 

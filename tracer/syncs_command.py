@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
@@ -17,6 +17,10 @@ from tracer.report import number
 from tracer.schema import MISSING
 from tracer.tables import Save, table_option
 
+if TYPE_CHECKING:
+    from tracer.analysis.syncs import SyncReport
+    from tracer.trace import Trace
+
 
 @click.command()
 @trace_options
@@ -25,17 +29,23 @@ from tracer.tables import Save, table_option
     "name, stream, steps (that have it), median_us, max_us, waiting_share (of the steps in which the device was still "
     "busy), queries, waits_for"
 )
-def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save) -> None:
+@click.option(
+    "--call-sites", "with_sites", is_flag=True,
+    help="Also where in the program each call is made: by Python functions (torch.profiler's with_stack=True), else by "
+    "the range or operator around it.",
+)  # fmt: skip
+def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save, with_sites: bool) -> None:
     """Which host synchronisations, copies and launches a token makes, and how far the host runs ahead.
 
     \b
-    Example:
+    Examples:
       intertoken syncs llama1b-sccc-node.sqlite        class sccc, 14 syncs per token
+      intertoken syncs vllm.json.gz --call-sites       which line of the engine makes each
     """
     from tracer.analysis.summary import figures
     from tracer.analysis.syncs import sync_report
 
-    trace, steps = load(path, within, bounds)
+    trace, steps = load(path, within, bounds, python_functions=with_sites)
     analysed = sync_report(trace, steps)
     found = figures(trace, path.name, steps, analysed, within=within)
     inventory = analysed.inventory()
@@ -56,7 +66,25 @@ def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: S
         "token_source": found.token_source,
         "inventory": json.loads(inventory.to_json(orient="records")),
     }
+    if with_sites:
+        facts["call_sites"] = _sites(trace, analysed)
     emit(as_json, facts, _show, trace.notes)
+
+
+def _sites(trace: Trace, analysed: SyncReport) -> list[dict[str, Any]]:
+    """The calls of a step by where they are made; a note where nothing tells."""
+    from tracer.analysis.call_sites import by_site, call_sites
+
+    table = by_site(analysed.calls, call_sites(trace, analysed.calls), analysed.steps)
+    unknown = float(table.loc[table["source"] == "", "per_step"].sum())
+    if unknown:
+        share = unknown / float(table["per_step"].sum())
+        trace.notes.append(
+            f"{share:.0%} of the calls have no call site: the recording has neither a Python function (torch.profiler "
+            "with with_stack=True) nor a range around them"
+        )
+    found: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
+    return found
 
 
 def _show(facts: dict[str, Any]) -> None:
@@ -87,6 +115,16 @@ def _show(facts: dict[str, Any]) -> None:
         waits = [row | ({"stream": "–"} if row["stream"] == MISSING else {}) for row in waits]
         console.print()
         console.print(report.table_of(waits, headings))
+    if facts.get("call_sites"):
+        headings = {
+            "what": "what",
+            "site": "where",
+            "through": "through",
+            "per_step": "a step",
+            "us_per_step": "µs a step",
+        }
+        console.print()
+        console.print(report.table_of([row | {"site": row["site"] or "–"} for row in facts["call_sites"]], headings))
     letters = [f"{letter} {meaning}" for letter, meaning in MEANING.items() if letter in facts["signature"]]
     console.print(Text("  ".join(letters), "dim"))
 

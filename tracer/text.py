@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Hashable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import pandas as pd
-from pandas.api.types import is_numeric_dtype
+if TYPE_CHECKING:
+    import pandas as pd
 
 LONGEST: Final = 400
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
@@ -50,6 +50,8 @@ def without_formulas(table: pd.DataFrame) -> pd.DataFrame:
         >>> without_formulas(pd.DataFrame({"name": ["=1+1", "k"], "slack_us": [-1.5, 2.0]})).to_dict("list")
         {'name': ["'=1+1", 'k'], 'slack_us': [-1.5, 2.0]}
     """
+    from pandas.api.types import is_numeric_dtype
+
     texts = [name for name, column in table.items() if not is_numeric_dtype(column.dtype)]
     return table.assign(**{str(name): _guarded(table[name]) for name in texts})
 

@@ -128,7 +128,7 @@ def whatif(
         _check_output(output, len(chosen), force)
     trace, steps = load(path, within, bounds)
     if concurrent:
-        common.append(_concurrent(path, within, streams, learn_from, trace))
+        common.append(concurrent_edit(path, within, streams, learn_from, trace))
     variants = [[edits.Strategy(name), *common] for name in chosen] or [common]
     with report.working("replaying"):
         base = Base.of(Causality.of(trace), steps, untraced_tokens_per_s, within)
@@ -150,8 +150,12 @@ def _check_output(output: Path, predictions: int, force: bool) -> None:
         check_writable(output, replace=force, advice=OR_FORCE)
 
 
-def _concurrent(path: Path, within: str | None, streams: int, learn_from: tuple[Path, ...], trace: Trace) -> Edit:
-    """The edit, with the graph of the run and the pass that has its kernels."""
+def concurrent_edit(path: Path, within: str | None, streams: int, learn_from: tuple[Path, ...], trace: Trace) -> Edit:
+    """The edit `Concurrent`, with the graph of a run directory and the pass that has its kernels.
+
+    Raises:
+        UsageError: the directory has no graph.
+    """
     from tracer import run_json, stream_pairs
     from tracer.analysis.steps import ALL_STEPS
     from tracer.analysis.whatif.learning import H200

@@ -10,14 +10,14 @@ from click.testing import CliRunner
 
 from executor.backends.sim import SimBackend
 from executor.calibrate import calibrate
-from executor.calibrate_command import register
+from executor.commands import register
 from executor.configuration import Configuration
 from executor.profiles import load_profile, read_profile
 from executor.run import execute
 from executor.strategies import STRATEGIES
 from tests.executor.profiles import handmade
 from tracer import Trace, read
-from tracer.cli import Intertoken
+from tracer.command_group import Intertoken
 from tracer.errors import EmptyTraceError
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"

@@ -10,9 +10,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from executor import cli
 from executor.allocator import ALLOCATORS
 from executor.backends import BACKENDS
-from executor.cli import register
 from executor.concurrency import MODES
 from executor.configuration import Configuration
 from executor.launchers import LAUNCHERS
@@ -29,7 +29,7 @@ QUICK = ["--tokens", "2", "--repeats", "1", "--warmup", "1"]
 @pytest.fixture
 def invoke(tmp_path):
     group = click.Group()
-    register(group)
+    group.add_command(cli.run)
 
     def invoke(*arguments):
         return CliRunner().invoke(group, ["run", *arguments, "-o", str(tmp_path / "runs")])

@@ -74,10 +74,11 @@ class Script:
         row = {"start": start, "end": end, "stream": stream, "correlation": correlation}
         self.rows[table].append({**row, "device": 0, "context": 1, "process": PROCESS, **columns})
 
-    def range(self, text: str, start: int, end: int, thread: int = THREAD) -> None:
+    def range(self, text: str, start: int, end: int, thread: int = THREAD, domain: str = "") -> None:
         self.rows["nvtx"].append(
-            {"text": text, "start": start, "end": end, "thread": thread, "process": PROCESS, "kind": "push/pop"}
-        )
+            {"text": text, "start": start, "end": end, "thread": thread, "process": PROCESS, "kind": "push/pop",
+             "domain": domain}
+        )  # fmt: skip
 
     @property
     def trace(self) -> Trace:

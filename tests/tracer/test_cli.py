@@ -8,6 +8,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -213,3 +214,32 @@ def test_files_of_an_arrowdir_are_not_left_out(tmp_path: Path) -> None:
     (folder / "other.txt").write_text("")
     removed = as_json("scrub", folder, tmp_path / "out")["removed"]
     assert [row["where"] for row in removed if row["what"] == "left out"] == ["other.txt"]
+
+
+def test_help_and_completion_import_no_command() -> None:
+    """The list of commands, its completion and --version take as long as Python and click do."""
+    script = "import sys; from tracer.cli import main; main(['--help'], standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    *words, modules = done.stdout.splitlines()
+    assert not {"pandas", "numpy", "pyarrow", "rich", "pydantic", "dash"} & set(modules.split())
+    listed = [line.split()[0] for line in words[words.index("Commands:") + 1 :] if line.startswith("  ")]
+    completed = [item.value for item in main.shell_complete(click.Context(main), "")]
+    assert listed[: len(completed)] == completed == main.list_commands(click.Context(main))
+
+
+def test_every_command_of_the_list_is_there() -> None:
+    context = click.Context(main)
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
+        assert command is not None
+        assert command.name == name
+    assert main.get_command(context, "nothing") is None
+
+
+def test_a_command_of_another_package_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def mine() -> None:
+        """Mine, and more."""
+
+    monkeypatch.setitem(main.commands, "mine", mine)
+    assert "mine       Mine, and more." in CliRunner().invoke(main, ["--help"]).stdout

@@ -246,7 +246,7 @@ def test_the_interval_holds_what_differs_between_blocks_of_steps() -> None:
             machine.sync()
             if has_idle_sync[token]:
                 machine.sync()
-            machine.think(SAMPLING)
+            machine.think(SAMPLING // 8)
             machine.script.range("token", start, machine.now)
         found = predicted(light(machine.script.trace), WithoutSyncs())
         assert found.of_steps.low <= found.of_steps.estimate <= found.of_steps.high

@@ -19,6 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.analysis.causality.paths import Causality
+from tracer.analysis.causes import CAUSES
 from tracer.analysis.distortion import LAUNCH_LEFT
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.rates import steps_per_s, tokens_per_step
@@ -140,9 +141,12 @@ class Base:
 
     @property
     def is_checked(self) -> bool:
-        """Whether its gaps are like those of the cases that model margins are from: not mostly somebody's work."""
-        table = self.report.table
-        return bool(table[_AT_WORK].to_numpy().sum() <= table["gap"].sum() / 2)
+        """Whether its steps idle like those of the cases that model margins are from: neither gaps mostly for another's
+        work, nor steps mostly for plain code of the host, as where an engine plans its next step in Python."""
+        table, idle = self.report.table, self.report.idle.causes_us
+        waits_for_work = table[_AT_WORK].to_numpy().sum() > table["gap"].sum() / 2
+        of_host = sum(causes[CAUSES["host"]] for causes in idle.values())
+        return not waits_for_work and of_host <= sum(sum(causes.values()) for causes in idle.values()) / 2
 
     def figures(self, time: Ints, speedup: float) -> Figures:
         """Those of a replay that is so much faster; of a corrected one idle is what the period leaves of it, as

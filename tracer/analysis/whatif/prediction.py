@@ -29,9 +29,12 @@ WITHOUT_RATE: Final = (
 )
 UNMEASURED: Final = "no such change was ever measured, so there is no model margin: how far off it may be is not known"
 UNLIKE: Final = (
-    "the gaps are mostly work of the host or of another device; no such case was checked, so there is no model margin"
+    "the device idles mostly for work of the host or of another device; no such case was checked, so there is no model "
+    "margin"
 )
 TOO_FEW: Final = f"there are fewer than {estimates.FEWEST} steps behind others, too few for an interval"
+NO_MARGIN: Final = (UNMEASURED, UNLIKE, TOO_FEW)
+"""Notes of a prediction that say why it has no model margin."""
 NO_GAP: Final = (
     "how much of the idle time that the rate leaves lies in the gap is not known: recorded shares and replay differ"
 )

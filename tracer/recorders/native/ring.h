@@ -117,8 +117,11 @@ static inline uint64_t ring_now(void) {
 #if defined(__x86_64__)
     if (ring.counts_cycles) return __rdtsc();
 #elif defined(__aarch64__)
-    uint64_t tick;
-    if (ring.counts_cycles) return __asm__ volatile("mrs %0, cntvct_el0" : "=r"(tick)), tick;
+    if (ring.counts_cycles) {
+        uint64_t tick;
+        __asm__ volatile("mrs %0, cntvct_el0" : "=r"(tick));
+        return tick;
+    }
 #endif
     return (uint64_t)ring_monotonic();
 }

@@ -1,0 +1,173 @@
+"""Where in the program host calls are made: the Python function, or else the range, that is open when a call begins.
+
+Python functions are those of PyTorch's profiler (`with_stack=True`), or of any recorder that sets ranges of that
+domain. The site of a call is the innermost function of the program itself; what is below it (PyTorch, Triton, the
+standard library) tells by which way it came to the call.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.calls import by_thread
+from tracer.analysis.signature import MEANING
+from tracer.compiled import compiled
+from tracer.schema import DEVICE_DOMAINS, OTHER_DOMAINS, PYTHON_FUNCTION
+from tracer.text import spelled
+from tracer.trace import Trace
+
+PYTHON, RANGES = "python", "ranges"
+
+_HAS_FILE: Final = re.compile(r"\(\d+\): ")
+_BELOW: Final = re.compile(
+    r"(^|/)(torch|triton|numpy|cupy|cuda|nvtx|importlib|concurrent|asyncio|multiprocessing)/|^<"
+    r"|(^|/)(contextlib|functools|threading|queue|typing|enum|abc|collections|weakref|dataclasses|_[a-z_]+)\.py\("
+)
+"""Files that a program calls rather than has written, by the paths that Kineto shortens to the module's."""
+
+
+def call_sites(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
+    """Where each call was made.
+
+    Args:
+        trace: the recording, read with its Python functions if it has any.
+        calls: with start (ns), process and thread.
+
+    Returns:
+        One row per call, of its index. site: `FILE(LINE): FUNCTION` of the program, or the innermost range where the
+        recording has no Python functions, "" for neither. through: the innermost function below it that has a file,
+        "" for none. source: `PYTHON`, `RANGES` or "".
+    """
+    nvtx = trace["nvtx"]
+    nvtx = nvtx[~nvtx["domain"].isin(DEVICE_DOMAINS | OTHER_DOMAINS)]
+    python = nvtx[nvtx["domain"] == PYTHON_FUNCTION]
+    of_program, with_file = (_texts(python, below=below) for below in (False, True))
+    site, lowest = (_innermost(python[python["text"].isin(texts)], calls) for texts in (of_program, with_file))
+    ranges = _innermost(nvtx[nvtx["domain"] != PYTHON_FUNCTION], calls)
+    found = np.where(site != "", site, np.where(lowest != "", lowest, ranges))
+    source = np.where((site != "") | (lowest != ""), PYTHON, np.where(ranges != "", RANGES, ""))
+    through = np.where((site != "") & (lowest != site), lowest, "")
+    return pd.DataFrame({"site": found, "through": through, "source": source}, index=calls.index)
+
+
+def by_site(calls: pd.DataFrame, sites: pd.DataFrame, steps: int) -> pd.DataFrame:
+    """The calls of the steps by their sites.
+
+    Args:
+        calls: `SyncReport.calls`.
+        sites: `call_sites` of them.
+        steps: how many there are.
+
+    Returns:
+        Columns what (as `signature.MEANING` calls it), name, site, through, source, per_step (calls), us_per_step
+        (inside them); in the order of `MEANING`, the most time first.
+    """
+    table = calls[["letter", "name"]].astype(str).join(sites)
+    table["us"] = (calls["end"] - calls["start"]) / 1e3
+    keys = ["letter", "name", "site", "through", "source"]
+    found = (
+        table[table["letter"].isin(list(MEANING))].groupby(keys, sort=False)["us"].agg(["size", "sum"]).reset_index()
+    )
+    found["order"] = found["letter"].map({letter: at for at, letter in enumerate(MEANING)})
+    found = found.sort_values(["order", "sum"], ascending=[True, False], kind="stable", ignore_index=True)
+    found.insert(0, "what", found["letter"].map(MEANING))
+    return found.assign(per_step=found["size"] / steps, us_per_step=found["sum"] / steps)[
+        ["what", *keys[1:], "per_step", "us_per_step"]
+    ]
+
+
+def stacks(trace: Trace, process: int, thread: int, times: NDArray[np.int64]) -> pd.Categorical[str]:
+    """Which ranges are open on a thread at each time (ns, ascending), as collapsed stacks have them: outer names first,
+    `;` between them, "" for none. Python functions without a file are left out."""
+    nvtx = trace["nvtx"]
+    here = nvtx[(nvtx["process"] == process) & (nvtx["thread"] == thread)]
+    here = here[~here["domain"].isin(DEVICE_DOMAINS | OTHER_DOMAINS) & (here["end"] > here["start"])]
+    named = here["text"].isin([text for text in here["text"].unique() if _HAS_FILE.search(str(text))])
+    here = here[named | (here["domain"] != PYTHON_FUNCTION)]
+    here = here.sort_values(["start", "end"], ascending=[True, False], kind="stable")
+    starts, ends = here["start"].to_numpy(), here["end"].to_numpy()
+    codes, texts = pd.factorize(here["text"].astype(str))
+    paths, names = _paths(codes, [spelled(text.replace(";", ",")) for text in texts], *_nesting(starts, ends))
+    at = np.append(paths, len(names) - 1)[_open_at(starts, ends, times)]
+    return pd.Categorical.from_codes(at, pd.Index(names))
+
+
+def _paths(
+    codes: NDArray[np.int64], texts: list[str], parents: NDArray[np.int64], depths: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], list[str]]:
+    """Of each range the number of its stack, and what these are called; the last one is empty."""
+    paths, names = np.full(len(codes), -1, np.int64), list[str]()
+    for depth in range(int(depths.max(initial=-1)) + 1):
+        rows = np.flatnonzero(depths == depth)
+        around = np.append(paths, -1)[parents[rows]]
+        keys, mine = np.unique((around + 1) * len(texts) + codes[rows], return_inverse=True)
+        paths[rows] = len(names) + mine
+        outer, text = (keys // len(texts) - 1).tolist(), (keys % len(texts)).tolist()
+        names += [f"{names[o]};{texts[t]}" if o >= 0 else texts[t] for o, t in zip(outer, text, strict=True)]
+    return paths, [*names, ""]
+
+
+def _texts(python: pd.DataFrame, *, below: bool) -> list[str]:
+    """The functions that have a file: all, or those of the program itself."""
+    texts = [str(text) for text in python["text"].unique()]
+    return [text for text in texts if _HAS_FILE.search(text) and (below or not _BELOW.search(text))]
+
+
+def _innermost(ranges: pd.DataFrame, calls: pd.DataFrame) -> NDArray[np.object_]:
+    """The text of the innermost of the ranges, which nest on each thread, that is open when each call begins."""
+    found = np.full(len(calls), "", object)
+    ranges = ranges[ranges["end"] > ranges["start"]]
+    of_thread = {(process, thread): ranges.iloc[rows] for process, thread, rows in by_thread(ranges)}
+    for process, thread, rows in by_thread(calls):
+        here = of_thread.get((process, thread))
+        if here is None:
+            continue
+        here = here.sort_values(["start", "end"], ascending=[True, False], kind="stable")
+        times = calls["start"].to_numpy()[rows]
+        order = np.argsort(times, kind="stable")
+        at = _open_at(here["start"].to_numpy(), here["end"].to_numpy(), times[order])
+        texts = np.append(here["text"].astype(object).to_numpy(), "")
+        found[rows[order]] = texts[at]
+    return found
+
+
+@compiled
+def _nesting(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Position of the range around each, -1 for none, and how many are around it; ranges by start, outer ones first."""
+    parents, depths = np.full(len(starts), -1, np.int64), np.zeros(len(starts), np.int64)
+    stack = np.empty(len(starts), np.int64)
+    depth = 0
+    for at in range(len(starts)):
+        while depth > 0 and ends[stack[depth - 1]] <= starts[at]:
+            depth -= 1
+        if depth > 0:
+            parents[at] = stack[depth - 1]
+        depths[at] = depth
+        stack[depth] = at
+        depth += 1
+    return parents, depths
+
+
+@compiled
+def _open_at(starts: NDArray[np.int64], ends: NDArray[np.int64], times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Position of the innermost range open at each time, -1 for none; ranges by start, outer ones first."""
+    found = np.full(len(times), -1, np.int64)
+    stack = np.empty(len(starts), np.int64)
+    depth, at = 0, 0
+    for i in range(len(times)):
+        while at < len(starts) and starts[at] <= times[i]:
+            while depth > 0 and ends[stack[depth - 1]] <= starts[at]:
+                depth -= 1
+            stack[depth] = at
+            depth += 1
+            at += 1
+        while depth > 0 and ends[stack[depth - 1]] <= times[i]:
+            depth -= 1
+        if depth > 0:
+            found[i] = stack[depth - 1]
+    return found

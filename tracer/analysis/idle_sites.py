@@ -1,0 +1,95 @@
+"""Where in the program the host is while the device idles: the idle time of the steps by call site, self time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.call_sites import call_sites, stacks
+from tracer.analysis.calls import by_thread
+from tracer.analysis.idle import IdleReport
+from tracer.analysis.tokens import Steps
+from tracer.intervals import covered
+from tracer.schema import DEVICE_DOMAINS, OTHER_DOMAINS
+from tracer.trace import Trace
+
+_KEYS = ["site", "source"]
+
+
+def idle_by_site(trace: Trace, steps: Steps, idle: IdleReport) -> pd.DataFrame:
+    """What the thread of each step does while its device idles.
+
+    Args:
+        trace: the recording, read with its Python functions if it has any.
+        steps: its steps.
+        idle: their idle time.
+
+    Returns:
+        Columns site, source (as of `call_sites`), idle_us (mean of a step; the rows add up to the idle time), share,
+        calls_us (of it inside CUDA calls), the largest first; no rows where nothing idles.
+    """
+    pieces = _pieces(steps, idle)
+    parts = [
+        _of_host(trace, process, thread, mine)
+        for process, thread, rows in by_thread(pieces)
+        for _, mine in pieces.iloc[rows].groupby("device", sort=False)
+    ]
+    if not parts:
+        return pd.DataFrame(columns=[*_KEYS, "idle_us", "share", "calls_us"])
+    table = pd.concat(parts).groupby(_KEYS, sort=False)[["ns", "calls_ns"]].sum().reset_index()
+    count = 1e3 * len(idle.steps)
+    table = table.assign(
+        idle_us=table["ns"] / count, share=table["ns"] / table["ns"].sum(), calls_us=table["calls_ns"] / count
+    )
+    table = table.sort_values("ns", ascending=False, kind="stable", ignore_index=True)
+    return table[[*_KEYS, "idle_us", "share", "calls_us"]]
+
+
+def _pieces(steps: Steps, idle: IdleReport) -> pd.DataFrame:
+    """The idle pieces, with the process and thread of their step."""
+    hosts = steps.table.set_index("step")[["process", "thread"]]
+    return idle.table[["step", "device", "start", "end"]].join(hosts, on="step")
+
+
+def idle_stacks(trace: Trace, steps: Steps, idle: IdleReport) -> pd.Series[int]:
+    """The same as collapsed stacks: stack (see `call_sites.stacks`) -> idle time, ns, of all steps together."""
+    pieces = _pieces(steps, idle)
+    parts = []
+    for process, thread, rows in by_thread(pieces):
+        for _, mine in pieces.iloc[rows].groupby("device", sort=False):
+            low, high = _cut(trace, process, thread, mine)
+            stack = stacks(trace, process, thread, low)
+            sums = pd.DataFrame({"stack": stack, "ns": high - low}).groupby("stack", observed=True)["ns"].sum()
+            parts.append(sums.set_axis(sums.index.astype(str)))
+    found = pd.concat(parts) if parts else pd.Series(dtype="int64")
+    return found.groupby(level=0).sum().sort_values(ascending=False, kind="stable")
+
+
+def _of_host(trace: Trace, process: int, thread: int, pieces: pd.DataFrame) -> pd.DataFrame:
+    """Idle pieces of one device by what its thread does: site source ns calls_ns."""
+    low, high = _cut(trace, process, thread, pieces)
+    api = trace["api"]
+    calls = api[_on(api, process, thread)]
+    points = pd.DataFrame({"start": low, "process": process, "thread": thread})
+    return call_sites(trace, points)[_KEYS].assign(
+        ns=high - low, calls_ns=covered(calls["start"], calls["end"], low, high)
+    )
+
+
+def _cut(trace: Trace, process: int, thread: int, pieces: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Begin and end of idle pieces of one device, cut where a range of the thread begins or ends."""
+    nvtx = trace["nvtx"]
+    ranges = nvtx[_on(nvtx, process, thread) & ~nvtx["domain"].isin(DEVICE_DOMAINS | OTHER_DOMAINS)]
+    pieces = pieces.sort_values("start", kind="stable")
+    begin, finish = pieces["start"].to_numpy(), pieces["end"].to_numpy()
+    edges = np.concatenate([ranges[name].to_numpy() for name in ("start", "end")])
+    cuts = np.unique(np.concatenate([begin, finish, edges[(edges > begin[0]) & (edges < finish.max())]]))
+    low, high = cuts[:-1], cuts[1:]
+    at = np.searchsorted(begin, low, side="right") - 1
+    inside = (at >= 0) & (low < finish[at])
+    return low[inside], high[inside]
+
+
+def _on(frame: pd.DataFrame, process: int, thread: int) -> NDArray[np.bool_]:
+    return np.asarray((frame["process"] == process) & (frame["thread"] == thread))

@@ -1,0 +1,87 @@
+"""The group of all commands: those of every installed package, imported when they are used."""
+
+from __future__ import annotations
+
+import errno
+import io
+import sys
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from tracer.errors import IntertokenError
+from tracer.text import spelled
+
+
+class Intertoken(click.Group):
+    """Has the commands of all installed packages and maps errors to exit codes.
+
+    A command is imported when it is used: help and completion import none.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy: dict[str, tuple[str, str]] = {}
+        for entry in entry_points(group="intertoken.commands"):
+            entry.load()(self)
+
+    def add_lazy(self, target: str, short_help: str) -> None:
+        """Add a command that is imported when it is used.
+
+        Args:
+            target: "MODULE:NAME", the command's name being that of the function.
+            short_help: its line in the list of commands.
+        """
+        self._lazy[target.partition(":")[2]] = target, short_help
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, sorted."""
+        return sorted({*self.commands, *self._lazy})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a name, imported now."""
+        if cmd_name in self._lazy and cmd_name not in self.commands:
+            module, _, name = self._lazy[cmd_name][0].partition(":")
+            self.add_command(getattr(import_module(module), name))
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self._in_short(name)) for name in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands, or else the options, that begin so."""
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        return [CompletionItem(name, help=self._in_short(name)) for name in names] + click.Command.shell_complete(
+            self, ctx, incomplete
+        )
+
+    def _in_short(self, name: str) -> str:
+        return self._lazy[name][1] if name in self._lazy else self.commands[name].get_short_help_str(80)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; an error of the input or the system, or a lack of memory, becomes one line and exit code 2."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a terminal without µ or × gets ?, not a traceback
+        try:
+            return super().invoke(ctx)
+        except IntertokenError as problem:
+            click.echo(f"intertoken: {spelled(str(problem))}", err=True)
+            ctx.exit(2)
+        except OSError as problem:
+            if problem.errno == errno.EPIPE:  # click ends quietly
+                raise
+            what = f"{problem.filename or 'the output'}: {problem.strerror or problem}"
+            click.echo(f"intertoken: {spelled(what)}", err=True)
+            ctx.exit(2)
+        except KeyboardInterrupt:
+            click.echo("Aborted!", err=True)
+            ctx.exit(130)  # as shells number SIGINT
+        except MemoryError as problem:
+            click.echo(f"intertoken: too little memory on the host: {problem or 'choose smaller numbers'}", err=True)
+            ctx.exit(2)
