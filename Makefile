@@ -1,5 +1,6 @@
 # make demo   record every strategy on the CPU backend and open the dashboard on the runs and the sample recordings
 # make test   lint, types and all tests
+# make docs   the documentation, in site/
 # make bench  the benchmarks that need no GPU; `make bench-gpu` those that do
 # All create .venv on first use. PYTHON=python3.12 chooses another interpreter (3.11 or later).
 
@@ -8,7 +9,7 @@ BIN := .venv/bin
 RUNS ?= runs
 PORT ?= 8050
 
-.PHONY: demo test check bench bench-gpu clean
+.PHONY: demo test check docs bench bench-gpu clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -27,6 +28,9 @@ check: .venv/.installed
 test: check
 	$(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder
 
+docs: .venv/.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: .venv/.installed
 	for name in read_nsys_sqlite write_nsys_sqlite read_chrome write_exports cupti_parse many_reports million_calls; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
@@ -34,4 +38,4 @@ bench-gpu: .venv/.installed
 	for name in gpu_decode gpu_gaps gpu_stamps cupti_truth cupti_overhead pass_overhead gpu_concurrency gpu_hybrid gpu_kv_streams; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis $(RUNS)
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis site $(RUNS)

@@ -143,7 +143,7 @@ def dashboard(
     A directory that is no recording itself is searched for recordings, two levels deep; those that come later appear
     while the page is open. What readers upload is gone when the command ends. From the record page readers start
     `intertoken run`. The link that is printed holds a token, without which nobody else on this machine reads anything.
-    Recordings are read in processes of their own: one that cannot be borne says so in its place.
+    Recordings are read in processes of their own; where reading fails, the page says so in the recording's place.
     """
     from dashboard.readers import Limits, Readers
     from dashboard.serving.guard import LOOPBACK
@@ -262,7 +262,7 @@ def report(paths: tuple[Path, ...], output: Path, token: int | None, force: bool
 @click.option("--theme", type=click.Choice(["light", "dark"]), default="light", show_default=True)
 @click.option("--width", type=click.IntRange(450, 4000), default=1200, show_default=True, metavar="PX")
 @click.option("--height", type=click.IntRange(100, 8000), metavar="PX", help="[default: what the rows need]")
-@click.option("--scale", type=click.FloatRange(0.1, 8), default=2.0, show_default=True, help="Pixels of a PNG per PX.")
+@click.option("--scale", type=click.FloatRange(0.1, 8), default=2.0, show_default=True, help="Pixels per PX in a PNG.")
 def timeline(
     paths: tuple[Path, ...], output: Path, token: int | None, force: bool, show: str, align: str, theme: str,
     width: int, height: int | None, scale: float,

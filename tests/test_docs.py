@@ -1,0 +1,134 @@
+"""README and docs: commands that exist, keys as printed, links that lead somewhere, a site without warnings."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tests.recordings import SAMPLES
+from tracer.analysis.budget import parse
+from tracer.cli import main
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+TYPES = {
+    bool: "boolean", int: "number", float: "number", str: "string", list: "array", dict: "object", type(None): "null"
+}  # fmt: skip
+X2 = "llama-1.1b-aaag-sequential-cuda-c4096-p2048-x2"
+PRINTED = {
+    "info": ["info llama1b-saaas-graph", "info six-strategies"],
+    "tokens": ["tokens vllm-b8-graph-nvtx"],
+    "syncs": ["syncs llama1b-saaas-graph", "syncs vllm-b8-torch --call-sites"],
+    "gaps": ["gaps llama1b-saaas-graph --bubbles", "gaps vllm-b8-torch --call-sites", f"gaps {X2}"],
+    "streams": ["streams llama1b-saaas-graph", f"streams {X2}"],
+    "path": ["path sync-beside"],
+    "whatif": ["whatif sync-beside --without-sync 1"],
+    "advise": ["advise llama1b-sccc-graph"],
+    "compare": ["compare llama1b-sccc-graph llama1b-saaas-graph"],
+    "check": ["check llama1b-saaas-graph --budget llama1b-saaas.toml"],
+    "events": ["events llama1b-saaas-graph memcpys"],
+    "scrub": ["scrub llama1b-saaas-graph {}/scrubbed.sqlite"],
+    "runs": ["run --backend sim --sync sccc --tokens 4 --repeats 1 -o {}"],
+    "plan": ["run --dry-run --sync sccc -o {}"],
+}
+"""Schema -> commands that print it; {} is an empty directory."""
+
+
+def documented():
+    """Schema's name -> key -> (types, meaning)."""
+    text = (ROOT / "docs" / "reference" / "json.md").read_text(encoding="utf-8")
+    return {
+        name: {
+            key: (types.split(" or "), meaning)
+            for key, types, meaning in re.findall(r"^\| `(\w+)` \| ([\w ]+?) \| (.*)\|$", section, re.MULTILINE)
+        }
+        for name, section in re.findall(r"^## `intertoken\.(\w+)/1`\n(.*?)(?=^## )", text, re.MULTILINE | re.DOTALL)
+    }
+
+
+def commands_shown():
+    """Each `intertoken …` in the code blocks and the sentences of README and docs."""
+    for page in (README, *PAGES):
+        text = page.read_text(encoding="utf-8")
+        blocks = re.findall(r"^```\n.*?^```$", text, re.MULTILINE | re.DOTALL)
+        lines = re.findall(r"^(?:\$ )?(intertoken .+)$", "\n".join(blocks), re.MULTILINE)
+        lines += re.findall(r"`(intertoken [^`\n]+)`", text)
+        for command in (line.split("   #")[0].strip() for line in lines if "…" not in line):
+            yield pytest.param(command, id=f"{page.stem}: {command[:60]}")
+
+
+def test_every_schema_of_the_page_is_tried():
+    assert documented().keys() == PRINTED.keys()
+
+
+@pytest.mark.parametrize(("schema", "line"), [(s, line) for s, lines in PRINTED.items() for line in lines])
+def test_commands_print_the_documented_keys(schema, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(SAMPLES)
+    printed = json.loads(CliRunner().invoke(main, [*line.format(tmp_path).split(), "--json"]).stdout)
+    keys = documented()[schema]
+    assert printed["schema"] == f"intertoken.{schema}/1"
+    assert printed.keys() <= keys.keys()
+    assert {key for key, (_, meaning) in keys.items() if not meaning.startswith("*optional*")} <= printed.keys()
+    for key, value in printed.items():
+        types, meaning = keys[key]
+        assert TYPES[type(value)] in types, key
+        inside = {name for row in value if isinstance(row, dict) for name in row} if isinstance(value, list) else set()
+        assert schema == "events" or inside <= set(re.findall(r"\w+", meaning)), key
+
+
+@pytest.mark.parametrize("line", list(commands_shown()))
+def test_commands_in_the_docs_can_be_given(line):
+    """Only that the command and its options exist and take such values: nothing is read or run."""
+    name, *arguments = shlex.split(line.split(" -- ")[0])[1:]
+    if name.isupper() or name.startswith("-"):
+        return
+    command = main.get_command(click.Context(main), name)
+    assert command is not None, name
+    if not arguments or arguments == ["--help"]:
+        return
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    assert {argument.split("=")[0] for argument in arguments if argument.startswith("-")} <= known | {"--help"}
+
+
+def test_the_python_of_the_page_runs(monkeypatch, capsys):
+    text = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(ROOT)
+    exec(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0], {})
+    assert capsys.readouterr().out.startswith("{'p50': 149.2")
+
+
+def test_budgets_of_the_page_are_budgets():
+    text = (ROOT / "docs" / "how-to" / "ci.md").read_text(encoding="utf-8")
+    whole, against_base = (
+        parse(tomllib.loads(t), "ci.md") for t in re.findall(r"^```toml\n(.*?)^```", text, re.M | re.S)
+    )
+    assert len(whole.lines) == 10
+    assert against_base.base is not None
+
+
+def test_the_readme_is_short():
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_links_of_the_readme_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", README.read_text(encoding="utf-8")):
+        assert "://" in target or (ROOT / target).exists(), target
+
+
+@pytest.mark.skipif(find_spec("mkdocs") is None or find_spec("mkdocstrings") is None, reason="needs intertoken[docs]")
+def test_the_site_builds_without_a_warning(tmp_path):
+    command = (sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path))
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
