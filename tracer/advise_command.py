@@ -166,6 +166,6 @@ def _rest(facts: dict[str, Any]) -> list[str]:
     if bound is not None:
         lines.append(
             f"the device computes for {1 / bound:.0%} of a step of {number(before['period_us'])} µs: without any idle "
-            f"time it would be {(bound - 1) * 100:.1f} % faster, and no more"
+            f"time it would be about {(bound - 1) * 100:.1f} % faster"
         )
     return lines

@@ -54,6 +54,7 @@ def gaps(
       intertoken gaps llama1b-sccc-node.sqlite --bubbles
     """
     from tracer.analysis.bubbles import bubble_report
+    from tracer.analysis.call_sites import without_site
     from tracer.analysis.causes import present
     from tracer.analysis.distortion import UNUSED_RATE
     from tracer.analysis.gaps import gap_report, measured_rate
@@ -95,7 +96,9 @@ def gaps(
         lines = [f"{stack or '(nothing)'} {ns}\n" for stack, ns in idle_stacks(trace, steps, found.idle).items()]
         write_output(stacks, lambda partial: partial.write_text("".join(lines), encoding="utf-8"), replace=False)
     if with_sites:
-        facts["idle_sites"] = idle_by_site(trace, steps, found.idle).to_dict("records")
+        sites = idle_by_site(trace, steps, found.idle)
+        facts["idle_sites"] = sites.to_dict("records")
+        trace.notes += without_site(float(sites.loc[sites["source"] == "", "share"].sum()))
     facts |= rank_facts(trace, steps, found.table)
     unused = [UNUSED_RATE] if untraced_tokens_per_s and not summary.traced else []
     emit(as_json, facts, show_gaps, trace.notes + unused)

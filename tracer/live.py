@@ -62,11 +62,11 @@ def live(chosen: str | None = None) -> list[Live]:
     return [row for ring in _rings(chosen, LAST_CALLS) for row in figures(ring)]
 
 
-def snapshot(chosen: str | None = None, seconds: float | None = None) -> Trace:
+def snapshot(chosen: str | int | None = None, seconds: float | None = None) -> Trace:
     """What lies in the rings now, as a recording; the programs go on.
 
     Args:
-        chosen: as in `live`.
+        chosen: as in `live`; a number is the id of a process and nothing else.
         seconds: only the last ones; None for all that the rings hold.
 
     Raises:
@@ -80,11 +80,15 @@ def snapshot(chosen: str | None = None, seconds: float | None = None) -> Trace:
     return trace if seconds is None else _last(trace, seconds)
 
 
-def _rings(chosen: str | None, last: int | None = None) -> Iterator[Ring]:
+def _rings(chosen: str | int | None, last: int | None = None) -> Iterator[Ring]:
     for path in running_rings():
         with suppress(TraceError):  # it is being made
             ring = read_ring(path, last)
-            if chosen is None or chosen == str(ring.process) or chosen in ring.program:
+            if isinstance(chosen, int):
+                is_chosen = chosen == ring.process
+            else:
+                is_chosen = chosen is None or chosen == str(ring.process) or chosen in ring.program
+            if is_chosen:
                 yield ring
 
 

@@ -73,16 +73,10 @@ def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: S
 
 def _sites(trace: Trace, analysed: SyncReport) -> list[dict[str, Any]]:
     """The calls of a step by where they are made; a note where nothing tells."""
-    from tracer.analysis.call_sites import by_site, call_sites
+    from tracer.analysis.call_sites import by_site, call_sites, without_site
 
     table = by_site(analysed.calls, call_sites(trace, analysed.calls), analysed.steps)
-    unknown = float(table.loc[table["source"] == "", "per_step"].sum())
-    if unknown:
-        share = unknown / float(table["per_step"].sum())
-        trace.notes.append(
-            f"{share:.0%} of the calls have no call site: the recording has neither a Python function (torch.profiler "
-            "with with_stack=True) nor a range around them"
-        )
+    trace.notes += without_site(float(table.loc[table["source"] == "", "per_step"].sum() / table["per_step"].sum()))
     found: list[dict[str, Any]] = json.loads(table.to_json(orient="records"))
     return found
 

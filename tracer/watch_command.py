@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
+from tracer.commands import no_nan
 from tracer.errors import UsageError
 from tracer.report import said
 
@@ -26,7 +27,7 @@ _COLUMNS = ("process", "program", "device", "steps/s", "idle p50", "p95 µs", "g
               help="Serve the figures as metrics on 127.0.0.1:PORT/metrics instead (0: any free port).")  # fmt: skip
 @click.option("--keep", "target", type=click.Path(path_type=Path), metavar="TRACE",
               help="Write what the rings hold now as a recording, and end; the programs go on.")  # fmt: skip
-@click.option("--last", "seconds", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+@click.option("--last", "seconds", type=click.FloatRange(0, 86_400, min_open=True), callback=no_nan, metavar="SECONDS",
               help="With --keep: only the last seconds.")  # fmt: skip
 def watch(
     chosen: str | None, every: float, once: bool, port: int | None, target: Path | None, seconds: float | None

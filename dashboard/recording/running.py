@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 import time
@@ -18,6 +19,8 @@ from tracer.live import Live, live, snapshot
 from tracer.output import appearing
 from tracer.trace import Trace
 
+_log = logging.getLogger(__name__)
+
 EVERY_S: Final = 2.0
 """How old figures become before the rings are read again."""
 _LONGEST_NAME: Final = 40
@@ -33,7 +36,7 @@ class Running:
 
     def __init__(
         self, output: Path, shown: Path, look: Callable[[], list[Live]] = live,
-        take: Callable[[str, float | None], Trace] = snapshot,
+        take: Callable[[int, float | None], Trace] = snapshot,
     ) -> None:  # fmt: skip
         self.shown = shown
         self._output, self._look, self._take = output, look, take
@@ -48,7 +51,11 @@ class Running:
         """What ran at the last look, at once, None before the first has ended; a new look begins if that is old."""
         with self._lock:
             if self._looking is not None and self._looking.done():
-                self._rows, self._looking, self._looked = self._looking.result(), None, time.monotonic()
+                looked, self._looking, self._looked = self._looking, None, time.monotonic()
+                if looked.cancelled() or (problem := looked.exception()) is not None:
+                    _log.warning("what runs could not be seen: %s", "given up" if looked.cancelled() else problem)
+                else:
+                    self._rows = looked.result()
             if self._looking is None and time.monotonic() - self._looked >= EVERY_S:
                 self._looking = self._background.ask("live", object(), self._look, most=1)
             return self._rows
@@ -77,16 +84,18 @@ class Running:
             keeping = self._keeping
         if keeping is None:
             return ""
-        return keeping.result() if keeping.done() else "Writing the recording …"
+        if not keeping.done():
+            return "Writing the recording …"
+        return "Nothing was kept: given up" if keeping.cancelled() else keeping.result()
 
     def _kept(self, name: str, process: int, seconds: float | None) -> str:
         try:
-            trace = self._take(str(process), seconds)
+            trace = self._take(process, seconds)
             self._output.mkdir(parents=True, exist_ok=True)
             with appearing(self._output / name) as new:
                 nsys_parquet.write(trace, new)
-        except TraceError as problem:
-            return f"Nothing was kept: {problem}"
+        except (TraceError, MemoryError) as problem:
+            return f"Nothing was kept: {problem or 'too little memory; choose fewer seconds'}"
         except OSError as problem:
             return f"Nothing was kept: {self.shown} cannot be written to ({problem.strerror})"
         return f"Kept as {self.shown / name}: {len(trace):,} events. It is in the table of the overview."

@@ -12,6 +12,7 @@ from selenium.webdriver.common.by import By
 
 from dashboard.app import Serving
 from dashboard.pages.record.running import figures_of, process_of, processes_of, seconds_of
+from dashboard.recording import running as running_module
 from dashboard.recording.recorder import Recorder
 from dashboard.recording.running import Running
 from tests.dashboard.conftest import faults, served
@@ -39,7 +40,7 @@ def test_figures_are_those_of_watch_in_words():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e9", "x", [1], {}, "1" * 60])
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e9", "x", [1], {}, "1" * 60, 10**400, 1.5, True])
 def test_seconds_are_a_positive_number(value):
     with pytest.raises(UsageError, match="Seconds are a number above 0"):
         seconds_of(value)
@@ -64,11 +65,25 @@ def test_a_process_is_kept_under_a_name_of_plain_characters(tmp_path: Path):
         running.keep(8, None)
     running.keep(7, 2.5)
     until(lambda: running.said().startswith("Kept as"), "the recording")
-    assert asked == [("7", 2.5)]
+    assert asked == [(7, 2.5)]
     (kept,) = (tmp_path / "runs").iterdir()
     assert kept.name.startswith("python3_b_-7-")
     assert "." not in kept.name
     assert running.said() == f"Kept as runs/{kept.name}: {len(read(kept))} events. It is in the table of the overview."
+
+
+def test_a_look_that_fails_is_followed_by_another(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch):
+    monkeypatch.setattr(running_module, "EVERY_S", 0.0)
+    looks = iter([OSError("a ring that went"), MemoryError()])
+
+    def look():
+        for problem in looks:
+            raise problem
+        return [ROW]
+
+    running = Running(tmp_path, Path("runs"), look)
+    until(lambda: running.rows() == [ROW], "the third look")
+    assert caplog.text.count("what runs could not be seen") == 2
 
 
 def test_what_cannot_be_kept_is_said(tmp_path: Path):

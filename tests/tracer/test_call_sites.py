@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.recordings import SAMPLES
 from tests.tracer.handmade import Script
 from tests.tracer.test_truths import SHARED
-from tracer.analysis.call_sites import PYTHON, RANGES, by_site, call_sites
+from tracer.analysis.call_sites import PYTHON, RANGES, by_site, call_sites, stacks
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.idle_sites import idle_by_site, idle_stacks
 from tracer.analysis.tokens import find_steps
@@ -29,7 +29,7 @@ def trace_of(*ranges: tuple[int, int, str, str], thread: int = 1) -> Trace:
     start, end, domain, text = (list(column) for column in zip(*ranges, strict=True)) if ranges else ([], [], [], [])
     return Trace.from_columns(
         nvtx={"start": start, "end": end, "process": [1] * len(start), "thread": [thread] * len(start),
-              "domain": domain, "text": text},
+              "domain": domain, "text": text, "kind": ["push/pop"] * len(start)},
     )  # fmt: skip
 
 
@@ -150,6 +150,22 @@ def test_idle_time_is_split_where_functions_begin_and_end() -> None:
     assert idle_stacks(trace, steps, idle).to_dict() == {
         "token": 40, "token;m.py(1): a": 50, "token;m.py(1): a;m.py(9): b": 30,
     }  # fmt: skip
+
+
+def test_names_that_read_alike_or_are_empty_are_one_stack() -> None:
+    trace = trace_of(
+        (0, 10, "", "a;b"), (20, 30, "", "a,b"), (40, 50, "", ""), (60, 70, "", "x\n"), (80, 90, "", r"x\x0a")
+    )
+    found = stacks(trace, 1, 1, np.array([5, 25, 45, 55, 65, 85]))
+    assert [str(text) for text in found] == ["a,b", "a,b", "(unnamed)", "", r"x\x0a", r"x\x0a"]
+    assert call_sites(trace, calls_at(45))["site"].tolist() == ["(unnamed)"]
+    assert list(stacks(Trace({}), 1, 1, np.array([5]))) == [""]
+
+
+def test_ranges_that_need_not_nest_are_no_sites() -> None:
+    trace = trace_of((0, 100, "", "a"), (50, 200, "", "request"))
+    trace.tables["nvtx"]["kind"] = pd.Categorical(["push/pop", "start/end"], trace["nvtx"]["kind"].cat.categories)
+    assert call_sites(trace, calls_at(60, 150))["site"].tolist() == ["a", ""]
 
 
 def test_stacks_are_written_once_and_as_viewers_read_them(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tracer.text import spelled
 from tracer.trace import Trace
 
 PYTHON, RANGES = "python", "ranges"
+_UNNAMED: Final = "(unnamed)"
 
 _HAS_FILE: Final = re.compile(r"\(\d+\): ")
 _BELOW: Final = re.compile(
@@ -43,8 +44,7 @@ def call_sites(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
         recording has no Python functions, "" for neither. through: the innermost function below it that has a file,
         "" for none. source: `PYTHON`, `RANGES` or "".
     """
-    nvtx = trace["nvtx"]
-    nvtx = nvtx[~nvtx["domain"].isin(DEVICE_DOMAINS | OTHER_DOMAINS)]
+    nvtx = host_ranges(trace)
     python = nvtx[nvtx["domain"] == PYTHON_FUNCTION]
     of_program, with_file = (_texts(python, below=below) for below in (False, True))
     site, lowest = (_innermost(python[python["text"].isin(texts)], calls) for texts in (of_program, with_file))
@@ -53,6 +53,22 @@ def call_sites(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     source = np.where((site != "") | (lowest != ""), PYTHON, np.where(ranges != "", RANGES, ""))
     through = np.where((site != "") & (lowest != site), lowest, "")
     return pd.DataFrame({"site": found, "through": through, "source": source}, index=calls.index)
+
+
+def host_ranges(trace: Trace) -> pd.DataFrame:
+    """The rows of `nvtx` that nest on their thread: neither marks, nor ranges that may end on another thread."""
+    nvtx = trace["nvtx"]
+    return nvtx[(nvtx["kind"] == "push/pop") & ~nvtx["domain"].isin(DEVICE_DOMAINS | OTHER_DOMAINS)]
+
+
+def without_site(share: float) -> list[str]:
+    """A note where this share of calls, or of idle time, has no site."""
+    if not share:
+        return []
+    return [
+        f"{share:.0%} have no call site: the recording has neither a Python function (torch.profiler with "
+        "with_stack=True) nor a range around them"
+    ]
 
 
 def by_site(calls: pd.DataFrame, sites: pd.DataFrame, steps: int) -> pd.DataFrame:
@@ -84,15 +100,15 @@ def by_site(calls: pd.DataFrame, sites: pd.DataFrame, steps: int) -> pd.DataFram
 def stacks(trace: Trace, process: int, thread: int, times: NDArray[np.int64]) -> pd.Categorical[str]:
     """Which ranges are open on a thread at each time (ns, ascending), as collapsed stacks have them: outer names first,
     `;` between them, "" for none. Python functions without a file are left out."""
-    nvtx = trace["nvtx"]
-    here = nvtx[(nvtx["process"] == process) & (nvtx["thread"] == thread)]
-    here = here[~here["domain"].isin(DEVICE_DOMAINS | OTHER_DOMAINS) & (here["end"] > here["start"])]
+    nvtx = host_ranges(trace)
+    here = nvtx[(nvtx["process"] == process) & (nvtx["thread"] == thread) & (nvtx["end"] > nvtx["start"])]
     named = here["text"].isin([text for text in here["text"].unique() if _HAS_FILE.search(str(text))])
     here = here[named | (here["domain"] != PYTHON_FUNCTION)]
     here = here.sort_values(["start", "end"], ascending=[True, False], kind="stable")
-    starts, ends = here["start"].to_numpy(), here["end"].to_numpy()
-    codes, texts = pd.factorize(here["text"].astype(str))
-    paths, names = _paths(codes, [spelled(text.replace(";", ",")) for text in texts], *_nesting(starts, ends))
+    starts, ends = (here[name].to_numpy(dtype=np.int64) for name in ("start", "end"))
+    names_of = {text: spelled(str(text).replace(";", ",")) or _UNNAMED for text in here["text"].unique()}
+    codes, texts = pd.factorize(here["text"].astype(object).map(names_of))
+    paths, names = _paths(codes, [str(text) for text in texts], *_nesting(starts, ends))
     at = np.append(paths, len(names) - 1)[_open_at(starts, ends, times)]
     return pd.Categorical.from_codes(at, pd.Index(names))
 
@@ -130,8 +146,9 @@ def _innermost(ranges: pd.DataFrame, calls: pd.DataFrame) -> NDArray[np.object_]
         here = here.sort_values(["start", "end"], ascending=[True, False], kind="stable")
         times = calls["start"].to_numpy()[rows]
         order = np.argsort(times, kind="stable")
-        at = _open_at(here["start"].to_numpy(), here["end"].to_numpy(), times[order])
-        texts = np.append(here["text"].astype(object).to_numpy(), "")
+        starts, ends = (here[name].to_numpy(dtype=np.int64) for name in ("start", "end"))
+        at = _open_at(starts, ends, times[order])
+        texts = np.append(here["text"].astype(object).replace("", _UNNAMED).to_numpy(), "")
         found[rows[order]] = texts[at]
     return found
 

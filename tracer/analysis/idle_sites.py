@@ -6,12 +6,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.analysis.call_sites import call_sites, stacks
+from tracer.analysis.call_sites import call_sites, host_ranges, stacks
 from tracer.analysis.calls import by_thread
 from tracer.analysis.idle import IdleReport
 from tracer.analysis.tokens import Steps
 from tracer.intervals import covered
-from tracer.schema import DEVICE_DOMAINS, OTHER_DOMAINS
 from tracer.trace import Trace
 
 _KEYS = ["site", "source"]
@@ -79,8 +78,8 @@ def _of_host(trace: Trace, process: int, thread: int, pieces: pd.DataFrame) -> p
 
 def _cut(trace: Trace, process: int, thread: int, pieces: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Begin and end of idle pieces of one device, cut where a range of the thread begins or ends."""
-    nvtx = trace["nvtx"]
-    ranges = nvtx[_on(nvtx, process, thread) & ~nvtx["domain"].isin(DEVICE_DOMAINS | OTHER_DOMAINS)]
+    nvtx = host_ranges(trace)
+    ranges = nvtx[_on(nvtx, process, thread)]
     pieces = pieces.sort_values("start", kind="stable")
     begin, finish = pieces["start"].to_numpy(), pieces["end"].to_numpy()
     edges = np.concatenate([ranges[name].to_numpy() for name in ("start", "end")])

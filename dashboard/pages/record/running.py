@@ -137,8 +137,8 @@ def seconds_of(value: Any) -> float | None:
     if value is None or value == "":
         return None
     try:
-        seconds = float(value)
-    except (TypeError, ValueError):
+        seconds = float(value) if isinstance(value, str) else 0.0
+    except ValueError:
         seconds = 0.0
     if not isfinite(seconds) or not 0 < seconds <= _MOST_SECONDS:
         raise UsageError(f"Seconds are a number above 0, up to {_MOST_SECONDS:,.0f}, not {str(value)[:20]!r}.")
