@@ -94,13 +94,13 @@ def record(
       intertoken record -o run2 --passes light,graph,node -- ./llama-bench -m model.gguf
       intertoken record -o run3 --recover /dev/shm/intertoken-light-k3v9x2
     """
-    from tracer.formats import check_writable, nsys_parquet
+    from tracer import formats
     from tracer.recorders.light_window import Window
     from tracer.run_parts import is_part_of_run
 
     several = len(levels) > 1
-    is_part = is_part_of_run if several else nsys_parquet.is_part
-    check_writable(target, replace=force, advice=OR_FORCE, is_part=is_part)
+    is_part = is_part_of_run if several else formats.nsys_parquet.is_part
+    formats.check_writable(target, replace=force, advice=OR_FORCE, is_part=is_part)
     if (left is None) == (not command):
         raise UsageError("give a COMMAND to run, after --, or --recover FOLDER")
     if left is not None:
@@ -116,16 +116,16 @@ def record(
         raise UsageError("--profiler-window is the program's own; --after and --seconds are another")
     if "light" not in chosen and not several:
         ctx.exit(shell_code(record_pass.record_traced(command, chosen[0], target, force)))
-    light = partial(_light, command, target, Window(after, seconds, profiler_window), steps, force)
+    write = partial(formats.write, path=target, replace=force, is_part=is_part)
+    light = partial(_light, command, target, Window(after, seconds, profiler_window), steps, write)
     ctx.exit(shell_code(_several(command, chosen, target, light) if several else light(with_rate=False)))
 
 
 def _light(
-    command: Sequence[str], target: Path, window: Window, steps: int | None, force: bool, *, with_rate: bool
-) -> int:
+    command: Sequence[str], target: Path, window: Window, steps: int | None, write: Callable[[Trace], object], *,
+    with_rate: bool,
+) -> int:  # fmt: skip
     """The light pass; with its rate in run.json, if others are to be corrected by it. The command's exit code."""
-    from tracer.formats import writer_of
-    from tracer.output import appearing
     from tracer.recorders.light_cut import first_steps
     from tracer.run_passes import run_of
 
@@ -133,8 +133,7 @@ def _light(
         trace = trace if steps is None else first_steps(trace, steps)
         if with_rate:
             trace.metadata["run"] = run_of(trace)
-        with appearing(target, replace=force) as new:
-            writer_of(target)(trace, new)
+        write(trace)
 
     return record_pass.record_light(command, target, window, save)
 

@@ -147,10 +147,13 @@ def beside(source: Path) -> list[Path]:
     return sorted(path for path in source.iterdir() if not is_part(path)) if source.is_dir() else []
 
 
-def write(trace: Trace, path: str | Path, *, replace: bool = False) -> list[str]:
+def write(
+    trace: Trace, path: str | Path, *, replace: bool = False,
+    is_part: Callable[[Path], bool] = lambda path: nsys_parquet.is_part(path),
+) -> list[str]:  # fmt: skip
     """Write a trace in the format that the path's suffix names (a directory for none).
 
-    What `replace` replaces stays as it was until the new recording is complete.
+    What `replace` replaces stays as it was until the new recording is complete; `is_part` as of `check_writable`.
 
     Returns:
         Notes on what the file says otherwise than the trace, or lacks.
@@ -160,7 +163,7 @@ def write(trace: Trace, path: str | Path, *, replace: bool = False) -> list[str]
         TraceError: the disk is full, the place is not ours to write, ...
     """
     target = Path(path)
-    writer = check_writable(target, replace=replace)
+    writer = check_writable(target, replace=replace, is_part=is_part)
     with appearing(target, replace=replace) as new:
         return list(writer(trace, new) or ())
 
