@@ -1,5 +1,6 @@
 """The preloaded library in programs that end streams and contexts, share them between threads, fail, fork and exec."""
 
+import re
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from tests.tracer.fake_driver import HERE, Build, calls, compiler_or_skip
 from tracer.recorders.light import light_trace
-from tracer.recorders.light_ring import Ring
+from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, Ring, graph_of
 from tracer.recorders.light_work import stamped_work
 
 AHEAD_NS = 5_000_000_000  # the fake device's clock, of the host's
@@ -207,3 +208,33 @@ def test_a_script_has_its_own_name(built: Build, tmp_path: Path) -> None:
         old.unlink()
     subprocess.run([tmp_path / "serve"], env=built.environment(), check=True)
     assert (built.rings / "programs").read_text().split()[1] == "serve"
+
+
+def marks(ring: Ring) -> str:
+    """Of the records of a ring, in order: "b" for a stamp right before, "a" for one right behind it, "-" for none."""
+    numbers = ring.records["number"].tolist()
+    return "".join(("b" * bool(n & BEFORE) + "a" * bool(n & BEHIND)) or "-" for n in numbers)
+
+
+def test_every_launch_and_copy_of_a_part_has_a_stamp_behind_it(built: Build) -> None:
+    launches = ["eager", "tail"]
+    one = ["head", *launches * 21, "cuMemcpyHtoDAsync_v2", "tail", *launches * 19, "tail", "cuStreamSynchronize"]
+    assert built.run("scenes", "parts", INTERTOKEN_LIGHT_INSIDE="1").split() == one * 2
+    assert marks(built.ring()) == ("a" * 41 + "-") * 2
+    assert len(stamped_work(built.ring()).table) == 2
+
+
+def test_some_parts_have_stamps(built: Build) -> None:
+    said = built.run("scenes", "parts", INTERTOKEN_LIGHT_INSIDE="4").split()
+    ring = built.ring()
+    parts = re.findall(r"(?:ba?|(?<!a))a+", marks(ring))
+    assert 0 < len(parts) < 6
+    assert all("ba" in part or marks(ring).startswith(part) for part in parts)
+    inside = graph_of(ring.stamps[0]["word"]) == INSIDE_GRAPH
+    assert said.count("tail") - 2 == inside.sum() == sum(map(len, marks(ring).replace("-", "")))
+    assert len(stamped_work(ring).table) == 2
+
+
+def test_no_stamp_is_captured(built: Build) -> None:
+    said = built.run("scenes", "captured_between", INTERTOKEN_LIGHT_INSIDE="1").split()
+    assert said == ["head", "eager", "tail", "eager", "tail", "cuStreamSynchronize"]

@@ -142,8 +142,11 @@ def _tables(ring: Ring, work: Work, earlier: int) -> dict[str, pd.DataFrame]:
     earliest = _earliest(records, keys, work)
     moment = {"start": earliest, "end": earliest, "bytes": records["bytes"].astype(np.int64)}
     kinds = np.array([_KINDS.get(int(kind), "unknown") for kind in range(256)])[records["copy_kind"]]
-    graphs = work.table
+    graphs = work.table.drop(work.kernels.table["run"].unique())
     at = graphs["record"].to_numpy(np.int64)
+    kernels = work.kernels.table
+    launch = kernels["record"].to_numpy(np.int64)
+    kernel_names = pd.Categorical([f"kernel {n}" for n in _numbered(records["object"][launch])])
     facts = [(c.device, c.name) for c in ring.contexts]
     return {
         "api": pd.DataFrame(times | {
@@ -161,6 +164,11 @@ def _tables(ring: Ring, work: Work, earlier: int) -> dict[str, pd.DataFrame]:
             "start": graphs["start"], "end": graphs["end"], "device": device[at],
             "context": graphs["context"] + 1, "stream": stream[at], "correlation": correlation[at],
             "process": ring.process, "graph": graphs["graph"],
+        }),
+        "kernels": pd.DataFrame({
+            "start": kernels["start"], "end": kernels["end"], "device": device[launch], "context": context[launch],
+            "stream": stream[launch], "correlation": correlation[launch], "process": ring.process,
+            "name": kernel_names, "short_name": kernel_names,
         }),
         "streams": pd.DataFrame({"process": ring.process, "context": context, "stream": stream})
         .drop_duplicates().query("context >= 0"),
@@ -226,7 +234,14 @@ def _notes(ring: Ring, work: Work) -> list[str]:
         for cost in work.costs
         if cost is not None
     ]
-    runs = int((work.table["graph"] == MISSING).sum())
+    kernels = work.kernels
+    if told := kernels.table["run"].nunique():
+        notes.append(
+            f"{who}: {len(kernels.table)} kernels of {told} runs of eager launches: each has the length that is the "
+            f"median of its kind, of {kernels.timed} launches with stamps; so the runs' ends are told within "
+            f"{kernels.apart_ns / 1e3:.1f} µs (median)"
+        )
+    runs = int((work.table["graph"] == MISSING).sum()) - told
     if runs:
         notes.append(
             f"{who}: {runs} of the graph launches are runs of eager launches, stamped at both ends: their kernels, and "

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tracer.errors import FormatError
 
 MAGIC: Final = b"ITLIGHT1"
-VERSION: Final = 2
+VERSION: Final = 3
 RECORD: Final = np.dtype([
     ("sequence", "<u8"), ("begin", "<i8"), ("end", "<i8"), ("thread", "<u4"), ("call", "<u2"), ("result", "<u2"),
     ("stream", "<u8"), ("object", "<u8"), ("bytes", "<u8"), ("number", "<u4"), ("copy_kind", "u1"), ("context", "u1"),
@@ -27,6 +27,10 @@ RECORD: Final = np.dtype([
 ])  # fmt: skip
 STAMP: Final = np.dtype([("time", "<u8"), ("word", "<u8")])
 NO_CONTEXT: Final = 0xFF
+INSIDE_GRAPH: Final = 0x7FFE  # of stamps inside runs of launches
+BEFORE, BEHIND = 1 << 30, 1 << 31  # in a record's number: a stamp comes right before the call, or right behind it
+_GRAPHS: Final = 0x7FFF
+_NUMBERS: Final = 0xFFFFFF
 PAIR: Final = np.dtype([("tick", "<u8"), ("monotonic", "<i8")])
 _HEADER: Final = struct.Struct("<8sIIIIQQQQQQQQQqqQIIII128s")
 _HEADER_BYTES: Final = 4096
@@ -40,6 +44,16 @@ _CONTEXTS: Final = 32
 _MOST_BYTES: Final = 1 << 31
 _MOST_WRITTEN: Final = 1 << 62
 _SEQUENCE: Final = 40  # bits below it in a stamp's word
+
+
+def number_of(numbers: NDArray[Any]) -> NDArray[np.int64]:
+    """Which launch of a graph, or which run of launches: of records' numbers, or of stamps' words without the graph."""
+    return numbers.astype(np.int64) & _NUMBERS
+
+
+def graph_of(words: NDArray[Any]) -> NDArray[np.int64]:
+    """Of stamps' words the graph's id, 0 of a run of launches."""
+    return words.astype(np.int64) >> 1 & _GRAPHS
 
 
 @dataclass(frozen=True)

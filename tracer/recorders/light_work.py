@@ -11,28 +11,14 @@ from numpy.typing import NDArray
 
 from tracer.analysis.call_names import EVENT, GRAPH_LAUNCH, LAUNCH, LETTERS, SYNC, WAIT, plain
 from tracer.recorders.light_clock import Alignment, Bounds, align
-from tracer.recorders.light_ring import Ring
+from tracer.recorders.light_kernels import Cost, Kernels, run_kernels
+from tracer.recorders.light_ring import INSIDE_GRAPH, Ring, graph_of, number_of
 from tracer.schema import MISSING
 
-_NUMBERS: Final = 0xFFFFFF
-_GRAPHS: Final = 0x7FFF
-_COLUMNS: Final = ["start", "end", "context", "stream", "record", "graph", "launches"]
+_COLUMNS: Final = ["start", "end", "context", "stream", "record", "graph", "launches", "number", "head"]
 _LEGACY, _OWN = 1, 2  # CU_STREAM_LEGACY, CU_STREAM_PER_THREAD; 0 is the former
 _DONE: Final = {"cuStreamQuery", "cuEventQuery"}  # which say, by 0, that the work has ended
 _EVERY_STREAM: Final = {"cuCtxSynchronize"}
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a stamp adds to the device's work, ns, from a chain of stamps.
-
-    Attributes:
-        stamp: how long it takes itself.
-        step: from its end to the begin of what follows it.
-    """
-
-    stamp: int
-    step: int
 
 
 @dataclass(frozen=True)
@@ -42,7 +28,9 @@ class Work:
     Attributes:
         table: one row per graph launch or run of launches: start end (host ns), context (as records number them),
             stream (as `stream_keys` has it), record (position of its launch, of a run of its first), graph (its id;
-            MISSING for a run), launches (how many kernels a run has; 0 for a graph).
+            MISSING for a run), launches (how many kernels a run has; 0 for a graph), number (of the run, or which
+            launch of the graph), head (host ns of the stamp before it, MISSING without one).
+        kernels: of the runs of which they are known; `run` is the row of `table`.
         alignments: of each context, None where it has no stamps.
         costs: of each context, how long a stamp takes and the next node after it; None where there are none.
         unmatched: stamps whose launch, or whose other half, is not there: overwritten, or not come yet.
@@ -50,6 +38,7 @@ class Work:
     """
 
     table: pd.DataFrame
+    kernels: Kernels
     alignments: list[Alignment | None]
     costs: list[Cost | None]
     unmatched: int
@@ -108,12 +97,14 @@ def stamped_work(ring: Ring) -> Work:
             continue
         start = clock.to_host(joined["head"].to_numpy())
         end = clock.to_host(joined["tail"].to_numpy()) + own
-        found = joined.assign(start=start, end=end, context=context).replace({"graph": {0: MISSING}})
+        head = np.where(joined["head"] == MISSING, MISSING, start)
+        found = joined.assign(start=start, end=end, context=context, head=head).replace({"graph": {0: MISSING}})
         frames.append(_begun(found)[_COLUMNS])
     none = pd.DataFrame({column: np.array([], np.int64) for column in _COLUMNS})
     table = pd.concat(frames or [none], ignore_index=True)
     table = table.sort_values("start", kind="stable", ignore_index=True)
-    return Work(table, alignments, costs, unmatched, len(launches) - len(table))
+    kernels = run_kernels(ring, letters(ring), table[table["graph"] == MISSING], alignments, costs)
+    return Work(table, kernels, alignments, costs, unmatched, len(launches) - len(table))
 
 
 def _begun(work: pd.DataFrame) -> pd.DataFrame:
@@ -135,7 +126,7 @@ def _launches(ring: Ring) -> pd.DataFrame:
     in_run = (letter == LAUNCH) & (records["number"] > 0) & (records["result"] == 0)
     rows = np.flatnonzero(is_graph | in_run)
     found = pd.DataFrame({
-        "graph": records["graph"][rows].astype(np.int64), "number": records["number"][rows].astype(np.int64) & _NUMBERS,
+        "graph": records["graph"][rows].astype(np.int64), "number": number_of(records["number"][rows]),
         "stream": stream_keys(records[rows]), "record": rows, "begin": records["begin"][rows],
         "end": records["end"][rows], "launches": in_run[rows].astype(np.int64),
     })  # fmt: skip
@@ -151,9 +142,10 @@ def _pairs(stamps: NDArray[Any]) -> tuple[pd.DataFrame, int]:
 
     The head of a run may be missing (MISSING): then it follows stamped work on its stream.
     """
+    stamps = stamps[graph_of(stamps["word"]) != INSIDE_GRAPH]
     word = stamps["word"]
     every = pd.DataFrame({
-        "graph": (word >> 1 & _GRAPHS).astype(np.int64), "number": (word >> 16 & _NUMBERS).astype(np.int64),
+        "graph": graph_of(word), "number": number_of(word >> np.uint64(16)),
         "time": stamps["time"].astype(np.int64), "is_tail": (word & 1).astype(bool),
     }).drop_duplicates(["graph", "number", "is_tail"], keep="last")  # fmt: skip
     heads, tails = every[~every["is_tail"]], every[every["is_tail"]]

@@ -36,6 +36,7 @@ NEED(cuGraphExecUpdate_v2_, (Exec, Graph, UpdateResult *));
 NEED(cuGraphLaunch_, (Exec, Stream));
 NEED(cuGraphExecDestroy_, (Exec));
 NEED(cuEventRecord_, (Event, Stream));
+NEED(cuMemcpyHtoDAsync_v2_, (DevicePointer, const void *, size_t, Stream));
 
 static void find_all(void) {
 #define FIND(name) name##_ = (__typeof__(name##_))dlsym(driver, #name)
@@ -44,6 +45,7 @@ static void find_all(void) {
     FIND(cuCtxCreate_v2), FIND(cuCtxSetCurrent), FIND(cuCtxGetCurrent), FIND(cuCtxDestroy_v2);
     FIND(cuModuleGetFunction), FIND(cuGraphCreate), FIND(cuGraphAddKernelNode), FIND(cuGraphInstantiateWithFlags);
     FIND(cuGraphExecUpdate_v2), FIND(cuGraphLaunch), FIND(cuGraphExecDestroy), FIND(cuEventRecord);
+    FIND(cuMemcpyHtoDAsync_v2);
     cuModuleGetFunction_(&kernel, NULL, "eager"), cuStreamCreate_(&stream, 0);
 }
 
@@ -95,6 +97,20 @@ static void waited_elsewhere(void) {
 }
 
 static void launched_elsewhere(void) { launch_on(stream), elsewhere(launches, stream), cuStreamSynchronize_(stream); }
+
+/* Two runs of 40 launches with a copy in each. */
+static void parts(void) {
+    for (int i = 0; i < 80; i++) {
+        launch_on(stream);
+        if (i % 40 == 20) cuMemcpyHtoDAsync_v2_(0, arguments, 4, stream);
+        if (i % 40 == 39) cuStreamSynchronize_(stream);
+    }
+}
+
+/* A stream that was launched into is captured by way of another, which nobody tells us. */
+static void captured_between(void) {
+    launch_on(stream), *(int *)stream = 1, launch_on(stream), *(int *)stream = 0, cuStreamSynchronize_(stream);
+}
 
 static void own_streams(void) {
     for (int i = 0; i < 3; i++) elsewhere(launches_own, NULL);
@@ -278,7 +294,7 @@ static const struct {
     SCENE(destroyed), SCENE(destroyed_elsewhere), SCENE(handle_again), SCENE(waited_elsewhere),
     SCENE(launched_elsewhere), SCENE(own_streams), SCENE(failed_launches), SCENE(many_graphs), SCENE(many_launches),
     SCENE(other_context), SCENE(update_elsewhere), SCENE(ended_context), SCENE(many_contexts), SCENE(asked),
-    SCENE(threads), SCENE(threads_of_two), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(called_back), SCENE(windowed), SCENE(legacy_flag),
+    SCENE(threads), SCENE(threads_of_two), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(called_back), SCENE(windowed), SCENE(parts), SCENE(captured_between), SCENE(legacy_flag),
 };
 
 int main(int argc, char **argv) {

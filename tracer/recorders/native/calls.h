@@ -2,10 +2,12 @@
  *
  * CALL(exported name, name for cuGetProcAddress, first version of this interface, 1 for the per-thread default stream,
  *      parameters, arguments, stream, object, bytes, kind of copy, what else is done)
- * `object` is the kernel, event or graph that a call is about; kinds of copies are numbered as CUPTI numbers them.
+ * `object` is the kernel, event or graph that a call is about; `bytes` of a launch are its blocks; kinds of copies are
+ * numbered as CUPTI numbers them.
  * What else: PLAIN nothing; LAUNCH opens a run of launches on its stream, END ends that, FORGET ends the stream, too;
  * END_ALL ends the runs of the thread's context and waits, END_OTHER those of the context `c`; WAIT waits, END_WAIT
- * does both, ASK asks whether a stream's work has ended; OWN has its wrapper written out (graphs.c, contexts.c).
+ * does both, ASK asks whether a stream's work has ended; BESIDE lies in a run as launches do; OWN has its wrapper
+ * written out (graphs.c, contexts.c).
  * Versions are those of the driver's typedefs (cudaTypedefs.h).
  */
 #ifndef INTERTOKEN_CALLS_H
@@ -22,6 +24,7 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
 
 #define P(...) (__VA_ARGS__)
 #define GRID unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
+#define BLOCKS (uint64_t)gx * gy * gz
 
 #define CALLS                                                                                                         \
     LAUNCH_CALLS(CALL) GRAPH_CALLS(CALL) WAIT_CALLS(CALL) COPY_CALLS(CALL) SHAPED_COPY_CALLS(CALL) FILL_CALLS(CALL)   \
@@ -29,16 +32,17 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
 
 #define LAUNCH_CALLS(X)                                                                                               \
     BOTH(X, cuLaunchKernel, _ptsz, "cuLaunchKernel", 4000, 7000, P(Function f, GRID, Stream s, void **p, void **e),   \
-         P(f, gx, gy, gz, bx, by, bz, shared, s, p, e), s, f, 0, 0, LAUNCH)                                           \
+         P(f, gx, gy, gz, bx, by, bz, shared, s, p, e), s, f, BLOCKS, 0, LAUNCH)                                      \
     BOTH(X, cuLaunchKernelEx, _ptsz, "cuLaunchKernelEx", 11060, 11060,                                                \
-         P(const LaunchConfig *c, Function f, void **p, void **e), P(c, f, p, e), c ? c->stream : NULL, f, 0, 0,      \
-         LAUNCH)                                                                                                      \
+         P(const LaunchConfig *c, Function f, void **p, void **e), P(c, f, p, e), c ? c->stream : NULL, f,            \
+         c ? (uint64_t)c->grid[0] * c->grid[1] * c->grid[2] : 0, 0, LAUNCH)                                           \
     BOTH(X, cuLaunchCooperativeKernel, _ptsz, "cuLaunchCooperativeKernel", 9000, 9000,                                \
-         P(Function f, GRID, Stream s, void **p), P(f, gx, gy, gz, bx, by, bz, shared, s, p), s, f, 0, 0, LAUNCH)     \
+         P(Function f, GRID, Stream s, void **p), P(f, gx, gy, gz, bx, by, bz, shared, s, p), s, f, BLOCKS,           \
+         0, LAUNCH)                                                                                                   \
     X(cuLaunchCooperativeKernelMultiDevice, "cuLaunchCooperativeKernelMultiDevice", 9000, 0,                          \
       P(void *list, unsigned count, unsigned flags), P(list, count, flags), NULL, NULL, 0, 0, PLAIN)                  \
-    X(cuLaunchGridAsync, "cuLaunchGridAsync", 2000, 0, P(Function f, int w, int h, Stream s), P(f, w, h, s), s, f, 0, \
-      0, LAUNCH)                                                                                                      \
+    X(cuLaunchGridAsync, "cuLaunchGridAsync", 2000, 0, P(Function f, int w, int h, Stream s), P(f, w, h, s), s, f,    \
+      (uint64_t)w * (uint64_t)h, 0, LAUNCH)                                                                           \
     BOTH(X, cuLaunchHostFunc, _ptsz, "cuLaunchHostFunc", 10000, 10000, P(Stream s, HostFunction f, void *d),          \
          P(s, f, d), s, NULL, 0, 0, PLAIN)
 
@@ -94,13 +98,13 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
     BOTH(X, cuMemcpy, _ptds, "cuMemcpy", 4000, 7000, P(DevicePointer d, DevicePointer f, size_t n), P(d, f, n), NULL, \
          NULL, n, 0, END_ALL)                                                                                         \
     BOTH(X, cuMemcpyAsync, _ptsz, "cuMemcpyAsync", 4000, 7000,                                                        \
-         P(DevicePointer d, DevicePointer f, size_t n, Stream s), P(d, f, n, s), s, NULL, n, 0, PLAIN)                \
+         P(DevicePointer d, DevicePointer f, size_t n, Stream s), P(d, f, n, s), s, NULL, n, 0, BESIDE)               \
     BOTH(X, cuMemcpyPeer, _ptds, "cuMemcpyPeer", 4000, 7000,                                                          \
          P(DevicePointer d, Context dc, DevicePointer f, Context fc, size_t n), P(d, dc, f, fc, n), NULL, NULL, n,    \
          PTOP, END_ALL)                                                                                               \
     BOTH(X, cuMemcpyPeerAsync, _ptsz, "cuMemcpyPeerAsync", 4000, 7000,                                                \
          P(DevicePointer d, Context dc, DevicePointer f, Context fc, size_t n, Stream s), P(d, dc, f, fc, n, s), s,   \
-         NULL, n, PTOP, PLAIN)                                                                                        \
+         NULL, n, PTOP, BESIDE)                                                                                       \
     BLOCKING(X, cuMemcpyHtoD_v2, "cuMemcpyHtoD", P(DevicePointer d, const void *f, size_t n), P(d, f, n), n, HTOD)    \
     BLOCKING(X, cuMemcpyDtoH_v2, "cuMemcpyDtoH", P(void *d, DevicePointer f, size_t n), P(d, f, n), n, DTOH)          \
     BLOCKING(X, cuMemcpyDtoD_v2, "cuMemcpyDtoD", P(DevicePointer d, DevicePointer f, size_t n), P(d, f, n), n, DTOD)  \
@@ -114,13 +118,13 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
     BLOCKING(X, cuMemcpyAtoA_v2, "cuMemcpyAtoA", P(Array d, size_t o, Array f, size_t q, size_t n), P(d, o, f, q, n), \
              n, ATOA)                                                                                                 \
     ASYNC(X, cuMemcpyHtoDAsync_v2, "cuMemcpyHtoDAsync", P(DevicePointer d, const void *f, size_t n, Stream s),        \
-          P(d, f, n, s), n, HTOD, PLAIN)                                                                              \
+          P(d, f, n, s), n, HTOD, BESIDE)                                                                             \
     ASYNC(X, cuMemcpyDtoHAsync_v2, "cuMemcpyDtoHAsync", P(void *d, DevicePointer f, size_t n, Stream s),              \
           P(d, f, n, s), n, DTOH, END)                                                                                \
     ASYNC(X, cuMemcpyDtoDAsync_v2, "cuMemcpyDtoDAsync", P(DevicePointer d, DevicePointer f, size_t n, Stream s),      \
-          P(d, f, n, s), n, DTOD, PLAIN)                                                                              \
+          P(d, f, n, s), n, DTOD, BESIDE)                                                                             \
     ASYNC(X, cuMemcpyHtoAAsync_v2, "cuMemcpyHtoAAsync", P(Array d, size_t o, const void *f, size_t n, Stream s),      \
-          P(d, o, f, n, s), n, HTOA, PLAIN)                                                                           \
+          P(d, o, f, n, s), n, HTOA, BESIDE)                                                                          \
     ASYNC(X, cuMemcpyAtoHAsync_v2, "cuMemcpyAtoHAsync", P(void *d, Array f, size_t o, size_t n, Stream s),            \
           P(d, f, o, n, s), n, ATOH, END)
 
@@ -131,26 +135,26 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
     BOTH(X, cuMemcpy3DPeer, _ptds, "cuMemcpy3DPeer", 4000, 7000, P(const Copy3D *c), P(c), NULL, NULL, bytes_3d(c),   \
          PTOP, END_ALL)                                                                                               \
     ASYNC(X, cuMemcpy2DAsync_v2, "cuMemcpy2DAsync", P(const Copy2D *c, Stream s), P(c, s), bytes_2d(c), kind_2d(c),   \
-          PLAIN)                                                                                                      \
+          BESIDE)                                                                                                     \
     ASYNC(X, cuMemcpy3DAsync_v2, "cuMemcpy3DAsync", P(const Copy3D *c, Stream s), P(c, s), bytes_3d(c), kind_3d(c),   \
-          PLAIN)                                                                                                      \
+          BESIDE)                                                                                                     \
     BOTH(X, cuMemcpy3DPeerAsync, _ptsz, "cuMemcpy3DPeerAsync", 4000, 7000, P(const Copy3D *c, Stream s), P(c, s), s,  \
-         NULL, bytes_3d(c), PTOP, PLAIN)                                                                              \
+         NULL, bytes_3d(c), PTOP, BESIDE)                                                                             \
     BOTH(X, cuMemcpyBatchAsync, _ptsz, "cuMemcpyBatchAsync", 12080, 12080,                                            \
          P(DevicePointer *d, DevicePointer *f, size_t *sizes, size_t count, void *attributes, size_t *indices,        \
            size_t attribute_count, size_t *failed, Stream s),                                                         \
          P(d, f, sizes, count, attributes, indices, attribute_count, failed, s), s, NULL, bytes_all(sizes, count), 0, \
-         PLAIN)                                                                                                       \
+         BESIDE)                                                                                                      \
     BOTH(X, cuMemcpyBatchAsync_v2, _ptsz, "cuMemcpyBatchAsync", 13000, 13000,                                         \
          P(DevicePointer *d, DevicePointer *f, size_t *sizes, size_t count, void *attributes, size_t *indices,        \
            size_t attribute_count, Stream s),                                                                         \
-         P(d, f, sizes, count, attributes, indices, attribute_count, s), s, NULL, bytes_all(sizes, count), 0, PLAIN)  \
+         P(d, f, sizes, count, attributes, indices, attribute_count, s), s, NULL, bytes_all(sizes, count), 0, BESIDE) \
     BOTH(X, cuMemcpy3DBatchAsync, _ptsz, "cuMemcpy3DBatchAsync", 12080, 12080,                                        \
          P(size_t count, void *list, size_t *failed, unsigned long long flags, Stream s),                             \
-         P(count, list, failed, flags, s), s, NULL, 0, 0, PLAIN)                                                      \
+         P(count, list, failed, flags, s), s, NULL, 0, 0, BESIDE)                                                     \
     BOTH(X, cuMemcpy3DBatchAsync_v2, _ptsz, "cuMemcpy3DBatchAsync", 13000, 13000,                                     \
          P(size_t count, void *list, unsigned long long flags, Stream s), P(count, list, flags, s), s, NULL, 0, 0,    \
-         PLAIN)
+         BESIDE)
 
 #define FILLS(X, bits, type)                                                                                          \
     BOTH(X, cuMemsetD##bits##_v2, _ptds, "cuMemsetD" #bits, 3020, 7000, P(DevicePointer d, type v, size_t n),         \
@@ -159,10 +163,10 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
          P(DevicePointer d, size_t pitch, type v, size_t w, size_t h), P(d, pitch, v, w, h), NULL, NULL,              \
          w * h * (bits / 8), 0, PLAIN)                                                                                \
     BOTH(X, cuMemsetD##bits##Async, _ptsz, "cuMemsetD" #bits "Async", 3020, 7000,                                     \
-         P(DevicePointer d, type v, size_t n, Stream s), P(d, v, n, s), s, NULL, n * (bits / 8), 0, PLAIN)            \
+         P(DevicePointer d, type v, size_t n, Stream s), P(d, v, n, s), s, NULL, n * (bits / 8), 0, BESIDE)           \
     BOTH(X, cuMemsetD2D##bits##Async, _ptsz, "cuMemsetD2D" #bits "Async", 3020, 7000,                                 \
          P(DevicePointer d, size_t pitch, type v, size_t w, size_t h, Stream s), P(d, pitch, v, w, h, s), s, NULL,    \
-         w * h * (bits / 8), 0, PLAIN)
+         w * h * (bits / 8), 0, BESIDE)
 
 #define FILL_CALLS(X) FILLS(X, 8, unsigned char) FILLS(X, 16, unsigned short) FILLS(X, 32, unsigned)
 

@@ -37,6 +37,7 @@ typedef struct {
     DRIVER_CALLS(X)
 #undef X
     int stamps_graphs, stamps_runs; /* whether graphs, and runs of launches, are to get stamps */
+    uint32_t inside;                /* of that many parts of runs one gets stamps inside; a power of 2, 0: none does */
 } Driver;
 
 typedef struct {

@@ -104,8 +104,8 @@ static void remember(Exec exec, uint16_t id) {
 static uint16_t take_id(uint8_t context) {
     uint16_t id = 0;
     pthread_mutex_lock(&lock);
-    for (int tries = 0; tries < CHAIN_GRAPH - 1 && !id; tries++) {
-        Id *next = &ids[last_id = last_id % (CHAIN_GRAPH - 1) + 1];
+    for (int tries = 0; tries < INSIDE_GRAPH - 1 && !id; tries++) {
+        Id *next = &ids[last_id = last_id % (INSIDE_GRAPH - 1) + 1];
         if (next->is_taken || (next->launches && next->context != context)) continue;
         next->is_taken = 1, next->context = context;
         id = last_id;

@@ -18,7 +18,7 @@
 
 #define RING_MAGIC "ITLIGHT1"
 enum {
-    RING_VERSION = 2,
+    RING_VERSION = 3,
     HEADER_BYTES = 4096,
     NAMES_BYTES = 8192,
     PAIRS = 1024,
@@ -31,6 +31,10 @@ enum {
     TEXT_BYTES = 1 << 22,
 };
 
+#define NUMBERS 0xffffffu /* that launches of graphs and runs have; then they begin anew */
+#define BEFORE (1u << 30)
+#define BEHIND (1u << 31)
+
 /* A record of 64 bytes. `sequence` is its number + 1 once it is whole, and 0 while it is being written. */
 typedef struct {
     _Atomic uint64_t sequence;
@@ -38,7 +42,8 @@ typedef struct {
     uint32_t thread;
     uint16_t call, result;
     uint64_t stream, object, bytes;
-    uint32_t number;        /* of the launches of a stamped graph, or of the run of launches that a launch lies in */
+    uint32_t number;        /* of the launches of a stamped graph, or of the run of launches that a launch lies in,
+                               with BEHIND if a stamp follows it, and BEFORE if one comes right before it */
     uint8_t copy_kind, context;
     uint16_t graph;         /* id of a stamped graph; 0: not stamped */
 } Record;

@@ -3,6 +3,9 @@
  * A run belongs to a stream, whichever threads launch into it and wait for it. One that follows stamped work on its
  * stream, with no wait of anybody in between, gets no head: the host is ahead, and the run begins where that work ends.
  *
+ * How long the launches in it take is known of some: parts of runs, chosen by chance, have a stamp behind each launch and
+ * each copy. As the same launches come again and again, some parts tell of all, and cost next to nothing.
+ *
  * A lock per context: stamps are put while it is held, so that nobody ends a stream meanwhile. A launch may block until
  * the device has room, and what it does may depend on what another thread gives another device. A profiler in the
  * program may call the driver from within that launch, which then is left alone.
@@ -17,9 +20,10 @@ typedef struct {
     _Atomic uint32_t number; /* of the open run; 0: none */
     uint32_t turn;           /* of recording; what was paused in between is over */
     uint32_t waits;          /* how many there were when stamped work was last put on the stream; 0: none was */
+    _Atomic uint32_t launches; /* in it, until now */
 } Run;
 
-enum { RUNS = 16, LEGACY = 1, OWN = 2 /* CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */ };
+enum { RUNS = 16, PART = 16 /* launches */, LEGACY = 1, OWN = 2 /* CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */ };
 
 typedef struct {
     pthread_mutex_t lock;
@@ -81,11 +85,11 @@ int stamps_runs_now(Stream stream) {
     return driver->cuStreamIsCapturing && !driver->cuStreamIsCapturing(stream, &status) && status == CAPTURE_NONE;
 }
 
-static int put(const Device *device, Stream stream, uint32_t number, int kind) {
+static int put(const Device *device, Stream stream, uint32_t number, unsigned kind) {
     Result (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void **,
                      void **) = real_call(CALL_cuLaunchKernel);
     Arguments a;
-    KernelNode k = device_stamp(device, (uint64_t)number << 16 | (unsigned)kind, &a);
+    KernelNode k = device_stamp(device, (uint64_t)number << 16 | kind, &a);
     if (launch && launch(k.function, 1, 1, 1, 1, 1, 1, 0, stream, k.parameters, NULL) == SUCCESS) return 1;
     ring_count(COUNT_stamps_failed, 1);
     return 0;
@@ -138,23 +142,49 @@ static Run *place_of(uint8_t context, uint64_t key) {
 
 static void begin_run(Runs *all, Run *run, const Device *device, Stream on) {
     int is_behind = run->waits == atomic_load(&waits) && run->turn == ring_turn();
-    uint32_t number = atomic_fetch_add(&given, 1u) % 0xffffffu + 1;
+    uint32_t number = atomic_fetch_add(&given, 1u) % NUMBERS + 1;
     if (!stamps_runs_now(on) || (!is_behind && !put(device, on, number, HEAD))) return;
     run->turn = ring_turn();
     run->waits = 0;
+    atomic_store_explicit(&run->launches, 0, memory_order_relaxed);
     atomic_fetch_add(&all->open, 1u);
     atomic_store_explicit(&run->number, number, memory_order_release);
     ring_count(COUNT_runs, 1);
 }
 
-int stamps_is_open(uint32_t number) {
+static int is_open(uint32_t number) {
     return atomic_load_explicit(&last.run->number, memory_order_acquire) == number;
+}
+
+/* Whether the part of a run in which the next launch, or the copy behind the last one, lies gets stamps inside. */
+static int is_told(uint32_t number, uint32_t launch) {
+    uint32_t inside = device_driver()->inside, mixed = (number * 0x9e3779b1u ^ launch / PART) * 0x85ebca6bu;
+    return inside && !((mixed ^ mixed >> 15) * 0xc2b2ae35u >> 8 & (inside - 1));
+}
+
+/* Put a stamp inside the run that this thread launched into last, unless somebody has ended it. */
+static int put_inside(uint8_t context, Stream on) {
+    Runs *all = &contexts[context];
+    if (!lock(all)) return 0;
+    int is_put = is_open(last.number) && last.turn == ring_turn() && stamps_runs_now(on) &&
+                 put(&devices[context], on, last.number, INSIDE_GRAPH << 1 | TAIL);
+    unlock(all);
+    return is_put;
+}
+
+/* The number that a launch into the run that this thread launched into last is recorded with. */
+static uint32_t next_of(uint8_t context, Stream on) {
+    uint32_t launch = atomic_load_explicit(&last.run->launches, memory_order_relaxed);
+    atomic_store_explicit(&last.run->launches, launch + 1, memory_order_relaxed);
+    if (!is_told(last.number, launch)) return last.number;
+    int is_first = launch && !is_told(last.number, launch - 1);
+    return last.number | BEHIND | (is_first && put_inside(context, on) ? BEFORE : 0);
 }
 
 uint32_t stamps_run(uint8_t context, Stream on) {
     uint64_t key = key_of(on);
     int is_last = last.number && last.key == key && last.context == context && last.turn == ring_turn();
-    if (is_last && stamps_is_open(last.number)) return last.number;
+    if (is_last && is_open(last.number)) return next_of(context, on);
     Device *device = device_driver()->stamps_runs ? device_with_stamps(context) : NULL;
     if (!device) return 0;
     Runs *all = &contexts[context];
@@ -165,7 +195,20 @@ uint32_t stamps_run(uint8_t context, Stream on) {
     last.run = run, last.key = key, last.context = context;
     last.number = number_of(run), last.turn = run->turn;
     unlock(all);
-    return last.number;
+    return last.number ? next_of(context, on) : 0;
+}
+
+uint32_t stamps_ran(uint8_t context, Stream on, uint32_t number, Result result) {
+    if (!number) return 0;
+    if (!is_open(number & NUMBERS)) return ring_count(COUNT_launches_between, 1), 0;
+    return number & BEHIND && (result != SUCCESS || !put_inside(context, on)) ? number & ~BEHIND : number;
+}
+
+uint32_t stamps_beside(uint8_t context, Stream on, Result result) {
+    if (!last.number || last.key != key_of(on) || last.context != context || !is_open(last.number)) return 0;
+    uint32_t launches = atomic_load_explicit(&last.run->launches, memory_order_relaxed);
+    int is_wanted = result == SUCCESS && is_told(last.number, launches - 1);
+    return is_wanted && put_inside(context, on) ? last.number | BEHIND : 0;
 }
 
 void stamps_graph(uint8_t context, Stream on) {

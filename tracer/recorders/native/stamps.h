@@ -7,15 +7,24 @@
 #include "ring.h"
 
 enum { HEAD = 0, TAIL = 1 };
-enum { MOST_GRAPHS = 1 << 15, CHAIN_GRAPH = MOST_GRAPHS - 1 /* stamps alone, one behind the other */ };
+enum {
+    MOST_GRAPHS = 1 << 15,
+    CHAIN_GRAPH = MOST_GRAPHS - 1,  /* stamps alone, one behind the other */
+    INSIDE_GRAPH = MOST_GRAPHS - 2, /* stamps inside a run of launches, between its head and its tail */
+};
 
 /* Streams are handles as `stamps_stream` gives them, in the calling thread's context if they are a default one. */
 
-/* A launch is about to come: the number of the run that it lies in, which gets a head stamp if it begins here. */
+/* A launch is about to come: the number of the run that it lies in, which gets a head stamp if it begins here. Of some
+ * launches, chosen by chance, it is to be known how long they take: BEHIND. */
 uint32_t stamps_run(uint8_t context, Stream on);
 
-/* Whether that run is still open, so that its tail comes behind the launch, which was made meanwhile. */
-int stamps_is_open(uint32_t number);
+/* The launch was made: the number that is recorded, 0 if the run has ended meanwhile, so that its tail may come before
+ * the launch. */
+uint32_t stamps_ran(uint8_t context, Stream on, uint32_t number, Result result);
+
+/* A copy was put on a stream: the number of the run that it lies in, if it is to be known how long it takes; else 0. */
+uint32_t stamps_beside(uint8_t context, Stream on, Result result);
 
 /* A wait, a fetch, or whatever else ends a run is about to come on a stream, or in a whole context. */
 void stamps_end(uint8_t context, Stream on);

@@ -33,10 +33,11 @@ static inline uint64_t bytes_all(const size_t *sizes, size_t count) {
 #define BEFORE_END_WAIT(s) stamps_end(record.context, s), stamps_wait();
 #define BEFORE_ASK(s)
 #define BEFORE_FORGET(s) stamps_forget(record.context, s);
+#define BEFORE_BESIDE(s)
 
 #define AFTER_PLAIN(s)
-#define AFTER_LAUNCH(s)                                                                                               \
-    if (record.number && !stamps_is_open(record.number)) record.number = 0, ring_count(COUNT_launches_between, 1);
+#define AFTER_LAUNCH(s) record.number = stamps_ran(record.context, s, record.number, result);
+#define AFTER_BESIDE(s) record.number = stamps_beside(record.context, s, result);
 #define AFTER_END(s)
 #define AFTER_END_ALL(s)
 #define AFTER_END_OTHER(s)
@@ -80,6 +81,7 @@ static inline uint64_t bytes_all(const size_t *sizes, size_t count) {
 #define WRAP_END_WAIT(...) WRAP(END_WAIT, __VA_ARGS__)
 #define WRAP_ASK(...) WRAP(ASK, __VA_ARGS__)
 #define WRAP_FORGET(...) WRAP(FORGET, __VA_ARGS__)
+#define WRAP_BESIDE(...) WRAP(BESIDE, __VA_ARGS__)
 #define CALL(id, symbol, since, own, params, args, on, about, size, kind, how)                                        \
     WRAP_##how(id, own, params, args, on, about, size, kind)
 

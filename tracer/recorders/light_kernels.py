@@ -1,0 +1,199 @@
+"""The kernels of runs of launches: when each was launched is recorded, how long it takes is known from some.
+
+Behind the launches of some parts of runs, which the preloaded library chooses by chance, the device writes its time
+(`native/runs.c`). Where the same launches come again and again, as those of a step do, the medians of what these tell
+are how long each of them takes. The kernels of a stream follow one another in the order of their launches, none begins
+before its launch has arrived, so launches and durations tell when each ran. The stamps at the ends of the run tell
+whether that is so: a run that they contradict stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.call_names import LAUNCH
+from tracer.recorders.light_clock import Alignment
+from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, Ring, graph_of, number_of
+from tracer.schema import MISSING
+
+Ints = NDArray[np.int64]
+
+_FEWEST: Final = 3  # of a launch that are timed
+_APART_NS: Final = 20_000  # of the ends of a run that are told and stamped
+_APART: Final = 0.1  # of its length
+_MOST: Final = 0.9  # of the runs with the same launches that are told so
+_ARRIVES: Final = 0.1  # quantile of how long heads take to arrive: those that found the device idle
+_COLUMNS: Final = ["start", "end", "record", "run"]
+_NONE: Final = pd.DataFrame({column: np.array([], np.int64) for column in _COLUMNS})
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a stamp adds to the device's work, ns, from a chain of stamps.
+
+    Attributes:
+        stamp: how long it takes itself.
+        step: from its end to the begin of what follows it.
+    """
+
+    stamp: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What became of the runs of a ring.
+
+    Attributes:
+        table: a row per kernel: start end (host ns), record (position of its launch), run (row of the runs' table).
+        timed: how many launches have a stamp behind them that tells how long they took.
+        apart_ns: by how much the ends that are told and those that are stamped differ, the median; 0 of none.
+    """
+
+    table: pd.DataFrame
+    timed: int
+    apart_ns: int
+
+
+def run_kernels(
+    ring: Ring,
+    letter: NDArray[np.str_],
+    runs: pd.DataFrame,
+    clocks: list[Alignment | None],
+    costs: list[Cost | None],
+) -> Kernels:
+    """The kernels of the runs of which all is known.
+
+    Args:
+        ring: what was recorded.
+        letter: of each record, what its call does.
+        runs: a row per run: number start end (host ns) head (likewise, MISSING without one); its index is kept.
+        clocks: of each context.
+        costs: of a stamp, likewise.
+    """
+    rows, runs = runs.index.to_numpy(), runs.reset_index(drop=True)
+    items = _items(ring, letter, runs)
+    cost = next((each for each in costs if each is not None), Cost(0, 0))
+    _lay_stamps(items, _stamps_inside(ring, clocks))
+    launches = items[items["is_launch"]].reset_index(drop=True)
+    if not len(launches):
+        return Kernels(_NONE, 0, 0)
+    launches["place"] = launches.groupby("run").cumcount()
+    launches["arrived"] = launches["returned"] + _arrival(launches, runs)
+    launches["same"] = _same(ring, launches)
+    took = _took(launches, runs, cost)
+    length = took.groupby([launches["same"], launches["place"]]).transform("median")
+    known = took.notna().groupby([launches["same"], launches["place"]]).transform("sum") >= _FEWEST
+    is_told = known.groupby(launches["run"]).transform("all").to_numpy()
+    told = _told(launches[is_told].assign(length=length[is_told].astype(np.int64)), runs, cost)
+    kept, apart = _kept(told, runs, cost)
+    return Kernels(kept.assign(run=rows[kept["run"]]), int(took.notna().sum()), apart)
+
+
+def _items(ring: Ring, letter: NDArray[np.str_], runs: pd.DataFrame) -> pd.DataFrame:
+    """What lies in runs, in order: record, run, called, returned (host ns), is_launch, is_before, is_behind (whether a
+    stamp is)."""
+    records = ring.records
+    number = number_of(records["number"])
+    run = pd.Index(runs["number"]).get_indexer(pd.Index(number))
+    rows = np.flatnonzero((run >= 0) & (number > 0) & (records["graph"] == 0))
+    rows = rows[np.lexsort((records["begin"][rows], run[rows]))]
+    marks = records["number"][rows]
+    return pd.DataFrame({
+        "record": rows, "run": run[rows], "called": records["begin"][rows], "returned": records["end"][rows],
+        "is_launch": (letter[rows] == LAUNCH) & (records["result"][rows] == 0), "number": number[rows],
+        "is_before": marks & np.uint32(BEFORE) > 0, "is_behind": marks & np.uint32(BEHIND) > 0,
+    })  # fmt: skip
+
+
+def _stamps_inside(ring: Ring, clocks: list[Alignment | None]) -> pd.DataFrame:
+    """Stamps inside runs, in order: number (of the run), time (host ns)."""
+    frames = [pd.DataFrame({"number": np.array([], np.int64), "time": np.array([], np.int64)})]
+    for stamps, clock in zip(ring.stamps, clocks, strict=True):
+        inside = stamps[graph_of(stamps["word"]) == INSIDE_GRAPH]
+        if clock is not None and len(inside):
+            times = clock.to_host(inside["time"].astype(np.int64))
+            frames.append(pd.DataFrame({"number": number_of(inside["word"] >> np.uint64(16)), "time": times}))
+    return pd.concat(frames, ignore_index=True).sort_values(["number", "time"], kind="stable", ignore_index=True)
+
+
+def _lay_stamps(items: pd.DataFrame, stamps: pd.DataFrame) -> None:
+    """Give the items `since` and `until`, the stamps before and behind them, NaN where there is none: all of a run, or
+    none where some are missing. Those before a launch may be those behind the item before it."""
+    marks = items["is_before"].astype(np.int64) + items["is_behind"]
+    wanted, first = marks.groupby(items["number"]).sum(), stamps["number"].to_numpy()
+    begin, end = (np.searchsorted(first, wanted.index, side=side) for side in ("left", "right"))
+    is_whole = items["number"].map(pd.Series(end - begin == wanted, wanted.index)).to_numpy(bool)
+    at = items["number"].map(pd.Series(begin, wanted.index)) + marks.groupby(items["number"]).cumsum() - marks
+    time = np.append(stamps["time"].to_numpy(np.float64), [np.nan, np.nan])
+    before = (items["is_before"] & is_whole).to_numpy()
+    behind = (items["is_behind"] & is_whole).to_numpy()
+    at = np.where(is_whole, at, len(stamps)).astype(np.int64)
+    items["until"] = np.where(behind, time[at + items["is_before"]], np.nan)
+    same_run = items["run"].eq(items["run"].shift()).to_numpy()
+    previous = np.where(same_run, items["until"].shift(), np.nan)
+    items["since"] = np.where(before, time[at], previous)
+
+
+def _arrival(launches: pd.DataFrame, runs: pd.DataFrame) -> int:
+    """From the return of a launch to its begin on an idle device, ns: that of heads, which are launched right before
+    the first launch of their run. The error of the clocks is in both."""
+    first = launches[launches["place"] == 0]
+    head = runs["head"].to_numpy()[first["run"]]
+    lag = (head - first["called"].to_numpy())[head != MISSING]
+    return int(np.quantile(lag, _ARRIVES)) if len(lag) else 0
+
+
+def _same(ring: Ring, launches: pd.DataFrame) -> NDArray[np.int64]:
+    """Of each launch a number that those of runs have in common that launch the same kernels on the same stream."""
+    records = ring.records[launches["record"].to_numpy()]
+    what = records["object"] * np.uint64(0x9E3779B97F4A7C15) ^ records["bytes"]
+    what = (what ^ what >> np.uint64(29)) * np.uint64(0xBF58476D1CE4E5B9) ^ records["stream"]
+    mixed = what * (2 * launches["place"].to_numpy().astype(np.uint64) + np.uint64(1))
+    sums = pd.Series(mixed.view(np.int64)).groupby(launches["run"]).transform("sum")  # wraps around, as it may
+    return pd.MultiIndex.from_arrays([sums, launches.groupby("run")["place"].transform("size")]).factorize()[0]
+
+
+def _took(launches: pd.DataFrame, runs: pd.DataFrame, cost: Cost) -> pd.Series:
+    """How long launches took, ns; NaN where there is no stamp."""
+    since = np.where(launches["place"] == 0, _begun(launches, runs, cost), launches["since"] + cost.stamp + cost.step)
+    return (launches["until"] - cost.step - np.maximum(since, launches["arrived"])).clip(lower=0)
+
+
+def _begun(launches: pd.DataFrame, runs: pd.DataFrame, cost: Cost) -> NDArray[np.int64]:
+    """When the stream came to the run of each launch: behind its head, or behind what was stamped before it."""
+    head, start = (runs[name].to_numpy()[launches["run"]] for name in ("head", "start"))
+    return np.asarray(np.where(head == MISSING, start, head + cost.stamp + cost.step))
+
+
+def _told(launches: pd.DataFrame, runs: pd.DataFrame, cost: Cost) -> pd.DataFrame:
+    """When each of them ran: start, end (host ns), record, run, same. Each begins when it has arrived, and a step after
+    the end of the one before it; so an end is the latest of what all before it make it. None begins before its call,
+    which it may seem to by the error of the clocks."""
+    arrived = np.maximum(launches["arrived"], launches["called"])
+    begin = np.where(launches["place"] == 0, np.maximum(_begun(launches, runs, cost), arrived), arrived)
+    each = launches["length"] + cost.step
+    whole = each.groupby(launches["run"]).cumsum()
+    latest = (begin - (whole - each)).groupby(launches["run"]).cummax()
+    end = latest + whole - cost.step
+    return launches[["record", "run", "same"]].assign(start=end - launches["length"], end=end)
+
+
+def _kept(told: pd.DataFrame, runs: pd.DataFrame, cost: Cost) -> tuple[pd.DataFrame, int]:
+    """The kernels of runs that end when their stamps say, and by how much they miss that; all of the runs with the same
+    launches but a few have to."""
+    last = told.groupby("run").agg(end=("end", "last"), same=("same", "last"))
+    start, end = (runs[name].to_numpy()[last.index] for name in ("start", "end"))
+    end = end - cost.stamp - cost.step
+    apart = np.abs(last["end"].to_numpy() - end)
+    is_right = apart <= np.maximum(_APART_NS, _APART * (end - start))
+    share = pd.Series(is_right, last.index).groupby(last["same"]).transform("mean")
+    good = last.index[is_right & (share >= _MOST)]
+    kept = told.loc[told["run"].isin(good), _COLUMNS].astype(np.int64).reset_index(drop=True)
+    right = apart[last.index.isin(good)]
+    return kept, int(np.median(right)) if len(right) else 0
