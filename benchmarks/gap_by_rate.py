@@ -1,8 +1,8 @@
-"""The gap that a recording at graph level gives with the untraced rate, beside the true one, in one process.
+"""The gap that a recording at graph level gives with the untraced rate, beside the true one, of one loop.
 
-For each strategy a process runs the same decode loop without anything and under the light pass in turn, and then under
-CUPTI at graph level. The rate of the first, put to the recording of the last, gives a gap (`gaps
---untraced-tokens-per-s`); the light pass has the true one.
+For each strategy a process runs the decode loop without anything and under the light pass in turn, another one (CUPTI
+needs it from its first call on) under CUPTI at graph level. The rate of the first, put to the recording of the other,
+gives a gap (`gaps --untraced-tokens-per-s`); the light pass has the true one.
 Usage: python benchmarks/gap_by_rate.py [--model NAME] [--tokens N] [--rounds N] [--json FILE]
 """
 
@@ -29,23 +29,30 @@ from tracer.analysis.tokens import find_steps
 from tracer.recorders.cupti_layout import SETS
 
 
-def measured(configuration: Configuration, rounds: int) -> dict[str, Any]:
-    """One strategy, in this process."""
-    rates, light = [], []
+def true(configuration: Configuration, rounds: int) -> dict[str, Any]:
+    """Steps/s without anything, and the mean gaps of the light pass, in this process."""
+    rates, gaps = [], []
     for _ in range(rounds):
         rates += [configuration.tokens / seconds for seconds in unrecorded_pass(configuration)]
         (result,) = execute([configuration])
-        light.append(gap_report(result.trace, find_steps(result.trace)).gap_us)
-    traced, _ = recorded_pass("graph", configuration, SETS["lean"])
-    rate = statistics.median(rates)
-    report = gap_report(traced, find_steps(traced), rate)
-    true = statistics.median(each["mean"] for each in light)
-    told = (report.untraced_gap_us or {}).get("mean")
-    return {
-        "run": configuration.name, "rate": [rate, min(rates), max(rates)], "light_us": true,
-        "light_us_each": [each["mean"] for each in light], "recorded_us": report.gap_us["mean"], "by_rate_us": told,
-        "error": None if told is None else told / true - 1,
-    }  # fmt: skip
+        gaps.append(gap_report(result.trace, find_steps(result.trace)).gap_us["mean"])
+    return {"rates": rates, "light_us": gaps}
+
+
+def by_rate(configuration: Configuration, rate: float) -> dict[str, Any]:
+    """The recorded gap and that by the rate, in this process."""
+    trace, _ = recorded_pass("graph", configuration, SETS["lean"])
+    report = gap_report(trace, find_steps(trace), rate)
+    return {"recorded_us": report.gap_us["mean"], "by_rate_us": (report.untraced_gap_us or {}).get("mean")}
+
+
+def apart(configuration: Configuration, *arguments: str) -> dict[str, Any]:
+    """What a process of its own prints."""
+    command = [sys.executable, __file__, "--one", json.dumps(asdict(configuration)), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{configuration.name} failed: {done.stderr.strip().splitlines()[-1:]}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def main() -> None:
@@ -55,25 +62,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--one", help="a configuration as JSON, in this process")
+    parser.add_argument("--rate", type=float, help="steps/s: record it")
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(measured(Configuration(**json.loads(options.one)), options.rounds)))
+        configuration = Configuration(**json.loads(options.one))
+        found = by_rate(configuration, options.rate) if options.rate else true(configuration, options.rounds)
+        print(json.dumps(found))
         return
     base = Configuration(backend="cuda", model=options.model, tokens=options.tokens, repeats=2, warmup=10)
-    chosen = combinations(base, STRATEGIES, ["sequential", "branches"])
+    chosen = combinations(base, STRATEGIES, ["sequential"])
     chosen += combinations(replace(base, sampling="device"), ["aaag", "aga"], ["sequential"])
     rows = []
     for configuration in chosen:
-        one = json.dumps(asdict(configuration))
-        command = [sys.executable, __file__, "--one", one, "--rounds", str(options.rounds)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            print(configuration.name, "failed:", done.stderr.strip().splitlines()[-1:])
-            continue
-        rows.append(json.loads(done.stdout.splitlines()[-1]))
-        row = rows[-1]
-        told = "withheld" if row["error"] is None else f"{row['by_rate_us']:6.1f} ({row['error']:+.1%})"
-        print(f"{row['run']:42} light {row['light_us']:6.1f}  by the rate {told}", flush=True)
+        truth = apart(configuration, "--rounds", str(options.rounds))
+        rate, light = (statistics.median(truth[name]) for name in ("rates", "light_us"))
+        told = apart(configuration, "--rate", str(rate))
+        error = None if told["by_rate_us"] is None else told["by_rate_us"] / light - 1
+        rows.append({"run": configuration.name, "rate": rate, "error": error, **truth, **told})
+        words = "withheld" if error is None else f"{told['by_rate_us']:6.1f} µs ({error:+.1%})"
+        print(f"{configuration.name:42} light {light:6.1f}  by the rate {words}", flush=True)
     errors = [abs(row["error"]) for row in rows if row["error"] is not None]
     within = sum(error <= 0.05 for error in errors)
     print(f"{within} of {len(rows)} within 5 %, median {statistics.median(errors):.1%}")

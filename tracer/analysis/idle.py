@@ -193,8 +193,8 @@ class IdleReport:
 
 
 def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame | None = None) -> IdleReport:
-    """Find the idle time in the periods of the steps; nothing where they begin to compute all at once, nor where more
-    than `_MOST_RUNS` of it are runs of eager launches, of which is not known when the device computed in them.
+    """Find the idle time in the periods of the steps; nothing where they begin to compute all at once. Left out are
+    those of which more than `_MOST_RUNS` are runs of eager launches, in which it is not known when the device computed.
 
     Args:
         trace: the recording.
@@ -203,21 +203,31 @@ def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFr
         every: `all_compute` of them, where it is at hand.
     """
     every = all_compute(trace, steps) if every is None else every
-    found = holes_of(trace, steps, gaps, every)
-    if _runs_share(trace, every, found.periods) > _MOST_RUNS:
-        found = Holes(found.table[:0], found.pieces[:0], found.periods[:0])
+    found = _known(holes_of(trace, steps, gaps, every), trace, steps, every)
     per_step, pieces = _per_step(found.periods, found.table), _pieces(found)
     parts = _parts(trace, steps, every, pieces)
     table = pieces[_TABLE].assign(part=_largest(parts, len(pieces)))
     return IdleReport(per_step, _by_next(pieces, parts, max(len(per_step), 1)), table, _by_place(pieces, parts))
 
 
-def _runs_share(trace: Trace, every: pd.DataFrame, periods: pd.DataFrame) -> float:
-    """Which share of the steps' periods is runs of eager launches, recorded as one row each."""
-    if not trace.has_runs or not len(periods):
-        return 0.0
+def _known(found: Holes, trace: Trace, steps: Steps, every: pd.DataFrame) -> Holes:
+    """The periods without those in which runs of eager launches, recorded as one row each, take more than `_MOST_RUNS`;
+    none at all where these are most."""
+    if not trace.has_runs or not len(found.periods):
+        return found
     runs = every[(every["name"] == RUN).to_numpy() & (every["at"] >= 0).to_numpy()]
-    return float((runs["end"] - runs["start"]).sum() / (periods["until"] - periods["begin"]).sum())
+    index = pd.MultiIndex.from_frame(found.periods[PERIOD])
+    keys = pd.MultiIndex.from_arrays([runs["device"], steps.table["step"].to_numpy()[runs["at"]]], names=PERIOD)
+    in_runs = (runs["end"] - runs["start"]).groupby(keys).sum().reindex(index, fill_value=0).to_numpy()
+    period = (found.periods["until"] - found.periods["begin"]).to_numpy()
+    kept = in_runs <= _MOST_RUNS * period
+    if 2 * kept.sum() < len(kept):
+        kept[:] = False
+    periods = found.periods[kept].reset_index(drop=True)
+    here = pd.MultiIndex.from_frame(found.table[PERIOD]).isin(pd.MultiIndex.from_frame(periods[PERIOD]))
+    pieces = found.pieces[here[found.pieces["hole"]]]
+    moved = (np.cumsum(here) - 1)[pieces["hole"]]
+    return Holes(found.table[here].reset_index(drop=True), pieces.assign(hole=moved).reset_index(drop=True), periods)
 
 
 def _pieces(holes: Holes) -> pd.DataFrame:

@@ -245,8 +245,7 @@ def _notes(ring: Ring, work: Work) -> list[str]:
     if runs:
         notes.append(
             f"{who}: {runs} of the graph launches are runs of eager launches, stamped at both ends: their kernels, and "
-            "whether the device idled between them, are not known; where they are over 2 % of the time of the steps, "
-            "no idle time is told"
+            "whether the device idled between them, are not known; steps of which they are over 2 % have no idle time"
         )
     if work.untimed:
         notes.append(f"{who}: {work.untimed} graph launches and runs of launches have no times: no stamps tell them")
