@@ -34,6 +34,7 @@ from tracer.recorders.light_program import FOLDER, environment, read_folder
 from tracer.recorders.light_ring import switch_recording
 
 LIMIT = 540  # s
+READ = 400  # steps of the block that is read afterwards
 
 
 def switch(*, on: bool) -> None:
@@ -53,7 +54,7 @@ def blocks(generate: Generate, options: argparse.Namespace, _window: Any, tokens
             switch(on=on)
             rates[on].append(figures(generate, tokens)["decode_steps_per_s"])
     switch(on=True)
-    figures(generate, tokens)  # which is read afterwards
+    figures(generate, max(tokens, READ))
     switch(on=False)
     return {"recorded": rates[True], "paused": rates[False]}
 

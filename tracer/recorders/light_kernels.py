@@ -1,10 +1,11 @@
 """The kernels of runs of launches: when each was launched is recorded, how long it takes is known from some.
 
-Behind the launches of some parts of runs, which the preloaded library chooses by chance, the device writes its time
-(`native/runs.c`). Where the same launches come again and again, as those of a step do, the medians of what these tell
-are how long each of them takes. The kernels of a stream follow one another in the order of their launches, none begins
-before its launch has arrived, so launches and durations tell when each ran. The stamps at the ends of the run tell
-whether that is so: a run that they contradict stays as it is.
+Behind the launches of some parts of runs, which the preloaded library chooses by chance, the device writes its time; a
+gate holds the device back until the part is launched, so that no stamp is late (`native/runs.c`). Where the same
+launches come again and again, as those of a step do, the medians of what these tell are how long each of them takes.
+The kernels of a stream follow one another in the order of their launches, none begins before its launch has arrived, so
+launches and durations tell when each ran. The stamps at the ends of the run tell whether that is so: a run that they
+contradict stays as it is.
 """
 
 from __future__ import annotations
@@ -79,20 +80,20 @@ def run_kernels(
     rows, runs = runs.index.to_numpy(), runs.reset_index(drop=True)
     items = _items(ring, letter, runs)
     cost = next((each for each in costs if each is not None), Cost(0, 0))
-    _lay_stamps(items, _stamps_inside(ring, clocks))
+    cost = _lay_stamps(items, _stamps_inside(ring, clocks), cost)
     launches = items[items["is_launch"]].reset_index(drop=True)
     if not len(launches):
         return Kernels(_NONE, 0, 0)
     launches["place"] = launches.groupby("run").cumcount()
     launches["arrived"] = launches["returned"] + _arrival(launches, runs)
-    launches["same"] = _same(ring, launches)
-    took = _took(launches, runs, cost)
-    length = took.groupby([launches["same"], launches["place"]]).transform("median")
-    known = took.notna().groupby([launches["same"], launches["place"]]).transform("sum") >= _FEWEST
-    is_told = known.groupby(launches["run"]).transform("all").to_numpy()
-    told = _told(launches[is_told].assign(length=length[is_told].astype(np.int64)), runs, cost)
-    kept, apart = _kept(told, runs, cost)
-    return Kernels(kept.assign(run=rows[kept["run"]]), int(took.notna().sum()), apart)
+    launches["same"], alike = _same(ring, launches)
+    took = (launches["until"] - launches["since"] - cost.stamp - 2 * cost.step).clip(lower=0)
+    took = took.groupby(alike)
+    is_told = (took.transform("count") >= _FEWEST).groupby(launches["run"]).transform("all").to_numpy()
+    length = took.transform("median")[is_told].astype(np.int64)
+    told = _told(launches[is_told].assign(length=length), runs, cost)
+    kept, apart = _kept(told, runs, items.groupby("run")["is_before"].any(), cost)
+    return Kernels(kept.assign(run=rows[kept["run"]]), int(took.count().sum()), apart)
 
 
 def _items(ring: Ring, letter: NDArray[np.str_], runs: pd.DataFrame) -> pd.DataFrame:
@@ -122,22 +123,27 @@ def _stamps_inside(ring: Ring, clocks: list[Alignment | None]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True).sort_values(["number", "time"], kind="stable", ignore_index=True)
 
 
-def _lay_stamps(items: pd.DataFrame, stamps: pd.DataFrame) -> None:
+def _lay_stamps(items: pd.DataFrame, stamps: pd.DataFrame, cost: Cost) -> Cost:
     """Give the items `since` and `until`, the stamps before and behind them, NaN where there is none: all of a run, or
-    none where some are missing. Those before a launch may be those behind the item before it."""
-    marks = items["is_before"].astype(np.int64) + items["is_behind"]
+    none where one is missing, or too many, which says that they are late. A stamp before one may be that behind another.
+
+    Returns:
+        What a stamp costs on a stream, where two follow one another behind each gate.
+    """
+    marks = 2 * items["is_before"].astype(np.int64) + items["is_behind"]
     wanted, first = marks.groupby(items["number"]).sum(), stamps["number"].to_numpy()
     begin, end = (np.searchsorted(first, wanted.index, side=side) for side in ("left", "right"))
     is_whole = items["number"].map(pd.Series(end - begin == wanted, wanted.index)).to_numpy(bool)
     at = items["number"].map(pd.Series(begin, wanted.index)) + marks.groupby(items["number"]).cumsum() - marks
-    time = np.append(stamps["time"].to_numpy(np.float64), [np.nan, np.nan])
+    at = np.where(is_whole, at, len(stamps)).astype(np.int64)
+    time = np.append(stamps["time"].to_numpy(np.float64), [np.nan] * 3)
     before = (items["is_before"] & is_whole).to_numpy()
     behind = (items["is_behind"] & is_whole).to_numpy()
-    at = np.where(is_whole, at, len(stamps)).astype(np.int64)
-    items["until"] = np.where(behind, time[at + items["is_before"]], np.nan)
     same_run = items["run"].eq(items["run"].shift()).to_numpy()
-    previous = np.where(same_run, items["until"].shift(), np.nan)
-    items["since"] = np.where(before, time[at], previous)
+    items["until"] = np.where(behind, time[at + 2 * items["is_before"]], np.nan)
+    items["since"] = np.where(before, time[at + 1], np.where(same_run, items["until"].shift(), np.nan))
+    apart = (time[at + 1] - time[at])[before]
+    return Cost(cost.stamp, max(int(np.median(apart)) - cost.stamp, 0)) if len(apart) else cost
 
 
 def _arrival(launches: pd.DataFrame, runs: pd.DataFrame) -> int:
@@ -149,20 +155,19 @@ def _arrival(launches: pd.DataFrame, runs: pd.DataFrame) -> int:
     return int(np.quantile(lag, _ARRIVES)) if len(lag) else 0
 
 
-def _same(ring: Ring, launches: pd.DataFrame) -> NDArray[np.int64]:
-    """Of each launch a number that those of runs have in common that launch the same kernels on the same stream."""
+def _same(ring: Ring, launches: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of each launch two numbers: one that runs have in common that launch the same kernels on the same stream; one that
+    launches have of the same kernel and size, between the same others (two before, one behind)."""
     records = ring.records[launches["record"].to_numpy()]
     what = records["object"] * np.uint64(0x9E3779B97F4A7C15) ^ records["bytes"]
     what = (what ^ what >> np.uint64(29)) * np.uint64(0xBF58476D1CE4E5B9) ^ records["stream"]
     mixed = what * (2 * launches["place"].to_numpy().astype(np.uint64) + np.uint64(1))
     sums = pd.Series(mixed.view(np.int64)).groupby(launches["run"]).transform("sum")  # wraps around, as it may
-    return pd.MultiIndex.from_arrays([sums, launches.groupby("run")["place"].transform("size")]).factorize()[0]
-
-
-def _took(launches: pd.DataFrame, runs: pd.DataFrame, cost: Cost) -> pd.Series:
-    """How long launches took, ns; NaN where there is no stamp."""
-    since = np.where(launches["place"] == 0, _begun(launches, runs, cost), launches["since"] + cost.stamp + cost.step)
-    return (launches["until"] - cost.step - np.maximum(since, launches["arrived"])).clip(lower=0)
+    length = launches.groupby("run")["place"].transform("size")
+    kernel = pd.Series(what.view(np.int64))
+    around = [kernel.groupby(launches["run"]).shift(by, fill_value=0) for by in (2, 1, 0, -1)]
+    keys = (pd.MultiIndex.from_arrays(each).factorize()[0] for each in ([sums, length], around))
+    return next(keys), next(keys)
 
 
 def _begun(launches: pd.DataFrame, runs: pd.DataFrame, cost: Cost) -> NDArray[np.int64]:
@@ -184,16 +189,18 @@ def _told(launches: pd.DataFrame, runs: pd.DataFrame, cost: Cost) -> pd.DataFram
     return launches[["record", "run", "same"]].assign(start=end - launches["length"], end=end)
 
 
-def _kept(told: pd.DataFrame, runs: pd.DataFrame, cost: Cost) -> tuple[pd.DataFrame, int]:
+def _kept(told: pd.DataFrame, runs: pd.DataFrame, is_gated: pd.Series, cost: Cost) -> tuple[pd.DataFrame, int]:
     """The kernels of runs that end when their stamps say, and by how much they miss that; all of the runs with the same
-    launches but a few have to."""
+    launches but a few have to. Gates delay the end of theirs, which proves nothing then, if there are others."""
     last = told.groupby("run").agg(end=("end", "last"), same=("same", "last"))
     start, end = (runs[name].to_numpy()[last.index] for name in ("start", "end"))
     end = end - cost.stamp - cost.step
     apart = np.abs(last["end"].to_numpy() - end)
-    is_right = apart <= np.maximum(_APART_NS, _APART * (end - start))
-    share = pd.Series(is_right, last.index).groupby(last["same"]).transform("mean")
-    good = last.index[is_right & (share >= _MOST)]
+    is_right = pd.Series(apart <= np.maximum(_APART_NS, _APART * (end - start)), last.index)
+    proves = ~is_gated[last.index]
+    proves |= ~proves.groupby(last["same"]).transform("any")
+    share = is_right.where(proves).astype(float).groupby(last["same"]).transform("mean")
+    good = last.index[(is_right | ~proves) & (share >= _MOST)]
     kept = told.loc[told["run"].isin(good), _COLUMNS].astype(np.int64).reset_index(drop=True)
-    right = apart[last.index.isin(good)]
+    right = apart[proves & last.index.isin(good)]
     return kept, int(np.median(right)) if len(right) else 0

@@ -43,7 +43,10 @@ typedef struct {
 typedef struct {
     Context context;
     Function stamp; /* NULL: no stamps in this context */
+    Function gate;
     DevicePointer places, chain; /* where it writes: what the program does, and how long a stamp takes */
+    _Atomic uint64_t *opened;    /* up to which number gates are open; behind it, which the device opened itself last */
+    _Atomic uint64_t gates;      /* how many there were */
 } Device;
 
 extern Device devices[CONTEXTS];
@@ -81,5 +84,10 @@ typedef struct {
 } Arguments;
 
 KernelNode device_stamp(const Device *device, uint64_t told, Arguments *arguments);
+
+/* A kernel that holds back what is put behind it until that gate is opened, but for no longer than GATE_NS: then it
+ * opens it itself. */
+enum { GATE_NS = 250000 };
+KernelNode device_gate(const Device *device, uint64_t gate, Arguments *arguments);
 
 #endif

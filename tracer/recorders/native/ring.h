@@ -43,7 +43,7 @@ typedef struct {
     uint16_t call, result;
     uint64_t stream, object, bytes;
     uint32_t number;        /* of the launches of a stamped graph, or of the run of launches that a launch lies in,
-                               with BEHIND if a stamp follows it, and BEFORE if one comes right before it */
+                               with BEHIND if a stamp follows it, and BEFORE if two come right before it */
     uint8_t copy_kind, context;
     uint16_t graph;         /* id of a stamped graph; 0: not stamped */
 } Record;

@@ -4,7 +4,9 @@
  * stream, with no wait of anybody in between, gets no head: the host is ahead, and the run begins where that work ends.
  *
  * How long the launches in it take is known of some: parts of runs, chosen by chance, have a stamp behind each launch and
- * each copy. As the same launches come again and again, some parts tell of all, and cost next to nothing.
+ * each copy. The device would mostly wait for the host there, and a stamp come later than the end that it is to tell; so
+ * a gate holds it back until the part is launched, and two stamps behind the gate tell how far stamps are apart. As the
+ * same launches come again and again, some parts tell of all, and cost next to nothing.
  *
  * A lock per context: stamps are put while it is held, so that nobody ends a stream meanwhile. A launch may block until
  * the device has room, and what it does may depend on what another thread gives another device. A profiler in the
@@ -21,9 +23,10 @@ typedef struct {
     uint32_t turn;           /* of recording; what was paused in between is over */
     uint32_t waits;          /* how many there were when stamped work was last put on the stream; 0: none was */
     _Atomic uint32_t launches; /* in it, until now */
+    uint64_t gate;             /* that of the part that is being launched; 0: it has none */
 } Run;
 
-enum { RUNS = 16, PART = 16 /* launches */, LEGACY = 1, OWN = 2 /* CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */ };
+enum { RUNS = 16, PART = 8 /* launches */, LEGACY = 1, OWN = 2 /* CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */ };
 
 typedef struct {
     pthread_mutex_t lock;
@@ -85,14 +88,35 @@ int stamps_runs_now(Stream stream) {
     return driver->cuStreamIsCapturing && !driver->cuStreamIsCapturing(stream, &status) && status == CAPTURE_NONE;
 }
 
-static int put(const Device *device, Stream stream, uint32_t number, unsigned kind) {
-    Result (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void **,
-                     void **) = real_call(CALL_cuLaunchKernel);
-    Arguments a;
-    KernelNode k = device_stamp(device, (uint64_t)number << 16 | kind, &a);
-    if (launch && launch(k.function, 1, 1, 1, 1, 1, 1, 0, stream, k.parameters, NULL) == SUCCESS) return 1;
+static int launch(KernelNode kernel, Stream stream) {
+    Result (*real)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void **,
+                   void **) = real_call(CALL_cuLaunchKernel);
+    if (real && real(kernel.function, 1, 1, 1, 1, 1, 1, 0, stream, kernel.parameters, NULL) == SUCCESS) return 1;
     ring_count(COUNT_stamps_failed, 1);
     return 0;
+}
+
+static int put(const Device *device, Stream stream, uint32_t number, unsigned kind) {
+    Arguments a;
+    return launch(device_stamp(device, (uint64_t)number << 16 | kind, &a), stream);
+}
+
+/* Let the device go on to what is behind all gates of a context. */
+static void open_gates(uint8_t context) {
+    Device *device = &devices[context];
+    uint64_t gates = atomic_load_explicit(&device->gates, memory_order_relaxed);
+    if (gates && device->opened) atomic_store_explicit(device->opened, gates, memory_order_release);
+}
+
+/* A part of a run is launched: open its gate, unless it is open already, so that stamps came late. One too many says
+ * so. */
+static void end_part(uint8_t context, Run *run, Stream on) {
+    _Atomic uint64_t *opened = devices[context].opened;
+    if (!run->gate) return;
+    int is_late = atomic_load(&opened[0]) >= run->gate || atomic_load(&opened[1]) >= run->gate;
+    open_gates(context);
+    run->gate = 0;
+    if (is_late) put(&devices[context], on, number_of(run), INSIDE_GRAPH << 1 | TAIL);
 }
 
 /* Put the tail of an open run, if it has one to come. */
@@ -101,10 +125,13 @@ static void end_run(uint8_t context, Run *run, int has_tail) {
     int entered = -1, is_put = 0;
     if (has_tail && run->turn == ring_turn() && reaches(run->key, &on)) entered = device_enter(context);
     if (entered >= 0) {
-        is_put = stamps_runs_now(on) && put(&devices[context], on, number_of(run), TAIL);
+        is_put = stamps_runs_now(on);
+        if (is_put) end_part(context, run, on), is_put = put(&devices[context], on, number_of(run), TAIL);
         device_leave(entered);
     }
     run->waits = is_put ? atomic_load(&waits) : 0;
+    run->gate = 0;
+    open_gates(context);
     if (!is_put) ring_count(COUNT_runs_left, 1);
     atomic_store_explicit(&run->number, 0, memory_order_release);
     atomic_fetch_sub(&contexts[context].open, 1u);
@@ -156,29 +183,37 @@ static int is_open(uint32_t number) {
     return atomic_load_explicit(&last.run->number, memory_order_acquire) == number;
 }
 
-/* Whether the part of a run in which the next launch, or the copy behind the last one, lies gets stamps inside. */
+/* Whether the part of a run in which a launch, or the copy behind it, lies gets stamps inside. */
 static int is_told(uint32_t number, uint32_t launch) {
     uint32_t inside = device_driver()->inside, mixed = (number * 0x9e3779b1u ^ launch / PART) * 0x85ebca6bu;
     return inside && !((mixed ^ mixed >> 15) * 0xc2b2ae35u >> 8 & (inside - 1));
 }
 
-/* Put a stamp inside the run that this thread launched into last, unless somebody has ended it. */
-static int put_inside(uint8_t context, Stream on) {
+/* Put a stamp inside the run that this thread launched into last, or a gate and two of them, unless somebody has ended
+ * it. */
+static int put_inside(uint8_t context, Stream on, int is_first) {
     Runs *all = &contexts[context];
+    Device *device = &devices[context];
+    unsigned kind = INSIDE_GRAPH << 1 | TAIL;
+    Arguments a;
     if (!lock(all)) return 0;
-    int is_put = is_open(last.number) && last.turn == ring_turn() && stamps_runs_now(on) &&
-                 put(&devices[context], on, last.number, INSIDE_GRAPH << 1 | TAIL);
+    int is_put = is_open(last.number) && last.turn == ring_turn() && stamps_runs_now(on);
+    if (is_put && is_first) {
+        last.run->gate = atomic_fetch_add(&device->gates, 1u) + 1;
+        is_put = launch(device_gate(device, last.run->gate, &a), on) && put(device, on, last.number, kind);
+        if (!is_put) open_gates(context), last.run->gate = 0;
+    }
+    is_put = is_put && put(device, on, last.number, kind);
     unlock(all);
     return is_put;
 }
 
 /* The number that a launch into the run that this thread launched into last is recorded with. */
 static uint32_t next_of(uint8_t context, Stream on) {
-    uint32_t launch = atomic_load_explicit(&last.run->launches, memory_order_relaxed);
-    atomic_store_explicit(&last.run->launches, launch + 1, memory_order_relaxed);
-    if (!is_told(last.number, launch)) return last.number;
-    int is_first = launch && !is_told(last.number, launch - 1);
-    return last.number | BEHIND | (is_first && put_inside(context, on) ? BEFORE : 0);
+    uint32_t number = last.number, launches = atomic_load_explicit(&last.run->launches, memory_order_relaxed);
+    atomic_store_explicit(&last.run->launches, launches + 1, memory_order_relaxed);
+    if (!is_told(number, launches)) return number;
+    return number | BEHIND | (launches % PART == 0 && put_inside(context, on, 1) ? BEFORE : 0);
 }
 
 uint32_t stamps_run(uint8_t context, Stream on) {
@@ -201,14 +236,21 @@ uint32_t stamps_run(uint8_t context, Stream on) {
 uint32_t stamps_ran(uint8_t context, Stream on, uint32_t number, Result result) {
     if (!number) return 0;
     if (!is_open(number & NUMBERS)) return ring_count(COUNT_launches_between, 1), 0;
-    return number & BEHIND && (result != SUCCESS || !put_inside(context, on)) ? number & ~BEHIND : number;
+    if (!(number & BEHIND)) return number;
+    if (result != SUCCESS || !put_inside(context, on, 0)) number &= ~BEHIND;
+    uint32_t launches = atomic_load_explicit(&last.run->launches, memory_order_relaxed);
+    if (launches % PART == 0 && lock(&contexts[context])) {
+        if (is_open(last.number)) end_part(context, last.run, on);
+        unlock(&contexts[context]);
+    }
+    return number;
 }
 
 uint32_t stamps_beside(uint8_t context, Stream on, Result result) {
     if (!last.number || last.key != key_of(on) || last.context != context || !is_open(last.number)) return 0;
     uint32_t launches = atomic_load_explicit(&last.run->launches, memory_order_relaxed);
     int is_wanted = result == SUCCESS && is_told(last.number, launches - 1);
-    return is_wanted && put_inside(context, on) ? last.number | BEHIND : 0;
+    return is_wanted && put_inside(context, on, 0) ? last.number | BEHIND : 0;
 }
 
 void stamps_graph(uint8_t context, Stream on) {
@@ -236,4 +278,7 @@ void stamps_forget(uint8_t context, Stream on) {
     }
 }
 
-void stamps_wait(void) { atomic_fetch_add(&waits, 1u); }
+void stamps_wait(void) {
+    atomic_fetch_add(&waits, 1u);
+    for (unsigned at = 0, count = device_count(); at < count; at++) open_gates((uint8_t)at);
+}
