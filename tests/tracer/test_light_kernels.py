@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.tokens import find_steps
 from tracer.recorders.light import light_trace
+from tracer.recorders.light_kernels import EMPTY_NS
 from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, RECORD, STAMP, Context, Ring
 from tracer.recorders.light_work import stamped_work
 
@@ -61,9 +62,9 @@ class Engine:
                 self.free = max(begin, min(length + 1_000, begin + GATE_NS))
                 continue
             self.free = begin + length
-            if word:
+            if word > 0:
                 self.stamps.append((begin + AHEAD, len(self.stamps) + 1 << 40 | word))
-            else:
+            elif not word:
                 self.kernels.append((begin, begin + length))
         self.queue.clear()
 
@@ -80,6 +81,8 @@ class Engine:
                 self.gated.add(number - 1)
                 self.put(0, -1)
                 self.stamp(number, INSIDE_GRAPH, 1)
+                self.stamp(number, INSIDE_GRAPH, 1)
+                self.put(EMPTY_NS, -2)
                 self.stamp(number, INSIDE_GRAPH, 1)
                 mark |= BEFORE
             begin = self.now

@@ -1,7 +1,8 @@
 """The kernels of runs of launches: when each was launched is recorded, how long it takes is known from some.
 
 Behind the launches of some parts of runs, which the preloaded library chooses by chance, the device writes its time; a
-gate holds the device back until the part is launched, so that no stamp is late (`native/runs.c`). Where the same
+gate holds the device back until the part is launched, so that no stamp is late (`native/runs.c`). From stamp to stamp it
+takes so much longer than around a kernel that does nothing as a launch takes longer than that kernel. Where the same
 launches come again and again, as those of a step do, the medians of what these tell are how long each of them takes.
 The kernels of a stream follow one another in the order of their launches, none begins before its launch has arrived, so
 launches and durations tell when each ran. The stamps at the ends of the run tell whether that is so: a run that they
@@ -23,6 +24,9 @@ from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, Ring, grap
 from tracer.schema import MISSING
 
 Ints = NDArray[np.int64]
+
+EMPTY_NS: Final = 900
+"""What CUPTI gives as the length of a kernel that does nothing, so that lengths mean what they mean in recordings."""
 
 _FEWEST: Final = 3  # of a launch that are timed
 _APART_NS: Final = 20_000  # of the ends of a run that are told and stamped
@@ -80,14 +84,18 @@ def run_kernels(
     rows, runs = runs.index.to_numpy(), runs.reset_index(drop=True)
     items = _items(ring, letter, runs)
     cost = next((each for each in costs if each is not None), Cost(0, 0))
-    cost = _lay_stamps(items, _stamps_inside(ring, clocks), cost)
+    apart = _lay_stamps(items, _stamps_inside(ring, clocks))
+    if apart:
+        step = max(apart.nothing - apart.alone - EMPTY_NS, 0)
+        cost = Cost(max(apart.alone - step, 0), step)
     launches = items[items["is_launch"]].reset_index(drop=True)
     if not len(launches):
         return Kernels(_NONE, 0, 0)
     launches["place"] = launches.groupby("run").cumcount()
     launches["arrived"] = launches["returned"] + _arrival(launches, runs)
     launches["same"], alike = _same(ring, launches)
-    took = (launches["until"] - launches["since"] - cost.stamp - 2 * cost.step).clip(lower=0)
+    beyond = launches["until"] - launches["since"] - (apart.nothing if apart else 0)
+    took = (beyond + EMPTY_NS).clip(lower=0)
     took = took.groupby(alike)
     is_told = (took.transform("count") >= _FEWEST).groupby(launches["run"]).transform("all").to_numpy()
     length = took.transform("median")[is_told].astype(np.int64)
@@ -123,27 +131,37 @@ def _stamps_inside(ring: Ring, clocks: list[Alignment | None]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True).sort_values(["number", "time"], kind="stable", ignore_index=True)
 
 
-def _lay_stamps(items: pd.DataFrame, stamps: pd.DataFrame, cost: Cost) -> Cost:
+@dataclass(frozen=True)
+class _Apart:
+    """From stamp to stamp on a stream, ns: with nothing between them, and with a kernel that does nothing."""
+
+    alone: int
+    nothing: int
+
+
+def _lay_stamps(items: pd.DataFrame, stamps: pd.DataFrame) -> _Apart | None:
     """Give the items `since` and `until`, the stamps before and behind them, NaN where there is none: all of a run, or
     none where one is missing, or too many, which says that they are late. A stamp before one may be that behind another.
 
     Returns:
-        What a stamp costs on a stream, where two follow one another behind each gate.
+        What the three stamps behind the gates say, None of none.
     """
-    marks = 2 * items["is_before"].astype(np.int64) + items["is_behind"]
+    marks = 3 * items["is_before"].astype(np.int64) + items["is_behind"]
     wanted, first = marks.groupby(items["number"]).sum(), stamps["number"].to_numpy()
     begin, end = (np.searchsorted(first, wanted.index, side=side) for side in ("left", "right"))
     is_whole = items["number"].map(pd.Series(end - begin == wanted, wanted.index)).to_numpy(bool)
     at = items["number"].map(pd.Series(begin, wanted.index)) + marks.groupby(items["number"]).cumsum() - marks
     at = np.where(is_whole, at, len(stamps)).astype(np.int64)
-    time = np.append(stamps["time"].to_numpy(np.float64), [np.nan] * 3)
+    time = np.append(stamps["time"].to_numpy(np.float64), [np.nan] * 4)
     before = (items["is_before"] & is_whole).to_numpy()
     behind = (items["is_behind"] & is_whole).to_numpy()
     same_run = items["run"].eq(items["run"].shift()).to_numpy()
-    items["until"] = np.where(behind, time[at + 2 * items["is_before"]], np.nan)
-    items["since"] = np.where(before, time[at + 1], np.where(same_run, items["until"].shift(), np.nan))
-    apart = (time[at + 1] - time[at])[before]
-    return Cost(cost.stamp, max(int(np.median(apart)) - cost.stamp, 0)) if len(apart) else cost
+    items["until"] = np.where(behind, time[at + 3 * items["is_before"]], np.nan)
+    items["since"] = np.where(before, time[at + 2], np.where(same_run, items["until"].shift(), np.nan))
+    if not before.any():
+        return None
+    first, second, third = (time[at[before] + each] for each in range(3))
+    return _Apart(int(np.median(second - first)), int(np.median(third - second)))
 
 
 def _arrival(launches: pd.DataFrame, runs: pd.DataFrame) -> int:

@@ -37,13 +37,13 @@ typedef struct {
     DRIVER_CALLS(X)
 #undef X
     int stamps_graphs, stamps_runs; /* whether graphs, and runs of launches, are to get stamps */
-    uint32_t inside;                /* of that many parts of runs one gets stamps inside; a power of 2, 0: none does */
+    uint64_t inside;                /* µs between parts of runs that get stamps inside, in the mean; 0: none does */
 } Driver;
 
 typedef struct {
     Context context;
     Function stamp; /* NULL: no stamps in this context */
-    Function gate;
+    Function gate, nothing;
     DevicePointer places, chain; /* where it writes: what the program does, and how long a stamp takes */
     _Atomic uint64_t *opened;    /* up to which number gates are open; behind it, which the device opened itself last */
     _Atomic uint64_t gates;      /* how many there were */
@@ -89,5 +89,8 @@ KernelNode device_stamp(const Device *device, uint64_t told, Arguments *argument
  * opens it itself. */
 enum { GATE_NS = 250000 };
 KernelNode device_gate(const Device *device, uint64_t gate, Arguments *arguments);
+
+/* A kernel that does nothing. */
+KernelNode device_nothing(const Device *device);
 
 #endif

@@ -172,6 +172,7 @@ static void begin(void) {
     int64_t begun = ring_monotonic();
     while (ring_monotonic() - begun < APART_NS / 256) continue; /* 0.2 ms: what the counter does in them */
     ring.ticks_apart = 256 * (int64_t)(ring_now() - tick);
+    ring.ticks_per_us = 1e3 * (double)ring.ticks_apart / APART_NS;
     write_pair(pair_of(1));
     header->pairs_written = 2;
     ring.header = header;

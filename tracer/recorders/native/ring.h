@@ -43,7 +43,7 @@ typedef struct {
     uint16_t call, result;
     uint64_t stream, object, bytes;
     uint32_t number;        /* of the launches of a stamped graph, or of the run of launches that a launch lies in,
-                               with BEHIND if a stamp follows it, and BEFORE if two come right before it */
+                               with BEHIND if a stamp follows it, and BEFORE if three come right before it */
     uint8_t copy_kind, context;
     uint16_t graph;         /* id of a stamped graph; 0: not stamped */
 } Record;
@@ -114,6 +114,7 @@ typedef struct {
     Pair *pairs;
     uint64_t mask;
     int64_t ticks_apart;  /* of two pairs, at least */
+    double ticks_per_us;
     int counts_cycles;    /* whether a tick is one of the processor's counter, or a nanosecond */
 } Ring;
 

@@ -3,10 +3,11 @@
  * A run belongs to a stream, whichever threads launch into it and wait for it. One that follows stamped work on its
  * stream, with no wait of anybody in between, gets no head: the host is ahead, and the run begins where that work ends.
  *
- * How long the launches in it take is known of some: parts of runs, chosen by chance, have a stamp behind each launch and
+ * How long the launches in it take is known of some: now and then a part of a run has a stamp behind each launch and
  * each copy. The device would mostly wait for the host there, and a stamp come later than the end that it is to tell; so
- * a gate holds it back until the part is launched, and two stamps behind the gate tell how far stamps are apart. As the
- * same launches come again and again, some parts tell of all, and cost next to nothing.
+ * a gate holds it back until the part is launched, and three stamps behind the gate, with nothing and with a kernel that
+ * does nothing between them, tell how far they are apart. As the same launches come again and again, some parts tell of
+ * all, and cost next to nothing.
  *
  * A lock per context: stamps are put while it is held, so that nobody ends a stream meanwhile. A launch may block until
  * the device has room, and what it does may depend on what another thread gives another device. A profiler in the
@@ -23,10 +24,12 @@ typedef struct {
     uint32_t turn;           /* of recording; what was paused in between is over */
     uint32_t waits;          /* how many there were when stamped work was last put on the stream; 0: none was */
     _Atomic uint32_t launches; /* in it, until now */
-    uint64_t gate;             /* that of the part that is being launched; 0: it has none */
+    _Atomic uint64_t gate;     /* that of the part that is being launched; 0: none is */
+    uint32_t part;             /* how many launches there were when it began */
+    uint64_t until;            /* which it is launched then at the latest, or the gate opens itself */
 } Run;
 
-enum { RUNS = 16, PART = 8 /* launches */, LEGACY = 1, OWN = 2 /* CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */ };
+enum { RUNS = 16, PART = 8 /* launches at most */, LEGACY = 1, OWN = 2 /* CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */ };
 
 typedef struct {
     pthread_mutex_t lock;
@@ -38,6 +41,7 @@ typedef struct {
 static Runs contexts[CONTEXTS] = {[0 ... CONTEXTS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 static _Atomic uint32_t given;
 static _Atomic uint32_t waits = 1; /* how often somebody waited, and one */
+static _Atomic uint64_t next_part; /* when a part is to get stamps inside, a tick */
 
 static _Thread_local __attribute__((tls_model("initial-exec"))) uint8_t has_lock;
 
@@ -183,37 +187,49 @@ static int is_open(uint32_t number) {
     return atomic_load_explicit(&last.run->number, memory_order_acquire) == number;
 }
 
-/* Whether the part of a run in which a launch, or the copy behind it, lies gets stamps inside. */
-static int is_told(uint32_t number, uint32_t launch) {
-    uint32_t inside = device_driver()->inside, mixed = (number * 0x9e3779b1u ^ launch / PART) * 0x85ebca6bu;
-    return inside && !((mixed ^ mixed >> 15) * 0xc2b2ae35u >> 8 & (inside - 1));
+/* Whether a part begins with the launch that is to come: from time to time, by chance, or it would be the same launch of
+ * each step. */
+static int begins_part(uint64_t now) {
+    uint64_t next = atomic_load_explicit(&next_part, memory_order_relaxed), inside = device_driver()->inside;
+    if (!inside || now < next || atomic_load_explicit(&last.run->gate, memory_order_relaxed)) return 0;
+    uint64_t apart = (uint64_t)((double)inside * ring.ticks_per_us), chance = now * 0x9e3779b97f4a7c15u >> 32;
+    return atomic_compare_exchange_strong(&next_part, &next, now + apart / 2 + (apart * chance >> 32));
 }
 
-/* Put a stamp inside the run that this thread launched into last, or a gate and two of them, unless somebody has ended
- * it. */
-static int put_inside(uint8_t context, Stream on, int is_first) {
-    Runs *all = &contexts[context];
+/* Whether this thread can put something into the run that it launched into last, which it locks then. */
+static int enter_run(uint8_t context, Stream on) {
+    if (!lock(&contexts[context])) return 0;
+    if (is_open(last.number) && last.turn == ring_turn() && stamps_runs_now(on)) return 1;
+    return unlock(&contexts[context]), 0;
+}
+
+static int put_inside(uint8_t context, Stream on) {
+    return put(&devices[context], on, last.number, INSIDE_GRAPH << 1 | TAIL);
+}
+
+static int begin_part(uint8_t context, Stream on, uint64_t now) {
     Device *device = &devices[context];
-    unsigned kind = INSIDE_GRAPH << 1 | TAIL;
+    Run *run = last.run;
     Arguments a;
-    if (!lock(all)) return 0;
-    int is_put = is_open(last.number) && last.turn == ring_turn() && stamps_runs_now(on);
-    if (is_put && is_first) {
-        last.run->gate = atomic_fetch_add(&device->gates, 1u) + 1;
-        is_put = launch(device_gate(device, last.run->gate, &a), on) && put(device, on, last.number, kind);
-        if (!is_put) open_gates(context), last.run->gate = 0;
-    }
-    is_put = is_put && put(device, on, last.number, kind);
-    unlock(all);
+    if (!enter_run(context, on)) return 0;
+    run->gate = atomic_fetch_add(&device->gates, 1u) + 1;
+    run->part = atomic_load_explicit(&run->launches, memory_order_relaxed);
+    run->until = now + (uint64_t)(GATE_NS / 2000 * ring.ticks_per_us);
+    int is_put = launch(device_gate(device, run->gate, &a), on) && put_inside(context, on) && put_inside(context, on) &&
+                 launch(device_nothing(device), on) && put_inside(context, on);
+    if (!is_put) open_gates(context), run->gate = 0;
+    unlock(&contexts[context]);
     return is_put;
 }
 
 /* The number that a launch into the run that this thread launched into last is recorded with. */
 static uint32_t next_of(uint8_t context, Stream on) {
-    uint32_t number = last.number, launches = atomic_load_explicit(&last.run->launches, memory_order_relaxed);
+    uint64_t now = ring_now();
+    int begins = begins_part(now) && begin_part(context, on, now);
+    uint32_t launches = atomic_load_explicit(&last.run->launches, memory_order_relaxed);
     atomic_store_explicit(&last.run->launches, launches + 1, memory_order_relaxed);
-    if (!is_told(number, launches)) return number;
-    return number | BEHIND | (launches % PART == 0 && put_inside(context, on, 1) ? BEFORE : 0);
+    int is_inside = atomic_load_explicit(&last.run->gate, memory_order_relaxed) != 0;
+    return last.number | (begins ? BEFORE : 0) | (is_inside ? BEHIND : 0);
 }
 
 uint32_t stamps_run(uint8_t context, Stream on) {
@@ -237,20 +253,22 @@ uint32_t stamps_ran(uint8_t context, Stream on, uint32_t number, Result result) 
     if (!number) return 0;
     if (!is_open(number & NUMBERS)) return ring_count(COUNT_launches_between, 1), 0;
     if (!(number & BEHIND)) return number;
-    if (result != SUCCESS || !put_inside(context, on, 0)) number &= ~BEHIND;
-    uint32_t launches = atomic_load_explicit(&last.run->launches, memory_order_relaxed);
-    if (launches % PART == 0 && lock(&contexts[context])) {
-        if (is_open(last.number)) end_part(context, last.run, on);
-        unlock(&contexts[context]);
-    }
+    if (!enter_run(context, on)) return number & ~BEHIND;
+    Run *run = last.run;
+    uint32_t launches = atomic_load_explicit(&run->launches, memory_order_relaxed);
+    if (result != SUCCESS || !put_inside(context, on)) number &= ~BEHIND;
+    if (launches - run->part >= PART || ring_now() > run->until) end_part(context, run, on);
+    unlock(&contexts[context]);
     return number;
 }
 
 uint32_t stamps_beside(uint8_t context, Stream on, Result result) {
     if (!last.number || last.key != key_of(on) || last.context != context || !is_open(last.number)) return 0;
-    uint32_t launches = atomic_load_explicit(&last.run->launches, memory_order_relaxed);
-    int is_wanted = result == SUCCESS && is_told(last.number, launches - 1);
-    return is_wanted && put_inside(context, on, 0) ? last.number | BEHIND : 0;
+    if (!atomic_load_explicit(&last.run->gate, memory_order_relaxed) || result != SUCCESS) return 0;
+    if (!enter_run(context, on)) return 0;
+    int is_put = put_inside(context, on);
+    unlock(&contexts[context]);
+    return is_put ? last.number | BEHIND : 0;
 }
 
 void stamps_graph(uint8_t context, Stream on) {
