@@ -1,6 +1,7 @@
 """The preloaded library against a driver without a GPU: what it records, and what it must not do."""
 
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from tests.tracer.fake_driver import Build, calls, compiler_or_skip
 from tracer.errors import FormatError
+from tracer.recorders import native
 from tracer.recorders.light import light_trace
 from tracer.recorders.light_ring import RECORD, STAMP, Ring, read_ring
 from tracer.recorders.native.compile import compile_library
@@ -37,8 +39,24 @@ def words(ring: Ring) -> list[tuple[int, int, int]]:
     return [(int(w) >> 1 & 0x7FFF, int(w) >> 16 & 0xFFFFFF, int(w) & 1) for each in ring.stamps for w in each["word"]]
 
 
+NATIVE = Path(native.__file__).parent
+
+
 def test_it_compiles_without_a_warning(tmp_path: Path) -> None:
     compile_library(tmp_path / "light.so", compiler_or_skip(), ["-Werror"])
+
+
+def test_no_two_things_in_the_kernels_have_one_name() -> None:
+    """A parameter with the name of a kernel makes ptxas 12.9, and the driver's compiler, end with a fault."""
+    source = (NATIVE / "device.c").read_text(encoding="utf-8")
+    kernels = re.findall(r"\.entry (\w+)\(([^)]*)\)", source)
+    names = [name for name, _ in kernels]
+    assert names == ["stamp", "gate", "nothing"]
+    assert len(set(names)) == len(names)
+    for name, parameters in kernels:
+        given = re.findall(r"\.u64 (\w+)", parameters)
+        assert len(set(given)) == len(given), name
+        assert not {*given} & {*names, "counters"}, name
 
 
 @pytest.mark.parametrize("way", ["dlsym", "proc", "proc1", "direct"])

@@ -1,12 +1,12 @@
 """The kernels of runs of launches: when each was launched is recorded, how long it takes is known from some.
 
-Behind the launches of some parts of runs, which the preloaded library chooses by chance, the device writes its time; a
-gate holds the device back until the part is launched, so that no stamp is late (`native/runs.c`). From stamp to stamp it
-takes so much longer than around a kernel that does nothing as a launch takes longer than that kernel. Where the same
-launches come again and again, as those of a step do, the medians of what these tell are how long each of them takes.
-The kernels of a stream follow one another in the order of their launches, none begins before its launch has arrived, so
-launches and durations tell when each ran. The stamps at the ends of the run tell whether that is so: a run that they
-contradict stays as it is.
+With INTERTOKEN_LIGHT_INSIDE=N the device writes its time behind the launches of some parts of runs, which the preloaded
+library chooses by chance, one in N µs; a gate holds the device back until the part is launched, so that no stamp is
+late (`native/runs.c`). From stamp to stamp it takes so much longer than around a kernel that does nothing as a launch
+takes longer than that kernel. Where the same launches come again and again, as those of a step do, the medians of what
+these tell are how long each of them takes. The kernels of a stream follow one another in the order of their launches,
+none begins before its launch has arrived, so launches and durations tell when each ran. The stamps at the ends of the
+run tell whether that is so: a run that they contradict stays as it is.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from tracer.schema import MISSING
 
 Ints = NDArray[np.int64]
 
-EMPTY_NS: Final = 900
-"""What CUPTI gives as the length of a kernel that does nothing, so that lengths mean what they mean in recordings."""
+EMPTY_NS: Final = 544
+"""What CUPTI gives as the length of a kernel that does nothing (H200, driver 580.159), so that lengths mean what they
+mean in recordings."""
 
 _FEWEST: Final = 3  # of a launch that are timed
 _APART_NS: Final = 20_000  # of the ends of a run that are told and stamped
@@ -96,12 +97,12 @@ def run_kernels(
     launches["same"], alike = _same(ring, launches)
     beyond = launches["until"] - launches["since"] - (apart.nothing if apart else 0)
     took = (beyond + EMPTY_NS).clip(lower=0)
-    took = took.groupby(alike)
-    is_told = (took.transform("count") >= _FEWEST).groupby(launches["run"]).transform("all").to_numpy()
-    length = took.transform("median")[is_told].astype(np.int64)
+    kinds = took.groupby(alike)
+    is_told = (kinds.transform("count") >= _FEWEST).groupby(launches["run"]).transform("all").to_numpy()
+    length = kinds.transform("median")[is_told].astype(np.int64)
     told = _told(launches[is_told].assign(length=length), runs, cost)
-    kept, apart = _kept(told, runs, items.groupby("run")["is_before"].any(), cost)
-    return Kernels(kept.assign(run=rows[kept["run"]]), int(took.count().sum()), apart)
+    kept, missed = _kept(told, runs, items.groupby("run")["is_before"].any(), cost)
+    return Kernels(kept.assign(run=rows[kept["run"]]), int(took.notna().sum()), missed)
 
 
 def _items(ring: Ring, letter: NDArray[np.str_], runs: pd.DataFrame) -> pd.DataFrame:
@@ -141,7 +142,7 @@ class _Apart:
 
 def _lay_stamps(items: pd.DataFrame, stamps: pd.DataFrame) -> _Apart | None:
     """Give the items `since` and `until`, the stamps before and behind them, NaN where there is none: all of a run, or
-    none where one is missing, or too many, which says that they are late. A stamp before one may be that behind another.
+    none where one is missing, or too many, which says that they are late. That before one may be that behind another.
 
     Returns:
         What the three stamps behind the gates say, None of none.
@@ -150,8 +151,9 @@ def _lay_stamps(items: pd.DataFrame, stamps: pd.DataFrame) -> _Apart | None:
     wanted, first = marks.groupby(items["number"]).sum(), stamps["number"].to_numpy()
     begin, end = (np.searchsorted(first, wanted.index, side=side) for side in ("left", "right"))
     is_whole = items["number"].map(pd.Series(end - begin == wanted, wanted.index)).to_numpy(bool)
-    at = items["number"].map(pd.Series(begin, wanted.index)) + marks.groupby(items["number"]).cumsum() - marks
-    at = np.where(is_whole, at, len(stamps)).astype(np.int64)
+    first_of_run = items["number"].map(pd.Series(begin, wanted.index))
+    in_run = marks.groupby(items["number"]).cumsum() - marks
+    at = np.where(is_whole, first_of_run + in_run, len(stamps)).astype(np.int64)
     time = np.append(stamps["time"].to_numpy(np.float64), [np.nan] * 4)
     before = (items["is_before"] & is_whole).to_numpy()
     behind = (items["is_behind"] & is_whole).to_numpy()
@@ -174,8 +176,8 @@ def _arrival(launches: pd.DataFrame, runs: pd.DataFrame) -> int:
 
 
 def _same(ring: Ring, launches: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of each launch two numbers: one that runs have in common that launch the same kernels on the same stream; one that
-    launches have of the same kernel and size, between the same others (two before, one behind)."""
+    """Of each launch two numbers: one that runs have in common that launch the same kernels on the same stream; one
+    that launches have of the same kernel and size, between the same others (two before, one behind)."""
     records = ring.records[launches["record"].to_numpy()]
     what = records["object"] * np.uint64(0x9E3779B97F4A7C15) ^ records["bytes"]
     what = (what ^ what >> np.uint64(29)) * np.uint64(0xBF58476D1CE4E5B9) ^ records["stream"]
@@ -202,7 +204,7 @@ def _told(launches: pd.DataFrame, runs: pd.DataFrame, cost: Cost) -> pd.DataFram
     begin = np.where(launches["place"] == 0, np.maximum(_begun(launches, runs, cost), arrived), arrived)
     each = launches["length"] + cost.step
     whole = each.groupby(launches["run"]).cumsum()
-    latest = (begin - (whole - each)).groupby(launches["run"]).cummax()
+    latest = pd.Series(begin - (whole - each), launches.index).groupby(launches["run"]).cummax()
     end = latest + whole - cost.step
     return launches[["record", "run", "same"]].assign(start=end - launches["length"], end=end)
 
@@ -214,10 +216,10 @@ def _kept(told: pd.DataFrame, runs: pd.DataFrame, is_gated: pd.Series, cost: Cos
     start, end = (runs[name].to_numpy()[last.index] for name in ("start", "end"))
     end = end - cost.stamp - cost.step
     apart = np.abs(last["end"].to_numpy() - end)
-    is_right = pd.Series(apart <= np.maximum(_APART_NS, _APART * (end - start)), last.index)
-    proves = ~is_gated[last.index]
-    proves |= ~proves.groupby(last["same"]).transform("any")
-    share = is_right.where(proves).astype(float).groupby(last["same"]).transform("mean")
+    is_right = apart <= np.maximum(_APART_NS, _APART * (end - start))
+    plain = pd.Series(~is_gated[last.index].to_numpy(bool), last.index)
+    proves = plain.to_numpy() | ~plain.groupby(last["same"]).transform("any").to_numpy(bool)
+    share = pd.Series(np.where(proves, is_right, np.nan), last.index).groupby(last["same"]).transform("mean")
     good = last.index[(is_right | ~proves) & (share >= _MOST)]
     kept = told.loc[told["run"].isin(good), _COLUMNS].astype(np.int64).reset_index(drop=True)
     right = apart[proves & last.index.isin(good)]

@@ -39,10 +39,10 @@ static const char ptx[] =
     "timed:\n"
     "  st.volatile.global.v2.u64 [%%r10], {%%r0, %%r2};\n"
     "  ret;\n}\n"
-    ".visible .entry gate(.param .u64 opened, .param .u64 gate, .param .u64 most) {\n"
+    ".visible .entry gate(.param .u64 opened, .param .u64 ticket, .param .u64 most) {\n"
     "  .reg .u64 %%r<6>;\n  .reg .pred %%p<2>;\n"
     "  mov.u64 %%r0, %%globaltimer;\n"
-    "  ld.param.u64 %%r1, [opened];\n  ld.param.u64 %%r2, [gate];\n  ld.param.u64 %%r3, [most];\n"
+    "  ld.param.u64 %%r1, [opened];\n  ld.param.u64 %%r2, [ticket];\n  ld.param.u64 %%r3, [most];\n"
     "again:\n"
     "  ld.volatile.global.u64 %%r4, [%%r1];\n  setp.ge.u64 %%p0, %%r4, %%r2;\n  @%%p0 bra passes;\n"
     "  mov.u64 %%r5, %%globaltimer;\n  sub.u64 %%r5, %%r5, %%r0;\n  setp.lt.u64 %%p1, %%r5, %%r3;\n"
@@ -54,7 +54,6 @@ static const char *const targets[][2] = {{"6.0", "sm_50"}, {"6.3", "sm_75"}, {"8
 
 #define GONE ((Context)-1)
 
-enum { INSIDE = 5000 /* µs from part to part of runs that get stamps inside, each of which takes some 30 */ };
 
 static Driver driver;
 static int has_driver;
@@ -85,7 +84,7 @@ static void find_driver(void) {
     driver.stamps_graphs = graphs;
     driver.stamps_runs = graphs && runs;
     const char *inside = getenv("INTERTOKEN_LIGHT_INSIDE");
-    driver.inside = inside ? strtoul(inside, NULL, 10) : INSIDE;
+    driver.inside = inside ? strtoul(inside, NULL, 10) : 0; /* until what they tell was held against a profiler */
     atomic_store_explicit(&is_found, 1, memory_order_release);
 }
 
