@@ -190,9 +190,10 @@ static int is_open(uint32_t number) {
 /* Whether a part begins with the launch that is to come: from time to time, by chance, or it would be the same launch of
  * each step. */
 static int begins_part(uint64_t now) {
-    uint64_t next = atomic_load_explicit(&next_part, memory_order_relaxed), inside = device_driver()->inside;
-    if (!inside || now < next || atomic_load_explicit(&last.run->gate, memory_order_relaxed)) return 0;
-    uint64_t apart = (uint64_t)((double)inside * ring.ticks_per_us), chance = now * 0x9e3779b97f4a7c15u >> 32;
+    uint64_t next = atomic_load_explicit(&next_part, memory_order_relaxed);
+    if (now < next || atomic_load_explicit(&last.run->gate, memory_order_relaxed)) return 0;
+    uint64_t apart = (uint64_t)((double)device_driver()->inside * ring.ticks_per_us);
+    uint64_t chance = now * 0x9e3779b97f4a7c15u >> 32;
     return atomic_compare_exchange_strong(&next_part, &next, now + apart / 2 + (apart * chance >> 32));
 }
 
@@ -224,8 +225,8 @@ static int begin_part(uint8_t context, Stream on, uint64_t now) {
 
 /* The number that a launch into the run that this thread launched into last is recorded with. */
 static uint32_t next_of(uint8_t context, Stream on) {
-    uint64_t now = ring_now();
-    int begins = begins_part(now) && begin_part(context, on, now);
+    uint64_t now = device_driver()->inside ? ring_now() : 0;
+    int begins = now && begins_part(now) && begin_part(context, on, now);
     uint32_t launches = atomic_load_explicit(&last.run->launches, memory_order_relaxed);
     atomic_store_explicit(&last.run->launches, launches + 1, memory_order_relaxed);
     int is_inside = atomic_load_explicit(&last.run->gate, memory_order_relaxed) != 0;
