@@ -9,7 +9,7 @@ BIN := .venv/bin
 RUNS ?= runs
 PORT ?= 8050
 
-.PHONY: demo test test-all check docs bench bench-gpu clean
+.PHONY: demo test check docs bench bench-gpu clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -27,9 +27,6 @@ check: .venv/.installed
 
 test: check
 	$(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder
-
-test-all: check
-	INTERTOKEN_EXAMPLES=all $(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder
 
 docs: .venv/.installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

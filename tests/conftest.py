@@ -11,7 +11,6 @@ import hypothesis
 import pytest
 
 from executor.backends.cuda_runtime import load_cuda
-from tests.examples import examples
 from tracer.errors import ExecutionError
 
 # Whoever runs the tests in the background may ignore these, and the programs that the tests start would inherit that.
@@ -20,7 +19,7 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
         signal.signal(number, handler)
 
 # Properties are about results, and CI is slow.
-hypothesis.settings.register_profile("intertoken", deadline=None, max_examples=examples(60))
+hypothesis.settings.register_profile("intertoken", deadline=None, max_examples=60)
 hypothesis.settings.load_profile("intertoken")
 
 

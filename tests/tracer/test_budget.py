@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.examples import examples
 from tests.recordings import CUPY_RUNS, LLAMA, SAMPLES, SIX
 from tests.tracer.handmade import Script, decode_loop
 from tracer import Trace, read
@@ -286,7 +285,7 @@ def test_a_recording_keeps_the_budget_that_is_written_from_it(name: str) -> None
         assert len(budget(text).lines) >= 7
 
 
-few = settings(max_examples=examples(25))
+few = settings(max_examples=25)
 letters = st.text(alphabet="sacew", max_size=8).map(lambda text: f"s{text}g")
 """They begin with a sync, or a copy might block or not by how the step before ends."""
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.examples import examples
 from tests.recordings import SAMPLES
 from tests.tracer.handmade import PROCESS, THREAD, Script
 from tests.tracer.machine import Machine, recorded
@@ -251,7 +250,7 @@ def programs(draw: st.DrawFn) -> Trace:
 
 
 @given(programs())
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_paths_are_whole_and_no_longer_than_their_steps(trace: Trace) -> None:
     causality, steps = Causality.of(trace), find_steps(trace)
     assert (causality.dag.replayed()[0] == causality.dag.time).all()

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.examples import examples
 from tests.tracer.handmade import PROCESS, THREAD, Script
 from tracer import Trace
 from tracer.analysis.bubbles import bubble_report
@@ -217,7 +216,7 @@ def disorder(draw: st.DrawFn) -> Trace:
     return script.trace
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=40)
 @given(disorder())
 def test_parts_add_up_to_causes_and_causes_to_the_gap_or_bubble(trace: Trace) -> None:
     steps = find_steps(trace, pattern="token")

@@ -18,7 +18,6 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.examples import examples
 from tests.recordings import LLAMA, SIX
 from tests.tracer.handmade import PROCESS, THREAD, Script
 from tests.tracer.test_formats_roundtrip import NAMES
@@ -126,7 +125,7 @@ def as_held(trace: Trace, table: str) -> pd.DataFrame:
 
 
 @given(trace=traces())
-@settings(max_examples=examples(30))
+@settings(max_examples=30)
 def test_what_the_form_can_hold_is_read_back_the_same(trace: Trace) -> None:
     again = written_and_read(trace)
     for table in HELD:

@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from dashboard.store import RunStore
-from tests.examples import examples
 from tests.fuzz.contract import assert_clear, check
 from tests.tracer.hostile import HARMLESS, KERNELS, REFUSED, tampered
 from tests.tracer.nsys_exports import DATA, GLOBAL_TID, RECORDING, Rows, export, export_of_2021
@@ -26,10 +25,7 @@ from tracer.graph_json import read_graph
 from tracer.schema import MOST_NS
 
 fuzz = settings(
-    max_examples=examples(8),
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    phases=(Phase.explicit, Phase.generate),
+    max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.explicit, Phase.generate)
 )
 
 _STEPS: Rows = {
@@ -154,7 +150,7 @@ GRAPH: dict[str, Any] = {
 }  # fmt: skip
 
 
-@settings(fuzz, max_examples=examples(100))
+@settings(fuzz, max_examples=100)
 @given(
     key=st.sampled_from(sorted(GRAPH)), value=JSON, node=st.sampled_from([None, *GRAPH["nodes"][0], "src", "region"])
 )

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.examples import examples
 from tests.recordings import SAMPLES
 from tests.tracer.machine import Machine
 from tracer import Trace, read
@@ -82,7 +81,7 @@ def followed(step: list[Operation], kept: Collection[int]) -> tuple[list[dict[in
 
 
 @given(operations)
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_without_the_others_the_host_still_knows_what_it_knew(step: list[Operation]) -> None:
     step = [*step, ("launch", 7)]
     kept = kept_of(played(step))

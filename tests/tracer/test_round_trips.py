@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.examples import examples
 from tests.recordings import SAMPLES
 from tests.tracer.engines import Host, known, layers
 from tests.tracer.handmade import Script
@@ -148,6 +147,6 @@ def _loops(draw: st.DrawFn) -> Trace:
 
 
 @given(trace=_loops(), suffix=st.sampled_from(SUFFIXES))
-@settings(max_examples=examples(10))
+@settings(max_examples=10)
 def test_any_small_loop(trace: Trace, suffix: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert_stays(trace, tmp_path_factory.mktemp("loop") / f"a{suffix}")

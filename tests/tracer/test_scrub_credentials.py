@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.examples import examples
 from tests.recordings import SAMPLES
 from tests.tracer.credential_texts import PLANTED, TEXTS
 from tests.tracer.kineto import GPU, event, write
@@ -102,7 +101,7 @@ def test_what_stands_around_a_credential_stays() -> None:
 
 
 @given(st.lists(st.sampled_from([text for text, _ in TEXTS] + ["step 5", "/x/y", "a@b", "[id 1]"]), max_size=4))
-@settings(max_examples=examples(100))
+@settings(max_examples=100)
 def test_what_is_clean_stays_as_it_is(parts: list[str]) -> None:
     once = Texts().name(" ".join(parts), "nvtx")
     texts = Texts()

@@ -10,7 +10,6 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import tracer
-from tests.examples import examples
 from tests.recordings import LLAMA, SAMPLES, SIX
 from tests.tracer.engines import PROMPT_KERNEL_NS, Host, Known, known, layers, warm_up
 from tests.tracer.handmade import Script, decode_loop
@@ -214,7 +213,7 @@ def pairwise_bounds(ends: "np.typing.ArrayLike", starts: "np.typing.ArrayLike") 
 )
 @example(splits=2, threads=1, tokens=8, fetches=False, warm=True, jitter=[2, 5], cut=False)
 @example(splits=2, threads=1, tokens=8, fetches=True, warm=True, jitter=[1], cut=False)
-@settings(deadline=None, max_examples=examples(30))
+@settings(deadline=None, max_examples=30)
 def test_any_number_of_splits_threads_and_devices(
     splits: int, threads: int, tokens: int, fetches: bool, warm: bool, jitter: list[int], cut: bool
 ) -> None:

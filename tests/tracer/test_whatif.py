@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, reject, settings
 
-from tests.examples import examples
 from tests.recordings import SAMPLES
 from tests.tracer.handmade import Script
 from tests.tracer.machine import KERNEL, SAMPLING, Machine, recorded
@@ -106,7 +105,7 @@ def test_the_new_timeline_lacks_the_calls_that_are_gone() -> None:
 
 
 @given(programs())
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_without_an_edit_the_recording_comes_out(trace: Trace) -> None:
     trace.metadata["source"] = "host"  # nothing was traced, so there is nothing to take out first
     found = of_program(trace)
@@ -119,7 +118,7 @@ def test_without_an_edit_the_recording_comes_out(trace: Trace) -> None:
 
 
 @given(programs())
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_without_syncs_nothing_ends_later(trace: Trace) -> None:
     """And what is kept reads, orders or reuses something."""
     found = of_program(trace, WithoutSyncs())
