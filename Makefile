@@ -1,5 +1,5 @@
 # make demo   record every strategy on the CPU backend and open the dashboard on the runs and the sample recordings
-# make test   lint, types and all tests
+# make test   lint, types and the tests; `make test-all` with whole products of options and more examples
 # make docs   the documentation, in site/
 # make bench  the benchmarks that need no GPU; `make bench-gpu` those that do
 # All create .venv on first use. PYTHON=python3.12 chooses another interpreter (3.11 or later).
@@ -9,7 +9,7 @@ BIN := .venv/bin
 RUNS ?= runs
 PORT ?= 8050
 
-.PHONY: demo test check docs bench bench-gpu clean
+.PHONY: demo test test-all check docs bench bench-gpu clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -27,6 +27,9 @@ check: .venv/.installed
 
 test: check
 	$(BIN)/python -m pytest -n auto --dist loadscope --no-loadscope-reorder
+
+test-all: export INTERTOKEN_TEST_ALL = 1
+test-all: test
 
 docs: .venv/.installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 
 from executor.backends.cuda_runtime import load_cuda
+from tests.thorough import EVERYTHING
 from tracer.errors import ExecutionError
 
 # Whoever runs the tests in the background may ignore these, and the programs that the tests start would inherit that.
@@ -19,8 +20,9 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
         signal.signal(number, handler)
 
 # Properties are about results, and CI is slow.
-hypothesis.settings.register_profile("intertoken", deadline=None, max_examples=60)
-hypothesis.settings.load_profile("intertoken")
+hypothesis.settings.register_profile("intertoken", deadline=None, max_examples=20)
+hypothesis.settings.register_profile("everything", deadline=None, max_examples=60)
+hypothesis.settings.load_profile("everything" if EVERYTHING else "intertoken")
 
 
 @cache

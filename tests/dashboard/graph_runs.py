@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import cache
 
 from executor.configuration import Configuration
 from executor.describe_graph import run_graph
@@ -16,10 +17,15 @@ from tracer.graph_json import GRAPH_FILE, write_graph
 HOSTILE = '<img src=x onerror="window.hacked=1">'
 
 
+@cache
+def of_tiny():
+    (result,) = execute([Configuration(concurrency="branches", tokens=4)])
+    return result
+
+
 def write_runs(runs):
     """A run of `tiny`, and the same with the graph of an 8B model, a damaged one, hostile names; and an import."""
-    (result,) = execute([Configuration(concurrency="branches", tokens=4)])
-    branches = write_run(result, runs)
+    branches = write_run(of_tiny(), runs)
     for name in ("broken", "eight", "hostile"):
         shutil.copytree(branches, runs / name)
     (runs / "broken" / GRAPH_FILE).write_text('{"schema": "intertoken.graph/1"}', encoding="utf-8")
@@ -31,6 +37,7 @@ def write_runs(runs):
     return runs
 
 
+@cache
 def eight_b(concurrency="branches"):
     step = MODELS["llama-8b"](batch=1, on_device=False, history=8, keep_logits=False)
     return run_graph(prepare(step, "cpu", concurrency))

@@ -1,6 +1,7 @@
 """Attention that goes over more cells as sequences grow, and graphs that change with it."""
 
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,10 +13,13 @@ from executor.kv_cache import KINDS, KvCache, plan_cache
 from executor.launchers import LAUNCHERS
 from executor.run import execute
 from executor.strategies import STRATEGIES
-from tests.executor.test_models_kv import MODELS_HERE, agreed, compare_with_reference, run
+from tests.executor.test_models_kv import MODELS_HERE, agreed, compare_with_reference, run, run_rows
+from tests.thorough import covering
 
 BACKENDS = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 HOST_ADVANCES = [name for name, strategy in STRATEGIES.items() if not strategy.advances_on_device]
+CASES = list(product(KINDS, [(1, 0), (3, (5, 0, 2))]))
+ROWS = covering(product(CASES, HOST_ADVANCES, ("sequential", "branches"), LAUNCHERS))
 
 
 @pytest.fixture(autouse=True)
@@ -29,13 +33,13 @@ def graphs_of(result):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("batch", "prompt"), [(1, 0), (3, (5, 0, 2))], ids=str)
-@pytest.mark.parametrize("kv", KINDS)
-def test_logits_are_the_references_however_the_graphs_change(kv, batch, prompt, backend):
-    grow = partial(run, backend=backend, model="odd", kv=kv, batch=batch, prompt=prompt, tokens=19, repeats=2)
-    results = grow(HOST_ADVANCES, ("sequential", "branches"), LAUNCHERS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_logits_are_the_references_however_the_graphs_change(case, backend):
+    kv, (batch, prompt) = case
+    grow = partial(run_rows, backend=backend, model="odd", kv=kv, batch=batch, prompt=prompt, tokens=19, repeats=2)
+    results = grow([row[1:] for row in ROWS if row[0] == case])
     compare_with_reference(agreed(results))
-    (whole,) = grow(("ggg",))  # over all cells from the start: sums are rounded otherwise
+    (whole,) = grow([("ggg", "sequential", "graph")])  # over all cells from the start: sums are rounded otherwise
     np.testing.assert_allclose(whole.logits, results[0].logits, rtol=0, atol=1e-4)
     assert plan_facts(whole.prepared)["attended_cells"] == [plan_facts(results[0].prepared)["kv_cells"]]
 

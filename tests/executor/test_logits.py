@@ -13,6 +13,7 @@ from executor.run import execute
 from executor.strategies import STRATEGIES
 from tests.executor import reference
 from tests.executor.shapes import MODELS_HERE, PRODUCT_SHAPES, TEST_SHAPES
+from tests.thorough import covering
 
 STEPS = 6
 TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "q8_0": 4e-3}
@@ -48,6 +49,8 @@ COMBINED = [
 ]  # fmt: skip
 """Concurrency modes with the allocators that are safe in them."""
 
+ROWS = covering((s, c, a, g) for s, (c, a), g in itertools.product(STRATEGIES, COMBINED, ("graph", "eager")))
+
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(map(str, case)))
 def results(request):
@@ -58,14 +61,15 @@ def results(request):
                 backend=backend, model=model, weights=weights, batch=batch, fusion=fusion, strategy=s, concurrency=c,
                 allocator=a, launch=g, tokens=STEPS, repeats=2, warmup=0, seed=7,
             )
-            for s, (c, a), g in itertools.product(STRATEGIES, COMBINED, ("graph", "eager"))
+            for s, c, a, g in ROWS
         ],
         keep_logits=True, models=MODELS_HERE,
     )  # fmt: skip
 
 
 def test_all_combinations_agree_bitwise(results):
-    assert len(results) == len(STRATEGIES) * 5 * 2
+    assert len(results) == len(ROWS)
+    assert {result.configuration.strategy for result in results} == set(STRATEGIES)
     first, c = results[0], results[0].configuration
     for result in results:
         assert result.logits.shape == (2, STEPS, c.batch, TEST_SHAPES[c.model].vocabulary)

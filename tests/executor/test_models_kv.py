@@ -19,6 +19,7 @@ from tests.executor import reference
 from tests.executor.shapes import MODELS_HERE, TEST_SHAPES
 from tests.executor.test_logits import DELTA_NET_TOLERANCE
 from tests.executor.test_models_prompt import TOLERANCE
+from tests.thorough import covering
 from tracer.errors import UsageError
 from tracer.typed_json import typed_object
 
@@ -26,12 +27,17 @@ SEED, TOKENS = 7, 4
 
 
 def run(strategies=("sccc",), modes=("sequential",), launches=("graph",), **options):
+    return run_rows(itertools.product(strategies, modes, launches), **options)
+
+
+def run_rows(rows, **options):
+    """Runs by (strategy, concurrency mode, way to launch)."""
     configurations = [
         Configuration(**{
             "strategy": s, "concurrency": m, "launch": g, "tokens": TOKENS, "repeats": 1, "warmup": 1, "seed": SEED,
             **options,
         })
-        for s, m, g in itertools.product(strategies, modes, launches)
+        for s, m, g in rows
     ]  # fmt: skip
     return execute(configurations, keep_logits=True, models=MODELS_HERE)
 
@@ -63,17 +69,19 @@ def compare_with_reference(result, tolerance=TOLERANCE):
 BACKENDS = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
+CASES = list(
+    itertools.product(KINDS, [(1, 0), (3, 0), (3, 5), (3, (0, 9, 4)), (9, (6, 0, 1)), (1, (3,))])
+)  # fmt: skip
+ROWS = covering(itertools.product(CASES, STRATEGIES, ("sequential", "branches"), LAUNCHERS))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(
-    ("batch", "prompt"), [(1, 0), (3, 0), (3, 5), (3, (0, 9, 4)), (9, (6, 0, 1)), (1, (3,))], ids=str
-)
-@pytest.mark.parametrize("kv", KINDS)
-def test_logits_are_the_references_under_every_strategy(kv, batch, prompt, backend):
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_logits_are_the_references_under_every_strategy(case, backend):
     """Of all strategies, modes and ways to launch, equal and mixed prompts; `odd` has a context that is not padded."""
-    results = run(
-        STRATEGIES, ("sequential", "branches"), LAUNCHERS if batch == 3 else ("graph",), backend=backend,
-        model="odd", kv=kv, batch=batch, prompt=prompt, repeats=2,
-    )  # fmt: skip
+    kv, (batch, prompt) = case
+    rows = [row[1:] for row in ROWS if row[0] == case]
+    results = run_rows(rows, backend=backend, model="odd", kv=kv, batch=batch, prompt=prompt, repeats=2)
     compare_with_reference(agreed(results))
 
 

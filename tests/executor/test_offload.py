@@ -14,6 +14,7 @@ from executor.strategies import STRATEGIES
 from tests.executor import reference
 from tests.executor.shapes import MODELS_HERE, TEST_SHAPES
 from tests.executor.test_logits import tolerance
+from tests.thorough import covering
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import UsageError
@@ -25,30 +26,35 @@ PLACEMENTS = [
 ]  # fmt: skip
 
 
-def configurations(model, placement, **options):
+MODES = [("sequential", "graph"), ("sequential", "eager"), ("branches", "graph"), ("subgraphs", "eager")]
+WAYS = [(s, mode, launch) for s in SPLITTING for mode, launch in MODES]
+CASES = [
+    (model, number) for model in ("tiny", "moe-tiny", "gdn-tiny") for number, placement in enumerate(PLACEMENTS)
+    if "experts" not in placement or "moe" in model
+]  # fmt: skip
+ROWS = covering((case, *way) for case in CASES for way in WAYS)
+
+
+def configurations(model, placement, ways=WAYS, **options):
     return [
         Configuration(
             model=model, strategy=s, concurrency=mode, launch=launch, tokens=5, repeats=2, warmup=0, seed=7,
             **placement, **options,
         )
-        for s in SPLITTING
-        for mode, launch in (
-            ("sequential", "graph"), ("sequential", "eager"), ("branches", "graph"), ("subgraphs", "eager"),
-        )
+        for s, mode, launch in ways
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("model", "placement"),
-    [(m, p) for m in ("tiny", "moe-tiny", "gdn-tiny") for p in PLACEMENTS if "experts" not in p or "moe" in m], ids=str,
-)  # fmt: skip
-def test_logits_are_those_of_one_device_and_the_references(model, placement):
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{PLACEMENTS[case[1]]}")
+def test_logits_are_those_of_one_device_and_the_references(case):
+    model, placement = case[0], PLACEMENTS[case[1]]
+    ways = [row[1:] for row in ROWS if row[0] == case]
     (alone,) = execute(
         [Configuration(model=model, tokens=5, repeats=2, warmup=0, seed=7, batch=2)],
         keep_logits=True,
         models=MODELS_HERE,
     )
-    for result in execute(configurations(model, placement, batch=2), keep_logits=True, models=MODELS_HERE):
+    for result in execute(configurations(model, placement, ways, batch=2), keep_logits=True, models=MODELS_HERE):
         assert np.array_equal(result.logits, alone.logits), result.configuration.name
     step = MODELS_HERE[model](batch=2)
     first = first_tokens(step, 7)

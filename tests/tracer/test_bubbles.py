@@ -4,9 +4,10 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 
 from tests.recordings import LLAMA, SAMPLES
+from tests.thorough import examples
 from tests.tracer.handmade import PROCESS, Script
 from tests.tracer.test_causes import disorder
 from tracer import Trace
@@ -129,7 +130,7 @@ def test_without_kernels_in_the_steps_there_is_nothing_to_say() -> None:
         report(script)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(disorder())
 def test_bubbles_and_compute_fill_the_device_and_waits_the_stream_s_idle_time(trace: Trace) -> None:
     steps = find_steps(trace, pattern="token")

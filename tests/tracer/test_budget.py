@@ -6,10 +6,11 @@ import tomllib
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recordings import CUPY_RUNS, LLAMA, SAMPLES, SIX
+from tests.thorough import examples, of_every_kind
 from tests.tracer.handmade import Script, decode_loop
 from tracer import Trace, read
 from tracer.analysis.budget import Budget, Limit, Line, Scope, parse, toml_string
@@ -275,7 +276,7 @@ def test_the_budget_of_saaas_is_broken_by_sccc() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sorted(path.parent.name for path in SAMPLES.glob("*/run.json")))
+@pytest.mark.parametrize("name", of_every_kind(sorted(path.parent.name for path in SAMPLES.glob("*/run.json"))))
 def test_a_recording_keeps_the_budget_that_is_written_from_it(name: str) -> None:
     trace = read(SAMPLES / name)
     ranges = [f"run {strategy} {mode}" for strategy, mode in CUPY_RUNS] if name == SIX.name else [None]
@@ -285,7 +286,7 @@ def test_a_recording_keeps_the_budget_that_is_written_from_it(name: str) -> None
         assert len(budget(text).lines) >= 7
 
 
-few = settings(max_examples=25)
+few = examples(25)
 letters = st.text(alphabet="sacew", max_size=8).map(lambda text: f"s{text}g")
 """They begin with a sync, or a copy might block or not by how the step before ends."""
 

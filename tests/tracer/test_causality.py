@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recordings import SAMPLES
+from tests.thorough import examples
 from tests.tracer.handmade import PROCESS, THREAD, Script
 from tests.tracer.machine import Machine, recorded
 from tracer import Trace, read
@@ -250,7 +251,7 @@ def programs(draw: st.DrawFn) -> Trace:
 
 
 @given(programs())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_paths_are_whole_and_no_longer_than_their_steps(trace: Trace) -> None:
     causality, steps = Causality.of(trace), find_steps(trace)
     assert (causality.dag.replayed()[0] == causality.dag.time).all()

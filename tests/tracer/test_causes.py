@@ -4,9 +4,10 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.thorough import examples
 from tests.tracer.handmade import PROCESS, THREAD, Script
 from tracer import Trace
 from tracer.analysis.bubbles import bubble_report
@@ -216,7 +217,7 @@ def disorder(draw: st.DrawFn) -> Trace:
     return script.trace
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(disorder())
 def test_parts_add_up_to_causes_and_causes_to_the_gap_or_bubble(trace: Trace) -> None:
     steps = find_steps(trace, pattern="token")

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.thorough import examples
 from tests.tracer.handmade import Script, decode_loop
 from tests.tracer.steady import LIGHT, NSYS, recording, run_of
 from tracer import Trace
@@ -250,7 +251,7 @@ def test_a_profiler_on_one_side_alone_is_said_with_what_it_did() -> None:
 
 
 @given(PERIODS)
-@settings(max_examples=12)
+@examples(12)
 def test_a_run_does_not_differ_from_itself(periods: list[int]) -> None:
     run = run_of(periods)
     found = compare(run, run)
@@ -261,9 +262,10 @@ def test_a_run_does_not_differ_from_itself(periods: list[int]) -> None:
 
 
 @given(PERIODS, PERIODS)
-@settings(max_examples=12)
+@examples(12)
 def test_base_and_other_change_places(one: list[int], two: list[int]) -> None:
-    there, back = compare(run_of(one), run_of(two)), compare(run_of(two), run_of(one))
+    base, other = run_of(one), run_of(two)
+    there, back = compare(base, other), compare(other, base)
     assert there.speedup.estimate == pytest.approx(1 / back.speedup.estimate)
     assert there.gap_us.estimate == pytest.approx(-back.gap_us.estimate)
     for cause in CAUSES.values():
@@ -271,7 +273,7 @@ def test_base_and_other_change_places(one: list[int], two: list[int]) -> None:
 
 
 @given(PERIODS, st.integers(2, 9))
-@settings(max_examples=12)
+@examples(12)
 def test_all_times_longer_by_a_factor_are_slower_by_it(periods: list[int], k: int) -> None:
     found = compare(run_of(periods), run_of([k * p for p in periods], gap=k * 200))
     assert found.speedup.estimate == pytest.approx(1 / k)

@@ -15,10 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recordings import LLAMA, SIX
+from tests.thorough import examples
 from tests.tracer.handmade import PROCESS, THREAD, Script
 from tests.tracer.test_formats_roundtrip import NAMES
 from tracer import formats
@@ -125,7 +126,7 @@ def as_held(trace: Trace, table: str) -> pd.DataFrame:
 
 
 @given(trace=traces())
-@settings(max_examples=30)
+@examples(30)
 def test_what_the_form_can_hold_is_read_back_the_same(trace: Trace) -> None:
     again = written_and_read(trace)
     for table in HELD:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tests.thorough import of_every_kind
 from tests.tracer.nsys_exports import DATA, RECORDING, SCHEMAS, export
 from tests.tracer.test_formats_roundtrip import assert_same
 from tracer import cli, formats
@@ -18,7 +19,9 @@ from tracer.formats import nsys_sqlite_write
 from tracer.trace import Trace
 
 SAMPLES = Path(__file__).parents[2] / "sample_traces"
-RECORDINGS = sorted({file.parent for file in SAMPLES.rglob("META_DATA_EXPORT.parquet")})
+RECORDINGS = of_every_kind(
+    sorted({str(file.parent.relative_to(SAMPLES)) for file in SAMPLES.rglob("META_DATA_EXPORT.parquet")})
+)
 SCHEMA = SCHEMAS["3.20.3"]
 
 
@@ -49,9 +52,9 @@ def declared(table: str) -> list[tuple[Any, ...]]:
     return [(c["name"], c["type"], c["not_null"], c.get("primary_key", False)) for c in SCHEMA["tables"][table]]
 
 
-@pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: str(path.relative_to(SAMPLES)))
-def test_recordings_survive_and_have_nsys_schema(recording: Path, tmp_path: Path) -> None:
-    trace = formats.read(recording)
+@pytest.mark.parametrize("recording", RECORDINGS)
+def test_recordings_survive_and_have_nsys_schema(recording: str, tmp_path: Path) -> None:
+    trace = formats.read(SAMPLES / recording)
     formats.write(trace, tmp_path / "a.sqlite")
     assert_same(formats.read(tmp_path / "a.sqlite"), trace)
     with closing(sqlite3.connect(tmp_path / "a.sqlite")) as database:

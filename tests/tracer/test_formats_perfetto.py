@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
 from tests.recordings import LLAMA, SAMPLES, SIX
+from tests.thorough import examples
 from tests.tracer.handmade import PROCESS, THREAD, Script, decode_loop
 from tests.tracer.test_formats_roundtrip import traces
 from tracer import formats
@@ -135,7 +136,7 @@ def as_rows(found: Decoded) -> list[tuple[str, str, int, int]]:
 
 
 @given(trace=traces())
-@settings(max_examples=30)
+@examples(30)
 def test_every_event_of_any_trace_is_inside(trace: Trace) -> None:
     found = decoded(trace)
     assert sorted(as_rows(found)) == sorted(expected_slices(trace))

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.thorough import examples
 from tests.tracer.nsys_exports import export
 from tracer import formats
 from tracer.formats import Format
@@ -91,7 +92,7 @@ def _write_and_read(format: Format, trace: Trace) -> Trace:
 
 @pytest.mark.parametrize("format", LOSSLESS, ids=lambda f: f.name)
 @given(trace=traces())
-@settings(max_examples=35)
+@examples(35)
 def test_any_trace_survives(format: Format, trace: Trace) -> None:
     assert_same(_write_and_read(format, trace), trace)
 

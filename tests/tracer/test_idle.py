@@ -5,10 +5,11 @@ import json
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recordings import SAMPLES
+from tests.thorough import examples
 from tests.tracer.handmade import PROCESS, THREAD, Script
 from tests.tracer.test_causes import disorder
 from tracer import Trace, formats
@@ -139,7 +140,7 @@ def test_what_others_compute_cuts_a_hole_and_each_piece_has_its_causes() -> None
 SPAN = st.tuples(st.integers(100, 3900), st.integers(1, 300)).map(lambda s: (s[0], s[0] + s[1]))
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.lists(SPAN, max_size=6), st.lists(SPAN, max_size=6), st.lists(SPAN, max_size=6), st.lists(SPAN, max_size=3))
 def test_causes_nanosecond_by_nanosecond(
     copies: list[tuple[int, int]], frees: list[tuple[int, int]], launches: list[tuple[int, int]],
@@ -274,7 +275,7 @@ def test_times_since_1970_keep_every_nanosecond() -> None:
     assert gap_report(trace, find_steps(trace)).idle.steps["before_graph"].tolist() == [200] * 2
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(disorder())
 def test_periods_are_busy_communication_others_and_idle_and_this_is_its_places(trace: Trace) -> None:
     steps = find_steps(trace, pattern="token")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recordings import SAMPLES
+from tests.thorough import examples
 from tests.tracer.machine import Machine
 from tracer import Trace, read
 from tracer.analysis.causality.paths import Causality
@@ -81,7 +82,7 @@ def followed(step: list[Operation], kept: Collection[int]) -> tuple[list[dict[in
 
 
 @given(operations)
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_without_the_others_the_host_still_knows_what_it_knew(step: list[Operation]) -> None:
     step = [*step, ("launch", 7)]
     kept = kept_of(played(step))

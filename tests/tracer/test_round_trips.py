@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recordings import SAMPLES
+from tests.thorough import examples
 from tests.tracer.engines import Host, known, layers
 from tests.tracer.handmade import Script
 from tests.tracer.nsys_exports import DATA
@@ -147,6 +148,6 @@ def _loops(draw: st.DrawFn) -> Trace:
 
 
 @given(trace=_loops(), suffix=st.sampled_from(SUFFIXES))
-@settings(max_examples=10)
+@examples(10)
 def test_any_small_loop(trace: Trace, suffix: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert_stays(trace, tmp_path_factory.mktemp("loop") / f"a{suffix}")

@@ -16,10 +16,11 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.recordings import LLAMA, SAMPLES, SIX
+from tests.thorough import examples
 from tests.tracer.planted import HOST, PATH, PLANTED, SECRETS, TOKEN, USER, graph_of, planted_chrome, planted_run
 from tests.tracer.test_cli import as_json, run
 from tests.tracer.test_formats_roundtrip import NAMES, traces
@@ -155,7 +156,7 @@ def hashed(trace: Trace, key: bytes = b"key") -> Trace:
     secret=st.sampled_from([TOKEN, PATH, USER, "hunter2", "ключ_7", "a b\nc"]),
     around=st.tuples(NAMES | st.sampled_from(["token 7 ", "cudaLaunchKernel", "NVIDIA H200 "]), NAMES),
 )
-@settings(max_examples=20)
+@examples(20)
 def test_no_text_column_keeps_a_secret(trace: Trace, secret: str, around: tuple[str, str]) -> None:
     text = secret.join(around)
     assume(not re.fullmatch("(cuda|cu|hip)[A-Z][A-Za-z0-9]*", text))  # what reads as an API call is one

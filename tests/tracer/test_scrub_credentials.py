@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recordings import SAMPLES
+from tests.thorough import examples
 from tests.tracer.credential_texts import PLANTED, TEXTS
 from tests.tracer.kineto import GPU, event, write
 from tests.tracer.test_cli import as_json, run
@@ -101,7 +102,7 @@ def test_what_stands_around_a_credential_stays() -> None:
 
 
 @given(st.lists(st.sampled_from([text for text, _ in TEXTS] + ["step 5", "/x/y", "a@b", "[id 1]"]), max_size=4))
-@settings(max_examples=100)
+@examples(100)
 def test_what_is_clean_stays_as_it_is(parts: list[str]) -> None:
     once = Texts().name(" ".join(parts), "nvtx")
     texts = Texts()

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.thorough import examples
 from tests.tracer.hostile import KERNELS
 from tests.tracer.nsys_exports import RECORDING, export
 from tracer.errors import FormatError
@@ -63,7 +64,7 @@ def selected(path: Path, *wanted: str) -> dict[str, list[Any]]:
 
 
 @pytest.mark.usefixtures("_chunks")
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(st.tuples(INTEGERS, ANY, INTEGERS, ANY), min_size=1, max_size=300),
     first=st.sampled_from([1, 0, -130, 2**31 - 5, 2**56 - 3, -(2**61)]),
@@ -291,7 +292,7 @@ def test_exports_are_the_same(
     assert list(ours) == list(theirs)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     flips=st.lists(st.tuples(st.integers(-1, 30), st.integers(0, 4095), st.integers(0, 255)), min_size=1, max_size=3)
 )

@@ -2,15 +2,15 @@
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import tracer
 from tests.recordings import LLAMA, SAMPLES, SIX
+from tests.thorough import examples, of_every_kind
 from tests.tracer.engines import PROMPT_KERNEL_NS, Host, Known, known, layers, warm_up
 from tests.tracer.handmade import Script, decode_loop
 from tracer import Trace
@@ -213,7 +213,7 @@ def pairwise_bounds(ends: "np.typing.ArrayLike", starts: "np.typing.ArrayLike") 
 )
 @example(splits=2, threads=1, tokens=8, fetches=False, warm=True, jitter=[2, 5], cut=False)
 @example(splits=2, threads=1, tokens=8, fetches=True, warm=True, jitter=[1], cut=False)
-@settings(deadline=None, max_examples=30)
+@examples(30)
 def test_any_number_of_splits_threads_and_devices(
     splits: int, threads: int, tokens: int, fetches: bool, warm: bool, jitter: list[int], cut: bool
 ) -> None:
@@ -250,9 +250,9 @@ def without_nvtx(trace: Trace) -> Trace:
     return Trace({name: frame for name, frame in trace.tables.items() if name != "nvtx"}, dict(trace.metadata))
 
 
-@pytest.mark.parametrize("path", sorted(SAMPLES.glob("llama-1.1b-*-cuda*")), ids=lambda path: str(path.name))
-def test_recordings_without_their_ranges_have_the_same_steps(path: Path) -> None:
-    light = tracer.read(path)
+@pytest.mark.parametrize("name", of_every_kind(sorted(path.name for path in SAMPLES.glob("llama-1.1b-*-cuda*"))))
+def test_recordings_without_their_ranges_have_the_same_steps(name: str) -> None:
+    light = tracer.read(SAMPLES / name)
     steps, bare = find_steps(light), find_steps(without_nvtx(light))
     if bare.confidence >= UNSURE:
         assert bare.table["start"].tolist() == steps.table["start"].tolist()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import given, reject
 
 from tests.recordings import SAMPLES
+from tests.thorough import examples
 from tests.tracer.handmade import Script
 from tests.tracer.machine import KERNEL, SAMPLING, Machine, recorded
 from tests.tracer.test_causality import programs
@@ -105,7 +106,7 @@ def test_the_new_timeline_lacks_the_calls_that_are_gone() -> None:
 
 
 @given(programs())
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_without_an_edit_the_recording_comes_out(trace: Trace) -> None:
     trace.metadata["source"] = "host"  # nothing was traced, so there is nothing to take out first
     found = of_program(trace)
@@ -118,7 +119,7 @@ def test_without_an_edit_the_recording_comes_out(trace: Trace) -> None:
 
 
 @given(programs())
-@settings(max_examples=20, deadline=None)
+@examples(20)
 def test_without_syncs_nothing_ends_later(trace: Trace) -> None:
     """And what is kept reads, orders or reuses something."""
     found = of_program(trace, WithoutSyncs())

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.thorough import examples
 from tracer.analysis.whatif.overlap import _CROWDED, Kernel, Overlap, StepKernels, assign, simulate
 from tracer.analysis.whatif.recorded_step import RecordedStep, held_blocks
 from tracer.errors import UsageError
@@ -140,7 +141,7 @@ def some_kernels(draw: st.DrawFn, late: int = 0) -> list[Kernel]:
 
 
 @given(some_kernels())
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_more_streams_without_costs_are_never_slower_than_one(kernels: list[Kernel]) -> None:
     alone = makespan(kernels, [0] * len(kernels))
     assert alone == pytest.approx(sum(k.latency_ns + k.work_ns for k in kernels), rel=1e-6)
@@ -149,7 +150,7 @@ def test_more_streams_without_costs_are_never_slower_than_one(kernels: list[Kern
 
 
 @given(some_kernels(late=500), st.integers(1, 5))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_order_is_kept_and_the_device_does_no_more_than_it_can(kernels: list[Kernel], most: int) -> None:
     streams = assign(tuple(kernel.after for kernel in kernels), most)
     start, end = simulate(kernels, streams)

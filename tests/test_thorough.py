@@ -1,0 +1,57 @@
+"""Covering pairs: nothing that two values do together is left out, and few rows are needed."""
+
+from itertools import product
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import thorough
+from tests.thorough import covering, covering_pairs, examples, of_every_kind, pairs_of
+
+ROWS = st.lists(st.tuples(*[st.integers(0, 3)] * 4), min_size=1, max_size=40)
+
+
+def all_pairs(rows):
+    return set().union(*map(pairs_of, rows))
+
+
+@given(ROWS)
+def test_every_pair_is_covered_by_rows_of_those_given(rows):
+    chosen = covering_pairs(rows)
+    assert chosen[0] == rows[0]
+    assert set(chosen) <= set(rows)
+    assert all_pairs(chosen) == all_pairs(rows)
+
+
+def test_few_rows_are_chosen():
+    """The largest two options ask for 7 × 4 rows."""
+    whole = list(product(range(7), range(2), range(4), range(2)))
+    assert len(whole) == 112
+    assert len(covering_pairs(whole)) == 28
+
+
+def test_only_what_is_allowed_is_chosen():
+    allowed = [row for row in product("ab", "xy", "12") if row[:2] != ("a", "x")]
+    assert all(row[:2] != ("a", "x") for row in covering_pairs(allowed))
+    assert len(covering_pairs([*allowed, ("a", "x", "1")])) >= 4
+
+
+def test_two_options_alone_are_their_product():
+    whole = list(product(range(3), range(2)))
+    assert covering_pairs(whole) == whole
+
+
+def test_a_recording_of_every_kind(monkeypatch):
+    monkeypatch.setattr(thorough, "EVERYTHING", False)
+    names = ["a-x", "a-y", "b-x", "b-y/node", "b-y"]
+    assert of_every_kind(names) == ["a-x", "b-y/node"]
+    monkeypatch.setattr(thorough, "EVERYTHING", True)
+    assert of_every_kind(names) == names
+
+
+def test_everything_is_tried_where_it_is_asked_for(monkeypatch):
+    whole = list(product(range(3), range(2), range(2)))
+    monkeypatch.setattr(thorough, "EVERYTHING", False)
+    assert (len(covering(whole)), examples(30).max_examples) == (6, 10)
+    monkeypatch.setattr(thorough, "EVERYTHING", True)
+    assert (covering(whole), examples(30).max_examples) == (whole, 30)

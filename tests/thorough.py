@@ -1,0 +1,64 @@
+"""How much is tried: what a working day needs, or everything (`make test-all`, INTERTOKEN_TEST_ALL=1).
+
+`covering` chooses from a product of options so few rows that every two values of different options which occur
+together in the product still meet: a fault that needs two values at once is found by them as by the whole product.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable
+from itertools import combinations
+from typing import Any
+
+from hypothesis import settings
+
+EVERYTHING = os.environ.get("INTERTOKEN_TEST_ALL") == "1"
+
+Row = tuple[Any, ...]
+
+
+def pairs_of(row: Row) -> set[tuple[int, Any, int, Any]]:
+    """The values of every two options of a row, each with the place of its option."""
+    return {(i, row[i], j, row[j]) for i, j in combinations(range(len(row)), 2)}
+
+
+def covering_pairs(rows: Iterable[Row]) -> list[Row]:
+    """Some of the rows, in their order, in which every pair of values is that is in any of them.
+
+    The first row is always among them. Then each time the row is taken that has the most pairs not yet covered, of
+    several the one whose values are in the fewest rows so far: no more rows than the largest two options ask for, or
+    few more.
+    """
+    rows = list(rows)
+    pairs = [pairs_of(row) for row in rows]
+    missing, used, chosen = set().union(*pairs), Counter(), set()
+    best = 0
+    while missing:
+        missing -= pairs[best]
+        used.update(enumerate(rows[best]))
+        chosen.add(best)
+        best = max(range(len(rows)), key=lambda i: (len(pairs[i] & missing), -sum(used[v] for v in enumerate(rows[i]))))
+    return [rows[i] for i in sorted(chosen)]
+
+
+def covering(rows: Iterable[Row]) -> list[Row]:
+    """The rows that are tried: covering pairs, or all of them."""
+    return list(rows) if EVERYTHING else covering_pairs(rows)
+
+
+def examples(count: int) -> settings:
+    """A property's examples: so many where everything is tried, else a third of them; explicit ones always."""
+    return settings(max_examples=count if EVERYTHING else max(count // 3, 4))
+
+
+def of_every_kind(names: Iterable[str]) -> list[str]:
+    """Some of the names, such as those of recordings, that hold every word which any of them holds; or all."""
+    names = list(names)
+    words = [set(re.split(r"[-/]", name)) for name in names]
+    missing, chosen = set().union(*words), set()
+    while missing and not EVERYTHING:
+        best = max(range(len(names)), key=lambda i: len(words[i] & missing))
+        missing -= words[best]
+        chosen.add(best)
+    return [names[i] for i in sorted(chosen)] if chosen else names
