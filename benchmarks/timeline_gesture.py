@@ -2,7 +2,7 @@
 
 A gesture is 2 s of wheel events, one per frame, zooming in and out at the pointer. A frame counts from the wheel event
 to the second animation frame after it, when what the first one changed has been painted. Three ways, on the same page
-the same run: ours (what is drawn is shifted and stretched), `Plotly.relayout` of the axis per event, and one zoom by
+in the same run: ours (what is drawn is shifted and stretched), `Plotly.relayout` of the axis per event, and one zoom by
 button as the page did before it had gestures, from the request to the new drawing.
 Usage: python benchmarks/timeline_gesture.py [TRACE ...] [--gestures 5] [--json FILE]
 """
@@ -73,7 +73,8 @@ const change = { 'xaxis.range[0]': middle - wide / 2, 'xaxis.range[1]': middle +
 window.dash_clientside.set_props('timeline', { relayoutData: change });
 const wait = () => plot._fullLayout.xaxis.range.join() !== before
   ?
-  requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - start))) : requestAnimationFrame(wait);
+  requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - start)))
+  : requestAnimationFrame(wait);
 wait();
 """
 
