@@ -47,9 +47,17 @@
       });
     },
 
+    // The screen, told only when more than the range is another: what is not drawn on the time axis stays as it is.
+    steady: function (screen, view, before) {
+      const { range, ...part } = view || {};
+      const now = { ...screen, part: part };
+      return JSON.stringify(now) === JSON.stringify(before) ? window.dash_clientside.no_update : now;
+    },
+
     // The part of the view that is said in words, told only when it is another.
     chosen: function (view, before) {
       const { range, theme, ...part } = view;
+      window.dash_clientside.gestures.heed(range);
       return JSON.stringify(part) === JSON.stringify(before) ? window.dash_clientside.no_update : part;
     },
   };

@@ -202,7 +202,7 @@ def _layout(
     return {
         "barmode": "overlay",
         "hovermode": "closest",
-        "dragmode": "zoom",
+        "dragmode": "pan",
         "autosize": True,
         "margin": {**MARGIN, "pad": 0},
         "paper_bgcolor": "rgba(0,0,0,0)",

@@ -85,15 +85,15 @@ class Page:
         click_on(self.browser, box)
 
     def drag(self, left, right):
-        """Drag over a part of the plot's width, 0..1."""
+        """Drag with shift over a part of the plot's width, 0..1, which zooms to it."""
         plot = self.browser.find_element(By.CSS_SELECTOR, "#timeline .nsewdrag")
         self.browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", plot)
         width, (a, b) = plot.size["width"], (left - 0.5, right - 0.5)
         actions = ActionChains(self.browser, duration=50)
-        actions.move_to_element_with_offset(plot, int(a * width), 0).click_and_hold()
+        actions.move_to_element_with_offset(plot, int(a * width), 0).key_down(Keys.SHIFT).click_and_hold()
         actions.move_by_offset(int((b - a) * width / 2), 0).move_by_offset(
             int((b - a) * width / 2), 0
-        ).release().perform()
+        ).release().key_up(Keys.SHIFT).perform()
 
     def hover(self, name):
         """Point at the first bar of this name in view and read what appears."""

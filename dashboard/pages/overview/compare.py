@@ -109,7 +109,7 @@ def _render(app: Dash, store: RunStore) -> None:
         Output("compare-cautions", "children"),
         Output("compare-poll", "disabled"),
         Output("compared", "data"),
-        Input("screen", "data"),
+        Input("steady", "data"),
         Input("revision", "data"),
         Input("compare-poll", "n_intervals"),
         State("view", "data"),

@@ -44,7 +44,7 @@ def section() -> html.Section:
 def register(app: Dash, store: RunStore) -> None:
     """Attach what keeps the links those of the chosen runs, and what saves the figures."""
 
-    @app.callback(Output("downloads-of-runs", "children"), Input("screen", "data"), State("view", "data"))
+    @app.callback(Output("downloads-of-runs", "children"), Input("steady", "data"), State("view", "data"))
     def links(_: Any, data: dict[str, Any] | None) -> list[html.Tr]:
         view = View.from_data(data)
         return rows(store.chosen(view.runs or (), view.rates), view)

@@ -60,7 +60,7 @@ def _render(app: Dash, store: RunStore) -> None:
         Output("ladder-group", "value"),
         *(Output(key, "style") for key in ("ladder-choice", "ladder-shown", "ladder-hint")),
         Output("ladder-drawn", "data"),
-        Input("screen", "data"),
+        Input("steady", "data"),
         Input("revision", "data"),
         Input("ladder-group", "value"),
         State("view", "data"),

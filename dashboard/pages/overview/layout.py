@@ -94,7 +94,8 @@ def _timeline() -> html.Section:
                 role="img",
                 **named("Timelines of the selected runs"),
             ),
-            html.P("Drag to zoom, shift-drag to move, double-click for one token. Hover for names and times, "
+            html.P("Wheel to zoom, shift-wheel or drag to move, shift-drag to zoom to a part, "
+                   "double-click for one token. Hover for names and times, "
                    "click an event for its exact times and what hangs together with it. "
                    "Dotted: the base's gap; hatched: what a run's gap is shorter or longer.",
                    className="hint foot"),

@@ -70,7 +70,7 @@ def _show(app: Dash, store: RunStore) -> None:
         Output("runs", "columnDefs", allow_duplicate=True),
         Output("rates-said", "children"),
         Output("rated", "data"),
-        Input("screen", "data"),
+        Input("steady", "data"),
         Input("revision", "data"),
         State("view", "data"),
         State("rated", "data"),

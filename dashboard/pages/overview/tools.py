@@ -24,8 +24,8 @@ from dashboard.timeline.search import counted
 from dashboard.view import Arrangement, View
 
 KEYS: Final = {
-    "w s": "zoom in, zoom out",
-    "a d ← →": "move left, move right",
+    "w s": "zoom in, zoom out; so does the wheel over the timeline, at the pointer (outside of it, the page scrolls)",
+    "a d ← →": "move left, move right; so do shift and the wheel, and a drag",
     "Home": "whole run",
     "g": "the gap",
     "t": "one token",
@@ -42,7 +42,7 @@ _DELAY: Final = 300  # ms after the last letter
 
 def stores() -> list[Any]:
     """What is asked, what is said, and what the minimap shows."""
-    return [dcc.Store(id="asked"), dcc.Store(id="chosen"), dcc.Store(id="mapped")]
+    return [dcc.Store(id="asked"), dcc.Store(id="chosen"), dcc.Store(id="steady"), dcc.Store(id="mapped")]
 
 
 def buttons() -> list[Any]:
@@ -99,6 +99,11 @@ def register(app: Dash, store: RunStore) -> None:
     browser.clientside_callback(
         ClientsideFunction("timeline", "chosen"),
         Output("chosen", "data"), Input("view", "data"), State("chosen", "data"), prevent_initial_call=True,
+    )  # fmt: skip
+    browser.clientside_callback(
+        ClientsideFunction("timeline", "steady"),
+        Output("steady", "data"), Input("screen", "data"), State("view", "data"), State("steady", "data"),
+        prevent_initial_call=True,
     )  # fmt: skip
     browser.clientside_callback(
         ClientsideFunction("timeline", "clicked"), Input("timeline", "clickData"), prevent_initial_call=True

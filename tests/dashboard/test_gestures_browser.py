@@ -1,0 +1,133 @@
+"""The hand on the timeline in a real Chromium: it moves at once, asks once, and nothing jumps."""
+
+import re
+
+import pytest
+from selenium.webdriver import ActionChains
+
+from tests.dashboard.conftest import faults, served, until
+from tests.dashboard.traces import PERIOD, decode
+from tracer import formats
+
+pytestmark = pytest.mark.browser
+LOW, HIGH = 3 * PERIOD, 5 * PERIOD
+
+WHEEL = """
+const [at, many, by, done] = arguments, plot = document.querySelector('#timeline .js-plotly-plot');
+const drag = plot.querySelector('.nsewdrag'), box = drag.getBoundingClientRect();
+const left = box.left + at * box.width, y = box.top + 20;
+const bar = () => [...plot.querySelectorAll('.barlayer path')].map((path) => path.getBoundingClientRect())
+  .filter(({left, right}) => left > box.left && right < box.right && right - left > 15)
+  .map(({left, right, top}) => [left, right, top]);
+let event, count = 0;
+const next = () => {
+  event = new WheelEvent('wheel', {clientX: left, clientY: y, bubbles: true, cancelable: true, ...by});
+  drag.dispatchEvent(event);
+  if (++count < many) return requestAnimationFrame(next);
+  const drawn = plot._fullLayout.xaxis.range.join();
+  requestAnimationFrame(() => requestAnimationFrame(() => {
+    const before = bar(), moving = plot.classList.contains('moving');
+    const answer = () => done({before, moving, after: bar(), kept: event.defaultPrevented});
+    const waiting = () => plot._fullLayout.xaxis.range.join() === drawn || plot.classList.contains('moving')
+      ? requestAnimationFrame(waiting) : requestAnimationFrame(answer);
+    waiting();
+  }));
+};
+window.asked = performance.getEntriesByType('resource').length;
+next();
+"""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("runs")
+    formats.write(decode(tokens=12), runs / "a")
+    with served(runs) as address:
+        yield address
+
+
+@pytest.fixture
+def page(browser, address):
+    faults(browser)
+    browser.get("about:blank")
+    browser.get(f"{address}?run=a&token=5&range={LOW - 5 * PERIOD}..{HIGH - 5 * PERIOD}")
+    until(
+        browser,
+        lambda: browser.execute_script("return document.querySelectorAll('#timeline .barlayer path').length"),
+        "bars",
+    )
+    until(
+        browser,
+        lambda: browser.execute_script("return document.querySelectorAll('#minimap .barlayer path').length"),
+        "all",
+    )
+    yield browser
+    assert faults(browser) == []
+
+
+def shown(browser):
+    return tuple(map(int, re.search(r"range=(-?\d+)\.\.(-?\d+)", browser.current_url).groups()))
+
+
+def wheel(browser, at, many, **by):
+    return browser.execute_async_script(WHEEL, at, many, by)
+
+
+def same_place(found):
+    """Each bar that was wide and wholly in view before the refinement is there after it, where it was."""
+    assert found["moving"]
+    assert found["kept"], "the page must not scroll"
+    assert found["before"]
+    for left, right, top in found["before"]:
+        assert any(abs(left - a) < 1.5 and abs(right - b) < 1.5 and abs(top - y) < 1 for a, b, y in found["after"]), (
+            left,
+            right,
+        )
+
+
+@pytest.mark.parametrize("pinch", [False, True])
+def test_the_wheel_zooms_at_the_pointer(page, pinch):
+    before = shown(page)
+    at = 0.25
+    found = wheel(page, at, 10, deltaY=-5 if pinch else -30, ctrlKey=pinch)
+    same_place(found)
+    low, high = shown(page)
+    assert high - low < 0.65 * (before[1] - before[0])
+    fixed = before[0] + at * (before[1] - before[0])
+    assert low + at * (high - low) == pytest.approx(fixed, abs=PERIOD / 200)
+
+
+@pytest.mark.parametrize("by", [{"deltaY": 20, "shiftKey": True}, {"deltaX": 20, "deltaY": 3}])
+def test_shift_and_the_wheel_and_a_trackpad_move(page, by):
+    before = shown(page)
+    same_place(wheel(page, 0.5, 3, **by))
+    low, high = shown(page)
+    assert low > before[0]
+    assert high - low == pytest.approx(before[1] - before[0], abs=1)
+
+
+def test_a_gesture_makes_at_most_three_requests(page):
+    count = "return performance.getEntriesByType('resource').filter((e) => e.name.includes('_dash-update')).length"
+    before = page.execute_script(count)
+    wheel(page, 0.5, 60, deltaY=-4)
+    until(page, lambda: shown(page)[1] - shown(page)[0] < 2 * PERIOD, "the link")
+    page.execute_async_script("setTimeout(arguments[0], 400)")  # what else would come
+    assert page.execute_script(count) - before <= 3
+
+
+def test_a_drag_moves(page):
+    before = shown(page)
+    plot = page.find_element("css selector", "#timeline .nsewdrag")
+    ActionChains(page, duration=50).click_and_hold(plot).move_by_offset(60, 0).move_by_offset(60, 0).release().perform()
+    until(page, lambda: shown(page) != before, "another range")
+    low, high = shown(page)
+    assert low < before[0]
+    assert high - low == pytest.approx(before[1] - before[0], abs=2)
+
+
+def test_outside_of_the_timeline_the_page_scrolls(page):
+    said = page.execute_script(
+        "const wheel = new WheelEvent('wheel', {deltaY: 50, bubbles: true, cancelable: true});"
+        "document.querySelector('.legend').dispatchEvent(wheel); return wheel.defaultPrevented"
+    )
+    assert said is False
