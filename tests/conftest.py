@@ -18,6 +18,8 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
+os.environ["INTERTOKEN_CACHE"] = "off"  # nothing that was kept before, and nothing of ours with the user's
+
 # Properties are about results, and CI is slow.
 hypothesis.settings.register_profile("intertoken", deadline=None, max_examples=60)
 hypothesis.settings.load_profile("intertoken")
