@@ -2,14 +2,18 @@
 # make test   lint, types and the tests; `make test-all` with whole products of options and more examples
 # make docs   the documentation, in site/
 # make bench  the benchmarks that need no GPU; `make bench-gpu` those that do
-# All create .venv on first use. PYTHON=python3.12 chooses another interpreter (3.11 or later).
+# make test-lowest  the tracer's tests on the lowest versions that pyproject.toml allows, in .venv-lowest
+# All create .venv on first use. PYTHON=python3.12 chooses another interpreter (3.10 or later).
 
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3.14,$(if $(shell command -v $(name)),$(name))) python3)
 BIN := .venv/bin
 RUNS ?= runs
 PORT ?= 8050
 
-.PHONY: demo test test-all check docs bench bench-gpu clean
+# Of these Pythons the lowest versions have wheels.
+LOWEST_PYTHON ?= $(firstword $(foreach name,python3.10 python3.11 python3.12,$(if $(shell command -v $(name)),$(name))) $(PYTHON))
+
+.PHONY: demo test test-all test-lowest check docs bench bench-gpu clean
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -31,6 +35,15 @@ test: check
 test-all: export INTERTOKEN_TEST_ALL = 1
 test-all: test
 
+.venv-lowest/.installed: pyproject.toml constraints-lowest.txt
+	$(LOWEST_PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt \
+	  -e '.[perfetto]' hypothesis networkx packaging pytest pytest-xdist
+	touch $@
+
+test-lowest: .venv-lowest/.installed
+	.venv-lowest/bin/python -m pytest -n auto -m "not browser and not gpu" tests/tracer
+
 docs: .venv/.installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
@@ -41,4 +54,4 @@ bench-gpu: .venv/.installed
 	for name in gpu_decode gpu_gaps gpu_stamps cupti_truth cupti_overhead pass_overhead gpu_concurrency gpu_hybrid gpu_kv_streams; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis site $(RUNS)
+	rm -rf .venv .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis site $(RUNS)

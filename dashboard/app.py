@@ -10,7 +10,6 @@ from dash import Dash
 from flask import Flask
 
 from dashboard import failure
-from dashboard.cache import Cache
 from dashboard.frame import add_pages
 from dashboard.pages import gap, graph, overview, record, syncs, whatif
 from dashboard.readers import Readers
@@ -24,6 +23,7 @@ from dashboard.serving.missing import add_missing
 from dashboard.serving.uploads import Inbox, add_uploads
 from dashboard.serving.watch import add_watch
 from dashboard.store import RunStore
+from tracer.cache import Cache
 
 PAGES = (overview.PAGE, gap.PAGE, syncs.PAGE, whatif.PAGE, graph.PAGE)
 """In the order of the navigation; the record page is the last."""

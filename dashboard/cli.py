@@ -98,7 +98,7 @@ def _address(_: click.Context, __: click.Parameter, value: str | None) -> str | 
     "kept_in",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where to keep what the page needs of recordings.  [default: in the user's cache directory]",
+    help="Where to keep what was read of recordings.  [default: INTERTOKEN_CACHE, or in the user's cache directory]",
 )
 @click.option("--no-cache", "forgets", is_flag=True, help="Keep nothing, and read every recording anew.")
 @click.option(
@@ -165,14 +165,15 @@ def dashboard(
     with scratch() as folder, closing(Readers(limits, within=folder)) as readers:
         readers.start()  # while the server's own modules load
         from dashboard.app import Serving, create_app
-        from dashboard.cache import Cache
         from dashboard.recording.recorder import Recorder
+        from tracer.cache import Cache, directory_of_user
 
         inbox = folder / "uploads"  # a reader sees the name where two recordings have the same
         inbox.mkdir()
         size = upload_limit * 10**6
         serving = Serving(prefix, allowed, secret, inbox if takes else None, size, proxy=proxy, readers=readers)
-        cache = None if forgets else Cache(kept_in)
+        directory = None if forgets else kept_in or directory_of_user()
+        cache = None if directory is None else Cache(directory)
         private = folder if opens else None
         if not records or secret is None:
             serve(create_app(paths, serving, cache).server, host, port, serving, private)

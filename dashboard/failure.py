@@ -40,7 +40,7 @@ def say(problem: Exception) -> None:
     which the log has them.
     """
     number = _logged(problem)
-    when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    when = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
     if isinstance(problem, IntertokenError):
         said = f"{plain(str(problem), 600)} ({when})"
     else:

@@ -10,12 +10,12 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import TypeAlias
 
-from dashboard.cache import Cache
 from dashboard.readers import Readers
 from dashboard.reading import name_of, read_runs
 from dashboard.run import Run
 from tracer import progress
 from tracer.analysis.summary import Summary
+from tracer.cache import Cache
 
 Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
 _log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from dashboard import reader
-from dashboard.cache import Cache
 from tracer import progress
+from tracer.cache import Cache
 from tracer.errors import TraceError
 
 _SPAWN: Final = multiprocessing.get_context("spawn")  # a fork would share locks that other threads hold

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dashboard.cache import TRACE, Cache
 from dashboard.run import Recording, Run
 from dashboard.timeline.align import Tokens
 from dashboard.timeline.holes import HoleRow
@@ -24,8 +23,10 @@ from tracer.analysis.interval import Interval
 from tracer.analysis.steps import Regime
 from tracer.analysis.summary import Summary, analyse
 from tracer.analysis.tokens import ALL_STEPS, Steps, choose_steps
+from tracer.cache import TRACE, Cache
 from tracer.errors import TraceError
 from tracer.graph_json import GRAPH_FILE
+from tracer.kept import kept_trace
 from tracer.schema import DEVICE_DOMAINS
 from tracer.trace import Trace
 
@@ -49,7 +50,7 @@ def read_runs(path: Path, cache: Cache | None = None, readers: Readers | None = 
     kept = None if cache is None else _from_cache(cache, path)
     if kept is not None:
         return kept
-    runs = _analysed(path)
+    runs = _analysed(path, [] if cache is None else [cache])
     if cache is None or runs[0].recording is None or not cache.save(path, [_kept(run) for run in runs]):
         return runs
     del runs
@@ -63,7 +64,7 @@ def keep_runs(path: Path, caches: Sequence[Cache]) -> None:
     Raises:
         TraceError: it cannot be read, or nothing can be kept.
     """
-    runs = _analysed(path)
+    runs = _analysed(path, caches)
     if runs[0].recording is None:
         raise TraceError(runs[0].summary.problem)
     _keep(caches, path, [_kept(run) for run in runs], "runs")
@@ -96,11 +97,11 @@ def is_pass(path: Path) -> bool:
 
 def _read_elsewhere(path: Path, caches: Sequence[Cache], readers: Readers) -> list[Run]:
     def trace(path: Path) -> Trace:
-        kept = _first(cache.load(path, (Trace,), lambda trace: trace, TRACE) for cache in caches)
+        kept = _first(kept_trace(path, cache) for cache in caches)
         if kept is None:
             readers.do(path, keep_trace, caches)
-            kept = _first(cache.load(path, (Trace,), lambda trace: trace, TRACE) for cache in caches)
-        if not isinstance(kept, Trace):
+            kept = _first(kept_trace(path, cache) for cache in caches)
+        if kept is None:
             raise TraceError(f"{path}: has changed while it was read")
         return kept
 
@@ -125,8 +126,8 @@ def _keep(caches: Sequence[Cache], path: Path, value: Any, part: str) -> None:
         raise TraceError(f"{path}: there is no room on the disk to keep what the page needs of it")
 
 
-def _analysed(path: Path) -> list[Run]:
-    name, recording = name_of(path), Recording(path)
+def _analysed(path: Path, caches: Sequence[Cache] = ()) -> list[Run]:
+    name, recording = name_of(path), Recording(path, read=lambda path: _trace(path, caches))
     try:
         trace = recording.trace
     except TraceError as problem:
@@ -139,6 +140,12 @@ def _analysed(path: Path) -> list[Run]:
     if not parts:
         return [_run(name, name, recording, None, steps)]
     return [_run(f"{name}~{text}", f"{name} · {text}", recording, text, None) for text in parts]
+
+
+def _trace(path: Path, caches: Sequence[Cache]) -> Trace:
+    """As a command kept it, or else read."""
+    kept = _first(kept_trace(path, cache) for cache in caches)
+    return formats.read(path, whole=False) if kept is None else kept
 
 
 def _run(key: str, name: str, recording: Recording, within: str | None, steps: Steps | None) -> Run:

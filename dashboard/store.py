@@ -12,7 +12,6 @@ from itertools import chain, count
 from pathlib import Path
 
 from dashboard.background import Background
-from dashboard.cache import Cache
 from dashboard.place import Place, Stamp, stamp_of
 from dashboard.rates import Rate
 from dashboard.readers import Readers
@@ -20,6 +19,7 @@ from dashboard.reading import is_pass, name_of
 from dashboard.run import Run, at_rates
 from dashboard.view import MOST_RUNS
 from tracer import formats
+from tracer.cache import Cache
 from tracer.errors import TraceError, UsageError
 
 DEEPEST = 2

@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -47,7 +47,7 @@ def run_json(result: Result) -> dict[str, Any]:
         "measured": measured(result),
         **({"simulated": NO_NUMBERS} if backend.default_profile else {}),
         "plan": plan_facts(result.prepared) | {"graph_plans": result.graphs},
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 
 

@@ -3,12 +3,14 @@
 Those marked `gpu(2)` need as many, and are skipped where there are fewer.
 """
 
+import inspect
 import os
 import signal
-from functools import cache
+from functools import cache, partialmethod
 
 import hypothesis
 import pytest
+from click.testing import CliRunner, Result
 
 from executor.backends.cuda_runtime import load_cuda
 from tests.thorough import EVERYTHING
@@ -18,6 +20,12 @@ from tracer.errors import ExecutionError
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
+
+os.environ["INTERTOKEN_CACHE"] = "off"  # nothing that was kept before, and nothing of ours with the user's
+
+if "mix_stderr" in inspect.signature(CliRunner).parameters:  # click 8.1: its output has both and its stdout, too
+    CliRunner.__init__ = partialmethod(CliRunner.__init__, mix_stderr=False)
+    Result.output = property(lambda result: result.stdout + result.stderr)
 
 # Properties are about results, and CI is slow.
 hypothesis.settings.register_profile("intertoken", deadline=None, max_examples=20)

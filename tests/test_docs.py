@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from click.testing import CliRunner
 
 from tests.recordings import SAMPLES
 from tracer.analysis.budget import parse
+from tracer.check_command import tomllib
 from tracer.cli import main
 
 ROOT = Path(__file__).parents[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,11 @@ from tracer.commands import Bounds, emit, load, trace_options, untraced_option
 from tracer.errors import FormatError, TraceError, UsageError, printable
 from tracer.output import check_output, write_output
 from tracer.regular import check_regular
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 if TYPE_CHECKING:
     from tracer.analysis.budget import Base, Budget

@@ -113,12 +113,11 @@ def load(path: Path, within: str | None, bounds: Bounds, *, python_functions: bo
 
     `python_functions` keeps those of a format that leaves them out unless asked.
     """
+    from tracer import kept
     from tracer.analysis.tokens import choose_steps
-    from tracer.formats import format_of, read
 
     with report.reading(path):
-        asked = python_functions and "python_functions" in format_of(path).options
-        trace = read(path, whole=False, python_functions=asked)
+        trace = kept.read(path, python_functions=python_functions)
     steps = choose_steps(trace, within, bounds)
     trace.notes += steps.notes
     return trace, steps

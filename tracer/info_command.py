@@ -21,11 +21,11 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
 
     Also for a recording without kernels or token steps, which the other commands refuse.
     """
+    from tracer import kept
     from tracer.analysis.summary import analyse
-    from tracer.formats import read
 
     with report.reading(path):
-        trace = read(path, whole=False)
+        trace = kept.read(path)
     start, end = trace.span
     found = analyse(trace, path.name, within, bounds)
     facts = {

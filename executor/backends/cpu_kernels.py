@@ -16,6 +16,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 NumpyKernel = Callable[..., None]
 
 
+def _vecdot(a: Array, b: Array) -> Array:
+    """`numpy.vecdot`, which NumPy has since 2.0."""
+    return np.asarray(np.vecdot(a, b) if hasattr(np, "vecdot") else np.einsum("...i,...i->...", a, b))
+
+
 def get_rows(out: Array, table: Array, rows: Array) -> None:
     """Rows of a table, or of a table per row of row numbers. Row numbers out of range raise."""
     out[...] = table[rows] if rows.ndim == 1 else np.take_along_axis(table, rows[..., None], axis=1)
@@ -23,7 +28,7 @@ def get_rows(out: Array, table: Array, rows: Array) -> None:
 
 def rms_norm(out: Array, x: Array, *, eps: float) -> None:
     """Divide by the root mean square over the last dimension."""
-    mean_square = np.vecdot(x, x)[..., None] / np.float32(x.shape[-1])
+    mean_square = _vecdot(x, x)[..., None] / np.float32(x.shape[-1])
     np.divide(x, np.sqrt(mean_square + np.float32(eps)), out=out)
 
 
@@ -80,7 +85,7 @@ def flash_attn_ext(
     tokens = len(q) // groups
     grouped = q.reshape(groups, tokens, kv_heads, -1, 1, d)
     keys, values = k.transpose(0, 2, 1, 3)[:, None], v.transpose(0, 2, 1, 3)[:, None]
-    scores = np.vecdot(grouped, keys[:, :, :, None]) * np.float32(scale)
+    scores = _vecdot(grouped, keys[:, :, :, None]) * np.float32(scale)
     scores += mask.reshape(groups, tokens, 1, 1, cells)
     soft_max(scores, scores)
     out[...] = (scores @ values).reshape(len(q), -1)
@@ -127,7 +132,7 @@ def sum_rows(out: Array, x: Array) -> None:
 
 def l2_norm(out: Array, x: Array, *, eps: float) -> None:
     """Divide by the length, which counts as eps at least."""
-    np.divide(x, np.maximum(np.sqrt(np.vecdot(x, x)), np.float32(eps))[..., None], out=out)
+    np.divide(x, np.maximum(np.sqrt(_vecdot(x, x)), np.float32(eps))[..., None], out=out)
 
 
 def top_k(out: Array, x: Array, *, k: int) -> None:

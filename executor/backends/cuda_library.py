@@ -97,8 +97,8 @@ class Library:
             if key not in self._modules:
                 options = ("--std=c++17", *defines)
                 self._modules[key] = self.cuda.cupy.RawModule(code=_source(file), options=options)
-            self._functions[name, *key] = self._modules[key].get_function(name).kernel.ptr
-        return self._functions[name, *key]
+            self._functions[(name, *key)] = self._modules[key].get_function(name).kernel.ptr
+        return self._functions[(name, *key)]
 
     def blocks_per_multiprocessor(self, function: int, block: int, shared_bytes: int) -> int:
         """How many blocks of a kernel one multiprocessor holds at a time."""

@@ -6,7 +6,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from dashboard import reading, snapshot
+from dashboard import reading
+from tracer import snapshot
 
 
 def plant():

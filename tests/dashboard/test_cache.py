@@ -11,8 +11,6 @@ import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
 
-from dashboard import snapshot
-from dashboard.cache import Cache
 from dashboard.reading import read_runs
 from dashboard.store import RunStore
 from dashboard.timeline import pyramid
@@ -21,7 +19,8 @@ from dashboard.timeline.scene import timeline_of
 from dashboard.view import View
 from tests.dashboard.traces import PERIOD, decode
 from tests.recordings import SAMPLES
-from tracer import formats
+from tracer import formats, snapshot
+from tracer.cache import Cache
 
 
 @pytest.fixture
@@ -167,10 +166,10 @@ def test_the_longest_unused_make_room(tmp_path, recording):
     for number, path in enumerate(paths):
         shutil.copytree(recording, path)
         read_runs(path, cache)
-        os.utime(cache._entry(path), (number, number))
+        os.utime(cache.entry(path), (number, number))
         if number == 1:
             read_runs(paths[0], cache)  # used again, so the other one goes
-    assert [cache._entry(path).exists() for path in paths] == [True, False, True]
+    assert [cache.entry(path).exists() for path in paths] == [True, False, True]
 
 
 def test_what_was_left_unfinished_goes_a_day_later(cache, recording):

@@ -16,7 +16,6 @@ import pytest
 from pandas.testing import assert_frame_equal
 
 from dashboard.app import Serving, create_app
-from dashboard.cache import Cache
 from dashboard.readers import Limits, Readers
 from dashboard.reading import read_runs
 from dashboard.serving.uploads import SLICE
@@ -25,6 +24,7 @@ from tests.dashboard.planted import plant
 from tests.dashboard.traces import KERNELS, decode
 from tests.recordings import SAMPLES
 from tracer import formats
+from tracer.cache import Cache
 from tracer.errors import TraceError
 
 KILLER = b'{"traceEvents":[{"ph":"X","ts":' + b"1" * 4301 + b"}]}"

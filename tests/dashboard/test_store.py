@@ -7,13 +7,13 @@ import pytest
 from click.testing import CliRunner
 
 from dashboard import cli, reading
-from dashboard.cache import Cache
 from dashboard.pages import opening
 from dashboard.pages.overview.table import row
 from dashboard.store import RunStore
 from dashboard.view import View
 from tests.dashboard.traces import decode
 from tracer import formats, progress
+from tracer.cache import Cache
 
 
 class Gate:

@@ -2,7 +2,6 @@
 
 import math
 import re
-import tomllib
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from tracer.analysis.signature import compress, expand
 from tracer.analysis.steps import Bounds
 from tracer.analysis.surplus import surplus_position
 from tracer.analysis.tokens import find_steps
+from tracer.check_command import tomllib
 from tracer.errors import EmptyTraceError, UsageError
 
 TOKENS = 6

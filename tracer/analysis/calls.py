@@ -118,8 +118,8 @@ def host_calls(trace: Trace) -> pd.DataFrame:
     calls = calls[~calls["letter"].isin([BEGIN_CAPTURE, END_CAPTURE])].reset_index(drop=True)
     targets = pd.concat(
         [
-            trace["memcpys"][["process", "correlation", "stream", "kind"]],
-            trace["syncs"][["process", "correlation", "stream"]].assign(kind=""),
+            trace["memcpys"][["process", "correlation", "stream", "kind"]].astype({"kind": object}),
+            trace["syncs"][["process", "correlation", "stream"]].assign(kind="").astype({"kind": object}),
         ]
     ).drop_duplicates(["process", "correlation"])
     rows = match_rows(targets, calls)

@@ -24,7 +24,6 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri, stdtr, stdtrit  # scipy.stats takes a second to import
 
 from tracer.analysis.interval import Interval
 
@@ -94,6 +93,8 @@ class Draws:
 
     def intervals(self) -> list[Interval]:
         """An estimate per series with its expanded percentile interval (see the module), or none of too few steps."""
+        from scipy.special import ndtri  # where it is used: importing it takes as long as reading a small recording
+
         bounds = np.quantile(self.stretched().draws, ((1 - LEVEL) / 2, (1 + LEVEL) / 2), axis=0)
         wider = np.sqrt((self.freedom + 1) / self.freedom) * _quantile(self.freedom) / ndtri((1 + LEVEL) / 2)
         low = self.estimates + np.minimum(bounds[0] - self.estimates, 0) * wider
@@ -105,6 +106,8 @@ class Draws:
 
     def p_values(self) -> Floats:
         """Two-sided, for the hypothesis that the statistic is 0: its t with the bootstrap's standard error."""
+        from scipy.special import stdtr
+
         error = self.stretched().draws.std(axis=0)
         t = np.divide(np.abs(self.estimates), error, out=np.full(len(error), np.inf), where=error > 0)
         nothing = (self.estimates == 0) | np.isnan(self.freedom)
@@ -165,6 +168,8 @@ def needed(units: int, effect: Interval) -> int | None:
     The interval's half width h shrinks with the root of the number of units; the normal approximation asks for
     (z.975 + z.8) · h / z.975 <= |effect|. None where there is no interval or no effect (under 1e-6).
     """
+    from scipy.special import ndtri
+
     if effect.low is None or effect.high is None or abs(effect.estimate) < 1e-6:
         return None
     z = float(ndtri(0.5 + LEVEL / 2))
@@ -247,4 +252,6 @@ def _blocks(n: int, block: int, random: np.random.Generator) -> Iterator[Ints]:
 
 
 def _quantile(freedom: Floats | float) -> Floats:
+    from scipy.special import stdtrit
+
     return np.asarray(stdtrit(freedom, 0.5 + LEVEL / 2))

@@ -21,6 +21,7 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, among
 from tracer.analysis.steps import Steps, as_steps
@@ -229,7 +230,15 @@ def _between_calls(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
 def _doubt_of(host: Host, steps: pd.DataFrame) -> str:
     """Pass 5: why these steps may be parts of passes, or several; "" where all that is asked speaks for one each."""
     some = steps.iloc[np.unique(np.linspace(0, len(steps) - 1, _EXAMPLES).astype(int))]
-    count = np.array([_passes(host.launches[a:b]) for a, b in zip(some["first"], some["last"], strict=True)])
+    codes, graphs = (host.launches[name].to_numpy() for name in ("code", "graph"))
+    seen: dict[tuple[bytes, bytes], int] = {}  # most steps launch the same
+    count = np.zeros(len(some), np.int64)
+    for at, (first, last) in enumerate(zip(some["first"], some["last"], strict=True)):
+        code, graph = (each[first : min(last, first + 2 * LONGEST_PASS)] for each in (codes, graphs))
+        key = code.tobytes(), graph.tobytes()
+        if key not in seen:
+            seen[key] = _passes(code, graph)
+        count[at] = seen[key]
     if np.mean(count == 0) > 1 - CONSTANT:
         return _NO_PASS
     if np.mean(count > 1) > 1 - CONSTANT:
@@ -242,9 +251,8 @@ def _doubt_of(host: Host, steps: pd.DataFrame) -> str:
     return ""
 
 
-def _passes(launches: pd.DataFrame) -> int:
-    """How many passes through a model a step seems to be: 0, 1, or 2 for more."""
-    code, graph = (launches[name].to_numpy()[: 2 * LONGEST_PASS] for name in ("code", "graph"))
+def _passes(code: Ints, graph: NDArray[np.bool_]) -> int:
+    """How many passes through a model a step seems to be, by what it launches: 0, 1, or 2 for more."""
     if graph.any():
         alike = code[graph]
         return 2 if len(np.unique(alike)) < len(alike) or (len(alike) > 1 and (alike == MISSING).any()) else 1

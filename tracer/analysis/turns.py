@@ -189,7 +189,9 @@ def lengths(codes: Ints, least: int) -> list[int]:
 
 def _runs(flags: Bools, least: int = 1) -> Ints:
     """Begin and end of each run of so many or more that are true."""
-    edges = np.flatnonzero(np.diff(flags, prepend=False, append=False)).reshape(-1, 2)
+    padded = np.zeros(len(flags) + 2, bool)
+    padded[1:-1] = flags
+    edges = np.flatnonzero(padded[1:] != padded[:-1]).reshape(-1, 2)
     return edges[edges[:, 1] - edges[:, 0] >= least]
 
 

@@ -225,7 +225,7 @@ def _analysis(trace: Trace) -> pa.Table:
 
 
 def _session(start: int) -> pa.Table:
-    seconds = datetime.datetime.fromtimestamp(start // 10**9, datetime.UTC)
+    seconds = datetime.datetime.fromtimestamp(start // 10**9, datetime.timezone.utc)
     return pa.table({"utcEpochNs": [start], "utcTime": [seconds.strftime("%Y-%m-%dT%H:%M:%S")]})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from tracer.errors import FormatError
 from tracer.formats import Format, register
 from tracer.trace import Trace
 
@@ -21,9 +22,17 @@ def sniff(path: Path) -> bool:
 
 
 def write(trace: Trace, path: Path) -> list[str]:
-    """Write a trace; see `perfetto_write.write`."""
-    from tracer.formats import perfetto_write  # loads Perfetto's protos
+    """Write a trace; see `perfetto_write.write`.
 
+    Raises:
+        FormatError: the extra that it needs is not installed.
+    """
+    try:
+        from tracer.formats import perfetto_write  # loads Perfetto's protos
+    except ImportError as missing:
+        raise FormatError(
+            f"{path.name}: Perfetto's format needs packages that are missing: pip install 'intertoken[perfetto]'"
+        ) from missing
     return perfetto_write.write(trace, path)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.compiled import compiled
+from tracer.compiled import compiled, inlined
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
@@ -36,7 +36,7 @@ _TEXT: Final = 12  # and blobs: the first serial type of a value of (type - 12) 
 _REAL: Final = 7
 
 
-@compiled
+@inlined
 def _varint(data: Bytes, at: int) -> tuple[int, int]:  # pragma: no cover - compiled
     """The number at a position, and the position behind it."""
     value = 0
@@ -48,12 +48,12 @@ def _varint(data: Bytes, at: int) -> tuple[int, int]:  # pragma: no cover - comp
     return value << 8 | int(data[at + 8]), at + 9
 
 
-@compiled
+@inlined
 def _two(data: Bytes, at: int) -> int:  # pragma: no cover - compiled
     return int(data[at]) << 8 | int(data[at + 1])
 
 
-@compiled
+@inlined
 def _eight(data: Bytes, at: int) -> int:  # pragma: no cover - compiled
     value = 0
     for i in range(8):

@@ -145,7 +145,7 @@ def find() -> str:
     """
     for candidate in (*_loaded(), *_in_wheels(), *_in_toolkits()):
         return str(candidate)
-    raise RecordError("there is no libcupti here: pip install 'intertoken[cuda13]' (or [cuda12]), or the CUDA toolkit")
+    raise RecordError("there is no libcupti here: pip install 'intertoken[cupti]' (or [cupti12]), or the CUDA toolkit")
 
 
 def _loaded(maps: Path = Path("/proc/self/maps")) -> Iterator[Path]:

@@ -7,6 +7,7 @@ dataclasses that the caller names.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -22,10 +23,15 @@ _ALIGNED: Final = 64  # bytes
 
 def save(value: Any, directory: Path) -> None:
     """Write a value into an empty directory."""
-    with (directory / _ARRAYS).open("wb") as arrays:
+    with open(directory / _ARRAYS, "wb", opener=_private) as arrays:
         tree = _tree(value, arrays)
         size = arrays.tell()
-    (directory / _TREE).write_text(json.dumps({"bytes": size, "value": tree}), encoding="utf-8")
+    with open(directory / _TREE, "w", encoding="utf-8", opener=_private) as file:
+        json.dump({"bytes": size, "value": tree}, file)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def load(directory: Path, classes: Sequence[type], *, own: bool = False) -> Any:

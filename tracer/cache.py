@@ -1,8 +1,8 @@
-"""What the page needs of recordings, kept on disk so that a second opening reads no trace.
+"""What was read of recordings, kept on disk so that the next command, or page, reads no trace again.
 
 An entry is made for a recording as it is: its path, the sizes and times of its files, and this code. It lies in the
-cache's own directory, never beside the recording. Entries that are damaged are thrown away, and the longest unused
-make room for new ones.
+cache's own directory, never beside the recording, and only its user can read it. Entries that are damaged are thrown
+away, and the longest unused make room for new ones. A cache that cannot be read or written costs time and nothing else.
 """
 
 from __future__ import annotations
@@ -23,25 +23,44 @@ from typing import Any, Final, TypeVar
 
 import platformdirs
 
-from dashboard import snapshot
+from tracer import snapshot
+from tracer.errors import UsageError
 
+VARIABLE: Final = "INTERTOKEN_CACHE"
+"""The variable that names the directory, or says `OFF`."""
+
+OFF: Final = "off"
 MOST_BYTES: Final = 8 << 30
 TRACE: Final = "trace"
-"""The part that is the trace itself, whose arrays are as those of one that was read."""
+"""Begins the name of a part that is the trace itself, whose arrays are as those of one that was read."""
 
 _NEW: Final = "new-"  # and the process that makes it: an entry that is not whole
 _DAY: Final = 86_400.0  # s; nobody takes so long for one
-_CODE: Final = ("dashboard", "tracer")
+_CODE: Final = ("dashboard", "tracer")  # of both are parts
 Value = TypeVar("Value")
 _log = logging.getLogger(__name__)
+_log.addHandler(logging.NullHandler())  # a server's log has what is said here, a command's stderr has not
+
+
+def directory_of_user() -> Path | None:
+    """Where the user wants it: what `VARIABLE` says, else the user's cache directory; None for nowhere.
+
+    Raises:
+        UsageError: the variable names no absolute path.
+    """
+    said = os.environ.get(VARIABLE, "")
+    if said.lower() == OFF:
+        return None
+    if said and not Path(said).is_absolute():
+        raise UsageError(f"{VARIABLE}={said}: is neither an absolute path nor {OFF!r}")
+    return Path(said) if said else platformdirs.user_cache_path("intertoken", appauthor=False) / "recordings"
 
 
 class Cache:
     """Entries below a directory, which is made when first needed; together at most `most_bytes`."""
 
-    def __init__(self, directory: Path | None = None, most_bytes: int = MOST_BYTES) -> None:
-        self.directory = directory or platformdirs.user_cache_path("intertoken", appauthor=False) / "dashboard"
-        self.most_bytes = most_bytes
+    def __init__(self, directory: Path, most_bytes: int = MOST_BYTES) -> None:
+        self.directory, self.most_bytes = directory, most_bytes
 
     def load(
         self, recording: Path, classes: tuple[type, ...], restored: Callable[[Any], Value], part: str = "runs"
@@ -51,8 +70,8 @@ class Cache:
         None if there is no sound value.
         """
         try:
-            entry = self._entry(recording, part)
-            value = restored(snapshot.load(entry, classes, own=part == TRACE))
+            entry = self.entry(recording, part)
+            value = restored(snapshot.load(entry, classes, own=part.startswith(TRACE)))
             os.utime(entry)
         except FileNotFoundError:
             return None
@@ -62,10 +81,16 @@ class Cache:
             return None
         return value
 
-    def save(self, recording: Path, value: Any, part: str = "runs") -> bool:
-        """Keep a part for a recording; False if the disk does not let us."""
+    def save(self, recording: Path, value: Any, part: str = "runs", entry: Path | None = None) -> bool:
+        """Keep a part for a recording; False if the disk does not let us, or it takes more than all may.
+
+        With the `entry` that it had before it was read, nothing is kept of a recording that has changed since.
+        """
         try:
-            entry = self._entry(recording, part)
+            now = self.entry(recording, part)
+            if entry not in (None, now):
+                return False
+            entry = now
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             scratch = Path(tempfile.mkdtemp(prefix=f"{_NEW}{os.getpid()}-", dir=self.directory))
         except OSError as problem:
@@ -73,7 +98,10 @@ class Cache:
             return False
         try:
             snapshot.save(value, scratch)
-            self._make_room(sum(size for _, size in _files(scratch)))
+            needed = sum(size for _, size in _files(scratch))
+            if needed > self.most_bytes:
+                return False
+            self._make_room(needed)
             shutil.rmtree(entry, ignore_errors=True)
             scratch.rename(entry)
         except OSError as problem:
@@ -88,7 +116,8 @@ class Cache:
         for scratch in self.directory.glob(f"{_NEW}{process}-*"):
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def _entry(self, recording: Path, part: str = "runs") -> Path:
+    def entry(self, recording: Path, part: str = "runs") -> Path:
+        """Where a part of a recording, as that is now, is kept."""
         facts = [part, str(recording.absolute()), _fingerprint(recording), _code()]
         return self.directory / hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
@@ -118,10 +147,11 @@ def _files(directory: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _fingerprint(recording: Path) -> list[list[Any]]:
-    """Name, size and time of its files."""
-    files = sorted(recording.iterdir()) if recording.is_dir() else [recording]
+    """Name, size and times of its files, and of those that SQLite puts beside one."""
+    beside = (recording.with_name(f"{recording.name}-{kind}") for kind in ("journal", "wal"))
+    files = sorted(recording.iterdir()) if recording.is_dir() else [recording, *(p for p in beside if p.exists())]
     stats = [(path.name, path.stat()) for path in files if not path.is_dir()]
-    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
+    return [[name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns] for name, stat in stats]
 
 
 @cache

@@ -1,0 +1,73 @@
+"""How long `info`, `syncs` and `gaps` of a small recording take, beside `python -c "import pandas"`, in turns.
+
+A run of each that is not counted warms caches and bytecode, which are kept in a folder of the benchmark's own.
+Usage: python benchmarks/command_start.py [--repeats 9] [--json FILE] [RECORDING ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from read_nsys_sqlite import machine
+
+ROOT = Path(__file__).parents[1]
+SAMPLES = ROOT / "sample_traces"
+CHOSEN = ("vllm-b8-graph", "llama1b-sccc-node", "transformers-batching")  # the last one takes longest of all
+COMMANDS = ("info", "syncs", "gaps")
+
+
+def programs(recordings: list[Path]) -> dict[str, list[str]]:
+    """What to run, by name."""
+    command = [sys.executable, "-m", "tracer.cli"]
+    of_recordings = {f"{name} {path.name}": [*command, name, str(path)] for path in recordings for name in COMMANDS}
+    return {"import pandas": [sys.executable, "-c", "import pandas"], "--help": [*command, "--help"], **of_recordings}
+
+
+def measured(recordings: list[Path], repeats: int) -> dict[str, list[float]]:
+    """Seconds of every run, by name; each round runs all of them once."""
+    seconds: dict[str, list[float]] = {name: [] for name in programs(recordings)}
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "PYTHONPYCACHEPREFIX": folder, "PYTHONPATH": str(ROOT), "INTERTOKEN_CACHE": "off"}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        for turn in range(repeats + 1):
+            for name, program in programs(recordings).items():
+                begin = time.perf_counter()
+                subprocess.run(program, env=environment, check=True, capture_output=True)
+                if turn:
+                    seconds[name].append(time.perf_counter() - begin)
+    return seconds
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("recordings", nargs="*", type=Path)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    seconds = measured(options.recordings or [SAMPLES / name for name in CHOSEN], options.repeats)
+    pandas = statistics.median(seconds["import pandas"])
+    rows: dict[str, dict[str, Any]] = {}
+    for name, taken in seconds.items():
+        median = statistics.median(taken)
+        rows[name] = {"s": median, "least_s": min(taken), "most_s": max(taken), "ratio": median / pandas}
+        print(
+            f"{name:34}{median:6.2f} s  ({min(taken):.2f} to {max(taken):.2f})  {median / pandas:.2f} × import pandas"
+        )
+    if options.json:
+        facts = {"machine": machine(), "repeats": options.repeats, "programs": rows}
+        facts["date"] = datetime.date.today().isoformat()
+        options.json.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""A large recording is parsed once: the next command finds it, the same to the digit, or reads it again."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pandas.testing import assert_frame_equal
+
+from dashboard.reading import read_runs
+from tests.recordings import SAMPLES
+from tracer import formats, kept
+from tracer.cache import Cache
+from tracer.cli import main
+from tracer.errors import UsageError
+
+
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("INTERTOKEN_CACHE", str(tmp_path / "kept"))
+    monkeypatch.setattr(kept, "LEAST", 1)
+    return tmp_path / "kept"
+
+
+@pytest.fixture
+def recording(tmp_path):
+    formats.write(formats.read(SAMPLES / "llama1b-sccc-node"), tmp_path / "a.sqlite")
+    return tmp_path / "a.sqlite"
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Which recordings are read."""
+    paths, read = [], formats.read
+    monkeypatch.setattr(formats, "read", lambda path, **options: paths.append(path) or read(path, **options))
+    return paths
+
+
+def _said(command, recording):
+    answer = CliRunner().invoke(main, [command, str(recording), "--json"])
+    assert answer.exit_code == 0, answer.output
+    return answer.stdout
+
+
+@pytest.mark.parametrize("name", ["vllm-b8-torch", "transformers-batching", "vllm-b8-graph-nvtx"])
+def test_what_is_kept_is_what_was_read(directory, reads, name):
+    path = SAMPLES / name
+    first, second = kept.read(path), kept.read(path)
+    assert len(reads) == 1
+    assert (first.metadata, first.notes) == (second.metadata, second.notes)
+    for table, frame in first.tables.items():
+        assert_frame_equal(second[table], frame)
+
+
+def test_the_second_command_reads_nothing_and_says_the_same(directory, recording, reads):
+    first = {command: _said(command, recording) for command in ("info", "syncs", "gaps", "path")}
+    assert len(reads) == 1
+    assert {command: _said(command, recording) for command in first} == first
+    assert len(reads) == 1
+
+
+def test_the_page_and_the_commands_have_one_cache(directory, recording, reads):
+    _said("gaps", recording)
+    (run,) = read_runs(recording, Cache(directory))
+    assert len(run.tokens)
+    assert len(reads) == 1
+
+
+def test_a_recording_that_changed_is_read_again(directory, recording, reads):
+    before = json.loads(_said("info", recording))["events"]
+    stamp = recording.stat()
+    recording.unlink()
+    formats.write(formats.read(SAMPLES / "llama1b-sccc-graph"), recording)
+    os.utime(recording, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert json.loads(_said("info", recording))["events"] != before
+
+
+def test_one_that_changes_while_it_is_read_is_not_kept(directory, recording, monkeypatch):
+    read = formats.read
+
+    def slow(path, **options):
+        trace = read(path, **options)
+        os.utime(path, ns=(1, 1))
+        return trace
+
+    monkeypatch.setattr(formats, "read", slow)
+    kept.read(recording)
+    assert not directory.exists()
+
+
+def test_only_the_user_can_read_what_is_kept(directory, recording):
+    kept.read(recording)
+    made = [directory, *directory.rglob("*")]
+    assert len(made) == 4
+    assert all(stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600) for path in made)
+
+
+@pytest.mark.parametrize("damage", ["cut", "other", "empty"])
+def test_a_broken_cache_is_read_again_without_a_word(directory, recording, reads, damage, capfd):
+    said = _said("gaps", recording)
+    (tree,) = directory.rglob("value.json")
+    match damage:
+        case "cut":
+            tree.write_bytes(tree.read_bytes()[:-9])
+        case "other":
+            tree.write_text(json.dumps({"bytes": tree.with_name("arrays").stat().st_size, "value": {"dict": {}}}))
+        case "empty":
+            tree.with_name("arrays").write_bytes(b"")
+    assert [_said("gaps", recording) for _ in range(2)] == [said, said]
+    assert len(reads) == 2
+    assert capfd.readouterr() == ("", "")
+
+
+def test_where_nothing_can_be_written_every_command_reads(recording, reads, tmp_path, monkeypatch, capfd):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("INTERTOKEN_CACHE", str(tmp_path / "file" / "kept"))
+    monkeypatch.setattr(kept, "LEAST", 1)
+    assert _said("gaps", recording) == _said("gaps", recording)
+    assert len(reads) == 2
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_small_recording_and_one_without_a_cache_leave_nothing(recording, tmp_path, monkeypatch):
+    monkeypatch.setenv("INTERTOKEN_CACHE", str(tmp_path / "kept"))
+    kept.read(recording)
+    monkeypatch.setattr(kept, "LEAST", 1)
+    monkeypatch.setenv("INTERTOKEN_CACHE", "off")
+    kept.read(recording)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_more_than_all_may_take_is_not_kept(directory, recording):
+    trace = formats.read(recording, whole=False)
+    assert not Cache(directory, most_bytes=1000).save(recording, trace)
+    assert list(directory.iterdir()) == []
+
+
+def test_a_relative_place_is_refused(recording, monkeypatch):
+    monkeypatch.setenv("INTERTOKEN_CACHE", "here")
+    with pytest.raises(UsageError, match="INTERTOKEN_CACHE=here"):
+        kept.read(Path(recording))

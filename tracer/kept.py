@@ -1,0 +1,61 @@
+"""Reading a recording once: what a command parsed is there for the next one, see `tracer.cache`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from tracer import formats
+from tracer.cache import TRACE, Cache, directory_of_user
+from tracer.trace import Trace
+
+LEAST: Final = 4 << 20
+"""Bytes of a recording that is kept; a smaller one is read as fast as it is found again."""
+
+
+def read(path: Path, *, python_functions: bool = False) -> Trace:
+    """A recording without what no analysis looks at (see `formats.read`): from the user's cache, or else read and kept.
+
+    Args:
+        path: the recording.
+        python_functions: with those of a format that leaves them out unless asked.
+
+    Raises:
+        FormatError: as `formats.read` does.
+        UsageError: the variable that says where the cache is says nothing that could be.
+    """
+    directory = directory_of_user()
+    asked = python_functions and "python_functions" in formats.format_of(path).options
+    if directory is None or _size(path) < LEAST:
+        return formats.read(path, whole=False, python_functions=asked)
+    cache, part = Cache(directory), f"{TRACE} with Python functions" if asked else TRACE
+    kept = kept_trace(path, cache, part)
+    if kept is not None:
+        return kept
+    try:
+        entry = cache.entry(path, part)
+    except OSError:  # reading it says why
+        entry = None
+    trace = formats.read(path, whole=False, python_functions=asked)
+    if entry is not None:
+        cache.save(path, trace, part, entry)
+    return trace
+
+
+def kept_trace(path: Path, cache: Cache, part: str = TRACE) -> Trace | None:
+    """The trace that a cache has of a recording."""
+    return cache.load(path, (Trace,), _whole, part)
+
+
+def _whole(kept: object) -> Trace:
+    if not isinstance(kept, Trace):
+        raise TypeError(f"{type(kept).__name__} is no trace")
+    return kept
+
+
+def _size(path: Path) -> int:
+    try:
+        files = list(path.iterdir()) if path.is_dir() else [path]
+        return sum(file.stat().st_size for file in files)
+    except OSError:  # reading it says why
+        return 0
