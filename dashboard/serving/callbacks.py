@@ -41,6 +41,10 @@ class _Screen(TypedDict):
     width: float
 
 
+class _Steady(_Screen):
+    part: dict[str, Any]  # of the view, which only the browser looks at
+
+
 class _Wish(TypedDict, total=False):
     what: str
     at: float
@@ -80,6 +84,7 @@ _SHAPES: Final[Mapping[str, Any]] = {
     "revision.data": int | None,
     "screen.data": _Screen | None,
     "shown.data": list[str] | None,
+    "steady.data": _Steady | None,
 }  # fmt: skip
 """What a property holds, of one component or of all; what a page keeps in `view` its own class says."""
 _READERS: Final[Mapping[str, TypeAdapter[Any]]] = {name: TypeAdapter(shape) for name, shape in _SHAPES.items()}

@@ -39,7 +39,7 @@ def test_hostile_requests_are_answered_soon_or_refused_in_a_line(fuzzed):
         fuzzed.check(*request)
 
     requests()
-    assert fuzzed.requests[200] > 10
+    assert fuzzed.requests[200] > 3
     assert peak() - before < MOST_MORE
 
 

@@ -136,9 +136,11 @@ class Requests:
             ["run", "token", "align", "range", "find", "event", "ruler", "rows", "hide", "fold", "order", "theme",
              "scale", "sync", "without", "kernels", "times", "host", "latency", "streams", "node", "part", "tokens"]
         ), run | WORDS | SMALL.map(str) | pair.map("{0[0]}..{0[1]}".format)), max_size=6)  # fmt: skip
+        screen = {"scheme": st.sampled_from(["light", "dark"]), "width": SMALL}
         self.values = {
             "asked.data": st.none() | st.tuples(wishes, SMALL).map(lambda both: both[0] | {"at": both[1]}),
-            "screen.data": st.fixed_dictionaries({"scheme": st.sampled_from(["light", "dark"]), "width": SMALL}),
+            "screen.data": st.fixed_dictionaries(screen),
+            "steady.data": st.fixed_dictionaries(screen | {"part": st.dictionaries(WORDS, SMALL, max_size=3)}),
             "pressed.data": st.none() | st.dictionaries(st.sampled_from(["theme", "zoom-in", "token-on", "find-on",
                                                                          "part-on", "asked"]), SMALL),
             "listed.data": st.just([1, 0]),
