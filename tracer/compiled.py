@@ -25,11 +25,15 @@ def compiled(loop: Loop) -> Loop:
     return cast(Loop, update_wrapper(call, loop))
 
 
-def inlined(loop: Loop) -> Loop:
-    """The same at once, as Numba needs it of what a compiled loop calls."""
+def inlined(loop: Loop, *, parallel: bool = False) -> Loop:
+    """The same at once, as Numba needs it of what a compiled loop calls.
+
+    Args:
+        parallel: its `numba.prange` loops run on several threads.
+    """
     import numba
 
     try:
-        return cast(Loop, numba.njit(nogil=True, cache=True)(loop))
+        return cast(Loop, numba.njit(nogil=True, cache=True, parallel=parallel)(loop))
     except RuntimeError:  # neither can be written
-        return cast(Loop, numba.njit(nogil=True)(loop))
+        return cast(Loop, numba.njit(nogil=True, parallel=parallel)(loop))

@@ -1,18 +1,21 @@
 """The ops in NumPy. A kernel is called as `kernel(out, *sources, **params)` and writes `out`.
 
+Products with large matrices are compiled instead, see `cpu_products`.
+
 Each result row depends on its own token only, by the same instructions for every batch size: the logits of a
-sequence are bitwise the same alone and beside others. Hence a BLAS product of matrix and vector per token (with threads
-where the matrix is large), and not one for all tokens.
+sequence are bitwise the same alone and beside others. Hence a BLAS product of matrix and vector per token, and not one
+for all tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from executor.backends.weight_formats import Array, Quantised, floats
+
 NumpyKernel = Callable[..., None]
 
 
@@ -21,9 +24,12 @@ def _vecdot(a: Array, b: Array) -> Array:
     return np.asarray(np.vecdot(a, b) if hasattr(np, "vecdot") else np.einsum("...i,...i->...", a, b))
 
 
-def get_rows(out: Array, table: Array, rows: Array) -> None:
+def get_rows(out: Array, table: Array | Quantised, rows: Array) -> None:
     """Rows of a table, or of a table per row of row numbers. Row numbers out of range raise."""
-    out[...] = table[rows] if rows.ndim == 1 else np.take_along_axis(table, rows[..., None], axis=1)
+    if isinstance(table, Quantised):
+        out[...] = table[rows].floats()
+    else:
+        out[...] = table[rows] if rows.ndim == 1 else np.take_along_axis(table, rows[..., None], axis=1)
 
 
 def rms_norm(out: Array, x: Array, *, eps: float) -> None:
@@ -47,8 +53,9 @@ def add(out: Array, x: Array, y: Array) -> None:
     np.add(x, y, out=out, casting="same_kind")
 
 
-def mul_mat(out: Array, weight: Array, x: Array) -> None:
+def mul_mat(out: Array, weight: Array | Quantised, x: Array) -> None:
     """x times the transposed weight."""
+    weight = floats(weight)
     for token in range(len(x)):
         np.matmul(weight, x[token], out=out[token])
 
@@ -80,7 +87,7 @@ def flash_attn_ext(
     """Attention of each group of tokens over its stream's first cells; the head groups share a KV head."""
     if streams is not None:
         k, v = k[streams], v[streams]
-    k, v = k[:, : mask.shape[1]], v[:, : mask.shape[1]]
+    k, v = (floats(cells[:, : mask.shape[1]]) for cells in (k, v))
     groups, cells, kv_heads, d = k.shape
     tokens = len(q) // groups
     grouped = q.reshape(groups, tokens, kv_heads, -1, 1, d)
@@ -140,11 +147,11 @@ def top_k(out: Array, x: Array, *, k: int) -> None:
     out[...] = np.argsort(-x, axis=-1, kind="stable")[..., :k]
 
 
-def mul_mat_id(out: Array, weights: Array, x: Array, ids: Array) -> None:
+def mul_mat_id(out: Array, weights: Array | Quantised, x: Array, ids: Array) -> None:
     """A product for each token and chosen expert; they may share the token's input."""
     for token, slot in np.ndindex(ids.shape):
         row = x[token, slot if x.shape[1] > 1 else 0]
-        np.matmul(weights[ids[token, slot]], row, out=out[token, slot])
+        np.matmul(floats(weights[ids[token, slot]]), row, out=out[token, slot])
 
 
 def moe_expert_reduce(out: Array, x: Array, weights: Array) -> None:
