@@ -25,15 +25,11 @@ def compiled(loop: Loop) -> Loop:
     return cast(Loop, update_wrapper(call, loop))
 
 
-def inlined(loop: Loop, *, parallel: bool = False) -> Loop:
-    """The same at once, as Numba needs it of what a compiled loop calls.
-
-    Args:
-        parallel: its `numba.prange` loops run on several threads.
-    """
+def inlined(loop: Loop, **options: Any) -> Loop:
+    """The same at once, as Numba needs it of what a compiled loop calls; options are those of `numba.njit`."""
     import numba
 
     try:
-        return cast(Loop, numba.njit(nogil=True, cache=True, parallel=parallel)(loop))
+        return cast(Loop, numba.njit(nogil=True, cache=True, **options)(loop))
     except RuntimeError:  # neither can be written
-        return cast(Loop, numba.njit(nogil=True, parallel=parallel)(loop))
+        return cast(Loop, numba.njit(nogil=True, **options)(loop))

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from executor.backends.cpu_compiled import CompiledKernels, is_compiled
 from executor.backends.cpu_handles import CpuEvent, CpuGraph, CpuKernel, CpuStream, Program, Work, topology
 from executor.backends.cpu_kernels import KERNELS, NumpyKernel
-from executor.backends.cpu_products import Products, is_large
 from executor.backends.interface import Backend, HostArray
 from executor.backends.staging import StagingRing, StagingSlot, Ticket
 from executor.backends.weight_formats import Quantised, address
@@ -45,7 +45,7 @@ class CpuBackend(Backend):
         staged: whether asynchronous copies to the device read a staging slot, not the caller's memory.
         kernels: op -> NumPy kernel.
         staging_slots: how many asynchronous copies to the device may be under way before the next one waits.
-        threads: how many compute a large product, see `Products`.
+        threads: how many compute a large product, see `CompiledKernels`.
         pinned: whether these stay on cores of their own.
     """
 
@@ -63,7 +63,7 @@ class CpuBackend(Backend):
         pinned: bool = False,
     ) -> None:
         self._device, self.staged = device, staged
-        self._kernels, self._products = kernels, Products(threads, pinned)
+        self._kernels, self._compiled = kernels, CompiledKernels(threads, pinned)
         self._staging = StagingRing(staging_slots)
         self._streams: dict[int, CpuStream] = {}
         self._failure: ExecutionError | None = None
@@ -171,7 +171,7 @@ class CpuBackend(Backend):
         write_random(destination, weight, seed)
 
     def kernel(self, node: Tensor, out: CpuArray, src: Sequence[CpuArray]) -> CpuKernel:
-        """Bind the op's kernel: of a large product the compiled one, else NumPy's."""
+        """Bind the op's kernel, compiled or NumPy's."""
         memory = tuple((address(a), a.shape, str(a.dtype)) for a in (out, *src))
         key = (node.op, memory, repr(sorted(node.params.items())))
         return CpuKernel(f"{node.op}({node.name})", self._run_of(node, out, src), key)
@@ -185,8 +185,8 @@ class CpuBackend(Backend):
         if PARTS not in node.params:
             if node.op not in self._kernels:
                 raise ExecutionError(f"backend 'cpu' has no kernel for op {node.op!r} of node {node.name}")
-            if is_large(node.op, src):
-                return self._products.bound(node.op, out, src)
+            if is_compiled(node.op, src):
+                return self._compiled.bound(node.op, out, src, **node.params)
             return partial(self._kernels[node.op], out, *src, **node.params)
         parts: Sequence[Tensor] = node.params[PARTS]
         arrays = dict(zip(outer_sources(parts), src, strict=True))

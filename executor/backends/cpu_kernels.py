@@ -1,6 +1,6 @@
 """The ops in NumPy. A kernel is called as `kernel(out, *sources, **params)` and writes `out`.
 
-Products with large matrices are compiled instead, see `cpu_products`.
+Those of large models are compiled where NumPy is slow, see `cpu_compiled`.
 
 Each result row depends on its own token only, by the same instructions for every batch size: the logits of a
 sequence are bitwise the same alone and beside others. Hence a BLAS product of matrix and vector per token, and not one
@@ -10,6 +10,7 @@ for all tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -60,10 +61,15 @@ def mul_mat(out: Array, weight: Array | Quantised, x: Array) -> None:
         np.matmul(weight, x[token], out=out[token])
 
 
+@cache
+def _frequencies(base: float, pairs: int) -> Array:
+    return np.asarray(base ** (-np.arange(pairs) / pairs))
+
+
 def rope(out: Array, x: Array, positions: Array, *, base: float, mode: str, dims: int) -> None:
     """Rotate pairs by position * base ** (-pair / pairs); angles in float64."""
     pairs = dims // 2
-    angle = positions[:, None] * base ** (-np.arange(pairs) / pairs)
+    angle = positions[:, None] * _frequencies(base, pairs)
     cos, sin = np.cos(angle).astype(np.float32)[:, None], np.sin(angle).astype(np.float32)[:, None]
     first, second = (slice(0, dims, 2), slice(1, dims, 2)) if mode == "normal" else (slice(pairs), slice(pairs, dims))
     a, b = x[..., first], x[..., second]
@@ -87,7 +93,7 @@ def flash_attn_ext(
     """Attention of each group of tokens over its stream's first cells; the head groups share a KV head."""
     if streams is not None:
         k, v = k[streams], v[streams]
-    k, v = (floats(cells[:, : mask.shape[1]]) for cells in (k, v))
+    k, v = k[:, : mask.shape[1]], v[:, : mask.shape[1]]
     groups, cells, kv_heads, d = k.shape
     tokens = len(q) // groups
     grouped = q.reshape(groups, tokens, kv_heads, -1, 1, d)

@@ -182,32 +182,21 @@ def _share(
         begin = end
 
 
-def _shares(weights: Array, scales: Array, x: Array, out: Array, matrices: Array, threads: int) -> None:
-    """Every thread takes as many rows of all matrices."""
+def _products(weights: Array, scales: Array, x: Array, out: Array, matrices: Array, threads: int) -> None:
+    """out[n] = matrix matrices[n] @ x[n]; each thread takes as many rows of all matrices.
+
+    weights (E * O, I) and scales as of `tile`, x (N, I), out (N, O), matrices (N,) int64, equal ones together.
+
+    Raises:
+        IndexError: there is no such matrix.
+    """
     outputs = out.shape[1]
+    for matrix in matrices:
+        if matrix < 0 or (matrix + 1) * outputs > len(weights):
+            raise IndexError("there is no expert of this number")
     rows = ((outputs + threads - 1) // threads + 3) // 4 * 4
     for thread in numba.prange(threads):
         _share(weights, scales, x, out, matrices, min(outputs, thread * rows), min(outputs, (thread + 1) * rows))
 
 
-_compiled: Any = inlined(_shares, parallel=True)
-
-
-def products(weights: Array, scales: Array, x: Array, out: Array, matrices: Array, threads: int) -> None:
-    """out[n] = matrix matrices[n] @ x[n], on so many threads, the calling one among them.
-
-    weights (E * O, I) and scales as of `tile`, x (N, I), out (N, O), matrices (N,) int64, equal ones together.
-    """
-    numba.set_num_threads(threads)
-    _compiled(weights, scales, x, out, matrices, threads)
-
-
-def times_compiled() -> int:
-    """How often this process found a format's products in no cache."""
-    return sum(_compiled.stats.cache_misses.values())
-
-
-def most_threads() -> int:
-    """How many threads Numba can start."""
-    config: Any = numba.config
-    return int(config.NUMBA_NUM_THREADS)
+products: Any = inlined(_products, parallel=True)

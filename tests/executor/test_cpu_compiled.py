@@ -1,4 +1,4 @@
-"""Compiled products: float64's result, the same bits in every batch, tile, format and number of threads."""
+"""Compiled kernels: float64's result, the same bits in every batch, tile, format and number of threads."""
 
 import itertools
 import os
@@ -10,13 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from executor.backends import cpu_products
+from executor.backends import cpu_compiled
 from executor.backends.cpu import CpuBackend
-from executor.backends.cpu_products import LEAST_VALUES, default_threads, is_large, pin
+from executor.backends.cpu_compiled import LEAST_QUERY, LEAST_VALUES, default_threads, is_compiled, pin
+from executor.backends.cpu_kernels import KERNELS
 from executor.backends.weight_formats import Quantised, encoded, floats, quantised
 from executor.configuration import Configuration
 from executor.graph import Flag, Graph
-from executor.models import MODELS, WEIGHTS
+from executor.models import MODELS
 from executor.models.step import first_tokens, random_weight
 from executor.run import execute
 from tests.executor import reference
@@ -29,8 +30,9 @@ CORES = len(os.sched_getaffinity(0))
 
 
 @pytest.fixture(autouse=True)
-def every_product_is_compiled(monkeypatch):
-    monkeypatch.setattr(cpu_products, "LEAST_VALUES", 1)
+def what_can_be_is_compiled(monkeypatch):
+    monkeypatch.setattr(cpu_compiled, "LEAST_VALUES", 1)
+    monkeypatch.setattr(cpu_compiled, "LEAST_QUERY", 1)
 
 
 def matrix(shape, format, seed=0):
@@ -40,7 +42,7 @@ def matrix(shape, format, seed=0):
 
 def product(weight, x, threads=1, **options):
     out = np.full((len(x), weight.shape[0]), np.nan, np.float32)
-    cpu_products.Products(threads, **options).bound("mul_mat", out, (weight, x))()
+    cpu_compiled.CompiledKernels(threads, **options).bound("mul_mat", out, (weight, x))()
     return out
 
 
@@ -90,7 +92,7 @@ def test_products_with_experts_are_those_with_their_matrices(format, shared, tok
     ids = np.random.default_rng(2).integers(5, size=(tokens, 3)).astype(np.int32)
     x = inputs(tokens * 3, 64).reshape(tokens, 3, 64)[:, : 1 if shared else 3].copy()
     out = np.empty((tokens, 3, 12), np.float32)
-    cpu_products.Products(CORES).bound("mul_mat_id", out, (weights, x, ids))()
+    cpu_compiled.CompiledKernels(CORES).bound("mul_mat_id", out, (weights, x, ids))()
     for token, slot in np.ndindex(ids.shape):
         row = x[token, 0 if shared else slot]
         assert np.array_equal(out[token, slot], product(weights[int(ids[token, slot])], row[None])[0])
@@ -100,9 +102,59 @@ def test_products_with_experts_are_those_with_their_matrices(format, shared, tok
 def test_an_expert_that_does_not_exist_is_refused(wrong):
     ids = np.array([[0, wrong]], np.int32)
     out = np.empty((1, 2, 12), np.float32)
-    run = cpu_products.Products(1).bound("mul_mat_id", out, (matrix((5, 12, 64), "float32"), inputs(1, 64)[None], ids))
-    with pytest.raises(IndexError, match=f"no expert {wrong}"):
+    run = cpu_compiled.CompiledKernels(1).bound(
+        "mul_mat_id", out, (matrix((5, 12, 64), "float32"), inputs(1, 64)[None], ids)
+    )
+    with pytest.raises(IndexError, match="no expert of this number"):
         run()
+
+
+def attended(q, k, v, mask, threads=1, streams=None):
+    out = np.full((len(q), q[0].size), np.nan, np.float32)
+    src = (q, k, v, mask) if streams is None else (q, k, v, mask, streams)
+    cpu_compiled.CompiledKernels(threads).bound("flash_attn_ext", out, src, scale=0.3)()
+    return out
+
+
+def attention_inputs(tokens, groups, cells, dtype, heads=6, kv_heads=3, size=40):
+    rng = np.random.default_rng(5)
+    q = rng.standard_normal((tokens, heads, size)).astype(np.float32)
+    k, v = (rng.standard_normal((groups, cells, kv_heads, size)).astype(dtype) for _ in range(2))
+    mask = np.where(rng.random((tokens, cells)) < 0.4, -np.inf, rng.standard_normal((tokens, cells)))
+    mask[:, 0] = 0
+    return q, k, v, mask.astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(("tokens", "groups", "cells"), [(1, 1, 1), (3, 3, 17), (8, 2, 64)])
+def test_attention_is_numpys_and_float64s(dtype, tokens, groups, cells):
+    q, k, v, mask = attention_inputs(tokens, groups, cells, dtype)
+    streams = np.arange(groups, dtype=np.int32)[::-1].copy()
+    for chosen in (None, streams):
+        exact = np.empty((tokens, q[0].size))
+        wide = [values.astype(np.float64) for values in (q, k, v, mask)]
+        ours, numpys = attended(q, k, v, mask, streams=chosen), np.empty(exact.shape, np.float32)
+        for out, sources in ((numpys, (q, k, v, mask)), (exact, wide)):
+            KERNELS["flash_attn_ext"](out, *sources, chosen, scale=0.3)
+        np.testing.assert_allclose(ours, exact, rtol=0, atol=3e-6)
+        np.testing.assert_allclose(ours, numpys, rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_attention_of_a_token_has_the_same_bits_alone_on_any_threads_and_over_more_closed_cells(dtype):
+    q, k, v, mask = attention_inputs(7, 1, 3000, dtype)
+    together = attended(q, k, v, mask)
+    assert np.array_equal(attended(q, k, v, mask, CORES), together)
+    for token in range(7):
+        assert np.array_equal(attended(q[token:][:1], k, v, mask[token:][:1]), together[token : token + 1])
+    mask[:, 1700:] = -np.inf
+    assert np.array_equal(attended(q, k, v, mask), attended(q, k, v, mask[:, :1700].copy()))
+
+
+@pytest.mark.parametrize("wrong", [-1, 2])
+def test_a_stream_that_does_not_exist_is_refused(wrong):
+    with pytest.raises(IndexError, match="no stream of this number"):
+        attended(*attention_inputs(2, 2, 5, "float32"), streams=np.array([0, wrong], np.int32))
 
 
 def test_several_threads_may_ask_at_once():
@@ -145,28 +197,31 @@ def test_too_many_threads_are_refused():
 @pytest.mark.parametrize(("text", "threads"), [("200000 100000", 2), ("50000 100000", 1), ("max 100000", 16), ("", 16)])
 def test_threads_of_a_limited_group(text, threads, tmp_path, monkeypatch):
     (limit := tmp_path / "cpu.max").write_text(text)
-    monkeypatch.setattr(cpu_products, "_CPU_LIMIT", limit)
-    monkeypatch.setattr(cpu_products, "FEW_CORES", 100)
+    monkeypatch.setattr(cpu_compiled, "_CPU_LIMIT", limit)
+    monkeypatch.setattr(cpu_compiled, "FEW_CORES", 100)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     assert default_threads() == threads
 
 
 def test_one_of_many_cores_is_left_to_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(cpu_products, "_CPU_LIMIT", tmp_path / "none")
+    monkeypatch.setattr(cpu_compiled, "_CPU_LIMIT", tmp_path / "none")
     for cores, threads in ((1, 1), (2, 2), (4, 4), (5, 4), (16, 15)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
         assert default_threads() == threads
 
 
 def test_matrices_are_large_by_their_own_size(monkeypatch):
-    monkeypatch.setattr(cpu_products, "LEAST_VALUES", LEAST_VALUES)
+    monkeypatch.setattr(cpu_compiled, "LEAST_VALUES", LEAST_VALUES)
+    monkeypatch.setattr(cpu_compiled, "LEAST_QUERY", LEAST_QUERY)
+    assert is_compiled("flash_attn_ext", (np.empty((1, 8, 128)),))
+    assert not is_compiled("flash_attn_ext", (np.empty((9, 8, 127)),))
     large, small = np.empty((1024, 512)), np.empty((1023, 512))
-    assert is_large("mul_mat", (large,))
-    assert not is_large("mul_mat", (small,))
-    assert not is_large("get_rows", (large,))
-    assert is_large("mul_mat_id", (large[None],))
-    assert not is_large("mul_mat_id", (np.empty((2, 1023, 512)),))
-    assert not is_large("mul_mat", (np.empty((2048, 272)),))  # rows that are not whole blocks
+    assert is_compiled("mul_mat", (large,))
+    assert not is_compiled("mul_mat", (small,))
+    assert not is_compiled("get_rows", (large,))
+    assert is_compiled("mul_mat_id", (large[None],))
+    assert not is_compiled("mul_mat_id", (np.empty((2, 1023, 512)),))
+    assert not is_compiled("mul_mat", (np.empty((2048, 272)),))  # rows that are not whole blocks
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -183,9 +238,17 @@ def test_random_weights_are_those_of_the_format(format):
         assert np.array_equal(array, values.astype(format))
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize(("model", "gpu_layers"), [("tiny", None), ("tiny", 0), ("moe-tiny", 2), ("gdn-tiny", 0)])
-def test_logits_are_the_references_and_do_not_depend_on_threads_or_company(weights, model, gpu_layers):
+@pytest.mark.parametrize(
+    ("model", "weights", "gpu_layers"),
+    [
+        ("tiny", "f16", None),
+        ("tiny", "q8_0", 0),
+        ("moe-tiny", "f32", 2),
+        ("moe-tiny", "q8_0", None),
+        ("gdn-tiny", "f16", 0),
+    ],
+)
+def test_logits_are_the_references_and_do_not_depend_on_threads_or_company(model, weights, gpu_layers):
     base = Configuration(
         model=model, weights=weights, gpu_layers=gpu_layers, batch=2, tokens=3, repeats=1, seed=7, threads=1
     )
@@ -212,8 +275,8 @@ def test_a_small_model_imports_no_numba():
 
 def test_it_says_once_that_it_compiled(tmp_path):
     code = (
-        "import numpy as np; from executor.backends.cpu_products import Products;"
-        "a = np.zeros((4, 32), np.float32); Products(1).bound('mul_mat', np.zeros((4, 4), np.float32), (a, a))()"
+        "import numpy as np; from executor.backends.cpu_compiled import CompiledKernels;"
+        "a = np.zeros((4, 32), np.float32); CompiledKernels(1).bound('mul_mat', np.zeros((4, 4), np.float32), (a, a))()"
     )
     said = [
         subprocess.run(
@@ -222,5 +285,5 @@ def test_it_says_once_that_it_compiled(tmp_path):
         ).stderr
         for _ in range(2)
     ]  # fmt: skip
-    assert said[0].startswith("compiled the host's float32 products in ")
+    assert said[0].startswith("compiled float32 products of the host in ")
     assert said[1] == ""
