@@ -16,6 +16,7 @@ from executor.backends.cpu_compiled import LEAST_QUERY, LEAST_VALUES, default_th
 from executor.backends.cpu_kernels import KERNELS
 from executor.backends.weight_formats import Quantised, encoded, floats, quantised
 from executor.configuration import Configuration
+from executor.describe import run_json
 from executor.graph import Flag, Graph
 from executor.models import MODELS
 from executor.models.step import first_tokens, random_weight
@@ -263,6 +264,13 @@ def test_logits_are_the_references_and_do_not_depend_on_threads_or_company(model
         fed = [first[sequence], *one.tokens[0, :-1, sequence]]
         expected = reference.decode(values, fed, TEST_SHAPES[model])
         np.testing.assert_allclose(one.logits[0, :, sequence], expected, rtol=0, atol=tolerance(model, weights))
+
+
+def test_run_json_says_how_many_threads_computed_on_the_host():
+    run = Configuration(tokens=1, repeats=1, warmup=0)
+    chosen = [run, replace(run, threads=1), replace(run, backend="sim")]
+    said = [run_json(result)["configuration"]["threads"] for result in execute(chosen)]
+    assert said == [default_threads(), 1, None]
 
 
 def test_a_small_model_imports_no_numba():
