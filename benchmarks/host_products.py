@@ -3,7 +3,7 @@
 A product's rate is the bytes of its weights over its time, whatever the number of tokens; that of the copy, on as many
 threads, is all that it reads and writes. NumPy's products are with float32 weights of the same values: a matrix times a
 vector for each token, so that its bits do not depend on others, as with ours, and one product for all. Every call takes
-the next of so many equal matrices that no cache holds them. In a turn everyone has some calls, the first of which are
+the next of so many equal matrices that no cache holds them, and copies into memory of its own. In a turn everyone has some calls, the first of which are
 not counted, after a rest in which the threads of the one before go to sleep; a turn's figure is the median.
 Usage: python benchmarks/host_products.py [--shapes 2048x2048,5632x2048,2048x5632,32000x2048] [--tokens 1,4,64]
        [--threads N] [--pinned] [--rounds 9] [--json FILE]
@@ -83,11 +83,11 @@ def contestants(weights: list[Any], tokens: int, threads: int, pinned: bool) -> 
     """Name -> what it does with each matrix."""
     kernels, (outputs, inputs) = CompiledKernels(threads, pinned), weights[0].shape
     x = np.random.default_rng(1).standard_normal((tokens, inputs), np.float32)
-    out, target = np.empty((tokens, outputs), np.float32), np.empty_like(integers(weights[0]))
+    out = np.empty((tokens, outputs), np.float32)
     plain = [floats(w).copy() for w in weights[: MOST_CACHED // (4 * outputs * inputs) + 2]]
     return {
         "ours": [kernels.bound("mul_mat", out, (w, x)) for w in weights],
-        "copy": [partial(copy, target, integers(w), threads) for w in weights],
+        "copy": [partial(copy, np.zeros_like(integers(w)), integers(w), threads) for w in weights],
         NUMPY: [partial(by_token, out, w, x) for w in plain],
         "numpy f32, all at once": [partial(at_once, out, w, x) for w in plain],
     }

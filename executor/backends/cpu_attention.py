@@ -11,28 +11,14 @@ from typing import Any, Final
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba import extending, types
 
+from executor.backends.cpu_tile import widened
 from executor.backends.weight_formats import Array
 from tracer.compiled import inlined
-
-intrinsic: Any = extending.intrinsic
 
 _REORDERED: Final = {"reassoc", "contract"}
 """Lets a dot product be added up in lanes; how many depends on the head's size alone."""
 _CLOSED: Final = np.float32(-np.inf)
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def widened(_context: Any, value: Any) -> Any:
-    """float32 of the bits of a float16; a float32 as it is."""
-
-    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        (bits,) = values
-        return bits if value == types.float32 else builder.fpext(builder.bitcast(bits, ir.HalfType()), ir.FloatType())
-
-    return types.float32(value), emit
 
 
 def _dot(a: Array, b: Array) -> Any:

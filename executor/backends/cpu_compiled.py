@@ -86,7 +86,7 @@ class CompiledKernels:
         if isinstance(flat, Quantised):
             values, scales = flat.integers, flat.scales.view(np.uint16)
         else:
-            values, scales = _bits(flat), np.zeros((1, 1), np.uint16)
+            values, scales = _bits(flat), np.zeros((1, 0), np.uint16)
         none = np.zeros((0, inputs), np.float32), np.zeros((0, 1), np.float32), np.zeros(0, np.int64)
         self._warm_up(f"{weight.dtype} products", products, values, scales, *none)
         rows, results = x.reshape(-1, inputs), out.reshape(-1, outputs)

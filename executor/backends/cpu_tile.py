@@ -27,6 +27,7 @@ intrinsic: Any = extending.intrinsic
 
 _LANES: Final = 16
 _BLOCK: Final = 32
+_LINE: Final = 64
 _CACHED: Final = 1 << 18
 """Bytes of weights that are taken for all tokens before the next ones: they stay in a core's cache."""
 
@@ -49,8 +50,8 @@ def tile(
 ) -> Any:
     """Products of so many rows of weights, from `row`, with so many tokens of x, from `token`; out[token, column].
 
-    weights are float32, uint16 (the bits of float16), or int8 with the bits of float16 scales, (R, I); x (N, I) and
-    out (N, O) float32; I a multiple of 32. The numbers of rows and tokens are literals.
+    weights are float32, uint16 (the bits of float16), or int8, (R, I); scales those of the tile's rows if int8,
+    (rows, I / 32), x (N, I) and out (N, O) float32; I a multiple of 32. The numbers of rows and tokens are literals.
     """
     signature = types.void(weights, scales, x, out, row, column, token, rows, tokens)
 
@@ -74,6 +75,8 @@ class _Tile:
         self._weights, self._scales, self._x, self._out = (array.data for array in arrays)
         self._inputs, self._outputs = (cgutils.unpack_tuple(builder, array.shape)[1] for array in arrays[2:])
         kind = ir.FunctionType(_FLOATS, [_FLOATS] * 3)
+        touching = ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), *[_INDEX] * 3])
+        self._touch = cgutils.get_or_insert_function(builder.module, touching, "llvm.prefetch.p0i8")
         self._add_product = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{_LANES}f32")
 
     def emit(self, row: Any, column: Any, token: Any) -> None:
@@ -85,7 +88,9 @@ class _Tile:
         of_token = [builder.mul(builder.add(token, index(t)), self._inputs) for t in self._tokens]
         with cgutils.for_range(builder, builder.udiv(self._inputs, index(_BLOCK))) as loop:
             first = builder.mul(loop.index, index(_BLOCK))
-            scales = [self._scale(builder.add(start, first)) for start in of_row]
+            scales = [self._scale(r, loop.index) for r in self._rows]
+            if len(self._tokens) == 1:
+                self._fetch_ahead([builder.add(start, first) for start in of_row])
             for half in range(0, _BLOCK, _LANES):
                 here = builder.add(first, index(half))
                 x = [self._load(self._x, builder.add(start, here), _FLOAT) for start in of_token]
@@ -98,6 +103,16 @@ class _Tile:
             start = builder.mul(builder.add(token, index(t)), self._outputs)
             target = builder.gep(self._out, [builder.add(start, builder.add(column, index(r)))])
             builder.store(self._sum(builder.load(place)), target)
+
+    def _fetch_ahead(self, offsets: list[Any]) -> None:
+        """Bring the rows behind these to the cache: a processor that reads ahead by itself stops at every page."""
+        builder, size = self._builder, self._format.bitwidth // 8
+        for offset in offsets:
+            behind = builder.add(offset, builder.mul(self._inputs, offset.type(len(self._rows))))
+            for line in range(0, _BLOCK * size, _LINE):
+                place = builder.gep(self._weights, [builder.add(behind, offset.type(line // size))])
+                pointer = builder.bitcast(place, ir.IntType(8).as_pointer())
+                builder.call(self._touch, [pointer, _INDEX(0), _INDEX(3), _INDEX(1)])  # to read, often, data
 
     def _load(self, array: Any, offset: Any, element: Any, bits: int = 32) -> Any:
         """16 values that follow each other."""
@@ -117,13 +132,14 @@ class _Tile:
         integers = builder.sext(self._load(self._weights, offset, ir.IntType(8), 8), _INTEGERS)
         return builder.fmul(builder.sitofp(integers, _FLOATS), scale)
 
-    def _scale(self, offset: Any) -> Any:
+    def _scale(self, row: int, block: Any) -> Any:
         """The scale of a block in all lanes; None where the format has none."""
         if self._format != types.int8:
             return None
         builder = self._builder
-        bits = builder.load(builder.gep(self._scales, [builder.udiv(offset, offset.type(_BLOCK))]))
-        scale = builder.fpext(builder.bitcast(bits, _HALF), _FLOAT)
+        blocks = builder.udiv(self._inputs, block.type(_BLOCK))
+        place = builder.add(builder.mul(blocks, block.type(row)), block)
+        scale = builder.load(builder.gep(self._scales, [place]))
         one = builder.insert_element(ir.Constant(_FLOATS, ir.Undefined), scale, _INDEX(0))
         return builder.shuffle_vector(one, ir.Constant(_FLOATS, ir.Undefined), ir.Constant(_INTEGERS, [0] * _LANES))
 
@@ -141,34 +157,53 @@ class _Tile:
         return builder.extract_element(lanes, _INDEX(0))
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def widened(_context: Any, value: Any) -> Any:
+    """float32 of the bits of a float16; a float32 as it is."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        (bits,) = values
+        return bits if value == types.float32 else builder.fpext(builder.bitcast(bits, _HALF), _FLOAT)
+
+    return types.float32(value), emit
+
+
+@inlined
+def _widen(scales: Array, first: int, found: Array) -> None:
+    for row in range(len(found)):
+        for block in range(scales.shape[1]):
+            found[row, block] = widened(scales[first + row, block])
+
+
 @inlined
 def _panel(
     weights: Array, scales: Array, x: Array, out: Array, offset: int, first: int, last: int, begin: int, end: int
 ) -> None:
     """Columns first to last of out, of tokens begin to end."""
+    of_rows = np.empty((4, scales.shape[1]), np.float32)
     token = begin
     while token < end:
         taken = 4 if end - token >= 4 else 2 if end - token >= 2 else 1
         row = first
         while row + 4 <= last:
+            _widen(scales, offset + row, of_rows)
             if taken == 4:
-                tile(weights, scales, x, out, offset + row, row, token, 4, 4)
+                tile(weights, of_rows, x, out, offset + row, row, token, 4, 4)
             elif taken == 2:
-                tile(weights, scales, x, out, offset + row, row, token, 4, 2)
+                tile(weights, of_rows, x, out, offset + row, row, token, 4, 2)
             else:
-                tile(weights, scales, x, out, offset + row, row, token, 4, 1)
+                tile(weights, of_rows, x, out, offset + row, row, token, 4, 1)
             row += 4
         while row < last:
+            _widen(scales, offset + row, of_rows[:1])
             for each in range(token, token + taken):
-                tile(weights, scales, x, out, offset + row, row, each, 1, 1)
+                tile(weights, of_rows, x, out, offset + row, row, each, 1, 1)
             row += 1
         token += taken
 
 
 @inlined
-def _share(
-    weights: Array, scales: Array, x: Array, out: Array, matrices: Array, first: int, last: int
-) -> None:  # fmt: skip
+def _share(weights: Array, scales: Array, x: Array, out: Array, matrices: Array, first: int, last: int) -> None:
     """Columns first to last of out, of all tokens; those that follow each other with one matrix go together."""
     most = max(4, _CACHED // (weights.shape[1] * weights.itemsize) // 4 * 4)
     begin = 0
@@ -185,7 +220,8 @@ def _share(
 def _products(weights: Array, scales: Array, x: Array, out: Array, matrices: Array, threads: int) -> None:
     """out[n] = matrix matrices[n] @ x[n]; each thread takes as many rows of all matrices.
 
-    weights (E * O, I) and scales as of `tile`, x (N, I), out (N, O), matrices (N,) int64, equal ones together.
+    weights (E * O, I) as of `tile`, scales the bits of float16, (E * O, I / 32) or (1, 0), x (N, I), out (N, O),
+    matrices (N,) int64, equal ones together.
 
     Raises:
         IndexError: there is no such matrix.
