@@ -3,8 +3,9 @@
 A product's rate is the bytes of its weights over its time, whatever the number of tokens; that of the copy, on as many
 threads, is all that it reads and writes. NumPy's products are with float32 weights of the same values: a matrix times a
 vector for each token, so that its bits do not depend on others, as with ours, and one product for all. Every call takes
-the next of so many equal matrices that no cache holds them, and copies into memory of its own. In a turn everyone has some calls, the first of which are
-not counted, after a rest in which the threads of the one before go to sleep; a turn's figure is the median.
+the next of so many equal matrices that no cache holds them, and copies into memory of its own. In a turn everyone has
+some calls, the first of which are not counted, after a rest in which the threads of the one before go to sleep; a
+turn's figure is the median.
 Usage: python benchmarks/host_products.py [--shapes 2048x2048,5632x2048,2048x5632,32000x2048] [--tokens 1,4,64]
        [--threads N] [--pinned] [--rounds 9] [--json FILE]
 """
