@@ -32,6 +32,9 @@ FEW_CORES: Final = 4
 
 _WORTH_A_THREAD: Final = 1 << 18
 """Multiplications of attention, less of which a thread more would not speed up."""
+_SPINS: Final = "10000"
+"""Rounds for which a thread of GNU OpenMP waits awake, some 0.1 to 0.5 ms: longer than between two products of a token.
+By itself it waits many times as long, and where other programs run keeps the core on which the last thread could."""
 _one_at_a_time: Final = threading.Lock()  # a kernel has all threads, and not every threading layer takes two callers
 _TASKS: Final = Path("/proc/self/task")
 _CPU_LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")
@@ -132,6 +135,8 @@ class CompiledKernels:
         """Compile for the arguments' types, or find it in the cache; say so where it took its time."""
         import numba
 
+        if "OMP_WAIT_POLICY" not in os.environ:  # read when the first loop is loaded
+            os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
         config: Any = numba.config
         if self._threads > (most := config.NUMBA_NUM_THREADS):
             raise UsageError(f"{self._threads} threads are too many: this process may have {most}")
