@@ -48,7 +48,7 @@ docs: .venv/.installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: .venv/.installed
-	for name in read_nsys_sqlite write_nsys_sqlite read_chrome write_exports cupti_parse many_reports million_calls; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in read_nsys_sqlite write_nsys_sqlite read_chrome write_exports cupti_parse many_reports million_calls host_products; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 bench-gpu: .venv/.installed
 	for name in gpu_decode gpu_gaps gpu_stamps cupti_truth cupti_overhead pass_overhead gpu_concurrency gpu_hybrid gpu_kv_streams; do $(BIN)/python benchmarks/$$name.py || exit 1; done

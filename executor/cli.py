@@ -67,9 +67,7 @@ def _list(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
     metavar="NAME|FILE",
     help="Cost profile of sim: h200-linux, wddm, hip, or what `calibrate` wrote.  [default: h200-linux]",
 )
-@click.option(
-    "--weights", help="Weight format: f32, f16 or q8_0 (the last two on cuda and sim).  [default: the model's]"
-)
+@click.option("--weights", help="Weight format: f32, f16 or q8_0.  [default: the model's]")
 @click.option("--context", type=click.IntRange(1), help="The most tokens of a sequence.  [default: the model's]")
 @click.option(
     "--sync", "strategies", metavar="NAME,...", callback=_names,
@@ -110,6 +108,13 @@ def _list(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
     "--staging/--no-staging", default=True, show_default=True,
     help="Whether asynchronous copies read staging memory, or the host's own, which it must not overwrite meanwhile.",
 )  # fmt: skip
+@click.option(
+    "--threads", type=click.IntRange(1),
+    help="Threads that compute the products of cpu and of the host.  [default: one per core, less one of many]",
+)  # fmt: skip
+@click.option(
+    "--pinned/--not-pinned", default=False, show_default=True, help="Whether these threads stay on cores of their own."
+)
 @click.option("--devices", type=click.IntRange(1), default=1, show_default=True, help="Devices that share the layers.")
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Independent sequences.")
 @click.option(

@@ -10,7 +10,7 @@ from typing import Final
 
 from executor.backends import BACKENDS, backend_class
 from executor.backends.tape import Tape, TapeBackend
-from executor.devices import Device, Placement
+from executor.devices import HOST, Device, Placement
 from executor.launchers import LAUNCHERS
 from executor.names import lookup
 from executor.prompts import MICRO_BATCH, Prompts
@@ -51,6 +51,8 @@ class Configuration:
         experts: "device"; "cpu" for experts that stay on the host; "copy" for weights of experts that stay there, the
             rows that a step uses being copied.
         profile: name or file of the cost profile of a simulated device; None for the backend's own.
+        threads: how many compute the products of the CPU or the host; None for what suits the machine.
+        pinned: whether these stay on cores of their own.
     """
 
     backend: str = "cpu"
@@ -79,12 +81,17 @@ class Configuration:
     experts: str = "device"
     staging: bool = True
     profile: str | None = None
+    threads: int | None = None
+    pinned: bool = False
 
     @property
     def placement(self) -> Placement:
         """What goes where."""
-        devices = tuple(Device(self.backend, index, self.staging, self.profile) for index in range(self.devices))
-        return Placement(devices, self.gpu_layers, self.experts)
+        cores = (self.threads, self.pinned)
+        devices = tuple(
+            Device(self.backend, index, self.staging, self.profile, *cores) for index in range(self.devices)
+        )
+        return Placement(devices, self.gpu_layers, self.experts, Device(HOST.backend, 0, True, None, *cores))
 
     @property
     def name(self) -> str:
@@ -108,6 +115,8 @@ class Configuration:
         parts += [f"{self.experts}-experts"] if self.experts != "device" else []
         parts += [] if self.staging else ["unstaged"]
         parts += [Path(self.profile).stem] if self.profile else []
+        parts += [f"t{self.threads}"] if self.threads else []
+        parts += ["pinned"] if self.pinned else []
         return "-".join(parts)
 
     @property
@@ -144,6 +153,7 @@ def check(configuration: Configuration) -> None:
         "micro_batch": 1,
         "devices": 1,
         "gpu_layers": 0,
+        "threads": 1,
     }
     for option, least in least_of.items():
         if getattr(configuration, option) is not None and getattr(configuration, option) < least:

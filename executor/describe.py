@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from executor.backends import backend_class
+from executor.backends.cpu_compiled import default_threads
 from executor.concurrency import all_regions
 from executor.plans import Part
 from executor.prepare import Prepared
@@ -29,7 +30,7 @@ def run_json(result: Result) -> dict[str, Any]:
     """The content of a run directory's run.json."""
     backend = backend_class(result.configuration.backend)
     profile = Path(result.configuration.profile).stem if result.configuration.profile else backend.default_profile
-    chosen = {"allocator": result.prepared.allocator, "profile": profile}
+    chosen = {"allocator": result.prepared.allocator, "profile": profile, "threads": _threads(result)}
     resolution = 1e-9 if backend.default_profile else time.get_clock_info("perf_counter").resolution
     return {
         "schema": SCHEMA,
@@ -49,6 +50,13 @@ def run_json(result: Result) -> dict[str, Any]:
         "plan": plan_facts(result.prepared) | {"graph_plans": result.graphs},
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+def _threads(result: Result) -> int | None:
+    """How many threads compute on the host; None where none do."""
+    devices = {part.split.device for part in result.prepared.splits}
+    here = [d for d in devices if d.is_host or d.backend == "cpu"]
+    return (result.configuration.threads or default_threads()) if here else None
 
 
 def measured(result: Result) -> dict[str, Any]:

@@ -29,12 +29,16 @@ class Device:
         index: its number among the backend's devices.
         profile: name or file of the cost profile of a simulated one.
         staged: whether it stages what asynchronous copies read (`Guarantee.ASYNC_SOURCES_STAGED`).
+        threads: how many compute the products of a CPU or the host; None for what suits the machine.
+        pinned: whether these stay on cores of their own.
     """
 
     backend: str
     index: int = 0
     staged: bool = True
     profile: str | None = None
+    threads: int | None = None
+    pinned: bool = False
 
     @property
     def is_host(self) -> bool:
@@ -57,11 +61,13 @@ class Placement:
         gpu_layers: how many of the last layers they get, the output being one; None for all and the embedding.
         experts: where the experts of a mixture are: "device"; "cpu" if they stay on the host; "copy" if only their
             weights do, and the rows of those that a step uses are copied to the device.
+        host: what computes where it is not they.
     """
 
     devices: Sequence[Device]
     gpu_layers: int | None = None
     experts: str = "device"
+    host: Device = HOST
 
 
 def only(backend: str) -> Placement:
@@ -82,13 +88,13 @@ def assign_devices(graph: Graph, placement: Placement) -> dict[Tensor, Device]:
     assigned = {}
     for node, layer in layers.items():
         if placement.gpu_layers is not None and layer < first:  # the embedding in any case
-            assigned[node] = HOST
+            assigned[node] = placement.host
         else:
             assigned[node] = placement.devices[max(layer - first, 0) * len(placement.devices) // here]
     if placement.experts == "copy" and not any(reads_experts(node) for node in graph.nodes):
         raise UsageError("experts cannot be copied: the model has none")
     if placement.experts == "cpu":
-        _move_experts([node for node in graph.nodes if node.has_kernel], assigned)
+        _move_experts([node for node in graph.nodes if node.has_kernel], assigned, placement.host)
     return assigned
 
 
@@ -104,7 +110,7 @@ def _layers(nodes: Sequence[Tensor]) -> dict[Tensor, int]:
     return found
 
 
-def _move_experts(kernels: Sequence[Tensor], assigned: dict[Tensor, Device]) -> None:
+def _move_experts(kernels: Sequence[Tensor], assigned: dict[Tensor, Device], host: Device) -> None:
     """Products with experts go to the host, and what is computed from nothing but their results."""
     moved: set[Tensor] = set()
     for node in kernels:
@@ -113,7 +119,7 @@ def _move_experts(kernels: Sequence[Tensor], assigned: dict[Tensor, Device]) -> 
             moved.add(node)
     if not moved:
         raise UsageError("experts cannot stay on the host: the model has none")
-    assigned.update(dict.fromkeys(moved, HOST))
+    assigned.update(dict.fromkeys(moved, host))
 
 
 def reads_experts(node: Tensor) -> bool:

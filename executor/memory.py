@@ -7,13 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
-import numpy as np
-
-from executor.backends.cuda_weights import dequantised, encoded
 from executor.backends.interface import Array, Backend, Buffer, HostArray
 from executor.devices import Device
 from executor.graph import BLOCK_FORMATS, Tensor
-from executor.models.step import Floats, write_random
+from executor.models.step import write_random
 from executor.placement import BufferPlan
 from executor.splits import Split
 from tracer.errors import ExecutionError
@@ -47,13 +44,11 @@ def load_weights(backends: Backends, splits: Sequence[Split], seed: int, loaded:
             if weight.name not in host:
                 host[weight.name] = _kept_on_host(backend, weight)
                 on_host.append(partial(write_random, host[weight.name], weight, seed))
-        formats = {new: whole.dtype for whole, new in split.results.items()}
         for weight in split.weights:
             if weight.name not in arrays:
                 array = arrays[weight.name] = _place(backend, weight)
                 if split.device.is_host:
-                    rounded = partial(_rounded, format=formats[weight])
-                    on_host.append(partial(write_random, array, weight, seed, rounded))
+                    on_host.append(partial(backend.load_random, array, weight, seed))
                 else:
                     backend.load_random(array, weight, seed)
     with ThreadPoolExecutor() as pool:
@@ -75,13 +70,6 @@ def _place(backend: Backend, weight: Tensor) -> Array:
         known = ", ".join(sorted(backend.weight_dtypes))
         raise ExecutionError(f"backend {backend.name!r} has no kernels for {weight.dtype} weights, only for {known}")
     return backend.array(backend.alloc(weight.nbytes), 0, weight)
-
-
-def _rounded(values: Floats, format: str) -> Floats:
-    """What a model's format keeps of values: the host computes with those, in float32."""
-    if format in BLOCK_FORMATS:
-        return dequantised(encoded(values, format), values.shape)
-    return values.astype(format, copy=False).astype(np.float32, copy=False)
 
 
 def bind(

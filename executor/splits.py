@@ -10,8 +10,8 @@ from typing import Final
 from executor.devices import EXPERTS, Device, reads_experts
 from executor.graph import Flag, Graph, Tensor
 
-_HOST_DTYPES: Final = {"float16": "float32", "q8_0": "float32"}
-"""What NumPy computes with instead: it has no fast products in these."""
+_HOST_DTYPES: Final = {"float16": "float32"}
+"""What the host keeps instead of values that are not weights: NumPy computes slowly in these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,4 +177,5 @@ class _Builder:
         )  # fmt: skip
 
     def _dtype(self, tensor: Tensor) -> str:
-        return _HOST_DTYPES.get(tensor.dtype, tensor.dtype) if self._device.is_host else tensor.dtype
+        kept = tensor.flags & Flag.WEIGHT or not self._device.is_host
+        return tensor.dtype if kept else _HOST_DTYPES.get(tensor.dtype, tensor.dtype)

@@ -25,11 +25,11 @@ def compiled(loop: Loop) -> Loop:
     return cast(Loop, update_wrapper(call, loop))
 
 
-def inlined(loop: Loop) -> Loop:
-    """The same at once, as Numba needs it of what a compiled loop calls."""
+def inlined(loop: Loop, **options: Any) -> Loop:
+    """The same at once, as Numba needs it of what a compiled loop calls; options are those of `numba.njit`."""
     import numba
 
     try:
-        return cast(Loop, numba.njit(nogil=True, cache=True)(loop))
+        return cast(Loop, numba.njit(nogil=True, cache=True, **options)(loop))
     except RuntimeError:  # neither can be written
-        return cast(Loop, numba.njit(nogil=True)(loop))
+        return cast(Loop, numba.njit(nogil=True, **options)(loop))

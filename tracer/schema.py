@@ -218,6 +218,10 @@ PROFILER_DOMAINS: Final = (
 )
 """Domains of `nvtx` whose ranges PyTorch's profiler set by itself; their names say nothing about token steps."""
 
+HOST_COMPUTE: Final = "host compute"
+"""The domain of `nvtx` whose ranges are what our executor's host computes as a device of its own: a range is a kernel,
+its text the kernel's name, its payload the bytes of weights that it reads, if it tells."""
+
 COMPUTE_TABLES: Final = ("kernels", "graph_launches")
 """Tables whose rows are compute, as the definition of the gap means it: copies and fills are not, nor are the kernels
 that `tracer.collectives` knows."""

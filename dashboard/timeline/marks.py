@@ -156,15 +156,16 @@ def _hovers(row: Row, index: Ints, window: Window, waits: pd.DataFrame, whole: b
     notes = _wait_notes(row, index, waits) if whole else [""] * len(index)
     return [
         f"{duration(end - start)}, from {difference(start - window.anchor, 4)}"
-        f"{_ids(stream, number, count) if whole else ''}{note}"
+        f"{_ids(stream, number, count, end - start) if whole else ''}{note}"
         for start, end, stream, number, count, note in zip(*columns, notes, strict=True)
     ]
 
 
-def _ids(stream: int, correlation: int, count: int) -> str:
+def _ids(stream: int, correlation: int, count: int, ns: int) -> str:
     known = [f"stream {stream}"] if stream != MISSING else []
     known += [f"correlation {correlation}"] if correlation != MISSING else []
     known += [size(count)] if count != MISSING else []
+    known += [f"{count / ns:.2f} GB/s"] if count > 0 and ns > 0 else []
     return "<br>" + " · ".join(known) if known else ""
 
 

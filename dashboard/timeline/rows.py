@@ -21,7 +21,7 @@ from dashboard.timeline.search import Finder
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, letters_of, match_rows
 from tracer.collectives import collectives
 from tracer.intervals import Ints
-from tracer.schema import MISSING
+from tracer.schema import HOST_COMPUTE, MISSING
 from tracer.trace import Trace
 
 COLUMNS: Final = ["start", "end", "what", "name", "full", "stream", "correlation", "bytes"]
@@ -132,9 +132,13 @@ def _host_rows(trace: Trace) -> Iterator[Row]:
     known = [(process, thread) for process, thread in threads if thread != MISSING]
     for process, thread in threads:
         label = _thread_label(process, thread, names, len(known), len({p for p, _ in known}))
-        for level, events in enumerate(_levels(_of(nvtx, process, thread))):
+        ranges = _of(nvtx, process, thread)
+        on_host = (ranges["domain"] == HOST_COMPUTE).to_numpy()
+        for level, events in enumerate(_levels(ranges[~on_host])):
             text = f"NVTX{label}" if level == 0 else ""
             yield Row(text, "nvtx", events, process, thread)
+        if on_host.any():
+            yield Row(f"host computes{label}", "nvtx", _host_events(ranges[on_host]), process, thread)
         calls = _api_events(trace, _of(api, process, thread))
         if len(calls):
             yield Row(f"API calls{label}", "api", calls, process, thread)
@@ -173,6 +177,14 @@ def _levels(ranges: pd.DataFrame) -> Iterator[pd.DataFrame]:
         computed = [text for text in part["text"].cat.categories if _HOST_SPLIT.fullmatch(str(text))]
         what = np.where(part["text"].isin(computed), KINDS.index("host"), KINDS.index("nvtx")).astype(np.int8)
         yield _events(part, what, part["text"], part["text"])
+
+
+def _host_events(ranges: pd.DataFrame) -> pd.DataFrame:
+    """What the host computes as a device, with the bytes of the weights."""
+    ranges = ranges.sort_values("start", kind="stable")
+    short = ranges["text"].astype("str").str.partition("(")[0].astype("category")
+    told = ranges.assign(bytes=ranges["payload"].fillna(MISSING).astype("int64"))
+    return _events(told, "host", short, ranges["text"])
 
 
 def _api_events(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:

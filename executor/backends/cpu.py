@@ -1,4 +1,4 @@
-"""The CPU as a device: NumPy kernels on one worker thread per stream, really asynchronous.
+"""The CPU as a device: NumPy and compiled kernels on one worker thread per stream, really asynchronous.
 
 A host call puts work into the queue of a stream and returns; the stream's thread runs it later, in order.
 Every call and every piece of work is reported to the host recorder with the times at which it ran.
@@ -14,13 +14,17 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from executor.backends.cpu_compiled import CompiledKernels, is_compiled
 from executor.backends.cpu_handles import CpuEvent, CpuGraph, CpuKernel, CpuStream, Program, Work, topology
 from executor.backends.cpu_kernels import KERNELS, NumpyKernel
 from executor.backends.interface import Backend, HostArray
 from executor.backends.staging import StagingRing, StagingSlot, Ticket
+from executor.backends.weight_formats import Quantised, address
 from executor.concurrency import MAIN_STREAM
+from executor.devices import Device
 from executor.fusion import PARTS, outer_sources
-from executor.graph import Tensor
+from executor.graph import BLOCK_FORMATS, Tensor
+from executor.models.step import write_random
 from executor.plans import Instruction, Launch, Plan, Record, Wait
 from tracer.errors import ExecutionError
 from tracer.recorders.host import HostRecorder
@@ -29,7 +33,8 @@ from tracer.schema import MISSING
 _ALIGNMENT: Final = 64
 _BYTE: Final = np.dtype(np.uint8)
 
-CpuArray = np.ndarray[Any, np.dtype[Any]]
+CpuArray = Any
+"""A NumPy array, or a `Quantised` weight."""
 
 
 class CpuBackend(Backend):
@@ -40,9 +45,12 @@ class CpuBackend(Backend):
         staged: whether asynchronous copies to the device read a staging slot, not the caller's memory.
         kernels: op -> NumPy kernel.
         staging_slots: how many asynchronous copies to the device may be under way before the next one waits.
+        threads: how many compute a large product, see `CompiledKernels`.
+        pinned: whether these stay on cores of their own.
     """
 
     name: ClassVar[str] = "cpu"
+    weight_dtypes: ClassVar[frozenset[str]] = frozenset({"float32", "float16", *BLOCK_FORMATS})
     _correlations, _event_ids, _graph_ids = count(1), count(1), count(1)  # of all devices that a recording may hold
 
     def __init__(
@@ -51,21 +59,30 @@ class CpuBackend(Backend):
         staged: bool = True,
         kernels: Mapping[str, NumpyKernel] = KERNELS,
         staging_slots: int = 32,
+        threads: int | None = None,
+        pinned: bool = False,
     ) -> None:
         self._device, self.staged = device, staged
-        self._kernels = kernels
+        self._kernels, self._compiled = kernels, CompiledKernels(threads, pinned)
         self._staging = StagingRing(staging_slots)
         self._streams: dict[int, CpuStream] = {}
         self._failure: ExecutionError | None = None
         self._closed = False
         self.report_to(HostRecorder())
 
+    @classmethod
+    def start(cls, device: Device) -> Backend:
+        """Start it with the device's threads, too."""
+        if device.profile is not None:
+            return super().start(device)  # which refuses it
+        return cls(device.index, device.staged, threads=device.threads, pinned=device.pinned)
+
     def report_to(self, recorder: HostRecorder) -> None:
         """Report to this recorder from now on."""
         self._recorder = recorder
         self._clock = recorder.clock
         self._announced: set[int] = set()
-        recorder.describe_device(self._device, "CPU (NumPy)")
+        recorder.describe_device(self._device, "CPU")
 
     def close(self) -> None:
         """Finish what is queued, then end the threads."""
@@ -87,7 +104,10 @@ class CpuBackend(Backend):
 
     def array(self, buffer: CpuArray, offset: int, tensor: Tensor) -> CpuArray:
         """A view of the buffer."""
-        return buffer[offset : offset + tensor.nbytes].view(tensor.dtype).reshape(tensor.shape)
+        data = buffer[offset : offset + tensor.nbytes]
+        if tensor.dtype in BLOCK_FORMATS:
+            return Quantised.of(data, tensor.shape)
+        return data.view(tensor.dtype).reshape(tensor.shape)
 
     def copy_to_device(self, destination: CpuArray, source: HostArray, stream: int) -> None:
         """Take the values into a staging slot now; copy from there later. Without staging, read them later."""
@@ -146,9 +166,13 @@ class CpuBackend(Backend):
         self._recorder.api("memcpy", start, self._clock(), correlation)
         self._raise_failure()
 
+    def load_random(self, destination: CpuArray, weight: Tensor, seed: int) -> None:
+        """Straight into its place."""
+        write_random(destination, weight, seed)
+
     def kernel(self, node: Tensor, out: CpuArray, src: Sequence[CpuArray]) -> CpuKernel:
-        """Bind the op's NumPy kernel."""
-        memory = tuple((a.__array_interface__["data"][0], a.shape, a.dtype.str) for a in (out, *src))
+        """Bind the op's kernel, compiled or NumPy's."""
+        memory = tuple((address(a), a.shape, str(a.dtype)) for a in (out, *src))
         key = (node.op, memory, repr(sorted(node.params.items())))
         return CpuKernel(f"{node.op}({node.name})", self._run_of(node, out, src), key)
 
@@ -161,6 +185,8 @@ class CpuBackend(Backend):
         if PARTS not in node.params:
             if node.op not in self._kernels:
                 raise ExecutionError(f"backend 'cpu' has no kernel for op {node.op!r} of node {node.name}")
+            if is_compiled(node.op, src):
+                return self._compiled.bound(node.op, out, src, **node.params)
             return partial(self._kernels[node.op], out, *src, **node.params)
         parts: Sequence[Tensor] = node.params[PARTS]
         arrays = dict(zip(outer_sources(parts), src, strict=True))

@@ -22,11 +22,13 @@ class CpuKernel:
 
     Attributes:
         key: what it does, and to what memory.
+        reads: gives the bytes of weights that a run reads, or None; set for what is worth an activity on the host.
     """
 
     label: str
     run: Work
     key: Hashable = None
+    reads: Callable[[], int | None] | None = None
 
 
 @dataclass(slots=True)

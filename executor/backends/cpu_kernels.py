@@ -1,18 +1,22 @@
 """The ops in NumPy. A kernel is called as `kernel(out, *sources, **params)` and writes `out`.
 
+Those of large models are compiled where NumPy is slow, see `cpu_compiled`.
+
 Each result row depends on its own token only, by the same instructions for every batch size: the logits of a
-sequence are bitwise the same alone and beside others. Hence a BLAS product of matrix and vector per token (with threads
-where the matrix is large), and not one for all tokens.
+sequence are bitwise the same alone and beside others. Hence a BLAS product of matrix and vector per token, and not one
+for all tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from functools import cache
+from typing import Final
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from executor.backends.weight_formats import Array, Quantised, floats
+
 NumpyKernel = Callable[..., None]
 
 
@@ -21,9 +25,12 @@ def _vecdot(a: Array, b: Array) -> Array:
     return np.asarray(np.vecdot(a, b) if hasattr(np, "vecdot") else np.einsum("...i,...i->...", a, b))
 
 
-def get_rows(out: Array, table: Array, rows: Array) -> None:
+def get_rows(out: Array, table: Array | Quantised, rows: Array) -> None:
     """Rows of a table, or of a table per row of row numbers. Row numbers out of range raise."""
-    out[...] = table[rows] if rows.ndim == 1 else np.take_along_axis(table, rows[..., None], axis=1)
+    if isinstance(table, Quantised):
+        out[...] = table[rows].floats()
+    else:
+        out[...] = table[rows] if rows.ndim == 1 else np.take_along_axis(table, rows[..., None], axis=1)
 
 
 def rms_norm(out: Array, x: Array, *, eps: float) -> None:
@@ -47,16 +54,22 @@ def add(out: Array, x: Array, y: Array) -> None:
     np.add(x, y, out=out, casting="same_kind")
 
 
-def mul_mat(out: Array, weight: Array, x: Array) -> None:
+def mul_mat(out: Array, weight: Array | Quantised, x: Array) -> None:
     """x times the transposed weight."""
+    weight = floats(weight)
     for token in range(len(x)):
         np.matmul(weight, x[token], out=out[token])
+
+
+@cache
+def _frequencies(base: float, pairs: int) -> Array:
+    return np.asarray(base ** (-np.arange(pairs) / pairs))
 
 
 def rope(out: Array, x: Array, positions: Array, *, base: float, mode: str, dims: int) -> None:
     """Rotate pairs by position * base ** (-pair / pairs); angles in float64."""
     pairs = dims // 2
-    angle = positions[:, None] * base ** (-np.arange(pairs) / pairs)
+    angle = positions[:, None] * _frequencies(base, pairs)
     cos, sin = np.cos(angle).astype(np.float32)[:, None], np.sin(angle).astype(np.float32)[:, None]
     first, second = (slice(0, dims, 2), slice(1, dims, 2)) if mode == "normal" else (slice(pairs), slice(pairs, dims))
     a, b = x[..., first], x[..., second]
@@ -140,11 +153,11 @@ def top_k(out: Array, x: Array, *, k: int) -> None:
     out[...] = np.argsort(-x, axis=-1, kind="stable")[..., :k]
 
 
-def mul_mat_id(out: Array, weights: Array, x: Array, ids: Array) -> None:
+def mul_mat_id(out: Array, weights: Array | Quantised, x: Array, ids: Array) -> None:
     """A product for each token and chosen expert; they may share the token's input."""
     for token, slot in np.ndindex(ids.shape):
         row = x[token, slot if x.shape[1] > 1 else 0]
-        np.matmul(weights[ids[token, slot]], row, out=out[token, slot])
+        np.matmul(floats(weights[ids[token, slot]]), row, out=out[token, slot])
 
 
 def moe_expert_reduce(out: Array, x: Array, weights: Array) -> None:

@@ -9,8 +9,8 @@ from typing import Final
 from executor.backends.cuda_handles import CudaArray, CudaEvent, Streams
 from executor.backends.cuda_runtime import Cuda
 from executor.backends.cuda_staging import CopyCount, address, staging_ring
-from executor.backends.cuda_weights import encoded
 from executor.backends.interface import Backend, HostArray
+from executor.backends.weight_formats import encoded
 from executor.concurrency import MAIN_STREAM
 from executor.graph import Tensor
 from tracer.errors import ExecutionError

@@ -1,10 +1,15 @@
 """The host as a device, as an engine's CPU backend: compute is a call, and nothing of it is a CUDA call.
 
-So it reports nothing, as a profiler of CUDA would see nothing of it either; the range of its split says where it was.
+So a recorder of CUDA sees nothing of it. Products and attention, which take its time, are ranges of the domain
+`schema.HOST_COMPUTE` on the thread that launches, inside the range of their split: every recorder takes those, and they
+are on the host's clock. A product tells the bytes of the weights that it reads.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +18,9 @@ from executor.backends.cpu import CpuArray, CpuBackend
 from executor.backends.cpu_handles import CpuEvent, CpuKernel
 from executor.backends.interface import HostArray
 from executor.graph import Tensor
+from tracer.recorders import annotate
 from tracer.recorders.host import HostRecorder
+from tracer.schema import HOST_COMPUTE
 
 
 class HostBackend(CpuBackend):
@@ -44,9 +51,25 @@ class HostBackend(CpuBackend):
         """Now."""
         np.copyto(destination, source)
 
+    def kernel(self, node: Tensor, out: CpuArray, src: Sequence[CpuArray]) -> CpuKernel:
+        """Bind it, and what it will tell of its reading."""
+        kernel = super().kernel(node, out, src)
+        match node.op:
+            case "mul_mat":
+                return replace(kernel, reads=partial(int, src[0].nbytes))
+            case "mul_mat_id":
+                return replace(kernel, reads=partial(_of_experts, src[0].nbytes // len(src[0]), src[2]))
+            case "flash_attn_ext":
+                return replace(kernel, reads=_unknown)
+        return kernel
+
     def launch(self, kernel: CpuKernel, stream: int) -> None:
         """Run it."""
-        self._attempt(kernel.run, f"kernel {kernel.label} on the host")
+        if kernel.reads is None:
+            self._attempt(kernel.run, f"kernel {kernel.label} on the host")
+        else:
+            with annotate(kernel.label, index=kernel.reads(), domain=HOST_COMPUTE):
+                self._attempt(kernel.run, f"kernel {kernel.label} on the host")
         self._raise_failure()
 
     def synchronize(self, stream: int) -> None:
@@ -60,3 +83,12 @@ class HostBackend(CpuBackend):
 
     def event_synchronize(self, event: CpuEvent) -> None:
         """It has happened."""
+
+
+def _of_experts(nbytes: int, ids: CpuArray) -> int:
+    """Bytes of the experts that a step uses, each read once."""
+    return nbytes * len(set(ids.ravel().tolist()))
+
+
+def _unknown() -> None:
+    """Which cells attention reads is the mask's to say."""

@@ -109,15 +109,13 @@ def random_weight(weight: Tensor, seed: int) -> Floats:
     return values
 
 
-def write_random(
-    destination: np.ndarray[Any, Any], weight: Tensor, seed: int, rounded: Callable[[Floats], Floats] | None = None
-) -> None:
-    """Write the values of `random_weight` into contiguous memory of any float dtype, with little memory besides.
+def write_random(destination: Any, weight: Tensor, seed: int) -> None:
+    """Write the values of `random_weight` into contiguous memory of any format, with little memory besides.
 
     NumPy makes them without the interpreter's lock, so threads can write several weights at a time.
 
     Args:
-        rounded: (n,) values -> what is written of them; n is a multiple of 32, or what is left.
+        destination: a NumPy array, or what takes float32 values as one: parts of multiples of 32, and what is left.
     """
     numbers, flat = np.random.default_rng([seed, zlib.crc32(weight.name.encode())]), destination.reshape(-1)
     memory = np.empty(min(_PART, flat.size), np.float32)
@@ -131,7 +129,7 @@ def write_random(
                 np.negative(values, out=values)
         else:
             values /= np.float32(weight.shape[-1] ** 0.5)
-        flat[begin : begin + _PART] = values if rounded is None else rounded(values)
+        flat[begin : begin + _PART] = values
 
 
 def first_tokens(step: DecodeStep, seed: int) -> np.ndarray[Any, np.dtype[np.int32]]:

@@ -16,6 +16,7 @@ from tracer.analysis.gaps import gap_report
 from tracer.analysis.step_work import step_spans
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
+from tracer.schema import HOST_COMPUTE
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +124,26 @@ def test_what_the_host_computes_has_its_colour():
     outer, inner = rows_of(trace)
     assert [KINDS[what] for what in outer.events["what"]] == ["nvtx"]
     assert [KINDS[what] for what in inner.events["what"]] == ["host", "nvtx", "nvtx"]
+
+
+def test_the_host_as_a_device_has_a_row_of_its_own_with_bytes_and_rate():
+    trace = Trace.from_columns(
+        nvtx={
+            "start": [0, 1_000, 7_000, 2_000], "end": [9_000, 8_000, 7_500, 6_000],
+            "text": ["token", "split 0: host", "flash_attn_ext(b)", "mul_mat(a)"], "process": [1] * 4,
+            "thread": [1] * 4, "kind": ["push/pop"] * 4, "domain": ["", "", HOST_COMPUTE, HOST_COMPUTE],
+            "payload": [np.nan, np.nan, np.nan, 80_000.0],
+        }
+    )  # fmt: skip
+    *levels, computed = rows_of(trace)
+    assert [[*level.events["full"]] for level in levels] == [["token"], ["split 0: host"]]
+    assert (computed.label, computed.role) == ("host computes", "nvtx")
+    assert [*computed.events["name"]] == ["mul_mat", "flash_attn_ext"]
+    assert [*computed.events["full"]] == ["mul_mat(a)", "flash_attn_ext(b)"]
+    assert {KINDS[what] for what in computed.events["what"]} == {"host"}
+    placed = panels([arranged(rows_of(trace))])[0].rows[-1]
+    marks = _marks(placed, _window(0, 9_000), pd.DataFrame({"start": []}))
+    assert [more.partition("<br>")[2] for (more,) in marks["more"]] == ["78.1 KiB · 20.00 GB/s", ""]
 
 
 def test_runs_are_stacked_without_overlap(trace):

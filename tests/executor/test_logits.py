@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from executor.backends.cuda_weights import dequantised, quantised
+from executor.backends.weight_formats import dequantised, quantised
 from executor.configuration import Configuration
 from executor.models import WEIGHTS
 from executor.models.step import first_tokens, random_weights
@@ -30,6 +30,8 @@ CASES = [
     *(("cpu", model, "f32", batch, fusion) for model in PRODUCT_SHAPES for batch, fusion in ((1, True), (3, False))),
     *(("cpu", model, "f32", 3, None) for model in TEST_SHAPES if model not in PRODUCT_SHAPES),
     ("cpu", "tiny", "f32", 1, False),
+    ("cpu", "tiny", "f16", 3, None),
+    ("cpu", "moe-tiny", "q8_0", 1, True),
     *(
         pytest.param(("cuda", model, weights, batch, fusion), marks=pytest.mark.gpu)
         for model, weights, batch, fusion in [

@@ -8,6 +8,7 @@ import pytest
 from executor import prepare as prepare_module
 from executor.configuration import Configuration, fitting_strategies
 from executor.devices import HOST, Device
+from executor.models.shape import SHAPES
 from executor.models.step import first_tokens, random_weights
 from executor.run import execute
 from executor.strategies import STRATEGIES
@@ -18,6 +19,7 @@ from tests.thorough import covering
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 from tracer.errors import UsageError
+from tracer.schema import HOST_COMPUTE
 
 SPLITTING = [name for name, cls in STRATEGIES.items() if cls.splits]
 PLACEMENTS = [
@@ -132,6 +134,50 @@ def test_syncs_of_a_token_with_its_first_layers_on_the_host(strategy, expected):
     (result,) = execute([configuration])
     report = sync_report(result.trace, find_steps(result.trace))
     assert report.syncs_per_token == expected
+
+
+def of_host(result):
+    """Text, bytes and the range around of everything that the host computed as a device."""
+    ranges = result.trace["nvtx"]
+    of_host = ranges[ranges["domain"] == HOST_COMPUTE]
+    splits = ranges[ranges["text"].str.fullmatch(r"split \d+: host")]
+    inside = [
+        splits["text"][(splits["start"] <= r.start) & (splits["end"] >= r.end)].astype(str).to_list()
+        for r in of_host.itertuples()
+    ]
+    return list(zip(of_host["text"].astype(str), of_host["payload"], inside, strict=True))
+
+
+@pytest.mark.parametrize(("weights", "bytes_of_32"), [("f32", 128), ("q8_0", 34)])
+def test_products_on_the_host_are_activities_with_the_bytes_that_they_read(weights, bytes_of_32):
+    """tiny: 4 layers of width 256, 4 heads of KV of 32, inner size 512; three are on the host."""
+    configuration = Configuration(weights=weights, gpu_layers=2, tokens=3, repeats=1, warmup=0)
+    (result,) = execute([configuration])
+    found = of_host(result)
+    shape = SHAPES["tiny"]
+    q, kv = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
+    values = shape.width * np.array([q, kv, kv, q, shape.ffn, shape.ffn, shape.ffn])
+    layer = ["attn_q", "attn_k", "attn_v", "attn", "attn_output", "ffn_gate", "ffn_up", "ffn_down"]
+    on_host = shape.layers - 1
+    texts = [text for text, _, _ in found]
+    of_attention = [f"flash_attn_ext(blk.{n}.attn)" for n in range(on_host)]
+    assert sorted(texts) == sorted(
+        3 * [f"mul_mat(blk.{n}.{name})" for n in range(on_host) for name in layer if name != "attn"] + 3 * of_attention
+    )
+    assert np.isnan([nbytes for text, nbytes, _ in found if text in of_attention]).all()
+    assert sum(nbytes for text, nbytes, _ in found if text not in of_attention) == (
+        3 * on_host * values.sum() // 32 * bytes_of_32
+    )
+    assert all(inside == ["split 0: host"] for _, _, inside in found)
+
+
+def test_experts_on_the_host_tell_the_bytes_of_those_that_were_used():
+    """moe-tiny: matrices of 64 x 128 values; each of 2 sequences uses 2 of 8 experts, perhaps the same."""
+    configuration = Configuration(model="moe-tiny", experts="cpu", batch=2, tokens=8, repeats=1, warmup=0)
+    (result,) = execute([configuration])
+    used = {nbytes / (64 * 128 * 4) for text, nbytes, _ in of_host(result) if text.startswith("mul_mat_id")}
+    assert used <= {2, 3, 4}
+    assert len(used) > 1
 
 
 @pytest.mark.parametrize("strategy", SPLITTING)

@@ -19,6 +19,7 @@ from tracer.analysis.causality.paths import Causality, StepEnds, call_slack, cri
 from tracer.analysis.causality.positions import BESIDE, BESIDE_SYNC, by_position
 from tracer.analysis.tokens import Steps, find_steps
 from tracer.errors import EmptyTraceError
+from tracer.schema import HOST_COMPUTE
 
 
 def path_of(trace: Trace, steps: Steps | None = None) -> pd.DataFrame:
@@ -60,6 +61,28 @@ def test_the_path_of_a_token_leads_over_everything_that_made_it_wait() -> None:
         ("launch", "k", 30),
         ("device", "k", 300),
     ]
+
+
+def test_what_the_host_computes_as_a_device_is_cut_out_of_the_time_between_two_calls() -> None:
+    script = Script()
+    for base in (0, 1000):
+        script.range("token", base, base + 900)
+        script.range("split 0: host", base + 40, base + 380)
+        for text, begin, end in (("mul_mat(a)", 50, 150), ("flash_attn_ext(b)", 200, 300), ("mul_mat(c)", 350, 405)):
+            script.range(text, base + begin, base + end, domain=HOST_COMPUTE)
+            script.range("mul_mat(d)", base + begin, base + end, thread=THREAD + 1, domain=HOST_COMPUTE)
+        script.launch((base + 400, base + 410), (base + 415, base + 700))
+        script.sync(base + 420, base + 710)
+    launch = "cudaLaunchKernel_v7000"
+    assert pieces_of(script.trace)[1:-2] == [
+        ("host", launch, 340),
+        ("host compute", "mul_mat", 100),
+        ("host", launch, 50),
+        ("host compute", "flash_attn_ext", 100),
+        ("host", launch, 50),
+        ("host compute", "mul_mat", 50),
+    ]
+    assert sum(ns for *_, ns in pieces_of(script.trace)) == 1000
 
 
 def test_blocking_copies_are_on_the_path_with_their_device_time() -> None:

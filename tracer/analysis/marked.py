@@ -29,7 +29,7 @@ from tracer.engines.engine import EMPTY, FOLLOWS, LATE, LEADS, LEADS_VERIFIED, O
 from tracer.engines.ours import named
 from tracer.errors import EmptyTraceError
 from tracer.intervals import within_any
-from tracer.schema import DEVICE_DOMAINS, PROFILER_DOMAINS
+from tracer.schema import DEVICE_DOMAINS, HOST_COMPUTE, PROFILER_DOMAINS
 from tracer.trace import Trace
 
 _NEVER: Final = np.iinfo(np.int64).min
@@ -51,7 +51,7 @@ def steps_of_marks(
         window: rows of trace["nvtx"]; only what is inside them counts.
     """
     nvtx = trace["nvtx"]
-    unfit = DEVICE_DOMAINS if pattern is not None else PROFILER_DOMAINS
+    unfit = DEVICE_DOMAINS if pattern is not None else PROFILER_DOMAINS | {HOST_COMPUTE}
     ranges = nvtx[(nvtx["kind"] != "mark") & (nvtx["end"] >= nvtx["start"]) & ~nvtx["domain"].isin(unfit)]
     if window is not None:
         ranges = ranges[within_any(ranges, window) & ~ranges.index.isin(window.index)]

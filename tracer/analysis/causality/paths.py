@@ -24,16 +24,18 @@ from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
 from tracer.collectives import computes
 from tracer.errors import EmptyTraceError
-from tracer.schema import MISSING
+from tracer.schema import HOST_COMPUTE, MISSING
 from tracer.trace import Trace
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 COMMUNICATION: Final = "communication"
+_THREAD: Final = ["process", "thread"]
 PIECES: Final = ["step", "start", "end", "kind", "name", "of"]
-"""Columns of a path: the step, when (ns), one of `edges.KINDS` or `COMMUNICATION` (an activity that is), the call or
-activity (of edges between two, the later one), and the position of its segment."""
+"""Columns of a path: the step, when (ns), one of `edges.KINDS`, `COMMUNICATION` (an activity that is) or `HOST_COMPUTE`
+(of the time between two calls what the host computed as a device), the call or activity (of edges between two, the
+later one), and the position of its segment."""
 
 
 @dataclass(frozen=True)
@@ -127,14 +129,53 @@ def critical_path(causality: Causality, ends: StepEnds) -> pd.DataFrame:
         }
     )
     pieces["name"] = _names(causality.segments)[target // 2]
-    pieces = pieces[pieces["end"] > pieces["start"]]
+    pieces = _with_host_compute(causality, pieces[pieces["end"] > pieces["start"]])
     return pieces.sort_values(["step", "start"], kind="stable", ignore_index=True)[[*PIECES, "by"]]
+
+
+def _with_host_compute(causality: Causality, pieces: pd.DataFrame) -> pd.DataFrame:
+    """The pieces, time between two calls cut where the host computed as a device: named as its kernels, in short."""
+    ranges = causality.trace["nvtx"]
+    ranges = ranges[ranges["domain"] == HOST_COMPUTE].sort_values("start", kind="stable")
+    between = pieces["kind"] == KINDS[HOST]
+    if not len(ranges) or not between.any():
+        return pieces
+    threads = causality.segments.calls[_THREAD].iloc[pieces.loc[between, "of"]].set_axis(pieces.index[between])
+    parts = [pieces[~between]]
+    for index in threads.groupby(_THREAD, sort=False).groups.values():
+        here = (ranges[_THREAD] == threads.loc[index[0]]).all(axis=1)
+        parts += _cut(pieces.loc[index], ranges[here])
+    whole = pd.concat(parts, ignore_index=True)
+    whole["name"] = union_categoricals([part["name"].array for part in parts])
+    return whole
+
+
+def _cut(pieces: pd.DataFrame, ranges: pd.DataFrame) -> list[pd.DataFrame]:
+    """Pieces of one thread cut at the starts and ends of its ranges, which follow one another: these, and the rest."""
+    starts, ends = (ranges[c].to_numpy() for c in ("start", "end"))
+    first, behind = np.searchsorted(ends, pieces["start"], "right"), np.searchsorted(starts, pieces["end"], "left")
+    count = np.maximum(behind - first, 0)
+    number = np.repeat(np.arange(len(pieces)), count)
+    at = np.arange(len(number)) + np.repeat(first - np.cumsum(count) + count, count)
+    inside = pieces.iloc[number]
+    short = ranges["text"].astype("str").str.partition("(")[0].to_numpy()[at]
+    computed = inside.assign(
+        start=np.maximum(inside["start"], starts[at]), end=np.minimum(inside["end"], ends[at]),
+        kind=pd.Categorical([HOST_COMPUTE] * len(at), categories=pieces["kind"].cat.categories),
+        name=pd.Categorical(short),
+    )  # fmt: skip
+    # what is left of a piece opens at its start and at its ranges' ends, and closes at these' starts and at its end
+    rest, number = pd.concat([pieces, inside]), np.append(np.arange(len(pieces)), number)
+    opens, closes = (np.append(pieces[c], computed[of]) for c, of in (("start", "end"), ("end", "start")))
+    rest = rest.iloc[np.lexsort((opens, number))]
+    rest = rest.assign(start=opens[np.lexsort((opens, number))], end=closes[np.lexsort((closes, number))])
+    return [computed, rest[rest["end"] > rest["start"]]]
 
 
 def _kinds(segments: Segments, kind: Ints, of: Ints) -> pd.Categorical[Any]:
     collective = np.append(np.zeros(len(segments.calls), bool), segments.activities["collective"])[of]
     codes = np.where((kind == DEVICE) & collective, len(KINDS), kind)
-    return pd.Categorical.from_codes(codes.astype(np.int8), categories=pd.Index([*KINDS, COMMUNICATION]))
+    return pd.Categorical.from_codes(codes.astype(np.int8), categories=pd.Index([*KINDS, COMMUNICATION, HOST_COMPUTE]))
 
 
 def _names(segments: Segments) -> pd.Categorical:

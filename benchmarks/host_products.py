@@ -1,0 +1,169 @@
+"""Products on the host beside NumPy's and beside a plain copy of the same bytes, in turns in one process.
+
+A product's rate is the bytes of its weights over its time, whatever the number of tokens; that of the copy, on as many
+threads, is all that it reads and writes. NumPy's products are with float32 weights of the same values: a matrix times a
+vector for each token, so that its bits do not depend on others, as with ours, and one product for all. Every call takes
+the next of so many equal matrices that no cache holds them, and copies into memory of its own. In a turn everyone has
+some calls, the first of which are not counted, after a rest in which the threads of the one before go to sleep; a
+turn's figure is the median.
+Usage: python benchmarks/host_products.py [--shapes 2048x2048,5632x2048,2048x5632,32000x2048] [--tokens 1,4,64]
+       [--threads N] [--pinned] [--rounds 9] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from gpu_machine import commit, interval
+from read_nsys_sqlite import machine
+
+from executor.backends.cpu_compiled import CompiledKernels, default_threads
+from executor.backends.weight_formats import Quantised, encoded, floats, quantised
+from executor.models import WEIGHTS
+
+MOST_CACHED = 1 << 28
+"""Bytes of all equal matrices together."""
+NOT_COUNTED, COUNTED, REST_S = 2, 5, 0.1
+NUMPY = "numpy f32, token by token"
+
+
+def _copied(target: Any, source: Any, threads: int) -> None:
+    part = len(source) // threads
+    for thread in numba.prange(threads):
+        target[thread * part : (thread + 1) * part] = source[thread * part : (thread + 1) * part]
+
+
+of_numba: Any = numba
+_compiled_copy: Any = numba.njit(_copied, parallel=True, nogil=True)
+
+
+def copy(target: Any, source: Any, threads: int) -> None:
+    """A plain copy, as many bytes on each thread."""
+    numba.set_num_threads(threads)
+    _compiled_copy(target, source, threads)
+
+
+def by_token(out: Any, weight: Any, x: Any) -> None:
+    for token in range(len(x)):
+        np.matmul(weight, x[token], out=out[token])
+
+
+def at_once(out: Any, weight: Any, x: Any) -> None:
+    np.matmul(x, weight.T, out=out)
+
+
+def matrices(format: str, shape: tuple[int, int]) -> list[Any]:
+    """Equal ones in a format."""
+    values = np.random.default_rng(0).standard_normal(shape, np.float32)
+
+    def made() -> Any:
+        return Quantised.of(quantised(values), shape) if format == "q8_0" else encoded(values, WEIGHTS[format]).copy()
+
+    first = made()
+    return [first, *(made() for _ in range(MOST_CACHED // first.nbytes + 1))]
+
+
+def integers(weight: Any) -> Any:
+    """A weight's values (of q8_0 without the scales) as integers of 8 bytes."""
+    return (weight.integers if isinstance(weight, Quantised) else weight).reshape(-1).view(np.int64)
+
+
+def contestants(weights: list[Any], tokens: int, threads: int, pinned: bool) -> dict[str, list[Callable[[], None]]]:
+    """Name -> what it does with each matrix."""
+    kernels, (outputs, inputs) = CompiledKernels(threads, pinned), weights[0].shape
+    x = np.random.default_rng(1).standard_normal((tokens, inputs), np.float32)
+    out = np.empty((tokens, outputs), np.float32)
+    plain = [floats(w).copy() for w in weights[: MOST_CACHED // (4 * outputs * inputs) + 2]]
+    return {
+        "ours": [kernels.bound("mul_mat", out, (w, x)) for w in weights],
+        "copy": [partial(copy, np.zeros_like(integers(w)), integers(w), threads) for w in weights],
+        NUMPY: [partial(by_token, out, w, x) for w in plain],
+        "numpy f32, all at once": [partial(at_once, out, w, x) for w in plain],
+    }
+
+
+def seconds(works: dict[str, list[Callable[[], None]]], rounds: int) -> dict[str, list[float]]:
+    """Of a call, in every round."""
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    calls = {name: cycle(each) for name, each in works.items()}
+    for _ in range(rounds):
+        for name, row in calls.items():
+            time.sleep(REST_S)
+            times = []
+            for work in islice(row, NOT_COUNTED + COUNTED):
+                begin = time.perf_counter()
+                work()
+                times.append(time.perf_counter() - begin)
+            taken[name].append(statistics.median(times[NOT_COUNTED:]))
+    return taken
+
+
+def row(format: str, shape: tuple[int, int], tokens: int, options: argparse.Namespace) -> dict[str, Any]:
+    weights = matrices(format, shape)
+    taken = seconds(contestants(weights, tokens, options.threads, options.pinned), options.rounds)
+    read, copied = weights[0].nbytes, 2 * integers(weights[0]).nbytes
+    rates = {"ours": [read / s / 1e9 for s in taken["ours"]], "copy": [copied / s / 1e9 for s in taken["copy"]]}
+    return {
+        "format": format, "outputs": shape[0], "inputs": shape[1], "tokens": tokens, "bytes": read,
+        "gb_per_s": interval(rates["ours"]), "copy_gb_per_s": interval(rates["copy"]),
+        "over_copy": interval([a / b for a, b in zip(rates["ours"], rates["copy"], strict=True)], digits=3),
+        "gflop_per_s": interval([2 * shape[0] * shape[1] * tokens / s / 1e9 for s in taken["ours"]]),
+        "over_numpy": {
+            name: interval([b / a for a, b in zip(taken["ours"], taken[name], strict=True)], digits=3)
+            for name in taken if name.startswith("numpy")
+        },
+    }  # fmt: skip
+
+
+def show(found: dict[str, Any]) -> None:
+    def said(name: str) -> str:
+        return f"{found[name]['median']:7.2f} [{found[name]['low']:.2f} {found[name]['high']:.2f}]"
+
+    over = ", ".join(f"{value['median']:.2f} x {name}" for name, value in found["over_numpy"].items())
+    what = f"{found['format']:5}{found['outputs']:7} x {found['inputs']:<6}{found['tokens']:4} tokens"
+    rates = f"{said('gb_per_s')} GB/s  copy {said('copy_gb_per_s')}  over copy {said('over_copy')}"
+    print(f"{what} {rates}  {found['gflop_per_s']['median']:7.1f} GF/s  {over}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", default="2048x2048,5632x2048,2048x5632,32000x2048")
+    parser.add_argument("--formats", default=",".join(WEIGHTS))
+    parser.add_argument("--tokens", default="1,4,64")
+    parser.add_argument("--threads", type=int, default=default_threads())
+    parser.add_argument("--pinned", action="store_true")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--commit", default=commit())
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    shapes = [tuple(map(int, shape.split("x"))) for shape in options.shapes.split(",")]
+    rows = []
+    for format in options.formats.split(","):
+        for outputs, inputs in shapes:
+            for tokens in map(int, options.tokens.split(",")):
+                rows.append(row(format, (outputs, inputs), tokens, options))
+                show(rows[-1])
+    if options.json:
+        facts = {
+            "benchmark": "host_products", "date": datetime.date.today().isoformat(), "commit": options.commit,
+            "threads": options.threads, "pinned": options.pinned, "rounds": options.rounds,
+            "threading_layer": of_numba.threading_layer(), "rows": rows,
+            "machine": machine() | {"usable_cores": len(os.sched_getaffinity(0)), "numba": numba.__version__},
+        }  # fmt: skip
+        options.json.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

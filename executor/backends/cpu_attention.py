@@ -1,0 +1,78 @@
+"""Attention over the cache, compiled: a task is one head of one token, and what it computes depends on nothing else.
+
+Cells that the mask closes are not read, so it does not matter over how many of these attention goes. Importing this
+imports Numba.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numba
+import numpy as np
+
+from executor.backends.cpu_tile import widened
+from executor.backends.weight_formats import Array
+from tracer.compiled import inlined
+
+_REORDERED: Final = {"reassoc", "contract"}
+"""Lets a dot product be added up in lanes; how many depends on the head's size alone."""
+_CLOSED: Final = np.float32(-np.inf)
+
+
+def _dot(a: Array, b: Array) -> Any:
+    total = np.float32(0)
+    for i in range(len(a)):
+        total += a[i] * widened(b[i])
+    return total
+
+
+_product: Any = inlined(_dot, fastmath=_REORDERED)
+
+
+@inlined
+def _head(
+    out: Array, q: Array, k: Array, v: Array, mask: Array, scale: Any, stream: int, kv_head: int
+) -> None:  # fmt: skip
+    """One head of one token: out and q (D,), mask (attended,); k and v whole."""
+    scores = np.empty(len(mask), np.float32)
+    greatest = _CLOSED
+    for cell in range(len(mask)):
+        scores[cell] = mask[cell]
+        if mask[cell] != _CLOSED:
+            scores[cell] += _product(q, k[stream, cell, kv_head]) * scale
+            greatest = max(greatest, scores[cell])
+    total, sums = np.float32(0), np.zeros(len(q), np.float32)
+    for cell in range(len(mask)):
+        if scores[cell] != _CLOSED:
+            share = np.float32(math.exp(scores[cell] - greatest))
+            total += share
+            values = v[stream, cell, kv_head]
+            for i in range(len(q)):
+                sums[i] += share * widened(values[i])
+    for i in range(len(q)):
+        out[i] = sums[i] / total
+
+
+def _attention(
+    out: Array, q: Array, k: Array, v: Array, mask: Array, streams: Array, scale: Any, threads: int
+) -> None:  # fmt: skip
+    """As `ops.flash_attn_ext` says; out is (N, heads, D), cells are float32 or the bits of float16.
+
+    Raises:
+        IndexError: there is no such stream.
+    """
+    for stream in streams:
+        if stream < 0 or stream >= len(k):
+            raise IndexError("there is no stream of this number")
+    tokens, heads, _ = q.shape
+    per_group, per_kv_head = tokens // max(len(streams), 1), heads // k.shape[2]
+    for thread in numba.prange(threads):
+        for task in range(thread, tokens * heads * min(len(streams), 1), threads):
+            token, head = task // heads, task % heads
+            stream = streams[token // per_group]
+            _head(out[token, head], q[token, head], k, v, mask[token], scale, stream, head // per_kv_head)
+
+
+attention: Any = inlined(_attention, parallel=True)

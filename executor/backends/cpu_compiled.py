@@ -1,0 +1,168 @@
+"""Which kernels are compiled, and the threads that compute them.
+
+Products with small matrices and attention of few heads stay in NumPy (`cpu_kernels`), so that nothing is compiled for a
+small model.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from executor.backends.cpu_handles import Work
+from executor.backends.weight_formats import Array, Quantised
+from tracer.errors import UsageError
+
+LEAST_VALUES: Final = 1 << 19
+"""Of a matrix, from which on its products are compiled."""
+BLOCK: Final = 32
+"""Values of which a compiled product's rows are whole multiples."""
+LEAST_QUERY: Final = 1024
+"""Values of a token's query, from which on attention is compiled."""
+FEW_CORES: Final = 4
+"""Up to so many, all of them compute; else one is left to other threads, as bandwidth does not need it."""
+
+_WORTH_A_THREAD: Final = 1 << 18
+"""Multiplications of attention, less of which a thread more would not speed up."""
+_SPINS: Final = "10000"
+"""Rounds for which a thread of GNU OpenMP waits awake, some 0.1 to 0.5 ms: longer than between two products of a token.
+By itself it waits many times as long, and where other programs run keeps the core on which the last thread could."""
+_one_at_a_time: Final = threading.Lock()  # a kernel has all threads, and not every threading layer takes two callers
+_TASKS: Final = Path("/proc/self/task")
+_CPU_LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")
+
+
+def is_compiled(op: str, src: Sequence[Any]) -> bool:
+    """Whether a node's kernel is compiled: by what a batch does not change, so that all batches agree."""
+    if op in ("mul_mat", "mul_mat_id"):
+        outputs, inputs = src[0].shape[-2:]
+        return bool(outputs * inputs >= LEAST_VALUES and inputs % BLOCK == 0)
+    return bool(op == "flash_attn_ext" and np.prod(src[0].shape[1:]) >= LEAST_QUERY)
+
+
+def default_threads() -> int:
+    """Threads that compute unless the user says otherwise: the cores that this process may use, see `FEW_CORES`."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, _, period = _CPU_LIMIT.read_text(encoding="ascii").partition(" ")
+        cores = min(cores, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):  # no control group, or no limit
+        pass
+    return cores if cores <= FEW_CORES else cores - 1
+
+
+class CompiledKernels:
+    """Binds kernels that are compiled to their memory.
+
+    Args:
+        threads: how many compute, the calling one among them; None for `default_threads`.
+        pinned: whether each of the others stays on a core of its own. The calling one is never pinned: it launches.
+    """
+
+    def __init__(self, threads: int | None = None, pinned: bool = False) -> None:
+        self._threads, self._pinned = threads or default_threads(), pinned
+        self._callers = threading.local()
+
+    def bound(self, op: str, out: Array, src: Sequence[Any], **params: Any) -> Work:
+        """What computes a node that `is_compiled`; compiled when this returns.
+
+        Raises:
+            UsageError: more threads than this process may have.
+        """
+        if op == "flash_attn_ext":
+            return self._attention(out, *src, **params)
+        return self._product(out, *src)
+
+    def _product(self, out: Array, weight: Array | Quantised, x: Array, ids: Array | None = None) -> Work:
+        from executor.backends.cpu_tile import products
+
+        outputs, inputs = weight.shape[-2:]
+        flat = weight.reshape(-1, inputs)
+        if isinstance(flat, Quantised):
+            values, scales = flat.integers, flat.scales.view(np.uint16)
+        else:
+            values, scales = _bits(flat), np.zeros((1, 0), np.uint16)
+        none = np.zeros((0, inputs), np.float32), np.zeros((0, 1), np.float32), np.zeros(0, np.int64)
+        self._warm_up(f"{weight.dtype} products", products, values, scales, *none)
+        rows, results = x.reshape(-1, inputs), out.reshape(-1, outputs)
+        if ids is None:
+            return partial(self._run, products, values, scales, rows, results, np.zeros(len(rows), np.int64))
+        return partial(self._of_experts, partial(self._run, products, values, scales), rows, results, ids)
+
+    def _of_experts(self, run: Callable[..., None], x: Array, out: Array, ids: Array) -> None:
+        """Every token's chosen experts; those of one expert together."""
+        order = np.argsort(ids, axis=None, kind="stable")
+        experts = ids.reshape(-1)[order].astype(np.int64)
+        result = np.empty_like(out)
+        run(x[order * len(x) // len(order)], result, experts)
+        out[order] = result
+
+    def _attention(
+        self, out: Array, q: Array, k: Array, v: Array, mask: Array, streams: Array | None = None, *, scale: float
+    ) -> Work:
+        from executor.backends.cpu_attention import attention
+
+        streams = np.arange(len(k), dtype=np.int32) if streams is None else streams
+        arrays = out.reshape(q.shape), q, _bits(k), _bits(v)
+        factor = np.float32(scale)
+        self._warm_up(f"attention over {k.dtype}", attention, *arrays, mask[:, :0], streams[:0], factor)
+        threads = min(self._threads, 1 + q.size * mask.shape[1] // _WORTH_A_THREAD)
+        return partial(self._run, attention, *arrays, mask, streams, factor, threads=threads)
+
+    def _run(self, kernel: Callable[..., None], *arguments: Any, threads: int | None = None) -> None:
+        import numba
+
+        threads = threads or self._threads
+        with _one_at_a_time:
+            numba.set_num_threads(threads)  # of the calling thread
+            if not self._pinned or hasattr(self._callers, "pinned"):
+                kernel(*arguments, threads)
+                return
+            before = _tasks()
+            kernel(*arguments, threads)
+            if threads == self._threads:
+                self._callers.pinned = pin(_tasks() - before)
+
+    def _warm_up(self, what: str, kernel: Any, *arguments: Any) -> None:
+        """Compile for the arguments' types, or find it in the cache; say so where it took its time."""
+        import numba
+
+        if "OMP_WAIT_POLICY" not in os.environ:  # read when the first loop is loaded
+            os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
+        config: Any = numba.config
+        if self._threads > (most := config.NUMBA_NUM_THREADS):
+            raise UsageError(f"{self._threads} threads are too many: this process may have {most}")
+        misses, start = sum(kernel.stats.cache_misses.values()), time.perf_counter()
+        self._run(kernel, *arguments)
+        if sum(kernel.stats.cache_misses.values()) > misses:
+            print(
+                f"compiled {what} of the host in {time.perf_counter() - start:.1f} s, once for all runs",
+                file=sys.stderr,
+            )
+
+
+def _bits(values: Array) -> Array:
+    """float16 as its bits: Numba has no float16 on the host."""
+    return values.view(np.uint16) if values.dtype == np.float16 else values
+
+
+def _tasks() -> set[int]:
+    """The threads of this process that are not Python's."""
+    known = {thread.native_id for thread in threading.enumerate()}
+    return {int(task.name) for task in _TASKS.iterdir()} - known
+
+
+def pin(tasks: set[int]) -> int:
+    """Give each thread a core of its own, the first core left to the caller; returns how many have one."""
+    pairs = list(zip(sorted(tasks), sorted(os.sched_getaffinity(0))[1:], strict=False))
+    for task, core in pairs:
+        os.sched_setaffinity(task, {core})
+    return len(pairs)
