@@ -248,6 +248,17 @@ def test_a_gate_that_opened_itself_spoils_the_stamps_inside(built: Build) -> Non
     assert stamped_work(ring).kernels.timed == 0
 
 
+def test_a_part_ends_where_its_thread_waits(built: Build) -> None:
+    """What is launched behind the wait is in another part, if in any; the stamps before it are not late."""
+    said = built.run("scenes", "waits_between", INTERTOKEN_LIGHT_INSIDE="1").split()
+    assert "cuEventSynchronize" in said
+    ring = built.ring()
+    at = said.index("cuEventSynchronize")
+    assert said[:at] == ["head", *GATE, "eager", "tail"]
+    assert marks(ring).count("ba-") == marks(ring).count("a") == said.count("gate")
+    assert stamped_work(ring).kernels.timed == said.count("gate")
+
+
 def test_no_stamp_is_captured(built: Build) -> None:
     said = built.run("scenes", "captured_between", INTERTOKEN_LIGHT_INSIDE="1").split()
     assert said == ["head", *GATE, "eager", "tail", "eager", "tail", "cuStreamSynchronize"]

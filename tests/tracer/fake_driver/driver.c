@@ -93,8 +93,9 @@ static void stamp(Context context, const uint64_t *a) {
     uint64_t *counters = context->counters;
     uint64_t *places = (uint64_t *)a[0], word = a[1], mask = a[2], graph = word >> 1 & 32767;
     uint64_t slot = __atomic_fetch_add(&counters[0], 1, __ATOMIC_SEQ_CST);
-    if (graph) word |= (counters[graph] & 0xffffff) << 16;
-    if (graph && word & 1) counters[graph]++;
+    int is_numbered = graph == 0 || graph == 32766; /* it brings the number of its run along */
+    if (!is_numbered) word |= (counters[graph] & 0xffffff) << 16;
+    if (!is_numbered && word & 1) counters[graph]++;
     places[2 * (slot & mask)] = now();
     places[2 * (slot & mask) + 1] = word | (slot + 1) << 40;
     if (graph != 32767) say(word & 1 ? "tail" : "head"); /* not of the chain that the recorder begins with */

@@ -36,6 +36,7 @@ NEED(cuGraphExecUpdate_v2_, (Exec, Graph, UpdateResult *));
 NEED(cuGraphLaunch_, (Exec, Stream));
 NEED(cuGraphExecDestroy_, (Exec));
 NEED(cuEventRecord_, (Event, Stream));
+NEED(cuEventSynchronize_, (void *));
 NEED(cuMemcpyHtoDAsync_v2_, (DevicePointer, const void *, size_t, Stream));
 
 static void find_all(void) {
@@ -45,7 +46,7 @@ static void find_all(void) {
     FIND(cuCtxCreate_v2), FIND(cuCtxSetCurrent), FIND(cuCtxGetCurrent), FIND(cuCtxDestroy_v2);
     FIND(cuModuleGetFunction), FIND(cuGraphCreate), FIND(cuGraphAddKernelNode), FIND(cuGraphInstantiateWithFlags);
     FIND(cuGraphExecUpdate_v2), FIND(cuGraphLaunch), FIND(cuGraphExecDestroy), FIND(cuEventRecord);
-    FIND(cuMemcpyHtoDAsync_v2);
+    FIND(cuMemcpyHtoDAsync_v2), FIND(cuEventSynchronize);
     cuModuleGetFunction_(&kernel, NULL, "eager"), cuStreamCreate_(&stream, 0);
 }
 
@@ -105,6 +106,11 @@ static void parts(void) {
         if (i % 40 == 20) cuMemcpyHtoDAsync_v2_(0, arguments, 4, stream);
         if (i % 40 == 39) cuStreamSynchronize_(stream);
     }
+}
+
+/* One launch, a wait for an event in front of it, and another that then comes late. */
+static void waits_between(void) {
+    for (int i = 0; i < 6; i++) launch_on(stream), cuEventSynchronize_(arguments), launch_on(stream), cuStreamSynchronize_(stream);
 }
 
 /* A stream that was launched into is captured by way of another, which nobody tells us. */
@@ -294,7 +300,7 @@ static const struct {
     SCENE(destroyed), SCENE(destroyed_elsewhere), SCENE(handle_again), SCENE(waited_elsewhere),
     SCENE(launched_elsewhere), SCENE(own_streams), SCENE(failed_launches), SCENE(many_graphs), SCENE(many_launches),
     SCENE(other_context), SCENE(update_elsewhere), SCENE(ended_context), SCENE(many_contexts), SCENE(asked),
-    SCENE(threads), SCENE(threads_of_two), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(called_back), SCENE(windowed), SCENE(parts), SCENE(captured_between), SCENE(legacy_flag),
+    SCENE(threads), SCENE(threads_of_two), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(called_back), SCENE(windowed), SCENE(parts), SCENE(waits_between), SCENE(captured_between), SCENE(legacy_flag),
 };
 
 int main(int argc, char **argv) {

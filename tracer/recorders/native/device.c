@@ -84,7 +84,7 @@ static void find_driver(void) {
     driver.stamps_graphs = graphs;
     driver.stamps_runs = graphs && runs;
     const char *inside = getenv("INTERTOKEN_LIGHT_INSIDE");
-    driver.inside = inside ? strtoul(inside, NULL, 10) : 0; /* until what they tell was held against a profiler */
+    driver.inside = inside ? strtoul(inside, NULL, 10) : 0; /* off until vLLM's idle time by them was held against the truth */
     atomic_store_explicit(&is_found, 1, memory_order_release);
 }
 

@@ -297,7 +297,18 @@ void stamps_forget(uint8_t context, Stream on) {
     }
 }
 
+/* The part that this thread launches ends where it waits: all of it is launched, and what follows would come late. */
+static void end_own_part(void) {
+    Stream on;
+    if (!last.number || !is_open(last.number) || !atomic_load(&last.run->gate) || !reaches(last.key, &on)) return;
+    int entered = device_enter(last.context);
+    if (entered < 0) return;
+    if (enter_run(last.context, on)) end_part(last.context, last.run, on), unlock(&contexts[last.context]);
+    device_leave(entered);
+}
+
 void stamps_wait(void) {
+    end_own_part();
     atomic_fetch_add(&waits, 1u);
     for (unsigned at = 0, count = device_count(); at < count; at++) open_gates((uint8_t)at);
 }
