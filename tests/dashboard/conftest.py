@@ -29,16 +29,16 @@ def missing(what):
     pytest.skip(what)
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    driver, chromium = shutil.which("chromedriver"), shutil.which("chromium") or shutil.which("google-chrome")
-    if driver is None or chromium is None:
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory):
+    """One Chromium for all modules of a worker: it compiles the page's scripts once."""
+    driver, program = shutil.which("chromedriver"), shutil.which("chromium") or shutil.which("google-chrome")
+    if driver is None or program is None:
         missing("no Chromium with its driver; install them (Debian: apt-get install chromium chromium-driver)")
     options = webdriver.ChromeOptions()
-    options.binary_location = chromium
+    options.binary_location = program
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    kept = tmp_path_factory.getbasetemp() / "chromium"  # what was read and compiled for the modules before
-    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}", f"--disk-cache-dir={kept}"]:
+    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
         options.add_argument(flag)
     try:
         page = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
@@ -47,6 +47,20 @@ def browser(tmp_path_factory):
     page.set_script_timeout(20)
     yield page
     page.quit()
+
+
+@pytest.fixture(scope="module")
+def browser(chromium):
+    """The browser as if it were new, but that it knows the page's scripts."""
+    yield chromium
+    first, *others = chromium.window_handles
+    for tab in others:
+        chromium.switch_to.window(tab)
+        chromium.close()
+    chromium.switch_to.window(first)
+    chromium.get("about:blank")
+    chromium.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "cookies,local_storage"})
+    chromium.get_log("browser")
 
 
 def until(browser, condition, what, seconds=60):

@@ -46,13 +46,18 @@ def test_a_failure_is_said_in_place_and_goes_with_the_next_view(browser, filled,
     until(browser, lambda: not browser.execute_script(SAID), "no failure any more")
 
 
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory):
+    with served(tmp_path_factory.mktemp("empty")) as address:
+        yield address
+
+
 @pytest.mark.parametrize("place", [place for place in FILLED if place != "record/"])
-def test_without_recordings_a_page_says_how_to_make_some(browser, tmp_path, place):
-    with served(tmp_path) as address:
-        browser.get(f"{address}{place}")
-        words = "intertoken run"
-        until(browser, lambda: words in browser.find_element("id", "nothing").text, words)
-        assert browser.execute_script(SAID) == ""
+def test_without_recordings_a_page_says_how_to_make_some(browser, empty, place):
+    browser.get(f"{empty}{place}")
+    words = "intertoken run"
+    until(browser, lambda: words in browser.find_element("id", "nothing").text, words)
+    assert browser.execute_script(SAID) == ""
 
 
 @pytest.mark.parametrize("place", ["gap/", "syncs/", "whatif/"])

@@ -32,6 +32,7 @@ from dashboard.view import View
 from tests.fuzz.callbacks import callbacks_of, post
 from tests.fuzz.hostile import asked
 from tests.recordings import SAMPLES
+from tests.thorough import of_every_kind
 from tracer import formats
 from tracer.analysis.gaps import measured_rate
 from tracer.analysis.idle import PLACES
@@ -39,7 +40,8 @@ from tracer.analysis.summary import analyse
 from tracer.cli import main
 from tracer.trace import Trace
 
-ALL = sorted(path for path in SAMPLES.iterdir() if formats.is_trace(path))
+NAMES = of_every_kind(sorted(path.name for path in SAMPLES.iterdir() if formats.is_trace(path)))
+BUNDLED = [SAMPLES / name for name in NAMES]
 PASSES = [SAMPLES / "llama-1.1b-sccc-branches-cuda" / "node", SAMPLES / "llama-1.1b-ggg-sequential-cuda" / "node"]
 _UNITS = {"ns": 1e-3, "µs": 1.0, "ms": 1e3, "s": 1e6, None: 1.0}
 _COUNTS = ("syncs", "copies", "launches")
@@ -64,7 +66,11 @@ class Told:
         return match[1]
 
 
-@pytest.fixture(scope="module", params=[*ALL, *PASSES], ids=lambda path: "/".join(path.relative_to(SAMPLES).parts))
+@pytest.fixture(
+    scope="module",
+    params=[*BUNDLED, *PASSES],
+    ids=lambda path: "/".join(path.relative_to(SAMPLES).parts),
+)
 def told(request: pytest.FixtureRequest) -> Iterator[Told]:
     path: Path = request.param
     trace = formats.read(path, whole=False)

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from functools import cache
 from html import unescape
 
 import pytest
@@ -23,6 +24,16 @@ HOSTILE = '</script><img src=x onerror="window.hacked=1"><b>'
 OURS = [SAMPLES / f"llama-1.1b-{strategy}-sequential-cuda" for strategy in ("sccc", "saaas")]
 
 
+@cache
+def read(*paths):
+    return runs_to_compare(paths)
+
+
+def runs_at(paths):
+    """The runs to compare, read and analysed once for all tests."""
+    return read(*paths)
+
+
 @pytest.fixture
 def hand_made(tmp_path):
     paths = [tmp_path / "base", tmp_path / "wide"]
@@ -32,7 +43,7 @@ def hand_made(tmp_path):
 
 
 def facts_of(paths):
-    groups = groups_of_facts(runs_to_compare(paths))
+    groups = groups_of_facts(runs_at(paths))
     return {fact.label: [(c.text, c.change) for c in fact.cells] for facts in groups.values() for fact in facts}
 
 
@@ -70,21 +81,21 @@ def test_the_figures_are_those_that_the_commands_print():
 
 def test_the_answer_is_the_sentence_of_the_command():
     runs = [SAMPLES / "llama1b-sccc-graph", SAMPLES / "llama1b-saaas-graph"]
-    said = unescape(report_page(runs_to_compare(runs))).split('<p class="answer">')[1].split("</p>")[0]
+    said = unescape(report_page(runs_at(runs))).split('<p class="answer">')[1].split("</p>")[0]
     assert said.startswith("llama1b-saaas-graph is faster than llama1b-sccc-graph: gap from ")
     printed = " ".join(CliRunner().invoke(main, ["compare", *map(str, runs)]).stdout.split())
     assert said.removesuffix(".") in printed
-    assert 'class="answer"' not in report_page(runs_to_compare(runs[:1]))
+    assert 'class="answer"' not in report_page(runs_at(runs[:1]))
 
 
 def test_a_run_that_cannot_be_compared_says_why(hand_made, tmp_path):
     formats.write(decode(tokens=1), tmp_path / "one")
-    page = report_page(runs_to_compare([hand_made[0], tmp_path / "one"]))
+    page = report_page(runs_at([hand_made[0], tmp_path / "one"]))
     assert '<p class="answer">one: ' in page
 
 
 def test_a_gap_is_quoted_untraced_where_that_is_known():
-    base, other = cards(runs_to_compare([LLAMA["sccc", "graph"], LLAMA["saaas", "graph"]]))
+    base, other = cards(runs_at([LLAMA["sccc", "graph"], LLAMA["saaas", "graph"]]))
     assert (base.gap.text, base.gap_note) == ("78.1 µs", "gap (median, untraced)")
     assert other.gap.change == "−19.6 µs (−25 %)"
     assert other.calls == "5 syncs, 7 copies, 1 launch"
@@ -98,12 +109,12 @@ def test_times_of_unlike_recordings_are_not_set_against_each_other():
         assert [change for _, change in facts[label]] == ["", "", ""], label
     assert facts["Host syncs"][1] == ("5", "−9")
     assert facts["Tokens/s"][1] == ("759.5", "+1.4 %")
-    shown = cards(runs_to_compare(paths))
+    shown = cards(runs_at(paths))
     assert shown[0].gap_note == "gap (median, untraced, about)"
     assert shown[1].gap_note == "gap (median, untraced)"
     assert [card.gap.change for card in shown] == ["", "", ""]
     assert facts["Tokens/s"][2][1] == ""  # of another model
-    page = unescape(report_page(runs_to_compare(paths)))
+    page = unescape(report_page(runs_at(paths)))
     assert "recorded otherwise" in cautions_in(page)
     assert "are not comparable: model llama 1.1B Q8_0 against llama-1.1b" in page
 
@@ -117,8 +128,8 @@ def test_no_difference_is_stated_that_tracing_may_have_made(tmp_path):
     for label in ("p50", "p90", "mean", "sync", "Compute", "GPU busy", "Steps/s as recorded"):
         assert [change for _, change in facts[label]] == ["", ""], label
     assert facts["Host syncs"][1] == ("5", "−9")
-    assert [card.gap.change for card in cards(runs_to_compare(paths))] == ["", ""]
-    assert "saaas against sccc: no verdict: " in unescape(report_page(runs_to_compare(paths)))
+    assert [card.gap.change for card in cards(runs_at(paths))] == ["", ""]
+    assert "saaas against sccc: no verdict: " in unescape(report_page(runs_at(paths)))
 
 
 def cautions_in(page):
@@ -127,18 +138,18 @@ def cautions_in(page):
 
 def test_cautions_are_those_of_the_command_and_stand_before_every_difference():
     paths = [LLAMA["sccc", "node"], LLAMA["saaas", "graph"]]
-    page = unescape(report_page(runs_to_compare(paths)))
+    page = unescape(report_page(runs_at(paths)))
     said = re.findall("<li>(.*?)</li>", cautions_in(page))
     assert said == as_json("compare", *paths)["runs"][1]["cautions"]
     assert len(said) >= 3
     assert page.index("Before you compare") < page.index("At a glance") < page.index('<p class="answer">')
-    alone = unescape(report_page(runs_to_compare(paths[:1])))
+    alone = unescape(report_page(runs_at(paths[:1])))
     assert "Before you read on" in alone
     assert "lengthens the idle time" in cautions_in(alone)
 
 
 def test_the_page_asks_for_nothing_and_shows_names_as_text(hand_made):
-    page = report_page(runs_to_compare(hand_made))
+    page = report_page(runs_at(hand_made))
     head = page[: page.index("<style>")]
     assert "default-src 'none'" in head
     assert not re.search(r"<(link|iframe|img|object|base)\b|\ssrc=", page[: page.index('<script type="application')])
@@ -154,21 +165,21 @@ def test_the_page_asks_for_nothing_and_shows_names_as_text(hand_made):
 def test_a_hostile_name_of_a_run_is_escaped(tmp_path):
     path = tmp_path / '<img src=x onerror="window.hacked=1">'
     formats.write(decode(tokens=5), path)
-    page = report_page(runs_to_compare([path]))
+    page = report_page(runs_at([path]))
     assert "<img src=x" not in page
     assert "&lt;img src=x" in page
 
 
 def test_a_run_of_one_token_has_no_gap_and_still_a_page(tmp_path):
     formats.write(decode(tokens=1, kernel="nul\x00byte"), tmp_path / "one")
-    page = report_page(runs_to_compare([tmp_path / "one"]))
+    page = report_page(runs_at([tmp_path / "one"]))
     page.encode()
     assert 'id="causes"' not in page
     assert "no gap: 1 token step" in page
 
 
 def test_the_time_axis_is_about_the_gap_and_about_the_token(hand_made):
-    page = report_page(runs_to_compare(hand_made), token=3)
+    page = report_page(runs_at(hand_made), token=3)
     figures = json.loads(page.split('id="figures">')[1].split("</script>")[0])
     ranges = {name: figures[name]["themes"]["dark"]["layout"]["xaxis"]["range"] for name in ("gap", "token")}
     assert ranges["gap"][0] < 0 < 2 * GAP / 1e9 < ranges["gap"][1] < 4 * GAP / 1e9
@@ -177,14 +188,14 @@ def test_the_time_axis_is_about_the_gap_and_about_the_token(hand_made):
 
 
 def test_a_run_directory_is_one_run_and_a_recording_of_several_is_several(tmp_path):
-    assert [run.key for run in runs_to_compare(OURS)] == [path.name for path in OURS]
-    assert [run.name for run in runs_to_compare([OURS[0] / "node"])] == [f"{OURS[0].name} · node"]
+    assert [run.key for run in runs_at(OURS)] == [path.name for path in OURS]
+    assert [run.name for run in runs_at([OURS[0] / "node"])] == [f"{OURS[0].name} · node"]
     with pytest.raises(UsageError, match=r"^7 runs .*: six-strategies · run sccc sequential, .* one to 6"):
-        runs_to_compare([SIX])
+        runs_at([SIX])
     formats.write(decode(tokens=1), tmp_path / "short")
     (tmp_path / "broken.sqlite").write_bytes(b"SQLite format 3\x00 but not really")
     with pytest.raises(TraceError, match=r"broken\.sqlite"):
-        runs_to_compare([OURS[0], tmp_path / "broken.sqlite"])
+        runs_at([OURS[0], tmp_path / "broken.sqlite"])
 
 
 def test_the_command_writes_one_file_and_replaces_none(hand_made, tmp_path):

@@ -206,9 +206,9 @@ def test_the_plan_of_a_fork_is_safe_in_memory_of_its_own():
 # What really happens
 
 
-def logits(slow=(), **options):
+def logits(slow=(), seconds=0.2, **options):
     configuration = Configuration(batch=4, tokens=2, repeats=1, warmup=0, strategy="aaag", **options)
-    (result,) = execute([configuration], keep_logits=True, open_backend=lambda *_: SlowBackend(slow))
+    (result,) = execute([configuration], keep_logits=True, open_backend=lambda *_: SlowBackend(slow, seconds))
     return result.logits
 
 
@@ -226,4 +226,4 @@ def test_recycling_in_graph_order_is_refused_and_would_compute_nonsense(mode, al
         for name in late
     )
     for slow, safe in product([[name] for name in late[:3]], SAFE):
-        assert np.array_equal(logits(slow, concurrency=mode, allocator=safe), expected)
+        assert np.array_equal(logits(slow, 0.05, concurrency=mode, allocator=safe), expected)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from functools import partial
+from itertools import product
 
 import pytest
 
@@ -10,6 +11,7 @@ from executor.configuration import Configuration
 from executor.run import execute
 from executor.strategies import AAAG, AAAS, GGG, SAAAS, SCCC, STRATEGIES
 from tests.executor.handmade import summing_step
+from tests.thorough import covering
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
 
@@ -68,7 +70,10 @@ def assert_counts(trace, strategy, inputs, **launches):
         assert (report.strategy, report.share) == (recognised(strategy), 1.0)
 
 
-BACKENDS = ["cpu", "sim", pytest.param("cuda", marks=pytest.mark.gpu)]
+def on_backends(*options):
+    """Rows of backend and options: those of the CPU and the simulated device cover together, CUDA's by themselves."""
+    here = covering(product(("cpu", "sim"), *options))
+    return [*here, *(pytest.param("cuda", *row, marks=pytest.mark.gpu) for row in covering(product(*options)))]
 
 
 def run(backend="cpu", **options):
@@ -80,10 +85,8 @@ def run(backend="cpu", **options):
     return result.trace
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("concurrency", ["sequential", "branches"])
 @pytest.mark.parametrize("strategy", [budgeted(name) for name in STRATEGIES])
+@pytest.mark.parametrize(("backend", "batch", "concurrency"), on_backends((1, 3), ("sequential", "branches")))
 def test_graph_launches(recording, backend, strategy, concurrency, batch):
     """The order of the calls is that of the notation, in every token."""
     run(backend, strategy=strategy, concurrency=concurrency, batch=batch)
@@ -99,18 +102,16 @@ def test_subgraph_launches(backend, strategy):
     assert_counts(trace, strategy, inputs=6, graphLaunch=LAYERS * 7 + 1, **EVENTS)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("concurrency", ["sequential", "branches"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("backend", "strategy", "concurrency"), on_backends(STRATEGIES, ("sequential", "branches"))
+)  # fmt: skip
 def test_eager_launches(backend, strategy, concurrency):
     trace = run(backend, strategy=strategy, concurrency=concurrency, launch="eager")
     launches = KERNELS + (ADVANCING if strategy == "ggg" else 0)
     assert_counts(trace, strategy, inputs=6, launchKernel=launches, **(EVENTS if concurrency == "branches" else {}))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("inputs", [1, 2, 9, 40])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(("backend", "inputs", "strategy"), on_backends((1, 2, 9, 40), STRATEGIES))
 def test_any_number_of_inputs(backend, strategy, inputs):
     """40 inputs are more than the staging ring has slots."""
     trace = run(backend, strategy=strategy, model="sum", models={"sum": partial(summing_step, inputs)})

@@ -21,6 +21,7 @@ from tests.sync_counts.calls_of_splits import (
     prompt,
     token,
 )  # fmt: skip
+from tests.thorough import covering
 from tracer.analysis.calls import host_calls
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import find_steps
@@ -125,16 +126,20 @@ def assert_prompts(trace, expected):
 
 
 def cases(launches=("graph",), names=PLACEMENTS):
-    """(backend, placement, strategy, launch, staging), of all strategies that fit."""
-    return [
-        pytest.param(backend, name, strategy, launch, staging, marks=marks)
-        for name in names
-        for backend, marks in (("cpu", ()), ("cuda", pytest.mark.gpu(gpus(name))))
-        for staging in (True, False)
-        for strategy in fitting_strategies(configured(name, backend, staging=staging))
-        if strategy in SPLITTING
-        for launch in (launches if staging else launches[:1])
-    ]
+    """(backend, placement, strategy, launch, staging), of strategies that fit: covering pairs of each backend."""
+    rows = {
+        backend: covering(
+            (backend, name, strategy, launch, staging)
+            for name in names
+            for staging in (True, False)
+            for strategy in fitting_strategies(configured(name, backend, staging=staging))
+            if strategy in SPLITTING
+            for launch in (launches if staging else launches[:1])
+        )
+        for backend in ("cpu", "cuda")
+    }
+    on_gpus = [pytest.param(*row, marks=pytest.mark.gpu(gpus(row[1]))) for row in rows["cuda"]]
+    return [*rows["cpu"], *on_gpus]
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,13 @@
 
 import os
 import platform
+import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from tests.tracer.fake_driver import compiler_or_skip
+from tests.tracer.fake_driver import Build, compiler_or_skip
 from tracer.cli import main
 from tracer.errors import RecordError
 from tracer.recorders import light_library
@@ -20,8 +21,11 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_it_is_compiled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiler_or_skip()
+def test_it_is_compiled_once_and_without_a_warning(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    strict = cache / "cc"
+    strict.write_text(f'#!/bin/sh\nexec {compiler_or_skip()} -Werror "$@"\n')
+    strict.chmod(0o755)
+    monkeypatch.setenv("CC", str(strict))
     made = light_library.library()
     assert made.is_relative_to(cache)
     monkeypatch.setenv("PATH", "")
@@ -30,12 +34,10 @@ def test_it_is_compiled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert [path.name for path in made.parent.iterdir()] == [made.name]
 
 
-def test_that_of_a_wheel_comes_first(cache: Path) -> None:
-    compiler_or_skip()
-    made = light_library.library()
-    made.rename(cache / "shipped.so")
-    assert light_library.library() == cache / "shipped.so"
-    assert not made.exists()
+def test_that_of_a_wheel_comes_first(cache: Path, built: Build) -> None:
+    shipped = shutil.copy(built.folder / "light.so", cache / "shipped.so")
+    assert light_library.library() == shipped
+    assert not light_library.cached().exists()
 
 
 def test_one_that_does_not_load_is_said(cache: Path) -> None:

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.recordings import LLAMA, SAMPLES, SIX
-from tests.thorough import examples
+from tests.thorough import covering, examples
 from tests.tracer.planted import HOST, PATH, PLANTED, SECRETS, TOKEN, USER, graph_of, planted_chrome, planted_run
 from tests.tracer.test_cli import as_json, run
 from tests.tracer.test_formats_roundtrip import NAMES, traces
@@ -69,9 +70,11 @@ def found_in(path: Path) -> set[str]:
     return {s for s in SECRETS if any(spelling in piece for spelling in spellings(s) for piece in pieces)}
 
 
-@pytest.mark.parametrize("format", [f for f in formats.registered() if f.write is not None], ids=lambda f: f.suffix)
-@pytest.mark.parametrize("name", PLANTED)
-@MODES
+@pytest.mark.parametrize(
+    ("name", "format", "mode"),
+    covering(product(PLANTED, [f for f in formats.registered() if f.write is not None], [(), ("--names",)])),
+    ids=lambda value: value.suffix if isinstance(value, Format) else None,
+)
 def test_no_secret_survives(name: str, format: Format, mode: Mode, tmp_path: Path) -> None:
     source = PLANTED[name](tmp_path / name)
     assert found_in(source) == set(SECRETS)

@@ -35,6 +35,18 @@ class Build:
 
     @classmethod
     def into(cls, folder: Path, flags: Sequence[str] = ()) -> Build:
+        """Compile all of it for one test; flags are for the compiler."""
+        cls.compile(folder, flags)
+        return cls.at(folder, folder / "rings")
+
+    @classmethod
+    def at(cls, folder: Path, rings: Path) -> Build:
+        """What was compiled into a folder, with a new one for rings."""
+        rings.mkdir(mode=0o700)
+        return cls(folder, rings)
+
+    @staticmethod
+    def compile(folder: Path, flags: Sequence[str] = ()) -> None:
         """Compile all of it; flags are for the compiler."""
         compiler = compiler_or_skip()
         compile_library(folder / "light.so", compiler, flags)
@@ -48,9 +60,6 @@ class Build:
         cc("-DLINKED", "-o", folder / "decode_linked", HERE / "decode.c", driver, "-ldl")
         for program in ("every", "scenes", "costs", "ranges"):
             cc("-o", folder / program, HERE / f"{program}.c", "-ldl")
-        rings = folder / "rings"
-        rings.mkdir(mode=0o700)
-        return cls(folder, rings)
 
     def environment(self, **extra: str) -> dict[str, str]:
         """What a program gets to run under the recorder."""
