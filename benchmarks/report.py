@@ -87,8 +87,9 @@ def gaps_by_rate(found: dict[str, Any]) -> Iterator[str]:
         apart.append(by_rate - true["median"])
         close += abs(run["error"]) <= 0.05
         rows.append([
-            f"`{run['run']}`", f"{run['recorded_us']:.1f}", f"{true['median']:.1f} [{true['low']:.1f}, {true['high']:.1f}]",
-            f"{by_rate:.1f}", f"{100 * run['error']:+.1f} %",
+            f"`{run['run']}`", f"{run['recorded_us']:.1f}",
+            f"{true['median']:.1f} [{true['low']:.1f}, {true['high']:.1f}]", f"{by_rate:.1f}",
+            f"{100 * run['error']:+.1f} %",
         ])  # fmt: skip
     yield (
         "Mean gap in µs of our own loop by the device's own stamps, and what a recording at graph level gives with the "
