@@ -1,4 +1,4 @@
-"""The engines whose recordings are known, one small file each. To add one: its file, and its name here."""
+"""The supported engines, one small file each. To add an engine, add its file and list it here."""
 
 from typing import Final
 
@@ -12,4 +12,4 @@ from tracer.engines.vllm import VLLM
 from tracer.engines.xdit import XDIT
 
 ENGINES: Final[tuple[Engine, ...]] = (SGLANG, VLLM, TENSORRT_LLM, XDIT, LLAMA_CPP, *OURS, TORCH, OPTIMIZER, *USUAL)
-"""In the order in which their marks are looked for: the most telling first."""
+"""In the order in which their marks are searched for: the most specific first."""

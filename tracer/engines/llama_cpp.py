@@ -1,7 +1,7 @@
-"""llama.cpp and what else runs on ggml.
+"""llama.cpp and other programs built on ggml.
 
-It sets no marks. Each step (`llama_decode`) copies its inputs, launches a CUDA graph or the kernels of it, and copies
-the logits of each sequence back, for which the host waits. A batch of more than one token is computed without a graph
+It sets no marks. Each step (`llama_decode`) copies its inputs, launches a CUDA graph or the same kernels one by one,
+and copies the logits of each sequence back, for which the host waits. Batches of several tokens run without a graph
 (ggml/src/ggml-cuda/ggml-cuda.cu, `check_node_graph_compatibility`). Source: ggml/src/ggml-backend.cpp
 (`ggml_backend_sched_compute_splits`), src/llama-context.cpp; kernels: ggml/src/ggml-cuda.
 """
