@@ -3,6 +3,7 @@
 Without one the wheel is pure Python, installs all the same, and compiles it on the user's machine when asked to record.
 """
 
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -12,6 +13,16 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 NATIVE = "tracer/recorders/native"
+
+
+def platform_of(library: Path) -> str:
+    """The platform's tag: from which glibc on the library can be loaded (PEP 600), as the versions of its symbols say."""
+    platform = get_platform().replace("-", "_").replace(".", "_")
+    needed = re.findall(rb"\0GLIBC_(\d+)\.(\d+)", library.read_bytes())
+    if not needed:
+        return platform
+    major, minor = max((int(a), int(b)) for a, b in needed)
+    return platform.replace("linux", f"manylinux_{major}_{minor}", 1)
 
 
 class NativeLibrary(BuildHookInterface[Any]):
@@ -35,7 +46,7 @@ class NativeLibrary(BuildHookInterface[Any]):
             return
         build_data["artifacts"].append(f"{NATIVE}/{native['NAME']}")
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{get_platform().replace('-', '_').replace('.', '_')}"
+        build_data["tag"] = f"py3-none-{platform_of(library)}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Leave nothing in the source tree: an old library there would be taken for the one to use."""

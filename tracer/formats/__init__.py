@@ -1,7 +1,8 @@
 """Trace formats, one file each. A format registers itself on its last line; `read` and `write` find it.
 
 Adding a format: write `formats/NAME.py` with `sniff(path) -> bool`, `read(path) -> Trace` and
-`write(trace, path)`, end it with `register(...)`, and import it at the foot of this file.
+`write(trace, path)`, end it with `register(...)`, and import it at the foot of this file. Other distributions
+add theirs through the entry-point group `intertoken.formats`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tracer.errors import FormatError, TraceError, printable
+from tracer.extensions import FORMATS, extensions
 from tracer.output import appearing, check_place, is_leftover
 from tracer.trace import Trace
 
@@ -66,13 +68,14 @@ def register(format: Format) -> None:
 
 
 def registered() -> tuple[Format, ...]:
-    """All known formats, in the order in which they are tried."""
-    return tuple(_formats)
+    """All known formats, in the order in which they are tried: first those that other distributions add, since ours
+    take any SQLite file for an export, to say what it lacks."""
+    return (*(added for _, added in extensions(FORMATS, Format)), *_formats)
 
 
 def is_trace(path: Path) -> bool:
     """Whether a readable format recognises the path."""
-    return any(f.read is not None and f.sniff(path) for f in _formats)
+    return any(f.read is not None and f.sniff(path) for f in registered())
 
 
 def read(path: str | Path, *, whole: bool = True, **options: bool) -> Trace:
@@ -133,11 +136,11 @@ def format_of(source: Path) -> Format:
         raise FormatError(f"{source}: is neither a regular file nor a directory")
     if source.is_file() and source.stat().st_size == 0:
         raise FormatError(f"{source}: the file is empty")
-    for f in _formats:
+    for f in registered():
         if f.sniff(source):
             return f
     what = "directory holds no trace" if source.is_dir() else "is not a trace"
-    known = ", ".join(f.name for f in _formats if f.read is not None)
+    known = ", ".join(f.name for f in registered() if f.read is not None)
     raise FormatError(f"{source}: {what}; expected one of: {known}")
 
 
@@ -196,7 +199,7 @@ def check_writable(
 
 
 def _is_directory(target: Path) -> bool:
-    return not _suffix(target, [suffix for f in _formats if f.write is not None for suffix in f.suffixes])
+    return not _suffix(target, [suffix for f in registered() if f.write is not None for suffix in f.suffixes])
 
 
 def writer_of(target: Path) -> Writer:
@@ -205,10 +208,10 @@ def writer_of(target: Path) -> Writer:
     Raises:
         FormatError: no writable format has that suffix.
     """
-    writers = {suffix: f.write for f in _formats if f.write is not None for suffix in f.suffixes}
+    writers = {suffix: f.write for f in registered() if f.write is not None for suffix in f.suffixes}
     suffix = _suffix(target, writers)
     if suffix not in writers:
-        known = ", ".join(f"{f.name} ({f.suffix or 'a directory'})" for f in _formats if f.write is not None)
+        known = ", ".join(f"{f.name} ({f.suffix or 'a directory'})" for f in registered() if f.write is not None)
         raise FormatError(f"{target}: cannot write {suffix}; supported formats: {known}")
     return writers[suffix]
 

@@ -10,11 +10,11 @@ import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 from tracer.analysis.call_names import letter
-from tracer.engines import ENGINES
+from tracer.engines import engines
 from tracer.engines.ours import NAMES, OURS, USUAL, word
 from tracer.engines.torch import OPERATOR, TRAINING_TEXT
 from tracer.engines.vllm import PARTS
@@ -69,7 +69,6 @@ _SHORTEST_NAME, _SHORTEST_SECRET = 3, 6
 _LONGEST: Final = 10_000  # characters; some patterns take quadratic time, and no name is this long
 
 _STEP: Final = re.compile("|".join(map(word, NAMES)))
-_MARKS: Final = tuple(mark.text for each in ENGINES if each not in (*OURS, *USUAL) for mark in each.marks)
 _BATCH: Final = re.compile(r"\b(?:raw_)?bs=\d+")
 _NO_STEP: Final = re.compile(f"{OPERATOR}|{PARTS}")
 _NUMBER: Final = re.compile(r"(?<![^\W_])\d{1,9}(?![^\W_])")
@@ -274,9 +273,15 @@ class Texts:
         return f"[{what} {labels.setdefault(text, len(labels) + 1)}]"
 
 
+@cache
+def _marks() -> tuple[re.Pattern[str], ...]:
+    """What the marks of engines say that name their steps in words of their own."""
+    return tuple(mark.text for each in engines() if each not in (*OURS, *USUAL) for mark in each.marks)
+
+
 def _mark(text: str) -> tuple[list[str], str]:
     """The parts of a text that identify a step as an engine's mark, and the rest of the text."""
-    found = next((match for pattern in (*_MARKS, TRAINING_TEXT) if (match := pattern.search(text))), None)
+    found = next((match for pattern in (*_marks(), TRAINING_TEXT) if (match := pattern.search(text))), None)
     if found is None:
         return [], text
     beside = text[: found.start()] + " " + text[found.end() :]
