@@ -78,6 +78,7 @@ _SHAPES: Final[Mapping[str, Any]] = {
     "runs.eventData": _Told | None,
     "runs.selectedRows": list[_Row] | _Ids | None,
     "asked.data": _Wish | None,
+    "chipped.data": list[int | str] | None,
     "ladder-drawn.data": _Object,
     "listed.data": list[int | None] | None,
     "pressed.data": dict[str, float | None] | None,

@@ -8,7 +8,7 @@ import dash_bootstrap_components as dbc
 from dash import dcc, html
 
 from dashboard.frame import named
-from dashboard.pages.overview import compare, downloads, ladder, rates, tokens, tools
+from dashboard.pages.overview import compare, downloads, ladder, rates, strip, tokens, tools
 from dashboard.pages.overview.table import grid
 from dashboard.palette import COLOURS, HOLE_SWATCHES, NAMES
 from dashboard.view import ALIGNMENTS
@@ -38,27 +38,22 @@ _GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": "au
 def sections() -> list[Any]:
     """What stands on the page."""
     stores = [dcc.Store(id="listed"), dcc.Store(id="drawn"), dcc.Interval(id="reading", interval=400)]
-    shown = [_runs(), compare.section(), _timeline(), *_made_of(), compare.figures(), downloads.section()]
+    shown = [_runs(), compare.section(ladder.section()), _timeline(), *_made_of(), downloads.section()]
     return [*stores, *tools.stores(), *shown]
 
 
 def _runs() -> html.Section:
     return html.Section(
         [
-            html.Div(
-                [
-                    html.H2("Runs"),
-                    html.P("Select one to six.  ▲ comes from a traced pass, which inflates it.", className="hint"),
-                    html.P("Looking for recordings …", id="reading-said", role="status", className="hint"),
-                    html.Button("Add recordings …", id="add", className="button moves upload",
-                                title="Upload recordings, or drop them anywhere on the page"),
-                ],
-                className="bar",
-            ),
+            strip.strip(),
             html.Ul(id="uploads", className="uploads", **named("Uploads")),
-            grid(),
+            html.Div(
+                [html.P("Select one to six.  ▲ comes from a traced pass, which inflates it.", className="hint"),
+                 grid()],
+                id="runs-panel",
+                hidden=True,
+            ),
             *rates.below(),
-            ladder.section(),
         ],
         **named("Runs"),
     )  # fmt: skip
@@ -83,10 +78,9 @@ def _timeline() -> html.Section:
                         **named("What the time axis shows"),
                     ),
                 ],
-                className="bar",
+                className="bar tools",
             ),
-            legend(),
-            *tools.above(),
+            html.Div(tools.above(), className="above"),
             html.Div("Reading the recordings …", id="nothing", className="empty"),
             html.Div(
                 _graph("timeline", 300),
@@ -100,6 +94,7 @@ def _timeline() -> html.Section:
                    "Dotted: the base's gap; hatched: what a run's gap is shorter or longer.",
                    className="hint foot"),
             *tools.below(),
+            legend(),
         ],
         **named("Timeline"),
     )  # fmt: skip
@@ -119,13 +114,16 @@ def legend() -> html.Ul:
 def _token() -> html.Div:
     return html.Div(
         [
-            html.Span("Aligned at the"),
-            dbc.RadioItems(
-                id="align",
-                options=[{"value": key, "label": key} for key in ALIGNMENTS],
-                value="end",
-                inline=True,
-                className="choice",
+            html.Label(
+                [
+                    "Aligned at the ",
+                    dbc.Select(
+                        id="align",
+                        options=[{"value": key, "label": key} for key in ALIGNMENTS],
+                        value="end",
+                        class_name="field small",
+                    ),
+                ]
             ),
             html.Span("of token", id="token-label"),
             html.Button(
