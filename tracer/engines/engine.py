@@ -82,6 +82,27 @@ class Mark:
     own: bool = True
 
 
+COPIES: Final = "how inputs are copied"
+RUN_AHEAD: Final = "launching the next step before the result of this one is read"
+GRAPH: Final = "one graph launch per step"
+STREAMS: Final = "independent kernels on several streams"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an engine calls a change that `intertoken advise` proposes.
+
+    Attributes:
+        change: `COPIES`, `RUN_AHEAD`, `GRAPH` or `STREAMS`.
+        name: the option, environment variable or function, as users of the engine write it.
+        seen: the version in which it was seen.
+    """
+
+    change: str
+    name: str
+    seen: str
+
+
 @dataclass(frozen=True)
 class Engine:
     """An engine.
@@ -89,11 +110,12 @@ class Engine:
     Attributes:
         name: as its users write it.
         marks: the marks of its steps; the first one that matches a text describes it.
-        kernels: names of kernels that only this engine launches; None if there are none.
+        kernels: names of kernels that only this engine, or one listed before it, launches; None if there are none.
         whole_graphs_decode: whether it replays a whole pass as one CUDA graph only for decoding.
         one_sequence_graphs: whether it replays graphs only for a single sequence.
         plain: texts that certainly name a step; the confidence in other texts is at most `LIKELY`.
         sure: the confidence that its marks are steps, 0..1.
+        settings: what it calls the changes that `intertoken advise` proposes.
     """
 
     name: str
@@ -103,6 +125,7 @@ class Engine:
     one_sequence_graphs: bool = False
     plain: re.Pattern[str] = re.compile("")
     sure: float = 0.99
+    settings: tuple[Setting, ...] = ()
 
     def sure_of(self, texts: Iterable[str]) -> float:
         """The confidence that marks with these texts are steps."""

@@ -23,14 +23,17 @@ from tracer.engines.engine import (
     DECODE,
     EMPTY,
     FOLLOWS,
+    GRAPH,
     LATE,
     LEADS,
     LEADS_VERIFIED,
     MIXED,
     PREFILL,
+    RUN_AHEAD,
     SPECULATIVE,
     Engine,
     Mark,
+    Setting,
     Work,
 )
 from tracer.engines.vllm import EXECUTED
@@ -66,5 +69,9 @@ SGLANG: Final = Engine(
         Mark(re.compile(r"^step\[(?P<mode>[A-Z_0-9]+)\b"), _step, lies=LATE),
     ),
     whole_graphs_decode=True,
+    settings=(
+        Setting(RUN_AHEAD, "the overlap schedule: run without `--disable-overlap-schedule`", "0.5"),
+        Setting(GRAPH, "CUDA graphs: run without `--disable-cuda-graph`", "0.5"),
+    ),
     kernels=re.compile(r"\bsgl_|\bsglang::"),
 )

@@ -10,9 +10,21 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tracer.engines.engine import CLOSES, TRAINING, Engine, Mark, Work
+from tracer.engines.engine import CLOSES, GRAPH, TRAINING, Engine, Mark, Setting, Work
 
-TORCH: Final = Engine("PyTorch", marks=(Mark(re.compile(r"^ProfilerStep#\d+$")),), sure=0.95)
+TORCH: Final = Engine(
+    "PyTorch",
+    marks=(Mark(re.compile(r"^ProfilerStep#\d+$")),),
+    sure=0.95,
+    kernels=re.compile(r"\bat::native::"),
+    settings=(
+        Setting(
+            GRAPH,
+            '`torch.compile(mode="reduce-overhead")`; in transformers with `generate(cache_implementation="static")`',
+            "torch 2.11, transformers 5.17",
+        ),
+    ),
+)
 
 OPTIMIZER: Final = Engine(
     "PyTorch's optimizers",

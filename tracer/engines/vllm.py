@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tracer.engines.engine import LATE, SPECULATIVE, Engine, Mark, Work, batch
+from tracer.engines.engine import GRAPH, LATE, RUN_AHEAD, SPECULATIVE, Engine, Mark, Setting, Work, batch
 
 _COUNT: Final = r"(\d{1,9})\((?:sq)?(\d{1,9})[^()]*\)"
 
@@ -46,6 +46,10 @@ VLLM: Final = Engine(
         Mark(re.compile(r"^(?:gpu_model_runner: forward|Forward)$"), lies=LATE),
     ),
     whole_graphs_decode=True,
+    settings=(
+        Setting(RUN_AHEAD, "`--async-scheduling` (`async_scheduling=True`)", "0.23.0"),
+        Setting(GRAPH, '`compilation_config={"cudagraph_mode": "FULL_AND_PIECEWISE"}`', "0.23.0"),
+    ),
     kernels=re.compile(r"\bvllm::|^_compute_slot_mappings?_kernel|^kernel_unified_attention_[23]d"),
 )
 
