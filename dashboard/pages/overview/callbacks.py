@@ -17,7 +17,7 @@ from dash.exceptions import PreventUpdate
 from dashboard.figures.causes import causes_figure, causes_height, causes_of, idle_of, said_of
 from dashboard.figures.timeline import packed
 from dashboard.pages.opening import opened
-from dashboard.pages.overview import compare, downloads, ladder, rates, strip, tokens, tools
+from dashboard.pages.overview import ahead, compare, downloads, ladder, rates, strip, tokens, tools
 from dashboard.pages.overview.events import after, events_of
 from dashboard.pages.overview.table import GRID, columns, height, row
 from dashboard.run import Run
@@ -47,6 +47,7 @@ def register(app: Dash, store: RunStore) -> None:
     tokens.register(app, store)
     rates.register(app, store)
     tools.register(app, store)
+    ahead.register(app, store)
     downloads.register(app, store)
 
 
@@ -134,7 +135,8 @@ def _reduce(app: Dash, store: RunStore) -> None:
         view = View.parse(search) if opens else View.from_data(before)
         view = opened(view, store) if opens or arrives else view
         fields = dict(zip(_FIELDS, values, strict=False))
-        clicks = dict(zip(_BUTTONS, values[len(_FIELDS) :], strict=True)) | {"asked": (fields["asked"] or {}).get("at")}
+        stamps = {name: (fields[name] or {}).get("at") for name in ("asked", "timeline")}
+        clicks = dict(zip(_BUTTONS, values[len(_FIELDS) :], strict=True)) | stamps
         if not opens:
             unread = store.awaited(view.runs or ())  # the table cannot select them yet
             keys = [*(picked or {"data": []})["data"], *unread]

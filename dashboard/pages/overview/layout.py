@@ -8,7 +8,7 @@ import dash_bootstrap_components as dbc
 from dash import dcc, html
 
 from dashboard.frame import named
-from dashboard.pages.overview import compare, downloads, ladder, rates, strip, tokens, tools
+from dashboard.pages.overview import ahead, compare, downloads, ladder, rates, strip, tokens, tools
 from dashboard.pages.overview.table import grid
 from dashboard.palette import COLOURS, HOLE_SWATCHES, NAMES
 from dashboard.view import ALIGNMENTS
@@ -18,7 +18,7 @@ LEGEND = ("kernel", "graph", "communication", "copy", "memset", "sync", "launch"
 MOVES = {
     "show-gap": ("Gap", "Zoom to the gap"),
     "show-token": ("Token", "Show one token"),
-    "show-all": ("Whole run", "Show every token"),
+    "show-all": ("Whole run", "Show the whole recording"),
     "zoom-out": ("−", "Zoom out"),
     "zoom-in": ("+", "Zoom in"),
     "pan-left": ("←", "Move left"),
@@ -31,7 +31,7 @@ _BLANK = {
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
     },
 }  # fmt: skip
-_GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": "autosize", "scrollZoom": False,
+_GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": False, "scrollZoom": False,
           "showTips": False}  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def sections() -> list[Any]:
     """What stands on the page."""
     stores = [dcc.Store(id="listed"), dcc.Store(id="drawn"), dcc.Interval(id="reading", interval=400)]
     shown = [_runs(), compare.section(ladder.section()), _timeline(), *_made_of(), downloads.section()]
-    return [*stores, *tools.stores(), *shown]
+    return [*stores, *tools.stores(), *ahead.stores(), *shown]
 
 
 def _runs() -> html.Section:
@@ -89,7 +89,7 @@ def _timeline() -> html.Section:
                 **named("Timelines of the selected runs"),
             ),
             html.P("Wheel to zoom, shift-wheel or drag to move, shift-drag to zoom to a part, "
-                   "double-click for one token. Hover for names and times, "
+                   "double-click a token to zoom to it. Hover for names and times, "
                    "click an event for its exact times and what hangs together with it. "
                    "Dotted: the base's gap; hatched: what a run's gap is shorter or longer.",
                    className="hint foot"),
