@@ -13,12 +13,15 @@
     return !open;
   };
 
-  // A rate on a chip leads to its field in the table.
+  const show = (open) => window.dash_clientside.set_props("runs-panel", { hidden: unfold(open) });
+
+  // The button; and a rate on a chip, which leads to its field in the table.
   document.addEventListener("click", ({ target }) => {
+    if (target.closest("#runs-open")) return show(!isOpen());
     const chip = target.closest("[data-rate]");
     const node = chip && grid()?.getRowNode(chip.dataset.rate);
     if (!node) return;
-    window.dash_clientside.set_props("runs-panel", { hidden: unfold(true) });
+    show(true);
     window.requestAnimationFrame(() => {
       grid().ensureNodeVisible(node);
       grid().ensureColumnVisible("rate");
@@ -28,10 +31,7 @@
 
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.runs = {
-    // Whether the table is hidden: as its button was pressed, and open where there is no chip instead of it.
-    fold: function (_, chipped) {
-      const pressed = window.dash_clientside.callback_context.triggered.some(({ prop_id }) => prop_id.startsWith("runs-open"));
-      return unfold(pressed ? !isOpen() : isOpen() || !(chipped && chipped[0]));
-    },
+    // Whether the table is hidden: it is open where there is no chip instead of it.
+    fold: (chipped) => unfold(isOpen() || !(chipped && chipped[0])),
   };
 })();
