@@ -22,12 +22,18 @@
     const node = chip && grid()?.getRowNode(chip.dataset.rate);
     if (!node) return;
     show(true);
-    window.requestAnimationFrame(() => {
-      grid().ensureNodeVisible(node);
-      grid().ensureColumnVisible("rate");
-      grid().startEditingCell({ rowIndex: node.rowIndex, colKey: "rate" });
-    });
+    edit(node, 40);
   });
+
+  // Begin to edit the rate of a run, as soon as the table, which may have been folded, has drawn its row.
+  const edit = (node, frames) => {
+    grid().ensureNodeVisible(node);
+    grid().ensureColumnVisible("rate");
+    grid().startEditingCell({ rowIndex: node.rowIndex, colKey: "rate" });
+    const field = document.querySelector("#runs .ag-cell-inline-editing input");
+    if (field) field.focus();
+    else if (frames) window.requestAnimationFrame(() => edit(node, frames - 1));
+  };
 
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.runs = {

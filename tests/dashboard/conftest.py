@@ -78,7 +78,8 @@ def click_on(browser, selector):
 def unfold(browser):
     """Show the table of runs, which is folded while runs are shown."""
     opens = """
-        const button = document.getElementById("runs-open"), filled = document.querySelector("#runs [row-id], #chips li");
+        const button = document.getElementById("runs-open");
+        const filled = document.querySelector("#runs [row-id], #chips li");
         if (filled && button.getAttribute("aria-expanded") === "false") button.click();
         return Boolean(filled);
     """

@@ -23,7 +23,8 @@ PLACES = """
 const at = (e) => e && e.checkVisibility() ? e.getBoundingClientRect() : null;
 const lasting = ["#chips", "#compare-words .answer", "#compare-figures table", "#timeline"]
   .map((selector) => at(document.querySelector(selector)));
-return lasting.every(Boolean) && !document.querySelector(".skeleton") && document.querySelector("#timeline .barlayer path")
+const rests = !document.querySelector(".skeleton") && document.querySelector("#timeline .barlayer path");
+return lasting.every(Boolean) && rests
   ? lasting.map(({ top, bottom }) => [top, bottom]) : null;
 """
 ROW = """
