@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from urllib.request import urlopen
 
 import waitress
 from selenium import webdriver
@@ -48,7 +49,7 @@ PAGES: Final = {
 }
 SIZES: Final = ((390, 844), (1440, 900), (2560, 1440))
 RESTS: Final = """
-const busy = document.querySelector('[data-dash-is-loading="true"], .skeleton');
+const busy = document.querySelector('[data-dash-is-loading="true"], .skeleton, #chips:empty');
 const plots = [...document.querySelectorAll(".dash-graph")].filter((e) => e.checkVisibility());
 return !busy && plots.every((e) => e.querySelector(".js-plotly-plot .main-svg"));
 """
@@ -89,7 +90,7 @@ def take(page: webdriver.Chrome, address: str, width: int, height: int, whole: b
     WebDriverWait(page, 20).until(
         lambda _: page.execute_script("return Boolean(document.querySelector('main section'))")
     )
-    end = time.monotonic() + 15
+    end = time.monotonic() + 40
     while time.monotonic() < end:
         time.sleep(0.7)
         if page.execute_script(RESTS):
@@ -118,6 +119,17 @@ def take(page: webdriver.Chrome, address: str, width: int, height: int, whole: b
     return page.execute_script(PLACES)
 
 
+def store_is_read(address: str, page: webdriver.Chrome) -> None:
+    """Wait until every recording is read, which begins when a page is first opened."""
+    page.get(address)
+    while True:
+        with urlopen(f"{address}/healthz") as answer:
+            runs = json.load(answer)["runs"]
+        if runs["read"] == runs["total"]:
+            return
+        time.sleep(0.5)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
@@ -131,6 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             create_app(paths, cache=Cache(Path(kept))).server, host="127.0.0.1", port=0, threads=8
         )
         threading.Thread(target=server.run, daemon=True).start()
+        store_is_read(f"http://127.0.0.1:{server.effective_port}", page)
         places = {}
         for sample, runs in SHOWN.items():
             for name, part in PAGES.items():

@@ -13,25 +13,31 @@
     return !open;
   };
 
-  // A rate on a chip leads to its field in the table.
+  const show = (open) => window.dash_clientside.set_props("runs-panel", { hidden: unfold(open) });
+
+  // The button; and a rate on a chip, which leads to its field in the table.
   document.addEventListener("click", ({ target }) => {
+    if (target.closest("#runs-open")) return show(!isOpen());
     const chip = target.closest("[data-rate]");
     const node = chip && grid()?.getRowNode(chip.dataset.rate);
     if (!node) return;
-    window.dash_clientside.set_props("runs-panel", { hidden: unfold(true) });
-    window.requestAnimationFrame(() => {
-      grid().ensureNodeVisible(node);
-      grid().ensureColumnVisible("rate");
-      grid().startEditingCell({ rowIndex: node.rowIndex, colKey: "rate" });
-    });
+    show(true);
+    edit(node, 40);
   });
+
+  // Begin to edit the rate of a run, as soon as the table, which may have been folded, has drawn its row.
+  const edit = (node, frames) => {
+    grid().ensureNodeVisible(node);
+    grid().ensureColumnVisible("rate");
+    grid().startEditingCell({ rowIndex: node.rowIndex, colKey: "rate" });
+    const field = document.querySelector("#runs .ag-cell-inline-editing input");
+    if (field) field.focus();
+    else if (frames) window.requestAnimationFrame(() => edit(node, frames - 1));
+  };
 
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.runs = {
-    // Whether the table is hidden: as its button was pressed, and open where there is no chip instead of it.
-    fold: function (_, chipped) {
-      const pressed = window.dash_clientside.callback_context.triggered.some(({ prop_id }) => prop_id.startsWith("runs-open"));
-      return unfold(pressed ? !isOpen() : isOpen() || !(chipped && chipped[0]));
-    },
+    // Whether the table is hidden: it is open where there is no chip instead of it.
+    fold: (chipped) => unfold(isOpen() || !(chipped && chipped[0])),
   };
 })();

@@ -8,7 +8,7 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
 from dashboard.pages.overview.tools import KEYS
-from tests.dashboard.conftest import click_on, faults, served, until
+from tests.dashboard.conftest import click_on, faults, served, unfold, until
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import formats
 
@@ -83,6 +83,7 @@ def test_keys_press_the_buttons_but_not_while_one_types(page, address):
     page.press("p")
     page.linked("token=5")
     before = page.range()
+    unfold(page.browser)
     click_on(page.browser, "#runs .ag-cell")
     page.press("w", "s", "n")
 

@@ -19,7 +19,8 @@ from dashboard.figures.timeline import packed
 from dashboard.pages.opening import opened
 from dashboard.pages.overview import ahead, compare, downloads, ladder, rates, strip, tokens, tools
 from dashboard.pages.overview.events import after, events_of
-from dashboard.pages.overview.table import GRID, columns, height, row
+from dashboard.pages.overview.table import GRID, columns, height
+from dashboard.pages.overview.table import rows as rows_of
 from dashboard.run import Run
 from dashboard.store import Progress, RunStore
 from dashboard.text import plain
@@ -73,7 +74,7 @@ def _table(app: Dash, store: RunStore) -> None:
         if before is None:
             store.wait(_MOMENT)
         revision, progress = store.revision, store.progress()  # before the rows, so that the last call has them all
-        rows = [row(run) for run in store.so_far(view.rates)]
+        rows = rows_of(store.so_far(view.rates))
         return (
             [revision, asks],  # other than before, so that it is told
             rows,

@@ -98,26 +98,27 @@ def _render(app: Dash, store: RunStore) -> None:
     )
     def render(_: Any, __: Any, ___: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
         view = View.from_data(data)
-        runs = store.ready(view.runs or (), view.rates)
-        answer: list[Against] | str | None = []
-        if len(runs) > 1:
+        runs, awaited = store.ready(view.runs or (), view.rates), store.awaited(view.runs or ())
+        answer: list[Against] | str | None = None if awaited else []
+        if len(runs) > 1 and not awaited:
             answer = known(ask_against_base(store, runs))
-        compared = [[run.identity for run in runs], answer is None]
+        compared = [[run.identity for run in runs], awaited, answer is None]
         if compared == before:
             raise PreventUpdate
-        found = answer if isinstance(answer, list) else []
-        return (
-            SHOWN if runs else HIDDEN,
-            f"answers {'several' if len(runs) > _BESIDE else 'few'}",
-            words_alone(runs[0]) if len(runs) == 1 else skeleton(len(runs) - 1) if answer is None
-            else answer if isinstance(answer, str) else words_of(found),
-            SHOWN if answer is None or len(runs) == 1 or any(one.found for one in found) else HIDDEN,
-            table_alone(runs[0]) if len(runs) == 1 else ROOM if answer is None else table_of(found),
-            methods_of(found),
-            items_of(known_of(runs[0]) if len(runs) == 1 else None if answer is None else cautions_of(found)),
-            answer is not None,
-            compared,
-        )  # fmt: skip
+        several = f"answers {'several' if len(runs) + len(awaited) > _BESIDE else 'few'}"
+        return SHOWN if runs else HIDDEN, several, *_said(runs, answer, len(awaited)), answer is not None, compared
+
+
+def _said(runs: Sequence[Run], answer: list[Against] | str | None, awaited: int) -> tuple[Any, ...]:
+    """Words, whether there are figures, figures, methods and cautions."""
+    if answer is None:
+        return skeleton(max(len(runs) + awaited - 1, 1)), SHOWN, ROOM, "", items_of(None)
+    if isinstance(answer, str):
+        return answer, HIDDEN, None, "", []
+    if len(runs) == 1:
+        return words_alone(runs[0]), SHOWN, table_alone(runs[0]), "", items_of(known_of(runs[0]))
+    shown = SHOWN if any(one.found for one in answer) else HIDDEN
+    return words_of(answer), shown, table_of(answer), methods_of(answer), items_of(cautions_of(answer))
 
 
 def _make_base(app: Dash, store: RunStore) -> None:

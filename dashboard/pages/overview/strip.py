@@ -47,7 +47,7 @@ def register(app: Dash, store: RunStore) -> None:
     browser: Any = app
     browser.clientside_callback(
         ClientsideFunction("runs", "fold"),
-        Output("runs-panel", "hidden"), Input("runs-open", "n_clicks"), Input("chipped", "data"),
+        Output("runs-panel", "hidden"), Input("chipped", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
 
