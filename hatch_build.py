@@ -16,7 +16,7 @@ NATIVE = "tracer/recorders/native"
 
 
 def platform_of(library: Path) -> str:
-    """The platform's tag: from which glibc on the library can be loaded (PEP 600), as the versions of its symbols say."""
+    """The platform's tag: the oldest glibc that has the symbols of the library (PEP 600)."""
     platform = get_platform().replace("-", "_").replace(".", "_")
     needed = re.findall(rb"\0GLIBC_(\d+)\.(\d+)", library.read_bytes())
     if not needed:
