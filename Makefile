@@ -29,6 +29,8 @@ LOWEST_PYTHON ?= $(firstword $(foreach name,python3.10 python3.11 python3.12,$(i
 	touch $@
 
 demo: .venv/.runs
+	@echo 'Try first, when the page is there: choose llama1b-sccc-graph and llama1b-saaas-graph, then Gap: what the idle time'
+	@echo 'between two tokens is made of, and what five syncs instead of fourteen changed. Record starts runs of your own.'
 	$(BIN)/intertoken run --backend cpu --model tiny --sync sccc,saaas,aaas,aaag,aga,ggg --concurrency sequential,branches --force -o $(RUNS)
 	$(BIN)/intertoken dashboard sample_traces $(RUNS) --record-to $(RUNS) --port $(PORT)
 

@@ -16,7 +16,7 @@ NATIVE = "tracer/recorders/native"
 
 
 def platform_of(library: Path) -> str:
-    """The platform's tag: the oldest glibc that has the symbols of the library (PEP 600)."""
+    """The platform tag: the oldest glibc that can load the library (PEP 600), by the versions of its symbols."""
     platform = get_platform().replace("-", "_").replace(".", "_")
     needed = re.findall(rb"\0GLIBC_(\d+)\.(\d+)", library.read_bytes())
     if not needed:

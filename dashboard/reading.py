@@ -164,7 +164,13 @@ def _kept(run: Run) -> dict[str, Any]:
         "within": run.within,
         "summary": run.summary,
         "steps": run.steps,
-        "made": {"gaps": run.gaps, "tokens": run.tokens, "waits": run.waits, "event_pairs": run.event_pairs},
+        "made": {
+            "gaps": run.gaps,
+            "tokens": run.tokens,
+            "waits": run.waits,
+            "event_pairs": run.event_pairs,
+            "phases_beside": run.phases_beside,
+        },
         "rows": [(row, list(row.pyramid.levels)) for row in run.rows],
         "holes": [(row, list(row.pyramid.levels)) for row in run.holes],
     }

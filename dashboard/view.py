@@ -63,12 +63,14 @@ class Arrangement:
         hidden: what is left out.
         folded: what is drawn in thin lines.
         order: what stands in another order than usual, in that order.
+        shown: what is shown although nothing of it is while steps run.
     """
 
     only: Words = ""
     hidden: Names = ()
     folded: Names = ()
     order: Names = ()
+    shown: Names = ()
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,8 @@ class View:
             pairs.append(("ruler", _dotted(self.ruler)))
         if self.rows.only:
             pairs.append(("rows", self.rows.only))
-        lists = {"hide": self.rows.hidden, "fold": self.rows.folded, "order": self.rows.order}
+        lists = {"hide": self.rows.hidden, "fold": self.rows.folded, "order": self.rows.order,
+                 "show": self.rows.shown}  # fmt: skip
         pairs += [(name, each) for name, names in lists.items() for each in names]
         pairs += pairs_of(self.rates)
         if self.theme != "auto":
@@ -141,7 +144,8 @@ class View:
             event=_spot(last_of(query, "event")),
             ruler=_ends(last_of(query, "ruler")),
             rows=Arrangement(
-                words_of(last_of(query, "rows")), *(_names(query.get(field, [])) for field in ("hide", "fold", "order"))
+                words_of(last_of(query, "rows")),
+                *(_names(query.get(field, [])) for field in ("hide", "fold", "order", "show")),
             ),
             rates=parsed(query.get("rate", [])),
         )

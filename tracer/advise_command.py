@@ -32,8 +32,9 @@ def advise(
     """What to change, by predicted gain, and what must be true for it to be safe.
 
     Every edit that data flow allows is predicted as `intertoken whatif` does: other strategies, the syncs together and
-    one by one, kernels as one graph launch, independent kernels on streams (runs with graph.json). Listed is what gains
-    by more than the whole model margin. A recording made under a profiler needs the engine's own rate.
+    one by one, kernels as one graph launch, independent kernels on streams (runs with graph.json). Edits are listed
+    whose gain exceeds the whole model margin, with the names that the engine has for them. A recording made under a
+    profiler needs the engine's untraced rate.
 
     \b
     Examples:
@@ -78,6 +79,8 @@ def facts_of(found: Advised, path: str, options: list[str]) -> dict[str, Any]:
             {"edit": edit, "speedup": asdict(one.speedup), "assumptions": one.notes}
             for edit, one in found.unsure.items()
         ],
+        "engine": found.engine.name if found.engine else None,
+        "unused": [asdict(setting) for setting in found.unused],
         "refused": [{"edit": edit, "why": why} for edit, why in found.refused.items()],
     }
 
@@ -90,6 +93,7 @@ def _facts(advice: Advice, path: str, options: list[str]) -> dict[str, Any]:
         "steps_per_s": found.predicted.steps_per_s,
         "tokens_per_s": found.predicted.tokens_per_s,
         "conditions": list(advice.conditions),
+        "settings": [asdict(setting) for setting in advice.settings],
         "assumptions": found.notes,
         "shown_by": " ".join(["intertoken whatif", path, *options, advice.command]),
         "checked_by": f"intertoken compare {path} AFTER",
@@ -102,7 +106,7 @@ def _show(facts: dict[str, Any]) -> None:
     columns = {"edit": "what", "gain": "gain", "margin": "model margin", "steps": "steps/s"}
     if facts["advice"]:
         report.show_table([_row(one) for one in facts["advice"]], columns)
-        for line in _behind(facts["advice"]):
+        for line in _details(facts):
             click.echo(f"  {spelled(line)}")
     for line in _rest(facts):
         click.echo(f"  {spelled(line)}")
@@ -116,12 +120,12 @@ def _show_markdown(facts: dict[str, Any]) -> None:
         for one in facts["advice"]:
             click.echo("| " + " | ".join(spelled(cell).replace("|", r"\|") for cell in _row(one).values()) + " |")
         click.echo()
-    for line in [*_behind(facts["advice"]), *_rest(facts)]:
+    for line in [*_details(facts), *_rest(facts)]:
         click.echo(f"- {spelled(line)}")
 
 
 def _withheld(facts: dict[str, Any]) -> bool:
-    """Say so, if nothing was predicted."""
+    """Whether nothing was predicted; prints why."""
     from tracer.analysis.whatif.base import TRACED
     from tracer.analysis.whatif.prediction import WITHOUT_RATE
 
@@ -141,28 +145,43 @@ def _row(one: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _behind(advice: list[dict[str, Any]]) -> list[str]:
+def _details(facts: dict[str, Any]) -> list[str]:
+    """What must be true for each edit to be safe, what its engine calls it, and how to check it."""
+    advice = facts["advice"]
     lines = [f"{one['edit']}: safe if {'; and if '.join(one['conditions'])}" for one in advice]
+    named = {(setting["name"], setting["seen"]): list[str]() for one in advice for setting in one["settings"]}
+    for one in advice:
+        for setting in one["settings"]:
+            named[setting["name"], setting["seen"]].append(one["edit"])
+    lines += [
+        f"{', '.join(edits)}: in {facts['engine']} {name} (seen in {seen})" for (name, seen), edits in named.items()
+    ]
     lines += dict.fromkeys(note for one in advice for note in one["assumptions"])
-    return [*lines, *([f"record it again when it is done, and check it: {advice[0]['checked_by']}"] if advice else [])]
+    return [*lines, *([f"after the change, record again and check: {advice[0]['checked_by']}"] if advice else [])]
 
 
 def _rest(facts: dict[str, Any]) -> list[str]:
-    """What is not worth doing, what is forbidden, and where the end is."""
+    """What shows no gain, what data flow forbids, what the engine offers unused, and the upper bound."""
     from tracer.analysis.whatif.prediction import NO_MARGIN
 
     lines = [f"{one['edit']}: forbidden, {one['why']}" for one in facts["refused"]]
     shown = [one["edit"] for one in facts["unsure"] if one["speedup"]["low"] is not None]
     without = [one for one in facts["unsure"] if one["speedup"]["low"] is None]
     if shown:
-        lines.append(f"no gain shown, the margin holds none: {', '.join(shown)}")
+        lines.append(f"no gain shown, since the margin includes none: {', '.join(shown)}")
     reasons = dict.fromkeys(note for one in without for note in one["assumptions"] if note in NO_MARGIN)
     lines += [
-        f"not told: {', '.join(one['edit'] for one in without if why in one['assumptions'])}; {why}" for why in reasons
+        f"not predicted: {', '.join(one['edit'] for one in without if why in one['assumptions'])}; {why}"
+        for why in reasons
+    ]
+    lines += [
+        f"{facts['engine']} offers {setting['change']}, which this recording does not use: {setting['name']} (seen in "
+        f"{setting['seen']}); its gain is not predicted"
+        for setting in facts["unused"]
     ]
     before, bound = facts["before"], facts["bound"]
     if not facts["advice"]:
-        lines.insert(0, "nothing that was tried gains for sure")
+        lines.insert(0, "no edit is predicted to gain more than its margin")
     if bound is not None:
         lines.append(
             f"the device computes for {1 / bound:.0%} of a step of {number(before['period_us'])} µs: without any idle "

@@ -57,7 +57,7 @@ struct DeltaNet {
     float scale;
 };
 
-// blockIdx.x is 32 columns of the state, blockIdx.y a head of a sequence. A lane has a column, a warp ROWS rows of it in registers.
+// blockIdx.x is 32 columns of the state, blockIdx.y a head of a sequence. A lane holds ROWS rows of a column.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP) gated_delta_net_f32(const __grid_constant__ DeltaNet a) {
     __shared__ float partial[2][WARPS][WARP], q[MOST_KEYS], k[MOST_KEYS];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, head = blockIdx.y % a.heads, sequence = blockIdx.y / a.heads;

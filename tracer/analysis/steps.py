@@ -75,6 +75,7 @@ class Steps:
         regimes: what there is besides.
         spoilt: process, thread, start, end (ns) of the time that steps in doubt took and no rate counts.
         doubts: why steps were left out for doubt (`tracer.analysis.clocks`).
+        others: phase, start, end (ns) of the trace's steps of other phases.
     """
 
     table: pd.DataFrame
@@ -86,6 +87,7 @@ class Steps:
     regimes: tuple[Regime, ...] = ()
     spoilt: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=_TIMES, dtype=np.int64))
     doubts: tuple[str, ...] = ()
+    others: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=["phase", "start", "end"]))
 
     def __len__(self) -> int:
         return len(self.table)
@@ -182,7 +184,8 @@ class Steps:
         if not kept.any():
             raise EmptyTraceError(f"no {phase} step in the trace, which holds {replace(self, phases=phases).what}")
         table = self._parted(kept).assign(step=np.arange(kept.sum()))
-        return replace(self, table=table, phases=phases, regimes=_regimes(table))
+        others = self.table.loc[~kept, ["phase", "start", "end"]].reset_index(drop=True)
+        return replace(self, table=table, phases=phases, regimes=_regimes(table), others=others)
 
     def of_main_regime(self) -> Steps:
         """The steps of the longest regime; all where there are no several."""

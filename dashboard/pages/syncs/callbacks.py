@@ -13,7 +13,7 @@ from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.frame import link
-from dashboard.pages.opening import opened_at_once
+from dashboard.pages.opening import opened_at_once, shown
 from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, keep_options, run_options, table_height
 from dashboard.pages.presses import done
 from dashboard.pages.syncs.layout import columns_of
@@ -59,7 +59,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
             view = View.from_data(before)
             for source in sources:
                 view = after(view, source, run, (screen or {}).get("scheme", ""))
-        lead = next(iter(view.runs or ()), None)
+        lead = next(iter(shown(view, store)), None)
         if before is not None and view == View.from_data(before) and lead == run and clicks == pressed:
             raise PreventUpdate
         query = view.query()
@@ -155,6 +155,7 @@ def in_words(run: Run, rows: list[dict[str, Any]], together: Prediction | str | 
     beside = sum(row["verdict"].startswith("costs nothing") for row in rows)
     said = f"{run.syncs.syncs_per_token:g} syncs a token (class {run.syncs.strategy}, {plain(run.syncs.signature, 80)})"
     said += f"; {beside} of them cost nothing. " if beside else ". "
+    said += dearest(rows)
     if together is None:
         return [said, "Predicting what it brings to do without each …"]
     if isinstance(together, str):
@@ -163,6 +164,19 @@ def in_words(run: Run, rows: list[dict[str, Any]], together: Prediction | str | 
         View(runs=(run.key,), theme=theme, rates=run.rates).query(), {"without": "all"}
     )
     return [said, html.A("Without all that data flow does not need", href=target), f": {_gained(together)}"]
+
+
+def dearest(rows: list[dict[str, Any]]) -> str:
+    """The sync without which most is gained, in a sentence; nothing while some gain is not known yet, or where none is
+    surely one."""
+    sure = [row for row in rows if row["gain"] is not None and row["low"] is not None and row["low"] > 0]
+    if not sure or any(row["pending"] for row in rows):
+        return ""
+    row = max(sure, key=lambda row: row["gain"])
+    return (
+        f"The dearest is sync {row['position']}, {plain(row['name'], 60)}: {row['gain_said']} tokens/s without it "
+        f"{row['margin']}, predicted. "
+    )
 
 
 def _gained(found: Prediction) -> str:
