@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import last_before
 from tracer.engines.engine import DECODE, MIXED, PHASES, PREFILL, SPECULATIVE
 from tracer.errors import EmptyTraceError
+from tracer.rows import numbered
 from tracer.schema import MISSING
 
 Span = tuple[int, int]
@@ -166,7 +167,7 @@ class Steps:
         """Some of the steps; those between which others were left out are different groups."""
         part = pd.Series(~kept).groupby(self.table["group"].to_numpy()).cumsum()
         table = self.table[kept].reset_index(drop=True)
-        return table.assign(group=pd.factorize(pd.MultiIndex.from_arrays([table["group"], part[kept]]))[0])
+        return table.assign(group=numbered(table["group"], part[kept])[0])
 
     def of_phase(self, phase: str | None) -> Steps:
         """The steps of one phase, or with "all" of any, numbered anew; see `Bounds.phase`.
@@ -233,7 +234,7 @@ def as_steps(table: pd.DataFrame, source: str, detail: str, confidence: float) -
     """The steps of a table that may lack some columns of what they compute, by start; each prompt begins a group."""
     table = table.sort_values("start", kind="stable", ignore_index=True)
     begins = (table["phase"] == PREFILL).groupby(table["group"]).cumsum()
-    table["group"] = pd.factorize(pd.MultiIndex.from_arrays([table["group"], begins]))[0]
+    table["group"] = numbered(table["group"], begins)[0]
     table["step"] = np.arange(len(table))
     return Steps(table.reindex(columns=COLUMNS, fill_value=np.int64(MISSING)), source, detail, confidence)
 

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.rows import numbered
 from tracer.schema import MISSING
 
 Ints = NDArray[np.int64]
@@ -74,8 +75,7 @@ class Pids:
         if all(ours == theirs for ours, (_, theirs) in self.devices.items()):
             return counted
         ours = {place: device for device, place in self.devices.items()}
-        places = pd.MultiIndex.from_arrays([_look(frame["pid"], self._rank, 0), counted])
-        codes, distinct = pd.factorize(places)
+        codes, distinct = numbered(_look(frame["pid"], self._rank, 0), counted)
         return np.array([ours.get((int(rank), int(device)), MISSING) for rank, device in distinct], np.int64)[codes]
 
     def notes(self) -> list[str]:

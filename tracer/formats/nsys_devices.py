@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tracer.formats.nsys_strings import ints
+from tracer.rows import numbered
 from tracer.schema import MISSING, TABLES
 
 _MOST_SHOWN: Final = 8
@@ -64,7 +65,7 @@ def _renumbered(frame: pd.DataFrame, columns: list[str], seen: pd.DataFrame) -> 
 
 def _gpus(process: pd.Series, device: pd.Series, seen: pd.DataFrame) -> NDArray[np.int64]:
     """The GPU of each (process, device): from the table, else the only GPU with that number, else a new number."""
-    codes, distinct = pd.factorize(pd.MultiIndex.from_arrays([process, device]))
+    codes, distinct = numbered(process, device)
     said = {(row.process, row.cuda): row.gpu for row in seen.itertuples()}
     by_number = seen.groupby("cuda")["gpu"].unique()
     only = {number: gpus[0] for number, gpus in by_number.items() if len(gpus) == 1}

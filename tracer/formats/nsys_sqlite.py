@@ -24,6 +24,7 @@ from tracer.formats.joined_rows import JoinedRows
 from tracer.formats.nsys_schema import COLUMNS
 from tracer.formats.nsys_sqlite_tables import Part, Table, find_tables
 from tracer.formats.nsys_sqlite_write import write
+from tracer.formats.sqlite_cursor import cursor_of
 from tracer.progress import tell
 from tracer.trace import Trace
 
@@ -147,7 +148,7 @@ def _fetch_all(path: Path, parts: Sequence[Part], done: int, total: int) -> dict
 def _fetch(connection: Any, part: Part) -> pa.Table:
     # ADBC infers a column's type from the first batch, so a chunk is one batch.
     rows = part.most_rows + 1
-    with connection.cursor() as cursor:
+    with cursor_of(connection) as cursor:
         cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(rows)})
         cursor.execute(f"{part.sql} LIMIT {rows}")
         table: pa.Table = cursor.fetch_arrow_table()

@@ -14,6 +14,7 @@ from adbc_driver_manager import dbapi
 from tracer.errors import FormatError
 from tracer.formats.nsys_carry import plainly_named
 from tracer.formats.nsys_schema import COLUMNS
+from tracer.formats.sqlite_cursor import cursor_of
 
 _CHUNK: Final = 1 << 16  # rows; large enough to be fast, small enough to keep both threads busy
 _MOST_TABLES: Final = 2000
@@ -179,7 +180,7 @@ def _columns(connection: Any, table: str) -> tuple[list[str], frozenset[str]]:
 
 
 def _rows(connection: Any, sql: str) -> list[Any]:
-    with connection.cursor() as cursor:
+    with cursor_of(connection) as cursor:
         cursor.execute(sql)
         rows: list[Any] = cursor.fetchall()
         return rows

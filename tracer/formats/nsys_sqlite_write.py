@@ -24,6 +24,7 @@ from tracer.formats import nsys_schema as nsys
 from tracer.formats.nsys_changed import without_what_changed
 from tracer.formats.nsys_schema import SqlColumn
 from tracer.formats.nsys_tables import from_trace
+from tracer.formats.sqlite_cursor import cursor_of
 from tracer.output import appearing
 from tracer.progress import tell
 from tracer.schema import CARRIED, MISSING, TABLES
@@ -51,6 +52,8 @@ def write(trace: Trace, path: Path) -> None:
                 os.fsync(file.fileno())
     except dbapi.Error as error:
         reason = str(error).splitlines()[0].rpartition(": ")[2]  # without ADBC's additions
+        if "unknown error" in reason:  # ADBC before 1.13 loses what SQLite said
+            reason = "SQLite does not say why; is the disk full?"
         raise TraceError(f"{path}: cannot be written: {reason}") from error
 
 
@@ -59,7 +62,7 @@ def _write_tables(trace: Trace, path: Path) -> None:
     tables = from_trace(trace, with_run=True)
     uri = f"file:{quote(os.fspath(path.absolute()))}?mode=rwc"
     done, total = 0, sum(map(len, [*trace.tables.values(), *trace.carried.values()]))
-    with sqlite.connect(uri, autocommit=True) as connection, connection.cursor() as cursor:
+    with sqlite.connect(uri, autocommit=True) as connection, cursor_of(connection) as cursor:
         for pragma in (*_PRAGMAS, *[_LARGE_PAGES] * (total > _MANY_ROWS)):
             cursor.execute(f"PRAGMA {pragma}").fetchall()
         cursor.execute("BEGIN")

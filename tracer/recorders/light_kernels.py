@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from tracer.analysis.call_names import LAUNCH
 from tracer.recorders.light_clock import Alignment
 from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, Ring, graph_of, number_of
+from tracer.rows import numbered
 from tracer.schema import MISSING
 
 Ints = NDArray[np.int64]
@@ -186,7 +187,7 @@ def _same(ring: Ring, launches: pd.DataFrame) -> tuple[NDArray[np.int64], NDArra
     length = launches.groupby("run")["place"].transform("size")
     kernel = pd.Series(what.view(np.int64))
     around = [kernel.groupby(launches["run"]).shift(by, fill_value=0) for by in (2, 1, 0, -1)]
-    keys = (pd.MultiIndex.from_arrays(each).factorize()[0] for each in ([sums, length], around))
+    keys = (numbered(*each)[0] for each in ([sums, length], around))
     return next(keys), next(keys)
 
 

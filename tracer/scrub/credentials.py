@@ -71,7 +71,8 @@ _WORDS: Final = (
 )  # fmt: skip
 """Words, in addition to those of detect-secrets, after which a value is a secret."""
 _WEAK: Final = r"(?<![A-Za-z])(?:token|auth)"
-_SIGN: Final = r"[\\\"'`\])]{0,3}\s*+(?>:=|=>|!?={1,3}|:(?!:))\s*+@?+"
+_SIGN: Final = r"(?=(?P<sign>[\\\"'`\])]{0,3}\s*(?::=|=>|!?={1,3}|:(?!:))\s*@?))(?P=sign)"
+"""Nothing of it is given back: what a lookahead has matched stays so (atomic groups came with Python 3.11)."""
 _OPTION: Final = r"(?<![\w-])--?(?:[\w-]*[_-])?"
 _QUOTED: Final = r"(?P<quote>\\?[\"'`])(?s:(?!(?P=quote))(?:\\.|.))*(?:(?P=quote)(?:[^\s,;:)}\]]\S*)?|\Z)"
 _REST: Final = rf"(?:{LABEL}|\S)"
@@ -97,10 +98,10 @@ def _assigned() -> Iterator[re.Pattern[str]]:
     for pattern in (
         rf"(?:authorization|cookie){_SIGN}{_ONE_LABEL}(?P<value>[^\r\n]+)",
         r"(?<![A-Za-z])bearer\s+(?P<value>(?=\S*\d|\S{20})[\w.~+/=-]{8,})",
-        rf"{strong}(?:{_SIGN}|[(\s]\s*+(?=\\?[\"'`])){_VALUE}",
-        rf"{_OPTION}{strong}\s++(?!-){_VALUE}",
+        rf"{strong}(?:{_SIGN}|[(\s]\s*(?=\\?[\"'`])){_VALUE}",
+        rf"{_OPTION}{strong}\s+(?!-){_VALUE}",
         rf"{_WEAK}{_SIGN}{_NAMING}",
-        rf"{_OPTION}(?:token|auth)\s++(?!-){_NAMING}",
+        rf"{_OPTION}(?:token|auth)\s+(?!-){_NAMING}",
         rf"(?<![\w-])(?:-u|--user)[ =]{_ONE_LABEL}(?P<value>[^\s:]+:(?!:)\S+)",
     ):
         yield re.compile(pattern, re.IGNORECASE)
