@@ -110,8 +110,8 @@ def _metadata(given: dict[str, Any], ranks: int) -> dict[str, Any]:
         run = {RUN: own[RUN]} if isinstance(own.get(RUN), dict) else {}
         return {"source": own[SOURCE]} | kept | run
     source = PYTORCH if "schemaVersion" in given else "Chrome JSON"
-    mine = given.get("distributedInfo")
-    numbers = [mine.get(key) for key in ("rank", "world_size")] if isinstance(mine, dict) else [None]
+    distributed = given.get("distributedInfo")
+    numbers = [distributed.get(key) for key in ("rank", "world_size")] if isinstance(distributed, dict) else [None]
     if ranks == 1 and all(type(number) is int and 0 <= number < 2**31 for number in numbers):
         source += f", rank {numbers[0]} of {numbers[1]}"
     return {"source": source} | kept

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.formats.chrome_hip import ASKED_KINDS, correct
+from tracer.formats.chrome_hip import REQUESTED_KINDS, correct
 from tracer.formats.chrome_ranks import ACTIVITIES, ON_DEVICE, Pids
 from tracer.schema import API_LAYERS, MEMCPY_KINDS, MEMORY_KINDS, MISSING, NVTX_KINDS, SYNC_TYPES
 from tracer.trace import Columns
@@ -50,7 +50,7 @@ def frames(found: Frames, pids: Pids, texts: Sequence[str], *, ours: bool = Fals
     correct(found, texts, grids=not ours)
     found["streams"] = streams(found)
     for name in ON_DEVICE:
-        found[name] = found[name].drop(columns=["pid", "told", *_COLLECTED.get(name, [])])
+        found[name] = found[name].drop(columns=["pid", "owner", *_COLLECTED.get(name, [])])
     tables = {name: frame for name, frame in found.items() if len(frame) and not name.startswith("flow")}
     return {name: _named(name, frame, texts) for name, frame in tables.items()}
 
@@ -120,7 +120,7 @@ def number_places(found: Frames, pids: Pids, *, ours: bool = False) -> None:
         alone = only.reindex(rank).fillna(MISSING).to_numpy(np.int64)
         frame["process"] = np.where(np.isnan(by_call), alone, np.nan_to_num(by_call, nan=MISSING).astype(np.int64))
         if ours:
-            frame["process"] = frame["told"].where(frame["told"] != MISSING, frame["process"])
+            frame["process"] = frame["owner"].where(frame["owner"] != MISSING, frame["process"])
         for column in {"device", "src_device", "dst_device"} & set(frame):
             frame[column] = pids.device(frame, column)
     for name, keys in (("threads", ["process", "thread"]), ("processes", ["process"])):
@@ -164,7 +164,7 @@ def _named(table: str, frame: pd.DataFrame, texts: Sequence[str]) -> Columns:
         columns["mem_kind"] = _map(columns.pop("name"), lambda text: _memory(_FILL, text, 1), MEMORY_KINDS)
     elif table == "memcpys":
         names = columns.pop("name")
-        columns["kind"] = _asked(columns.pop("asked"), _map(names, _copy_kind, MEMCPY_KINDS))
+        columns["kind"] = _requested(columns.pop("requested"), _map(names, _copy_kind, MEMCPY_KINDS))
         columns["src_kind"] = _map(names, lambda text: _memory(_COPY, text, 2), MEMORY_KINDS)
         columns["dst_kind"] = _map(names, lambda text: _memory(_COPY, text, 3), MEMORY_KINDS)
     return columns
@@ -187,11 +187,11 @@ def _map(texts: pd.Categorical, word: Callable[[str], str], enum: dict[str, int]
     return pd.Categorical.from_codes(codes[texts.codes], pd.Index(words, dtype="str"))
 
 
-def _asked(asked: Ints, kinds: pd.Categorical) -> pd.Categorical:
+def _requested(requested: Ints, kinds: pd.Categorical) -> pd.Categorical:
     """The kinds of copies, replaced by the kind that the call requested if it is known."""
     words = list(kinds.categories)
-    code = np.array([*(words.index(kind) for kind in ASKED_KINDS), -1], np.int64)[
-        np.where((asked >= 0) & (asked < len(ASKED_KINDS)), asked, -1)
+    code = np.array([*(words.index(kind) for kind in REQUESTED_KINDS), -1], np.int64)[
+        np.where((requested >= 0) & (requested < len(REQUESTED_KINDS)), requested, -1)
     ]
     return pd.Categorical.from_codes(np.where(code >= 0, code, kinds.codes), dtype=kinds.dtype)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tracer.schema import MISSING
 
-ASKED_KINDS: Final = ("HtoH", "HtoD", "DtoH", "DtoD")
+REQUESTED_KINDS: Final = ("HtoH", "HtoD", "DtoH", "DtoD")
 """The requested kind of a copy, by hipMemcpyKind; 4 lets HIP decide."""
 
 _IN_THREADS: Final = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
@@ -23,7 +23,7 @@ _IN_THREADS: Final = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
 
 
 def correct(found: dict[str, pd.DataFrame], texts: Sequence[str], *, grids: bool) -> None:
-    """Convert grids to blocks, and add a column `asked` to the copies: the kind their call requested (`ASKED_KINDS`).
+    """Convert grids to blocks, and add to the copies a column `requested`, the kind that their call requested.
 
     For the profiler a copy that a kernel performs in pinned host memory is a copy within the device; for its caller it
     is not.
@@ -33,9 +33,9 @@ def correct(found: dict[str, pd.DataFrame], texts: Sequence[str], *, grids: bool
         texts: the texts that the numbers in text columns refer to.
         grids: whether grids are as HIP gives them; files that we wrote already count blocks.
     """
-    asked = found["api"].pop("kind").to_numpy()
-    call = _calls(found, "memcpys", asked != MISSING)
-    found["memcpys"]["asked"] = np.append(asked, MISSING)[call]
+    requested = found["api"].pop("kind").to_numpy()
+    call = _calls(found, "memcpys", requested != MISSING)
+    found["memcpys"]["requested"] = np.append(requested, MISSING)[call]
     in_threads = [code for code, text in enumerate(texts) if text in _IN_THREADS]
     if grids and in_threads:
         rows = _calls(found, "kernels", found["api"]["name"].isin(in_threads).to_numpy()) >= 0

@@ -130,14 +130,14 @@ def _event_record(rows: pd.DataFrame) -> Described:
 def _range(rows: pd.DataFrame, domains_are_categories: bool) -> Described:
     domain, payload = _texts(rows["domain"]), rows["payload"].to_numpy()
     category = _texts(rows["domain"], lambda each: _CATEGORY_OF.get(each, each))
-    is_told = pc.is_in(domain, pa.array([json.dumps(each) for each in ("", *PROFILER_DOMAINS)]))
+    is_category = pc.is_in(domain, pa.array([json.dumps(each) for each in ("", *PROFILER_DOMAINS)]))
     if domains_are_categories:
         return category, _texts(rows["text"]), ""
     value = _join('"payload": ', pa.array(payload).cast(pa.string()))
     value = pc.if_else(pa.array(np.isfinite(payload)), value, "")
-    comma = pc.if_else(pc.or_(is_told, pc.equal(value, "")), "", ", ")
-    named = pc.if_else(is_told, "", _join(f'"{DOMAIN}": ', domain))
-    return pc.if_else(is_told, category, '"user_annotation"'), _texts(rows["text"]), _join(named, comma, value)
+    comma = pc.if_else(pc.or_(is_category, pc.equal(value, "")), "", ", ")
+    named = pc.if_else(is_category, "", _join(f'"{DOMAIN}": ', domain))
+    return pc.if_else(is_category, category, '"user_annotation"'), _texts(rows["text"]), _join(named, comma, value)
 
 
 _DESCRIBE: Final[dict[str, Callable[[pd.DataFrame], Described]]] = {

@@ -57,17 +57,17 @@ class Pids:
         self.ranks: list[Rank] = sorted({rank_of[pid] for pid in used}) or [()]
         place_of = {rank: place for place, rank in enumerate(self.ranks)}
         self._rank = {pid: place_of[rank_of[pid]] for pid in used}
-        self.are_told = not of_device or bool(of_host)  # otherwise devices differ, but their ranks are unknown
+        self.ranks_known = not of_device or bool(of_host)  # otherwise devices differ, but their ranks are unknown
         self._process = self._processes(hosts)
         self.devices = self._number_devices(found, tracks)
 
     def rank(self, pids: pd.Series) -> Ints:
         """The index in `ranks` of each pid; 0 for all if the rank of calls is unknown."""
-        return _look(pids, self._rank, 0) if self.are_told else np.zeros(len(pids), np.int64)
+        return _look_up(pids, self._rank, 0) if self.ranks_known else np.zeros(len(pids), np.int64)
 
     def process(self, pids: pd.Series) -> Ints:
         """The process of each host event's pid; MISSING for a track that is not a process."""
-        return _look(pids, self._process, MISSING)
+        return _look_up(pids, self._process, MISSING)
 
     def device(self, frame: pd.DataFrame, column: str = "device") -> Ints:
         """Our device for each row's `column`, which holds the rank's own device number."""
@@ -75,12 +75,12 @@ class Pids:
         if all(ours == theirs for ours, (_, theirs) in self.devices.items()):
             return counted
         ours = {place: device for device, place in self.devices.items()}
-        codes, distinct = numbered(_look(frame["pid"], self._rank, 0), counted)
+        codes, distinct = numbered(_look_up(frame["pid"], self._rank, 0), counted)
         return np.array([ours.get((int(rank), int(device)), MISSING) for rank, device in distinct], np.int64)[codes]
 
     def notes(self) -> list[str]:
         """Notes on a file of several ranks: the processes and devices of each."""
-        if not self.are_told:
+        if not self.ranks_known:
             return [f"devices with equal numbers but different pids are treated as {len(self.devices)} devices"]
         if len(self.ranks) < 2:
             return []
@@ -102,8 +102,8 @@ class Pids:
     def _device(self, frame: pd.DataFrame) -> Ints:
         """The rank's own device number: from the event itself, else from its pid."""
         pids, device = frame["pid"].to_numpy(), frame["device"].to_numpy()
-        said = np.where(pids < MISSING, _look(frame["pid"], self._number, MISSING), pids)
-        return np.where(device == MISSING, said, device)
+        stated = np.where(pids < MISSING, _look_up(frame["pid"], self._number, MISSING), pids)
+        return np.where(device == MISSING, stated, device)
 
     def _processes(self, hosts: list[int]) -> dict[int, int]:
         """Process ids: the file's if they are unique, else the next free ones."""
@@ -124,7 +124,7 @@ class Pids:
         ends = [found["memcpys"][["pid", column]] for column in ("src_device", "dst_device")]
         every = pd.concat([tracks, *(end.set_axis(["pid", "device"], axis=1) for end in ends)]).drop_duplicates()
         every = every[(every["device"] >= 0) & (every["pid"] != MISSING)]
-        places = sorted(set(zip(_look(every["pid"], self._rank, 0).tolist(), every["device"].tolist(), strict=True)))
+        places = sorted(set(zip(_look_up(every["pid"], self._rank, 0).tolist(), every["device"].tolist(), strict=True)))
         counted = [device for _, device in places]
         return dict(zip(counted if len(set(counted)) == len(counted) else range(len(counted)), places, strict=True))
 
@@ -163,7 +163,7 @@ def _unique(found: Mapping[str, pd.DataFrame], tables: Sequence[str], column: st
     return sorted({int(id) for id in ids} - {MISSING})
 
 
-def _look(values: pd.Series, table: Mapping[int, int | None], missing: int) -> Ints:
+def _look_up(values: pd.Series, table: Mapping[int, int | None], missing: int) -> Ints:
     """Each value's entry in a table; `missing` for values without one."""
     codes, distinct = pd.factorize(values)
     entries = [table.get(int(value)) for value in distinct]

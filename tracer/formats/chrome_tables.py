@@ -24,7 +24,7 @@ Event = Mapping[str, Any]
 Span = tuple[int, int]
 
 _SPAN: Final = ("start", "end")
-_ON_STREAM: Final = ("pid", "told", "device", "context", "stream", "correlation")
+_ON_STREAM: Final = ("pid", "owner", "device", "context", "stream", "correlation")
 _ON_THREAD: Final = ("process", "thread")
 _SIZES: Final = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
@@ -45,9 +45,9 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """The columns collected for each table. The flows (arrows from a launch to its activities) are not a table of a trace.
 
-`pid` and `process` are the event's own pid; texts are numbered downwards from -2. `told` is the process given by a file
-that we wrote. `recorded_on` and `recorded_by` are the stream and the call that recorded the event that a sync waits
-for. A kernel's `priority` is its stream's. A call's `kind` is the kind that a HIP copy requests.
+`pid` and `process` are the event's own pid; texts are numbered downwards from -2. `owner` is the process as given by a
+file that we wrote. `recorded_on` and `recorded_by` are the stream and the call that recorded the event that a sync
+waits for. A kernel's `priority` is its stream's. A call's `kind` is the kind that a HIP copy requests.
 """
 
 NO_EVENT: Final = "entries that are not events"

@@ -127,11 +127,11 @@ def _arrows(trace: Trace, tracks: Tracks, ids: _Ids) -> Iterator[memoryview]:
     calls = found.assign(table="api", row=found["call"])
     for phase, ends, names in (("s", calls, ("api",)), ("f", found, DEVICE_TABLES)):
         for name in names:
-            mine = ends[ends["table"] == name]
-            for part in _parts(len(mine)):
-                rows = mine["row"].to_numpy()[part]
+            shown = ends[ends["table"] == name]
+            for part in _parts(len(shown)):
+                rows = shown["row"].to_numpy()[part]
                 at, times = tracks.of[name][rows], trace[name]["start"].to_numpy()[rows]
-                yield _bytes(chrome_lines.flows(phase, mine["id"].to_numpy()[part], ids.pids[at], ids.tids[at], times))
+                yield _bytes(chrome_lines.flows(phase, shown["id"].to_numpy()[part], ids.pids[at], ids.tids[at], times))
 
 
 def _parts(rows: int) -> Iterator[slice]:

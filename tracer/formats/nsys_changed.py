@@ -35,9 +35,9 @@ def without_what_changed(trace: Trace) -> Trace:
         return trace
     makers = from_trace(trace, with_run=True)
     wanted = {table.nsys for table in doubtful} | {schema.STRINGS, schema.CUDA_DEVICES}
-    said = nsys.frames({name: makers[name]() for name in wanted & makers.keys()}, [], nsys.last_end(trace.tables))
+    implied = nsys.frames({name: makers[name]() for name in wanted & makers.keys()}, [], nsys.last_end(trace.tables))
     for table in doubtful:
-        frame, other = trace[table.name], conform(said.get(table.name), table)
+        frame, other = trace[table.name], conform(implied.get(table.name), table)
         if _is_carried_whole(table, trace) and any(_differs(frame, other, name) for name in table.column_names):
             gone = _belonging_to(table) & trace.carried.keys()
             trace.carried = {name: each for name, each in trace.carried.items() if name not in gone}

@@ -66,7 +66,7 @@ def _renumbered(frame: pd.DataFrame, columns: list[str], seen: pd.DataFrame) -> 
 def _gpus(process: pd.Series, device: pd.Series, seen: pd.DataFrame) -> NDArray[np.int64]:
     """The GPU of each (process, device): from the table, else the only GPU with that number, else a new number."""
     codes, distinct = numbered(process, device)
-    said = {(row.process, row.cuda): row.gpu for row in seen.itertuples()}
+    known = {(row.process, row.cuda): row.gpu for row in seen.itertuples()}
     by_number = seen.groupby("cuda")["gpu"].unique()
     only = {number: gpus[0] for number, gpus in by_number.items() if len(gpus) == 1}
     beyond = int(seen["gpu"].max()) + 1
@@ -74,7 +74,7 @@ def _gpus(process: pd.Series, device: pd.Series, seen: pd.DataFrame) -> NDArray[
     def gpu(process: int, device: int) -> int:
         if device == MISSING:
             return MISSING
-        return int(said.get((process, device), only.get(device, beyond + device)))
+        return int(known.get((process, device), only.get(device, beyond + device)))
 
     return np.array([gpu(int(p), int(d)) for p, d in distinct], np.int64)[codes]
 

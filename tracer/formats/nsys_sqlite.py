@@ -58,9 +58,9 @@ def read(path: Path, *, whole: bool = False) -> Trace:
         trace = nsys.to_trace(tables, whole=whole, left_out=left_out)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
-    for beside in (path.with_name(f"{path.name}-{kind}") for kind in ("wal", "journal")):
-        if beside.is_file() and beside.stat().st_size:
-            trace.notes.append(f"changes that are still in {printable(beside.name)} are not read")
+    for unread in (path.with_name(f"{path.name}-{kind}") for kind in ("wal", "journal")):
+        if unread.is_file() and unread.stat().st_size:
+            trace.notes.append(f"changes that are still in {printable(unread.name)} are not read")
     return trace
 
 

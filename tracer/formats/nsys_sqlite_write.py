@@ -78,8 +78,8 @@ def _write_tables(trace: Trace, path: Path) -> None:
 def _carried(trace: Trace, name: str) -> frozenset[str]:
     """The columns of an nsys table that are written back unchanged."""
     frames = [trace[table.name] for table in TABLES.values() if table.nsys == name]
-    beside = {str(c).removeprefix(CARRIED) for frame in frames for c in frame if str(c).startswith(CARRIED)}
-    return frozenset(beside.union(trace.carried[name].column_names if name in trace.carried else ()))
+    columns = {str(c).removeprefix(CARRIED) for frame in frames for c in frame if str(c).startswith(CARRIED)}
+    return frozenset(columns.union(trace.carried[name].column_names if name in trace.carried else ()))
 
 
 def _write_table(

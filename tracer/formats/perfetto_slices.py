@@ -42,11 +42,11 @@ def write_slices(trace: Trace, tracks: Tracks, uuids: list[int], packets: Packet
     arguments = [[_argument(column, trace[name], packets) for column in _columns(name)] for name in tracks.of]
     groups, done = events.groupby("track").indices, 0
     for track, uuid in enumerate(uuids):
-        mine = events.iloc[groups[track]]
-        which, begins = slice_order(mine["start"].to_numpy(), mine["end"].to_numpy())
+        own = events.iloc[groups[track]]
+        which, begins = slice_order(own["start"].to_numpy(), own["end"].to_numpy())
         for first in range(0, len(which), _EDGES):
             part = slice(first, first + _EDGES)
-            _write_edges(mine.iloc[which[part]], begins[part], uuid, arguments, packets, shift)
+            _write_edges(own.iloc[which[part]], begins[part], uuid, arguments, packets, shift)
             done += len(which[part])
             tell(done, 2 * len(events))  # begins and ends
 

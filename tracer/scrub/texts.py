@@ -117,7 +117,7 @@ class Texts:
     # --- learning from the recording ---
 
     def learn(self, key: str, value: str) -> None:
-        """Remember `value` as a secret or the name of a host or user, if its key says so; later texts lose it."""
+        """Remember `value` as a secret or the name of a host or user, if its key says so, to remove it later."""
         self._take(key, value)
         self.learn_from(value)
 
@@ -233,8 +233,8 @@ class Texts:
         """The text's hash. If the text names a token step, its step words and numbers come before the hash."""
         if not text:
             return text
-        mark, beside = _mark(text)
-        if mark and not _LETTER.search(beside):
+        mark, remainder = _mark(text)
+        if mark and not _LETTER.search(remainder):
             return text
         steps, rest = [] if mark or _NO_STEP.search(text) else _steps(text), text
         for _, pattern in self._substitutions():
@@ -284,8 +284,8 @@ def _mark(text: str) -> tuple[list[str], str]:
     found = next((match for pattern in (*_marks(), TRAINING_TEXT) if (match := pattern.search(text))), None)
     if found is None:
         return [], text
-    beside = text[: found.start()] + " " + text[found.end() :]
-    return [found[0], *_BATCH.findall(beside)], _BATCH.sub(" ", beside)
+    remainder = text[: found.start()] + " " + text[found.end() :]
+    return [found[0], *_BATCH.findall(remainder)], _BATCH.sub(" ", remainder)
 
 
 def _steps(text: str) -> list[str]:
