@@ -1,6 +1,6 @@
-"""Which kernels must have run before which, as bit sets: bit i of an int stands for node i.
+"""Order of the kernels as bit sets: bit i of an int stands for node i.
 
-Nodes without a kernel are looked through. A few thousand nodes are closed and reduced in milliseconds this way.
+Dependencies pass through nodes without a kernel. Closing and reducing thousands of nodes takes milliseconds.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from executor.graph import Tensor, memory_order
 
 @dataclass(frozen=True)
 class Dependencies:
-    """What orders the kernels of a split. Earlier nodes have lower indices.
+    """The order of the kernels of a split. Earlier nodes have lower indices.
 
     Attributes:
-        kernels: the nodes that have one.
-        needs: for every node the kernels that it must come after, without those that another one of them implies (the
-            transitive reduction).
-        before: for every node all kernels that it must come after (the transitive closure).
-        after: for every node all kernels that must come after it.
+        kernels: the nodes that have a kernel.
+        needs: the kernels that each node must run after, without those implied by others (the transitive reduction).
+        before: all kernels that each node must run after (the transitive closure).
+        after: all kernels that must run after each node.
     """
 
     kernels: int
@@ -30,7 +29,7 @@ class Dependencies:
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The numbers of the bits that are set, rising."""
+    """Yield the numbers of the bits that are set, ascending."""
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1
@@ -38,14 +37,15 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def find_dependencies(nodes: Sequence[Tensor], tie: bool = True) -> Dependencies:
-    """Order by sources and by memory that views share.
+    """Order nodes by their sources and by the memory that views share.
 
     Args:
-        nodes: of a split, in graph order.
-        tie: also tie in what would float beside the whole rest of the graph: a kernel whose result no later one reads
-            (an update of state) comes before the first later one that shares a predecessor with it, and after what all
-            others pass by then; one that reads only leaves comes after the last earlier one that shares a successor
-            with it, or before the first later one. So regions are closed by their forks and joins.
+        nodes: nodes of a split, in graph order.
+        tie: also tie kernels that would otherwise be parallel to the rest of the graph, so that forks and joins close
+            regions. A kernel whose result no later kernel reads (an update of state) runs before the first later kernel
+            that shares a predecessor with it, and after the node that all other paths pass by then. A kernel that reads
+            only leaves runs after the last earlier kernel that shares a successor with it, or before the first later
+            one.
     """
     kernels = sum(1 << i for i, node in enumerate(nodes) if node.has_kernel)
     direct: list[int] = []
@@ -96,7 +96,7 @@ def _tied(direct: Sequence[int], found: Dependencies) -> list[int]:
 
 
 def _next_relative(i: int, found: Dependencies) -> int | None:
-    """The first kernel after this one that comes after the latest predecessor which has such a kernel."""
+    """Return the first later kernel that depends on the latest possible predecessor of this kernel."""
     for last in reversed(list(bits(found.before[i]))):
         if later := found.after[last] >> (i + 1):
             return i + 1 + next(bits(later))
@@ -104,7 +104,7 @@ def _next_relative(i: int, found: Dependencies) -> int | None:
 
 
 def _closing(i: int, found: Dependencies, unread: int) -> int:
-    """The last kernel before this one (or none) that all paths from its latest predecessor pass: it post-dominates."""
+    """Return the last kernel before this one that all paths from its latest predecessor pass (its post-dominator)."""
     last = found.before[i].bit_length() - 1
     if last < 0:
         return 0

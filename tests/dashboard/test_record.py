@@ -357,7 +357,7 @@ def test_a_real_run_is_planned_recorded_and_found(tmp_path):
         racing = RecordView(View(), {"concurrency": "branches", "allocator": "sequential"})
         until(lambda: plan_of(recorder, racing)[2], "a refusal")
         assert "'stream_aware' has none" in plan_of(recorder, racing)[2]
-        with pytest.raises(UsageError, match="is a race"):
+        with pytest.raises(UsageError, match="has data races"):
             start(recorder, racing)
         with pytest.raises(UsageError, match="has no 'gpu'"):
             start(recorder, RecordView(View(), {"backend": "gpu"}))
