@@ -1,16 +1,16 @@
 # make demo   record every strategy on the CPU backend and open the dashboard on the runs and the sample recordings
-# make test   lint, types and the tests; `make test-all` with whole products of options and more examples
+# make test   lint, type checks and tests; `make test-all` with all combinations of options and more examples
 # make docs   the documentation, in site/
-# make bench  the benchmarks that need no GPU; `make bench-gpu` those that do
-# make test-lowest  the tracer's tests on the lowest versions that pyproject.toml allows, in .venv-lowest
-# All create .venv on first use. PYTHON=python3.12 chooses another interpreter (3.10 or later).
+# make bench  the benchmarks that need no GPU; `make bench-gpu` the others
+# make test-lowest  the tracer's tests with the lowest versions that pyproject.toml allows, in .venv-lowest
+# All create .venv on first use. PYTHON=python3.12 selects another interpreter (3.10 or later).
 
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3.14,$(if $(shell command -v $(name)),$(name))) python3)
 BIN := .venv/bin
 RUNS ?= runs
 PORT ?= 8050
 
-# Of these Pythons the lowest versions have wheels.
+# The lowest versions have wheels for these Pythons.
 LOWEST_PYTHON ?= $(firstword $(foreach name,python3.10 python3.11 python3.12,$(if $(shell command -v $(name)),$(name))) $(PYTHON))
 
 .PHONY: demo test test-all test-lowest check docs bench bench-gpu clean
