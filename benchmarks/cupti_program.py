@@ -104,7 +104,7 @@ class Loop:
         cp.cuda.Device().synchronize()
 
     def window(self, tokens: int) -> None:
-        """Run the counted part: a range `window` with `tokens` tokens, and extras at every eighth."""
+        """Run the counted part: a range `window` with `tokens` tokens, and extras at every eighth token."""
         with tracer.annotate("window"):
             for number in range(tokens):
                 with tracer.annotate("token", index=number):

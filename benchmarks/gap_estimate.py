@@ -42,7 +42,7 @@ from tracer.trace import Trace
 ROOT: Final = Path(__file__).parents[1]
 RESULT: Final = ROOT / "benchmarks" / "results" / "gap_estimate.json"
 SAMPLES: Final = ROOT / "sample_traces"
-LOOP: Final = {  # period without a profiler, µs: ../shared measurements of the CuPy loop, slowest and fastest
+LOOP: Final = {  # period of the CuPy loop without a profiler, µs, fastest and slowest
     "run sccc concurrent": (286, 294), "run saaas concurrent": (260, 267), "run aaag concurrent": (253, 262),
     "run sccc sequential": (455, 463), "run saaas sequential": (429, 439), "run aaag sequential": (424, 434),
 }  # fmt: skip

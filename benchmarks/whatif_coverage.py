@@ -67,7 +67,7 @@ def _held(row: Row, others: list[Row]) -> Row:
 
 
 def coverage(rows: list[Row]) -> list[Row]:
-    """Return one line per kind of recording, with the share and largest error of all its cases, for the constants."""
+    """Return one line per kind of recording, with the share and largest error of all its cases."""
     lines = []
     for group in dict.fromkeys(row["group"] for row in rows):
         of_group = [row for row in rows if row["group"] == group]

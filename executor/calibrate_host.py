@@ -127,10 +127,10 @@ def pauses(host: HostCalls, sources: dict[str, str]) -> dict[str, int]:
     calls = host.calls
     pause = (calls["start"] - calls["end"].shift()).where(calls["previous"] != "")
     pairs = pd.DataFrame({"a": calls["previous"], "b": calls["kind"], "ns": pause}).dropna()
-    found = {f"{a}>{b}": host.typical(group) for (a, b), group in pairs.groupby(["a", "b"])["ns"]}
-    found |= {f"{a}>": host.typical(group) for a, group in pairs.groupby("a")["ns"]}
+    means = {f"{a}>{b}": host.typical(group) for (a, b), group in pairs.groupby(["a", "b"])["ns"]}
+    means |= {f"{a}>": host.typical(group) for a, group in pairs.groupby("a")["ns"]}
     sources["between_ns"] = f"measured: mean of each pair of calls, mean after each call, median of all, {host.how}"
-    return found | {">": round(float(pairs["ns"].median()) * host.scale)}
+    return means | {">": round(float(pairs["ns"].median()) * host.scale)}
 
 
 def launch_latency(host: HostCalls, sources: dict[str, str]) -> int:
@@ -149,5 +149,5 @@ def launch_latency(host: HostCalls, sources: dict[str, str]) -> int:
 
 def typical(values: ArrayLike) -> float:
     """Return the mean without the longest 1 %; 0 if there are no values."""
-    found = np.asarray(values, dtype=np.float64)
-    return float(found[found <= np.percentile(found, 99)].mean()) if len(found) else 0.0
+    times = np.asarray(values, dtype=np.float64)
+    return float(times[times <= np.percentile(times, 99)].mean()) if len(times) else 0.0

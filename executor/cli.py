@@ -65,13 +65,13 @@ def _list(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
 @click.option(
     "--profile",
     metavar="NAME|FILE",
-    help="Cost profile of sim: h200-linux, wddm, hip, or what `calibrate` wrote.  [default: h200-linux]",
+    help="Cost profile of sim: h200-linux, wddm, hip, or a file written by `calibrate`.  [default: h200-linux]",
 )
 @click.option("--weights", help="Weight format: f32, f16 or q8_0.  [default: the model's]")
 @click.option("--context", type=click.IntRange(1), help="Maximum tokens per sequence.  [default: the model's]")
 @click.option(
     "--sync", "strategies", metavar="NAME,...", callback=_names,
-    help="Synchronisation strategies: sccc, saaas, aaas, aaag, aaeg, aga, ggg.  [default: all that fit]",
+    help="Synchronisation strategies: sccc, saaas, aaas, aaag, aaeg, aga, ggg.  [default: all that are safe]",
 )  # fmt: skip
 @click.option(
     "--concurrency", metavar="MODE,...", callback=_names, default="sequential", show_default=True,
@@ -79,7 +79,7 @@ def _list(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
 )  # fmt: skip
 @click.option(
     "--allocator",
-    help="sequential, interleaved, no_alloc_free, stream_aware.  [default: what the concurrency mode needs]",
+    help="sequential, interleaved, no_alloc_free, stream_aware.  [default: that of the concurrency mode]",
 )
 @click.option("--allow-hazards", is_flag=True, help="Run plans with data races between streams; default: refuse.")
 @click.option(
@@ -262,7 +262,7 @@ def _show(results: list[Result], figures: list[dict[str, Any]], runs: Path) -> N
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(table)
     if traced:
-        console.print("×: period of that traced pass / period of the light pass", style="dim", highlight=False)
+        console.print("×: period of the traced pass / period of the light pass", style="dim", highlight=False)
     console.print(f"{len(results)} run directories in {runs}", highlight=False, markup=False)
 
 

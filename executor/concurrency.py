@@ -139,15 +139,15 @@ class _Finder:
         cuts = [i for i in bits(inside) if not inside & ~(before[i] | after[i] | 1 << i)]
         if not cuts and len(self._components(inside)) < 2:
             return []
-        found = []
+        regions = []
         for first, last in zip([fork, *cuts], [*cuts, join], strict=True):
             between = inside
             if first is not None:
                 between &= after[first]
             if last is not None:
                 between &= before[last]
-            found += self._parallel(between, first, last)
-        return found
+            regions += self._parallel(between, first, last)
+        return regions
 
     def _parallel(self, inside: int, fork: int | None, join: int | None) -> list[Region]:
         components = self._components(inside)

@@ -54,8 +54,8 @@ def find_dependencies(nodes: Sequence[Tensor], tie: bool = True) -> Dependencies
         for i in before:
             mask |= 1 << i if kernels >> i & 1 else direct[i]
         direct.append(mask)
-    found = _closed(direct, kernels)
-    return _closed(_tied(direct, found), kernels) if tie else found
+    order = _closed(direct, kernels)
+    return _closed(_tied(direct, order), kernels) if tie else order
 
 
 def _closed(direct: Sequence[int], kernels: int) -> Dependencies:
@@ -78,16 +78,16 @@ def _closed(direct: Sequence[int], kernels: int) -> Dependencies:
     return Dependencies(kernels, needs, before, after)
 
 
-def _tied(direct: Sequence[int], found: Dependencies) -> list[int]:
+def _tied(direct: Sequence[int], order: Dependencies) -> list[int]:
     tied = list(direct)
-    unread = sum(1 << i for i in bits(found.kernels) if not found.after[i])
-    for i in bits(found.kernels):
+    unread = sum(1 << i for i in bits(order.kernels) if not order.after[i])
+    for i in bits(order.kernels):
         if unread >> i & 1:
-            tied[i] |= _closing(i, found, unread)
-            if (reader := _next_relative(i, found)) is not None:
+            tied[i] |= _closing(i, order, unread)
+            if (reader := _next_relative(i, order)) is not None:
                 tied[reader] |= 1 << i
-        elif not found.before[i]:
-            relatives = found.before[next(bits(found.after[i]))]
+        elif not order.before[i]:
+            relatives = order.before[next(bits(order.after[i]))]
             if earlier := relatives & ((1 << i) - 1):
                 tied[i] |= 1 << (earlier.bit_length() - 1)
             elif later := relatives >> (i + 1):
@@ -95,21 +95,21 @@ def _tied(direct: Sequence[int], found: Dependencies) -> list[int]:
     return tied
 
 
-def _next_relative(i: int, found: Dependencies) -> int | None:
+def _next_relative(i: int, order: Dependencies) -> int | None:
     """Return the first later kernel that depends on the latest possible predecessor of this kernel."""
-    for last in reversed(list(bits(found.before[i]))):
-        if later := found.after[last] >> (i + 1):
+    for last in reversed(list(bits(order.before[i]))):
+        if later := order.after[last] >> (i + 1):
             return i + 1 + next(bits(later))
     return None
 
 
-def _closing(i: int, found: Dependencies, unread: int) -> int:
+def _closing(i: int, order: Dependencies, unread: int) -> int:
     """Return the last kernel before this one that all paths from its latest predecessor pass (its post-dominator)."""
-    last = found.before[i].bit_length() - 1
+    last = order.before[i].bit_length() - 1
     if last < 0:
         return 0
-    read = found.after[last] & ~unread
-    for q in reversed(list(bits(found.after[last] & ((1 << i) - 1)))):
-        if not read & ~(found.before[q] | found.after[q] | 1 << q):
+    read = order.after[last] & ~unread
+    for q in reversed(list(bits(order.after[last] & ((1 << i) - 1)))):
+        if not read & ~(order.before[q] | order.after[q] | 1 << q):
             return 1 << q
     return 0

@@ -125,9 +125,9 @@ def machine() -> dict[str, Any]:
 
 def _cpu_model() -> str:
     if _CPUINFO.exists():
-        found = re.search(r"^model name\s*:\s*(.+)$", _CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
-        if found:
-            return found.group(1).strip()
+        model = re.search(r"^model name\s*:\s*(.+)$", _CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
+        if model:
+            return model.group(1).strip()
     return platform.processor() or platform.machine()
 
 

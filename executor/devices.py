@@ -104,11 +104,11 @@ def _layers(nodes: Sequence[Tensor]) -> dict[Tensor, int]:
     named = [int(match[1]) if (match := BLOCK_NAME.match(node.name)) else None for node in nodes]
     end = max((i for i, block in enumerate(named) if block is not None), default=-1)
     blocks = 1 + max((block for block in named if block is not None), default=-1)
-    found, reached = {}, -1
+    layers, reached = {}, -1
     for i, (node, block) in enumerate(zip(nodes, named, strict=True)):
         reached = reached if block is None else block
-        found[node] = blocks if i > end >= 0 else reached
-    return found
+        layers[node] = blocks if i > end >= 0 else reached
+    return layers
 
 
 def _move_experts(kernels: Sequence[Tensor], assigned: dict[Tensor, Device], host: Device) -> None:
@@ -130,10 +130,10 @@ def reads_experts(node: Tensor) -> bool:
 
 def _computed(node: Tensor) -> set[Tensor]:
     """Return the kernels whose results a node reads, directly or through nodes without kernels."""
-    found = set()
+    kernels = set()
     for source in node.src:
         while not source.is_leaf and not source.has_kernel:
             source = source.src[0]
         if not source.is_leaf:
-            found.add(source)
-    return found
+            kernels.add(source)
+    return kernels

@@ -108,18 +108,18 @@ def _find_chains(graph: Graph, patterns: Sequence[Pattern]) -> dict[Tensor, tupl
     return chains
 
 
-def _match(pattern: Pattern, node: Tensor, found: Callable[[Tensor], None]) -> bool:
+def _match(pattern: Pattern, node: Tensor, add: Callable[[Tensor], None]) -> bool:
     if node.op != pattern.op or (node.op in ("mul_mat", "mul_mat_id") and node.src[1].shape[0] != 1):
         return False
     if any(node.params.get(name) != value for name, value in pattern.params.items()):
         return False
-    found(node)
+    add(node)
     for i, wanted in pattern.sources.items():
         source = node.src[i]
         while source.op == "reshape":
-            found(source)
+            add(source)
             source = source.src[0]
-        if not _match(wanted, source, found):
+        if not _match(wanted, source, add):
             return False
     return True
 

@@ -111,7 +111,7 @@ def unordered(order: Order, offsets: Mapping[Tensor, int], step: int | None = No
         for span in of_work:
             if span.writes:
                 born.setdefault(span.owner, i)
-    found: list[Hazard] = []
+    hazards: list[Hazard] = []
     for j, i in _open_pairs(order, spans, touched):
         for one, other in product(touched[j], touched[i]):
             if one.clashes_with(other):
@@ -119,8 +119,8 @@ def unordered(order: Order, offsets: Mapping[Tensor, int], step: int | None = No
                 if first.step == second.step and born.get(other.owner, 0) < born.get(one.owner, 0):
                     first, second = second, first
                 start, end = max(one.start, other.start), min(one.end, other.end)
-                found.append(Hazard(first, second, start, end, one.buffer))
-    return found
+                hazards.append(Hazard(first, second, start, end, one.buffer))
+    return hazards
 
 
 def _open_pairs(order: Order, spans: _Spans, touched: Sequence[Sequence[Span]]) -> Iterator[tuple[int, int]]:

@@ -81,7 +81,7 @@ class GraphLaunch:
     name: ClassVar[str] = "graph"
 
     def __init__(self, backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
-        self._backend, self._launches, self._launched = backend, 0, 0  # since `take`; graphs before
+        self._backend, self._launches, self._launched = backend, 0, 0  # launches since `take`; graphs launched before
         self._gone = Counter[str]()  # outcomes of freed graphs
         self._events: list[Event] = []
         self._graphs: list[GraphPlan] = []

@@ -118,13 +118,13 @@ def pass_figures(trace: Trace) -> dict[str, Any]:
         gaps, syncs = gap_report(trace, steps, measured_rate(trace, steps)), sync_report(trace, steps)
     except TraceError as problem:
         return {"problem": str(problem)}
-    found = figures(trace, "", steps, syncs, gaps)
+    summary = figures(trace, "", steps, syncs, gaps)
     return {
-        "gap_us": {"p50": found.gap_p50_us, "p90": found.gap_p90_us, "mean": found.gap_mean_us},
-        "causes_us": found.causes_us,
-        "period_us": found.period_us,
-        "distortion": found.distortion,
-        "syncs_per_token": found.syncs_per_token,
-        "copies_per_token": found.copies_per_token,
-        "launches_per_token": found.launches_per_token,
+        "gap_us": {"p50": summary.gap_p50_us, "p90": summary.gap_p90_us, "mean": summary.gap_mean_us},
+        "causes_us": summary.causes_us,
+        "period_us": summary.period_us,
+        "distortion": summary.distortion,
+        "syncs_per_token": summary.syncs_per_token,
+        "copies_per_token": summary.copies_per_token,
+        "launches_per_token": summary.launches_per_token,
     }

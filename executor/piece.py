@@ -99,15 +99,15 @@ class Piece:
                 yield leaf, [(source.backend.host_array((leaf.nbytes,), "uint8"), 0)]
 
     def _expert_copies(self, before: list[Piece], weights: Weights) -> list[ExpertCopies]:
-        found: dict[Tensor, list[CopiedWeights]] = {}
+        by_ids: dict[Tensor, list[CopiedWeights]] = {}
         home: dict[Tensor, Piece] = {}
         for weight, origin in self.split.copied.items():
-            found.setdefault(origin.node, []).append(
+            by_ids.setdefault(origin.node, []).append(
                 CopiedWeights(weight, self.places[weight][0], weights[COPIED][weight.name])
             )
             home[origin.node] = before[origin.split]
         return [
-            ExpertCopies(self.backend, home[ids].arrays[ids], ids.shape, copied) for ids, copied in found.items()
+            ExpertCopies(self.backend, home[ids].arrays[ids], ids.shape, copied) for ids, copied in by_ids.items()
         ]  # fmt: skip
 
     def _fetch(self, destination: Array, source: Piece, node: Tensor, turn: int) -> Copy:

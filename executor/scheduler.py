@@ -61,7 +61,7 @@ class Scheduler:
             guarantees = frozenset(Guarantee) if allow_hazards else backend.guarantees
             check_needs(strategy, backend.name, guarantees, several=self._several, cut=cut)
         if strategy.advances_on_device != (prepared.step.history is not None):
-            raise ExecutionError(f"strategy {strategy.name!r} and the graph disagree on who advances the step")
+            raise ExecutionError(f"strategy {strategy.name!r} and the graph differ: only one advances on the device")
         shared = smaller or prefill
         self._state: State = {} if shared is None else dict(shared._state)
         self.pieces: list[Piece] = []

@@ -129,7 +129,7 @@ class Profile:
 
     @cached_property
     def figures(self) -> Mapping[str, int | float]:
-        """Every figure by its name, such as `kernels.mul_mat.fixed_ns`."""
+        """All figures by name, such as `kernels.mul_mat.fixed_ns`."""
         return dict(_numbers(asdict(self), ""))
 
     def source(self, figure: str) -> str | None:
@@ -190,10 +190,10 @@ def write_profile(profile: Profile, path: Path) -> None:
 
 
 def _numbers(value: Mapping[str, Any], prefix: str) -> list[tuple[str, int | float]]:
-    found = []
+    numbers = []
     for name, inner in value.items():
         if isinstance(inner, Mapping):
-            found += _numbers(inner, f"{prefix}{name}.")
+            numbers += _numbers(inner, f"{prefix}{name}.")
         elif isinstance(inner, int | float):
-            found.append((prefix + name, inner))
-    return found
+            numbers.append((prefix + name, inner))
+    return numbers
