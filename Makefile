@@ -1,10 +1,10 @@
 # make demo   open the dashboard on the sample recordings and on every strategy, recorded on the CPU backend
-# make test   lint, types and the tests; `make test-all` with whole products of options and more examples
+# make test   lint, type checks and tests; `make test-all` with all combinations of options and more examples
 # make docs   the documentation, in site/
-# make bench  the benchmarks that need no GPU; `make bench-gpu` those that do
-# make test-lowest  the tracer's tests on the lowest versions that pyproject.toml allows, in .venv-lowest
-# make release-check  the sdist and the wheel, built, checked, installed and tried, in dist/ and .venv-release
-# All create .venv on first use, the demo without what only tests need. PYTHON=python3.12 chooses another interpreter
+# make bench  the benchmarks that need no GPU; `make bench-gpu` the others
+# make test-lowest  the tracer's tests with the lowest versions that pyproject.toml allows, in .venv-lowest
+# make release-check  builds and checks the sdist and the wheel, and tries both in .venv-release
+# All create .venv on first use, the demo without what only tests need. PYTHON=python3.12 selects another interpreter
 # (3.10 or later).
 
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3.14,$(if $(shell command -v $(name)),$(name))) python3)
@@ -12,7 +12,7 @@ BIN := .venv/bin
 RUNS ?= runs
 PORT ?= 8050
 
-# Of these Pythons the lowest versions have wheels.
+# The lowest versions have wheels for these Pythons.
 LOWEST_PYTHON ?= $(firstword $(foreach name,python3.10 python3.11 python3.12,$(if $(shell command -v $(name)),$(name))) $(PYTHON))
 
 .PHONY: demo test test-all test-lowest check docs bench bench-gpu release-check clean

@@ -58,7 +58,7 @@ class SequentialReuse:
     name: ClassVar[str] = "sequential"
 
     def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
-        """Extend from the first kernel to the last."""
+        """Return lifetimes from the first kernel to the last."""
         return _until([use.nodes[0] for use in uses], [use.nodes[-1] for use in uses], uses, schedule)
 
 
@@ -71,7 +71,7 @@ class Interleaved:
     name: ClassVar[str] = "interleaved"
 
     def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
-        """Extend from the first kernel to the last in the interleaved order."""
+        """Return lifetimes from the first kernel to the last in the interleaved order."""
         position = list(range(len(schedule.split.nodes)))
         for region in schedule.regions:
             order = _in_turn(region)
@@ -88,7 +88,7 @@ class NoAllocFree:
     name: ClassVar[str] = "no_alloc_free"
 
     def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
-        """Extend from the first kernel to the last, or to the join of every region that this overlaps."""
+        """Return lifetimes from the first kernel to the last, or to the join of every region that this overlaps."""
         return _until([u.nodes[0] for u in uses], [self._last(u, schedule.regions) for u in uses], uses, schedule)
 
     def _last(self, use: Use, regions: Sequence[Region]) -> int:

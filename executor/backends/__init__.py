@@ -26,8 +26,8 @@ def backend_class(name: str) -> type[Backend]:
         UsageError: no backend of that name.
     """
     module, _, cls = lookup("backend", name, BACKENDS).partition(":")
-    found: type[Backend] = getattr(import_module(module), cls)
-    return found
+    backend: type[Backend] = getattr(import_module(module), cls)
+    return backend
 
 
 def open_backend(device: Device | str) -> Backend:

@@ -206,7 +206,7 @@ class CpuBackend(Backend):
         self._recorder.api("launchKernel", start, self._clock(), correlation)
 
     def synchronize(self, stream: int) -> None:
-        """Wait until the stream's queue is empty."""
+        """Wait for the work queued on the stream."""
         start, correlation = self._clock(), next(self._correlations)
         self._wait_for(stream)
         end = self._clock()

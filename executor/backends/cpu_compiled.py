@@ -139,7 +139,7 @@ class CompiledKernels:
             os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
         config: Any = numba.config
         if self._threads > (most := config.NUMBA_NUM_THREADS):
-            raise UsageError(f"{self._threads} threads are too many: this process may have {most}")
+            raise UsageError(f"{self._threads} threads are too many: choose at most {most}")
         misses, start = sum(kernel.stats.cache_misses.values()), time.perf_counter()
         self._run(kernel, *arguments)
         if sum(kernel.stats.cache_misses.values()) > misses:

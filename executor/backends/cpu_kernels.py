@@ -2,9 +2,9 @@
 
 For large models, ops that are slow in NumPy are compiled, see `cpu_compiled`.
 
-Each result row depends on its own token only, by the same instructions for every batch size: the logits of a
-sequence are bitwise the same alone and beside others. Hence a BLAS product of matrix and vector per token, and not one
-for all tokens.
+Each result row depends only on its own token, with the same instructions for every batch size: the logits of a
+sequence are bitwise the same alone and in a batch. Hence one BLAS matrix-vector product per token, not one product for
+all tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NumpyKernel = Callable[..., None]
 
 
 def _vecdot(a: Array, b: Array) -> Array:
-    """`numpy.vecdot`, which needs NumPy 2.0."""
+    """Replaces `numpy.vecdot`, which needs NumPy 2.0."""
     return np.asarray(np.vecdot(a, b) if hasattr(np, "vecdot") else np.einsum("...i,...i->...", a, b))
 
 

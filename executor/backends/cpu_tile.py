@@ -169,10 +169,10 @@ def widened(_context: Any, value: Any) -> Any:
 
 
 @inlined
-def _widen(scales: Array, first: int, found: Array) -> None:
-    for row in range(len(found)):
+def _widen(scales: Array, first: int, out: Array) -> None:
+    for row in range(len(out)):
         for block in range(scales.shape[1]):
-            found[row, block] = widened(scales[first + row, block])
+            out[row, block] = widened(scales[first + row, block])
 
 
 @inlined

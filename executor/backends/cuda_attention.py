@@ -74,7 +74,7 @@ def blocks_of(heads: int, kv_heads: int, together: int) -> int:
 
 
 def spread(tokens: int, heads: int, kv_heads: int, chunks: int, resident: Mapping[int, int]) -> Spread:
-    """Choose the fastest division: the fewest waves of blocks * chunks per block * time per chunk.
+    """Choose the fastest division, estimated as waves of blocks * chunks per block * time per chunk.
 
     The time per chunk is an estimate, not measured: a chunk is read once for all heads of a block, and the arithmetic
     of each head adds an eighth of the read time.

@@ -181,7 +181,7 @@ class TapeBackend(Backend):
         return list(dict.fromkeys(span for launch in plan.launches for span in kernels[launch.node]))
 
     def launch_graph(self, graph: list[Span], stream: int = 0) -> None:
-        """Record one piece of work: it is ordered inside, and as a whole with the work of the main stream."""
+        """Record one piece of work, which is ordered inside and, as a whole, within the main stream."""
         self._work("compute", stream, *graph)
 
     def _work(self, name: str, stream: int, *spans: Span) -> None:

@@ -139,14 +139,14 @@ template <int WARPS>
 __device__ __forceinline__ int list_seen(const Attention& a, const float* mask, int split, int begin, unsigned short* list) {
     __shared__ int counts[WARPS];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, first = begin + warp * ROUND;
-    u32 mine = 0;  // lane i keeps the bits of the warp's word i
+    u32 kept = 0;  // lane i keeps the bits of the warp's word i
 #pragma unroll
     for (int i = 0; i < WARP; i++) {
         const int cell = cell_of(first + i * WORD + lane, split, a.splits);
         const u32 bits = __ballot_sync(FULL, cell < a.cells && mask[cell] > MINUS_INFINITY);
-        if (lane == i) mine = bits;
+        if (lane == i) kept = bits;
     }
-    int upto = __popc(mine);  // bits in the warp's words up to and including the lane's
+    int upto = __popc(kept);  // bits in the warp's words up to and including the lane's
     for (int offset = 1; offset < WARP; offset *= 2) {
         const int below = __shfl_up_sync(FULL, upto, offset);
         if (lane >= offset) upto += below;
@@ -159,9 +159,9 @@ __device__ __forceinline__ int list_seen(const Attention& a, const float* mask, 
         if (w == warp) before = all;
         all += counts[w];
     }
-    before += upto - __popc(mine);
+    before += upto - __popc(kept);
     for (int i = 0; i < WARP; i++) {
-        const u32 bits = __shfl_sync(FULL, mine, i);
+        const u32 bits = __shfl_sync(FULL, kept, i);
         const int to = __shfl_sync(FULL, before, i) + __popc(bits & ((1u << lane) - 1));
         if (bits >> lane & 1) list[to] = warp * ROUND + i * WORD + lane;
     }
@@ -229,14 +229,14 @@ __device__ __forceinline__ void attend(const Attention& a) {
     const i64 row = i64(token) * a.heads + kv_head * group + begin;  // row of the first head
     const int lanes = a.head / 8, lane = threadIdx.x % lanes, warp = threadIdx.x / WARP;
     const int slots = WARP / lanes, slot = threadIdx.x % WARP / lanes;  // per warp
-    const int strip = slots * UNROLL, mine = warp * strip;
+    const int strip = slots * UNROLL, begin_of_warp = warp * strip;
     const int words = (a.cells + WORD - 1) / WORD, part = (words + a.splits - 1) / a.splits * WORD;
     const int sequence = token / a.tokens, stream = a.streams ? a.streams[sequence] : sequence;  // no kernel writes `streams`
     const i64 stride = i64(a.kv_heads) * a.head, first = i64(stream) * a.stride_cells * stride + kv_head * a.head + lane * 8;
     const float* mask = a.mask + i64(token) * a.cells;
     let_successor_start();
     for (int u = 0; u < UNROLL; u++) {
-        const int cell = min(cell_of(mine + u * slots + slot, split, a.splits), a.cells - 1);
+        const int cell = min(cell_of(begin_of_warp + u * slots + slot, split, a.splits), a.cells - 1);
         Eight::prefetch_at(a.k, first + cell * stride);
         Eight::prefetch_at(a.v, first + cell * stride);
     }
@@ -255,7 +255,7 @@ __device__ __forceinline__ void attend(const Attention& a) {
     }
     for (int base = 0; base < part; base += a.listed ? warps * ROUND : part) {
         const int cells = a.listed ? list_seen<warps>(a, mask, split, base, shared.list) : part;
-        for (int i = mine; i < cells; i += warps * strip) {
+        for (int i = begin_of_warp; i < cells; i += warps * strip) {
             i64 at[UNROLL];
             float seen[UNROLL];
 #pragma unroll
@@ -265,7 +265,7 @@ __device__ __forceinline__ void attend(const Attention& a) {
                 seen[u] = own < cells && cell < a.cells ? mask[cell] : MINUS_INFINITY;
                 at[u] = first + min(cell, a.cells - 1) * stride;
             }
-            if (!a.listed && i != mine) {  // listed cells are seen; the first ones are read before their mask is known
+            if (!a.listed && i != begin_of_warp) {  // listed cells are seen; the first ones are read before their mask is known
                 bool any = false;
 #pragma unroll
                 for (int u = 0; u < UNROLL; u++) any |= seen[u] > MINUS_INFINITY;

@@ -191,7 +191,7 @@ def test_pinned_threads_have_a_core_each_and_the_caller_keeps_all():
 
 
 def test_too_many_threads_are_refused():
-    with pytest.raises(UsageError, match="4096 threads are too many"):
+    with pytest.raises(UsageError, match="4096 threads are too many: choose at most"):
         product(matrix((4, 32), "float32"), inputs(1, 32), 4096)
 
 
