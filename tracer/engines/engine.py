@@ -26,7 +26,7 @@ EAGER: Final = "eager"
 EMPTY: Final = "empty"
 
 TOKEN_PHASES: Final = (DECODE, SPECULATIVE, MIXED, PREFILL)
-"""The phases of a step that generates text. The first ones add a token to every sequence."""
+"""The phases of a step that generates text. Those that add a token to every sequence come first."""
 PHASES: Final = (*TOKEN_PHASES, EAGER, TRAINING, DIFFUSION, FORWARD, ITERATION)
 """The phases of any step. `eager` is a pass without a graph among steps that replay one: a short prompt, a warm-up or
 a batch size without a graph. `forward` is a pass through a model and `iteration` one iteration of a loop, where the
