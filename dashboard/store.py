@@ -15,12 +15,13 @@ from dashboard.background import Background
 from dashboard.place import Place, Stamp, stamp_of
 from dashboard.rates import Rate
 from dashboard.readers import Readers
-from dashboard.reading import is_pass, name_of
+from dashboard.reading import is_pass, name_of, read_functions
 from dashboard.run import Run, at_rates
 from dashboard.view import MOST_RUNS
 from tracer import formats
 from tracer.cache import Cache
 from tracer.errors import TraceError, UsageError
+from tracer.trace import Trace
 
 DEEPEST = 2
 """Levels below a given directory that are searched."""
@@ -166,6 +167,17 @@ class RunStore:
         here = (place for place in self._places() if place.holds(key))
         return next((run for place in here for run in self._read(place) if run.key == key), None)
 
+    def with_functions(self, run: Run) -> Trace | None:
+        """The trace of a run with the Python functions of its program; as it is where the recording has no others.
+
+        Raises:
+            TraceError: it cannot be read any more.
+        """
+        path = None if run.recording is None else run.recording.path
+        if path is None:
+            return None
+        return read_functions(path, None if self._is_upload(path) else self._cache, self.readers) or run.trace
+
     def below(self, path: Path) -> list[Run]:
         """The runs of the recordings at a path and below it, once they are read."""
         here = (place for place in self._places() if place.path.is_relative_to(path))
@@ -227,8 +239,11 @@ class RunStore:
         return Place(path, stamp, key, name, self._arrived)
 
     def _read(self, place: Place) -> list[Run]:
-        is_upload = self.inbox is not None and place.path.is_relative_to(self.inbox)  # to be forgotten at the end
-        return place.read(None if is_upload else self._cache, self.readers)
+        return place.read(None if self._is_upload(place.path) else self._cache, self.readers)
+
+    def _is_upload(self, path: Path) -> bool:
+        """Whether a recording is to be forgotten at the end."""
+        return self.inbox is not None and path.is_relative_to(self.inbox)
 
     def _arrived(self) -> None:
         with self._lock:

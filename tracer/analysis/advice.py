@@ -38,6 +38,9 @@ CONDITIONS: Final = {
 }
 """Strategy -> what must be true for it to be safe, in addition to the data flow that the recording shows."""
 
+INDEPENDENT: Final = ("buffers of independent kernels do not share memory while both may run",)
+"""What must be true for kernels to run on several streams."""
+
 _SYNCS_GONE: Final = (
     "whatever else the syncs protect is protected in another way, such as host memory that is overwritten or freed "
     "while a copy may still read it",

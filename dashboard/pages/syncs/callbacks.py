@@ -6,16 +6,14 @@ anew when there are more of them.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from dash import Dash, Input, Output, State, ctx, html, no_update
+from dash import Dash, Input, Output, State, ctx, html
 from dash.exceptions import PreventUpdate
 
 from dashboard.frame import link
-from dashboard.pages.opening import opened_at_once, shown
-from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, keep_options, run_options, table_height
-from dashboard.pages.presses import done
+from dashboard.pages.one_run import keep_run
+from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, keep_options, table_height
 from dashboard.pages.syncs.layout import columns_of
 from dashboard.pages.syncs.table import ADDRESS, known, rows_of
 from dashboard.predictions import gain_without
@@ -23,57 +21,17 @@ from dashboard.run import Run
 from dashboard.store import RunStore
 from dashboard.text import plain
 from dashboard.units import duration
-from dashboard.view import View, switched, with_fields
+from dashboard.view import View, with_fields
 from tracer.analysis.whatif.prediction import Prediction
 from tracer.signed import percent
 
 
 def register(app: Dash, store: RunStore) -> None:
     """Attach the page's callbacks to an app that shows the syncs of a run of `store`."""
-    _reduce(app, store)
+    keep_run(app, store)
     keep_options(app, store, "run")
     _render(app, store)
     _download(app)
-
-
-def _reduce(app: Dash, store: RunStore) -> None:
-    @app.callback(
-        Output("view", "data"),
-        Output("url", "search"),
-        Output("run", "options"),
-        Output("run", "value"),
-        Output("pressed", "data"),
-        Input("url", "search"),
-        Input("run", "value"),
-        Input("theme", "n_clicks"),
-        State("pressed", "data"),
-        State("view", "data"),
-        State("screen", "data"),
-    )
-    def reduce(search: str, run: str | None, theme: Any, pressed: Any, before: Any, screen: Any) -> tuple[Any, ...]:
-        clicks = {"theme": theme}
-        sources = done([one["prop_id"] for one in ctx.triggered], clicks, pressed)
-        if before is None or "url" in sources:
-            view = replace(opened_at_once(View.parse(search), store), range=None, align="end")
-        else:
-            view = View.from_data(before)
-            for source in sources:
-                view = after(view, source, run, (screen or {}).get("scheme", ""))
-        lead = next(iter(shown(view, store)), None)
-        if before is not None and view == View.from_data(before) and lead == run and clicks == pressed:
-            raise PreventUpdate
-        query = view.query()
-        return view.data(), no_update if query == (search or "") else query, run_options(store), lead, clicks
-
-
-def after(view: View, source: str, run: str | None, scheme: str) -> View:
-    """The view after another run was chosen, or the theme switched from that `scheme`."""
-    match source, run:
-        case "run", str(key):
-            return view.led_by(key)
-        case "theme", _:
-            return replace(view, theme=switched(view.theme, scheme))
-    return view
 
 
 def _render(app: Dash, store: RunStore) -> None:
