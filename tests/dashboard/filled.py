@@ -10,6 +10,7 @@ FILLED = {
     "": "#timeline .barlayer path",
     "gap/": "#made-of .ag-row",
     "syncs/": "#syncs .ag-row",
+    "advice/": "#advice td",
     "whatif/": "#figures td",
     "graph/": "#memory .barlayer path",
     "record/": "#said-of-plan:not(:empty)",

@@ -12,7 +12,7 @@ from typing import Any
 from dash import Dash, Input, Output, State, ctx, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.advice.tables import advice_rows, more_edits, site_rows
+from dashboard.pages.advice.tables import advice_table, more_edits, site_rows
 from dashboard.pages.one_run import keep_run
 from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, keep_options, table_height
 from dashboard.pages.syncs.table import known
@@ -26,8 +26,6 @@ from tracer.analysis.advice import Advised
 from tracer.analysis.whatif.base import TRACED
 from tracer.analysis.whatif.prediction import WITHOUT_RATE
 
-_WIDE_ROW = 74  # px, of a change with its conditions
-
 
 def register(app: Dash, store: RunStore) -> None:
     """Attach the page's callbacks to an app that shows the advice for a run of `store`."""
@@ -38,9 +36,7 @@ def register(app: Dash, store: RunStore) -> None:
 
 def _render(app: Dash, store: RunStore) -> None:
     @app.callback(
-        Output("advice", "rowData"),
-        Output("advice", "style"),
-        Output("advice-holder", "style"),
+        Output("advice", "children"),
         Output("said-of-advice", "children"),
         Output("warning", "children"),
         Output("advice-notes", "children"),
@@ -74,12 +70,10 @@ def _render(app: Dash, store: RunStore) -> None:
         progress = [view.query(), missing]
         if ctx.triggered_id == "poll" and progress == before:
             raise PreventUpdate
-        rows, said, notes = ([], "", []) if run is None or nothing else in_words(run, advised, view.theme)
+        table, said, notes = (None, "", []) if run is None or nothing else in_words(run, advised, view.theme)
         idle, calls, of_sites = tables_of(sites)
         return (
-            rows,
-            {"height": f"{40 + _WIDE_ROW * min(len(rows), 8)}px"},
-            SHOWN if rows else HIDDEN,
+            table,
             said,
             run.rate_said if run is not None else "",
             [html.Li(plain(note, 400)) for note in notes],
@@ -87,8 +81,8 @@ def _render(app: Dash, store: RunStore) -> None:
             table_height(idle),
             SHOWN if idle else HIDDEN,
             calls,
-            table_height(calls),
-            SHOWN if calls else HIDDEN,
+            table_height(calls) if calls else HIDDEN,
+            SHOWN if calls or of_sites else HIDDEN,
             [html.Li(plain(note, 400)) for note in of_sites],
             nothing,
             SHOWN if nothing else HIDDEN,
@@ -108,21 +102,21 @@ def nothing_to_show(store: RunStore, run: Run | None) -> str:
     return ""
 
 
-def in_words(run: Run, advised: Advised | str | None, theme: str) -> tuple[list[dict[str, str]], str, list[str]]:
-    """The rows of the table, the answer, and what a reader must know of both."""
+def in_words(run: Run, advised: Advised | str | None, theme: str) -> tuple[html.Table | None, str, list[str]]:
+    """The table of edits, the answer, and what a reader must know of both."""
     if advised is None:
-        return [], "Predicting every change that data flow allows …", []
+        return None, "Predicting every change that data flow allows …", []
     if isinstance(advised, str):
-        return [], plain(advised, 300), []
+        return None, plain(advised, 300), []
     if advised.state == TRACED:
-        return [], f"No advice: {WITHOUT_RATE}", []
+        return None, f"No advice: {WITHOUT_RATE}", []
     facts = facts_of(advised, run.key, [])
     left = rest(facts)
     if not advised.kept:
-        return [], f"{left[0].capitalize()}.", left[1:]
+        return None, f"{left[0].capitalize()}.", left[1:]
     best = cells(facts["advice"][0])
     said = f"The largest predicted gain: {best['edit']}, {best['gain']} tokens/s [model margin {best['margin']}]."
-    return advice_rows(run, advised.kept, facts, theme), said, [*notes_of(facts), *left]
+    return advice_table(run, advised.kept, facts, theme), said, [*notes_of(facts), *left]
 
 
 def tables_of(sites: Sites | str | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:

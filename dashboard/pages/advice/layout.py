@@ -7,20 +7,9 @@ from typing import Any
 from dash import dcc, html
 
 from dashboard.frame import named
-from dashboard.pages.parts import choice, csv_file, links, number, section, table_of, words
+from dashboard.pages.parts import choice, csv_file, number, section, table_of, words
 
 _POLL_MS = 700
-
-ADVICE: list[dict[str, Any]] = [
-    links("edit", "Change", 210, "Opens the what-if page with this change"),
-    words("gain", "Tokens/s", 96, "Predicted") | {"type": "rightAligned", "sortable": False},
-    words("margin", "Model margin", 150, "Of the prediction") | {"type": "rightAligned", "sortable": False},
-    words("steps", "Steps/s", 96, "Predicted") | {"type": "rightAligned", "sortable": False},
-    words("conditions", "Safe if", 420, "What must be true, which the recording does not show")
-    | {"minWidth": 240, "flex": 3, "wrapText": True, "autoHeight": True},
-    words("settings", "In the engine", 260, "What the engine calls it, and the version in which that was seen")
-    | {"minWidth": 160, "flex": 2, "wrapText": True, "autoHeight": True},
-]  # fmt: skip
 
 IDLE: list[dict[str, Any]] = [
     number("idle_us", "Idle, µs a step", ",.1f", 128, "While the host is in this function itself"),
@@ -51,7 +40,7 @@ def sections() -> list[Any]:
             html.Div("Reading the recording …", id="nothing", className="empty", role="status"),
             html.P(id="said-of-advice", className="answer", role="status"),
             html.P(id="warning", className="hint warns"),
-            html.Div(table_of("advice", ADVICE), id="advice-holder"),
+            html.Div(id="advice"),
             html.Ul(id="advice-notes", className="notes", **named("About the advice")),
         ),
         section(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pandas as pd
+from dash import html
 
 from dashboard.frame import link
 from dashboard.pages.whatif.edits import concurrent
@@ -31,7 +32,10 @@ def more_edits(store: RunStore, run: Run) -> list[Candidate]:
     return [(concurrent(store, run, _STREAMS), "--concurrent", INDEPENDENT)]
 
 
-def advice_rows(run: Run, kept: tuple[Advice, ...], facts: dict[str, Any], theme: str) -> list[dict[str, str]]:
+_HEADS: Final = ("Change", "Tokens/s", "Model margin", "Steps/s", "Safe if", "In the engine")
+
+
+def advice_table(run: Run, kept: tuple[Advice, ...], facts: dict[str, Any], theme: str) -> html.Table:
     """One row per edit: a link to its what-if, gain, margin, steps/s, conditions and the engine's settings."""
     query = View(runs=(run.key,), theme=theme, rates=run.rates).query()
     rows = []
@@ -39,16 +43,14 @@ def advice_rows(run: Run, kept: tuple[Advice, ...], facts: dict[str, Any], theme
         fields: dict[str, Any] = {}
         for edit in advice.edits:
             fields |= fields_of(edit)
+        label, *figures = cells(one).values()
         address = link(WHAT_IF, ADDRESS) + with_fields(query, fields)
-        rows.append(
-            cells(one)
-            | {
-                "edit": f"[{plain(one['edit'], 60)}]({address})",
-                "conditions": "; and ".join(one["conditions"]),
-                "settings": "; ".join(f"{s['name']} ({s['seen']})".replace("`", "") for s in one["settings"]),
-            }
-        )
-    return rows
+        names = "; ".join(f"{s['name']} ({s['seen']})".replace("`", "") for s in one["settings"])
+        cell = [*(html.Td(figure, className="number") for figure in figures), html.Td("; and ".join(one["conditions"]))]
+        head = html.Th(html.A(plain(label, 60), href=address), scope="row")
+        rows.append(html.Tr([head, *cell, html.Td(names or "–")]))
+    heads = html.Thead(html.Tr([html.Th(head, scope="col") for head in _HEADS]))
+    return html.Table([heads, html.Tbody(rows)], className="figures")
 
 
 def fields_of(edit: Edit) -> dict[str, Any]:
@@ -66,8 +68,8 @@ def fields_of(edit: Edit) -> dict[str, Any]:
 
 
 def site_rows(sites: pd.DataFrame | None) -> list[dict[str, Any]]:
-    """The rows of a table of call sites, the first of them, as plain text."""
-    if sites is None:
+    """The first rows of a table of call sites, as plain text; nothing where none is known."""
+    if sites is None or not (sites["source"] != "").any():
         return []
     texts = [name for name in ("site", "through", "name", "what") if name in sites]
     shown = sites.head(_MOST_ROWS)

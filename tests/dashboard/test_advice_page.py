@@ -1,0 +1,127 @@
+"""The advice page: the command's advice, links to its what-ifs, and call sites with their lines."""
+
+import json
+import shutil
+
+import pytest
+from click.testing import CliRunner
+from selenium.webdriver.common.by import By
+
+from dashboard.pages.advice.callbacks import in_words, nothing_to_show, tables_of
+from dashboard.pages.advice.tables import fields_of, more_edits
+from dashboard.pages.whatif.edits import edits_for
+from dashboard.pages.whatif.view import WhatIfView
+from dashboard.predictions import Sites, advice_of, sites_of
+from dashboard.store import RunStore
+from dashboard.view import with_fields
+from tests.dashboard.conftest import served, until
+from tests.recordings import LLAMA, SAMPLES
+from tests.tracer.test_truths import SHARED
+from tracer import formats
+from tracer.analysis.whatif.edits import OneGraph, Strategy, WithoutSyncs
+from tracer.cli import main
+from tracer.trace import Trace
+
+TRACED = LLAMA["sccc", "graph"]
+VLLM = SHARED / "vllm" / "torch-stack-b1.json.gz"
+
+
+def command(*arguments):
+    return json.loads(CliRunner().invoke(main, [*map(str, arguments), "--json"]).stdout)
+
+
+def texts(element):
+    """The texts of all cells, row by row."""
+    table, head_of = element.children[1], lambda row: row.children[0].children.children
+    return [[head_of(row), *(cell.children for cell in row.children[1:])] for row in table.children]
+
+
+def test_the_advice_is_that_of_the_command_with_links_to_its_what_ifs():
+    store = RunStore([TRACED])
+    (run,) = store.runs()
+    table, said, notes = in_words(run, advice_of(store, run, list).result(60), "light")
+    facts = command("advise", TRACED)
+    shown = texts(table)
+    assert [row[0] for row in shown] == [one["edit"] for one in facts["advice"]]
+    assert shown[0][1] in said
+    assert shown[0][4] == "; and ".join(facts["advice"][0]["conditions"])
+    assert any("ggml-backend.cpp (ggml 0.25.3)" in row[5] for row in shown)
+    assert any(note.startswith("the device computes for ") for note in notes)
+    addresses = [row.children[0].children.href for row in table.children[1].children]
+    assert all(address.startswith("../whatif/?run=llama1b-sccc-graph&") for address in addresses)
+    assert [a.rpartition("&")[2] for a in addresses] == [
+        "sync=ggg",
+        "sync=aaag",
+        "without=all",
+        "sync=aaas",
+        "sync=saaas",
+    ]
+
+
+@pytest.mark.parametrize(
+    "edit", [Strategy("aaag"), WithoutSyncs(), WithoutSyncs((3,)), OneGraph(), OneGraph(early=True)]
+)
+def test_the_link_of_an_edit_makes_it(edit):
+    store = RunStore([TRACED])
+    (run,) = store.runs()
+    view = WhatIfView.parse(with_fields("?run=a", fields_of(edit)))
+    assert edits_for(store, run, view) == [edit]
+
+
+def test_runs_with_a_graph_are_tried_on_several_streams():
+    store = RunStore([SAMPLES / "llama-1.1b-sccc-sequential-cuda"])
+    run = next(run for run in store.runs() if run.graph_file is not None)
+    ((edit, option, conditions),) = more_edits(store, run)
+    assert (fields_of(edit), option, len(conditions)) == ({"streams": 4}, "--concurrent", 1)
+    assert [edit.label for edit in edits_for(store, run, WhatIfView.parse("?run=a&streams=4"))] == [edit.label]
+
+
+def test_without_a_rate_there_are_only_call_sites(tmp_path):
+    shutil.copytree(TRACED, tmp_path / "a")
+    (tmp_path / "a" / "run.json").unlink()
+    store = RunStore([tmp_path / "a"])
+    (run,) = store.runs()
+    table, said, notes = in_words(run, advice_of(store, run, list).result(60), "light")
+    assert (table, notes) == (None, [])
+    assert said.startswith("No advice: without the rate")
+    idle, calls, of_sites = tables_of(sites_of(store, run).result(60))
+    assert (idle, calls) == ([], [])
+    assert all("have no call site" in note for note in of_sites)
+
+
+@pytest.mark.skipif(not VLLM.exists(), reason="the recording is not here")
+def test_call_sites_have_the_lines_of_the_program():
+    """The reader leaves Python functions out; here they are read again."""
+    store = RunStore([VLLM])
+    (run,) = store.runs()
+    found = sites_of(store, run).result(120)
+    idle, calls, _ = tables_of(found)
+    facts = command("syncs", VLLM, "--call-sites")["call_sites"]
+    assert [row["site"] for row in calls] == [site["site"] or "–" for site in facts]
+    assert calls[0]["site"].endswith("async_utils.py(48): get_output")
+    gaps = command("gaps", VLLM, "--call-sites")["idle_sites"]
+    assert [row["idle_us"] for row in idle] == pytest.approx([site["idle_us"] for site in gaps][: len(idle)])
+
+
+def test_nothing_to_show_says_what_to_do(tmp_path):
+    assert nothing_to_show(RunStore([tmp_path]), None).startswith("No recordings yet")
+    formats.write(Trace({}), tmp_path / "empty")
+    store = RunStore([tmp_path])
+    (run,) = store.runs()
+    assert nothing_to_show(store, None) == "Choose a run above."
+    assert "no CUDA calls inside token steps" in nothing_to_show(store, run)
+    assert tables_of(Sites(None, None, [])) == ([], [], [])
+    assert tables_of("it failed") == ([], [], ["it failed"])
+
+
+@pytest.mark.browser
+def test_from_advice_to_its_what_if(browser, tmp_path):
+    shutil.copytree(TRACED, tmp_path / TRACED.name, ignore=shutil.ignore_patterns("node"))
+    with served(tmp_path) as address:
+        browser.get(f"{address}advice/?run={TRACED.name}")
+        until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#advice tbody tr"), "advice")
+        edge = "return document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+        assert browser.execute_script(edge)
+        until(browser, lambda: browser.find_element(By.LINK_TEXT, "aaag").click() or True, "a link")
+        until(browser, lambda: "/whatif/" in browser.current_url and "sync=aaag" in browser.current_url, "the what-if")
+        until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#figures td"), "its figures")
