@@ -29,9 +29,11 @@ LOWEST_PYTHON ?= $(firstword $(foreach name,python3.10 python3.11 python3.12,$(i
 	touch $@
 
 demo: .venv/.runs
-	@echo 'Try first, when the page is there: choose llama1b-sccc-graph and llama1b-saaas-graph, then Gap: what the idle time'
-	@echo 'between two tokens is made of, and what five syncs instead of fourteen changed. Record starts runs of your own.'
-	$(BIN)/intertoken run --backend cpu --model tiny --sync sccc,saaas,aaas,aaag,aga,ggg --concurrency sequential,branches --force -o $(RUNS)
+	mkdir -p $(RUNS)
+	$(BIN)/intertoken run --backend cpu --model tiny --sync sccc,saaas,aaas,aaag,aga,ggg --concurrency sequential,branches \
+	  --force -o $(RUNS) > .venv/demo.log 2>&1 &
+	@echo 'Try first: choose llama1b-sccc-graph and llama1b-saaas-graph, then Gap: what the idle time between two tokens is'
+	@echo 'made of, and what 5 syncs a token instead of 14 change. Runs of the CPU backend appear as they end (.venv/demo.log).'
 	$(BIN)/intertoken dashboard sample_traces $(RUNS) --record-to $(RUNS) --port $(PORT)
 
 check: .venv/.installed

@@ -66,12 +66,14 @@ def metered(how: str, units: Sequence[int], of_runs: int) -> Iterator[Meter]:
     from rich.console import Console
     from rich.progress import Progress
 
-    hidden = how != "bar" or not sys.stderr.isatty()
-    with Progress(console=Console(stderr=True), disable=hidden, transient=True) as bar:
-        task = bar.add_task("running", total=len(units))
-        meter = Meter(units, of_runs, print_line if how == "json" else lambda m: bar.update(task, completed=m.done))
+    if how != "bar" or not sys.stderr.isatty():
+        meter = Meter(units, of_runs, print_line if how == "json" else lambda _: None)
         meter.tell(meter)
         yield meter
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("running", total=len(units))
+        yield Meter(units, of_runs, lambda meter: bar.update(task, completed=meter.done))
 
 
 def print_line(meter: Meter) -> None:

@@ -1,8 +1,7 @@
-"""The `intertoken` command, if its packages are whole.
+"""The `intertoken` command, unless one of its packages was overwritten.
 
-`tracer`, `executor` and `dashboard` are also names of other distributions on the package index. Whichever is installed
-last overwrites the other's files, and uninstalling it takes them away, so this package imports nothing of them before
-it has looked.
+`tracer`, `executor` and `dashboard` are also names of other distributions on the package index. The one installed last
+overwrites the files of the other, and uninstalling it removes them. This package checks that before it imports them.
 """
 
 from __future__ import annotations

@@ -19,25 +19,27 @@ def fault() -> str | None:
 
 
 def _shadowed() -> str | None:
-    """A package of our names that is found before ours; finding it imports nothing."""
+    """A package with one of our names that Python finds first; the search imports nothing."""
     home = Path(__file__).parents[1]
     for name in PACKAGES:
         if not (home / name / "__init__.py").is_file():
-            return f"its package {name} is not whole, perhaps uninstalled with another of that name; {_REPAIR}"
+            return (
+                f"its package {name} is incomplete; another package of that name may have been uninstalled; {_REPAIR}"
+            )
         spec = find_spec(name)
         found = Path(spec.origin) if spec is not None and spec.origin is not None else home / name / "__init__.py"
         if found.parent.parent != home:
             return (
-                f"{found} is found before its own package {name}, and is {_whose(found, name)}; remove it, or "
-                "install intertoken into an environment of its own"
+                f"{found}, {_whose(found, name)}, hides its own package {name}; remove it, or install intertoken into "
+                "an environment of its own"
             )
     return None
 
 
 def _overwritten() -> str | None:
-    """A file of ours that is gone, or is of another size than installed and another distribution's.
+    """One of our files that is missing, or that another distribution has replaced (its size differs).
 
-    What its user edited is his own affair, and an editable installation has no such files.
+    Files edited by hand are accepted. An editable installation records no files.
     """
     try:
         ours = distribution("intertoken")
@@ -48,7 +50,7 @@ def _overwritten() -> str | None:
         try:
             changed = path.stat().st_size != size
         except OSError:
-            return f"{path} is gone, perhaps uninstalled with another package of its name; {_REPAIR}"
+            return f"{path} is missing; another package of that name may have been uninstalled; {_REPAIR}"
         if changed and (owner := _owner(name, ours)) is not None:
             return (
                 f"{path} was overwritten by {_named(owner)}, which has a package of the same name: "
@@ -65,15 +67,17 @@ def _recorded(ours: Distribution) -> list[tuple[str, int]]:
 
 def _owner(name: str, ours: Distribution) -> Distribution | None:
     """The other distribution that installed a file."""
-    mine = ours.metadata["Name"]
-    return next((d for d in distributions() if d.metadata["Name"] != mine and name in map(str, d.files or ())), None)
+    own_name = ours.metadata["Name"]
+    return next(
+        (d for d in distributions() if d.metadata["Name"] != own_name and name in map(str, d.files or ())), None
+    )
 
 
 def _whose(found: Path, name: str) -> str:
-    """The distribution of a package that is not ours."""
+    """The distribution that a package belongs to, in words."""
     for each in distributions(path=[str(found.parents[1])]):
         if each.metadata["Name"] != "intertoken" and any(file.parts[0] == name for file in each.files or ()):
-            return f"that of {_named(each)}"
+            return f"of {_named(each)}"
     return "of no distribution"
 
 

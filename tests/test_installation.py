@@ -76,10 +76,13 @@ def test_a_file_that_is_not_the_package_itself_counts(site):
 def test_what_the_other_one_took_away_when_it_went_is_said(site):
     install(site, "tracer", {"tracer/__init__.py": THEIRS, "executor/kept.py": ""})
     uninstall(site, "tracer")
-    assert "its package tracer is not whole, perhaps uninstalled with another of that name; install" in refused(site)
+    assert (
+        "its package tracer is incomplete; another package of that name may have been uninstalled; install"
+        in refused(site)
+    )
     (site / "tracer" / "__init__.py").write_text(OURS)
     (site / "tracer" / "cli.py").unlink()
-    assert f"{site}/tracer/cli.py is gone, perhaps uninstalled" in refused(site)
+    assert f"{site}/tracer/cli.py is missing; another package" in refused(site)
 
 
 def test_a_package_that_is_found_before_ours_is_said(site, tmp_path_factory):
@@ -87,10 +90,10 @@ def test_a_package_that_is_found_before_ours_is_said(site, tmp_path_factory):
     (first / "executor").mkdir()
     (first / "executor" / "__init__.py").write_text("")
     assert refused(first, site).startswith(
-        f"intertoken: {first}/executor/__init__.py is found before its own package executor, and is of no distribution;"
+        f"intertoken: {first}/executor/__init__.py, of no distribution, hides its own package executor; remove it"
     )
     install(first, "executor", {"executor/__init__.py": ""})
-    assert "and is that of executor 1.0; remove it" in refused(first, site)
+    assert ", of executor 1.0, hides" in refused(first, site)
 
 
 def test_what_a_user_edited_and_what_others_left_beside_it_is_none_of_our_business(site):

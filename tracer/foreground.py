@@ -11,8 +11,17 @@ from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Final
 
+_RUN_MODULE: Final = "import runpy, sys; del sys.path[:1]; runpy.run_module({!r}, run_name='__main__', alter_sys=True)"
+
 _PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG: Final = 1
+
+
+def module_command(module: str) -> tuple[str, ...]:
+    """The command that runs one of our modules, whatever the current directory holds (`python -P -m MODULE`)."""
+    if sys.version_info >= (3, 11):
+        return (sys.executable, "-P", "-m", module)
+    return (sys.executable, "-c", _RUN_MODULE.format(module))
 
 
 def run(command: Sequence[str], pass_fds: Sequence[int] = (), environment: Mapping[str, str] | None = None) -> int:

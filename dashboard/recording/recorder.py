@@ -9,7 +9,6 @@ import secrets
 import shlex
 import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -22,8 +21,9 @@ from dashboard.background import Background
 from dashboard.recording.job import FAILED, RUNNING, Job, Place
 from dashboard.recording.options import Option, options_of
 from tracer.errors import UsageError
+from tracer.foreground import module_command
 
-RUN: Final = (sys.executable, "-P", "-m", "tracer.cli", "run")
+RUN: Final = (*module_command("tracer.cli"), "run")
 _PATIENCE: Final = 120.0
 """Seconds that a listing or a plan may take."""
 _TRIES, _PAUSE = 40, 0.05
@@ -119,7 +119,7 @@ class Recorder:
         place.write(job)
         watched = [str(place.output), str(self._grace), job.number, str(job.started), *command]
         self._supervisor = subprocess.Popen(
-            [sys.executable, "-P", "-m", "dashboard.recording.supervise", *watched],
+            [*module_command("dashboard.recording.supervise"), *watched],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

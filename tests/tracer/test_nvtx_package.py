@@ -36,7 +36,7 @@ def test_only_the_default_domain_is_renamed_and_only_in_between(asked):
 
 
 def test_a_package_without_that_lookup_is_left_alone(monkeypatch):
-    monkeypatch.delattr(package, "_get_domain_cached")
+    monkeypatch.delattr(package, "_get_domain_cached", raising=False)
     named = NamedDefault()
     named.install()
     named.remove()

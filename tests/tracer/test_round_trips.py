@@ -43,7 +43,8 @@ def answer(trace: Trace) -> dict[str, Any]:
         waits = syncs.inventory()
         found["counts"] = syncs.counts.drop(columns="start").to_dict("list")
         found["signature"] = syncs.strategy, syncs.share, syncs.signature, syncs.signature_share, syncs.fetch_lag
-        found["waits"] = waits.assign(name=waits["name"].map(lambda name: plain(str(name)))).fillna(-1).to_dict("list")
+        waits = waits.astype(object).assign(name=[plain(str(name)) for name in waits["name"]])
+        found["waits"] = waits.where(waits.notna(), -1).to_dict("list")
         gaps = gap_report(trace, steps)
         found["gaps"] = gaps.gap_us, gaps.graph_trace, gaps.estimated, gaps.distortion, gaps.warning
         found["causes"] = gaps.causes_us, gaps.parts_us

@@ -68,8 +68,10 @@ def register(format: Format) -> None:
 
 
 def registered() -> tuple[Format, ...]:
-    """All known formats, in the order in which they are tried: first those that other distributions add, since ours
-    take any SQLite file for an export, to say what it lacks."""
+    """All known formats, in the order in which they are tried.
+
+    Those added by other distributions come first: the built-in ones accept any SQLite file, to say what it lacks.
+    """
     return (*(added for _, added in extensions(FORMATS, Format)), *_formats)
 
 

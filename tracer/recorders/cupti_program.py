@@ -52,7 +52,7 @@ def record(program: Sequence[str], graph_trace: str, target: Path, *, replace: b
     """
     with os.fdopen(os.memfd_create("intertoken"), "rb") as report:
         options = (str(os.getpid()), str(report.fileno()), graph_trace, "replace" if replace else "new", str(target))
-        command = (sys.executable, "-P", "-m", __name__, *options, *program)
+        command = (*foreground.module_command(__name__), *options, *program)
         code = foreground.run(command, [report.fileno()])
         report.seek(0)
         text = report.read()

@@ -1,0 +1,129 @@
+"""pip, asked to install intertoken where an engine is installed, changes nothing of what is there.
+
+The environments are `engine_pins/installed/*.txt`, in which the engine's own requirements hold; what intertoken adds is
+taken from the distributions that these tests run on, with their metadata. No network, and nothing is installed.
+"""
+
+import json
+import subprocess
+import sys
+import venv
+import zipfile
+from importlib.metadata import PackageNotFoundError, distribution
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.test_requirements import PINS, PROJECT, ROOT
+
+HEAD = "Metadata-Version: 2.1\nName: {}\nVersion: {}\n"
+
+
+def requires(lines, extra=""):
+    return "".join(f"Requires-Dist: {line}{extra}\n" for line in lines)
+
+
+def write_wheel(folder, name, version, metadata):
+    stem = f"{name.replace('-', '_')}-{version}"
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{stem}.dist-info/METADATA", metadata)
+        wheel.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{stem}.dist-info/RECORD", "")
+
+
+def needed(lines):
+    """The distributions of these tests that these requirements lead to."""
+    found, ahead = {}, [Requirement(line) for line in lines]
+    while ahead:
+        requirement = ahead.pop()
+        name = canonicalize_name(requirement.name)
+        extras = requirement.extras or {""}
+        if name in found or not (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            continue
+        try:
+            found[name] = distribution(name)
+        except PackageNotFoundError:  # of another platform, or CUPTI
+            continue
+        for each in map(Requirement, found[name].requires or ()):
+            if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in extras):
+                each.marker = None
+                ahead.append(each)
+    return found
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    """A folder with wheels, which hold nothing but metadata, of all that intertoken needs."""
+    folder = tmp_path_factory.mktemp("index")
+    extras = PROJECT["optional-dependencies"]
+    for name, each in needed([*PROJECT["dependencies"], *extras["perfetto"]]).items():
+        write_wheel(folder, name, each.version, each.read_text("METADATA"))
+    return folder
+
+
+def environment(folder, engine):
+    """An environment in which pip finds an engine; what of each distribution is there, by name."""
+    name, version = engine.stem.rsplit("-", 1)
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/python3*/site-packages")
+    lines = (ROOT / "tests/engine_pins/installed" / engine.name).read_text("utf-8").splitlines()
+    there = dict(line.split("==") for line in lines if not line.startswith("#"))
+    own = [line for line in engine.read_text("utf-8").splitlines() if not line.startswith("#")]
+    for each, at in there.items():
+        meta = site / f"{each.replace('-', '_')}-{at}.dist-info"
+        meta.mkdir()
+        (meta / "METADATA").write_text(HEAD.format(each, at) + (requires(own) if each == name else ""), "utf-8")
+    return {canonicalize_name(each): at for each, at in there.items()}, f"{name}=={version}"
+
+
+def install(folder, engine, index, own):
+    """What pip would install for intertoken with these requirements."""
+    there, pinned = environment(folder / "environment", engine)
+    (folder / "own").mkdir()
+    extras = "".join(
+        f"Provides-Extra: {extra}\n" + requires(PROJECT["optional-dependencies"][extra], f"; extra == '{extra}'")
+        for extra in ("cupti", "perfetto")
+    )
+    write_wheel(folder / "own", "intertoken", "1.0", HEAD.format("intertoken", "1.0") + requires(own) + extras)
+    links = ("--no-index", "--find-links", str(index), "--find-links", str(folder / "own"))
+    command = (
+        *(
+            sys.executable,
+            "-m",
+            "pip",
+            "--isolated",
+            "--disable-pip-version-check",
+            "--python",
+            str(folder / "environment"),
+        ),
+        *(
+            "install",
+            "--dry-run",
+            "--report",
+            str(folder / "report.json"),
+            *links,
+            pinned,
+            "intertoken[cupti,perfetto]",
+        ),
+    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return there, done.stderr
+    report = json.loads((folder / "report.json").read_text("utf-8"))
+    return there, {canonicalize_name(each["metadata"]["name"]) for each in report["install"]}
+
+
+@pytest.mark.parametrize("engine", PINS, ids=lambda path: path.stem)
+def test_pip_changes_nothing_of_an_engine(engine, index, tmp_path):
+    there, installed = install(tmp_path, engine, index, PROJECT["dependencies"])
+    assert isinstance(installed, set), installed
+    assert installed >= {"intertoken", "dash", "plotly", "perfetto"}
+    assert installed.isdisjoint(there), sorted(installed & there.keys())
+
+
+def test_a_requirement_that_would_move_a_pin_is_found(index, tmp_path):
+    (engine,) = (path for path in PINS if path.stem.startswith("vllm"))
+    _, said = install(tmp_path, engine, index, [*PROJECT["dependencies"], "numba>=0.66"])
+    assert isinstance(said, str)
+    assert "dependency-conflicts" in said
