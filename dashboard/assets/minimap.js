@@ -33,7 +33,7 @@
       const { go, range } = window.dash_clientside.gestures, x = click?.points?.[0]?.x, now = range();
       if (selected?.range) go([...selected.range.x].sort((one, other) => one - other));
       else if (x !== undefined && now) go(now.map((time) => time + x - (now[0] + now[1]) / 2));
-      if (selected) window.Plotly.relayout(plotted(), { selections: [] });
+      if (selected?.range && plotted()) window.Plotly.relayout(plotted(), { selections: [] });
       if (selected || click) window.dash_clientside.set_props("minimap", { selectedData: null, clickData: null });
     },
   };

@@ -20,7 +20,7 @@ _LANE: Final = 20  # px
 _LEAST: Final = 1 / 400  # of the whole: what is shorter is drawn so long, and what is no further apart is one
 _COLOURS: Final = {CAPTURE: COLOURS["graph"], NAMES[PREFILL]: COLOURS["launch"], NAMES[EAGER]: COLOURS["host"]}
 _PATTERNS: Final = {BEFORE: "/", AFTER: "\\", CAPTURE: "x"}
-_NAMED: Final = 0.08  # of the whole: what is longer bears its name
+_CHARACTER: Final = 5.5  # px of a name's
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,21 +45,23 @@ def minimap_height(runs: int) -> int:
     return _LANE * runs + 8
 
 
-def minimap_plot(lanes: Sequence[Lane], whole: tuple[int, int], theme: str) -> Plot:
+def minimap_plot(lanes: Sequence[Lane], whole: tuple[int, int], theme: str, width: int) -> Plot:
     """A lane per run, with the names of what is not its steps.
 
     Args:
         lanes: the runs.
         whole: the range of all, ns from time 0.
         theme: "light" or "dark".
+        width: px, with the margins.
     """
     look = THEMES[theme]
     data: list[dict[str, Any]] = []
     words: list[dict[str, Any]] = []
+    per_pixel = (whole[1] - whole[0]) / max(width - MARGIN["l"] - MARGIN["r"], 1)
     for base, lane in zip(range(len(lanes) - 1, -1, -1), lanes, strict=True):
         for what, spans in _joined(lane, whole):
             data.append(_marked(what, spans, base, look))
-            words += _names(what, spans, base, whole, look)
+            words += _names(what, spans, base, per_pixel, look)
         data.append(_busy(lane, base))
     axis = {"fixedrange": True, "showgrid": False, "zeroline": False}
     layout = {
@@ -134,8 +136,9 @@ def _marked(what: str, spans: pd.DataFrame, base: int, look: Theme) -> dict[str,
     }
 
 
-def _names(what: str, spans: pd.DataFrame, base: int, whole: tuple[int, int], look: Theme) -> Iterator[dict[str, Any]]:
-    long = spans["high"] - spans["low"] > _NAMED * (whole[1] - whole[0])
+def _names(what: str, spans: pd.DataFrame, base: int, per_pixel: float, look: Theme) -> Iterator[dict[str, Any]]:
+    """The name in each span that has room for it."""
+    long = spans["high"] - spans["low"] > (len(what) + 2) * _CHARACTER * per_pixel
     for low, high in spans.loc[long, ["low", "high"]].to_numpy():
         yield {
             "name": "phase", "x": (low + high) / 2e9, "y": base + 0.5, "text": what, "showarrow": False,

@@ -370,12 +370,13 @@ def test_the_minimap_is_a_lane_per_run_and_names_what_is_beside_its_steps(runs):
         columns=["what", "start", "end"],
     )
     lanes = [Lane(run.name, run.busy, 2 * PERIOD, phases if run is runs[0] else NOTHING) for run in runs]
-    figure = timeline_figure(minimap_plot(lanes, (-2 * PERIOD, 8 * PERIOD), "dark"))
+    figure = timeline_figure(minimap_plot(lanes, (-2 * PERIOD, 8 * PERIOD), "dark", 1200))
     before, capture, *_ = figure.data
     assert [trace.base for trace in figure.data] == [1, 1, 1, 0]
     assert (before.x[0], before.width[0]) == pytest.approx((-0.5 * PERIOD / 1e9, 3 * PERIOD / 1e9))
     assert list(capture.customdata) == [2, 1], "those that could not be told apart are one"
     assert [note.text for note in figure.layout.annotations] == [BEFORE], "only where there is room"
+    assert not minimap_plot(lanes, (-2 * PERIOD, 8 * PERIOD), "dark", 390)["layout"]["annotations"]
     share = (runs[0].busy.share * runs[0].busy.width).sum()
     assert share == pytest.approx(TOKENS * (PERIOD - GAP), rel=0.01)
 

@@ -203,7 +203,7 @@ def _map(app: Dash, store: RunStore) -> None:
         view, theme = View.from_data(data), str(screen["scheme"])
         runs = store.ready(view.runs or (), view.rates)
         token = token_of(runs, view)
-        draws = [theme, token, view.align, *(run.identity for run in runs)]
+        draws = [theme, screen["width"], token, view.align, *(run.identity for run in runs)]
         if draws == mapped:
             raise PreventUpdate
         lanes = [
@@ -211,7 +211,7 @@ def _map(app: Dash, store: RunStore) -> None:
             for run in runs
             if run.tokens and run.busy
         ]
-        plot = packed(minimap_plot(lanes, whole_of(runs, view), theme))
+        plot = packed(minimap_plot(lanes, whole_of(runs, view), theme, int(screen["width"])))
         shown = {"display": "block" if lanes else "none"}
         return plot, {"height": f"{minimap_height(len(lanes))}px"}, shown, draws
 
