@@ -43,7 +43,7 @@ HYBRID = View(
 )  # fmt: skip
 DRAWN = "#timeline .barlayer path"
 PICTURES = {
-    "timeline.png": (f"/{TIMELINE.query()}", (1440, 1040), None, DRAWN, "#compare-figures .largest"),
+    "timeline.png": (f"/{TIMELINE.query()}", (1440, 1320), None, DRAWN, "#compare-figures .largest"),
     "graph.png": (f"/{GRAPH.link()}", (1500, 1250), None, "#to-timeline", "#memory .barlayer path"),
     "pipeline.png": (f"/{PIPELINE.query()}", (1500, 2600), "#timeline", DRAWN),
     "hybrid.png": (f"/{HYBRID.query()}", (1500, 2600), "#timeline", DRAWN),

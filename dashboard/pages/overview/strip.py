@@ -15,7 +15,7 @@ from dashboard.text import apart, plain
 from dashboard.view import View
 from tracer.headline import headline
 
-_LONGEST: Final = 30  # characters of a name on a chip
+_LONGEST: Final = 26  # characters of a name on a chip
 _MEANING: Final = {
     "class": "The strategy that most of its input copies follow",
     "idle": "What a device idles in the median step; ▲: as traced, so inflated",
