@@ -49,7 +49,8 @@ PAGES: Final = {
 }
 SIZES: Final = ((390, 844), (1440, 900), (2560, 1440))
 RESTS: Final = """
-const busy = document.querySelector('[data-dash-is-loading="true"], .skeleton, #chips:empty');
+const busy = document.querySelector('[data-dash-is-loading="true"], .skeleton, #chips:empty') ||
+  [...document.querySelectorAll(".ag-cell")].some((e) => e.innerText === "…");
 const plots = [...document.querySelectorAll(".dash-graph")].filter((e) => e.checkVisibility());
 return !busy && plots.every((e) => e.querySelector(".js-plotly-plot .main-svg"));
 """

@@ -1,4 +1,4 @@
-"""Make the pictures of the README from the sample recordings: `python docs/make_screenshots.py`.
+"""Make the pictures of the README from the sample recordings: `python docs/make_screenshots.py [NAME.png ...]`.
 
 Needs Chromium and its driver on PATH.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -42,7 +43,7 @@ HYBRID = View(
 )  # fmt: skip
 DRAWN = "#timeline .barlayer path"
 PICTURES = {
-    "timeline.png": (f"/{TIMELINE.query()}", (1500, 1400), None, DRAWN, "#causes .barlayer path"),
+    "timeline.png": (f"/{TIMELINE.query()}", (1440, 1320), None, DRAWN, "#compare-figures .largest"),
     "graph.png": (f"/{GRAPH.link()}", (1500, 1250), None, "#to-timeline", "#memory .barlayer path"),
     "pipeline.png": (f"/{PIPELINE.query()}", (1500, 2600), "#timeline", DRAWN),
     "hybrid.png": (f"/{HYBRID.query()}", (1500, 2600), "#timeline", DRAWN),
@@ -69,8 +70,10 @@ def main() -> None:
             while not all_read(address):
                 time.sleep(0.5)
             for name, (link, *rest) in PICTURES.items():
-                take(page, name, address + link, *rest)
-            take(page, "report.png", report.as_uri(), (1300, 1382), None, "#token .barlayer path")
+                if name in (sys.argv[1:] or PICTURES):
+                    take(page, name, address + link, *rest)
+            if "report.png" in (sys.argv[1:] or ["report.png"]):
+                take(page, "report.png", report.as_uri(), (1300, 1382), None, "#token .barlayer path")
         finally:
             page.quit()
     server.close()

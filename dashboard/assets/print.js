@@ -30,7 +30,8 @@
     made.createTHead().append(row(columns.map((column) => cell("th", column.getColDef().headerName, kind(column)))));
     const body = made.createTBody();
     api.forEachNodeAfterFilterAndSort((node) => {
-      const value = (column) => column.getColDef().editable ? raw(column, node) : api.getCellValue({ rowNode: node, colKey: column, useFormatter: true });
+      const isRaw = ({ editable, tooltipField, field }) => editable || tooltipField === field; // not cut in its middle
+      const value = (column) => isRaw(column.getColDef()) ? raw(column, node) : api.getCellValue({ rowNode: node, colKey: column, useFormatter: true });
       const line = row(columns.map((column) => cell("td", value(column), kind(column))));
       for (const told of line.cells) if (told.textContent.length > 24 && !told.className) told.className = "long";
       line.className = node.isSelected() ? "chosen" : "";

@@ -88,7 +88,7 @@ def table_of(key: str, columns: list[dict[str, Any]], **options: Any) -> dag.AgG
         rowData=[],
         defaultColDef={"sortable": True, "filter": True, "resizable": True, "suppressHeaderMenuButton": True},
         dashGridOptions={"rowHeight": _ROW, "headerHeight": _HEAD, "tooltipShowDelay": 300,
-                         "enableCellTextSelection": True},
+                         "enableCellTextSelection": True, "animateRows": False},
         style={"height": "120px"},
         **options,
     )  # fmt: skip

@@ -80,8 +80,9 @@ def unfold(browser):
     opens = """
         const button = document.getElementById("runs-open");
         const filled = document.querySelector("#runs [row-id], #chips li");
-        if (filled && button.getAttribute("aria-expanded") === "false") button.click();
-        return Boolean(filled);
+        const isOpen = () => button?.getAttribute("aria-expanded") === "true";
+        if (filled && !isOpen()) button.click();
+        return isOpen();
     """
     until(browser, lambda: browser.execute_script(opens), "the table of runs")
 

@@ -110,5 +110,5 @@ def test_one_run_is_compared_with_nothing(page, address):
     page.get(f"{address}?run={SCCC}")
     until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline")
     says(page, "compare-words", f"{SCCC}: 60 decode steps; a step idles 73.4 µs (p50)")
-    says(page, "compare-figures", "Gap p50 73.4 µs")
+    says(page, "compare-figures", "Gap p50\t73.4 µs")
     assert "Difference" not in page.find_element(By.ID, "compare-figures").text

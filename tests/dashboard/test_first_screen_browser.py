@@ -81,9 +81,9 @@ def test_the_sentence_the_figures_and_the_top_of_the_timeline_need_no_scrolling(
 
 def test_the_table_opens_and_folds_by_keyboard(page, address):
     page.get(f"{address}{link(LLAMA_TWO)}")
-    until(page, lambda: len(page.find_elements(By.CSS_SELECTOR, "#chips li")) == 2, "two chips")
+    until(page, lambda: len(page.find_elements(By.CSS_SELECTOR, "#chips [data-rate]")) == 2, "two chips")
     chip = page.find_element(By.CSS_SELECTOR, "#chips li").text.split()
-    assert chip == [LLAMA_TWO[0], "base", "sccc", "idle", "78.1", "µs", "gap", "78.1", "µs", "748.7", "steps/s"]
+    assert chip == [LLAMA_TWO[0], "base", "sccc", "idle", "78.1", "µs", "gap", "78.1", "µs", "748.7", "steps/s", "rate"]
     opens, panel = page.find_element(By.ID, "runs-open"), page.find_element(By.ID, "runs-panel")
     for key, expanded in ((Keys.ENTER, "true"), (Keys.SPACE, "false"), (Keys.ENTER, "true")):
         opens.send_keys(key)
@@ -96,7 +96,7 @@ def test_the_table_opens_and_folds_by_keyboard(page, address):
 
 def test_a_rate_on_a_chip_leads_to_its_field(page, address):
     page.get(f"{address}{link(VLLM_TWO)}")
-    rate = until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#chips [data-rate]"), "rates")[1]
+    rate = until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#chips li:nth-child(2) [data-rate]"), "a rate")[0]
     page.execute_script("arguments[0].focus()", rate)
     rate.send_keys(Keys.ENTER)
     cell = f'#runs .ag-row[row-id="{VLLM_TWO[1]}"] [col-id=rate] input'

@@ -64,8 +64,9 @@ def test_a_notebook_shows_what_the_page_shows(runs, views, tmp_path):
     run = runs[0]
     said = words(notebook["html"])
     (chip,) = chips([run])
-    name, _, *figures = [text(part) for part in chip.children]
+    name, _, *figures, _ = [text(part) for part in chip.children]
     assert name == run.name
+    assert len(figures) == 3
     for figure in figures:
         assert figure.split(" ", 1)[-1] in said
     source = run.trace.metadata["source"]

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from dashboard.app import create_app
 from dashboard.background import Background
 from dashboard.pages.one_run import after
-from dashboard.pages.syncs.callbacks import in_words, nothing_to_show, warning_of
+from dashboard.pages.syncs.callbacks import dearest, in_words, nothing_to_show, warning_of
+from dashboard.pages.syncs.layout import columns_of
 from dashboard.pages.syncs.table import rows_of
 from dashboard.predictions import gain_without, slack_of
 from dashboard.store import RunStore
@@ -116,6 +117,22 @@ def test_words_above_the_table(store, rows):
     assert "distortion 1.05" in warning_of(run)
     assert "[model margin +" in figures
     assert in_words(run, rows, "no path: why", "dark")[1] == "no path: why"
+
+
+def test_the_dearest_sync_is_named_and_gain_and_interval_stand_side_by_side(store, rows):
+    gains = {row["position"]: row["gain"] for row in rows if row["gain"] is not None}
+    position = max(gains, key=gains.get)
+    row = rows[position - 1]
+    assert row["low"] < 0 < row["gain"]
+    said = dearest(rows)
+    assert said.startswith(f"The dearest is sync {position}, cudaStreamSynchronize_v3020: {row['gain_said']} tokens/s")
+    assert said.endswith(f"{row['margin']}, predicted, and may be none. ")
+    assert said in in_words(store.runs()[0], rows, "", "light")[0]
+    assert dearest([row | {"low": 0.01}]).endswith("], predicted. ")
+    assert dearest([row | {"pending": True}]) == dearest([]) == ""
+    fields = [column["field"] for column in columns_of(rows) if not column["hide"]]
+    assert fields[:3] == ["position", "gain", "margin"]
+    assert [column.get("initialSort") for column in columns_of(rows) if column["field"] == "gain"] == ["desc"]
 
 
 def test_without_a_rate_no_gain_is_stated(tmp_path):

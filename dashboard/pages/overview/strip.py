@@ -15,7 +15,7 @@ from dashboard.text import apart, plain
 from dashboard.view import View
 from tracer.headline import headline
 
-_LONGEST: Final = 30  # characters of a name on a chip
+_LONGEST: Final = 26  # characters of a name on a chip
 _MEANING: Final = {
     "class": "The strategy that most of its input copies follow",
     "idle": "What a device idles in the median step; ▲: as traced, so inflated",
@@ -63,34 +63,36 @@ def register(app: Dash, store: RunStore) -> None:
     )
     def fill(_: Any, __: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
         view = View.from_data(data)
-        runs = store.ready(view.runs or (), view.rates)
-        awaited, there = store.awaited(view.runs or ()), store.progress()
-        chipped = [len(runs) + len(awaited), there.total, *(run.identity for run in runs), *awaited]
+        keys = view.runs or ()
+        ready = {run.key: run for run in store.ready(keys, view.rates)}
+        shown = [ready.get(key, key) for key in keys if key in (*ready, *store.awaited(keys))]
+        there = store.progress().total
+        chipped = [len(shown), there, *(one if isinstance(one, str) else one.identity for one in shown)]
         if view.runs is None or chipped == before:
             raise PreventUpdate
-        return chips(runs, awaited), chipped, "All runs" if there.total < 2 else f"All {len(store.so_far())} runs"
+        return chips(shown), chipped, "All runs" if there < 2 else f"All {len(store.so_far())} runs"
 
 
-def chips(runs: Sequence[Run], awaited: Sequence[str] = ()) -> list[html.Li]:
-    """One for each run, and for each whose recording is still to be read."""
-    short = apart([*(run.name for run in runs), *awaited], _LONGEST)
-    shown = [_chip(run, name, is_base=not at and len(runs) > 1)
-             for at, (run, name) in enumerate(zip(runs, short, strict=False))]  # fmt: skip
-    return shown + [html.Li([html.B(name), " is being read …"]) for name in short[len(runs) :]]
+def chips(shown: Sequence[Run | str]) -> list[html.Li]:
+    """One for each run, and for each key of one whose recording is still to be read."""
+    short = apart([one if isinstance(one, str) else one.name for one in shown], _LONGEST)
+    return [
+        html.Li([html.B(name), " is being read …"]) if isinstance(one, str)
+        else _chip(one, name, is_base=not at and len(shown) > 1)
+        for at, (one, name) in enumerate(zip(shown, short, strict=True))
+    ]  # fmt: skip
 
 
 def _chip(run: Run, name: str, is_base: bool) -> html.Li:
     told = headline(run.summary)
-    rate: dict[str, Any] = {"data-rate": run.key}
-    give = f"Give the engine's own rate of {plain(run.name, 90)}, without a profiler"
     figures: list[Any] = [
         html.Span([html.Span(f"{label} ", className="about"), told[label]] if label in ("idle", "gap") else told[label],
                   title=_MEANING[label], className=f"of-{label}")
-        for label in told if label != "rate"
+        for label in told
     ]  # fmt: skip
-    figures.append(
-        html.Button(told["rate"], className="link", title=give, **rate, **named(f"{told['rate']}: {give}"))
-        if run.summary.traced else html.Span(told["rate"], title=_MEANING["rate"])
-    )  # fmt: skip
+    if run.summary.traced:
+        leads: dict[str, Any] = {"data-rate": run.key}
+        give = f"Give the engine's own rate of {plain(run.name, 90)}, without a profiler"
+        figures.append(html.Button("rate", className="link", title=give, **leads, **named(f"rate: {give}")))
     base = [html.Span("base", className="tag")] if is_base else []
     return html.Li([html.B(name, title=plain(run.name, 300)), *base, *figures])

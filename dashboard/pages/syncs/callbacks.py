@@ -125,15 +125,17 @@ def in_words(run: Run, rows: list[dict[str, Any]], together: Prediction | str | 
 
 
 def dearest(rows: list[dict[str, Any]]) -> str:
-    """The sync without which most is gained, in a sentence; nothing while some gain is not known yet, or where none is
-    surely one."""
-    sure = [row for row in rows if row["gain"] is not None and row["low"] is not None and row["low"] > 0]
-    if not sure or any(row["pending"] for row in rows):
+    """The sync without which most is gained, in a sentence; nothing while some gain is not known yet, or where none
+    is."""
+    gains = [row for row in rows if row["gain"] is not None and row["gain"] > 0]
+    if not gains or any(row["pending"] for row in rows):
         return ""
-    row = max(sure, key=lambda row: row["gain"])
+    row = max(gains, key=lambda row: row["gain"])
+    doubt = "" if row["low"] is not None and row["low"] > 0 else ", and may be none"
+    margin = f" {row['margin']}" if row["margin"] else ""
     return (
-        f"The dearest is sync {row['position']}, {plain(row['name'], 60)}: {row['gain_said']} tokens/s without it "
-        f"{row['margin']}, predicted. "
+        f"The dearest is sync {row['position']}, {plain(row['name'], 60)}: {row['gain_said']} tokens/s without it"
+        f"{margin}, predicted{doubt}. "
     )
 
 

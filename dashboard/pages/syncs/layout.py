@@ -13,25 +13,25 @@ _POLL_MS = 700
 
 _GAIN = {"function": "params.data.gain == null ? (params.data.pending ? '…' : '–') : params.data.gain_said"}
 _GAP = {"function": "params.data.gap_us == null ? '–' : params.data.gap_said"}
-_SHORT_NAME = {"valueFormatter": {"function": "middleCut(params.value, 40)"}}
+_SHORT_NAME = {"valueFormatter": {"function": "middleCut(params.value, 28)"}}
 
 COLUMNS: list[dict[str, Any]] = [
     number("position", "#", "d", 56, "Position among the waits of its kind in a step") | {"filter": False},
     words("what", "Wait", 116, "A sync, a copy that blocks by itself, or a loop that asks whether work has ended"),
-    number("gain", "Tokens/s without it", "", 146, "Predicted; the dearest sync stands first")
+    number("gain", "Tokens/s without it", "", 165, "Predicted; the dearest sync stands first")
     | {"valueFormatter": _GAIN, "initialSort": "desc"},
-    words("margin", "Model margin", 136, "Of the prediction") | {"type": "rightAligned", "sortable": False},
+    words("margin", "Model margin", 165, "Of the prediction") | {"type": "rightAligned", "sortable": False},
     number("gap_us", "Gap, µs", "", 84, "By which the median gap would change") | {"valueFormatter": _GAP},
-    words("verdict", "Verdict", 330, "What data flow and the critical path say") | {"minWidth": 200, "flex": 3},
+    words("verdict", "Verdict", 280, "What data flow and the critical path say") | {"minWidth": 280, "flex": 3},
+    words("name", "Call", 226) | {"minWidth": 226, "flex": 2, **_SHORT_NAME},
     links("try", "Try", 84, "Predicts a run without it"),
     links("show", "Timeline", 92, "Shows it in one token"),
-    words("name", "Call", 200) | {"minWidth": 190, "flex": 2, **_SHORT_NAME},
-    words("waits_for", "Waited for", 130, "The activity it usually waited for; empty where the stream was idle")
+    words("waits_for", "Waited for", 120, "The activity it usually waited for; empty where the stream was idle")
     | {"minWidth": 120, "flex": 1, **_SHORT_NAME},
     number("waiting_share", "Waited", ".0%", 80, "Share of the steps in which the device was still busy"),
-    number("median_us", "Median, µs", ",.2f", 104, "Time inside the call, as recorded"),
-    number("max_us", "Longest, µs", ",.1f", 106, "As recorded"),
-    number("on_path_us", "On the path, µs", ",.2f", 126, "Of a step's critical path inside this call (median)"),
+    number("median_us", "Median, µs", ",.2f", 110, "Time inside the call, as recorded"),
+    number("max_us", "Longest, µs", ",.1f", 114, "As recorded"),
+    number("on_path_us", "On the path, µs", ",.2f", 144, "Of a step's critical path inside this call (median)"),
     number("slack_us", "Slack, µs", ",.2f", 92, "By which it could return later and no step end later (median)"),
     words("path", "NVTX ranges", 200, "Around the call in that token") | {"minWidth": 140, "flex": 1},
     words("thread", "Thread", 120),
