@@ -5,16 +5,19 @@
   document.addEventListener("pointerdown", ({ clientX, shiftKey }) => Object.assign(pointer, { x: clientX, shift: shiftKey }), true);
 
   document.addEventListener("click", ({ target }) => {
+    const copies = target.closest("[data-copies]"), notes = target.closest("[data-notes]");
+    if (copies) window.dash_clientside.intertoken.copy(document.getElementById(copies.dataset.copies).textContent, copies.id, copies.textContent);
+    if (notes) ask({ what: "bookmark", note: document.getElementById(notes.dataset.notes).value });
     const button = target.closest("[data-ask]");
     if (!button) return;
-    pressed = { ask: button.dataset.ask, holder: button.closest("#row-list, #picked") };
+    pressed = { ask: button.dataset.ask, holder: button.closest("#row-list, #picked, #sums, #bookmark-list") };
     ask(JSON.parse(button.dataset.ask));
   });
   let pressed = null;
 
   // Enter in the field goes to the next match of what stands there, even if the page was not told yet.
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && event.target.id === "find") ask({ what: "next", find: event.target.value });
+    if (event.key === "Enter" && event.target.id === "find") ask({ what: "next", find: event.target.value, back: event.shiftKey });
   });
 
   window.dash_clientside = window.dash_clientside || {};
@@ -35,6 +38,13 @@
       if (selected && selected.range) ask({ what: "map", x: selected.range.x });
       else if (click && click.points.length) ask({ what: "map", x: click.points[0].x });
       if (selected || click) window.dash_clientside.set_props("minimap", { selectedData: null, clickData: null });
+    },
+
+    // The part of the view that sums depend on, told only when it is another.
+    summed: function (part, before) {
+      const { runs, token, align, area, rows, rates } = part || {};
+      const now = area ? { runs, token, align, area, rows, rates } : null;
+      return JSON.stringify(now) === JSON.stringify(before ?? null) ? window.dash_clientside.no_update : now;
     },
 
     // Give the focus back to a button that has been drawn anew, or to the first one that stands there now.

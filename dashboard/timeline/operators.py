@@ -1,0 +1,72 @@
+"""Which operator, and which NVTX ranges, an event belongs to: what was open on its thread when it was launched.
+
+The operator is the innermost of PyTorch's profiler, or where a recording has none the innermost NVTX range. What a
+replayed CUDA graph runs belongs to what was open when the graph was launched: no recording tells more.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from dashboard.timeline.rows import Row
+from tracer.analysis.call_sites import innermost_ranges
+from tracer.analysis.calls import match_rows
+from tracer.schema import DEVICE_DOMAINS, OTHER_DOMAINS, PROFILER_DOMAINS, PYTHON_FUNCTION
+from tracer.trace import Trace
+
+OPERATORS: Final = "cpu_op"
+NO_OPERATOR: Final = "(no operator or range around its launch)"
+
+
+def operators_of(trace: Trace, row: Row) -> pd.Series:
+    """Of each event of a device's row its operator, categorical."""
+    calls, known = _calls(trace, row)
+    ranges = trace["nvtx"]
+    of_torch = (ranges["domain"] == OPERATORS).to_numpy()
+    if not of_torch.any():
+        of_torch = (~ranges["domain"].isin(PROFILER_DOMAINS)).to_numpy()
+    names = np.full(len(row.events), NO_OPERATOR, object)
+    found = innermost_ranges(ranges[of_torch & (ranges["kind"] == "push/pop").to_numpy()], calls)
+    names[known] = np.where(found == "", NO_OPERATOR, found)
+    return pd.Series(names).astype("category")
+
+
+def _calls(trace: Trace, row: Row) -> tuple[pd.DataFrame, np.ndarray]:
+    """The calls that made a row's events, and which events have one."""
+    numbers = pd.DataFrame({"process": row.process, "correlation": row.events["correlation"]})
+    at = match_rows(trace["api"], numbers)
+    return trace["api"].iloc[at[at >= 0]].reset_index(drop=True), at >= 0
+
+
+def launch_of(trace: Trace, row: Row, event: int) -> pd.Series | None:
+    """The host call behind an event: itself, or the one that launched it; None where that is not recorded."""
+    if row.role == "nvtx":
+        return None
+    api = trace["api"]
+    if row.role == "api":
+        first, last = np.searchsorted(api["start"], (row.start[event], row.start[event] + 1))
+        near = api.iloc[first:last]
+        near = near[(near["process"] == row.process) & (near["thread"] == row.thread) & (near["end"] == row.end[event])]
+    else:
+        number = int(row.events["correlation"].iloc[event])
+        near = api[(api["correlation"] == number) & (api["process"] == row.process)] if number >= 0 else api[:0]
+    return None if near.empty else near.iloc[0]
+
+
+def path_of(trace: Trace, process: int, thread: int, time: int) -> tuple[list[str], str]:
+    """The program's own ranges that are open on a thread at a time, outermost first, and PyTorch's innermost operator,
+    "" for none."""
+    nvtx = trace["nvtx"]
+    last = int(np.searchsorted(nvtx["start"], time, side="right"))
+    open_ = nvtx.iloc[:last]
+    open_ = open_[
+        (open_["end"].to_numpy() > time) & (open_["process"] == process).to_numpy()
+        & (open_["thread"] == thread).to_numpy() & ~open_["domain"].isin(DEVICE_DOMAINS | OTHER_DOMAINS).to_numpy()
+    ]  # fmt: skip
+    open_ = open_.sort_values(["start", "end"], ascending=[True, False], kind="stable")
+    operators = open_.loc[open_["domain"] == OPERATORS, "text"].tolist()
+    own = open_.loc[~open_["domain"].isin(PROFILER_DOMAINS | {PYTHON_FUNCTION}), "text"]
+    return [str(text) for text in own], str(operators[-1]) if operators else ""
