@@ -162,7 +162,7 @@ class View:
             pairs.append(("area", _dotted((self.area.low, self.area.high))))
             pairs += [("of", name) for name in self.area.rows]
             pairs += [("by", self.area.by)] if self.area.by != "kind" else []
-        pairs += [("bookmark", f"{_dotted((b.low, b.high))}.{quote(b.run, safe='')}.{b.note}") for b in self.bookmarks]
+        pairs += [("bookmark", f"{_dotted((b.low, b.high))}.{_pointless(b.run)}.{b.note}") for b in self.bookmarks]
         if self.rows.only:
             pairs.append(("rows", self.rows.only))
         lists = {"hide": self.rows.hidden, "fold": self.rows.folded, "order": self.rows.order,
@@ -322,6 +322,10 @@ def _area(query: dict[str, list[str]]) -> Area | None:
     if ends is None:
         return None
     return Area(min(ends), max(ends), _names(query.get("of", [])), by if by in GROUPINGS else "kind")
+
+
+def _pointless(key: str) -> str:
+    return quote(key, safe="").replace(".", "%2E")
 
 
 def _bookmark(text: str) -> Bookmark | None:

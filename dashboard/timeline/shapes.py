@@ -28,7 +28,7 @@ def shapes_of(kernels: pd.DataFrame) -> pd.Categorical:
         if len(values) and (values != values[0]).any():
             mine, different = pd.factorize(values)
             code, _ = pd.factorize(code * len(different) + mine)
-    _, first = np.unique(code, return_index=True)
+    first = np.flatnonzero(~pd.Series(code).duplicated())  # codes count up as they appear
     words, of_code = pd.factorize(
         np.array([_words(kernel) for kernel in kernels.iloc[first].to_dict("records")], object)
     )

@@ -43,11 +43,13 @@ return [place(arguments[0]), place(arguments[1]), Math.round(box.top + yaxis._of
 def drag_over(page, low, high, row):
     """Drag with Ctrl held, over a row, between two times, ns."""
     left, right, y = page.browser.execute_script(BOX, low, high, row)
-    actions = ActionChains(page.browser, duration=30).key_down(Keys.CONTROL)
+    ActionChains(page.browser).key_down(Keys.CONTROL).perform()
+    actions = ActionChains(page.browser, duration=30)
     actions.w3c_actions.pointer_action.move_to_location(left, y - 2).pointer_down()
     actions.w3c_actions.pointer_action.move_to_location((left + right) // 2, y)
     actions.w3c_actions.pointer_action.move_to_location(right, y + 2).pointer_up()
-    actions.key_up(Keys.CONTROL).perform()
+    actions.perform()
+    ActionChains(page.browser).key_up(Keys.CONTROL).perform()
 
 
 def cells(page, name):
