@@ -10,11 +10,12 @@ from typing import Final
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from dashboard.timeline.rows import Row
 from tracer.analysis.call_sites import innermost_ranges
 from tracer.analysis.calls import match_rows
-from tracer.schema import DEVICE_DOMAINS, OTHER_DOMAINS, PROFILER_DOMAINS, PYTHON_FUNCTION
+from tracer.schema import DEVICE_DOMAINS, OTHER_DOMAINS, PROFILER_DOMAINS
 from tracer.trace import Trace
 
 OPERATORS: Final = "cpu_op"
@@ -34,7 +35,7 @@ def operators_of(trace: Trace, row: Row) -> pd.Series:
     return pd.Series(names).astype("category")
 
 
-def _calls(trace: Trace, row: Row) -> tuple[pd.DataFrame, np.ndarray]:
+def _calls(trace: Trace, row: Row) -> tuple[pd.DataFrame, NDArray[np.bool_]]:
     """The calls that made a row's events, and which events have one."""
     numbers = pd.DataFrame({"process": row.process, "correlation": row.events["correlation"]})
     at = match_rows(trace["api"], numbers)
@@ -56,17 +57,21 @@ def launch_of(trace: Trace, row: Row, event: int) -> pd.Series | None:
     return None if near.empty else near.iloc[0]
 
 
-def path_of(trace: Trace, process: int, thread: int, time: int) -> tuple[list[str], str]:
-    """The program's own ranges that are open on a thread at a time, outermost first, and PyTorch's innermost operator,
-    "" for none."""
+def open_ranges(trace: Trace, process: int, thread: int, time: int) -> pd.DataFrame:
+    """The rows of `nvtx` that are open on a thread of the host at a time, outermost first."""
     nvtx = trace["nvtx"]
-    last = int(np.searchsorted(nvtx["start"], time, side="right"))
-    open_ = nvtx.iloc[:last]
-    open_ = open_[
-        (open_["end"].to_numpy() > time) & (open_["process"] == process).to_numpy()
-        & (open_["thread"] == thread).to_numpy() & ~open_["domain"].isin(DEVICE_DOMAINS | OTHER_DOMAINS).to_numpy()
-    ]  # fmt: skip
-    open_ = open_.sort_values(["start", "end"], ascending=[True, False], kind="stable")
-    operators = open_.loc[open_["domain"] == OPERATORS, "text"].tolist()
-    own = open_.loc[~open_["domain"].isin(PROFILER_DOMAINS | {PYTHON_FUNCTION}), "text"]
-    return [str(text) for text in own], str(operators[-1]) if operators else ""
+    begun = nvtx.iloc[: int(nvtx["start"].searchsorted(time, side="right"))]
+    begun = begun[(begun["end"] > time) & (begun["process"] == process) & (begun["thread"] == thread)]
+    begun = begun[~begun["domain"].isin(DEVICE_DOMAINS | OTHER_DOMAINS)]
+    return begun.sort_values(["start", "end"], ascending=[True, False], kind="stable", ignore_index=True)
+
+
+def own_ranges(ranges: pd.DataFrame) -> list[str]:
+    """The texts of those ranges that the program has set itself."""
+    return [str(text) for text in ranges.loc[~ranges["domain"].isin(PROFILER_DOMAINS), "text"]]
+
+
+def operator_in(ranges: pd.DataFrame) -> str:
+    """The innermost operator of PyTorch's profiler among open ranges, "" for none."""
+    texts = ranges.loc[ranges["domain"] == OPERATORS, "text"].tolist()
+    return str(texts[-1]) if texts else ""

@@ -81,7 +81,7 @@ def test_what_is_in_view_is_summed_by_key_copied_and_linked(page, address):
     until(page.browser, lambda: drawn(page, "area") == 8, "it drawn over every row")
     page.open(page.browser.current_url)
     until(page.browser, lambda: cells(page, "copy HtoD")[0] == "1", "the same by link")
-    assert page.browser.find_element(By.CSS_SELECTOR, "#sums [aria-checked=true]").text == "kernel or copy"
+    assert page.browser.find_element(By.CSS_SELECTOR, "#sums [aria-pressed=true]").text == "kernel or copy"
     ask_for(page, "Search for void k<float>(T*)")
     says(page, "found", f"{2 * TOKENS * KERNELS} of {2 * TOKENS * KERNELS} kernels")
     assert page.browser.find_element(By.ID, "find").get_attribute("value") == "void k<float>(T*)"

@@ -20,6 +20,7 @@ from dashboard.view import GROUPINGS, Area, View
 from tracer.text import without_formulas
 
 _MOST_SHOWN: Final = 40
+_MOST_COPIED: Final = 2_000
 _HEADINGS: Final = {
     "count": ("Count", "Events that have a part in the area"),
     "total": ("Total", "Of their lengths inside the area"),
@@ -73,8 +74,8 @@ def said_of(view: View, runs: Sequence[Run]) -> list[Any]:
     found = [table_of(run, view, token) for run in runs]
     names = order_of(found)
     by = [
-        ask(words, {"what": "sum by", "by": key}, f"Sum by {words}", "button", role="radio",
-            **{"aria-checked": str(key == area.by).lower()})
+        ask(words, {"what": "sum by", "by": key}, f"Sum by {words}", "button",
+            **{"aria-pressed": str(key == area.by).lower()})
         for key, words in GROUPINGS.items()
     ]  # fmt: skip
     copies: dict[str, Any] = {"data-copies": "sums-text"}
@@ -83,7 +84,7 @@ def said_of(view: View, runs: Sequence[Run]) -> list[Any]:
     head = html.Div(
         [
             html.Span([html.B("Sums "), _where(area)]),
-            html.Span(by, role="radiogroup", className="moves", **named("Sum by")),
+            html.Span(by, role="group", className="moves", **named("Sum by")),
             copied,
             copied_text,
             ask("Close", {"what": "no area"}, "Sum nothing", "link"),
@@ -95,7 +96,8 @@ def said_of(view: View, runs: Sequence[Run]) -> list[Any]:
     table = html.Div(_table(runs, found, names[:_MOST_SHOWN], area.by), className="scrolls", tabIndex=0, role="region",
                      **named(f"Sums by {GROUPINGS[area.by]}"))  # fmt: skip
     more = len(names) - _MOST_SHOWN
-    return [head, table, *([html.P(f"and {more:,} more, which the text has", className="hint")] if more > 0 else [])]
+    said = f"and {more:,} more; the text has the first {_MOST_COPIED:,} of each run"
+    return [head, table, *([html.P(said, className="hint")] if more > 0 else [])]
 
 
 def table_of(run: Run, view: View, token: int) -> pd.DataFrame:
@@ -114,15 +116,15 @@ def order_of(found: Sequence[pd.DataFrame]) -> list[str]:
 
 
 def text_of(runs: Sequence[Run], found: Sequence[pd.DataFrame]) -> str:
-    """All rows, tab-separated: run, name and the columns of `timeline.sums.sums`; names that a spreadsheet would take
-    for formulas are guarded."""
+    """The first rows of each run, tab-separated: run, name and the columns of `timeline.sums.sums`; names that a
+    spreadsheet would take for formulas are guarded."""
     tables = [
-        table[COLUMNS].rename_axis("name").reset_index().assign(run=run.name)
+        table.head(_MOST_COPIED)[COLUMNS].rename_axis("name").reset_index().assign(run=run.name)
         for run, table in zip(runs, found, strict=True)
     ]
     joined = pd.concat(tables, ignore_index=True)[["run", "name", *COLUMNS]]
     for column in ("run", "name"):
-        joined[column] = [plain(str(name), 500) for name in joined[column]]
+        joined[column] = [plain(str(name), 300) for name in joined[column]]
     joined = joined.rename(columns={name: f"{name}_ns" for name in ("total", "union", "mean")})
     return without_formulas(joined).to_csv(index=False, sep="\t", lineterminator="\n", float_format="%.6g")
 

@@ -19,15 +19,16 @@ from dashboard.run import Run
 from dashboard.store import RunStore
 from dashboard.text import plain
 from dashboard.timeline.choice import found_in
-from dashboard.timeline.operators import launch_of, path_of
+from dashboard.timeline.operators import launch_of, open_ranges, operator_in, own_ranges
 from dashboard.timeline.rows import Row
 from dashboard.units import duration
 from dashboard.view import View, with_fields
-from tracer.analysis.call_sites import PYTHON, call_sites
+from tracer.analysis.call_sites import call_sites
 from tracer.analysis.calls import SYNC
 from tracer.analysis.causality.dag import NEVER
 from tracer.analysis.whatif.prediction import Prediction
 from tracer.errors import IntertokenError, printable
+from tracer.schema import PYTHON_FUNCTION
 from tracer.signed import percent
 from tracer.trace import Trace
 
@@ -76,11 +77,13 @@ def made_at(trace: Trace, row: Row, event: int) -> list[str]:
     call = launch_of(trace, row, event)
     if call is None:
         return []
-    path, operator = path_of(trace, int(call["process"]), int(call["thread"]), int(call["start"]))
-    site = call_sites(trace, call.to_frame().T.astype({"start": "int64"})).iloc[0]
+    ranges = open_ranges(trace, int(call["process"]), int(call["thread"]), int(call["start"]))
+    path, operator = own_ranges(ranges), operator_in(ranges)
     said = [f"NVTX: {plain(' › '.join(path), 300)}"] if path else []
     said += [f"operator: {plain(operator, 120)}"] if operator else []
-    if site["source"] == PYTHON:
+    if (ranges["domain"] == PYTHON_FUNCTION).any():
+        here = trace["api"].loc[[call.name]]
+        site = call_sites(Trace({"nvtx": ranges}), here).iloc[0]
         through = f", through {plain(site['through'], 120)}" if site["through"] else ""
         said.append(f"call site: {plain(site['site'], 200)}{through}")
     return said
