@@ -139,8 +139,8 @@ def _first_token(run: Run, view: View, runs: Sequence[Run]) -> int:
     """When a run's first token begins its compute, ns from time 0."""
     tokens = run.tokens
     assert tokens is not None
-    first: int = tokens.start[0]
-    return int(first) - tokens.anchor(token_of(runs, view), view.align)
+    zero: int = tokens.anchor(token_of(runs, view), view.align)
+    return int(tokens.start[0]) - zero
 
 
 def _clicked(view: View, runs: Sequence[Run], y: float, event: int, x: float, shift: bool) -> View:
