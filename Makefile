@@ -1,26 +1,36 @@
-# make demo   record every strategy on the CPU backend and open the dashboard on the runs and the sample recordings
-# make test   lint, types and the tests; `make test-all` with whole products of options and more examples
+# make demo   open the dashboard on the sample recordings and on every strategy, recorded on the CPU backend
+# make test   lint, type checks and tests; `make test-all` with all combinations of options and more examples
 # make docs   the documentation, in site/
-# make bench  the benchmarks that need no GPU; `make bench-gpu` those that do
-# make test-lowest  the tracer's tests on the lowest versions that pyproject.toml allows, in .venv-lowest
-# All create .venv on first use. PYTHON=python3.12 chooses another interpreter (3.10 or later).
+# make bench  the benchmarks that need no GPU; `make bench-gpu` the others
+# make test-lowest  the tracer's tests with the lowest versions that pyproject.toml allows, in .venv-lowest
+# make release-check  builds and checks the sdist and the wheel, and tries both in .venv-release
+# All create .venv on first use, the demo without what only tests need. PYTHON=python3.12 selects another interpreter
+# (3.10 or later).
 
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3.14,$(if $(shell command -v $(name)),$(name))) python3)
 BIN := .venv/bin
 RUNS ?= runs
 PORT ?= 8050
 
-# Of these Pythons the lowest versions have wheels.
+# The lowest versions have wheels for these Pythons.
 LOWEST_PYTHON ?= $(firstword $(foreach name,python3.10 python3.11 python3.12,$(if $(shell command -v $(name)),$(name))) $(PYTHON))
 
-.PHONY: demo test test-all test-lowest check docs bench bench-gpu clean
+.PHONY: demo test test-all test-lowest check docs bench bench-gpu release-check clean
 
 .venv/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
 	touch $@
 
-demo: .venv/.installed
+# Without compiling all that is installed: Python does so with what is imported, which is a tenth of it.
+.venv/.runs: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt -e .
+	touch $@
+
+demo: .venv/.runs
+	@echo 'Try first, when the page is there: choose llama1b-sccc-graph and llama1b-saaas-graph, then Gap: what the idle time'
+	@echo 'between two tokens is made of, and what five syncs instead of fourteen changed. Record starts runs of your own.'
 	$(BIN)/intertoken run --backend cpu --model tiny --sync sccc,saaas,aaas,aaag,aga,ggg --concurrency sequential,branches --force -o $(RUNS)
 	$(BIN)/intertoken dashboard sample_traces $(RUNS) --record-to $(RUNS) --port $(PORT)
 
@@ -44,6 +54,9 @@ test-all: test
 test-lowest: .venv-lowest/.installed
 	.venv-lowest/bin/python -m pytest -n auto -m "not browser and not gpu" tests/tracer
 
+release-check:
+	.ci/release-check $(PYTHON)
+
 docs: .venv/.installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
@@ -54,4 +67,4 @@ bench-gpu: .venv/.installed
 	for name in gpu_decode gpu_gaps gpu_stamps cupti_truth cupti_overhead pass_overhead gpu_concurrency gpu_hybrid gpu_kv_streams; do $(BIN)/python benchmarks/$$name.py || exit 1; done
 
 clean:
-	rm -rf .venv .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis site $(RUNS)
+	rm -rf .venv .venv-lowest .venv-release dist .mypy_cache .ruff_cache .pytest_cache .hypothesis site $(RUNS)

@@ -1,8 +1,9 @@
-"""Build hook: compile the light recorder's library into the wheel, where there is a C compiler.
+"""Build hook: compile the light recorder's library into the wheel if a C compiler is available.
 
-Without one the wheel is pure Python, installs all the same, and compiles it on the user's machine when asked to record.
+Without a compiler the wheel is pure Python and compiles the library on the user's machine at the first recording.
 """
 
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -14,29 +15,39 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 NATIVE = "tracer/recorders/native"
 
 
+def platform_of(library: Path) -> str:
+    """The platform tag: the oldest glibc that can load the library (PEP 600), by the versions of its symbols."""
+    platform = get_platform().replace("-", "_").replace(".", "_")
+    needed = re.findall(rb"\0GLIBC_(\d+)\.(\d+)", library.read_bytes())
+    if not needed:
+        return platform
+    major, minor = max((int(a), int(b)) for a, b in needed)
+    return platform.replace("linux", f"manylinux_{major}_{minor}", 1)
+
+
 class NativeLibrary(BuildHookInterface[Any]):
-    """Adds the compiled library and the platform's tag."""
+    """Adds the compiled library and the platform tag to the wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile it; an editable installation does so when it records, so that it follows the sources."""
+        """Compile the library; an editable installation compiles it when recording, to follow the sources."""
         if version == "editable" or not sys.platform.startswith("linux"):
             return
         native = runpy.run_path(str(Path(self.root, NATIVE, "compile.py")))
         compiler = native["compiler"]()
         if compiler is None:
-            self.app.display_warning("no C compiler (cc, gcc, clang, CC): the wheel is without the recorder's library")
+            self.app.display_warning("no C compiler (cc, gcc, clang, CC): the wheel lacks the recorder's library")
             return
         library = Path(self.root, NATIVE, native["NAME"])
         try:
             native["compile_library"](library, compiler, ["-s"])
         except native["CompileError"] as problem:
-            self.app.display_warning(f"the wheel is without the recorder's library: {problem}")
+            self.app.display_warning(f"the wheel lacks the recorder's library: {problem}")
             library.unlink(missing_ok=True)
             return
         build_data["artifacts"].append(f"{NATIVE}/{native['NAME']}")
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{get_platform().replace('-', '_').replace('.', '_')}"
+        build_data["tag"] = f"py3-none-{platform_of(library)}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Leave nothing in the source tree: an old library there would be taken for the one to use."""
+        """Remove the library from the source tree, where an outdated one would be used."""
         Path(self.root, NATIVE, "libintertoken_light.so").unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""How long `info`, `syncs` and `gaps` of a small recording take, beside `python -c "import pandas"`, in turns.
+"""Run time of `info`, `syncs` and `gaps` on a small recording, compared with `python -c "import pandas"`, interleaved.
 
-A run of each that is not counted warms caches and bytecode, which are kept in a folder of the benchmark's own.
+One uncounted run of each warms up the caches and the bytecode, which are kept in a separate folder.
 Usage: python benchmarks/command_start.py [--repeats 9] [--json FILE] [RECORDING ...]
 """
 
@@ -22,19 +22,19 @@ from read_nsys_sqlite import machine
 
 ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "sample_traces"
-CHOSEN = ("vllm-b8-graph", "llama1b-sccc-node", "transformers-batching")  # the last one takes longest of all
+CHOSEN = ("vllm-b8-graph", "llama1b-sccc-node", "transformers-batching")  # the last one is the slowest
 COMMANDS = ("info", "syncs", "gaps")
 
 
 def programs(recordings: list[Path]) -> dict[str, list[str]]:
-    """What to run, by name."""
+    """Return the commands to run, by name."""
     command = [sys.executable, "-m", "tracer.cli"]
     of_recordings = {f"{name} {path.name}": [*command, name, str(path)] for path in recordings for name in COMMANDS}
     return {"import pandas": [sys.executable, "-c", "import pandas"], "--help": [*command, "--help"], **of_recordings}
 
 
 def measured(recordings: list[Path], repeats: int) -> dict[str, list[float]]:
-    """Seconds of every run, by name; each round runs all of them once."""
+    """Return the seconds of every run, by name; each round runs every command once."""
     seconds: dict[str, list[float]] = {name: [] for name in programs(recordings)}
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "PYTHONPYCACHEPREFIX": folder, "PYTHONPATH": str(ROOT), "INTERTOKEN_CACHE": "off"}

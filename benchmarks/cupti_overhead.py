@@ -1,9 +1,9 @@
-"""Time that recording adds to a token: our CUPTI recorder against nsys, at node and graph level.
+"""Time that recording adds to a token: our CUPTI recorder compared with nsys, at node and graph level.
 
-Every configuration runs the same program (cupti_program.py) in a process of its own; rounds are interleaved, and what
-is added is taken against the unrecorded run of the same round. `all` records every kind, as nsys does; `lean` is what
-the passes of `intertoken run` record: kernels, graphs and API calls; `no copies` is between, `kernels` the least there
-is.
+Every configuration runs the same program (cupti_program.py) in a separate process. Rounds are interleaved, and the
+added time is relative to the unrecorded run of the same round. `all` records every kind, as nsys does; `lean` records
+the kinds of the passes of `intertoken run`: kernels, graphs and API calls; `no copies` is in between; `kernels` is the
+minimum.
 Usage: python benchmarks/cupti_overhead.py [--rounds 7] [--json FILE]      needs a GPU, and nsys on PATH
 """
 
@@ -43,7 +43,7 @@ def configurations(directory: str) -> dict[str, list[str]]:
 
 
 def us_per_token(command: list[str]) -> float:
-    """Median over the blocks of one process."""
+    """Return the median over the blocks of one process."""
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     facts = next(json.loads(line) for line in output.splitlines() if line.startswith("{"))
     return float(statistics.median(facts["us_per_token"][WARM_UP:]))
@@ -63,8 +63,8 @@ def measure(rounds: int) -> dict[str, Any]:
     ratios = {
         name: interval(
             [
-                (mine - none) / (other - none)
-                for mine, other, none in zip(took, times[f"{name.split()[0]} nsys"], times["none"], strict=True)
+                (our_time - none) / (other - none)
+                for our_time, other, none in zip(took, times[f"{name.split()[0]} nsys"], times["none"], strict=True)
             ]
         )
         for name, took in times.items()

@@ -1,9 +1,9 @@
-"""From CUPTI's raw buffers to a trace: intertoken against a plain Python loop over the records, in the same run.
+"""From CUPTI's raw buffers to a trace: intertoken compared with a plain Python loop over the records, in the same run.
 
 The buffers are synthetic (CUDA 13.0 layout): a decode loop whose calls and copies interleave on one thread and whose
-56 kernels per token follow the launch, as CUPTI was seen to write them. The loop only splits the buffers into records
-by kind, so `splitting` is what compares with it; `to a trace` also makes all tables. With --real the recording of
-cupti_program.py, made for it on this machine's GPU, is turned into a trace again and again as well.
+56 kernels per token follow the launch, as observed in CUPTI's buffers. The loop only splits the buffers into records by
+kind, so its counterpart is `splitting`; `to a trace` also creates all tables. With --real, cupti_program.py is also
+recorded on this machine's GPU, and its recording is repeatedly converted to a trace.
 Usage: python benchmarks/cupti_parse.py [--tokens 3000] [--repeats 7] [--real] [--json FILE]
 """
 
@@ -36,7 +36,7 @@ TOKEN = (*COPY * 6, layout.RUNTIME, *(layout.KERNEL,) * 56, *COPY, layout.MARKER
 
 
 def record(kind: int, size: int, number: int) -> bytes:
-    """A record with a start, an end and names among 50; everything else is 1."""
+    """Return a record with a start, an end and one of 50 names; all other fields are 1."""
     filled = bytearray(struct.pack("<I", 1) * (size // 4))
     values = {
         "start": 1_000_000 + 700 * number,
@@ -60,7 +60,7 @@ def record(kind: int, size: int, number: int) -> bytes:
 
 
 def buffers(tokens: int, sizes: dict[int, int]) -> tuple[list[bytes], int]:
-    """Buffers of the recorder's size, each filled as far as whole records go, and how many records they hold."""
+    """Return buffers of the recorder's size, filled with whole records, and their number of records."""
     made: list[bytes] = []
     current = bytearray()
     for number in range(tokens * len(TOKEN)):
@@ -73,7 +73,7 @@ def buffers(tokens: int, sizes: dict[int, int]) -> tuple[list[bytes], int]:
 
 
 def python_loop(filled: list[bytes], sizes: dict[int, int]) -> dict[int, list[bytes]]:
-    """Every record, by kind."""
+    """Split the buffers into records by kind."""
     found: dict[int, list[bytes]] = {kind: [] for kind in sizes}
     for buffer in filled:
         at = 0
@@ -86,7 +86,7 @@ def python_loop(filled: list[bytes], sizes: dict[int, int]) -> dict[int, list[by
 
 
 def measure(tokens: int, repeats: int) -> dict[str, Any]:
-    """Medians over interleaved repeats, after one of each to warm up."""
+    """Return medians over interleaved repeats, after one warm-up of each."""
     sizes = layout.sizes(CUDA_13_0)
     filled, count = buffers(tokens, sizes)
     sources = Sources(0, os.getpid(), lambda address: f"_Z6kernelILi{address}EEvPfi", lambda domain, id: f"call{id}")
@@ -115,7 +115,7 @@ def measure(tokens: int, repeats: int) -> dict[str, Any]:
 
 
 def measure_real(repeats: int) -> dict[str, Any]:
-    """Building the trace of a real recording, taking CUPTI's buffers included; the first time is left out."""
+    """Measure the conversion of a real recording, including the fetch of CUPTI's buffers, without the first repeat."""
     program = [sys.executable, str(Path(__file__).with_name("cupti_program.py")), "--record", "node"]
     command = [*program, "--times", "60", "--parse", str(repeats + 1)]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -1,10 +1,10 @@
-"""The program that cupti_truth.py and cupti_overhead.py record: a decode-like CuPy loop whose every call is counted.
+"""The program recorded by cupti_truth.py and cupti_overhead.py: a decode-like CuPy loop with a known count of calls.
 
 A token is 6 input copies, a CUDA graph of 56 matrix-vector kernels in three branches, and a copy back. `steps` adds
-what a token has not: eager kernels, fills, device copies, events, every kind of sync, NVTX of other libraries.
+everything that a token lacks: eager kernels, fills, device copies, events, all kinds of syncs, NVTX of other libraries.
 
 Usage: python benchmarks/cupti_program.py [--record none|node|graph] [--tokens 64] [--times 0] [-o TRACE]
-Prints one JSON object: µs per token of `--times` blocks of tokens, and what the window counted by itself.
+Prints one JSON object: µs per token of `--times` blocks of tokens, and the program's own counts in the window.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Loop:
             self.gemv((WIDTH // 8,), (256,), arguments)
 
     def token(self) -> None:
-        """One token as sccc does it: copy and sync per input, launch, copy back, sync."""
+        """Run one token as under sccc: copy and sync per input, launch, copy back, sync."""
         host, stream = self.pinned.ptr, self.main
         for number, target in enumerate(self.inputs):
             self.runtime.memcpyAsync(target.data.ptr, host + 4096 * number, 4096, 1, stream.ptr)
@@ -86,7 +86,7 @@ class Loop:
         stream.synchronize()
 
     def extras(self) -> None:
-        """One of each thing that a token lacks."""
+        """Run one of each call that a token lacks."""
         cp, runtime, stream = self.cp, self.runtime, self.main
         cp.cuda.nvtx.RangePush("extras of cupy")
         with stream:
@@ -104,7 +104,7 @@ class Loop:
         cp.cuda.Device().synchronize()
 
     def window(self, tokens: int) -> None:
-        """What truth counts: a range `window` with `tokens` tokens, and extras at every eighth."""
+        """Run the counted part: a range `window` with `tokens` tokens, and extras at every eighth token."""
         with tracer.annotate("window"):
             for number in range(tokens):
                 with tracer.annotate("token", index=number):
@@ -115,7 +115,7 @@ class Loop:
             self.cp.cuda.Device().synchronize()
 
     def times(self, blocks: int) -> list[float]:
-        """µs per token of each block of tokens."""
+        """Return µs per token of each block of tokens."""
         found = []
         for _ in range(blocks):
             start = time.perf_counter_ns()
@@ -128,14 +128,14 @@ class Loop:
 
 @contextmanager
 def recorded(level: Any, kinds: str) -> Iterator[Any]:
-    """The CUPTI recorder at a level, or nothing for "none"."""
+    """Yield the CUPTI recorder at a level, or None for "none"."""
     chosen = kinds.split(",") if kinds else tuple(KINDS)
     with tracer.record("cupti", graph_trace=level, kinds=chosen) if level != "none" else nullcontext() as recording:
         yield recording
 
 
 def built(recording: Any) -> Any:
-    """The trace, made from CUPTI's buffers once more."""
+    """Convert CUPTI's buffers to a trace again."""
     recording._trace = None
     return recording.trace
 
@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--kinds", default="", help="comma-separated; all by default")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--times", type=int, default=0, help="blocks to time after the window")
-    parser.add_argument("--parse", type=int, default=0, help="how often to build the trace, timed")
+    parser.add_argument("--parse", type=int, default=0, help="how many times to build the trace, timed")
     parser.add_argument("-o", "--output", type=Path)
     options = parser.parse_args()
     with recorded(options.record, options.kinds) as recording:

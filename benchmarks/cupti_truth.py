@@ -1,9 +1,9 @@
-"""The same program recorded by our CUPTI recorder and by `nsys profile`, side by side, at both levels.
+"""The same program recorded by our CUPTI recorder and by `nsys profile`, compared at both levels.
 
-Compared inside the program's NVTX range `window`: kernels by name, copies by kind, fills, syncs by type, API calls by
-name, graph launches and NVTX ranges must be equal in number; the median duration of every kernel launched at least
-30 times within 2 % (or two ticks of the GPU's clock). What nsys leaves out (cudaGetDevice and other queries, what a
-cudaDeviceSynchronize waited for) is listed, not compared.
+Inside the program's NVTX range `window`, kernels by name, copies by kind, fills, syncs by type, API calls by name,
+graph launches and NVTX ranges must have equal counts. The median duration of every kernel launched at least 30 times
+must agree within 2 % (or two ticks of the GPU's clock). Events that nsys omits (cudaGetDevice and other queries, what a
+cudaDeviceSynchronize waited for) are listed, not compared.
 Usage: python benchmarks/cupti_truth.py [--tokens 64] [--json FILE]      needs a GPU, and nsys on PATH
 """
 
@@ -48,7 +48,7 @@ def theirs(level: str, tokens: int) -> tracer.Trace:
 
 
 def in_window(trace: tracer.Trace) -> dict[str, pd.DataFrame]:
-    """The rows that start inside the range `window`."""
+    """Return the rows that start inside the range `window`."""
     window = trace["nvtx"].query("text == 'window'").iloc[0]
     return {
         name: frame[(frame["start"] >= window["start"]) & (frame["start"] <= window["end"])]
@@ -68,15 +68,15 @@ def counts(frames: dict[str, pd.DataFrame]) -> dict[tuple[str, str], int]:
 
 
 def compare(level: str, tokens: int, directory: Path) -> dict[str, Any]:
-    """Print the columns; returns them, the differences, and what only we record."""
+    """Print the columns; return them, the differences, and the events that only we record."""
     left, right = in_window(ours(level, tokens, directory)), in_window(theirs(level, tokens))
-    mine, nsys_has = counts(left), counts(right)
+    ours_has, nsys_has = counts(left), counts(right)
     rows, different, only_ours = [], [], {}
-    for key in sorted(set(mine) | set(nsys_has)):
+    for key in sorted(set(ours_has) | set(nsys_has)):
         if key not in nsys_has and (key[0] == "API calls" or key == ("syncs", "context")):
-            only_ours[key[1]] = mine[key]
+            only_ours[key[1]] = ours_has[key]
             continue
-        row = (level, *key, mine.get(key, 0), nsys_has.get(key, 0))
+        row = (level, *key, ours_has.get(key, 0), nsys_has.get(key, 0))
         rows.append(row)
         different += [list(row)] if row[3] != row[4] else []
     medians = list(durations(level, left["kernels"], right["kernels"]))

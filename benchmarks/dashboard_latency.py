@@ -1,11 +1,10 @@
-"""The dashboard over ten million events: time to first view, zooming and panning, memory; beside it nsys-ai's timeline.
+"""The dashboard over ten million events: time to first view, zooming, panning and memory, compared with nsys-ai.
 
-The trace is that of `ten_million.py`. Each side is a server in a process of its own, asked over HTTP what its page
-would ask: ours for the view and its drawing, nsys-ai's `timeline-web` for the tiles of 5 s that a view touches, each in
-as many buckets as its page would ask for and, like there, never twice. Views are drawn at random (seeded): widths from
-the whole run down to 1 µs, even on a logarithmic scale; then ours again with a search on and an event chosen. No
-browser draws anything here. A first view counts from the start of the process; the views' figures are of all repeats
-together.
+The trace is that of `ten_million.py`. Each server runs in a separate process and receives the HTTP requests of its
+page: ours for the view and its drawing, nsys-ai's `timeline-web` for the 5 s tiles that a view overlaps, each with the
+number of buckets that its page would request and, as there, only once. Views are random (seeded), with widths from the
+whole run down to 1 µs, log-uniform. Ours then runs again with an active search and a selected event. No browser draws
+anything here. The time to first view counts from the start of the process; the other figures cover all repeats.
 Usage: python benchmarks/dashboard_latency.py [--events 10000000] [--views 200] [--repeats 3] [--made DIR]
        [--python NSYS_AI_VENV/bin/python] [--json FILE]
 """
@@ -35,17 +34,17 @@ from ten_million import long_trace
 
 from tracer import formats
 
-WIDTH: Final = 1200  # px of the page
+WIDTH: Final = 1200  # page width, px
 SHORTEST: Final = 1_000  # ns
 SEARCHED: Final = "mul_mat"
-TILE: Final = 5  # s: what nsys-ai's page asks for at a time
+TILE: Final = 5  # s: the tile size of nsys-ai's page
 PATIENCE: Final = 300.0  # s for a first view, and for all views of a repeat
 Answer = tuple[float, float, int]
-"""Seconds, the processor's seconds that the server took, and the bytes that came."""
+"""Seconds, CPU seconds of the server, and bytes received."""
 
 
 def _ran(thread: Path) -> int:
-    """Nanoseconds that a thread has run; none of one that has just ended."""
+    """Return the nanoseconds that a thread has run; 0 if it has just ended."""
     try:
         return int((thread / "schedstat").read_text().split()[0])
     except (FileNotFoundError, ProcessLookupError):
@@ -53,7 +52,7 @@ def _ran(thread: Path) -> int:
 
 
 class Server:
-    """A program that serves a page on loopback, and who asks it."""
+    """A program that serves a page on loopback, and its HTTP client."""
 
     def __init__(
         self, command: list[str], port: int = 0, directory: Path | None = None,
@@ -67,7 +66,7 @@ class Server:
         self.log: deque[str] = deque(maxlen=100_000)
 
     def find_port(self) -> None:
-        """Read from what the dashboard prints."""
+        """Read the port from the output of the dashboard."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if found := re.search(r"http://127\.0\.0\.1:(\d+)/", line):
@@ -76,12 +75,12 @@ class Server:
         raise SystemExit("the dashboard did not start")
 
     def drain(self) -> None:
-        """Let the server say what it has to, so that it waits for nobody to read it: into `log`, the latest lines."""
+        """Drain the server's output, so that it never blocks; `log` keeps the latest lines."""
         assert self.process.stdout is not None
         threading.Thread(target=self.log.extend, args=(self.process.stdout,), daemon=True).start()
 
     def ask(self, path: str, body: Any = None) -> tuple[Answer, bytes]:
-        """GET, or POST with a body."""
+        """Send a GET request, or a POST request with a body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.patience)
         start, before = time.perf_counter(), self.processor()
         data, headers = (None, {}) if body is None else (json.dumps(body), {"Content-Type": "application/json"})
@@ -96,18 +95,18 @@ class Server:
         return (took, spent, len(text)), text
 
     def log_in(self, token: str) -> None:
-        """Have a session from now on."""
+        """Open a session for the following requests."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.patience)
         connection.request("GET", f"/login?token={token}")
         self.cookie = (connection.getresponse().getheader("Set-Cookie") or "").split(";")[0]
         connection.close()
 
     def processor(self) -> float:
-        """Seconds that its threads have run, see schedstat in proc(5)."""
+        """Return the CPU seconds of its threads, see schedstat in proc(5)."""
         return sum(map(_ran, Path(f"/proc/{self.process.pid}/task").iterdir())) / 1e9
 
     def memory(self) -> dict[str, int]:
-        """MiB: resident, its own part (what is not a file that the system can drop), and the peak."""
+        """Return MiB: resident, anonymous (not backed by droppable files), and peak."""
         return memory_of(self.process.pid)
 
     def stop(self) -> None:
@@ -117,7 +116,7 @@ class Server:
 
 
 def memory_of(pid: int) -> dict[str, int]:
-    """MiB of a process, see `Server.memory`; zeros where it is gone."""
+    """Return the MiB of a process, see `Server.memory`; zeros if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -127,7 +126,7 @@ def memory_of(pid: int) -> dict[str, int]:
 
 
 def children(pid: int) -> dict[int, str]:
-    """The processes that a process has started, and their commands; "" is that of one that has ended."""
+    """Return the child processes of a process and their commands, "" for those that have ended."""
     found = {}
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
@@ -145,7 +144,7 @@ def running(server: Server) -> Iterator[Server]:
 
 
 class Page:
-    """Our page's part of Dash's protocol; `address` is that of another page than the first, such as "gap/"."""
+    """The client side of Dash's protocol for our page at `address`, by default the first, else such as "gap/"."""
 
     def __init__(self, server: Server, address: str = "", search: str = "") -> None:
         self.server, self.address = server, address
@@ -157,7 +156,7 @@ class Page:
         }  # fmt: skip
 
     def call(self, output: str, changed: str) -> Answer:
-        """Run the callback that makes `output`, as after a change of `changed`, and keep what it answers."""
+        """Run the callback of `output` as after a change of `changed`, and keep its answer."""
         callback = next(c for c in self.callbacks if output in c["output"].strip(".").split("..."))
         names = [name.split(".") for name in callback["output"].strip(".").split("...")]
         given = {
@@ -174,7 +173,7 @@ class Page:
         return answer
 
     def open(self) -> None:
-        """Until the timeline is drawn."""
+        """Open the page and wait until the timeline is drawn."""
         start = time.perf_counter()
         while not self.state.get("timeline.figure", {}).get("data"):
             self.call("runs.rowData", "reading.n_intervals")
@@ -188,7 +187,7 @@ class Page:
                 raise SystemExit("no first view")
 
     def whole(self) -> tuple[int, int]:
-        """The range of the whole run, which is then shown, ns."""
+        """Show the whole run; return its range, ns."""
         self.state["show-all.n_clicks"] = (self.state.get("show-all.n_clicks") or 0) + 1
         self.call("view.data", "show-all.n_clicks")
         low, high = self.state["view.data"]["range"]
@@ -196,27 +195,27 @@ class Page:
         return low, high
 
     def show(self, low: int, high: int) -> Answer:
-        """What one zoom costs the server: the new view, and its drawing."""
+        """Request what one zoom needs: the new view and its drawing."""
         self.state["timeline.relayoutData"] = {"xaxis.range[0]": low / 1e9, "xaxis.range[1]": high / 1e9}
         view, drawing = self.call("view.data", "timeline.relayoutData"), self.call("timeline.figure", "screen.data")
         return view[0] + drawing[0], view[1] + drawing[1], drawing[2]
 
     def search(self, words: str) -> list[Answer]:
-        """Search by name and go to the first match; both stay in the view. Then how many there are."""
+        """Search by name and go to the first match, which stay active. Then request the number of matches."""
         self.state["asked.data"] = {"what": "next", "find": words}
         view, drawing = self.call("view.data", "asked.data"), self.call("timeline.figure", "screen.data")
         return [view, drawing, self.call("found.children", "chosen.data")]
 
 
 class Tiles:
-    """What nsys-ai's page asks its server for."""
+    """The requests of nsys-ai's page."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
         self.asked: set[tuple[int, int]] = set()
 
     def open(self) -> None:
-        """Until its page has what it shows first."""
+        """Request everything for the first view."""
         while True:
             try:
                 self.server.ask("/")
@@ -230,7 +229,7 @@ class Tiles:
         self.show(self.origin, self.origin + TILE * 10**9)
 
     def show(self, low: int, high: int) -> Answer:
-        """What one zoom costs its server."""
+        """Request what one zoom needs."""
         took, spent, size = 0.0, 0.0, 0
         for tile in range(low // (TILE * 10**9), -(-high // (TILE * 10**9))):
             share = TILE / max((high - low) / 1e9, 0.001)
@@ -252,7 +251,7 @@ def views(low: int, high: int, count: int, seed: int) -> Iterator[tuple[int, int
 
 
 def measured(page: Page | Tiles, wanted: Iterator[tuple[int, int]]) -> list[Answer]:
-    """The answers, as many as patience allows."""
+    """Return the answers received within `PATIENCE`."""
     end, answers = time.perf_counter() + PATIENCE, []
     for low, high in wanted:
         answers.append(page.show(low, high))
@@ -308,7 +307,7 @@ def ours(source: Path, directory: Path, count: int, repeats: int) -> dict[str, A
 
 
 def nsys_ai(python: Path, profile: Path, directory: Path, count: int) -> dict[str, Any]:
-    """One cold start, which builds its own cache, and one warm."""
+    """Measure one cold start, which builds its cache, and one warm start."""
     os.link(profile, linked := directory / "profile.sqlite")
     first: dict[str, float] = {}
     found: dict[str, Any] = {}
@@ -333,8 +332,8 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=10_000_000)
     parser.add_argument("--views", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--made", type=Path, help="holds source (parquetdir) and written.sqlite of such a trace")
-    parser.add_argument("--python", type=Path, help="of an environment with nsys-ai; left out, ours is measured alone")
+    parser.add_argument("--made", type=Path, help="directory with its source (parquetdir) and written.sqlite")
+    parser.add_argument("--python", type=Path, help="Python with nsys-ai; without it only ours is measured")
     parser.add_argument("--json", type=Path, help="save the result here")
     options = parser.parse_args()
     load = os.getloadavg()[0]

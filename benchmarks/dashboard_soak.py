@@ -1,13 +1,13 @@
-"""Twenty readers at once, for ten minutes: errors, latencies, and whether the server's memory stays flat.
+"""Twenty concurrent readers for ten minutes: errors, latencies, and whether the server's memory stays flat.
 
-The server is `intertoken dashboard` in a process of its own, over the sample recordings; its readers are threads that
-ask over HTTP what a browser would: they open pages, zoom, move and flip tokens, and read the gap, the syncs with their
-predictions, and what-ifs, as fast as they are answered but for a pause of up to a second. Memory is what is the
-process's own (RssAnon), each second; it is flat if a line fitted to the second half rises by less than 2 % in it.
-An answer of any status but 200 and 204, and one that takes more than 30 s, is an error of its reader.
+The server is `intertoken dashboard` in a separate process, over the sample recordings. Its readers are threads that
+send the HTTP requests of a browser: they open pages, zoom, pan and step through tokens, and read the gap, the syncs
+with their predictions, and what-ifs, with a pause of up to a second between requests. Memory is the anonymous memory
+of the process (RssAnon), sampled every second; it is flat if a line fitted to the second half rises by less than 2 %.
+A status other than 200 and 204, or an answer that takes more than 30 s, is an error.
 
-With --hostile the server asks for its token, and two who have it mean it ill, see `hostile_clients.py`; the memory of
-the processes that read recordings is watched too. It is first given as many uploads as it keeps.
+With --hostile the server requires its token, and two clients that have it attack it, see `hostile_clients.py`. The
+memory of the processes that read recordings is then sampled too. The server first receives as many uploads as it keeps.
 Usage: python benchmarks/dashboard_soak.py [--clients 20] [--minutes 10] [--hostile] [--json FILE]
 """
 
@@ -45,13 +45,13 @@ PAUSE: Final = 1.0  # s at most
 POLLS: Final = 60
 PATIENCE: Final = 30.0  # s for an answer
 TOKEN: Final = "soaked-for-ten-minutes"
-MARKS: Final = (1, 5, 10)  # minutes at which memory is given
+MARKS: Final = (1, 5, 10)  # minutes at which memory is reported
 STRATEGIES: Final = ("saaas", "aaas", "aaag", "ggg")
 _SHOWN: Final = 40  # lines of a traceback
 
 
 class Reader(threading.Thread):
-    """Someone who looks at recordings until told to stop."""
+    """A client that reads recordings until told to stop."""
 
     def __init__(self, server: Server, seed: int, stop: threading.Event) -> None:
         super().__init__(daemon=True)
@@ -66,7 +66,7 @@ class Reader(threading.Thread):
         while not self.halt.is_set():
             try:
                 self.draw.choice(acts)()
-            except (SystemExit, Exception) as problem:  # every one is counted
+            except (SystemExit, Exception) as problem:  # every error is counted
                 self.errors[f"{type(problem).__name__}: {problem}"[:200]] += 1
 
     def _search(self, runs: int) -> str:
@@ -99,7 +99,7 @@ class Reader(threading.Thread):
         page.call("timeline.figure", "screen.data")
 
     def _filled(self, address: str, runs: int, output: str, fields: str = "") -> None:
-        """Open a page with a view, and ask until all is worked out."""
+        """Open a page with a view, and poll until everything is computed."""
         page = Page(self.server, address, self._search(runs) + fields)
         page.call("view.data", "url.search")
         page.state["screen.data"] = {"scheme": "light", "width": WIDTH}
@@ -108,7 +108,7 @@ class Reader(threading.Thread):
             if page.state.get("poll.disabled", True) or self.halt.wait(0.4):
                 return
             page.call(output, "poll.n_intervals")
-        self.unfilled += 1  # others' questions were before it
+        self.unfilled += 1  # requests of other clients were ahead of it
 
     def _gap(self) -> None:
         self._timed("gap", lambda: self._filled("gap/", self.draw.randint(1, 3), "steps.figure"))
@@ -123,7 +123,7 @@ class Reader(threading.Thread):
 
 @dataclass(frozen=True)
 class Moment:
-    """Seconds since the readers began, and MiB: of the server itself, and of the processes that read recordings."""
+    """Seconds since the readers started, and MiB of the server and of the processes that read recordings."""
 
     at: float
     server: int
@@ -131,7 +131,7 @@ class Moment:
 
 
 def watched(server: Server, seconds: float) -> list[Moment]:
-    """What memory there was, each second."""
+    """Sample the memory every second."""
     start, seen = time.perf_counter(), []
     while (now := time.perf_counter() - start) < seconds:
         own = [pid for pid, command in children(server.process.pid).items() if "spawn_main" in command]
@@ -144,7 +144,7 @@ def watched(server: Server, seconds: float) -> list[Moment]:
 
 
 def growth_of(seen: list[Moment]) -> dict[str, Any]:
-    """MiB at the half and at the end, by a line through the second half, and whether it is flat."""
+    """Return the MiB at the middle and the end, from a line through the second half, and whether it is flat."""
     half = seen[len(seen) // 2 :]
     at, held = (np.array([getattr(moment, name) for moment in half], dtype=float) for name in ("at", "server"))
     slope, base = np.polyfit(at, held, 1)
@@ -217,8 +217,8 @@ def main() -> None:
 def attacked(
     server: Server, temporary: Path, files: list[Path], seconds: float, processes: ProcessPoolExecutor
 ) -> dict[str, Future[dict[str, Any]]]:
-    """What the hostile ones will have seen."""
-    import hostile_clients  # what it needs the readers alone do not
+    """Start the hostile clients; return what they will have seen."""
+    import hostile_clients  # its dependencies are not needed by the readers
 
     target = hostile_clients.Target(server.port, server.cookie, server.process.pid, temporary)
     return {
@@ -228,7 +228,7 @@ def attacked(
 
 
 def _fill(server: Server, temporary: Path, place: Path) -> None:
-    """Let it keep as many uploads as it does, before its memory is watched."""
+    """Upload as many recordings as the server keeps, before its memory is sampled."""
     import hostile_clients
 
     hostile_clients.fill(hostile_clients.Target(server.port, server.cookie, server.process.pid, temporary), place)
@@ -273,7 +273,7 @@ def report(found: dict[str, Any]) -> None:
         print(f"  {times} × {name}")
     print(f"  {found['unfilled_after_polls']} pages not filled after {POLLS} polls")
     memory = found["memory"]
-    grown = f"{memory['half_mib']} MiB at the half, {memory['end_mib']} at the end ({memory['growth']:+.1%})"
+    grown = f"{memory['half_mib']} MiB at the middle, {memory['end_mib']} at the end ({memory['growth']:+.1%})"
     print(f"  memory: {grown}, at most {memory['most_mib']}: {'flat' if memory['flat'] else 'not flat'}")
     print(f"  processes that read recordings: at most {memory['most_mib_of_readers']} MiB; {memory['at_minutes']}")
     for name in ("hostile_uploads", "hostile_callbacks"):

@@ -1,11 +1,11 @@
-"""The gap that a recording at graph level gives with the untraced rate, beside the true one, of the same loop.
+"""The gap of a graph-level recording corrected by the untraced rate, compared with the true gap of the same loop.
 
-Periods differ by more from process to process, and from one instance of a model to the next, than a few percent of a
-gap; so one instance runs with CUPTI recording and pausing in turn. From the repeats in between come the rate, and the
-gap as the device's own stamps have it, without any recorder; from the others the recording that is given that rate
-(`gaps --untraced-tokens-per-s`). Of the recorded repeats, too, both gaps are there: by how much they differ is what the
-two definitions of a graph's begin and end differ by. A stamp is part of the loop; its kernel lies in the stamps' gap,
-not in CUPTI's (`gpu_stamps.py` has what two take).
+Periods vary between processes, and between instances of a model, by more than a few percent of a gap. One instance
+therefore runs with CUPTI recording and pausing in turn. The paused repeats give the rate and the true gap, from the
+device's own stamps without any recorder. The others give the recording, which is corrected by that rate
+(`gaps --untraced-tokens-per-s`). The recorded repeats have both gaps, whose difference is that of the two definitions
+of a graph's start and end. A stamp is part of the loop; its kernel is in the gap of the stamps, not in CUPTI's
+(`gpu_stamps.py` measures the cost of two stamps).
 Usage: python benchmarks/gap_by_rate.py [--model NAME] [--tokens N] [--rounds N] [--json FILE]
 """
 
@@ -36,11 +36,11 @@ from tracer.recorders.cupti import CuptiRecorder
 from tracer.recorders.cupti_layout import SETS
 from tracer.recorders.host import HostRecorder
 
-STAMPS_US = 2.0  # what two of them take, of results/gpu_stamps.json
+STAMPS_US = 2.0  # the cost of two stamps, from results/gpu_stamps.json
 
 
 class Silent(HostRecorder):
-    """Has the backend stamp its steps, and takes no reports."""
+    """Makes the backend stamp its steps, but records nothing."""
 
     def start(self) -> None:
         """Do not."""
@@ -50,37 +50,37 @@ class Silent(HostRecorder):
 
 
 class Stamped(CudaBackend):
-    """Keeps its stamps at hand."""
+    """A CUDA backend that keeps its stamps."""
 
     stamps: Stamps
 
     def stamp_steps(self, steps: int) -> Stamps:
-        """As every CUDA backend."""
+        """Stamp steps and keep the stamps."""
         self.stamps = super().stamp_steps(steps)
         return self.stamps
 
 
 class Rounds:
-    """Lets CUPTI record every second repeat, and reads the stamps of all."""
+    """Records every second repeat with CUPTI and reads the stamps of all repeats."""
 
     def __init__(self) -> None:
         self.recorder = CuptiRecorder("graph", SETS["lean"])
-        self.recorder.start()  # it cannot begin behind the process' first CUDA call
+        self.recorder.start()  # it must start before the first CUDA call of the process
         self.backend: Stamped | None = None
         self.gaps: dict[bool, list[float]] = {True: [], False: []}
         self._done = 0
         self._warm = True
 
     def open(self, device: Device) -> Stamped:
-        """The backend of the run."""
+        """Open the backend of the run."""
         self.backend = Stamped(device.index)
         return self.backend
 
     def ended(self) -> None:
-        """A warm-up or a repeat has."""
+        """Handle the end of a warm-up or a repeat."""
         recorded = self.recorder.recording
         self.recorder.stop()
-        if self._warm:  # what was recorded of it is not wanted
+        if self._warm:  # discard its recording
             self._warm, self.recorder = False, CuptiRecorder("graph", SETS["lean"])
             return
         assert self.backend is not None
@@ -91,7 +91,7 @@ class Rounds:
 
 
 def one(configuration: Configuration) -> dict[str, Any]:
-    """Both gaps of a configuration, in this process."""
+    """Measure both gaps of a configuration in this process."""
     rounds = Rounds()
     (result,) = execute([configuration], open_backend=rounds.open, make_recorder=Silent, progress=rounds.ended)
     rounds.recorder.stop()
@@ -107,7 +107,7 @@ def one(configuration: Configuration) -> dict[str, Any]:
 
 
 def apart(configuration: Configuration) -> dict[str, Any]:
-    """What a process of its own prints."""
+    """Measure a configuration in a separate process."""
     command = [sys.executable, __file__, "--one", json.dumps(asdict(configuration))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -116,7 +116,7 @@ def apart(configuration: Configuration) -> dict[str, Any]:
 
 
 def row(configuration: Configuration) -> dict[str, Any]:
-    """Its figures, printed: the true gap is that of the stamps without them."""
+    """Print and return the figures; the true gap is the gap of the stamps minus their own cost."""
     told = apart(configuration)
     truth = interval([gap - STAMPS_US for gap in told["stamped_us"]])
     by_rate, differ = told["by_rate_us"], statistics.mean(told["stamped_recorded_us"]) - STAMPS_US - told["recorded_us"]

@@ -1,13 +1,14 @@
-"""What a profiler adds to a recording, and whether it can be told from the recording alone: pairs, and models of them.
+"""Tracing overhead of a profiler, and whether a recording alone reveals it: pairs of runs, and models fitted to them.
 
-A pair is a recording and the same program's rate without a profiler. The idle time without one is 1 / rate - what the
-device is busy, at node level by the recording of the same program at graph level; it is known as well as the rate, from
-the slowest to the fastest repeat. Pairs are those of `record_pairs.py` (PAIRS, directories of recordings and their
-rates; what is read of them is kept in the result and taken from there without PAIRS), and `sample_traces/`.
+A pair is a recording and the same program's rate without a profiler. The untraced idle time is 1 / rate - the device's
+busy time, at node level from the graph-level recording of the same program. Its uncertainty is that of the rate, from
+the slowest to the fastest repeat. Pairs come from `record_pairs.py` (PAIRS: directories of recordings and their rates,
+whose figures are kept in the result and taken from there without PAIRS) and from `sample_traces/`.
 
-Models of the untraced idle time are fitted to all programs but one, and tried on that one: an interval holds if it
-meets what is known of the truth. Also: by how much node-level tracing stretches CUDA graphs, from the same graph at
-both levels; and which causes shrink, from passes of our own loop. `tracer.analysis.distortion` has the constants.
+Models of the untraced idle time are fitted to all programs but one and tested on that one: an interval holds if it
+overlaps the range of the truth. Also measured: by how much node-level tracing stretches CUDA graphs, from the same
+graph at both levels; and which causes shrink, from passes of our own loop. The constants are in
+`tracer.analysis.distortion`.
 Usage: python benchmarks/gap_estimate.py [PAIRS] [--json FILE]      needs no GPU
 """
 
@@ -41,7 +42,7 @@ from tracer.trace import Trace
 ROOT: Final = Path(__file__).parents[1]
 RESULT: Final = ROOT / "benchmarks" / "results" / "gap_estimate.json"
 SAMPLES: Final = ROOT / "sample_traces"
-LOOP: Final = {  # period without a profiler, µs: ../shared measurements of the CuPy loop, slowest and fastest
+LOOP: Final = {  # period of the CuPy loop without a profiler, µs, fastest and slowest
     "run sccc concurrent": (286, 294), "run saaas concurrent": (260, 267), "run aaag concurrent": (253, 262),
     "run sccc sequential": (455, 463), "run saaas sequential": (429, 439), "run aaag sequential": (424, 434),
 }  # fmt: skip
@@ -49,7 +50,7 @@ ENGINES: Final = {"llama1b": "llama.cpp", "llamacpp": "llama.cpp", "loop": "PyTo
 
 
 def of_pairs(directory: Path) -> Iterator[dict[str, Any]]:
-    """Rows of the recordings of `record_pairs.py`."""
+    """Yield the rows of recordings made by `record_pairs.py`."""
     for path in sorted(directory.rglob("*.sqlite")):
         found = re.fullmatch(r"(.+)-(graph|node)\d?(?:\.(\d))?\.sqlite", path.name)
         if found is None:
@@ -63,7 +64,7 @@ def of_pairs(directory: Path) -> Iterator[dict[str, Any]]:
 
 
 def of_samples() -> Iterator[dict[str, Any]]:
-    """Rows of the bundled recordings whose rate without a profiler is known from elsewhere than themselves."""
+    """Yield the rows of bundled recordings whose untraced rate was measured separately."""
     for path in sorted(SAMPLES.glob("*/")):
         trace = tracer.read(path)
         measured = (trace.metadata.get("run") or {}).get("measured", {}).get("steps_per_s")
@@ -80,7 +81,7 @@ def of_samples() -> Iterator[dict[str, Any]]:
 def _row(
     name: str, engine: str, by: str, trace: Trace, periods: Sequence[float], within: str | None = None
 ) -> Iterator[dict[str, Any]]:
-    """What a pair says; nothing where the recording has no steps."""
+    """Return the figures of a pair; None if the recording has no steps."""
     try:
         steps = choose_steps(trace, within, ALL_STEPS)
         found = gap_report(trace, steps)
@@ -106,8 +107,9 @@ def _mean(ns: pd.Series) -> float:
 
 
 def _graph(trace: Trace) -> dict[str, float]:
-    """Of the graph that takes most of the time: how long it takes, and of a traced one its kernels, what these take
-    added up, and their union, µs."""
+    """Return the duration of the graph that takes most of the time, and if its nodes were traced, the number, the
+    summed durations and the union of its kernels, µs.
+    """
     launches, kernels = trace["graph_launches"], trace["kernels"]
     if len(launches):
         length = launches["end"] - launches["start"]
@@ -131,7 +133,7 @@ def _graph(trace: Trace) -> dict[str, float]:
 
 
 def with_truth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """With the idle time without a profiler: median, least and most, by what the device is busy at graph level."""
+    """Add the untraced idle time: median, minimum and maximum, from the device's busy time at graph level."""
     busy = {row["recording"]: row["busy_us"] for row in rows if row["level"] != "node"}
     found = []
     for row in rows:
@@ -145,7 +147,7 @@ Model = Callable[[Sequence[dict[str, Any]], dict[str, Any]], tuple[float, float]
 
 
 def share_left(others: Sequence[dict[str, Any]], row: dict[str, Any]) -> tuple[float, float]:
-    """A share of the idle time is left: log-normal over programs."""
+    """Model: a share of the idle time is left, log-normal over programs."""
     by_program: dict[str, list[float]] = {}
     for other in others:
         by_program.setdefault(other["program"], []).append(float(np.log(max(other["left"], 1e-3))))
@@ -154,7 +156,7 @@ def share_left(others: Sequence[dict[str, Any]], row: dict[str, Any]) -> tuple[f
 
 
 def calls_shrink(others: Sequence[dict[str, Any]], row: dict[str, Any]) -> tuple[float, float]:
-    """What tracing added is a share of the time in CUDA calls: normal over recordings."""
+    """Model: the tracing overhead is a share of the time in CUDA calls, normal over recordings."""
     added = [(other["idle_us"] - other["truth_us"][0]) / other["in_calls_us"] for other in others]
     low, high = _prediction(added)
     bounds = [row["idle_us"] - share * row["in_calls_us"] for share in (high, low)]
@@ -162,7 +164,7 @@ def calls_shrink(others: Sequence[dict[str, Any]], row: dict[str, Any]) -> tuple
 
 
 def per_call(others: Sequence[dict[str, Any]], row: dict[str, Any]) -> tuple[float, float]:
-    """A share of the graph launch, and a time per call: the form that was fitted to our own loop before."""
+    """Model: a share of the graph launch plus a time per call, the form previously fitted to our own loop."""
     kept = 1 - LAUNCH_LEFT.get(row["level"], 1.0)
     cost = [(other["idle_us"] - other["truth_us"][0] - kept * other["graph_launch_us"]) / max(other["calls"], 1)
             for other in others]  # fmt: skip
@@ -176,22 +178,22 @@ MODELS: Final[dict[str, Model]] = {"a share is left": share_left, "the calls shr
 
 
 def _prediction(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % prediction interval of one value more (Student's t)."""
+    """Return the 95 % prediction interval of one further value (Student's t)."""
     n = len(values)
     reach = float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(values) * (1 + 1 / n) ** 0.5
     return statistics.mean(values) - reach, statistics.mean(values) + reach
 
 
 def coverage(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each kind of recording and model: intervals that hold, and those that do not, programs left out one by one."""
+    """Count, for each kind of recording and model, the intervals that hold, with programs left out one by one."""
     found = []
     for kind in dict.fromkeys((row["by"], row["level"]) for row in rows):
-        mine = [row for row in rows if (row["by"], row["level"]) == kind]
-        programs = {row["program"] for row in mine}
+        of_kind = [row for row in rows if (row["by"], row["level"]) == kind]
+        programs = {row["program"] for row in of_kind}
         for name, model in MODELS.items():
             held, widths = [], []
-            for row in mine:
-                others = [other for other in mine if other["program"] != row["program"]]
+            for row in of_kind:
+                others = [other for other in of_kind if other["program"] != row["program"]]
                 if len({other["program"] for other in others}) < 2:
                     continue
                 low, high = model(others, row)
@@ -199,24 +201,24 @@ def coverage(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 widths.append((high - low) / row["idle_us"])
             found.append({"by": kind[0], "level": kind[1], "model": name, "programs": len(programs),
                           "inside": sum(held),
-                          "outside": len(held) - sum(held), "withheld": len(mine) - len(held),
+                          "outside": len(held) - sum(held), "withheld": len(of_kind) - len(held),
                           "width": round(statistics.median(widths), 2) if widths else None})  # fmt: skip
     return found
 
 
 def seen(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What `distortion.LEFT` holds: of every run without a profiler, whose medians, lowest and highest are kept."""
+    """Return `distortion.LEFT`, from every run without a profiler, of which median, lowest and highest are kept."""
     found = []
     for kind in dict.fromkeys((row["by"], row["level"]) for row in rows):
-        mine = [row for row in rows if (row["by"], row["level"]) == kind]
-        left = [truth / row["idle_us"] for row in mine for truth in row["truth_us"]]
+        of_kind = [row for row in rows if (row["by"], row["level"]) == kind]
+        left = [truth / row["idle_us"] for row in of_kind for truth in row["truth_us"]]
         found.append({"by": kind[0], "level": kind[1], "least": round(min(left), 2), "most": round(max(left), 2),
-                      "recordings": len(mine), "programs": len({row["program"] for row in mine})})  # fmt: skip
+                      "recordings": len(of_kind), "programs": len({row["program"] for row in of_kind})})  # fmt: skip
     return found
 
 
 def stretch(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """`distortion.STRETCH`: a line of ns per kernel over a kernel's length, its error by leaving out programs."""
+    """Return `distortion.STRETCH`: ns per kernel as a line over kernel duration; its error by leaving out programs."""
     graphs = {row["recording"]: row["graph_us"] for row in rows if "graph_us" in row}
     pairs = [
         {"recording": row["recording"], "program": row["program"], "kernels": row["kernels"],
@@ -244,7 +246,7 @@ def stretch(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def causes() -> list[dict[str, Any]]:
-    """Our own loop's causes under a profiler, corrected by its rate, against its light pass: errors of a cause, µs."""
+    """Compare the causes of our own loop under a profiler, corrected by its rate, with its light pass: errors, µs."""
     found = []
     for path in sorted(SAMPLES.glob("llama-1.1b-*/run.json")):
         passes = json.loads(path.read_text(encoding="utf-8"))["passes"]

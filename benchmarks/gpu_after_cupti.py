@@ -1,8 +1,8 @@
-"""What a recording leaves behind: launching the same CUDA graphs before, during and after it, in one process.
+"""Lasting effects of a recording: launching the same CUDA graphs before, during and after it, in one process.
 
-Per stage the time of a graph's launch (the backend's own stamps of its calls) and tokens/s, medians over several
-processes, the models in turn. "disabled" is what CUPTI costs when its activities are disabled and it stays in the
-process, "stopped" what is left when the recorder has stopped, which detaches it.
+Each stage gives the time of a graph launch (from the backend's own timestamps of its calls) and tokens/s, as medians
+over several processes, with the models in turn. "disabled" is the cost of CUPTI with its activities disabled but still
+in the process, "stopped" the remaining cost after the recorder has stopped, which detaches CUPTI.
 Usage: python benchmarks/gpu_after_cupti.py [--models llama-1.1b,gdn-2b,llama-8b] [--json FILE]        needs a GPU
 """
 
@@ -25,7 +25,7 @@ from tracer.recorders import cupti
 
 
 def stage(model: str) -> dict[str, float]:
-    """µs of a launch, nodes of the graph, and tokens/s of a run."""
+    """Return µs per launch, number of graph nodes, and tokens/s of a run."""
     configuration = Configuration(backend="cuda", model=model, strategy="aaag", tokens=40, warmup=8, repeats=3)
     (result,) = execute([configuration])
     api = result.trace["api"]
@@ -38,7 +38,7 @@ def stage(model: str) -> dict[str, float]:
 
 
 def stages(model: str) -> dict[str, dict[str, float]]:
-    """Stage -> its figures, in their order."""
+    """Return the figures of each stage, in order."""
     found = {"before": stage(model)}
     with patch.object(cupti._Process, "detach"), tracer.record("cupti"):
         found["node level"] = stage(model)
@@ -52,7 +52,7 @@ def stages(model: str) -> dict[str, dict[str, float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="llama-1.1b,gdn-2b,llama-8b")
-    parser.add_argument("--processes", type=int, default=3, help="of each model")
+    parser.add_argument("--processes", type=int, default=3, help="processes per model")
     parser.add_argument("--commit", default=commit())
     parser.add_argument("--json", type=Path, help="save the result here")
     options = parser.parse_args()

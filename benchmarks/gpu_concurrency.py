@@ -1,8 +1,8 @@
-"""What branches on several streams buy: models × batch × concurrency mode × the two safe allocators.
+"""Speed-up by branches on several streams: models × batch × concurrency mode × the two safe allocators.
 
-All modes of a model and batch run interleaved in this process under one strategy; every repeat is one rate, a speed-up
-is a repeat over the sequential one beside it. Each cell's logits are compared with the sequential ones. For cells below
-1.00 a recording at node level says where the time went: in longer kernels, or between them.
+All modes of a model and batch run interleaved in this process under one strategy. Every repeat gives one rate, and a
+speed-up is a repeat over the sequential one of the same round. The logits of each cell are compared with the sequential
+ones. For cells below 1.00 a node-level recording shows where the time goes: longer kernels, or time between them.
 Usage: python benchmarks/gpu_concurrency.py [--models llama-1.1b,...] [--batches 1,2,4,8] [--repeats 7] [--json FILE]
 """
 
@@ -41,9 +41,9 @@ def configurations(model: str, batch: int, strategy: str, **options: Any) -> lis
 
 
 def where_the_time_goes(configuration: Configuration) -> dict[str, float]:
-    """µs per step at node level: all kernels' durations, the union of them, and from first start to last end.
+    """Return µs per step at node level: summed kernel durations, their union, and first start to last end.
 
-    To be called in a process of its own: CUPTI makes graph launches slower even when it has stopped.
+    Call it in a separate process: CUPTI makes graph launches slower even after it has stopped.
     """
     with tracer.record("cupti", kinds=("kernels", "api", "descriptions")) as recording:
         execute([replace(configuration, tokens=TRACED, repeats=1)], make_recorder=lambda: None)

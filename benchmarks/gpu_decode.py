@@ -1,9 +1,9 @@
-"""Decode on the GPU: tokens/s and gap of every strategy and mode, and how near each kernel comes to the memory's pace.
+"""Decode on the GPU: tokens/s and gap of every strategy and mode, and each kernel compared with the memory bandwidth.
 
-The floor of a token is the bytes of the weights it reads (of the embedding one row) over the bandwidth of a large
+The floor of a token is the bytes of the weights that it reads (one row of the embedding) over the bandwidth of a large
 device-to-device copy, measured in the same run. `gpu` is the time between the head and tail stamps of a step, `gap`
-that from one tail to the next head. Stamps are in graphs of their own: tokens/s come from graphs without them.
-With a batch the rates count every sequence's tokens. `cuBLAS` is its product of the same matrices and as many tokens.
+the time from one tail to the next head. Stamps are in separate graphs: tokens/s come from graphs without them.
+With a batch the rates count the tokens of all sequences. `cuBLAS` is its product of the same matrices and tokens.
 Usage: python benchmarks/gpu_decode.py [--model llama-1.1b] [--weights f16] [--batch 1] [--tokens 200] [--json FILE]
 """
 
@@ -39,7 +39,7 @@ DEVICE = Device("cuda")
 
 @dataclass
 class Run:
-    """One strategy in one mode, without and with stamps."""
+    """One strategy in one mode, with and without stamps."""
 
     strategy: str
     mode: str
@@ -49,7 +49,7 @@ class Run:
 
 
 def steps(scheduler: Scheduler, first: np.ndarray[Any, Any], count: int) -> float:
-    """Seconds for `count` token steps."""
+    """Return the seconds for `count` token steps."""
     scheduler.begin(first)
     scheduler.finish()
     start = time.perf_counter()
@@ -82,7 +82,7 @@ def build(options: argparse.Namespace, **more: Any) -> Any:
 
 
 def ladder(runs: Sequence[Run], stamps: Any, first: Any, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Repeats of all runs interleaved, plain and stamped."""
+    """Run all repeats interleaved, with and without stamps."""
     rates: list[list[float]] = [[] for _ in runs]
     gpu: list[list[float]] = [[] for _ in runs]
     gaps: list[list[float]] = [[] for _ in runs]
@@ -108,7 +108,7 @@ def ladder(runs: Sequence[Run], stamps: Any, first: Any, options: argparse.Names
 
 
 def graph_of(backend: CudaBackend, kernels: Sequence[CudaKernel], early: bool) -> Any:
-    """A graph of kernels in a row."""
+    """Return a graph of kernels in sequence."""
     names = [Tensor(str(i), "none", (1,), "float32") for i in range(len(kernels))]
     plan = Plan(tuple(Launch(0, n) for n in names), 1, 0)
     backend._light, backend._early = None, early
@@ -116,7 +116,7 @@ def graph_of(backend: CudaBackend, kernels: Sequence[CudaKernel], early: bool) -
 
 
 def per_kernel(backend: CudaBackend, options: argparse.Namespace, weights: Weights) -> list[dict[str, Any]]:
-    """Each kind of kernel alone: those of all layers in a row as a graph, so that no weight is still in the L2."""
+    """Measure each kind of kernel alone, as a graph over all layers in sequence, so that no weights remain in L2."""
     prepared = prepare(fuse(build(options)), "cuda", "sequential")
     scheduler = Scheduler({DEVICE: backend}, prepared, STRATEGIES["sccc"](), "eager", weights)
     arrays = scheduler.pieces[0].arrays
@@ -150,7 +150,7 @@ def timed(backend: CudaBackend, kernels: Sequence[CudaKernel], early: bool) -> f
 def cublas_us(
     backend: CudaBackend, matrices: Sequence[Sequence[Tensor]], weights: dict[str, Any], tokens: int
 ) -> float:
-    """cuBLAS' product of the same matrices (f16 activations, f32 sums), without the rounding of x."""
+    """Measure the product of the same matrices by cuBLAS (f16 activations, f32 sums), without the rounding of x."""
     outputs, inputs = matrices[0][0].shape
     leaves = (Tensor("x", "none", (tokens, n), "float32") for n in (inputs, outputs))
     x, y = (backend.array(backend.alloc(leaf.nbytes), 0, leaf) for leaf in leaves)
@@ -219,7 +219,7 @@ def main() -> None:
     parser.add_argument("--strategies", default=",".join(STRATEGIES))
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--commit", default=commit(), help="[default: what git says]")
+    parser.add_argument("--commit", default=commit(), help="[default: from git]")
     parser.add_argument("--json", type=Path, help="save the result here")
     options = parser.parse_args()
     backend = CudaBackend()

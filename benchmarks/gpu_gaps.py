@@ -1,7 +1,7 @@
-"""The inter-token gap by strategy and by who looks: the light pass, our graph and node passes, nsys at both levels.
+"""The inter-token gap by strategy and recorder: the light pass, our graph and node passes, nsys at both levels.
 
-Every figure is the median gap of the same decode loop, each looker in a process of its own. The causes of the light
-pass add up to its mean gap. A run without any stamps says how much the light pass itself disturbs.
+Every figure is the median gap of the same decode loop, with each recorder in a separate process. The causes of the
+light pass add up to its mean gap. A run without stamps shows the overhead of the light pass itself.
 Usage: python benchmarks/gpu_gaps.py [--model llama-1.1b] [--tokens 150] [--repeats 5] [--runs DIR] [--json FILE]
 """
 
@@ -32,7 +32,7 @@ LOOKERS = ("light", "graph", "node", "nsys graph", "nsys node")
 
 
 def light_overhead(configuration: Configuration, rounds: int) -> dict[str, Any]:
-    """Period with stamps and reports over the period without any, rounds interleaved in this process."""
+    """Return the period with stamps and reports over the period without, rounds interleaved in this process."""
     ratios = []
     for _ in range(rounds):
         (with_stamps,) = execute([configuration])
@@ -42,7 +42,7 @@ def light_overhead(configuration: Configuration, rounds: int) -> dict[str, Any]:
 
 
 def under_nsys(configuration: Configuration, level: str, run: dict[str, Any], target: Path) -> dict[str, Any]:
-    """The same loop without any recorder of ours, under `nsys profile`."""
+    """Run the same loop under `nsys profile`, without our recorders."""
     order = json.dumps({"configuration": asdict(configuration), "run": run})
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write(order)
@@ -80,7 +80,7 @@ def measure(options: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    print(f"{'gap p50, µs':38}" + "".join(f"{name:>12}" for name in LOOKERS) + "   tokens/s   distortion graph/node")
+    print(f"{'gap p50, µs':38}" + "".join(f"{name:>12}" for name in LOOKERS) + "   tokens/s   overhead graph/node")
     for row in rows:
         passes = row["passes"]
         gaps = "".join(

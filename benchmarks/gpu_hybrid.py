@@ -1,8 +1,8 @@
-"""What strategies and graph plans buy where a step is cut into splits: layers or experts on the host, or several GPUs.
+"""Speed-up by strategies and graph plans for steps cut into splits: layers or experts on the host, or several GPUs.
 
-All configurations of a placement run interleaved in this process; every repeat is one rate, a speed-up is a repeat over
-the one beside it: of `sccc` with the same policy, or of the same strategy without graphs. Everyone's logits are
-compared with the first's.
+All configurations of a placement run interleaved in this process. Every repeat gives one rate, and a speed-up is a
+repeat over one of the same round: that of `sccc` with the same policy, or of the same strategy without graphs. All
+logits are compared with those of the first configuration.
 Usage: python benchmarks/gpu_hybrid.py [--model llama-1.1b] [--placements 0,25,50,75,100] [--json FILE]
        python benchmarks/gpu_hybrid.py --model moe-7b --placements experts-cpu,experts-copy
        python benchmarks/gpu_hybrid.py --devices 2 --placements all      (on a machine with two GPUs)
@@ -31,7 +31,7 @@ POLICIES = ("eager", "graph", "rebuild")
 
 
 def placement(model: str, name: str) -> dict[str, Any]:
-    """Options of a placement: a share of the layers in percent, "experts-cpu", "experts-copy", or "all"."""
+    """Return the options of a placement: a share of the layers in percent, "experts-cpu", "experts-copy" or "all"."""
     if name == "all":
         return {}
     if name.startswith("experts-"):
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--backend", default="cuda")
     parser.add_argument("--model", default="llama-1.1b")
     parser.add_argument("--placements", default="0,25,50,75,100")
-    parser.add_argument("--policies", help="`eager`, the base, and others [default: eager,graph,rebuild]")
+    parser.add_argument("--policies", help="`eager` (the baseline) and others [default: eager,graph,rebuild]")
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--concurrency", default="sequential")
     parser.add_argument("--tokens", type=int, default=20)
@@ -103,9 +103,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="save the result here (with a GPU)")
     options = parser.parse_args()
     if options.json and options.backend != "cuda":
-        parser.error("--json notes the GPU: it needs --backend cuda")
+        parser.error("--json records the GPU and needs --backend cuda")
     if options.policies and "eager" not in options.policies.split(","):
-        parser.error("--policies needs `eager`, the base")
+        parser.error("--policies must include `eager`, the baseline")
     rows = []
     for name in options.placements.split(","):
         for found in measure(options, name):

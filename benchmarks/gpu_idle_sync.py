@@ -1,9 +1,9 @@
-"""Does a sync cost what it lasts? Three CuPy decode loops that differ in one sync, measured and recorded.
+"""Does a sync cost as much as it takes? Three CuPy decode loops that differ in one sync, measured and recorded.
 
-`beside`: while the graph computes, the host waits for the copies that went before it, so beside the critical
-path. `idle`: behind the sync that fetches the result it waits once more, for nothing: that sync is on the path.
-`none`: neither. Blocks of tokens of the three alternate in one process without a profiler; then each is recorded by
-CUPTI (graph level) in a process of its own, for `intertoken whatif --without-sync` to predict the difference from
+`beside`: while the graph computes, the host waits for the copies before it, off the critical path. `idle`: after the
+sync that fetches the result, the host syncs again with nothing to wait for, on the critical path. `none`: neither.
+Blocks of tokens of the three alternate in one process without a profiler. Then each is recorded by CUPTI (graph level)
+in a separate process, from which `intertoken whatif --without-sync` predicts the difference
 (`whatif_prediction.py`).
 Usage: python benchmarks/gpu_idle_sync.py -o DIRECTORY [--blocks 30]        needs a GPU
 """
@@ -28,14 +28,14 @@ TOKENS, WARM_UP = 100, 3
 
 
 class AsyncLoop(Loop):
-    """The loop of `cupti_program` with asynchronous copies."""
+    """The loop of `cupti_program`, with asynchronous copies."""
 
     def __init__(self, variant: str = "none") -> None:
         super().__init__()
         self.variant, self.copied = variant, self.cp.cuda.Event(disable_timing=True)
 
     def token(self) -> None:
-        """Copies, an event behind them, the graph, the result."""
+        """Run one token: copies, an event after them, the graph, the result."""
         host, stream = self.pinned.ptr, self.main
         for number, target in enumerate(self.inputs):
             self.runtime.memcpyAsync(target.data.ptr, host + 4096 * number, 4096, 1, stream.ptr)
@@ -50,7 +50,7 @@ class AsyncLoop(Loop):
 
 
 def block(loop: AsyncLoop, variant: str) -> float:
-    """µs per token."""
+    """Return µs per token."""
     loop.variant = variant
     start = time.perf_counter_ns()
     for number in range(TOKENS):

@@ -1,8 +1,8 @@
-"""Decoding many sequences with a unified KV cache and with a stream for each: sequences × prompts × shared or own.
+"""Decoding many sequences with a unified KV cache and with one stream each: sequences × prompts × shared or separate.
 
-Both kinds run interleaved in this process, each from prompts that it computed once; every repeat is one rate, and a
-ratio is a repeat with streams over the unified one beside it. The device samples. `agree` is the share of sequences
-that take the same token in the first step behind the prompts; sums over more cells round otherwise.
+Both kinds run interleaved in this process, each from prompts computed once. Every repeat gives one rate, and a ratio is
+a repeat with streams over the unified one of the same round. The device samples. `agree` is the share of sequences with
+the same token in the first step after the prompts; sums over more cells round differently.
 Usage: python benchmarks/gpu_kv_streams.py [--sequences 1,8,32] [--prompts 0,512,2048] [--json FILE]
 Without a GPU: --backend cpu --model tiny --sequences 1,4 --prompts 0,40 --tokens 4 --repeats 3
 """
@@ -41,12 +41,12 @@ WARMUP = 8
 
 @dataclass
 class Run:
-    """One kind of cache, its prompts computed.
+    """One kind of cache, with its prompts computed.
 
     Attributes:
-        first: token that each sequence goes on with.
+        first: token that each sequence continues with.
         lengths: tokens that each sequence holds before it.
-        prefill_s: how long the prompts took.
+        prefill_s: time of the prompts.
     """
 
     cache: KvCache
@@ -56,7 +56,7 @@ class Run:
     prefill_s: float
 
     def seconds(self, tokens: int) -> float:
-        """Of so many token steps behind the prompts."""
+        """Return the seconds of `tokens` token steps after the prompts."""
         self.scheduler.begin(self.first, self.lengths)
         self.scheduler.now.finish()
         start = time.perf_counter()

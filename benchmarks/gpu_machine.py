@@ -1,4 +1,4 @@
-"""What the GPU benchmarks share: the machine, device time, copy bandwidth, and intervals."""
+"""Shared by the GPU benchmarks: the machine, device time, copy bandwidth, and intervals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from executor.run import Result
 
 
 def device_us(cuda: Cuda, stream: int, work: Callable[[], None], times: int) -> float:
-    """Device time of `work` issued `times` times to a stream, per time, between two events."""
+    """Return the device time of `work` between two events, averaged over `times` calls on a stream."""
     runtime = cuda.runtime
     first, last = runtime.eventCreate(), runtime.eventCreate()
     work()
@@ -32,7 +32,7 @@ def device_us(cuda: Cuda, stream: int, work: Callable[[], None], times: int) -> 
 
 
 def copy_bandwidth(cuda: Cuda, stream: int, nbytes: int = 4 << 30) -> float:
-    """Bytes read plus written per second by a device-to-device copy; median of 7."""
+    """Return the bytes read plus written per second by a device-to-device copy, median of 7."""
     source, target = cuda.cupy.cuda.alloc(nbytes), cuda.cupy.cuda.alloc(nbytes)
 
     def copy() -> None:
@@ -42,7 +42,7 @@ def copy_bandwidth(cuda: Cuda, stream: int, nbytes: int = 4 << 30) -> float:
 
 
 def interval(values: Sequence[float], digits: int = 2) -> dict[str, Any]:
-    """Median and its 95 % bootstrap interval."""
+    """Return the median and its 95 % bootstrap interval."""
     samples = np.random.default_rng(0).choice(np.asarray(values), (10_000, len(values)))
     low, high = np.quantile(np.median(samples, axis=1), (0.025, 0.975))
     return {
@@ -52,13 +52,13 @@ def interval(values: Sequence[float], digits: int = 2) -> dict[str, Any]:
 
 
 def logits_differ(results: Sequence[Result]) -> list[float]:
-    """The greatest difference of each result's logits, which were kept, from those of the first."""
+    """Return the largest difference between the kept logits of each result and those of the first."""
     logits = [result.logits for result in results if result.logits is not None]
     return [float(np.abs(each - logits[0]).max()) for each in logits]
 
 
 def machine(cuda: Cuda) -> dict[str, Any]:
-    """GPU, driver and versions; no host name."""
+    """Return GPU, driver and versions, without a host name."""
     return {
         "gpu": cuda.gpu,
         "driver": driver(),
@@ -71,7 +71,7 @@ def machine(cuda: Cuda) -> dict[str, Any]:
 
 
 def driver() -> str:
-    """The kernel driver's version."""
+    """Return the version of the kernel driver."""
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         return subprocess.run(query, text=True, capture_output=True, check=True).stdout.splitlines()[0]
@@ -80,14 +80,14 @@ def driver() -> str:
 
 
 def save(path: Path, name: str, cuda: Cuda, commit: str, result: dict[str, Any]) -> None:
-    """Write a result with the date, the commit and the machine."""
+    """Write a result with date, commit and machine."""
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
     content = {"benchmark": name, "date": date, "commit": commit, **result, "machine": machine(cuda)}
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def commit() -> str:
-    """The checked-out commit, with + if the tree has changes."""
+    """Return the checked-out commit, with + if the tree has changes."""
     try:
         text = subprocess.run(
             ["git", "describe", "--always", "--dirty=+"], text=True, capture_output=True, check=True

@@ -1,8 +1,8 @@
-"""What a second GPU and the strategies buy: prompts in micro-batches and tokens, the layers spread over the GPUs.
+"""Speed-up by a second GPU and by strategies: prompts in micro-batches and tokens, with the layers split over the GPUs.
 
-All configurations run interleaved in this process; every repeat computes the prompt anew and then decodes. A speed-up
-is a repeat over that of `sccc` on as many GPUs beside it; `over_one` compares with one GPU under the same strategy.
-Under `aaeg` nothing is staged. The logits of all are compared with those of the first.
+All configurations run interleaved in this process; every repeat computes the prompt again and then decodes. A speed-up
+is a repeat over that of `sccc` on as many GPUs in the same round; `over_one` compares with one GPU and the same
+strategy. `aaeg` runs without staging. All logits are compared with those of the first configuration.
 Usage: python benchmarks/gpu_pipeline.py [--model llama-8b] [--devices 1,2] [--prompt 4096] [--json FILE]
        python benchmarks/gpu_pipeline.py --backend cpu --model tiny --prompt 96 --micro-batch 16   (a dry run)
 """
@@ -39,7 +39,7 @@ def configurations(options: argparse.Namespace) -> list[Configuration]:
 
 
 def prompt_seconds(result: Result) -> list[float]:
-    """How long the prompt took in each repeat: from its first copy until its last token was sampled."""
+    """Return the time of the prompt in each repeat, from its first copy until its last token was sampled."""
     ranges = result.trace["nvtx"]
     prefill = ranges[ranges["text"] == "prefill"].sort_values("start")
     seconds = ((prefill["end"] - prefill["start"]) / 1e9).tolist()

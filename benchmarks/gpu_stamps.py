@@ -1,8 +1,8 @@
-"""Three ways to stamp head and tail of a CUDA graph: what each adds to a token, and how finely it resolves.
+"""Three ways to stamp head and tail of a CUDA graph: the time that each adds to a token, and its resolution.
 
-A token is a graph of 56 matrix-vector kernels, launched again and again without copies or syncs. `kernels` are two
-kernels of one thread that write `%globaltimer` into a history (what the light pass does); `inside` does the same within
-the first and the last kernel, whose last block writes the tail; `events` are event-record nodes around the graph, which
+A token is a graph of 56 matrix-vector kernels, launched repeatedly without copies or syncs. `kernels` are two
+single-thread kernels that write `%globaltimer` to a history (as in the light pass); `inside` does the same within the
+first and the last kernel, whose last block writes the tail; `events` are event-record nodes around the graph, which
 keep one time each and must be read before the next launch. Variants are interleaved.
 Usage: python benchmarks/gpu_stamps.py [--rounds 15] [--json FILE]      needs a GPU
 """
@@ -89,7 +89,7 @@ class Loop:
             assert code == 0, code
 
     def back_to_back(self, variant: str) -> float:
-        """µs per launch of many without a sync between."""
+        """Return µs per launch, over many launches without syncs in between."""
         graph, stream = self.graphs[variant], self.stream
         start = time.perf_counter_ns()
         for _ in range(LAUNCHES):
@@ -98,7 +98,7 @@ class Loop:
         return (time.perf_counter_ns() - start) / LAUNCHES / 1e3
 
     def durations_ns(self, variant: str) -> list[float]:
-        """Head to tail of single launches, as the variant sees them."""
+        """Return head to tail of single launches, as measured by the variant."""
         self.log[0] = 0
         found = []
         for _ in range(LAUNCHES):
@@ -112,7 +112,7 @@ class Loop:
         return [float(d) for d in times[:, 1] - times[:, 0]]
 
     def gaps_ns(self, variant: str) -> float:
-        """Median tail to next head of launches without a sync, from the history."""
+        """Return the median time from tail to next head of launches without syncs, from the history."""
         self.log[0] = 0
         self.back_to_back(variant)
         times = self.log.get()[1 : 1 + 2 * LAUNCHES].reshape(-1, 2).astype(np.int64)
@@ -120,7 +120,7 @@ class Loop:
 
 
 def tick(durations: list[float]) -> float:
-    """The smallest difference between two durations that are not equal, ns."""
+    """Return the smallest nonzero difference between two durations, ns."""
     steps = np.diff(np.unique(np.round(durations, 1)))
     return float(steps.min()) if len(steps) else 0.0
 
@@ -148,7 +148,7 @@ def main() -> None:
             periods[variant].append(loop.back_to_back(variant))
     result: dict[str, Any] = {}
     for variant in VARIANTS:
-        added = [mine - none for mine, none in zip(periods[variant], periods["none"], strict=True)]
+        added = [period - none for period, none in zip(periods[variant], periods["none"], strict=True)]
         result[variant] = {"us_per_token": interval(periods[variant]), "added_us": interval(added)}
         if variant == "none":
             continue

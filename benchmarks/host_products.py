@@ -1,11 +1,11 @@
-"""Products on the host beside NumPy's and beside a plain copy of the same bytes, in turns in one process.
+"""Products on the host compared with NumPy's and with a plain copy of the same bytes, interleaved in one process.
 
-A product's rate is the bytes of its weights over its time, whatever the number of tokens; that of the copy, on as many
-threads, is all that it reads and writes. NumPy's products are with float32 weights of the same values: a matrix times a
-vector for each token, so that its bits do not depend on others, as with ours, and one product for all. Every call takes
-the next of so many equal matrices that no cache holds them, and copies into memory of its own. In a turn everyone has
-some calls, the first of which are not counted, after a rest in which the threads of the one before go to sleep; a
-turn's figure is the median.
+The rate of a product is the bytes of its weights over its time, for any number of tokens. The rate of the copy, on as
+many threads, counts all bytes read and written. NumPy's products use float32 weights of the same values: one
+matrix-vector product per token, so that as in ours a token's bits do not depend on other tokens, and one product for
+all tokens. Every call uses the next of several equal matrices, too many for any cache, and copies to separate memory.
+In each round every contestant makes several calls, the first of which are not counted, after a pause in which the
+threads of the previous one go to sleep. The figure of a round is the median.
 Usage: python benchmarks/host_products.py [--shapes 2048x2048,5632x2048,2048x5632,32000x2048] [--tokens 1,4,64]
        [--threads N] [--pinned] [--rounds 9] [--json FILE]
 """
@@ -34,7 +34,7 @@ from executor.backends.weight_formats import Quantised, encoded, floats, quantis
 from executor.models import WEIGHTS
 
 MOST_CACHED = 1 << 28
-"""Bytes of all equal matrices together."""
+"""Total bytes of all equal matrices."""
 NOT_COUNTED, COUNTED, REST_S = 2, 5, 0.1
 NUMPY = "numpy f32, token by token"
 
@@ -50,7 +50,7 @@ _compiled_copy: Any = numba.njit(_copied, parallel=True, nogil=True)
 
 
 def copy(target: Any, source: Any, threads: int) -> None:
-    """A plain copy, as many bytes on each thread."""
+    """Copy plainly, with equal bytes per thread."""
     numba.set_num_threads(threads)
     _compiled_copy(target, source, threads)
 
@@ -65,7 +65,7 @@ def at_once(out: Any, weight: Any, x: Any) -> None:
 
 
 def matrices(format: str, shape: tuple[int, int]) -> list[Any]:
-    """Equal ones in a format."""
+    """Return equal matrices in a format."""
     values = np.random.default_rng(0).standard_normal(shape, np.float32)
 
     def made() -> Any:
@@ -76,12 +76,12 @@ def matrices(format: str, shape: tuple[int, int]) -> list[Any]:
 
 
 def integers(weight: Any) -> Any:
-    """A weight's values (of q8_0 without the scales) as integers of 8 bytes."""
+    """View the values of a weight (q8_0 without its scales) as 8-byte integers."""
     return (weight.integers if isinstance(weight, Quantised) else weight).reshape(-1).view(np.int64)
 
 
 def contestants(weights: list[Any], tokens: int, threads: int, pinned: bool) -> dict[str, list[Callable[[], None]]]:
-    """Name -> what it does with each matrix."""
+    """Return the call for each matrix, by name."""
     kernels, (outputs, inputs) = CompiledKernels(threads, pinned), weights[0].shape
     x = np.random.default_rng(1).standard_normal((tokens, inputs), np.float32)
     out = np.empty((tokens, outputs), np.float32)
@@ -95,7 +95,7 @@ def contestants(weights: list[Any], tokens: int, threads: int, pinned: bool) -> 
 
 
 def seconds(works: dict[str, list[Callable[[], None]]], rounds: int) -> dict[str, list[float]]:
-    """Of a call, in every round."""
+    """Return the seconds per call in every round."""
     taken: dict[str, list[float]] = {name: [] for name in works}
     calls = {name: cycle(each) for name, each in works.items()}
     for _ in range(rounds):

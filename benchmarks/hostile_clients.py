@@ -1,8 +1,8 @@
-"""Two who mean a dashboard ill, for `dashboard_soak.py --hostile`: one uploads, one sends requests to callbacks.
+"""Two hostile clients for `dashboard_soak.py --hostile`: one uploads files, one sends requests to callbacks.
 
-They have the token, ask 127.0.0.1 alone, and no faster than `UPLOADS_PER_S` and `CALLBACKS_PER_S`. What they send is
-what the tests of the readers, of uploads and of callbacks hold. Of some uploads the reader is killed, as a system does
-that is out of memory. After each, nothing of it may be left: no process, no temporary folder, no part of the file.
+They have the token, connect only to 127.0.0.1, and send at most `UPLOADS_PER_S` and `CALLBACKS_PER_S`. Their payloads
+are those of the tests of readers, uploads and callbacks. The reader of some uploads is killed, as by a system out of
+memory. Each upload must leave nothing behind: no process, no temporary folder, no part of the file.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ EXPORT: Final = Path(__file__).parents[1] / "tests" / "tracer" / "data" / "llama
 UPLOADS_PER_S: Final = 2.0
 CALLBACKS_PER_S: Final = 10.0
 KILLED: Final = 0.1
-"""Of the uploads, those whose reader is killed."""
+"""Share of uploads whose reader is killed."""
 _PATIENCE: Final = 120.0  # s for an answer
-_QUIET: Final = 10.0  # s for what an upload leaves to be gone
+_QUIET: Final = 10.0  # s until the remains of an upload must be gone
 _ANSWERS: Final = frozenset({200, 201, 204, 400, 404, 413, 415, 422})
 _NAMES: Final = (
     "../../etc/passwd",
@@ -59,14 +59,14 @@ _NAMES: Final = (
 
 @dataclass
 class Seen:
-    """What a client was answered: how often by status, what should not have been, and the longest wait (s)."""
+    """The answers to a client: counts by status, problems, and the longest wait (s)."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     problems: Counter[str] = field(default_factory=Counter)
     slowest_s: float = 0.0
 
     def facts(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the facts for JSON."""
         return {
             "statuses": dict(sorted(self.statuses.items())),
             "slowest_s": round(self.slowest_s, 2),
@@ -76,13 +76,13 @@ class Seen:
 
 @dataclass(frozen=True)
 class Target:
-    """The server that is attacked.
+    """The attacked server.
 
     Attributes:
-        port: on 127.0.0.1.
-        cookie: of a session.
-        pid: its process.
-        folder: where it and its readers put temporary files, and nobody else.
+        port: its port on 127.0.0.1.
+        cookie: the cookie of a session.
+        pid: its process id.
+        folder: folder for the temporary files of the server and its readers only.
     """
 
     port: int
@@ -91,7 +91,7 @@ class Target:
     folder: Path
 
     def send(self, seen: Seen, method: str, path: str, data: bytes = b"", kind: str = "") -> tuple[int, bytes]:
-        """Ask it; 0 where no answer comes."""
+        """Send a request; the status is 0 if there is no answer."""
         connection, start = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_PATIENCE), time.perf_counter()
         try:
             connection.request(method, path, data, {"Cookie": self.cookie, **({"Content-Type": kind} if kind else {})})
@@ -108,7 +108,7 @@ class Target:
         return status, text
 
     def upload(self, seen: Seen, name: str, file: Path, is_killed: bool) -> bool:
-        """Send a file in slices, and kill the reader that gets it; whether it was taken."""
+        """Send a file in slices, optionally killing its reader; return whether it was accepted."""
         size = file.stat().st_size
         status, text = self.send(seen, "POST", "/upload?" + urlencode({"name": name, "size": size}))
         if status != 201:
@@ -131,9 +131,9 @@ class Target:
                 os.kill(pid, signal.SIGKILL)
 
     def left_over(self) -> str:
-        """What there is beside the server's own directory, its two readers and as many uploads as it keeps.
+        """Describe everything except the server's own directory, its two readers and the uploads that it keeps.
 
-        A reader that was killed while it had nothing to do is waited for when the next recording comes.
+        A reader killed while idle is replaced when the next recording arrives.
         """
         folders = list(self.folder.iterdir())
         own = [folder for folder in folders if folder.name.startswith("intertoken-uploads-")]
@@ -152,20 +152,20 @@ class Target:
 
 
 def fill(target: Target, place: Path) -> None:
-    """Upload a recording as often as uploads are kept, so that those to come push out others and add nothing.
+    """Upload as many recordings as the server keeps, so that later ones replace others and add nothing.
 
     Raises:
-        RuntimeError: one was not taken.
+        RuntimeError: an upload was rejected.
     """
     file = place / "kept.sqlite"
     file.write_bytes(gzip.decompress(EXPORT.read_bytes()))
     for number in range(MOST_KEPT):
         if not target.upload(Seen(), f"kept-{number}.sqlite", file, is_killed=False):
-            raise RuntimeError("a recording of the tests was not taken")
+            raise RuntimeError("the server rejected a recording of the tests")
 
 
 def upload(target: Target, files: list[Path], seconds: float) -> dict[str, Any]:
-    """Upload files again and again until the time is over, to a server that was filled."""
+    """Upload files repeatedly until the time is over, to a server that has been filled."""
     end, seen, draw, taken = time.monotonic() + seconds, Seen(), random.Random(0), 0
     files = list(files)
     uploads = killed = 0
@@ -188,7 +188,7 @@ def upload(target: Target, files: list[Path], seconds: float) -> dict[str, Any]:
 
 
 def ask_callbacks(target: Target, runs: list[str], seconds: float) -> dict[str, Any]:
-    """Send to all callbacks of all pages what no page sends, and what it might, until the time is over."""
+    """Send valid and invalid requests to all callbacks of all pages until the time is over."""
     end, seen, sent = time.monotonic() + seconds, Seen(), 0
     callbacks = [
         (page, one)
@@ -224,7 +224,7 @@ def ask_callbacks(target: Target, runs: list[str], seconds: float) -> dict[str, 
 
 
 def corpus(place: Path) -> Iterator[Path]:
-    """The hostile files, made in a new directory."""
+    """Create the hostile files in a new directory."""
     place.mkdir()
     draw = random.Random(0)
     makers: tuple[Callable[[Path, random.Random], Iterator[Path]], ...] = (_json, _sqlite, _bombs, _archives)
@@ -240,7 +240,7 @@ def _written(path: Path, data: bytes) -> Path:
 
 
 def _json(place: Path, _draw: random.Random) -> Iterator[Path]:
-    """Digits, texts without end, nesting."""
+    """Yield long numbers, unterminated strings and deep nesting."""
     for number, (text, _said) in enumerate(REFUSED_JSON.values()):
         yield _written(place / f"refused{number}.json", text.encode())
         yield _written(place / f"refused{number}.json.gz", gzip.compress(text.encode()))
@@ -251,9 +251,9 @@ def _json(place: Path, _draw: random.Random) -> Iterator[Path]:
 
 
 def _sqlite(place: Path, draw: random.Random) -> Iterator[Path]:
-    """Tampered, cut off, and with bytes that are others."""
+    """Yield tampered, truncated and corrupted databases."""
     every = [*HARMLESS.values(), *(statements for statements, _ in REFUSED.values())]
-    rows = {name: table for name, table in RECORDING.items() if name != "PROCESSES"}  # some make it themselves
+    rows = {name: table for name, table in RECORDING.items() if name != "PROCESSES"}  # some schemas define it
     for number, statements in enumerate(every):
         yield tampered(place / f"tampered{number}.sqlite", *statements, rows=rows)
     whole = gzip.decompress(EXPORT.read_bytes())
@@ -267,7 +267,7 @@ def _sqlite(place: Path, draw: random.Random) -> Iterator[Path]:
 
 
 def _bombs(place: Path, _draw: random.Random) -> Iterator[Path]:
-    """Beyond the limit of uploads, and below it."""
+    """Yield compression bombs above and below the upload limit."""
     for name, megabytes in (("beyond.json.gz", 2_100), ("below.json.gz", 200)):
         packer, blanks = zlib.compressobj(9, wbits=31), b" " * 10**6
         parts = [packer.compress(b'{"traceEvents":['), *(packer.compress(blanks) for _ in range(megabytes))]
@@ -282,7 +282,7 @@ def _bombs(place: Path, _draw: random.Random) -> Iterator[Path]:
 
 
 def _archives(place: Path, draw: random.Random) -> Iterator[Path]:
-    """Zips of what is no plain file, of names that lead elsewhere, and of run directories with damaged parts."""
+    """Yield zips of special files, of names outside the archive, and of run directories with damaged parts."""
     for name, make in PLANTED.items():
         made = make(place / name)
         yield _zip(place / f"{name}.zip", _members(made)) if made.is_dir() else made

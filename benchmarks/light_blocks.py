@@ -1,12 +1,12 @@
-"""What the light recorder costs an engine, and whether its idle time is true: recording on and off in one process.
+"""Overhead of the light recorder in an engine, and accuracy of its idle time: recording on and off in one process.
 
-Engines scatter more from process to process than a recorder costs, so the same process records and pauses in
-alternating blocks of the same work. Stamps in CUDA graphs stay while it pauses: what they take is told beside it (two a
-graph, from a chain of stamps). At the end the rings are read: period, busy and idle time of a step. The truth of the
-idle time is the period of the paused blocks minus the busy time.
+Engines vary more between processes than a recorder costs, so one process records and pauses in alternating blocks of
+the same work. Stamps in CUDA graphs remain while it pauses; their cost is reported separately (two per graph, measured
+on a chain of stamps). At the end the rings are read: period, busy and idle time of a step. The true idle time is the
+period of the paused blocks minus the busy time.
 
-Engines: torch-eager (330 kernels a step), torch-graph, vllm (in its child; VLLM_ENABLE_V1_MULTIPROCESSING=0: in the
-process), transformers (static cache, compiled), executor (our own).
+Engines: torch-eager (330 kernels per step), torch-graph, vllm (in its child; with VLLM_ENABLE_V1_MULTIPROCESSING=0 in
+the process), transformers (static cache, compiled), executor (our own).
 Usage: python benchmarks/light_blocks.py ENGINE -o FILE [--pairs N] [--steps N] [--cases CASE,...] [--trace FOLDER]
 """
 
@@ -34,18 +34,18 @@ from tracer.recorders.light_program import FOLDER, environment, read_folder
 from tracer.recorders.light_ring import switch_recording
 
 LIMIT = 540  # s
-READ = 400  # steps of the block that is read afterwards
+READ = 400  # steps of the last block, which is read
 
 
 def switch(*, on: bool) -> None:
-    """Every process of this recording records from now on, or pauses."""
+    """Start or pause recording in every process of this recording."""
     for ring in Path(os.environ[FOLDER]).glob("*.ring"):
         with suppress(OSError, ValueError):
             switch_recording(ring, on=on)
 
 
 def blocks(generate: Generate, options: argparse.Namespace, window: Any, tokens: int) -> dict[str, Any]:
-    """Decode steps/s of blocks that are recorded and of blocks that are not, in turn; no profiler has a window."""
+    """Return decode steps/s of alternating recorded and unrecorded blocks, without profiler windows."""
     del window
     rates: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(3):
@@ -61,7 +61,7 @@ def blocks(generate: Generate, options: argparse.Namespace, window: Any, tokens:
 
 
 def torch_loop(options: argparse.Namespace) -> dict[str, Any]:
-    """Products and element-wise kernels, launched one by one or as a graph, an input before and a result behind."""
+    """Run products and elementwise kernels, launched one by one or as a graph, after an input and before a result."""
     import torch
 
     torch.manual_seed(0)
@@ -97,7 +97,7 @@ def torch_loop(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def executor(options: argparse.Namespace) -> dict[str, Any]:
-    """Our own decode loop without its own stamps."""
+    """Run our own decode loop without its own stamps."""
     from executor.configuration import Configuration
     from executor.run import execute
 
@@ -117,7 +117,7 @@ def executor(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def engine(options: argparse.Namespace) -> dict[str, Any]:
-    """One of record_engines.py, with blocks in place of its repeats."""
+    """Run an engine of record_engines.py, with blocks in place of its repeats."""
     record_engines.measured = blocks
     return record_engines.ENGINES[options.engine](options)
 
@@ -128,7 +128,7 @@ ENGINES = {
 
 
 def told(rings: Path, trace_to: Path | None) -> dict[str, Any]:
-    """What the recording says, µs: of the last block, which comes behind the last pause."""
+    """Return the figures of the recording, µs, for the last block, which follows the last pause."""
     from tracer.analysis.gaps import gap_report
     from tracer.analysis.tokens import find_steps
     from tracer.formats import write
@@ -148,7 +148,7 @@ def told(rings: Path, trace_to: Path | None) -> dict[str, Any]:
 
 
 def summary(name: str, rates: dict[str, list[float]]) -> dict[str, Any]:
-    """Slowdown and period of a case."""
+    """Return slowdown and period of a case."""
     slowdown = interval([off / on for off, on in zip(rates["paused"], rates["recorded"], strict=True)])
     period = 1e6 / statistics.median(rates["paused"])
     percent = [round(100 * (value - 1), 2) for value in slowdown]
@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--cases", type=lambda text: text.split(","), default=[])
-    parser.add_argument("--trace", type=Path, help="keep the recording there")
+    parser.add_argument("--trace", type=Path, help="keep the recording in this folder")
     options = parser.parse_args()
     if os.environ.get("LIGHT_BLOCKS"):
         fixed = {"window": "none", "name": "", "repeats": 0, "tokens": 0, "device": "cuda", "model": {}}

@@ -1,7 +1,7 @@
-"""What the light recorder's library costs the host per call, against a driver that does next to nothing.
+"""Host time per call of the light recorder's library, measured with a driver that does almost nothing.
 
-The same program makes the calls with and without the library, in turn; the least of the rounds counts. Stamps are
-launches of a kernel, whose cost with a real driver is that of a launch, and is not in these figures.
+The same program makes the calls with and without the library, in turn; the minimum over the rounds counts. Stamps are
+kernel launches. With a real driver they cost as much as a launch, which these figures do not include.
 
 Usage: python benchmarks/light_calls.py [-o FILE] [--rounds N]
 """
@@ -24,7 +24,7 @@ from tests.tracer.fake_driver import Build
 
 
 def measured(built: Build, *, recorded: bool) -> dict[str, float]:
-    """ns of a call of each kind."""
+    """Return ns per call of each kind."""
     environment = built.environment(FAKE_SILENT="1", INTERTOKEN_LIGHT_RECORDS="524288")
     if not recorded:
         del environment["LD_PRELOAD"]

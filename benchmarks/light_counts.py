@@ -1,7 +1,7 @@
-"""Whether the light recorder counts what nsys counts: graph launches, launches, copies, syncs per step of one command.
+"""Compares counts of the light recorder and nsys: graph launches, launches, copies and syncs per step of one command.
 
-The command runs once under each. Counted is between the begins of the first and the last step that both found, whole
-steps alone.
+The command runs once under each. Only whole steps count, from the start of the first to the start of the last step
+found by both.
 Usage: python benchmarks/light_counts.py [-o FILE] -- COMMAND...
 """
 
@@ -25,7 +25,7 @@ from tracer.trace import Trace
 
 
 def per_step(trace: Trace) -> dict[str, float]:
-    """How often each happens in a step, the middle half of the steps."""
+    """Return how often each call occurs per step, over the middle half of the steps."""
     steps = find_steps(trace).table.sort_values("start")
     quarter = len(steps) // 4
     first, last = steps["start"].iloc[quarter], steps["start"].iloc[-1 - quarter]

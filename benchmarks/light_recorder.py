@@ -1,10 +1,10 @@
-"""What the light recorder costs any engine, and how true its gap is: runs with and without it, in turn.
+"""Overhead of the light recorder in any engine, and accuracy of its gap: runs with and without it, in turn.
 
-The command runs as it is and under the recorder, `--pairs` times, the order changing from pair to pair; the rate is
-what it prints (`--rate`, a regular expression whose first group is steps/s; of several matches the median without the
-first). Of the recorded runs the graphs' stamps give busy time and gap. The truth of a gap is the untraced period minus
-that busy time. Cores differ in speed from run to run, so the fastest third of the runs of each kind is compared. Each
-case is `NAME[,VARIABLE=VALUE...]`, what its environment has beside.
+The command runs without and with the recorder, `--pairs` times, with alternating order. It prints its rate (`--rate`, a
+regular expression whose first group is steps/s; the median of several matches, without the first). The graph stamps of
+the recorded runs give busy time and gap. The true gap is the untraced period minus that busy time. Core speed varies
+between runs, so the fastest third of the runs of each kind is compared. Each case is `NAME[,VARIABLE=VALUE...]`, with
+additional environment variables.
 
 Usage: python benchmarks/light_recorder.py -o FILE --rate REGEX [--pairs N] [--case CASE ...] -- COMMAND...
 """
@@ -30,19 +30,19 @@ from tracer.recorders.light_library import library
 from tracer.recorders.light_program import environment
 from tracer.recorders.light_work import stamped_work
 
-LIMIT = 300  # s a run
+LIMIT = 300  # s per run
 
 
 def rate_of(text: str, pattern: str) -> float:
-    """Steps/s of a run."""
+    """Return the steps/s of a run."""
     found = [float(match) for match in re.findall(pattern, text)]
     if not found:
-        raise SystemExit(f"no rate in what the command printed: {text[-500:]}")
+        raise SystemExit(f"no rate in the output of the command: {text[-500:]}")
     return statistics.median(found[1:] or found)
 
 
 def recorded(command: list[str], base: dict[str, str], pattern: str) -> dict[str, Any]:
-    """One run under the recorder: its rate, and what the stamps say, µs."""
+    """Run once under the recorder; return the rate, and the figures of the stamps, µs."""
     with folder() as rings:
         given = environment(library(), rings, base)
         done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=LIMIT, check=True)
@@ -66,13 +66,13 @@ def recorded(command: list[str], base: dict[str, str], pattern: str) -> dict[str
 
 
 def interval(values: list[float]) -> list[float]:
-    """Median and its 95 % bootstrap interval."""
+    """Return the median and its 95 % bootstrap interval."""
     medians = np.median(np.random.default_rng(0).choice(values, (10_000, len(values))), axis=1)
     return [round(float(v), 4) for v in (np.median(values), *np.quantile(medians, (0.025, 0.975)))]
 
 
 def case_of(name: str, command: list[str], options: argparse.Namespace) -> dict[str, Any]:
-    """All runs of a case."""
+    """Make all runs of a case."""
     name, *variables = name.split(",")
     base = {**os.environ, **dict(each.split("=", 1) for each in variables)}
     plain: list[float] = []

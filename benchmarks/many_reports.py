@@ -1,7 +1,7 @@
-"""Many reports in one table: one process, one after the other, against Dask on local worker processes.
+"""Many reports in one table: one process in sequence, compared with Dask on local worker processes.
 
-The reports are copies of the recordings in sample_traces whose times are stretched by a seeded factor within 3 %. A
-round with the workers counts from the first report to the last; how long they take to start is told apart.
+The reports are copies of the recordings in sample_traces with times scaled by a seeded factor within 3 %. A round with
+the workers counts from the first report to the last; their start-up time is reported separately.
 Usage: python benchmarks/many_reports.py [--reports 200] [--workers 2] [--repeats 3] [--json FILE]
 """
 
@@ -33,7 +33,7 @@ SAMPLES = Path(__file__).parents[1] / "sample_traces"
 
 
 def stretched(trace: Trace, factor: float) -> Trace:
-    """The trace with all times multiplied."""
+    """Return the trace with all times scaled."""
 
     def change(name: str, frame: pd.DataFrame) -> pd.DataFrame:
         if "start" not in frame:
@@ -44,7 +44,7 @@ def stretched(trace: Trace, factor: float) -> Trace:
 
 
 def build(directory: Path, reports: int) -> None:
-    """Write that many reports as runs of eight ranks."""
+    """Write the reports as runs of eight ranks."""
     random = np.random.default_rng(1)
     traces = [formats.read(path, whole=False) for path in find_reports(SAMPLES)]
     for number, trace in enumerate(islice(cycle(traces), reports)):
@@ -63,7 +63,7 @@ def seconds(work: Callable[[], pd.DataFrame], reports: int) -> float:
 
 
 def measure(reports: int, workers: int, repeats: int) -> dict[str, Any]:
-    """Medians over interleaved repeats, after one of each to warm up."""
+    """Return medians over interleaved repeats, after one warm-up of each."""
     times: dict[str, list[float]] = {"one process": [], f"{workers} workers": []}
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)

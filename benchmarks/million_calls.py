@@ -1,8 +1,8 @@
 """Steps, gaps, critical path and a what-if of a trace with a million API calls, and of one with ten million events.
 
-The traces are real ones of llama.cpp under sccc (CUDA graphs traced whole, and by node), their steady token steps
-repeated. Each runs in a process of its own, for its peak memory (VmHWM). The rival is the longest path by
-`networkx.dag_longest_path_length` over the same graph of causes, as far as it goes: ns per edge beside ours.
+The traces repeat the steady token steps of real traces of llama.cpp under sccc (traced by graph and by node). Each is
+analysed in a separate process, for its peak memory (VmHWM). The comparison is the longest path by
+`networkx.dag_longest_path_length` over the same graph of causes, in ns per edge.
 Usage: python benchmarks/million_calls.py [--json FILE]
 """
 
@@ -69,7 +69,7 @@ def analyse(source: str, events: int) -> dict[str, Any]:
 
 
 def against_networkx() -> dict[str, float]:
-    """ns per edge of one pass over the longest paths."""
+    """Return ns per edge of one pass over the longest paths."""
     dag = Causality.of(long_trace(RIVAL_EVENTS, SAMPLES / "llama1b-sccc-graph")).dag
     dag.replayed()  # compiled
     start = time.perf_counter()

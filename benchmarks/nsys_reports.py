@@ -1,9 +1,9 @@
-"""The real nsys as judge of our exports: its reports and rules run on them, and say what they say of its own.
+"""Validates our exports with nsys: its reports and rules run on them and must print the same as for its own exports.
 
-(a) Recordings of nsys, each read and written again, as SQLite and by way of our parquetdir: every CSV must be the
-same, byte for byte. (b) Recordings of our own CUPTI recorder and (c) of the CPU backend: every report and rule
-must run; how many rows each prints is listed, and "no data" where nsys finds none. The recipes take a report only,
-but read `REPORT_pqtdir`, and some of them `REPORT.sqlite`, where these lie beside it: an empty report stands in.
+(a) Recordings of nsys, each read and written again as SQLite and through our parquetdir: every CSV must be identical,
+byte for byte. (b) Recordings of our own CUPTI recorder and (c) of the CPU backend: every report and rule must run; the
+number of rows is listed, or "no data" if nsys finds none. Recipes accept only a report, but read `REPORT_pqtdir`, and
+some of them `REPORT.sqlite`, if these are next to it, so they get an empty report.
 Usage: python benchmarks/nsys_reports.py --theirs DIR_WITH_SQLITE --cupti RUN ... --cpu RUN ... [--json FILE]
        needs nsys on PATH
 """
@@ -39,11 +39,11 @@ RECIPES = (
 )  # fmt: skip
 
 Verdicts = dict[str, str]
-"""Report or rule -> what came of it."""
+"""Maps a report or rule to its result."""
 
 
 def printed(export: Path, name: str) -> str:
-    """What nsys prints of a report or rule as CSV, or FAILED and what it says."""
+    """Return the CSV that nsys prints for a report or rule, or FAILED and its message."""
     kind, option = ("stats", "--report") if name in REPORTS else ("analyze", "--rule")
     command = ("nsys", kind, "--quiet", option, name, "--format", "csv", "--output", "-", str(export))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -54,7 +54,7 @@ def printed(export: Path, name: str) -> str:
 
 
 def rows(csv: str) -> str:
-    """How many rows a CSV has, in words; FAILED for what nsys could not print."""
+    """Describe the number of rows of a CSV; FAILED if nsys could not print it."""
     if csv.startswith("FAILED"):
         return "FAILED"
     lines = [line for line in csv.splitlines() if "," in line and not line.startswith(("Processing", "NOTICE"))]
@@ -62,7 +62,7 @@ def rows(csv: str) -> str:
 
 
 def all_printed(exports: Iterable[Path]) -> dict[Path, dict[str, str]]:
-    """Every report and rule of every export."""
+    """Print every report and rule of every export."""
     jobs = [(export, name) for export in exports for name in REPORTS + RULES]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         texts = list(pool.map(lambda job: printed(*job), jobs))
@@ -73,7 +73,7 @@ def all_printed(exports: Iterable[Path]) -> dict[Path, dict[str, str]]:
 
 
 def copies(source: Path, directory: Path) -> list[Path]:
-    """Our exports of a recording: directly, and by way of a parquetdir."""
+    """Export a recording directly and through a parquetdir."""
     direct, native, again = (directory / f"{source.stem}{end}" for end in (".ours.sqlite", "_pqtdir", ".again.sqlite"))
     formats.write(formats.read(source), direct)
     formats.write(formats.read(direct), native)
@@ -82,12 +82,12 @@ def copies(source: Path, directory: Path) -> list[Path]:
 
 
 def recipes(runs: Iterable[Path], directory: Path) -> dict[str, Verdicts]:
-    """What `nsys recipe` makes of our exports."""
+    """Run `nsys recipe` on our exports."""
     reports = {}
     for run in runs:
         reports[run] = directory / f"{stem(run)}.nsys-rep"
         reports[run].touch()
-        for suffix in ("_pqtdir", ".sqlite"):  # younger than the report
+        for suffix in ("_pqtdir", ".sqlite"):  # newer than the report
             formats.write(formats.read(run), directory / f"{stem(run)}{suffix}", replace=True)
     jobs = [(run, name) for run in reports for name in RECIPES]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -99,7 +99,7 @@ def recipes(runs: Iterable[Path], directory: Path) -> dict[str, Verdicts]:
 
 
 def recipe(report: Path, name: str) -> str:
-    """What came of one recipe: the tables it made, or FAILED and what it says."""
+    """Run one recipe; return its tables, or FAILED and its message."""
     output = report.with_name(f"{report.stem}-{name}")
     command = ("nsys", "recipe", name, "--input", str(report), "--output", str(output))
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -112,12 +112,12 @@ def recipe(report: Path, name: str) -> str:
 
 
 def stem(run: Path) -> str:
-    """A recording's name among the others."""
+    """Return a unique name for a recording."""
     return run.stem if run.is_file() else "-".join(run.parts[-2:])
 
 
 def compared(theirs: list[Path], directory: Path) -> dict[str, Verdicts]:
-    """(a): each of nsys's own exports against ours of it."""
+    """(a): compare each of nsys's own exports with ours of it."""
     pairs = {source: copies(source, directory) for source in theirs}
     texts = all_printed([path for source, ours in pairs.items() for path in (source, *ours)])
     verdicts: dict[str, Verdicts] = {}
@@ -130,7 +130,7 @@ def compared(theirs: list[Path], directory: Path) -> dict[str, Verdicts]:
 
 
 def exported(runs: list[Path], directory: Path) -> dict[str, Verdicts]:
-    """(b) and (c): what nsys makes of our recordings."""
+    """(b) and (c): run nsys on our recordings."""
     exports = {}
     for run in runs:
         exports[directory / f"{stem(run)}.sqlite"] = run

@@ -1,8 +1,8 @@
-"""What other tools read in our exports, beside our own figures: HolisticTraceAnalysis, nsys-ai, Perfetto's protos.
+"""Figures that other tools read from our exports, compared with ours: HolisticTraceAnalysis, nsys-ai, Perfetto.
 
-Each trace is written as Chrome JSON, as an nsys SQLite export and as a Perfetto trace, and read back by the tools in a
-Python environment of their own: the given one, else one that is made with pip. Exits 1 where a figure differs.
-Without TRACEs: two bundled recordings of a GPU and a run of the CPU backend, made here.
+Each trace is written as Chrome JSON, as an nsys SQLite export and as a Perfetto trace, and read by the tools in a
+separate Python environment: the given one, or one created with pip. Exits with 1 if a figure differs.
+Without TRACE: two bundled recordings of a GPU, and a run of the CPU backend made here.
 Usage: python benchmarks/other_readers.py [TRACE ...] [--python READERS_VENV/bin/python] [--json FILE]
 """
 
@@ -26,15 +26,15 @@ PACKAGES: Final = ("HolisticTraceAnalysis", "nsys-ai", "perfetto")
 SAMPLES: Final = Path(__file__).parent.parent / "sample_traces"
 BUNDLED: Final = (SAMPLES / "llama1b-sccc-node", SAMPLES / "llama-1.1b-sccc-sequential-cuda" / "node")
 LAUNCHES: Final = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cudaMemcpyAsync", "cudaMemsetAsync")
-"""The calls that HolisticTraceAnalysis takes for launches."""
+"""The calls that HolisticTraceAnalysis counts as launches."""
 Figures = dict[str, float]
 
 
-# --- what runs in the readers' environment ---
+# --- runs in the environment of the readers ---
 
 
 def read_hta(folder: str) -> Figures:
-    """The main figures of HolisticTraceAnalysis for the trace in a folder, µs."""
+    """Return the main figures of HolisticTraceAnalysis for the trace in a folder, µs."""
     os.environ["HTA_DISABLE_NS_ROUNDING"] = "1"
     analysis = importlib.import_module("hta.trace_analysis").TraceAnalysis(trace_dir=folder)
     temporal = analysis.get_temporal_breakdown(visualize=False).iloc[0]
@@ -62,7 +62,7 @@ def read_hta(folder: str) -> Figures:
 
 
 def read_perfetto(path: str) -> Figures:
-    """Slices, ns and arrows by category, with Perfetto's own protos."""
+    """Return slices, ns and arrows by category, read with Perfetto's own protos."""
     protos = importlib.import_module("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
     names: dict[int, str] = {}
     open_slices: dict[int, list[tuple[str, int]]] = {}
@@ -84,7 +84,7 @@ def read_perfetto(path: str) -> Figures:
 READERS: Final = {"hta": read_hta, "perfetto": read_perfetto}
 
 
-# --- what runs in ours ---
+# --- runs in our environment ---
 
 
 def in_readers(python: Path, reader: str, path: Path) -> Figures:
@@ -104,7 +104,7 @@ def nsys_ai(python: Path, *arguments: object) -> str:
 
 
 def read_nsys_ai(python: Path, path: Path) -> Figures:
-    """What `info` and `summary` print, and `diff` against the same file says; ms as they are rounded."""
+    """Return the figures of `info`, `summary` and `diff` of a file with itself; ms are rounded."""
     info, summary = nsys_ai(python, "info", path), nsys_ai(python, "summary", path)
     against = json.loads(nsys_ai(python, "diff", path, path, "--no-ai", "--format", "json"))
 
@@ -125,7 +125,7 @@ def read_nsys_ai(python: Path, path: Path) -> Figures:
 
 
 def ours(trace: Any) -> dict[str, Figures]:
-    """The same figures from the trace's tables."""
+    """Compute the same figures from the trace's tables."""
     from tracer.formats.tracks import arrows
     from tracer.intervals import total
 
@@ -183,11 +183,11 @@ def ours(trace: Any) -> dict[str, Figures]:
 
 
 TOLERANCE: Final = {"HolisticTraceAnalysis": 0.05, "nsys-ai": 0.06, "Perfetto's protos": 0}
-"""µs and ms by which a figure may differ: HolisticTraceAnalysis rounds to 0.01 µs a row, nsys-ai prints 0.1 ms."""
+"""Tolerance of a figure, µs or ms: HolisticTraceAnalysis rounds to 0.01 µs per row, nsys-ai prints 0.1 ms."""
 
 
 def compare(python: Path, path: Path, directory: Path) -> dict[str, dict[str, list[float]]]:
-    """tool -> figure -> [the tool's, ours]."""
+    """Return tool -> figure -> [the tool's, ours]."""
     from tracer import formats
 
     trace = formats.read(path)
@@ -214,7 +214,7 @@ def make_environment(directory: Path) -> Path:
 
 
 def run_on_cpu(directory: Path) -> Path:
-    """A recording of the CPU backend."""
+    """Record a run of the CPU backend."""
     command = ["run", "--backend", "cpu", "--model", "tiny", "--sync", "sccc", "--tokens", "8", "-o", str(directory)]
     subprocess.run([sys.executable, "-m", "tracer.cli", *command], check=True, capture_output=True)
     return directory / "tiny-sccc-sequential"
@@ -223,7 +223,7 @@ def run_on_cpu(directory: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", type=Path, nargs="*", metavar="TRACE")
-    parser.add_argument("--python", type=Path, help="of an environment with the readers; made with pip if left out")
+    parser.add_argument("--python", type=Path, help="Python with the readers; by default created with pip")
     parser.add_argument("--json", type=Path, help="save the result here")
     parser.add_argument("--read", nargs=2, metavar=("READER", "PATH"), help=argparse.SUPPRESS)
     options = parser.parse_args()

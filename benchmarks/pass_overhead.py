@@ -1,7 +1,7 @@
-"""Time that our traced passes add to a token of the decode loop, against nsys on the same loop.
+"""Time that our traced passes add to a token of the decode loop, compared with nsys on the same loop.
 
-Each configuration is a process of its own, rounds are interleaved, and what is added is taken against the unrecorded
-loop of the same round. `lean` is what the traced passes record unless told otherwise, `all` is every kind.
+Each configuration runs in a separate process, rounds are interleaved, and the added time is relative to the unrecorded
+loop of the same round. `lean` is the default of the traced passes, `all` records every kind.
 Usage: python benchmarks/pass_overhead.py [--model llama-1.1b] [--sync sccc] [--rounds 7] [--json FILE]
 Needs a GPU, and nsys on PATH.
 """
@@ -29,7 +29,7 @@ LEVELS = ("node", "graph")
 
 
 def child(name: str, order: str) -> None:
-    """Runs one loop in this process and prints µs per token, its median repeat."""
+    """Run one loop in this process and print µs per token of its median repeat."""
     configuration = Configuration(**json.loads(order))
     level, _, kind = name.partition(" ")
     seconds = recorded_pass(level, configuration, SETS[kind])[1] if kind in SETS else unrecorded_pass(configuration)
@@ -56,7 +56,7 @@ def measure(configuration: Configuration, rounds: int) -> dict[str, Any]:
                 times[name].append(us_per_token(name, order, directory))
     added = {n: [t - none for t, none in zip(times[n], times["none"], strict=True)] for n in names[1:]}
     ratios = {
-        n: interval([mine / theirs for mine, theirs in zip(added[n], added[f"{n.split()[0]} nsys"], strict=True)])
+        n: interval([us / theirs for us, theirs in zip(added[n], added[f"{n.split()[0]} nsys"], strict=True)])
         for n in added
         if not n.endswith("nsys")
     }

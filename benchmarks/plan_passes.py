@@ -1,9 +1,9 @@
-"""What it costs to plan, allocate and check a decode step on the host, against networkx on the same plan.
+"""Host time to plan, allocate and check a decode step, compared with networkx on the same plan.
 
-The rival of the dependencies is networkx's transitive closure and reduction; that of the hazard check is its transitive
-closure over stream order and events, then every pair of kernels that touch overlapping tensors. Both must agree with
-ours on the answer, also for the allocator that races. Allocation has no rival here: its arena stands beside the lower
-bound.
+Dependencies are compared with networkx's transitive closure and reduction. The hazard check is compared with networkx's
+transitive closure over stream order and events, followed by every pair of kernels that access overlapping tensors. Both
+must give the same answer as ours, also for the allocator with data races. The size of the arena is compared with its
+lower bound.
 Usage: python benchmarks/plan_passes.py [--model llama-8b] [--batch 1] [--fused] [--repeats 9] [--json FILE]
 """
 
@@ -37,7 +37,7 @@ from executor.splits import split_graph
 
 
 def timed(run: Callable[[], Any], repeats: int) -> tuple[Any, float]:
-    """The result and the median time, ms."""
+    """Return the result and the median time, ms."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -47,7 +47,7 @@ def timed(run: Callable[[], Any], repeats: int) -> tuple[Any, float]:
 
 
 def networkx_dependencies(nodes: tuple[Tensor, ...]) -> tuple[nx.DiGraph, nx.DiGraph]:
-    """Transitive closure and reduction over the kernels; the others are looked through."""
+    """Return the transitive closure and reduction over the kernels, passing through other nodes."""
     order = nx.DiGraph()
     through: list[set[int]] = []
     for i, before in enumerate(memory_order(nodes)):
@@ -60,7 +60,7 @@ def networkx_dependencies(nodes: tuple[Tensor, ...]) -> tuple[nx.DiGraph, nx.DiG
 
 
 def networkx_hazards(plan: Plan, offsets: dict[Tensor, int]) -> set[frozenset[str]]:
-    """Pairs of kernels; copies are left out, since they hang on the main stream's ends."""
+    """Return pairs of kernels, without copies, which are at the ends of the main stream."""
     order, last, recorded = nx.DiGraph(), dict[int, Any](), dict[int, Any]()
     for number, instruction in enumerate(plan.instructions):
         step = instruction.node if isinstance(instruction, Launch) else number

@@ -1,6 +1,6 @@
-"""Reading a Kineto trace: intertoken against json.load and a pandas frame of the events, each in a process of its own.
+"""Reading a Kineto trace: intertoken compared with json.load and a pandas frame, each in a separate process.
 
-The readers alternate within one run; peak memory is the process' own (imports included).
+The readers alternate within one run; peak memory is that of the process, including imports.
 Usage: python benchmarks/read_chrome.py [--megabytes 500] [--repeats 3] [--json FILE]
 """
 
@@ -27,7 +27,7 @@ PROCESS = 100
 
 
 def step(number: int, launches: int = 50) -> list[dict[str, Any]]:
-    """The events of one ProfilerStep: launches, each with its operator, kernel and arrow, and a sync."""
+    """Return the events of one ProfilerStep: launches, each with its operator, kernel and arrow, and a sync."""
     start = number * 1000.0 + 1e9
     thread = {"pid": PROCESS, "tid": PROCESS}
     events: list[dict[str, Any]] = [
@@ -61,7 +61,7 @@ def step(number: int, launches: int = 50) -> list[dict[str, Any]]:
 
 
 def build(path: Path, size: int) -> int:
-    """Write a trace of at least that many bytes; returns how many events it has."""
+    """Write a trace of at least this many bytes; return its number of events."""
     events = 0
     with path.open("w", encoding="utf-8") as file:
         file.write('{"schemaVersion": 1, "traceEvents": [')
@@ -86,7 +86,7 @@ READERS = {"intertoken": read_ours, "json.load + pandas": read_pandas}
 
 
 def one(reader: str, path: str) -> None:
-    """Read once, and print seconds, peak bytes and rows."""
+    """Read once and print seconds, peak bytes and rows."""
     start = time.perf_counter()
     rows = READERS[reader](path)
     seconds = time.perf_counter() - start
@@ -95,7 +95,7 @@ def one(reader: str, path: str) -> None:
 
 
 def measure(size: int, repeats: int) -> dict[str, Any]:
-    """Medians over alternating repeats."""
+    """Return medians over alternating repeats."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in READERS}
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "trace.json"

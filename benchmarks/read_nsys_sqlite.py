@@ -1,6 +1,6 @@
-"""Reading the kernels of a nsys SQLite export: intertoken against pandas.read_sql of the same columns.
+"""Reading the kernels of an nsys SQLite export: intertoken compared with pandas.read_sql of the same columns.
 
-Both end in a pandas frame; ours also has kernel names as categoricals, which read_sql leaves as ids.
+Both produce a pandas frame; ours also has kernel names as categoricals, which read_sql leaves as ids.
 Usage: python benchmarks/read_nsys_sqlite.py [--kernels 610000] [--repeats 15] [--json FILE]
 """
 
@@ -37,7 +37,7 @@ SCHEMA_3_20 = [
 
 
 def build(path: Path, kernels: int) -> None:
-    """Write an export of schema 3.20 with that many kernels of 100 names on 24 streams."""
+    """Write an export of schema 3.20 with this many kernels, of 100 names, on 24 streams."""
     random = np.random.default_rng(1)
     start = np.cumsum(random.integers(1_000, 20_000, kernels))
     columns: dict[str, Any] = dict.fromkeys(SCHEMA_3_20, np.ones(kernels, np.int64))
@@ -88,7 +88,7 @@ def seconds(read: Callable[[Path], pd.DataFrame], path: Path, kernels: int) -> f
 
 
 def measure(kernels: int, repeats: int) -> dict[str, Any]:
-    """Medians over interleaved repeats, after one of each to warm up."""
+    """Return medians over interleaved repeats, after one warm-up of each."""
     readers = {"intertoken": read_ours, "pandas.read_sql": read_pandas}
     times: dict[str, list[float]] = {name: [] for name in readers}
     with tempfile.TemporaryDirectory() as directory:
@@ -110,15 +110,15 @@ def measure(kernels: int, repeats: int) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """The CPU and versions; no host name."""
+    """Return CPU and versions, without a host name."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     packages = ("adbc-driver-sqlite", "numpy", "pandas", "pyarrow")
     return {
         "cpu": models[0] if models else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),  # those that this process may use
-        "load_average_1_min": round(os.getloadavg()[0], 2),  # our own included
+        "cores": len(os.sched_getaffinity(0)),  # available to this process
+        "load_average_1_min": round(os.getloadavg()[0], 2),  # including this process
         "python": platform.python_version(),
         **{package: version(package) for package in packages},
     }

@@ -1,20 +1,20 @@
-"""Record vLLM and transformers, with the steps that the engine counted and its rate without a profiler.
+"""Records vLLM and transformers, with the steps counted by the engine and its rate without a profiler.
 
-A Llama of 1.1 B parameters with random weights in bf16 decodes, in one process per call of this script: first the
-repeats without a profiler, then one window of each case under `--window`. DIR/NAME.json says what the engine counted
-and how fast it was in each repeat and in each window. Nothing is downloaded by it; a GPU is needed, and
+A Llama with 1.1 B parameters and random weights in bf16 decodes, in one process per call of this script: first the
+repeats without a profiler, then one window of each case under `--window`. DIR/NAME.json holds the engine's counts and
+its rate in each repeat and each window. Nothing is downloaded. Needs a GPU, and
 `pip install vllm==0.23.0` or `pip install transformers==5.17.0 torch`.
 
 Usage: python benchmarks/record_engines.py ENGINE -o DIR --name NAME [--cases CASE,...] [--window none|cuda|torch]
 
-vLLM (cases b1, b8, and joining: two requests join four), its engine in a child process as by default:
+vLLM (cases b1, b8, and joining: two requests join four), with its engine in a child process, the default:
   python benchmarks/record_engines.py vllm -o DIR --name untraced
   nsys profile --trace=cuda,nvtx --sample=none --cpuctxsw=none --cuda-graph-trace=graph --trace-fork-before-exec=true
     --capture-range=cudaProfilerApi --capture-range-end=repeat -o DIR/graph
     python benchmarks/record_engines.py vllm -o DIR --name graph --window cuda
-  With VLLM_NVTX_SCOPES_FOR_PROFILING=1 it marks more; with --trace=cuda the recording is without any marks.
-transformers, one case a process, because a profiler leaves traces in its process (static, static-eager: `generate` with
-a static cache, compiled into CUDA graphs or not; batching, batching-graphs: `generate_batch`, continuous batching):
+  VLLM_NVTX_SCOPES_FOR_PROFILING=1 adds marks; with --trace=cuda the recording has no marks.
+transformers, one case per process, because a profiler has lasting effects (static, static-eager: `generate` with a
+static cache, compiled into CUDA graphs or not; batching, batching-graphs: `generate_batch`, continuous batching):
   python benchmarks/record_engines.py transformers -o DIR --name static --cases static --window torch
 """
 
@@ -42,16 +42,16 @@ MODEL: Final = {
 }  # fmt: skip
 PROMPT: Final = 16
 JOINS_AFTER: Final = 24  # steps
-VLLM_CASES: Final = {  # after how many steps prompts of which lengths arrive
+VLLM_CASES: Final = {  # step -> lengths of the prompts that arrive after it
     "b1": {0: [PROMPT]},
     "b8": {0: [PROMPT] * 8},
     "joining": {0: [PROMPT] * 4, JOINS_AFTER: [200] * 2},
 }
-SETTLE_S: Final = 4  # until nsys has written a window and waits for the next
+SETTLE_S: Final = 4  # time for nsys to write a window and wait for the next
 
 
 class Step(NamedTuple):
-    """One iteration as the engine counts it: the sequences that got their first token, and those that got a further."""
+    """One iteration as counted by the engine: sequences that got their first token, and those that got a later one."""
 
     time: float
     first: int
@@ -59,7 +59,7 @@ class Step(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Decode, prefill, or mixed where some sequences read their prompt while others get a further token."""
+        """Decode, prefill, or mixed if some sequences read their prompt while others get a later token."""
         return "decode" if not self.first else "mixed" if self.further else "prefill"
 
 
@@ -67,7 +67,7 @@ Generate = Callable[[int], list[Step]]
 
 
 def figures(generate: Generate, tokens: int) -> dict[str, Any]:
-    """Generate, and say how many steps of each kind it took; decode steps/s are over neighbouring decode steps."""
+    """Generate; return the number of steps of each kind, and decode steps/s over consecutive decode steps."""
     start = time.perf_counter()
     steps = generate(tokens)
     wall = time.perf_counter() - start
@@ -83,7 +83,7 @@ def figures(generate: Generate, tokens: int) -> dict[str, Any]:
 
 
 def measured(generate: Generate, options: argparse.Namespace, window: Any, tokens: int) -> dict[str, Any]:
-    """The repeats without a window, and the window, if there is one."""
+    """Run the repeats without a window, and the window if requested."""
     for _ in range(3):  # compiles, captures, warms up
         generate(tokens)
     runs = [figures(generate, options.tokens or tokens) for _ in range(options.repeats)]
@@ -112,7 +112,7 @@ def vllm(options: argparse.Namespace) -> dict[str, Any]:
     get_output = engine.engine_core.get_output
 
     def counted() -> Any:
-        """The results of one step of the engine: what its child sends is what it counts."""
+        """Count the results of one engine step, as sent by its child process."""
         results = get_output()
         requests = {result.request_id for result in results.outputs if result.new_token_ids}
         if requests:
@@ -175,7 +175,7 @@ def transformers(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def one_by_one(model: Any, compiled: dict[str, Any]) -> Generate:
-    """`generate` at batch 1 with a static cache; a processor of logits, which sees each step once, counts."""
+    """Return `generate` at batch 1 with a static cache; a logits processor, called once per step, counts."""
     import torch
 
     steps: list[Step] = []
@@ -196,7 +196,7 @@ def one_by_one(model: Any, compiled: dict[str, Any]) -> Generate:
 
 
 def continuous(model: Any, graphs: bool) -> Generate:
-    """`generate_batch` of eight requests, four at a time: the second four are prefilled when the first are done."""
+    """Return `generate_batch` of eight requests, four at a time: the last four are prefilled after the first four."""
     from transformers import ContinuousBatchingConfig
     from transformers.generation.continuous_batching.scheduler import FIFOScheduler
 
@@ -209,7 +209,7 @@ def continuous(model: Any, graphs: bool) -> Generate:
     schedule_batch = FIFOScheduler.schedule_batch
 
     def counted(*budgets: Any) -> Any:
-        """The scheduler's choice: what reads more than a token reads its prompt."""
+        """Count the scheduler's choice: a sequence that reads more than one token reads its prompt."""
         chosen = schedule_batch(*budgets)
         if chosen[0]:
             first = sum(request.query_length > 1 for request in chosen[0])
@@ -233,7 +233,7 @@ ENGINES: Final = {"vllm": vllm, "transformers": transformers}
 
 
 def machine() -> dict[str, Any]:
-    """GPU and driver; no host name."""
+    """Return GPU and driver, without a host name."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     gpu, driver = subprocess.run(query, text=True, capture_output=True, check=True).stdout.splitlines()[0].split(", ")
     return {"gpu": gpu, "driver": driver, "cpu_cores": os.cpu_count(), "os": "Linux"}
@@ -243,17 +243,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", choices=ENGINES)
     parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--name", required=True, help="of the JSON file")
-    parser.add_argument("--cases", type=lambda text: text.split(","), default=[], help="by default all (vllm)")
-    parser.add_argument("--window", choices=("none", "cuda", "torch"), default="none", help="who records: the profiler "
-                        "around this program, told by cudaProfilerStart; PyTorch's")  # fmt: skip
-    parser.add_argument("--steps", type=int, default=64, help="decode steps of a sequence in a window")
+    parser.add_argument("--name", required=True, help="name of the JSON file")
+    parser.add_argument("--cases", type=lambda text: text.split(","), default=[], help="[default: all (vllm)]")
+    parser.add_argument("--window", choices=("none", "cuda", "torch"), default="none", help="recorder: cuda is a "
+                        "profiler of this program, started by cudaProfilerStart; torch is PyTorch's")  # fmt: skip
+    parser.add_argument("--steps", type=int, default=64, help="decode steps per sequence in a window")
     parser.add_argument(
-        "--tokens", type=int, default=0, help="of a sequence in each repeat; as in the window by default"
+        "--tokens", type=int, default=0, help="tokens per sequence in each repeat [default: as in the window]"
     )
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--device", default="cuda", help="of transformers")
-    parser.add_argument("--model", type=json.loads, default={}, help="changes of the model's configuration, JSON")
+    parser.add_argument("--model", type=json.loads, default={}, help="changes to the model's configuration, JSON")
     options = parser.parse_args(arguments)
     options.output.mkdir(parents=True, exist_ok=True)
     cases = ENGINES[options.engine](options)

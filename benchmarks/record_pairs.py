@@ -1,13 +1,12 @@
-"""Record a program under nsys and run it without a profiler, in turn: pairs of a recording and its untraced rate.
+"""Runs a program alternately under nsys and without a profiler: pairs of a recording and its untraced rate.
 
-The command runs as it is, under nsys at graph level, as it is, under nsys at node level, and as it is again, `--rounds`
-times; the rates are those that it prints (`--rate`, a regular expression whose first group is steps/s; of several
-matches the median is taken, or with `--each` there is one per window). Reports are OUT/NAME-LEVEL*.nsys-rep, exported
-to SQLite at the end; OUT/NAME.json holds the rates. What an estimate of the untraced gap is tested on
-(`gap_estimate.py`).
+The command runs alone, under nsys at graph level, alone, under nsys at node level, and alone again, `--rounds` times.
+It prints its rates (`--rate`, a regular expression whose first group is steps/s; the median of several matches, or with
+`--each` one per window). Reports are OUT/NAME-LEVEL*.nsys-rep, exported to SQLite at the end; OUT/NAME.json holds the
+rates. `gap_estimate.py` tests estimates of the untraced gap on these pairs.
 
 Usage: python benchmarks/record_pairs.py -o OUT --name NAME --rate REGEX [--traced ARGUMENTS] -- COMMAND...
-A command that opens its own window (cudaProfilerStart) when traced gets --traced with the arguments for it. Needs nsys.
+If the command opens its own window (cudaProfilerStart), pass the arguments for that as --traced. Needs nsys.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from record_engines import machine
 
 NSYS: Final = ["nsys", "profile", "--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none", "--force-overwrite=true"]
 WINDOW: Final = ["--capture-range=cudaProfilerApi", "--capture-range-end=repeat", "--trace-fork-before-exec=true"]
-LIMIT: Final = 200  # s a run
+LIMIT: Final = 200  # s per run
 
 
 def rates_of(text: str, pattern: str, each: bool) -> list[float]:
-    """What a run printed: steps/s of each window, or their median."""
+    """Return the steps/s of each window that a run printed, or their median."""
     found = [float(match) for match in re.findall(pattern, text)]
     return found if each or not found else [statistics.median(found)]
 
 
 def ran(command: list[str], log: Path) -> str:
-    """What a command printed; what went wrong goes to the log and costs this run alone."""
+    """Return the output of a command. Failures are logged and affect only this run."""
     try:
         done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT)
         text = done.stdout + ("" if done.returncode == 0 else f"\nexit code {done.returncode}\n")
@@ -50,7 +49,7 @@ def ran(command: list[str], log: Path) -> str:
 
 
 def pairs(options: argparse.Namespace) -> dict[str, Any]:
-    """The rates without a profiler, in the order of the runs, and those under nsys."""
+    """Return the rates without a profiler, in the order of the runs, and those under nsys."""
     log = options.output / f"{options.name}.log"
     traced = options.command + shlex.split(options.traced)
     untraced: list[list[float]] = []
@@ -78,8 +77,8 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--name", required=True)
     parser.add_argument("--rate", required=True, help="regular expression, group 1 is steps/s")
-    parser.add_argument("--each", action="store_true", help="a rate per window, in the order in which they are printed")
-    parser.add_argument("--traced", default="", help="more arguments for the runs under nsys")
+    parser.add_argument("--each", action="store_true", help="one rate per window, in the order printed")
+    parser.add_argument("--traced", default="", help="additional arguments for the runs under nsys")
     parser.add_argument("--levels", type=lambda text: text.split(","), default=["graph", "node"])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("command", nargs=argparse.REMAINDER)

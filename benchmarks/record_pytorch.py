@@ -1,8 +1,8 @@
 """A decode-like loop under PyTorch's profiler, and what intertoken reads from the recording.
 
-A stack of attention and feed-forward layers with a key/value cache makes one token a step: the token and its position
-go to the device, the graph runs, and the host waits for the next token. On a GPU the recording holds kernels, copies
-and syncs (with what they waited for); without one only the host's side, of which steps are all that can be shown.
+A stack of attention and feed-forward layers with a key/value cache produces one token per step: the token and its
+position are sent to the device, the graph runs, and the host waits for the next token. On a GPU the recording contains
+kernels, copies and syncs (with what they waited for); without a GPU only host events, which show nothing but steps.
 Needs PyTorch besides intertoken.
 
 Usage: python benchmarks/record_pytorch.py [-o trace.json.gz] [--steps 32] [--layers 8] [--hidden 512] [--with-stack]
@@ -27,7 +27,7 @@ VOCABULARY = 1024
 
 
 def decoder(layers: int, hidden: int, context: int, device: str) -> Callable[[Any, Any], Any]:
-    """A function (token [1], position [1]) -> next token [1], on random weights that are scaled to stay finite."""
+    """Return a function (token [1], position [1]) -> next token [1], with random weights scaled to stay finite."""
     import torch
     from torch.nn.functional import scaled_dot_product_attention as attention
 
@@ -59,7 +59,7 @@ def decoder(layers: int, hidden: int, context: int, device: str) -> Callable[[An
 
 
 def record(path: Path, steps: int, layers: int, hidden: int, with_stack: bool) -> None:
-    """Decode warm-up steps and then `steps` that are recorded."""
+    """Decode warm-up steps, then `steps` recorded steps."""
     import torch
     from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
@@ -84,7 +84,7 @@ def record(path: Path, steps: int, layers: int, hidden: int, with_stack: bool) -
 
 
 def rows(trace: Trace) -> list[tuple[str, str]]:
-    """What a short table shows of a recording."""
+    """Return the rows of a short table about a recording."""
     marks = trace["nvtx"][trace["nvtx"]["text"].str.startswith("ProfilerStep#")]
     found = summarise(trace, "")
     period = f"{marks['start'].diff().median() / 1e3:.1f} µs" if len(marks) > 1 else "unknown"
@@ -108,7 +108,7 @@ def rows(trace: Trace) -> list[tuple[str, str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, help="keep the recording here (.json or .json.gz)")
-    parser.add_argument("--read", type=Path, help="record nothing, show this recording")
+    parser.add_argument("--read", type=Path, help="show this recording instead of making one")
     parser.add_argument("--steps", type=int, default=32)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--hidden", type=int, default=512, help=f"a multiple of {HEADS}")

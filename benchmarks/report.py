@@ -1,7 +1,7 @@
-"""Writes docs/measurements.md from benchmarks/results: every table there has a file of figures behind it.
+"""Writes docs/measurements.md from benchmarks/results, where every table has a file with its figures.
 
-Usage: python benchmarks/report.py          write it
-       python benchmarks/report.py --check  exit code 1 if it differs from what would be written
+Usage: python benchmarks/report.py          write the page
+       python benchmarks/report.py --check  exit with 1 if the page is out of date
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Any, Final
 
 RESULTS: Final = Path(__file__).parent / "results"
 TARGET: Final = Path(__file__).parents[1] / "docs" / "measurements.md"
-HEAD: Final = """# What we measured
+HEAD: Final = """# Measurements
 
-Written by `benchmarks/report.py` from `benchmarks/results/`; each section names its file, and the script of the same
-name prints it. Everything compared was run interleaved in one process; figures are medians, brackets their bootstrap
-95 % intervals. Models have random weights in f16 unless a section says otherwise.
+`benchmarks/report.py` writes this page from `benchmarks/results/`. Each section names its file, and the script of the
+same name produced it. Compared runs were interleaved in one process. Figures are medians with bootstrap 95 % intervals
+in brackets. Models have random weights in f16 unless a section states otherwise.
 """
 Rows = Sequence[dict[str, Any]]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def spread(value: dict[str, Any], digits: int = 3) -> str:
-    """Median and interval; a base that is 1 by definition has none."""
+    """Format the median and its interval; a baseline of 1 by definition has no interval."""
     if value["low"] == value["high"] == 1:
         return "1"
     low, high = (f"{value[name]:,.{digits}f}" for name in ("low", "high"))
@@ -41,14 +41,14 @@ def spread(value: dict[str, Any], digits: int = 3) -> str:
 
 
 def rate(value: dict[str, Any]) -> str:
-    """Tokens/s with as many digits as they are worth."""
+    """Format tokens/s with significant digits only."""
     return f"{value['median']:,.{1 if value['median'] < 200 else 0}f}"
 
 
 def logits(rows: Rows) -> str:
-    """How far the logits of configurations that should compute the same lie apart."""
+    """State how much the logits of equivalent configurations differ."""
     most = max(row["logits_differ"] for row in rows)
-    return "Their logits are equal bit by bit." if most == 0 else f"Their logits differ by at most {most:.1g}."
+    return "Their logits are bitwise equal." if most == 0 else f"Their logits differ by at most {most:.1g}."
 
 
 def gaps(found: dict[str, Any]) -> Iterator[str]:
@@ -69,14 +69,14 @@ def gaps(found: dict[str, Any]) -> Iterator[str]:
     close, most = sum(share <= 0.05 for _, share in errors), max(us for us, _ in errors)
     yield (
         f"`{found['model']}`, batch 1, {found['tokens']} tokens. Gap p50 in µs of the light pass (no profiler), of our "
-        "traced passes and of nsys over the same work; beside the light pass its mean. *By the rate* is the mean that "
-        "the graph level gives with the untraced rate, 1 / rate − what its graphs take: "
-        f"{close} of {len(errors)} lie within 5 % of the light pass' mean, all within {most:.1f} µs. The passes are "
-        "processes of their own, and stamps are in the rate and not in the graphs, 2 µs."
+        "traced passes and of nsys over the same work; the light pass also with its mean. *Corrected* is the mean gap "
+        "from the graph level and the untraced rate, 1 / rate − the time of the graphs: "
+        f"{close} of {len(errors)} are within 5 % of the mean of the light pass, all within {most:.1f} µs. The passes "
+        "are separate processes, and the stamps (2 µs) are part of the rate but not of the graphs."
     )
     yield table(
         ["run", "tokens/s", "light", "light, mean", "our graph", "our node", "nsys graph", "nsys node",
-         "our graph by the rate", "nsys graph by the rate"], rows,
+         "our graph, corrected", "nsys graph, corrected"], rows,
     )  # fmt: skip
 
 
@@ -92,18 +92,18 @@ def gaps_by_rate(found: dict[str, Any]) -> Iterator[str]:
             f"{100 * run['error']:+.1f} %",
         ])  # fmt: skip
     yield (
-        "Mean gap in µs of our own loop by the device's own stamps, and what a recording at graph level gives with the "
-        "untraced rate of the same instance of the loop: recording and pausing take turns within one process, since "
-        f"two processes differ by more than what is measured. {close} of {len(rows)} lie within 5 %, all within "
-        f"{max(map(abs, apart)):.1f} µs. Brackets hold the lowest and highest repeat. *Recorded* is the gap of that "
-        "recording before its correction; stamps are in both rates."
+        "Mean gap in µs of our own loop from the device's own stamps, compared with a graph-level recording corrected "
+        "by the untraced rate of the same instance of the loop. Recording and pausing alternate within one process, "
+        "because two processes differ by more than the effect measured. "
+        f"{close} of {len(rows)} are within 5 %, all within {max(map(abs, apart)):.1f} µs. Brackets give the lowest "
+        "and highest repeat. *Recorded* is the gap of the recording before correction; stamps are part of both rates."
     )
-    yield table(["run", "recorded", "by stamps", "by the rate", "differs"], rows)
+    yield table(["run", "recorded", "from stamps", "corrected", "difference"], rows)
 
 
 def concurrency(found: dict[str, Any]) -> Iterator[str]:
     yield (
-        f"Under `{found['strategy']}`, allocator `stream_aware`; speed-up over `sequential` of the same batch. "
+        f"Strategy `{found['strategy']}`, allocator `stream_aware`; speed-up over `sequential` with the same batch. "
         f"{logits(found['rows'])}"
     )
     rows = []
@@ -125,8 +125,8 @@ def concurrency(found: dict[str, Any]) -> Iterator[str]:
 def placements(found: dict[str, Any]) -> Iterator[str]:
     yield (
         f"`{found['model']}`, batch 1, {found['tokens']} tokens × {found['repeats']}. The host computes in float32 "
-        "with NumPy. *placement* is the share of the layers on the GPU in percent, or where the experts are. Each cell "
-        "is tokens/s, and the speed-up over `sccc` with the same policy; *over eager* is that of graphs that are kept. "
+        "with NumPy. *placement* is the percentage of layers on the GPU, or the place of the experts. Each cell gives "
+        "tokens/s and the speed-up over `sccc` with the same policy; *over eager* is the speed-up of reused graphs. "
         f"{logits(found['rows'])}"
     )
     rows = []
@@ -144,7 +144,7 @@ def placements(found: dict[str, Any]) -> Iterator[str]:
 def pipeline(found: dict[str, Any]) -> Iterator[str]:
     yield (
         f"`{found['model']}`, a prompt of {found['prompt']} tokens in micro-batches of {found['micro_batch']}, then "
-        f"{found['tokens']} tokens. Speed-ups over `sccc` on as many GPUs, and over one GPU under the same strategy. "
+        f"{found['tokens']} tokens. Speed-ups over `sccc` on as many GPUs, and over one GPU with the same strategy. "
         f"`aaeg` runs without staging. {logits(found['rows'])}"
     )
     yield table(
@@ -164,7 +164,7 @@ def pipeline(found: dict[str, Any]) -> Iterator[str]:
 
 def kv_streams(found: dict[str, Any]) -> Iterator[str]:
     yield (
-        f"`{found['model']}`, {found['tokens']} tokens behind the prompts under `{found['strategy']}`, sampled on the "
+        f"`{found['model']}`, {found['tokens']} tokens after the prompts with `{found['strategy']}`, sampled on the "
         "device. Upstream's ratios at 32 sequences: 1.05 without prompts, 1.37 at 512 and 2.29 at 2048 tokens (ggml PR "
         "14363, another GPU and model)."
     )
@@ -178,8 +178,8 @@ def kv_streams(found: dict[str, Any]) -> Iterator[str]:
 
 def gap_estimate(found: dict[str, Any]) -> Iterator[str]:
     yield (
-        "Programs that ran under a profiler and without one, in turn. *Left* is the idle time without the profiler, "
-        "1 / rate − what the device is busy (by the recording at graph level), as a share of the recorded one; in "
+        "Programs run alternately with and without a profiler. *Left* is the idle time without the profiler, "
+        "1 / rate − the device's busy time (from the graph-level recording), as a share of the recorded idle time; in "
         "brackets for the fastest and the slowest repeat."
     )
     rows = []
@@ -191,29 +191,29 @@ def gap_estimate(found: dict[str, Any]) -> Iterator[str]:
         ])  # fmt: skip
     yield table(["recording", "program", "recorder", "level", "busy, µs", "idle, µs", "untraced, µs", "left"], rows)
     yield (
-        "Can a recording alone tell it? Models fitted to all programs but one, tried on that one: intervals that hold "
-        "the truth, those that do not, cases without two other programs (withheld), and the intervals' median width as "
-        "a share of the recorded idle time. What holds is nearly as wide as all that was recorded, so that no figure "
-        "is estimated without a rate."
+        "Does a recording alone reveal this? Models are fitted to all programs except one and tested on that one. The "
+        "table counts intervals that hold the truth, those that do not, and cases without two other programs "
+        "(withheld), and gives the median width of the intervals as a share of the recorded idle time. Intervals that "
+        "hold are nearly as wide as the recorded idle time itself, so no figure is estimated without a rate."
     )
     names: Sequence[str] = ("by", "level", "model", "programs", "inside", "outside", "withheld", "width")
     cells = [[str(row[name]) if row[name] is not None else "–" for name in names] for row in found["coverage"]]
     yield table(["recorder", *names[1:]], cells)
     constants = found["stretch"]["constants"]
     yield (
-        "By how much tracing nodes stretches a CUDA graph, from the same graph at graph level: "
-        f"{constants['per_kernel']:.0f} ns a kernel and {constants['share']:.2%} of the kernels' time, ± "
-        f"{constants['error']:.0f} ns a kernel for a program that was not fitted. The union of their kernels was at "
-        f"least {constants['union']:.0%} of the kernels' durations added up. Where more of them overlaps, by early "
-        "starts or branches as in our own loop, tracing adds between nothing and all of that, and the gap is withheld."
+        "How much node-level tracing stretches a CUDA graph, compared with the same graph at graph level: "
+        f"{constants['per_kernel']:.0f} ns per kernel and {constants['share']:.2%} of the kernels' time, ± "
+        f"{constants['error']:.0f} ns per kernel for a program that was not fitted. The union of the kernels was at "
+        f"least {constants['union']:.0%} of their summed durations. If more of them overlap, through early starts or "
+        "branches as in our own loop, tracing adds between nothing and all of that, and the gap is withheld."
     )
     names = ("recording", "program", "kernels", "kernel_us", "ns_per_kernel")
     cells = [[f"{row[name]:,.1f}" if not isinstance(row[name], str) else row[name] for name in names]
              for row in found["stretch"]["pairs"]]  # fmt: skip
-    yield table(["graph of", "program", "kernels", "µs each", "ns a kernel"], cells)
+    yield table(["graph of", "program", "kernels", "µs each", "ns per kernel"], cells)
     yield (
-        "The causes of the gap of our own loop, recorded and then corrected by its untraced rate, beside its light "
-        "pass: the largest error of a cause, µs, by `distortion.untraced_causes` and by keeping proportions."
+        "The causes of the gap of our own loop, recorded and corrected by its untraced rate, compared with its light "
+        "pass: the largest error of a cause, µs, with `distortion.untraced_causes` and with constant proportions."
     )
     names = ("run", "level", "gap_us", "corrected", "proportional")
     cells = [[f"`{row['run']}`", row["level"], *(f"{row[name]:,.1f}" for name in names[2:])] for row in found["causes"]]
@@ -221,13 +221,14 @@ def gap_estimate(found: dict[str, Any]) -> Iterator[str]:
 
 
 def branches_in_view(found: dict[str, Any]) -> str:
-    """What was chosen for predictions of several streams with their measurements in view."""
+    """State what was chosen for predictions of several streams with their measurements in view."""
     if (unseen := found.get("branches_of_unseen_models")) is None:
         return "the form of the model and its constants"
     return (
-        "the form of the model and the defaults of its three numbers, which *sample branches* has and the fit is drawn "
-        "to; the numbers of each row are learned from all other configurations (learned from other models only, the "
-        f"median error is {unseen['median_error_percent']} %, the largest {unseen['largest_error_percent']} %)"
+        "the form of the model and the defaults of its three parameters, which *sample branches* uses and the fit is "
+        "regularised towards; the parameters of each row are fitted to all other configurations (fitted only to other "
+        f"models, the median error is {unseen['median_error_percent']} %, the largest "
+        f"{unseen['largest_error_percent']} %)"
     )
 
 
@@ -237,24 +238,25 @@ def predictions(found: dict[str, Any]) -> Iterator[str]:
     claimed = ", ".join(total["wrong_sign_claimed"]) or "none"
     order = ", ".join(total["wrong_order"]) or "none"
     yield (
-        f"What `intertoken whatif` predicts from one recording, and what was measured: {total['predictions']} "
-        f"speed-ups, median error {total['median_error_percent']} %; wrong in sign: {wrong}; of those whose margin "
-        f"excludes 1: {claimed}; what-ifs of one recording that differ and are predicted in the wrong order: {order}. "
+        f"Predictions of `intertoken whatif` from one recording, compared with measurements: {total['predictions']} "
+        f"speed-ups, median error {total['median_error_percent']} %; wrong in sign: {wrong}; wrong in sign with a "
+        f"margin that excludes 1: {claimed}; distinct what-ifs of one recording predicted in the wrong order: {order}. "
         "*ladder*: other strategies from a recording of one with more host calls; *branches*: several streams from a "
-        "recording of one; *both*: strategy and streams at once; *eager*: one graph launch with early starts from a "
-        "recording of single launches. llama.cpp, the CuPy loop, eager and *sample traced* are recordings made under a "
-        "profiler, with the engine's own rate, the rest light passes. *sample*, llama.cpp and the CuPy loop are "
-        "recordings of `sample_traces/`, predicted by today's code; the others were measured in one call and predicted "
-        "at the commit above; today's code gives the same for light passes, and was not tried on the *eager* ones."
+        "recording of one stream; *both*: strategy and streams at once; *eager*: one graph launch with early starts "
+        "from a recording of single launches. llama.cpp, the CuPy loop, *eager* and *sample traced* are recordings "
+        "made under a profiler, with the engine's own rate; all others are light passes. *sample*, llama.cpp and the "
+        "CuPy loop are recordings in `sample_traces/`, predicted by the current code. The others were measured in one "
+        "call and predicted at the commit above; the current code gives the same results for light passes and was not "
+        "tried on the *eager* ones."
     )
     yield (
-        "**The model margin, and what it is worth.** Brackets are margins: how far the model was off on others. "
-        "Every case is tried with the margin of the *other* programs' cases, whole programs (all batches, modes and "
-        "levels of a model) left out one at a time. Widths are in % of the recorded rate. *Withheld*: gaps that are "
-        "mostly work of the host or of another GPU have no margin, and a recording made under a profiler says nothing "
-        "of the engine without its rate. Of kernels, host code or syncs of another speed, and of a graph without early "
-        "starts, no case was measured: they have no margin. Cases of 3 to 8 programs are no proof of 95 %, and a part "
-        "of them was in view when the model was chosen (below), so the margin is not called an interval of 95 %."
+        "**Coverage of the model margin.** Brackets are margins, the error of the model on other programs. Every case "
+        "is tested with the margin of the *other* programs' cases, with whole programs (all batches, modes and levels "
+        "of a model) left out one at a time. Widths are in % of the recorded rate. *Withheld*: gaps that are mostly "
+        "work of the host or of another GPU have no margin, and a recording made under a profiler shows nothing about "
+        "the engine without its rate. No case was measured for kernels, host code or syncs of another speed, or for a "
+        "graph without early starts, so these have no margin. Cases of 3 to 8 programs do not prove 95 % coverage, and "
+        "some of them were in view when the model was chosen (below), so the margin is not called a 95 % interval."
     )
     yield table(
         ["kind of recording and what-if", "programs", "cases", "held inside", "outside", "withheld", "median width, %"],
@@ -266,14 +268,14 @@ def predictions(found: dict[str, Any]) -> Iterator[str]:
         ],
     )  # fmt: skip
     yield (
-        "**How independent this is**: rows marked *new* are of configurations that were never measured before the "
-        f"model was made: {new['predictions']}, median error {new['median_error_percent']} %, largest "
-        f"{new['largest_error_percent']} %, wrong in sign: {', '.join(new['wrong_sign']) or 'none'}. Those of *ladder* "
-        "are all from after it. With rows of the other configurations in view, *branches* and *both* these very ones, "
-        "the rest measured anew, were chosen: "
-        f"for *branches* {branches_in_view(found)}, for *eager* its constants, for *sample ladder* from `sccc` how "
-        "much host code goes with a call, for llama.cpp, the CuPy loop and *sample traced* that a profiler's part of a "
-        "graph launch goes first and kernels keep their time."
+        "**Independence**: rows marked *new* are of configurations that had never been measured before the model was "
+        f"made: {new['predictions']}, median error {new['median_error_percent']} %, largest "
+        f"{new['largest_error_percent']} %, wrong in sign: {', '.join(new['wrong_sign']) or 'none'}. All *ladder* rows "
+        "were measured after it. The following was chosen with rows of the other configurations in view (for "
+        "*branches* and *both* these very measurements; the others were measured again): "
+        f"for *branches* {branches_in_view(found)}; for *eager* its constants; for *sample ladder* from `sccc` how "
+        "much host code is removed with a call; for llama.cpp, the CuPy loop and *sample traced* that the profiler's "
+        "part of a graph launch is removed first and kernels keep their durations."
     )
     yield table(
         ["kind", "predictions", "median error, %", "largest, %", "inside the margin"],
@@ -298,9 +300,9 @@ def predictions(found: dict[str, Any]) -> Iterator[str]:
 
 def leftovers(found: dict[str, Any]) -> Iterator[str]:
     yield (
-        'Runs of `aaag` before, during and after recordings with `tracer.record("cupti")`, in one process; medians of '
-        "several processes, with the least and the most. *disabled*: CUPTI's activities are disabled, and it stays in "
-        "the process; *stopped*: the recorder has stopped, which takes it out. A launch is the host's call."
+        'Runs of `aaag` before, during and after recordings with `tracer.record("cupti")`, in one process; medians, '
+        "minima and maxima over several processes. *disabled*: CUPTI's activities are disabled, but CUPTI stays in the "
+        "process; *stopped*: the recorder has stopped, which detaches CUPTI. Launch is the time of the host's call."
     )
     rows = [
         [
@@ -318,9 +320,9 @@ def leftovers(found: dict[str, Any]) -> Iterator[str]:
 
 def engines(found: dict[str, Any]) -> Iterator[str]:
     yield (
-        "A Llama of 1.1 B parameters in bf16; decode steps/s, median [lowest, highest] of the repeats without a window "
-        "of recording, and the one repeat inside. *Attached*: under nsys, outside of its windows, which the program "
-        "opens. Processes of vLLM differ by more than most recorders cost."
+        "A Llama with 1.1 B parameters in bf16; decode steps/s, median [lowest, highest] of the repeats outside a "
+        "recording window, and of the one repeat inside it. *Attached*: under nsys, but outside its windows, which the "
+        "program opens. Processes of vLLM differ by more than the overhead of most recorders."
     )
     rows = []
     for name, process in found["processes"].items():
@@ -336,7 +338,7 @@ def engines(found: dict[str, Any]) -> Iterator[str]:
 
 SECTIONS: Final[Sequence[tuple[str, str, Callable[[dict[str, Any]], Iterator[str]]]]] = (
     ("The gap under each strategy", "gpu_gaps", gaps),
-    ("The gap by the rate without anything", "gap_by_rate", gaps_by_rate),
+    ("The gap corrected by the untraced rate", "gap_by_rate", gaps_by_rate),
     ("What a profiler adds", "gap_estimate", gap_estimate),
     ("What-ifs, predicted and measured", "whatif_prediction", predictions),
     ("Branches of a token on several streams", "gpu_concurrency", concurrency),
@@ -347,11 +349,11 @@ SECTIONS: Final[Sequence[tuple[str, str, Callable[[dict[str, Any]], Iterator[str
     ("Many sequences", "gpu_kv_streams", kv_streams),
     ("vLLM and transformers, recorded", "engine_samples", engines),
 )
-"""Title, file, and what writes the section."""
+"""Title, file and writer of each section."""
 
 
 def report() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [HEAD.strip()]
     for title, name, section in SECTIONS:
         found = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))

@@ -1,13 +1,13 @@
-"""What the simulated backend predicts, beside what was measured.
+"""Predictions of the simulated backend compared with measurements.
 
 `python benchmarks/sim_prediction.py [-o benchmarks/results/sim_prediction.json]`; no GPU is needed.
 
-1. Calibrated on the recording of sccc-sequential alone, the tokens/s of all strategies, beside their own recordings.
-2. The same and branches, as ratios to sccc-sequential, beside gpu_decode (the recordings of branches are of older
+1. Calibrated only on the recording of sccc-sequential: tokens/s of all strategies, compared with their own recordings.
+2. The same and branches, as ratios to sccc-sequential, compared with gpu_decode (the recordings of branches use older
    kernels).
-3. What saaas gains over sccc with the Linux and the WDDM profile, beside the published 1-2 % and 5-8 %. The larger the
-   model, the less it is; and WDDM's costs come from the same publication, so this checks the size only.
-4. How long 10,000 tokens of an 8B model take to simulate and to record.
+3. The gain of saaas over sccc with the Linux and the WDDM profile, compared with the published 1-2 % and 5-8 %. The
+   gain is smaller for larger models. The costs of WDDM come from the same publication, so this checks only magnitude.
+4. The time to simulate and record 10,000 tokens of an 8B model.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SIMULATED = Configuration("sim", "llama-1.1b", tokens=60, repeats=1)
 PUBLISHED = {"h200-linux": (1, 2), "wddm": (5, 8)}
 LONG = Configuration("sim", "llama-8b", tokens=10_000, repeats=1, context=10_240)
 RECORDED = list(STRATEGIES)
-"""What there are recordings of."""
+"""The recorded strategies."""
 
 
 def simulate(profile: Profile, **changes: Any) -> Result:
@@ -73,7 +73,7 @@ def against_samples(profile: Profile) -> list[dict[str, Any]]:
 
 
 def edge_matters(profile: Profile) -> list[dict[str, Any]]:
-    """How the prediction for branches depends on what a recording of one stream knows least."""
+    """Vary the latency of an edge, the least certain cost in a recording of one stream."""
     base = rate(profile, strategy="sccc")
     edges = (0, profile.edge_ns, 2 * profile.edge_ns)
     ratios = (rate(replace(profile, edge_ns=edge), concurrency="branches") / base for edge in edges)
@@ -118,7 +118,7 @@ def saaas_gains() -> list[dict[str, Any]]:
 
 
 def long_run() -> dict[str, Any]:
-    """Wall time of 10,000 tokens, from the configuration to the run directory on disk."""
+    """Measure the wall-clock time of 10,000 tokens, from the configuration to the run directory on disk."""
     start = time.perf_counter()
     (result,) = execute([LONG], open_backend=backends.open_backend)
     simulated = time.perf_counter()

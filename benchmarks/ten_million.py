@@ -1,8 +1,8 @@
-"""Ten million events: writing, reading and analysing them, each in a process of its own for its peak memory.
+"""Ten million events: writing, reading and analysing them, each in a separate process for its peak memory.
 
-The trace is a real one, llama.cpp under sccc with node-level tracing, its steady token steps repeated with times and
-correlation ids moved on. Rates are of rows of all tables; `pandas.read_sql` reads the same columns of the same tables
-into frames, in the same run. "Table bytes" are those of the trace's frames. Memory is VmHWM (Linux).
+The trace is real: llama.cpp under sccc with node-level tracing, its steady token steps repeated with shifted times and
+correlation ids. Rates count rows of all tables; `pandas.read_sql` reads the same columns of the same tables into
+frames, in the same run. "Table bytes" are the bytes of the trace's frames. Memory is VmHWM (Linux).
 Usage: python benchmarks/ten_million.py [--events 10000000] [--repeats 3] [--json FILE]
 """
 
@@ -36,14 +36,14 @@ from tracer.schema import MISSING, TABLES
 from tracer.trace import Trace
 
 SOURCE = Path(__file__).parents[1] / "sample_traces" / "llama1b-sccc-node"
-WARM_UP = 3  # steps left out at either end
+WARM_UP = 3  # steps omitted at each end
 
 Work = Callable[[Path], int]
-"""Does one thing with the files in a directory; gives the bytes of the tables that it held."""
+"""Does one thing with the files in a directory; returns the bytes of the tables it held."""
 
 
 def long_trace(events: int, source: Path = SOURCE) -> Trace:
-    """The steady steps of the recording, again and again."""
+    """Repeat the steady steps of the recording."""
     trace = formats.read(source, whole=False)
     steps = find_steps(trace).select(WARM_UP, -WARM_UP).table
     start, end = int(steps["start"].min()), int(steps["end"].max())
@@ -67,7 +67,7 @@ def long_trace(events: int, source: Path = SOURCE) -> Trace:
 
 
 def table_bytes(trace: Trace) -> int:
-    """The bytes of a trace's frames."""
+    """Return the bytes of a trace's frames."""
     return sum(int(frame.memory_usage(index=False, deep=True).sum()) for frame in trace.tables.values())
 
 
@@ -113,7 +113,7 @@ def read_pandas(directory: Path) -> int:
 
 
 def analyse(directory: Path) -> int:
-    """What `intertoken syncs` and `intertoken gaps` do."""
+    """Run the analyses of `intertoken syncs` and `intertoken gaps`."""
     trace = formats.read(directory / "written.sqlite", whole=False)
     steps = find_steps(trace)
     syncs, gaps = sync_report(trace, steps), gap_report(trace, steps)
@@ -132,11 +132,11 @@ WORK: dict[str, Work] = {
     "import, syncs and gaps": analyse,
 }
 TRACE: list[Trace] = []
-"""In a process that writes: what it writes, there before the clock starts."""
+"""In a writing process: the trace to write, created before the clock starts."""
 
 
 def timed(name: str, directory: Path) -> tuple[float, float]:
-    """Seconds, and peak memory over table bytes; a writer's includes the trace itself."""
+    """Return seconds, and peak memory over table bytes; for a writer this includes the trace itself."""
     written = directory / {"write SQLite": "written.sqlite", "write parquetdir": "written"}.get(name, "none")
     if name.startswith("write"):
         TRACE.append(formats.read(directory / "source", whole=False))
@@ -151,13 +151,13 @@ def timed(name: str, directory: Path) -> tuple[float, float]:
 
 
 def _status(key: str) -> int:
-    """A figure of /proc/self/status, bytes."""
+    """Return a figure from /proc/self/status, bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
 
 
 def measure(events: int, repeats: int) -> dict[str, Any]:
-    """Medians over interleaved repeats, each in a new process."""
+    """Return medians over interleaved repeats, each in a new process."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in WORK}
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as name:

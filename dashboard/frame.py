@@ -17,6 +17,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 from flask import Flask
 
 from dashboard import failure
+from dashboard.pages.opening import missing
 from dashboard.store import RunStore
 from dashboard.view import View
 
@@ -63,6 +64,7 @@ def add_pages(
         app.layout = partial(_layout, page, pages, upload_limit)
         page.register(app, store)
         _register(app, page, pages)
+        _say_missing(app, page, store)
         apps.append(app)
     return apps
 
@@ -113,6 +115,16 @@ def _register(app: Dash, page: Page, pages: Sequence[Page]) -> None:
         _in_browser(app, "carry", outputs, Input("url", "search"), [State(key, "href") for key in others])
 
 
+def _say_missing(app: Dash, page: Page, store: RunStore) -> None:
+    @app.callback(
+        Output("missing", "children"), Input("view", "data"), Input("revision", "data"), prevent_initial_call=True
+    )
+    def say(data: Any, _: Any) -> list[html.P]:
+        view = page.view(data)
+        view = getattr(view, "shared", view)
+        return [html.P(line) for line in missing(view, store)] if isinstance(view, View) else []
+
+
 def _in_browser(app: Any, function: str, *dependencies: Any, at_once: bool = False) -> None:
     name = ClientsideFunction("intertoken", function)
     app.clientside_callback(name, *dependencies, prevent_initial_call=not at_once)
@@ -147,6 +159,7 @@ def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> html.Div:
                 className="offline",
             ),
             failure.place(),
+            html.Div(id="missing", role="alert", className="missing"),
             html.Main(list(page.sections()), id="content", tabIndex="-1"),
             html.P(id="said", role="status", className="unseen"),
         ],

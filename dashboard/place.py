@@ -71,6 +71,27 @@ class Place:
         """Whether a run of this key can only be here."""
         return key == self.key or key.startswith(f"{self.key}~")
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it is called wherever it is shown, alone or beside others of the same name; its key first."""
+        alone, parent = name_of(self.path), self.path.absolute().parent.name
+        return self.key, self.name, alone, f"{parent}/{alone}", self.path.name, str(self.path)
+
+    def key_of(self, name: str) -> str | None:
+        """The key that is meant by a name of it, or of a run in it; None for what is no name of it."""
+        if name in self.names:
+            return self.key
+        for own in self.names:
+            for between in ("~", " · "):  # as in keys, and as in what readers see
+                if name.startswith(f"{own}{between}"):
+                    return f"{self.key}~{name[len(own) + len(between) :]}"
+        return None
+
+    @property
+    def is_being_read(self) -> bool:
+        """Whether reading it has begun and not ended."""
+        return self.runs is None and self._share is not None
+
     def so_far(self) -> list[Run]:
         """Its runs, or until they are read one that says so."""
         if self.runs is not None:

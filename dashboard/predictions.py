@@ -1,11 +1,11 @@
-"""What the pages syncs and what-if ask about a run: slack, predicted gains, another timeline. All of it takes seconds.
+"""What pages ask about a run that takes seconds: slack, predicted gains, advice, call sites, another timeline.
 
 Questions refer to runs weakly, so that one whose recording is gone is not kept for its answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +15,11 @@ import pandas as pd
 
 from dashboard.run import Recording, Run
 from dashboard.store import RunStore
+from tracer.analysis.advice import Advised, advise
+from tracer.analysis.call_sites import by_site, call_sites, without_site
 from tracer.analysis.causality.paths import Causality, StepEnds, call_slack, critical_path
 from tracer.analysis.causality.positions import syncs_by_position
+from tracer.analysis.idle_sites import idle_by_site
 from tracer.analysis.summary import summarise
 from tracer.analysis.tokens import Steps, find_steps
 from tracer.analysis.whatif.base import CORRECTED, TRACED, Base
@@ -26,9 +29,14 @@ from tracer.errors import EmptyTraceError, TraceError
 from tracer.trace import Trace
 
 _SYNCS: Final = "syncs"
+_ADVICE: Final = "advice"
 _WHAT_IF: Final = "what-if"
 _MOST_WHAT_IFS: Final = 50
 _FIGURES: Final = 7_000  # events that weigh as much as what a what-if holds beside its timelines
+
+
+Candidate = tuple[Edit, str, Sequence[str]]
+"""An edit, its options of `intertoken whatif`, and what must be true for it to be safe."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,59 @@ def gain_without(store: RunStore, run: Run, positions: tuple[int, ...] | None) -
         return replace(found, trace=Trace({}))
 
     return store.background.ask(_SYNCS, (run.recorded, "without", positions, run.rate), work)
+
+
+def advice_of(store: RunStore, run: Run, more: Callable[[], Iterable[Candidate]]) -> Future[Advised]:
+    """What is worth changing in a run; its predictions have no traces.
+
+    Fails with TraceError where nothing can be predicted.
+
+    Args:
+        store: that has the run.
+        run: which.
+        more: makes edits that need more than the recording, see `advice.advise`.
+    """
+
+    def work() -> Advised:
+        found = advise(*_recorded(run), _base(store, run), more())
+        kept = (replace(one, prediction=replace(one.prediction, trace=Trace({}))) for one in found.kept)
+        unsure = {label: replace(one, trace=Trace({})) for label, one in found.unsure.items()}
+        return replace(found, kept=tuple(kept), unsure=unsure)
+
+    return store.background.ask(_ADVICE, (run.recorded, "advice", run.rate), work)
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Where in the program a run's host is.
+
+    Attributes:
+        idle: while the device idles, see `idle_by_site`; None where the recording shows no idle time.
+        calls: when it launches, copies and waits, see `by_site`; None where it shows no calls.
+        notes: what part of that has no call site.
+    """
+
+    idle: pd.DataFrame | None
+    calls: pd.DataFrame | None
+    notes: list[str]
+
+
+def sites_of(store: RunStore, run: Run) -> Future[Sites]:
+    """The call sites of a run, which is read again where its Python functions were left out."""
+
+    def work() -> Sites:
+        steps = _recorded(run)[1]
+        trace = store.with_functions(run) or _recorded(run)[0]
+        idle = calls = None
+        notes: list[str] = []
+        if run.gaps is not None:
+            idle = idle_by_site(trace, steps, run.gaps.idle)
+            notes += without_site(float(idle.loc[idle["source"] == "", "share"].sum()))
+        if run.syncs is not None:
+            calls = by_site(run.syncs.calls, call_sites(trace, run.syncs.calls), run.syncs.steps)
+        return Sites(idle, calls, notes)
+
+    return store.background.ask(_ADVICE, (run.recorded, "sites"), work, lambda _: _FIGURES)
 
 
 def what_if(

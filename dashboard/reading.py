@@ -26,7 +26,7 @@ from tracer.analysis.tokens import ALL_STEPS, Steps, choose_steps
 from tracer.cache import TRACE, Cache
 from tracer.errors import TraceError
 from tracer.graph_json import GRAPH_FILE
-from tracer.kept import kept_trace
+from tracer.kept import FUNCTIONS, kept_trace
 from tracer.schema import DEVICE_DOMAINS
 from tracer.trace import Trace
 
@@ -73,6 +73,33 @@ def keep_runs(path: Path, caches: Sequence[Cache]) -> None:
 def keep_trace(path: Path, caches: Sequence[Cache]) -> None:
     """The same of its trace."""
     _keep(caches, path, formats.read(path, whole=False), TRACE)
+
+
+def read_functions(path: Path, cache: Cache | None, readers: Readers | None) -> Trace | None:
+    """The trace of a recording with its Python functions, read where `read_runs` reads it; None if it has no others.
+
+    Raises:
+        TraceError: it cannot be read any more.
+    """
+    if "python_functions" not in formats.format_of(path).options:
+        return None
+    caches = [one for one in (cache, readers.cache if readers is not None else None) if one is not None]
+    kept = _first(kept_trace(path, one, FUNCTIONS) for one in caches)
+    if kept is not None:
+        return kept
+    if readers is None:
+        return formats.read(path, whole=False, python_functions=True)
+    readers.do(path, keep_functions, caches)
+    return _first(kept_trace(path, one, FUNCTIONS) for one in caches)
+
+
+def keep_functions(path: Path, caches: Sequence[Cache]) -> None:
+    """Read a recording with its Python functions and keep it in the first cache that takes it.
+
+    Raises:
+        TraceError: it cannot be read, or not be kept.
+    """
+    _keep(caches, path, formats.read(path, whole=False, python_functions=True), FUNCTIONS)
 
 
 def write_copy(path: Path, target: Path) -> None:
@@ -164,7 +191,13 @@ def _kept(run: Run) -> dict[str, Any]:
         "within": run.within,
         "summary": run.summary,
         "steps": run.steps,
-        "made": {"gaps": run.gaps, "tokens": run.tokens, "waits": run.waits, "event_pairs": run.event_pairs},
+        "made": {
+            "gaps": run.gaps,
+            "tokens": run.tokens,
+            "waits": run.waits,
+            "event_pairs": run.event_pairs,
+            "phases_beside": run.phases_beside,
+        },
         "rows": [(row, list(row.pyramid.levels)) for row in run.rows],
         "holes": [(row, list(row.pyramid.levels)) for row in run.holes],
     }

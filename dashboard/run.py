@@ -20,6 +20,7 @@ from dashboard.timeline.holes import HoleRow, hole_rows
 from dashboard.timeline.marks import NO_WAITS, waits_of
 from dashboard.timeline.minimap import Busy, busy_of
 from dashboard.timeline.operators import operators_of
+from dashboard.timeline.phases import NOTHING, phases_of
 from dashboard.timeline.rows import Row, rows_of
 from tracer import formats
 from tracer.analysis.comparable import MUST_AGREE, SHOULD_AGREE
@@ -232,10 +233,23 @@ class Run:
 
     @_Recorded
     def busy(self) -> Busy | None:
-        """How busy it is from its first token to its last; None if it has none."""
-        return (
-            None if self.tokens is None else busy_of(self.rows, int(self.tokens.start[0]), int(self.tokens.end.max()))
-        )
+        """How busy it is from its first event to its last; None if it has no tokens."""
+        return None if self.tokens is None else busy_of(self.rows, *self.whole)
+
+    @_Recorded
+    def phases_beside(self) -> pd.DataFrame:
+        """What it holds beside its steps, see `timeline.phases.phases_of`."""
+        if self.trace is None or self.steps is None:
+            return NOTHING
+        computed = 0 if self.tokens is None else int(self.tokens.end.max())
+        return phases_of(self.trace, self.steps, self.whole, computed)
+
+    @_Recorded
+    def whole(self) -> tuple[int, int]:
+        """From its first event to the end of its last, ns."""
+        rows = [row for row in self.rows if len(row.start)]
+        ends = [int(row.start[0]) for row in rows], [int(row.end.max()) for row in rows]
+        return min(ends[0], default=0), max(ends[1], default=0)
 
     @property
     def kind(self) -> tuple[Any, ...]:

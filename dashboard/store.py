@@ -15,12 +15,13 @@ from dashboard.background import Background
 from dashboard.place import Place, Stamp, stamp_of
 from dashboard.rates import Rate
 from dashboard.readers import Readers
-from dashboard.reading import is_pass, name_of
+from dashboard.reading import is_pass, name_of, read_functions
 from dashboard.run import Run, at_rates
 from dashboard.view import MOST_RUNS
 from tracer import formats
 from tracer.cache import Cache
 from tracer.errors import TraceError, UsageError
+from tracer.trace import Trace
 
 DEEPEST = 2
 """Levels below a given directory that are searched."""
@@ -59,6 +60,7 @@ class RunStore:
         self._found: list[Place] | None = None
         self._reader: threading.Thread | None = None
         self._since: float | None = None
+        self._wanted: tuple[str, ...] = ()
         self.revision = 0
 
     @cached_property
@@ -100,9 +102,15 @@ class RunStore:
         places = self._places()
         return Progress(sum(place.runs is not None for place in places), len(places))
 
-    def read_ahead(self) -> None:
-        """Read in the background what is not read yet, in the order of the paths, traced passes of runs last."""
+    def reading(self) -> list[str]:
+        """Names of the recordings that are being read."""
+        return [place.name for place in self._places() if place.is_being_read]
+
+    def read_ahead(self, first: Iterable[str] = ()) -> None:
+        """Read in the background what is not read yet: the recordings of the runs of these keys, then the others in the
+        order of the paths, traced passes of runs last."""
         with self._lock:
+            self._wanted = tuple(first) or self._wanted
             if self._reader is not None:
                 return
             self._since = self._since or time.monotonic()
@@ -113,12 +121,16 @@ class RunStore:
         while True:
             places = self._places()
             with self._lock:
-                unread = min((p for p in places if p.runs is None), key=lambda p: is_pass(p.path), default=None)
+                unread = min((p for p in places if p.runs is None), key=self._turn, default=None)
                 if unread is None and places is self._found:
                     self._reader = None
                     return
             if unread is not None:
                 self._read(unread)
+
+    def _turn(self, place: Place) -> tuple[bool, bool]:
+        """What sorts a recording among those that are to be read."""
+        return not any(place.holds(key) for key in self._wanted), is_pass(place.path)
 
     def wait(self, seconds: float) -> bool:
         """Wait until all are read, but no longer than this; whether they are."""
@@ -155,6 +167,17 @@ class RunStore:
         here = (place for place in self._places() if place.holds(key))
         return next((run for place in here for run in self._read(place) if run.key == key), None)
 
+    def with_functions(self, run: Run) -> Trace | None:
+        """The trace of a run with the Python functions of its program; as it is where the recording has no others.
+
+        Raises:
+            TraceError: it cannot be read any more.
+        """
+        path = None if run.recording is None else run.recording.path
+        if path is None:
+            return None
+        return read_functions(path, None if self._is_upload(path) else self._cache, self.readers) or run.trace
+
     def below(self, path: Path) -> list[Run]:
         """The runs of the recordings at a path and below it, once they are read."""
         here = (place for place in self._places() if place.path.is_relative_to(path))
@@ -164,6 +187,27 @@ class RunStore:
         """Those of the keys whose recordings are still to be read."""
         unread = [place for place in self._places() if place.runs is None]
         return [key for key in keys if any(place.holds(key) for place in unread)]
+
+    def key_of(self, name: str) -> str:
+        """The key of the run that a link means, by whatever name it was once shown; the name itself if nobody knows it.
+
+        Of several recordings of that name the first, one of that very key before all others.
+        """
+        places = self._places()
+        if any(place.holds(name) for place in places):
+            return name
+        found = [key for place in places if (key := place.key_of(name)) is not None]
+        return min(found, key=lambda key: "~" in key, default=name)
+
+    def without(self, keys: Iterable[str]) -> dict[str, str]:
+        """Those of the keys that show nothing, though all is read that could: why."""
+        keys, awaited = list(keys), set(self.awaited(keys))
+        known = {run.key: run for place in self._places() for run in place.runs or ()}
+        return {
+            key: (known[key].summary.problem or "it has no token steps") if key in known else ""
+            for key in keys
+            if key not in awaited and (key not in known or known[key].tokens is None)
+        }
 
     def ready(self, keys: Iterable[str], rates: Iterable[Rate] = ()) -> list[Run]:
         """Those of `chosen` that are read."""
@@ -195,8 +239,11 @@ class RunStore:
         return Place(path, stamp, key, name, self._arrived)
 
     def _read(self, place: Place) -> list[Run]:
-        is_upload = self.inbox is not None and place.path.is_relative_to(self.inbox)  # to be forgotten at the end
-        return place.read(None if is_upload else self._cache, self.readers)
+        return place.read(None if self._is_upload(place.path) else self._cache, self.readers)
+
+    def _is_upload(self, path: Path) -> bool:
+        """Whether a recording is to be forgotten at the end."""
+        return self.inbox is not None and path.is_relative_to(self.inbox)
 
     def _arrived(self) -> None:
         with self._lock:

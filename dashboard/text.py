@@ -6,9 +6,57 @@ arguments and `<a href=...>` would become a link. Every name from a recording pa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Final
+
 from tracer.text import LONGEST, plain
 
-__all__ = ["LONGEST", "markup", "plain"]
+__all__ = ["LONGEST", "apart", "markup", "plain"]
+
+_BETWEEN: Final = "-_ /.·~"
+"""Where a name falls into words."""
+
+
+def apart(names: Sequence[str], limit: int) -> list[str]:
+    """Names that are at most `limit` characters long and stay different from each other: their middle is cut, or where
+    that would make two alike what they share before and behind their difference.
+
+    Example:
+        >>> apart(["llama-1.1b-sccc-sequential-cuda", "llama-1.1b-saaas-sequential-cuda"], 20)
+        ['llama-1.1…sccc…cuda', 'llama-1.1…saaas…cuda']
+    """
+    short = [plain(name, limit) for name in names]
+    for alike in {text for text in short if short.count(text) > 1}:
+        places = [place for place, text in enumerate(short) if text == alike]
+        group = list(dict.fromkeys(names[place] for place in places))
+        told = dict(zip(group, _around_difference(group, limit), strict=True)) if len(group) > 1 else {}
+        for place in places:
+            short[place] = told.get(names[place], alike)
+    return short
+
+
+def _around_difference(names: Sequence[str], limit: int) -> list[str]:
+    """Of different names what differs, with as much of what is before and behind it as there is room for."""
+    before = _shared(names)
+    behind = _shared([name[before:][::-1] for name in names])
+    room = limit - 2 - max(len(name) - before - behind for name in names)
+    if room < 0:  # they differ nearly everywhere
+        return [f"{plain(name, limit - 4)} {number}" for number, name in enumerate(names, 1)]
+    tail = min(behind, room // 3)
+    head = min(before, room - tail)
+    return [
+        plain(name[:head] + ("…" if head < before else "") + name[before : len(name) - behind]
+              + ("…" if tail < behind else "") + name[len(name) - tail :])
+        for name in names
+    ]  # fmt: skip
+
+
+def _shared(names: Sequence[str]) -> int:
+    """With how many letters all names begin, to the end of a word; all of them where none ends."""
+    alike = [letters[0] for letters in takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))]
+    ends = [place for place, letter in enumerate(alike, 1) if letter in _BETWEEN]
+    return ends[-1] if ends else len(alike)
 
 
 def markup(name: str, limit: int = LONGEST, width: int | None = None) -> str:

@@ -33,7 +33,7 @@ SHORTEST: Final = 100
 _MOST_NAMES: Final = 60
 _LONGEST: Final = 200
 _MOST_ARRANGED: Final = 10_000
-_LISTS: Final = ("hide", "fold", "order", "pin")
+_LISTS: Final = ("hide", "fold", "order", "show", "pin")
 FURTHEST: Final = 10**15
 """The furthest time from time 0, ns: eleven days, which keeps hostile links inside int64 whatever is added to them."""
 
@@ -73,6 +73,7 @@ class Arrangement:
         hidden: what is left out.
         folded: what is drawn in thin lines.
         order: what stands in another order than usual, in that order.
+        shown: what is shown although nothing of it is while steps run.
         pinned: what stands on top of its run, whatever else is shown.
     """
 
@@ -80,6 +81,7 @@ class Arrangement:
     hidden: Names = ()
     folded: Names = ()
     order: Names = ()
+    shown: Names = ()
     pinned: Names = ()
 
 
@@ -166,7 +168,7 @@ class View:
         if self.rows.only:
             pairs.append(("rows", self.rows.only))
         lists = {"hide": self.rows.hidden, "fold": self.rows.folded, "order": self.rows.order,
-                 "pin": self.rows.pinned}  # fmt: skip
+                 "show": self.rows.shown, "pin": self.rows.pinned}  # fmt: skip
         pairs += [(name, each) for name, names in lists.items() for each in names]
         pairs += pairs_of(self.rates)
         if self.theme != "auto":

@@ -1,1 +1,1 @@
-"""Making it happen: graphs, passes, strategies, backends and the runs that compare them."""
+"""Running decode loops: graphs, passes, strategies, backends, and the runs that compare them."""

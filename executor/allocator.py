@@ -1,6 +1,6 @@
-"""Pass 6: how long the bytes of every tensor that is neither weight nor state stay its own, and so its place.
+"""Pass 6: the lifetime, and so the place in memory, of every tensor that is neither a weight nor state.
 
-An allocator need not be right when streams run side by side: `executor.hazards` checks every plan.
+An allocator need not be correct for concurrent streams: `executor.hazards` checks every plan.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Use:
     """The kernels that read or write a tensor's bytes.
 
     Attributes:
-        nodes: their indices, rising. The copy of an input comes before the first node, at -1. Inputs and outputs are
-            in use to the end, at the number of nodes: the host reads outputs then, and the next step's copies may come
-            early.
+        nodes: their indices, ascending. The copy of an input has index -1, before the first node. Inputs and outputs
+            are in use until the end, whose index is the number of nodes: the host reads outputs then, and the next
+            step's copies may start early.
     """
 
     tensor: Tensor
@@ -35,7 +35,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What an allocator knows: a split, the regions in it, the stream of every node, and the plan."""
+    """The input of an allocator: a split, its regions, the stream of every node, and the plan."""
 
     split: Split
     regions: Sequence[Region]
@@ -44,12 +44,12 @@ class Schedule:
 
 
 class Allocator(Protocol):
-    """Decides how long a tensor's bytes stay its own."""
+    """Decides how long a tensor owns its bytes."""
 
     name: ClassVar[str]
 
     def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
-        """One for every use."""
+        """Return the lifetime of each use."""
 
 
 class SequentialReuse:
@@ -58,20 +58,20 @@ class SequentialReuse:
     name: ClassVar[str] = "sequential"
 
     def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
-        """From the first to the last kernel."""
+        """Return lifetimes from the first kernel to the last."""
         return _until([use.nodes[0] for use in uses], [use.nodes[-1] for use in uses], uses, schedule)
 
 
 class Interleaved:
-    """The same, but as if the kernels of a region's branches came in turn, one of each branch.
+    """Like `SequentialReuse`, but with the kernels of a region's branches taken in turn, one from each branch.
 
-    That is how ggml first kept branches apart. Lifetimes overlap as far as branches keep step, no further.
+    ggml first kept branches apart this way. It is correct only while the branches run in lockstep.
     """
 
     name: ClassVar[str] = "interleaved"
 
     def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
-        """From the first to the last kernel in that order."""
+        """Return lifetimes from the first kernel to the last in the interleaved order."""
         position = list(range(len(schedule.split.nodes)))
         for region in schedule.regions:
             order = _in_turn(region)
@@ -83,29 +83,29 @@ class Interleaved:
 
 
 class NoAllocFree:
-    """Recycle nothing that is used between a region's fork and its join before the join."""
+    """Recycle bytes used between a region's fork and its join only after the join."""
 
     name: ClassVar[str] = "no_alloc_free"
 
     def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
-        """From the first kernel to the last, or to the joins of the regions that this touches."""
+        """Return lifetimes from the first kernel to the last, or to the join of every region that this overlaps."""
         return _until([u.nodes[0] for u in uses], [self._last(u, schedule.regions) for u in uses], uses, schedule)
 
     def _last(self, use: Use, regions: Sequence[Region]) -> int:
         first, last = use.nodes[0], use.nodes[-1]
-        for region in regions:  # by rising forks: what an extension touches comes later
+        for region in regions:  # ascending forks: an extension can only overlap later regions
             if first < region.join and last > region.fork:
                 last = max(last, region.join)
         return last
 
 
 class StreamAware:
-    """Recycle bytes once all kernels that use them are visible to the stream that wants the bytes."""
+    """Recycle bytes once all kernels that use them are visible to the stream that needs the bytes."""
 
     name: ClassVar[str] = "stream_aware"
 
     def lifetimes(self, uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
-        """Free for a stream from the first kernel that comes after all uses, through stream order and events."""
+        """Free the bytes for a stream at its first kernel that stream order and events place after all uses."""
         end, streams = len(schedule.split.nodes), range(schedule.plan.streams)
         visible = becomes_visible_at(schedule.split.nodes, schedule.plan)
         visible |= {_BEFORE: [_BEFORE + 1 for _ in streams], end: [end + 1 for _ in streams]}
@@ -123,7 +123,7 @@ class StreamAware:
 ALLOCATORS: Final[Mapping[str, Allocator]] = {
     a.name: a for a in (SequentialReuse(), Interleaved(), NoAllocFree(), StreamAware())
 }
-"""Name -> allocator."""
+"""Maps a name to its allocator."""
 
 
 def allocate(schedule: Schedule, allocator: Allocator) -> BufferPlan:
@@ -132,7 +132,7 @@ def allocate(schedule: Schedule, allocator: Allocator) -> BufferPlan:
 
 
 def find_uses(split: Split) -> list[Use]:
-    """Who uses each tensor of the arena, in the order in which they come alive."""
+    """Find the uses of each tensor of the arena, in the order in which the tensors become live."""
     end = len(split.nodes)
     nodes: dict[Tensor, list[int]] = {tensor: [_BEFORE] for tensor in split.inputs}
     kept = set(split.inputs)
@@ -148,14 +148,14 @@ def find_uses(split: Split) -> list[Use]:
 
 
 def becomes_visible_at(nodes: Sequence[Tensor], plan: Plan) -> dict[int, list[int]]:
-    """For every kernel and stream the first kernel of that stream that comes after it, computed back to front.
+    """Find, for every kernel and stream, the first kernel of that stream ordered after it, in one backward sweep.
 
     Returns:
-        node -> for every stream a node, or the number of nodes where none comes after it.
+        node -> one node per stream, or the number of nodes where no kernel of the stream is ordered after it.
     """
     index = {node: i for i, node in enumerate(nodes)}
     streams = range(plan.streams)
-    seen = [[len(nodes) for _ in streams] for _ in streams]  # what sees the work done on a stream so far
+    seen = [[len(nodes) for _ in streams] for _ in streams]  # which kernels see a stream's work
     awaited: dict[int, list[int]] = {}
     visible: dict[int, list[int]] = {}
     for instruction in reversed(plan.instructions):
@@ -172,7 +172,7 @@ def becomes_visible_at(nodes: Sequence[Tensor], plan: Plan) -> dict[int, list[in
 
 
 def _until(first: Iterable[int], last: Iterable[int], uses: Sequence[Use], schedule: Schedule) -> list[Lifetime]:
-    """Lifetimes from one position to another, both included, whatever the stream."""
+    """Return lifetimes from one position to another, inclusive, the same for all streams."""
     return [
         Lifetime(use.tensor, _stream(use.nodes[0], schedule), start, (stop + 1,) * schedule.plan.streams)
         for use, start, stop in zip(uses, first, last, strict=True)
@@ -184,7 +184,7 @@ def _stream(node: int, schedule: Schedule) -> int:
 
 
 def _in_turn(region: Region) -> list[int]:
-    """The nodes of a region, one of each branch in turn; an inner region counts as part of its branch."""
+    """Interleave the nodes of a region, one from each branch in turn; inner regions are part of their branch."""
     branches = []
     for branch in region.branches:
         order = list(branch.nodes)

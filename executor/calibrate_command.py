@@ -27,17 +27,17 @@ Examples:
 @click.argument("path", metavar="TRACE", type=click.Path(path_type=Path))
 @click.option(
     "-o", "--output", metavar="PROFILE", required=True, type=click.Path(path_type=Path),
-    help="JSON file; its name without suffix becomes the profile's.",
+    help="JSON file to write. Its name without suffix is the name of the profile.",
 )  # fmt: skip
-@click.option("--range", "within", metavar="TEXT", help="Only inside the NVTX ranges of that text (or regex).")
+@click.option("--range", "within", metavar="TEXT", help="Use only steps inside NVTX ranges with this text (or regex).")
 @untraced_option
 @click.option("--force", is_flag=True, help="Replace PROFILE if it exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print the profile as one JSON object.")
 def calibrate(path: Path, output: Path, force: bool, as_json: bool, **options: Any) -> None:
-    """Make a cost profile for `run --backend sim` from one recording.
+    """Create a cost profile for `run --backend sim` from one recording.
 
-    TRACE is best a run directory of one stream with its node pass. Of other recordings, such as an nsys export of
-    another engine, host calls, latencies and copies are known, and of the kernels only how long a step takes.
+    TRACE is ideally the run directory of a run with one stream and a node pass. Other recordings, such as an nsys
+    export of another engine, give the costs of host calls, latencies and copies, but of kernels only the time per step.
     """
     from rich.console import Console
 
@@ -66,7 +66,7 @@ def calibrate(path: Path, output: Path, force: bool, as_json: bool, **options: A
 
 
 def _show(profile: Profile, output: Path) -> None:
-    """Every figure and where it is from."""
+    """Print every figure with its source."""
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table

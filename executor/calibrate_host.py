@@ -1,4 +1,4 @@
-"""What a recording says of the host: its calls, the time between them, and how soon a launch takes effect."""
+"""Host costs in a recording: its calls, the time between them, and the launch latency."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _ASSUMED_CALLS_NS: Final = {
     "copy_in": 1200, "copy_out": 1200, "launch": 2300, "graph_launch": 2300, "sync": 1400, "event_record": 200,
     "event_wait": 200,
 }  # fmt: skip
-"""Of calls that a recording lacks: through CuPy's bindings on a host with an H200."""
+"""Costs of calls that a recording lacks, measured through CuPy's bindings on a host with an H200."""
 _ASSUMED_LATENCY_NS: Final = 2000
 
 
 @dataclass(frozen=True)
 class HostCalls:
-    """The launching thread's calls inside the steps, in order.
+    """The calls of the launching thread inside the steps, in order.
 
     Attributes:
-        calls: start end (ns) correlation kind (of `CALLS`) previous (the same, or `FETCH`; "" at a group's first call)
-            step (position in the steps) in_flight (work was issued since the last sync).
+        calls: start end (ns) correlation kind (one of `CALLS`) previous (one of `CALLS`, or `FETCH`; "" for the first
+            call of a group) step (position in the steps) in_flight (work was issued since the last sync).
         spans: `step_spans` of the trace.
-        how: whose times they are, for `sources`.
-        scale: what times of the host are multiplied with, 1 for a light pass.
+        how: origin of the times, for `sources`.
+        scale: factor applied to host times, 1 for a light pass.
     """
 
     calls: pd.DataFrame
@@ -48,21 +48,21 @@ class HostCalls:
 
     @classmethod
     def of(cls, trace: Trace, steps: Steps, untraced_per_s: float | None) -> HostCalls:
-        """Of the thread that launches.
+        """Collect the calls of the launching thread.
 
         Args:
             trace: the recording.
             steps: its token steps.
-            untraced_per_s: steps per second without a profiler, if known; not needed of a light pass.
+            untraced_per_s: steps per second without a profiler, if known; not needed for a light pass.
 
         Raises:
-            EmptyTraceError: no launch in any step, or no step that follows another.
+            EmptyTraceError: no launch in any step, or no consecutive steps.
         """
         calls = host_calls(trace)
         calls["step"] = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
         launching = calls.loc[calls["letter"].isin([GRAPH_LAUNCH, LAUNCH]) & (calls["step"] >= 0), "thread"]
         if not len(launching):
-            raise EmptyTraceError("no launch in any token step; nothing can be calibrated")
+            raise EmptyTraceError("cannot calibrate: no token step launches anything")
         calls = calls[(calls["step"] >= 0) & (calls["thread"] == launching.mode()[0])].reset_index(drop=True)
         calls["kind"] = _kinds(calls)
         calls["previous"], calls["in_flight"] = _before(calls["kind"], steps.table["group"].to_numpy()[calls["step"]])
@@ -74,12 +74,12 @@ class HostCalls:
         return cls(calls, step_spans(trace, steps), how, scale)
 
     def typical(self, values: ArrayLike) -> int:
-        """Mean of host times without the longest of a hundred, ns."""
+        """Return the mean of host times without the longest 1 %, ns."""
         return round(typical(values) * self.scale)
 
 
 def _kinds(calls: pd.DataFrame) -> list[str]:
-    """Each call as one of `CALLS`; a copy of unknown direction goes to the host if it is the first after a launch."""
+    """Classify calls as `CALLS`. A copy of unknown direction goes to the host if it is the first after a launch."""
     kinds, launched = [], False
     for letter, kind in zip(calls["letter"], calls["kind"].astype(str), strict=True):
         if letter in (COPY, BLOCKING_COPY):
@@ -93,7 +93,7 @@ def _kinds(calls: pd.DataFrame) -> list[str]:
 
 
 def _before(kinds: Iterable[str], groups: Iterable[int]) -> tuple[list[str], list[bool]]:
-    """Of each call the one before it in its group, and whether anything was issued since the last sync."""
+    """Return, for each call, the previous call in its group, and whether work was issued since the last sync."""
     previous, in_flight = list[str](), list[bool]()
     last, group, issued, fetching = "", -1, False, False
     for kind, own in zip(kinds, groups, strict=True):
@@ -106,7 +106,7 @@ def _before(kinds: Iterable[str], groups: Iterable[int]) -> tuple[list[str], lis
 
 
 def call_costs(host: HostCalls, sources: dict[str, str]) -> dict[str, int]:
-    """`Profile.calls_ns`: measured where the recording has such calls, else assumed."""
+    """Return `Profile.calls_ns`, measured for calls in the recording and assumed for the others."""
     costs = {}
     for call in CALLS:
         of_kind = host.calls[host.calls["kind"] == call]
@@ -117,37 +117,37 @@ def call_costs(host: HostCalls, sources: dict[str, str]) -> dict[str, int]:
         sources[f"calls_ns.{call}"] = (
             f"measured: mean of {len(lengths)}, {host.how}"
             if len(lengths)
-            else "assumed: the recording has none; through CuPy's bindings on a host with an H200"
+            else "assumed: none in the recording; measured through CuPy's bindings on a host with an H200"
         )
     return costs
 
 
 def pauses(host: HostCalls, sources: dict[str, str]) -> dict[str, int]:
-    """`Profile.between_ns`: each pair of the recording, each call whatever follows, and any pair."""
+    """Return `Profile.between_ns`: each pair in the recording, each call with any successor, and any pair."""
     calls = host.calls
     pause = (calls["start"] - calls["end"].shift()).where(calls["previous"] != "")
     pairs = pd.DataFrame({"a": calls["previous"], "b": calls["kind"], "ns": pause}).dropna()
-    found = {f"{a}>{b}": host.typical(group) for (a, b), group in pairs.groupby(["a", "b"])["ns"]}
-    found |= {f"{a}>": host.typical(group) for a, group in pairs.groupby("a")["ns"]}
-    sources["between_ns"] = f"measured: mean of each pair of calls, of all after a call, and median of all, {host.how}"
-    return found | {">": round(float(pairs["ns"].median()) * host.scale)}
+    means = {f"{a}>{b}": host.typical(group) for (a, b), group in pairs.groupby(["a", "b"])["ns"]}
+    means |= {f"{a}>": host.typical(group) for a, group in pairs.groupby("a")["ns"]}
+    sources["between_ns"] = f"measured: mean of each pair of calls, mean after each call, median of all, {host.how}"
+    return means | {">": round(float(pairs["ns"].median()) * host.scale)}
 
 
 def launch_latency(host: HostCalls, sources: dict[str, str]) -> int:
-    """From a launch's return to the first kernel, of steps before whose launch the host had waited for the device."""
+    """Return the time from a launch to the first kernel, in steps where the host had waited for the device before."""
     calls = host.calls
     launches = calls[calls["kind"].isin(["graph_launch", "launch"]) & ~calls["in_flight"]]
     first = host.spans.drop_duplicates("correlation").set_index("correlation")["start"]
     waited = launches[launches["correlation"].isin(first.index)]
     latency = first.loc[waited["correlation"]].to_numpy() - waited["end"].to_numpy()
     if not len(latency):
-        sources["launch_latency_ns"] = "assumed: no launch in the recording finds the device idle"
+        sources["launch_latency_ns"] = "assumed: every launch in the recording finds the device busy"
         return _ASSUMED_LATENCY_NS
     sources["launch_latency_ns"] = f"measured: mean of {len(latency)}, {host.how}"
     return max(host.typical(latency), 0)
 
 
 def typical(values: ArrayLike) -> float:
-    """Mean without the longest of a hundred; 0 of nothing."""
-    found = np.asarray(values, dtype=np.float64)
-    return float(found[found <= np.percentile(found, 99)].mean()) if len(found) else 0.0
+    """Return the mean without the longest 1 %; 0 if there are no values."""
+    times = np.asarray(values, dtype=np.float64)
+    return float(times[times <= np.percentile(times, 99)].mean()) if len(times) else 0.0

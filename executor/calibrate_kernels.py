@@ -1,4 +1,4 @@
-"""What a recording says of the kernels."""
+"""Kernel costs in a recording."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def kernel_costs(
     nodes: Sequence[Tensor] | None,
     sources: dict[str, str],
 ) -> tuple[int, float, dict[str, KernelCost]]:
-    """Latency of a dependency across streams, memory bandwidth, and each op's cost.
+    """Return the latency of a dependency across streams, the memory bandwidth, and the cost of each op.
 
-    A kernel's time is from the end of the one before it to its own: kernels may begin before their predecessor has
-    ended. The bandwidth is the best that a kernel reaches; what that leaves of a kernel's time is fixed.
+    The time of a kernel runs from the end of the previous kernel to its own end, as kernels may start before their
+    predecessor has ended. The bandwidth is the highest that a kernel reaches; the rest of a kernel's time is fixed.
     """
     step_ns = float((host.spans["end"] - host.spans["start"]).median())
     times, gaps = measured
@@ -42,28 +42,28 @@ def kernel_costs(
     scale = step_ns / times.sum() if len(times) else 1.0
     edge_ns = round(float(np.median(gaps[gaps > 0])) * scale) if (gaps > 0).any() else _ASSUMED_EDGE_NS
     sources["edge_ns"] = (
-        "measured: between a kernel's end and the next one's start, where that waits for the whole of it, node pass"
+        "measured: from a kernel's end to the start of the next one, if that does not start early, node pass"
         if (gaps > 0).any()
         else "assumed"
     )
     if nodes is None or len(nodes) != len(times):
-        sources["kernels"] = "derived: the step's time, shared out evenly; ops and bytes are not known"
-        sources["bytes_per_ns"] = "assumed: so high that bytes cost nothing, for the kernels' times hold them"
+        sources["kernels"] = "derived: the time of a step, divided evenly; ops and bytes are unknown"
+        sources["bytes_per_ns"] = "assumed: so high that bytes cost nothing, as the kernels' times include them"
         return edge_ns, 1e9, {OTHER: KernelCost(round(step_ns / count))}
     moved = np.array([moved_bytes(n) for n in nodes], dtype=np.float64)
     bandwidth = float((moved / (times * scale)).max())
     fixed = pd.Series(times * scale - moved / bandwidth).groupby([n.op for n in nodes]).mean()
     kernels = {str(op): KernelCost(max(round(ns), 0)) for op, ns in fixed.items()}
-    sources["kernels"] = f"measured: node pass, times {scale:.4f} to last as long as in the {host.how}"
-    sources["bytes_per_ns"] = "measured: the best of all kernels, bytes by their shapes"
-    sources[f"kernels.{OTHER}"] = "derived: the median of all ops, for those that the recording lacks"
+    sources["kernels"] = f"measured: node pass, scaled by {scale:.4f} to match the step time of the {host.how}"
+    sources["bytes_per_ns"] = "measured: the highest of all kernels, with bytes derived from the shapes"
+    sources[f"kernels.{OTHER}"] = "derived: median of all ops, for ops that the recording lacks"
     return edge_ns, bandwidth, kernels | {OTHER: KernelCost(max(round(fixed.median()), 0))}
 
 
 def kernel_times(node: Trace | None, within: str | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Of each kernel of a step its time and the gap before the next, ns; none if unknown.
+    """Return the time of each kernel of a step and the gap after it, ns; empty if unknown.
 
-    Times are medians over the steps. Of gaps it is the 10th percentile: each record of a kernel lengthens them.
+    Times are medians over the steps. Gaps are 10th percentiles, as the tracing of each kernel lengthens them.
     """
     nothing = np.zeros(0), np.zeros(0)
     if node is None or not len(node["kernels"]):
@@ -80,7 +80,7 @@ def kernel_times(node: Trace | None, within: str | None) -> tuple[NDArray[np.flo
 
 
 def nodes_of(trace: Trace) -> Sequence[Tensor] | None:
-    """The nodes behind a step's kernels, in order, if it was a run of ours with one stream."""
+    """Return the nodes of a step's kernels, in order, for a run of this executor with one stream, else None."""
     try:
         configuration: Configuration = typed_object(run_json.configuration(trace), Configuration, "configuration")
         plan = prepare_configuration(configuration).splits[0].plan

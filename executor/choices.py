@@ -1,4 +1,4 @@
-"""What the options of `run` can be, for programs that offer them."""
+"""The possible values of the options of `run`, for programs that offer them."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _NAMES: Final[Mapping[str, Collection[str]]] = {
 }  # fmt: skip
 _SEVERAL: Final = ("strategies", "concurrency", "passes", "prompt")
 _OWN: Final = ("runs", "force", "as_json", "progress", "lists", "plans", "help")
-"""Options that are about the command and not about what is run."""
+"""Options that concern the command and not the run."""
 
 
 def choices(command: click.Command) -> dict[str, Any]:
-    """The options of a command as one JSON object.
+    """Describe the options of a command as one JSON object.
 
-    Each has `name`, `flag`, `off` (the flag that says no, or null), `help`, `default` (null where it depends), `least`
-    (null for none) and `kind`: `name` and `names` (several, with commas) of its `choices`, `number`, `numbers`, `flag`.
-    A choice has `name`, `about`, and `lacks`: what this machine lacks for it, or null.
+    Each has `name`, `flag`, `off` (the negating flag, or null), `help`, `default` (null if it depends on others),
+    `least` (or null) and `kind`: `name` and `names` (comma-separated) from its `choices`, `number`, `numbers`, `flag`.
+    A choice has `name`, `about`, and `lacks`: what this machine lacks to use it, or null.
     """
     parameters = [p for p in command.params if isinstance(p, click.Option) and p.name not in _OWN]
     return {"schema": SCHEMA, "options": [_option(p) for p in parameters]}
@@ -67,13 +67,13 @@ def _option(parameter: click.Option) -> dict[str, Any]:
 
 
 def _about(option: str, name: str) -> str:
-    """The first line of its docstring."""
+    """Return the first line of its docstring."""
     described = _DESCRIBED.get(option, {}).get(name)
     return (inspect.getdoc(described) or "").partition("\n")[0] if described is not None else ""
 
 
 def _lacks(backend: str) -> str | None:
-    """Why the backend cannot be started here; None where it can."""
+    """Return why the backend cannot be started here, or None if it can."""
     try:
         with closing(open_backend(backend)):
             return None

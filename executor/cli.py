@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 EXAMPLES = """
 \b
 Examples:
-  intertoken run -o runs                                       every strategy, one stream
+  intertoken run -o runs                                       all strategies, one stream
   intertoken run --sync sccc,ggg --concurrency sequential,branches -o runs
   intertoken run --backend sim --profile wddm --model llama-1.1b -o runs
   intertoken run --sync aaag --launch eager --batch 4 --json -o runs
@@ -28,21 +28,21 @@ Examples:
 
 
 def _names(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Comma-separated names, each once."""
+    """Parse comma-separated names, dropping duplicates."""
     return tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
 
 
 def _lengths(_ctx: click.Context, _parameter: click.Parameter, value: str) -> int | tuple[int, ...]:
-    """One number, or several with commas between them."""
+    """Parse one number, or several separated by commas."""
     try:
         lengths = tuple(int(length) for length in value.split(","))
     except ValueError:
-        raise click.BadParameter(f"{value!r} is not a list of numbers") from None
+        raise click.BadParameter(f"{value!r} is neither a number nor numbers separated by commas") from None
     return lengths if len(lengths) > 1 else lengths[0]
 
 
 def _list(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    """What the options can be, instead of a run."""
+    """Print the possible values of the options instead of running."""
     if value:
         from executor.choices import choices
 
@@ -65,13 +65,13 @@ def _list(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
 @click.option(
     "--profile",
     metavar="NAME|FILE",
-    help="Cost profile of sim: h200-linux, wddm, hip, or what `calibrate` wrote.  [default: h200-linux]",
+    help="Cost profile of sim: h200-linux, wddm, hip, or a file written by `calibrate`.  [default: h200-linux]",
 )
 @click.option("--weights", help="Weight format: f32, f16 or q8_0.  [default: the model's]")
-@click.option("--context", type=click.IntRange(1), help="The most tokens of a sequence.  [default: the model's]")
+@click.option("--context", type=click.IntRange(1), help="Maximum tokens per sequence.  [default: the model's]")
 @click.option(
     "--sync", "strategies", metavar="NAME,...", callback=_names,
-    help="Synchronisation strategies: sccc, saaas, aaas, aaag, aaeg, aga, ggg.  [default: all that fit]",
+    help="Synchronisation strategies: sccc, saaas, aaas, aaag, aaeg, aga, ggg.  [default: all that are safe]",
 )  # fmt: skip
 @click.option(
     "--concurrency", metavar="MODE,...", callback=_names, default="sequential", show_default=True,
@@ -79,56 +79,56 @@ def _list(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
 )  # fmt: skip
 @click.option(
     "--allocator",
-    help="sequential, interleaved, no_alloc_free, stream_aware.  [default: what the concurrency mode needs]",
+    help="sequential, interleaved, no_alloc_free, stream_aware.  [default: that of the concurrency mode]",
 )
-@click.option("--allow-hazards", is_flag=True, help="Run plans in which streams race for bytes; others are refused.")
+@click.option("--allow-hazards", is_flag=True, help="Run plans with data races between streams; default: refuse.")
 @click.option(
     "--launch", default="graph", show_default=True,
-    help="graph: one call per step; rebuild: the same, built anew for every step; eager: one call per kernel.",
+    help="graph: one call per step; rebuild: the same, rebuilt for every step; eager: one call per kernel.",
 )  # fmt: skip
 @click.option(
     "--fusion/--no-fusion", default=None, help="Fuse chains of nodes into kernels.  [default: on cuda and sim]"
 )
 @click.option(
     "--sampling", default="host", show_default=True,
-    help="host: fetch logits, take the greatest; device: sample in the graph, fetch tokens.",
+    help="host: fetch the logits and take the largest; device: sample in the graph and fetch the tokens.",
 )  # fmt: skip
 @click.option(
     "--gpu-layers", type=click.IntRange(0),
-    help="How many of the last layers the backend gets, the output being one; the others stay on the host.  "
+    help="Number of layers on the backend, counted from the last, including the output; the others stay on the host.  "
     "[default: all]",
 )  # fmt: skip
 @click.option(
     "--experts",
     default="device",
     show_default=True,
-    help="device; cpu: they stay on the host; copy: only their weights do.",
+    help="Place of the experts. device; cpu: on the host; copy: weights on the host, computed on the device.",
 )
 @click.option(
     "--staging/--no-staging", default=True, show_default=True,
-    help="Whether asynchronous copies read staging memory, or the host's own, which it must not overwrite meanwhile.",
+    help="Whether asynchronous copies read staging memory, or the host's own, which must stay unchanged meanwhile.",
 )  # fmt: skip
 @click.option(
     "--threads", type=click.IntRange(1),
-    help="Threads that compute the products of cpu and of the host.  [default: one per core, less one of many]",
+    help="Threads for matrix products on cpu and on the host.  [default: one per core, minus one above 4 cores]",
 )  # fmt: skip
 @click.option(
-    "--pinned/--not-pinned", default=False, show_default=True, help="Whether these threads stay on cores of their own."
+    "--pinned/--not-pinned", default=False, show_default=True, help="Whether each of these threads has its own core."
 )
 @click.option("--devices", type=click.IntRange(1), default=1, show_default=True, help="Devices that share the layers.")
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Independent sequences.")
 @click.option(
     "--prompt", metavar="N,...", callback=_lengths, default="0", show_default=True,
-    help="Tokens of each sequence before the first token step; of several lengths each sequence takes the next.",
+    help="Prompt tokens per sequence. Several lengths are assigned to the sequences in turn.",
 )  # fmt: skip
 @click.option(
     "--micro-batch",
     type=click.IntRange(1),
     default=512,
     show_default=True,
-    help="The most prompt tokens of a step, or one of each sequence if these are more.",
+    help="Maximum prompt tokens per step, but at least one per sequence.",
 )
-@click.option("--shared-prompt", is_flag=True, help="All sequences have the same prompt, which is computed once.")
+@click.option("--shared-prompt", is_flag=True, help="Give all sequences the same prompt, computed once.")
 @click.option(
     "--kv", default="streams", show_default=True,
     help="KV cache: streams (one per sequence) or unified (one for all, masked).",
@@ -138,26 +138,26 @@ def _list(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
 @click.option("--warmup", type=click.IntRange(0), default=4, show_default=True, help="Steps before the first repeat.")
 @click.option(
     "--passes", metavar="NAME,...", callback=_names,
-    help="light, graph, node: without a profiler, then under CUPTI at either level.  [default: all the backend has]",
+    help="light (no profiler), graph and node (CUPTI at that level).  [default: all that the backend has]",
 )  # fmt: skip
 @click.option(
     "--trace-kinds", default="lean", show_default=True, type=click.Choice(["lean", "all"]),
-    help="What the traced passes record: lean is kernels, graphs and API calls; all adds copies, syncs, events.",
+    help="Contents of the traced passes: lean is kernels, graphs and API calls; all adds copies, syncs and events.",
 )  # fmt: skip
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of weights and first tokens.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of weights and first tokens.")
 @click.option(
     "-o", "--output", "runs", metavar="RUNS_DIR", required=True,
-    type=click.Path(file_okay=False, path_type=Path), help="Gets one run directory per combination.",
+    type=click.Path(file_okay=False, path_type=Path), help="Directory that receives one run directory per combination.",
 )  # fmt: skip
-@click.option("--force", is_flag=True, help="Replace run directories that exist.")
+@click.option("--force", is_flag=True, help="Replace existing run directories.")
 @click.option(
     "--progress", type=click.Choice(["bar", "json", "none"]), default="bar", show_default=True,
-    help="How far it is, on stderr: a bar if that is a terminal, or a JSON object per line.",
+    help="Progress on stderr: a bar if that is a terminal, or one JSON object per line.",
 )  # fmt: skip
-@click.option("--dry-run", "plans", is_flag=True, help="Only plan and name the runs; refuses what a run would refuse.")
+@click.option("--dry-run", "plans", is_flag=True, help="Only plan, check and name the runs.")
 @click.option(
     "--choices", "lists", is_flag=True, is_eager=True, expose_value=False, callback=_list,
-    help="Print what the options can be, and what this machine lacks, as one JSON object.",
+    help="Print the possible values of the options, and what this machine lacks for them, as one JSON object.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def run(
@@ -172,9 +172,9 @@ def run(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Run a decode loop under every combination of strategy and concurrency mode, and record each.
+    """Run and record a decode loop for every combination of strategy and concurrency mode.
 
-    Repeats are interleaved: the first of every combination, then the second, so that drift hits all alike.
+    Repeats are interleaved: the first of every combination, then the second, so that drift affects all equally.
     """
     from executor.configuration import Configuration, combinations, fitting_strategies
     from executor.passes import chosen_passes, pass_figures, record_traced
@@ -229,7 +229,7 @@ def _as_json(results: list[Result], written: list[Path], figures: list[dict[str,
 
 
 def _show(results: list[Result], figures: list[dict[str, Any]], runs: Path) -> None:
-    """A table: rates with their spread, speed-up over the first row, gap, distortion of the traced passes, plan."""
+    """Print a table: rates with spread, speed-up over the first row, gap, overhead of the traced passes, plan."""
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
@@ -262,7 +262,7 @@ def _show(results: list[Result], figures: list[dict[str, Any]], runs: Path) -> N
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(table)
     if traced:
-        console.print("×: period of that traced pass / period of the light pass", style="dim", highlight=False)
+        console.print("×: period of the traced pass / period of the light pass", style="dim", highlight=False)
     console.print(f"{len(results)} run directories in {runs}", highlight=False, markup=False)
 
 

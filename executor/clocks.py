@@ -1,8 +1,8 @@
-"""Bringing a device's clock to the host's: one line between two calibrations, with a stated error.
+"""Converts device times to host times: linear between two calibrations, with a stated error.
 
-In a calibration the host asks the device for its time again and again and notes its own time before the question and
-after the answer. Whatever happens in between, the device's answer lies there; so every sample bounds the offset from
-both sides, and the samples' bounds are intersected (Cristian's algorithm, Distributed Computing 3, 1989).
+In a calibration the host queries the device's clock repeatedly and reads its own clock before and after each query. The
+device's answer was taken between the two, so every sample bounds the offset from both sides, and the bounds of all
+samples are intersected (Cristian's algorithm, Distributed Computing 3, 1989).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Sample = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Offset:
-    """host = device + ns, as it was at `device_ns`, within `error_ns` either way."""
+    """host = device + ns at the time `device_ns`, within +-`error_ns`."""
 
     device_ns: int
     ns: int
@@ -27,9 +27,9 @@ class Offset:
 
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> Offset:
-        """The offset that all samples of one short calibration agree on.
+        """Return the offset consistent with all samples of one short calibration.
 
-        Samples that contradict each other (a clock was stepped) make the error as large as the contradiction.
+        If samples contradict each other (a clock was stepped), the error is as large as the contradiction.
         """
         before, device, after = (np.array(column, dtype=np.int64) for column in zip(*samples, strict=True))
         low, high = int((before - device).max()), int((after - device).min())
@@ -38,24 +38,24 @@ class Offset:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Offsets before and after a run; between them the clocks drift evenly."""
+    """Offsets before and after a run; in between, the clocks are assumed to drift linearly."""
 
     first: Offset
     last: Offset
 
     @property
     def error_ns(self) -> int:
-        """How far a converted time can be off, ns."""
+        """Maximum error of a converted time, ns."""
         return max(self.first.error_ns, self.last.error_ns)
 
     @property
     def drift_ppm(self) -> float:
-        """How much faster the host's clock runs than the device's, in millionths."""
+        """How much faster the host's clock runs than the device's, parts per million."""
         elapsed = self.last.device_ns - self.first.device_ns
         return (self.last.ns - self.first.ns) / elapsed * 1e6 if elapsed else 0.0
 
     def to_host(self, device_ns: ArrayLike) -> NDArray[np.int64]:
-        """Device times as host times, ns."""
+        """Convert device times to host times, ns."""
         times = np.asarray(device_ns, dtype=np.int64)
         since = (times - self.first.device_ns).astype(np.float64)
         return times + self.first.ns + np.rint(since * (self.drift_ppm / 1e6)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""The commands of this package, imported when they are used."""
+"""The commands of this package, imported on use."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from tracer.command_group import Intertoken
 
 def register(group: Intertoken) -> None:
     """Add them to the group."""
-    group.add_lazy("executor.cli:run", "Run a decode loop under each strategy, and record it.")
-    group.add_lazy("executor.calibrate_command:calibrate", "Make a cost profile for `run --backend sim`.")
+    group.add_lazy("executor.cli:run", "Run and record a decode loop under each strategy.")
+    group.add_lazy("executor.calibrate_command:calibrate", "Create a cost profile for `run --backend sim`.")

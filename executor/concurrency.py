@@ -1,8 +1,8 @@
-"""Passes 3 and 4: find branches that may run at the same time, and give every node a stream.
+"""Passes 3 and 4: find branches that may run concurrently, and assign every node to a stream.
 
-A region lies between a fork and a join: every kernel between comes after the fork and before the join. It falls into
-branches that need nothing of each other; a branch may hold regions again. In a decoder layer the attention norm forks
-into Q, K and V, which attention joins, and the FFN norm forks into gate and up.
+A region lies between a fork and a join: each of its kernels comes after the fork and before the join. It consists of
+mutually independent branches, which may contain inner regions. In a decoder layer the attention norm forks into Q, K
+and V, which attention joins, and the FFN norm forks into gate and up.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAIN_STREAM: Final = 0
 
 @dataclass(frozen=True)
 class Branch:
-    """Kernels that need nothing of the other branches: their node indices, rising, and the regions among them."""
+    """Kernels independent of the other branches: their node indices, ascending, and the regions among them."""
 
     nodes: tuple[int, ...]
     inner: tuple[Region, ...] = ()
@@ -32,7 +32,7 @@ class Region:
     Attributes:
         fork: index of the node that all branches come after; an inner region may share it with the outer one.
         join: index of the node that comes after all of them.
-        branches: the first stays on the stream of the region; the others follow in the order of their first nodes.
+        branches: the first stays on the region's stream; the others are in the order of their first nodes.
     """
 
     fork: int
@@ -41,7 +41,7 @@ class Region:
 
 
 def all_regions(regions: Sequence[Region]) -> Iterator[Region]:
-    """These and the inner ones, an outer one before its inner ones."""
+    """Yield these regions and their inner ones, outer before inner."""
     for region in regions:
         yield region
         for branch in region.branches:
@@ -49,16 +49,16 @@ def all_regions(regions: Sequence[Region]) -> Iterator[Region]:
 
 
 class ConcurrencyMode(Protocol):
-    """Which parts of a split may run at the same time."""
+    """Decides which parts of a split may run concurrently."""
 
     name: ClassVar[str]
     allocator: ClassVar[str]
-    """The allocator it takes unless another is asked for."""
+    """The default allocator."""
     cut: ClassVar[bool]
-    """Whether each part of the plan between events is a graph of its own."""
+    """Whether each part of the plan between events is a separate graph."""
 
     def regions(self, nodes: Sequence[Tensor], order: Dependencies) -> list[Region]:
-        """The regions whose branches get streams of their own, in graph order."""
+        """Return the regions whose branches get separate streams, in graph order."""
 
 
 class Sequential:
@@ -69,40 +69,40 @@ class Sequential:
     cut: ClassVar[bool] = False
 
     def regions(self, nodes: Sequence[Tensor], order: Dependencies) -> list[Region]:
-        """None."""
+        """Return no regions."""
         return []
 
 
 class Branches:
-    """The branches of every region on streams of their own, all in one graph."""
+    """The branches of every region on separate streams, all in one graph."""
 
     name: ClassVar[str] = "branches"
     allocator: ClassVar[str] = "stream_aware"
     cut: ClassVar[bool] = False
 
     def regions(self, nodes: Sequence[Tensor], order: Dependencies) -> list[Region]:
-        """All that are worth it."""
+        """Return all regions worth separate streams."""
         return find_regions(nodes, order)
 
 
 class Subgraphs(Branches):
-    """Every branch, and every part between regions, is a graph that the scheduler launches on its stream."""
+    """Every branch, and every part between regions, as a separate graph launched on its stream."""
 
     name: ClassVar[str] = "subgraphs"
     cut: ClassVar[bool] = True
 
 
 MODES: Final[Mapping[str, ConcurrencyMode]] = {mode.name: mode for mode in (Sequential(), Branches(), Subgraphs())}
-"""Name -> concurrency mode."""
+"""Maps a name to its concurrency mode."""
 
 
 def worth_a_stream(kernels: Sequence[Tensor]) -> bool:
-    """Whether a branch gains more than its events cost: if it has a product of matrices, which is where time goes."""
+    """Whether a branch gains more than its events cost: if it has a matrix product, which takes most of the time."""
     return any(part.startswith("mul_mat") for node in kernels for part in node.op.split("+"))
 
 
 def weight_bytes(kernels: Sequence[Tensor]) -> int:
-    """What a branch reads of the weights. In decode that is its time; the branch with most stays on the stream."""
+    """Return the bytes of weights that a branch reads. They determine its time; the largest branch keeps the stream."""
     return sum(source.nbytes for node in kernels for source in node.src if source.flags & Flag.WEIGHT)
 
 
@@ -112,16 +112,16 @@ def find_regions(
     worth: Callable[[Sequence[Tensor]], bool] = worth_a_stream,
     weight: Callable[[Sequence[Tensor]], int] = weight_bytes,
 ) -> list[Region]:
-    """All regions, in graph order, inner ones inside.
+    """Find all regions, in graph order, with inner regions nested.
 
-    The nodes that all others of a set come before or after cut it into a series; what lies between two of them falls
-    into connected components, the branches; each of those is cut again. A set that neither cuts nor falls apart stays
-    on one stream, and so does what no node forks or no node joins.
+    Nodes ordered relative to all others of a set cut it into a series. The nodes between two cuts form connected
+    components, the branches, and each branch is cut again. A set with neither cuts nor several components stays on one
+    stream, as do nodes without a fork or a join.
 
     Args:
-        order: of these nodes.
+        order: dependencies of these nodes.
         worth: whether these kernels should get a stream; others stay with the first branch.
-        weight: the branch with the greatest comes first.
+        weight: the branch with the largest weight comes first.
     """
     return _Finder(nodes, order, worth, weight).series(order.kernels, None, None)
 
@@ -134,20 +134,20 @@ class _Finder:
     weight: Callable[[Sequence[Tensor]], int]
 
     def series(self, inside: int, fork: int | None, join: int | None) -> list[Region]:
-        """The regions in a set of kernels, all of which lie between fork and join (None: start and end)."""
+        """Find the regions in a set of kernels between fork and join (None: start and end)."""
         before, after = self.order.before, self.order.after
         cuts = [i for i in bits(inside) if not inside & ~(before[i] | after[i] | 1 << i)]
         if not cuts and len(self._components(inside)) < 2:
             return []
-        found = []
+        regions = []
         for first, last in zip([fork, *cuts], [*cuts, join], strict=True):
             between = inside
             if first is not None:
                 between &= after[first]
             if last is not None:
                 between &= before[last]
-            found += self._parallel(between, first, last)
-        return found
+            regions += self._parallel(between, first, last)
+        return regions
 
     def _parallel(self, inside: int, fork: int | None, join: int | None) -> list[Region]:
         components = self._components(inside)
@@ -173,7 +173,7 @@ class _Finder:
         ]
 
     def _components(self, inside: int) -> list[int]:
-        """What is connected, in the order of the first nodes."""
+        """Return the connected components, in the order of their first nodes."""
         components: list[int] = []
         for i in bits(inside):
             joined = 1 << i
@@ -185,16 +185,16 @@ class _Finder:
 
 
 def map_streams(nodes: Sequence[Tensor], regions: Sequence[Region]) -> list[int]:
-    """The stream of every node: the main one, unless it is in a branch that has another."""
+    """Return the stream of every node: the main stream, unless its branch has another."""
     streams = [MAIN_STREAM] * len(nodes)
     _map(streams, regions, MAIN_STREAM, MAIN_STREAM + 1)
     return streams
 
 
 def _map(streams: list[int], regions: Sequence[Region], stream: int, free: int) -> int:
-    """Map regions that follow each other on a stream, the streams from `free` on being free; the first free one after.
+    """Map consecutive regions on a stream, using streams from `free` on; return the first stream still free.
 
-    No two branches of a region share a stream, at whatever depth; regions in series do.
+    Branches of a region never share a stream, at any depth; regions in series do.
     """
     most = free
     for region in regions:

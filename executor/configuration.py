@@ -1,4 +1,4 @@
-"""What to run: one value that names, checks and places it."""
+"""The configuration of a run: its fields, its checks and its placement."""
 
 from __future__ import annotations
 
@@ -23,36 +23,34 @@ EXPERTS: Final = ("device", "cpu", "copy")
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What to run. Every field but `repeats` and `warmup` can change the plan or the numbers.
+    """The configuration of a run. Every field except `repeats` and `warmup` can change the plan or the results.
 
     Attributes:
-        allocator: None for the one that the concurrency mode needs.
-        batch: independent sequences.
+        allocator: allocator name; None for the default of the concurrency mode.
+        batch: number of independent sequences.
         tokens: token steps per repeat.
-        prompt: tokens that sequences hold before the first token step, 0 for none; of several lengths the sequences
-            take one after the other, and again from the first.
-        shared_prompt: one prompt for all sequences, computed once; each goes on with a token of its own.
-        micro_batch: the most prompt tokens of a step, or one of each sequence if these are more; steps follow each
-            other without a fetch.
+        prompt: prompt tokens per sequence, 0 for none. Several lengths are assigned to the sequences in turn.
+        shared_prompt: one prompt for all sequences, computed once; each continues with its own token.
+        micro_batch: maximum prompt tokens per step, but at least one per sequence; no fetch between these steps.
         kv: the kind of KV cache, see `kv_cache`.
         warmup: token steps before the first repeat.
-        reserve: token steps for which memory is planned, where that is more than are run.
-        seed: of weights and first tokens.
+        reserve: token steps for which memory is planned, if more than are run.
+        seed: seed of the weights and the first tokens.
         weights: format of the weight matrices, a name of `models.WEIGHTS`; None for the model's own.
-        context: the most tokens of a sequence; None for the model's own.
-        fusion: whether to fuse chains of nodes; None for what the backend wants.
-        sampling: "host" fetches the logits and takes the greatest; "device" does so on the device, and the host
-            fetches the tokens. A strategy that advances on the device always samples there.
-        allow_hazards: run plans in which streams race.
-        devices: of the backend, which share the layers.
-        gpu_layers: how many of the last layers (the output is one) the backend's devices get, the rest and the
-            embedding staying on the host; None for all.
-        staging: whether backends stage what asynchronous copies read, as ours do and engines often do not.
-        experts: "device"; "cpu" for experts that stay on the host; "copy" for weights of experts that stay there, the
-            rows that a step uses being copied.
-        profile: name or file of the cost profile of a simulated device; None for the backend's own.
-        threads: how many compute the products of the CPU or the host; None for what suits the machine.
-        pinned: whether these stay on cores of their own.
+        context: maximum tokens per sequence; None for the model's own.
+        fusion: whether to fuse chains of nodes; None for the backend's default.
+        sampling: "host" fetches the logits and takes the largest; "device" samples on the device and the host fetches
+            the tokens. A strategy that advances on the device always samples there.
+        allow_hazards: run plans with data races between streams.
+        devices: number of the backend's devices, which share the layers.
+        gpu_layers: number of layers on the backend's devices, counted from the last, including the output; the others
+            and the embedding stay on the host. None for all.
+        staging: whether backends stage the sources of asynchronous copies. Ours do; engines often do not.
+        experts: "device"; "cpu" if experts stay on the host; "copy" if only their weights do, and the rows that a step
+            uses are copied.
+        profile: name or file of the cost profile of a simulated device; None for the backend's default.
+        threads: number of threads for products on the CPU or the host; None for the machine's default.
+        pinned: whether each of these threads is pinned to its own core.
     """
 
     backend: str = "cpu"
@@ -86,7 +84,7 @@ class Configuration:
 
     @property
     def placement(self) -> Placement:
-        """What goes where."""
+        """The placement on devices."""
         cores = (self.threads, self.pinned)
         devices = tuple(
             Device(self.backend, index, self.staging, self.profile, *cores) for index in range(self.devices)
@@ -95,7 +93,7 @@ class Configuration:
 
     @property
     def name(self) -> str:
-        """Name of the run directory; says only what is not usual."""
+        """Name of the run directory, which lists only non-default options."""
         parts = [self.model, self.strategy, self.concurrency]
         parts += [self.backend] if self.backend != "cpu" else []
         parts += [self.allocator] if self.allocator else []
@@ -130,10 +128,10 @@ class Configuration:
 
 
 def check(configuration: Configuration) -> None:
-    """See that its values can be.
+    """Check the values of a configuration.
 
     Raises:
-        UsageError: an unknown name or a number that makes no sense.
+        UsageError: an unknown name or a number out of range.
     """
     lookup("backend", configuration.backend, BACKENDS)
     lookup("launch kind", configuration.launch, LAUNCHERS)
@@ -164,11 +162,11 @@ def check(configuration: Configuration) -> None:
     if not isinstance(configuration.prompt, int) and len(configuration.prompt) > configuration.batch:
         raise UsageError(f"{len(configuration.prompt)} prompts are too many for a batch of {configuration.batch}")
     if configuration.shared_prompt and (len(set(lengths)) > 1 or not lengths[0]):
-        raise UsageError(f"a shared prompt has one length, at least 1, not {configuration.prompt}")
+        raise UsageError(f"a shared prompt needs one length, at least 1, not {configuration.prompt}")
 
 
 def fitting_strategies(configuration: Configuration) -> list[str]:
-    """The strategies that are safe on the configuration's devices."""
+    """Return the strategies that are safe on the configuration's devices."""
     c = configuration
     backend = TapeBackend(Tape(), Device(c.backend, staged=c.staging))
     cut = c.devices > 1 or c.gpu_layers is not None or c.experts != "device"
@@ -176,5 +174,5 @@ def fitting_strategies(configuration: Configuration) -> list[str]:
 
 
 def combinations(base: Configuration, strategies: Iterable[str], concurrency: Iterable[str]) -> list[Configuration]:
-    """The base with every strategy in every concurrency mode."""
+    """Return the base configuration with every strategy in every concurrency mode."""
     return [replace(base, strategy=s, concurrency=mode) for s in strategies for mode in concurrency]

@@ -1,6 +1,6 @@
-"""Which kernels must have run before which, as bit sets: bit i of an int stands for node i.
+"""Order of the kernels as bit sets: bit i of an int stands for node i.
 
-Nodes without a kernel are looked through. A few thousand nodes are closed and reduced in milliseconds this way.
+Dependencies pass through nodes without a kernel. Closing and reducing thousands of nodes takes milliseconds.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from executor.graph import Tensor, memory_order
 
 @dataclass(frozen=True)
 class Dependencies:
-    """What orders the kernels of a split. Earlier nodes have lower indices.
+    """The order of the kernels of a split. Earlier nodes have lower indices.
 
     Attributes:
-        kernels: the nodes that have one.
-        needs: for every node the kernels that it must come after, without those that another one of them implies (the
-            transitive reduction).
-        before: for every node all kernels that it must come after (the transitive closure).
-        after: for every node all kernels that must come after it.
+        kernels: the nodes that have a kernel.
+        needs: the kernels that each node must run after, without those implied by others (the transitive reduction).
+        before: all kernels that each node must run after (the transitive closure).
+        after: all kernels that must run after each node.
     """
 
     kernels: int
@@ -30,7 +29,7 @@ class Dependencies:
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The numbers of the bits that are set, rising."""
+    """Yield the numbers of the bits that are set, ascending."""
     while mask:
         lowest = mask & -mask
         yield lowest.bit_length() - 1
@@ -38,14 +37,15 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def find_dependencies(nodes: Sequence[Tensor], tie: bool = True) -> Dependencies:
-    """Order by sources and by memory that views share.
+    """Order nodes by their sources and by the memory that views share.
 
     Args:
-        nodes: of a split, in graph order.
-        tie: also tie in what would float beside the whole rest of the graph: a kernel whose result no later one reads
-            (an update of state) comes before the first later one that shares a predecessor with it, and after what all
-            others pass by then; one that reads only leaves comes after the last earlier one that shares a successor
-            with it, or before the first later one. So regions are closed by their forks and joins.
+        nodes: nodes of a split, in graph order.
+        tie: also tie kernels that would otherwise be parallel to the rest of the graph, so that forks and joins close
+            regions. A kernel whose result no later kernel reads (an update of state) runs before the first later kernel
+            that shares a predecessor with it, and after the node that all other paths pass by then. A kernel that reads
+            only leaves runs after the last earlier kernel that shares a successor with it, or before the first later
+            one.
     """
     kernels = sum(1 << i for i, node in enumerate(nodes) if node.has_kernel)
     direct: list[int] = []
@@ -54,8 +54,8 @@ def find_dependencies(nodes: Sequence[Tensor], tie: bool = True) -> Dependencies
         for i in before:
             mask |= 1 << i if kernels >> i & 1 else direct[i]
         direct.append(mask)
-    found = _closed(direct, kernels)
-    return _closed(_tied(direct, found), kernels) if tie else found
+    order = _closed(direct, kernels)
+    return _closed(_tied(direct, order), kernels) if tie else order
 
 
 def _closed(direct: Sequence[int], kernels: int) -> Dependencies:
@@ -78,16 +78,16 @@ def _closed(direct: Sequence[int], kernels: int) -> Dependencies:
     return Dependencies(kernels, needs, before, after)
 
 
-def _tied(direct: Sequence[int], found: Dependencies) -> list[int]:
+def _tied(direct: Sequence[int], order: Dependencies) -> list[int]:
     tied = list(direct)
-    unread = sum(1 << i for i in bits(found.kernels) if not found.after[i])
-    for i in bits(found.kernels):
+    unread = sum(1 << i for i in bits(order.kernels) if not order.after[i])
+    for i in bits(order.kernels):
         if unread >> i & 1:
-            tied[i] |= _closing(i, found, unread)
-            if (reader := _next_relative(i, found)) is not None:
+            tied[i] |= _closing(i, order, unread)
+            if (reader := _next_relative(i, order)) is not None:
                 tied[reader] |= 1 << i
-        elif not found.before[i]:
-            relatives = found.before[next(bits(found.after[i]))]
+        elif not order.before[i]:
+            relatives = order.before[next(bits(order.after[i]))]
             if earlier := relatives & ((1 << i) - 1):
                 tied[i] |= 1 << (earlier.bit_length() - 1)
             elif later := relatives >> (i + 1):
@@ -95,21 +95,21 @@ def _tied(direct: Sequence[int], found: Dependencies) -> list[int]:
     return tied
 
 
-def _next_relative(i: int, found: Dependencies) -> int | None:
-    """The first kernel after this one that comes after the latest predecessor which has such a kernel."""
-    for last in reversed(list(bits(found.before[i]))):
-        if later := found.after[last] >> (i + 1):
+def _next_relative(i: int, order: Dependencies) -> int | None:
+    """Return the first later kernel that depends on the latest possible predecessor of this kernel."""
+    for last in reversed(list(bits(order.before[i]))):
+        if later := order.after[last] >> (i + 1):
             return i + 1 + next(bits(later))
     return None
 
 
-def _closing(i: int, found: Dependencies, unread: int) -> int:
-    """The last kernel before this one (or none) that all paths from its latest predecessor pass: it post-dominates."""
-    last = found.before[i].bit_length() - 1
+def _closing(i: int, order: Dependencies, unread: int) -> int:
+    """Return the last kernel before this one that all paths from its latest predecessor pass (its post-dominator)."""
+    last = order.before[i].bit_length() - 1
     if last < 0:
         return 0
-    read = found.after[last] & ~unread
-    for q in reversed(list(bits(found.after[last] & ((1 << i) - 1)))):
-        if not read & ~(found.before[q] | found.after[q] | 1 << q):
+    read = order.after[last] & ~unread
+    for q in reversed(list(bits(order.after[last] & ((1 << i) - 1)))):
+        if not read & ~(order.before[q] | order.after[q] | 1 << q):
             return 1 << q
     return 0

@@ -1,4 +1,4 @@
-"""run.json: what was run, where, and what was measured. Never the name of the host or a path."""
+"""run.json: configuration, machine and measurements of a run, without host names or paths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CPUINFO: Final = Path("/proc/cpuinfo")
 
 
 def run_json(result: Result) -> dict[str, Any]:
-    """The content of a run directory's run.json."""
+    """Return the contents of a run directory's run.json."""
     backend = backend_class(result.configuration.backend)
     profile = Path(result.configuration.profile).stem if result.configuration.profile else backend.default_profile
     chosen = {"allocator": result.prepared.allocator, "profile": profile, "threads": _threads(result)}
@@ -53,22 +53,22 @@ def run_json(result: Result) -> dict[str, Any]:
 
 
 def _threads(result: Result) -> int | None:
-    """How many threads compute on the host; None where none do."""
+    """Return the number of threads that compute on the host, or None."""
     devices = {part.split.device for part in result.prepared.splits}
     here = [d for d in devices if d.is_host or d.backend == "cpu"]
     return (result.configuration.threads or default_threads()) if here else None
 
 
 def measured(result: Result) -> dict[str, Any]:
-    """Rates over the repeats. A step makes one token per sequence: tokens/s = steps/s * batch.
+    """Return the rates over the repeats. A step produces one token per sequence: tokens/s = steps/s * batch.
 
-    The host recorder is the light pass on this backend, so the recorded times need no correction.
+    The host recorder serves as the light pass, so the recorded times need no correction.
     """
     return rates([result.configuration.tokens / seconds for seconds in result.seconds], result.configuration.batch)
 
 
 def rates(steps: Sequence[float], batch: int) -> dict[str, Any]:
-    """The part of run.json with these steps per second, one of each repeat."""
+    """Return the part of run.json for these steps per second, one per repeat."""
     return {
         "tokens_per_s": _spread([rate * batch for rate in steps]),
         "steps_per_s": _spread(steps),
@@ -78,12 +78,12 @@ def rates(steps: Sequence[float], batch: int) -> dict[str, Any]:
 
 
 def plan_facts(prepared: Prepared) -> dict[str, Any]:
-    """Sizes of the plan.
+    """Return the sizes of the plan.
 
-    `kv_cells` are those of a stream of the KV cache, `attended_cells` those that attention goes over as it fills; the
-    rest is of the last of these sizes. `reuse` is what the tensors would take without it /
-    `peak_bytes`; `fragmentation` is the share of `peak_bytes` above `peak_live_bytes`, which no placement can do
-    without; `devices` are those of the splits, in order. run.json has beside them what became of the graphs of each.
+    `kv_cells` are the cells of a stream of the KV cache, `attended_cells` the sizes that attention covers as it fills;
+    all other figures are for the last of these sizes. `reuse` is the memory without reuse / `peak_bytes`.
+    `fragmentation` is the share of `peak_bytes` above `peak_live_bytes`, the minimum of any placement. `devices` are
+    those of the splits, in order. run.json also has the outcomes of the graphs of each.
     """
     splits = prepared.splits
     memory, cache = [part.memory for part in splits], prepared.step.cache
@@ -113,7 +113,7 @@ def plan_facts(prepared: Prepared) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """The hardware and system, without anything that names this very machine."""
+    """Return hardware and operating system, without anything that identifies this machine."""
     release = re.match(r"[\d.]*\d", platform.release())
     return {
         "cpu": _cpu_model(),
@@ -125,14 +125,14 @@ def machine() -> dict[str, Any]:
 
 def _cpu_model() -> str:
     if _CPUINFO.exists():
-        found = re.search(r"^model name\s*:\s*(.+)$", _CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
-        if found:
-            return found.group(1).strip()
+        model = re.search(r"^model name\s*:\s*(.+)$", _CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
+        if model:
+            return model.group(1).strip()
     return platform.processor() or platform.machine()
 
 
 def _spread(values: Sequence[float]) -> dict[str, Any]:
-    """Median, and the lowest and highest repeat."""
+    """Return the median, and the lowest and highest repeat."""
     return {
         "median": statistics.median(values), "low": min(values), "high": max(values), "repeats": list(values),
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""graph.json: the graph that was run, its streams and events, and what each allocator would take."""
+"""graph.json: the graph of a run, its streams and events, and the memory that each allocator would take."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracer.graph_json import Leaf, Memory, Node, RegionOf, RunGraph, StreamWait
 
 
 def run_graph(prepared: Prepared) -> RunGraph:
-    """The content of a run directory's graph.json; the streams of each device are numbered behind those before."""
+    """Return the contents of a run directory's graph.json. Streams are numbered consecutively over the devices."""
     graph = prepared.step.graph
     nodes, leaves = graph.nodes, [*graph.inputs, *graph.state]
     index = {tensor: i for i, tensor in enumerate(nodes)}
@@ -27,7 +27,7 @@ def run_graph(prepared: Prepared) -> RunGraph:
     regions = [region for split in placed for region in split.regions]
     region_of = {
         node: number for number, region in enumerate(regions) for node in region.nodes
-    }  # inner regions come later, and stay
+    }  # inner regions come later and take precedence
     return RunGraph(
         nodes=tuple(
             Node(
@@ -62,7 +62,7 @@ class _Region:
 
 @dataclass(frozen=True)
 class _Placed:
-    """A split in numbers of the whole graph."""
+    """A split, with the node numbers of the whole graph."""
 
     streams: Mapping[int, int]
     regions: Sequence[_Region]
@@ -71,7 +71,7 @@ class _Placed:
 
 
 def _first_streams(prepared: Prepared) -> dict[Device, int]:
-    """Of every device the number of its first stream."""
+    """Return the number of the first stream of every device."""
     used: dict[Device, int] = {}
     for part in prepared.splits:
         used[part.split.device] = max(used.get(part.split.device, 0), part.plan.streams)
@@ -80,7 +80,7 @@ def _first_streams(prepared: Prepared) -> dict[Device, int]:
 
 
 def _devices(prepared: Prepared) -> tuple[str, ...]:
-    """The device of every stream, where there are several."""
+    """Return the device of every stream; empty if there is only one device."""
     first = _first_streams(prepared)
     if len(first) < 2:
         return ()
@@ -120,7 +120,7 @@ def _placed(prepared: Prepared, index: Mapping[Tensor, int]) -> Iterator[_Placed
 
 
 def stream_waits(plan: Plan, nodes: Sequence[Tensor]) -> Iterator[StreamWait]:
-    """Every wait with the record it waits for, by the kernels before the one and after the other, in issue order."""
+    """Yield every wait in issue order, with the kernel before the record and the kernel after the wait."""
     index = {node: i for i, node in enumerate(nodes)}
     last: dict[int, int] = {}
     recorded: dict[int, tuple[int | None, int]] = {}
@@ -141,7 +141,7 @@ def stream_waits(plan: Plan, nodes: Sequence[Tensor]) -> Iterator[StreamWait]:
 
 
 def _levels(regions: Sequence[Region], level: int = 0) -> Iterator[tuple[Region, int]]:
-    """These and the inner ones, an outer one before its inner ones, with how deep they lie."""
+    """Yield these regions and their inner ones, outer before inner, with their nesting depth."""
     for region in regions:
         yield region, level
         yield from _levels(tuple(chain.from_iterable(branch.inner for branch in region.branches)), level + 1)

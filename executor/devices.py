@@ -1,7 +1,7 @@
-"""Pass 1: which device computes which node.
+"""Pass 1: assign every node to a device.
 
-Layers are spread as llama.cpp does it: blocks and, behind them, the output count as layers, the last ones go to the
-accelerators, and where some stay on the host the embedding does, too.
+Layers are assigned as in llama.cpp: blocks count as layers, followed by the output. The last layers go to the
+accelerators, and if any layer stays on the host, so does the embedding.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from executor.graph import Flag, Graph, Tensor
 from tracer.errors import UsageError
 
 BLOCK_NAME: Final = re.compile(r"blk\.(\d+)\.")
-"""How names of nodes say which block they are in."""
+"""Matches the block number in the name of a node."""
 EXPERTS: Final = "_exps.weight"
-"""How names of experts' weights end."""
+"""The end of the names of expert weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device: of a backend, or the host itself.
+    """A device of a backend, or the host.
 
     Attributes:
         backend: name of the backend; "host" computes on the calling thread.
         index: its number among the backend's devices.
-        profile: name or file of the cost profile of a simulated one.
-        staged: whether it stages what asynchronous copies read (`Guarantee.ASYNC_SOURCES_STAGED`).
-        threads: how many compute the products of a CPU or the host; None for what suits the machine.
-        pinned: whether these stay on cores of their own.
+        profile: name or file of the cost profile of a simulated device.
+        staged: whether it stages the sources of asynchronous copies (`Guarantee.ASYNC_SOURCES_STAGED`).
+        threads: number of threads for products on a CPU or the host; None for the machine's default.
+        pinned: whether each of these threads is pinned to its own core.
     """
 
     backend: str
@@ -42,7 +42,7 @@ class Device:
 
     @property
     def is_host(self) -> bool:
-        """Whether its memory is the host's, and its compute a call that returns when all is done."""
+        """Whether its memory is host memory and its compute a blocking call."""
         return self.backend == HOST.backend
 
     def __str__(self) -> str:
@@ -54,14 +54,15 @@ HOST: Final = Device("host")
 
 @dataclass(frozen=True)
 class Placement:
-    """What goes where.
+    """The assignment of a model to devices.
 
     Attributes:
-        devices: those that share the layers, in order.
-        gpu_layers: how many of the last layers they get, the output being one; None for all and the embedding.
-        experts: where the experts of a mixture are: "device"; "cpu" if they stay on the host; "copy" if only their
-            weights do, and the rows of those that a step uses are copied to the device.
-        host: what computes where it is not they.
+        devices: the devices that share the layers, in order.
+        gpu_layers: number of layers that they get, counted from the last, including the output; None for all and the
+            embedding.
+        experts: place of the experts: "device"; "cpu" if they stay on the host; "copy" if only their weights do, and
+            the rows of the experts that a step uses are copied to the device.
+        host: the device for everything else.
     """
 
     devices: Sequence[Device]
@@ -71,15 +72,15 @@ class Placement:
 
 
 def only(backend: str) -> Placement:
-    """Everything on the first device of a backend."""
+    """Place everything on the first device of a backend."""
     return Placement((Device(backend),))
 
 
 def assign_devices(graph: Graph, placement: Placement) -> dict[Tensor, Device]:
-    """The device of every node.
+    """Return the device of every node.
 
     Raises:
-        UsageError: experts are to stay on the host, but there are none.
+        UsageError: experts are placed on the host, but the model has none.
     """
     layers = _layers(graph.nodes)
     last = max(layers.values(), default=0)
@@ -87,7 +88,7 @@ def assign_devices(graph: Graph, placement: Placement) -> dict[Tensor, Device]:
     first, here = last + 1 - here, max(here, 1)
     assigned = {}
     for node, layer in layers.items():
-        if placement.gpu_layers is not None and layer < first:  # the embedding in any case
+        if placement.gpu_layers is not None and layer < first:  # always true of the embedding
             assigned[node] = placement.host
         else:
             assigned[node] = placement.devices[max(layer - first, 0) * len(placement.devices) // here]
@@ -99,19 +100,19 @@ def assign_devices(graph: Graph, placement: Placement) -> dict[Tensor, Device]:
 
 
 def _layers(nodes: Sequence[Tensor]) -> dict[Tensor, int]:
-    """The layer of every node: -1 before the first block, and behind the last one the number of blocks."""
+    """Return the layer of every node: -1 before the first block, the number of blocks after the last one."""
     named = [int(match[1]) if (match := BLOCK_NAME.match(node.name)) else None for node in nodes]
     end = max((i for i, block in enumerate(named) if block is not None), default=-1)
     blocks = 1 + max((block for block in named if block is not None), default=-1)
-    found, reached = {}, -1
+    layers, reached = {}, -1
     for i, (node, block) in enumerate(zip(nodes, named, strict=True)):
         reached = reached if block is None else block
-        found[node] = blocks if i > end >= 0 else reached
-    return found
+        layers[node] = blocks if i > end >= 0 else reached
+    return layers
 
 
 def _move_experts(kernels: Sequence[Tensor], assigned: dict[Tensor, Device], host: Device) -> None:
-    """Products with experts go to the host, and what is computed from nothing but their results."""
+    """Move products with experts to the host, and everything computed only from their results."""
     moved: set[Tensor] = set()
     for node in kernels:
         sources = _computed(node)
@@ -123,16 +124,16 @@ def _move_experts(kernels: Sequence[Tensor], assigned: dict[Tensor, Device], hos
 
 
 def reads_experts(node: Tensor) -> bool:
-    """Whether it is a product with experts."""
+    """Whether a node is a product with experts."""
     return any(s.flags & Flag.WEIGHT and s.name.endswith(EXPERTS) for s in node.src)
 
 
 def _computed(node: Tensor) -> set[Tensor]:
-    """The kernels whose results a node reads, seen through nodes without kernels."""
-    found = set()
+    """Return the kernels whose results a node reads, directly or through nodes without kernels."""
+    kernels = set()
     for source in node.src:
         while not source.is_leaf and not source.has_kernel:
             source = source.src[0]
         if not source.is_leaf:
-            found.add(source)
-    return found
+            kernels.add(source)
+    return kernels

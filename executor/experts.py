@@ -1,7 +1,7 @@
 """Experts whose weights stay on the host: the rows that a step uses are copied to the device before its products.
 
-As ggml's scheduler does it where a batch is worth computing on the device: the numbers of the experts come to the host
-first, and neighbouring experts in one copy.
+This follows ggml's scheduler for batches worth computing on the device: the expert numbers are fetched to the host
+first, and adjacent experts are copied together.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class CopiedWeights:
 
     Attributes:
         weight: the leaf of the split.
-        place: where it is on the device.
-        values: on the host, in memory that copies reach quickly.
+        place: its array on the device.
+        values: its values on the host, in memory suited to fast copies.
     """
 
     weight: Tensor
@@ -35,16 +35,16 @@ class CopiedWeights:
 
 
 class ExpertCopies:
-    """What a split needs of the experts' weights.
+    """The copies of expert weights that a split needs.
 
     Args:
-        backend: of the split's device.
-        ids: the numbers of the experts that a step uses, on the device.
-        shape: of `ids`, all of it int32.
-        weights: of the split.
+        backend: backend of the split's device.
+        ids: numbers of the experts that a step uses, on the device.
+        shape: shape of `ids`, which is int32.
+        weights: the copied weights of the split.
 
     Attributes:
-        used: the numbers on the host, once they are fetched.
+        used: the numbers on the host, once fetched.
     """
 
     def __init__(self, backend: Backend, ids: Array, shape: tuple[int, ...], weights: list[CopiedWeights]) -> None:
@@ -53,18 +53,18 @@ class ExpertCopies:
         self._made: dict[tuple[int, int, int], Copy] = {}
 
     def copies(self) -> list[Copy]:
-        """The copies for this step; waits for what chooses the experts."""
+        """Return the copies for this step, after waiting for the choice of experts."""
         self.fetch()
         runs = list(_runs(self.choose()))
         return [self._copy(number, *run) for number in range(len(self._weights)) for run in runs]
 
     def fetch(self) -> None:
-        """Bring the numbers to the host, and wait for them."""
+        """Fetch the expert numbers to the host and wait for them."""
         self._backend.copy_to_host(self.used, self._ids, MAIN_STREAM)
         self._backend.synchronize(MAIN_STREAM)
 
     def choose(self) -> HostArray:
-        """The experts that are used, rising."""
+        """Return the numbers of the experts used, ascending."""
         return np.unique(self.used)
 
     def _copy(self, number: int, first: int, last: int) -> Copy:
@@ -81,7 +81,7 @@ class ExpertCopies:
 
 
 def _runs(numbers: HostArray) -> Iterator[tuple[int, int]]:
-    """First and last + 1 of every run of successive numbers among rising ones."""
+    """Yield first and last + 1 of every run of consecutive numbers in an ascending list."""
     breaks = np.flatnonzero(np.diff(numbers) > 1) + 1
     for part in np.split(numbers, breaks):
         yield int(part[0]), int(part[-1]) + 1

@@ -1,8 +1,8 @@
-"""Fusion: chains of nodes become one node that the backend computes with one kernel, as ggml's backends do.
+"""Fuses chains of nodes into single nodes that the backend computes with one kernel, as ggml's backends do.
 
-It runs before branches are found and memory is allocated, so both know what is really read and written when.
-A fused node has the ops of its parts joined by "+" as op, the last part's name, shape, flags and view, and reads
-what the parts read from outside, each once, in the order of the parts.
+Fusion precedes the search for branches and the allocation, so that both see the actual reads and writes. The op of a
+fused node is the ops of its parts joined by "+". It has the name, shape, flags and view of the last part, and its
+sources are the outer sources of the parts, without duplicates, in the order of the parts.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from executor.graph import Flag, Graph, Tensor
 from executor.models.step import DecodeStep, History
 
 PARTS: Final = "parts"
-"""Parameter of a fused node: the nodes it stands for (reshapes included), in order."""
+"""Parameter of a fused node: the nodes that it replaces (including reshapes), in order."""
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """An op, the patterns that some of its sources must match, and parameters that it must have.
+    """An op, the patterns that some of its sources must match, and the parameters that it must have.
 
-    The sources may be seen through reshapes.
+    Reshapes between a source and its pattern are ignored.
     """
 
     op: str
@@ -32,7 +32,7 @@ class Pattern:
 
 _NORM: Final = Pattern("mul", {0: Pattern("rms_norm")})
 _MUL_MAT: Final = Pattern("mul_mat")
-_ROPE: Final = Pattern("rope", {0: _MUL_MAT}, {"mode": "normal"})  # neighbouring rows of the matrix make a pair
+_ROPE: Final = Pattern("rope", {0: _MUL_MAT}, {"mode": "normal"})  # adjacent rows of the matrix form a pair
 _NORM_ROPE: Final = Pattern("rope", {0: _NORM})
 
 PATTERNS: Final[Sequence[Pattern]] = (
@@ -48,11 +48,11 @@ PATTERNS: Final[Sequence[Pattern]] = (
     Pattern("mul_mat", {1: _NORM}),
     _NORM,
 )
-"""What may be fused; the first that matches wins. Products of matrices are fused for one token only."""
+"""The patterns to fuse, of which the first match is used. Matrix products are fused for one token only."""
 
 
 def fuse(step: DecodeStep, patterns: Sequence[Pattern] = PATTERNS) -> DecodeStep:
-    """The same step with every matching chain fused; a chain's inner results must have no other reader."""
+    """Return the step with every matching chain fused. Inner results of a chain must have no other reader."""
     chains = _find_chains(step.graph, patterns)
     inside = {part for chain in chains.values() for part in chain[:-1]}
     graph, new = Graph(), dict[Tensor, Tensor]()
@@ -69,7 +69,7 @@ def fuse(step: DecodeStep, patterns: Sequence[Pattern] = PATTERNS) -> DecodeStep
 
 
 def outer_sources(parts: Sequence[Tensor]) -> list[Tensor]:
-    """What a chain reads from outside, each once, in the order of the parts."""
+    """Return the sources outside a chain, without duplicates, in the order of the parts."""
     inner = set(parts)
     return list(dict.fromkeys(s for part in parts for s in part.src if s not in inner))
 
@@ -87,7 +87,7 @@ def _rebuilt(graph: Graph, node: Tensor, parts: Sequence[Tensor], new: Mapping[T
 
 
 def _find_chains(graph: Graph, patterns: Sequence[Pattern]) -> dict[Tensor, tuple[Tensor, ...]]:
-    """Last node -> the parts, no node in two chains. Later nodes are tried first: the longest chains end there."""
+    """Map the last node of each chain to its parts. Chains are disjoint; later ones, which may be longer, go first."""
     readers: dict[Tensor, list[Tensor]] = {}
     for node in graph.nodes:
         for source in node.src:
@@ -108,18 +108,18 @@ def _find_chains(graph: Graph, patterns: Sequence[Pattern]) -> dict[Tensor, tupl
     return chains
 
 
-def _match(pattern: Pattern, node: Tensor, found: Callable[[Tensor], None]) -> bool:
+def _match(pattern: Pattern, node: Tensor, add: Callable[[Tensor], None]) -> bool:
     if node.op != pattern.op or (node.op in ("mul_mat", "mul_mat_id") and node.src[1].shape[0] != 1):
         return False
     if any(node.params.get(name) != value for name, value in pattern.params.items()):
         return False
-    found(node)
+    add(node)
     for i, wanted in pattern.sources.items():
         source = node.src[i]
         while source.op == "reshape":
-            found(source)
+            add(source)
             source = source.src[0]
-        if not _match(wanted, source, found):
+        if not _match(wanted, source, add):
             return False
     return True
 
@@ -127,7 +127,7 @@ def _match(pattern: Pattern, node: Tensor, found: Callable[[Tensor], None]) -> b
 def _is_closed(
     chain: Sequence[Tensor], readers: Mapping[Tensor, Sequence[Tensor]], position: Mapping[Tensor, int], graph: Graph
 ) -> bool:
-    """No inner result is read outside or is an output, and meanwhile nobody touches the memory the chain works on."""
+    """Whether inner results are neither outputs nor read outside, and no node in between uses the chain's memory."""
     parts, inner = set(chain), chain[:-1]
     if any(part.flags & Flag.OUTPUT or part.writes_view or not parts.issuperset(readers[part]) for part in inner):
         return False

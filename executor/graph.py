@@ -1,4 +1,4 @@
-"""The compute graph in ggml's vocabulary: tensors made by ops from source tensors, as plain data.
+"""The compute graph in ggml's terms: tensors computed by ops from source tensors, as plain data.
 
 Shapes are in NumPy's order (the last dimension is contiguous), not in ggml's.
 """
@@ -14,17 +14,17 @@ from typing import Any, Final
 import numpy as np
 
 NO_KERNEL: Final = frozenset({"none", "reshape"})
-"""Ops that only name memory: no kernel runs for them."""
+"""Ops that only name memory and run no kernel."""
 
 
 BLOCK_FORMATS: Final[Mapping[str, tuple[int, int]]] = {"q8_0": (32, 34)}
-"""Dtypes that NumPy lacks: name -> values and bytes of a block. q8_0 is ggml's: 32 int8 and an f16 scale."""
+"""Dtypes that NumPy lacks: name -> values and bytes per block. q8_0 is from ggml: 32 int8 and an f16 scale."""
 
 
 class Flag(enum.Flag):
-    """What a tensor is to the world outside the graph.
+    """The role of a tensor outside the graph.
 
-    A leaf that is neither INPUT nor WEIGHT is state: it stays on the device from step to step (a KV cache).
+    A leaf that is neither INPUT nor WEIGHT is state: it stays on the device between steps (a KV cache).
     """
 
     NONE = 0
@@ -33,21 +33,21 @@ class Flag(enum.Flag):
     OUTPUT = enum.auto()
     """The host reads it after the step, so its memory is not recycled."""
     WEIGHT = enum.auto()
-    """Loaded once, only read."""
+    """Loaded once and only read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A tensor, and (unless it is a leaf) the node that computes it.
+    """A tensor and, unless it is a leaf, the node that computes it.
 
     Attributes:
         name: unique in its graph, such as "blk.0.attn_q".
         op: ggml's name of the op; "none" for a leaf.
-        shape: in NumPy's order.
+        shape: shape in NumPy's order.
         dtype: NumPy's name of the element type, or one of `BLOCK_FORMATS`.
-        src: what the op reads.
-        view_src: the tensor whose memory this one is, or None if it has memory of its own.
-        updates: those of its sources that its kernel reads and then overwrites (a recurrent state).
+        src: sources of the op.
+        view_src: the tensor whose memory it shares, or None if it owns its memory.
+        updates: the sources that its kernel reads and then overwrites (a recurrent state).
         flags: see `Flag`.
         params: the op's parameters.
     """
@@ -70,7 +70,7 @@ class Tensor:
 
     @property
     def root(self) -> Tensor:
-        """The tensor whose memory this one lives in: itself unless it is a view."""
+        """The tensor that owns its memory: itself, unless it is a view."""
         tensor = self
         while tensor.view_src is not None:
             tensor = tensor.view_src
@@ -78,27 +78,27 @@ class Tensor:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether no op computes it."""
+        """Whether it is not computed by an op."""
         return self.op == "none"
 
     @property
     def is_state(self) -> bool:
-        """Whether it is a leaf that stays on the device from step to step."""
+        """Whether it is a leaf that stays on the device between steps."""
         return self.is_leaf and not self.flags & (Flag.INPUT | Flag.WEIGHT)
 
     @property
     def has_kernel(self) -> bool:
-        """Whether computing it runs something on the device."""
+        """Whether computing it runs a kernel."""
         return self.op not in NO_KERNEL
 
     @property
     def written(self) -> tuple[Tensor, ...]:
-        """The tensors whose memory its kernel writes: its own, or that of a state that it changes in place."""
+        """The tensors whose memory its kernel writes: itself, and state that it updates in place."""
         return tuple(t.root for t in (self, *self.updates)) if self.has_kernel else ()
 
     @property
     def writes_view(self) -> bool:
-        """Whether its result is memory that another tensor owns (set_rows, cpy, in-place ops)."""
+        """Whether it writes its result to memory that another tensor owns (set_rows, cpy, in-place ops)."""
         return self.has_kernel and self.view_src is not None
 
     def __repr__(self) -> str:
@@ -106,7 +106,7 @@ class Tensor:
 
 
 class Graph:
-    """Leaves and nodes; nodes are in an order in which every source stands before its reader.
+    """Leaves and nodes. Nodes are ordered so that every source precedes its readers.
 
     Example:
         >>> graph = Graph()
@@ -123,7 +123,7 @@ class Graph:
         self._tensors: set[Tensor] = set()
 
     def leaf(self, name: str, shape: tuple[int, ...], dtype: str = "float32", flags: Flag = Flag.NONE) -> Tensor:
-        """Add a leaf: a weight, an input, or state. Rows of a block format are whole blocks."""
+        """Add a leaf: a weight, an input, or state. Rows of a block format must be whole blocks."""
         if shape[-1] % BLOCK_FORMATS.get(dtype, (1, 1))[0]:
             raise ValueError(f"{name}: rows of {shape[-1]} are not whole blocks of {dtype}")
         tensor = Tensor(self._new(name), "none", shape, dtype, flags=flags)
@@ -135,7 +135,7 @@ class Graph:
         self, name: str, op: str, shape: tuple[int, ...], dtype: str, src: Sequence[Tensor],
         *, view_src: Tensor | None = None, updates: Sequence[Tensor] = (), flags: Flag = Flag.NONE, **params: Any,
     ) -> Tensor:  # fmt: skip
-        """Append a node; its sources must be in the graph already."""
+        """Append a node. Its sources must already be in the graph."""
         tensor = Tensor(self._new(name), op, shape, dtype, tuple(src), view_src, tuple(updates), flags, params)
         for source in tensor.src:
             if source not in self._tensors:
@@ -152,25 +152,25 @@ class Graph:
 
     @property
     def inputs(self) -> list[Tensor]:
-        """What the host sends before every step, in order."""
+        """The tensors that the host sends before every step, in order."""
         return [leaf for leaf in self.leaves if leaf.flags & Flag.INPUT]
 
     @property
     def weights(self) -> list[Tensor]:
-        """What is loaded once."""
+        """The tensors that are loaded once."""
         return [leaf for leaf in self.leaves if leaf.flags & Flag.WEIGHT]
 
     @property
     def state(self) -> list[Tensor]:
-        """What stays on the device from step to step."""
+        """The tensors that stay on the device between steps."""
         return [leaf for leaf in self.leaves if leaf.is_state]
 
 
 def memory_order(nodes: Sequence[Tensor]) -> list[set[int]]:
-    """For each node, the indices of earlier nodes that must have run before it.
+    """Return, for each node, the indices of earlier nodes that must run before it.
 
-    Beside the sources these are the conflicts over memory that views share: a node that writes a tensor's
-    memory in place comes after the earlier readers and writers of that memory, a reader after the last
+    In addition to the sources, these are conflicts over memory that views share: a node that writes a tensor's
+    memory in place must run after the earlier readers and writers of that memory, and a reader after the last
     writer.
     """
     index = {node: i for i, node in enumerate(nodes)}

@@ -1,4 +1,4 @@
-"""Token steps whose attention grows with what the KV cache holds, as llama.cpp's n_kv does: a step for each size."""
+"""Token steps whose attention grows with the filled part of the KV cache, like llama.cpp's n_kv: one step per size."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from tracer.recorders import annotate
 
 
 class GrowingScheduler:
-    """Goes on with the scheduler of the next size when the cells of one are full.
+    """Continues with the scheduler of the next size when the cells of one are full.
 
-    All sizes are planned before the first step. Their graphs are one and the same, which changes with the size: updated
-    in place, or made anew where that is not possible. All devices have finished by then, for inputs and results move.
+    All sizes are planned before the first step. They share one graph, which is updated in place on a change of size, or
+    instantiated again where that is not possible. All devices are idle then, because inputs and results move.
 
     Args:
-        schedulers: of the same steps, the fewest cells first; each but the first was made from the one before.
+        schedulers: schedulers of the same steps, fewest cells first, each created from the one before.
 
     Attributes:
-        now: the one at work.
+        now: the current scheduler.
     """
 
     def __init__(self, schedulers: Sequence[Scheduler]) -> None:
         self._schedulers, self.now = schedulers, schedulers[0]
 
     def begin(self, tokens: HostArray, position: Position = 0) -> None:
-        """Start all sequences, see `Scheduler.begin`; the cache forgets what lay behind the position."""
+        """Start all sequences, see `Scheduler.begin`. The cache drops all tokens from the position on."""
         cache = self.now.step_taken.cache
         if cache is not None:
             cache.truncate(position)
@@ -37,7 +37,7 @@ class GrowingScheduler:
         self.now.begin(tokens, position)
 
     def step(self) -> None:
-        """One step, of the size that it needs."""
+        """Run one step, of the size that it needs."""
         if not self.now.room and (larger := self._fitting(self.now.position)) is not self.now:
             tokens, position = self.now.tokens, self.now.position
             self._become(larger)
@@ -45,7 +45,7 @@ class GrowingScheduler:
         self.now.step()
 
     def _fitting(self, position: Position) -> Scheduler:
-        """The first with room; the last if there is none."""
+        """Return the first scheduler with enough room, else the last one."""
         having = (s for s in self._schedulers if s.step_taken.room(position))
         return next(having, self._schedulers[-1])
 

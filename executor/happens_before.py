@@ -1,7 +1,7 @@
-"""Which pieces of work come before which: what stream order, events and syncs fix.
+"""The order of work that streams, events and syncs guarantee.
 
-That is happens-before (Lamport, CACM 21(7), 1978). Instead of vector clocks each piece of work has the bit set of all
-work before it: that answers for all pairs at once which of them are ordered.
+This is happens-before (Lamport, CACM 21(7), 1978). Instead of a vector clock, each piece of work has the bit set of all
+work before it, which shows for all pairs at once whether they are ordered.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from executor.graph import Tensor
 from executor.plans import Instruction, Launch, Record, Wait
 
 HOST_STREAM: Final = -1
-"""What the host itself does: after all that it waited for, before all that it issues later."""
+"""Work of the host itself: after all work that it waited for, before all that it issues later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Bytes that a piece of work touches.
+    """Bytes that a piece of work accesses.
 
     Attributes:
-        owner: the tensor that they are, for the message.
-        buffer: the memory that they are in.
+        owner: the tensor that owns them, for messages.
+        buffer: the memory that contains them.
     """
 
     owner: Tensor
@@ -34,17 +34,17 @@ class Span:
     writes: bool
 
     def clashes_with(self, other: Span) -> bool:
-        """Whether they share bytes, and one writes."""
+        """Whether both access the same bytes and at least one writes."""
         together = self.buffer == other.buffer and self.start < other.end and other.start < self.end
         return together and (self.writes or other.writes)
 
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """A piece of work that touches these bytes: on a stream, or of the host (`HOST_STREAM`).
+    """A piece of work that accesses these bytes, on a stream or on the host (`HOST_STREAM`).
 
     Attributes:
-        where: the stream in words.
+        where: description of the stream.
         step: the step that it belongs to.
     """
 
@@ -66,14 +66,14 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """The host waits for a stream: what it issues afterwards, to any stream, comes after that stream's work."""
+    """The host waits for a stream: everything it issues later, to any stream, runs after that stream's work."""
 
     stream: int
 
 
 @dataclass(frozen=True, slots=True)
 class EventSync:
-    """The host waits for an event's last record."""
+    """The host waits for an event's latest record."""
 
     event: int
 
@@ -84,12 +84,12 @@ Item = Instruction | Copy | Touch | Sync | EventSync
 
 @dataclass(frozen=True)
 class Order:
-    """What is ordered in a program.
+    """The order of the work in a program.
 
     Attributes:
         work: launches and copies, in issue order.
-        before: for each of them, the bit set of those that come before it.
-        closed: whether all of it comes after the main stream's start and before its end.
+        before: for each of them, the bit set of those that run before it.
+        closed: whether all work runs after the main stream's start and before its end.
     """
 
     work: Sequence[Work]
@@ -98,8 +98,8 @@ class Order:
 
 
 def happens_before(program: Sequence[Item], streams: int) -> Order:
-    """Follow stream order, events and syncs through a program, issued from one host thread."""
-    known = [0] * streams  # what has run before the next thing on a stream does; bit 0 is the main stream's start
+    """Follow stream order, events and syncs through a program issued from one host thread."""
+    known = [0] * streams  # per stream: the work before the next item; bit 0 is the main stream's start
     known[MAIN_STREAM] = 1
     host = 0
     recorded: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Pass 7: would any two streams touch the same bytes in an order that nothing fixes?"""
+"""Pass 7: find accesses of different streams to the same bytes whose order is not guaranteed."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ARENA: Final = "the arena"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A piece of work and what it does to a tensor's bytes.
+    """An access of a piece of work to a tensor's bytes.
 
     Attributes:
-        step: 0, 1 for the step after, and so on.
+        step: 0, 1 for the next step, and so on.
         tensor: the owner of the bytes.
-        where: the stream in words, if its number says too little.
+        where: description of the stream, if its number is not enough.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Access:
 
     @property
     def place(self) -> str:
-        """Which work, and where."""
+        """The work and its stream."""
         where = self.where or f"stream {self.stream}"
         step = {0: "", 1: "next step, "}.get(self.step, f"{self.step} steps later, ")
         return f"{self.name} ({step}{where})"
@@ -48,12 +48,12 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """Two accesses to the same bytes, one of them a write, whose order nothing fixes.
+    """Two accesses to the same bytes, at least one a write, whose order is not guaranteed.
 
     Attributes:
-        first: the access that must come first: to the tensor that is written first, of one tensor as issued.
-        second: the other one.
-        start: first byte that both touch, within `buffer`.
+        first: the access that must come first: to the tensor written first, or for one tensor, the one issued first.
+        second: the other access.
+        start: first byte that both access, within `buffer`.
         end: the byte after the last.
         buffer: the arena, or the state that owns the bytes.
     """
@@ -72,14 +72,14 @@ class Hazard:
 
 
 def find_hazards(split: Split, plan: Plan, offsets: Mapping[Tensor, int]) -> list[Hazard]:
-    """All hazards of a plan in a step, and between a step and the next.
+    """Find all hazards of a plan, within a step and between consecutive steps.
 
     Args:
         offsets: tensor of the arena -> its first byte.
 
     Returns:
-        in the order in which their later access is issued. Between steps only if the plan does not start and end on the
-        main stream: if it does, all of a step comes before all of the next.
+        The hazards in the issue order of their later access. Hazards between steps exist only if the plan does not
+        start and end on the main stream; otherwise consecutive steps are fully ordered.
     """
     program = _step(split, plan)
     ordered = happens_before(program, plan.streams)
@@ -90,7 +90,7 @@ def find_hazards(split: Split, plan: Plan, offsets: Mapping[Tensor, int]) -> lis
 
 
 def _step(split: Split, plan: Plan) -> list[Item]:
-    """The plan between the copies of its inputs and outputs, with no sync: the strategy that leaves most open."""
+    """Return the plan between the copies of its inputs and outputs, without syncs: the weakest possible strategy."""
     return [
         *(Copy(MAIN_STREAM, tensor, to_device=True) for tensor in split.inputs),
         *plan.instructions,
@@ -99,19 +99,19 @@ def _step(split: Split, plan: Plan) -> list[Item]:
 
 
 def unordered(order: Order, offsets: Mapping[Tensor, int], step: int | None = None) -> list[Hazard]:
-    """All pairs of accesses that the order leaves open.
+    """Find all conflicting pairs of accesses that the order leaves unordered.
 
     Args:
-        step: how many pieces of work are in a step; None if all are in one.
+        step: number of pieces of work per step; None if all are in one step.
     """
     spans = _Spans(order.work, offsets)
     touched = spans.touched
-    born: dict[Tensor, int] = {}  # when a tensor is first written
+    born: dict[Tensor, int] = {}  # position of a tensor's first write
     for i, of_work in enumerate(touched):
         for span in of_work:
             if span.writes:
                 born.setdefault(span.owner, i)
-    found: list[Hazard] = []
+    hazards: list[Hazard] = []
     for j, i in _open_pairs(order, spans, touched):
         for one, other in product(touched[j], touched[i]):
             if one.clashes_with(other):
@@ -119,14 +119,14 @@ def unordered(order: Order, offsets: Mapping[Tensor, int], step: int | None = No
                 if first.step == second.step and born.get(other.owner, 0) < born.get(one.owner, 0):
                     first, second = second, first
                 start, end = max(one.start, other.start), min(one.end, other.end)
-                found.append(Hazard(first, second, start, end, one.buffer))
-    return found
+                hazards.append(Hazard(first, second, start, end, one.buffer))
+    return hazards
 
 
 def _open_pairs(order: Order, spans: _Spans, touched: Sequence[Sequence[Span]]) -> Iterator[tuple[int, int]]:
-    """Pieces of work, as issued, that are unordered and share bytes which one of them writes.
+    """Yield pairs of unordered work, in issue order, that share bytes which at least one of them writes.
 
-    The bytes are cut where some tensor begins or ends; for every piece two bit sets tell who wrote and who used it.
+    The bytes are cut wherever a tensor starts or ends; two bit sets per piece hold its writers and its users.
     """
     wrote: dict[tuple[str, int], int] = {}
     used: dict[tuple[str, int], int] = {}
@@ -152,10 +152,10 @@ def _access(work: Sequence[Work], k: int, span: Span, step: int | None) -> Acces
 
 
 class _Spans:
-    """The bytes that each piece of work touches, and the pieces that bytes are cut into.
+    """The bytes that each piece of work accesses, and the pieces that they are cut into.
 
     Attributes:
-        touched: the bytes of each piece of work.
+        touched: the bytes that each piece of work accesses.
     """
 
     def __init__(self, work: Sequence[Work], offsets: Mapping[Tensor, int]) -> None:
@@ -167,7 +167,7 @@ class _Spans:
         self._pieces: dict[Span, list[tuple[str, int]]] = {}
 
     def _of(self, work: Work) -> Sequence[Span]:
-        """One per tensor and length; what is read and written counts as written."""
+        """Return one span per tensor and length; read and written counts as written."""
         if isinstance(work, Touch):
             return work.spans
         if isinstance(work, Copy):

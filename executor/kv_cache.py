@@ -1,7 +1,7 @@
-"""The KV cache as plain data: which cells hold the tokens of which sequence, where new ones go, what each token sees.
+"""The KV cache as plain data: the cells of each sequence's tokens, the cells for new tokens, and what each token sees.
 
-Two kinds, as in llama.cpp: `unified` is one stream of cells for all sequences, in which a cell may belong to several;
-`streams` gives every sequence a stream of its own. Row `stream * cells + cell` of the K and V tensors is a cell.
+There are two kinds, as in llama.cpp: `unified` is one stream of cells for all sequences, in which sequences may share a
+cell; `streams` gives every sequence its own stream. A cell is row `stream * cells + cell` of the K and V tensors.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from executor.names import lookup
 from tracer.errors import UsageError
 
 PADDING: Final = 256
-"""Attended cells come in multiples of this, as llama.cpp's n_kv (llama_kv_cache::get_n_kv)."""
+"""The number of attended cells is a multiple of this, like llama.cpp's n_kv (llama_kv_cache::get_n_kv)."""
 KINDS: Final = ("unified", "streams")
 
 Ints = np.ndarray[Any, np.dtype[np.integer[Any]]]
 Position = int | Ints
-"""Tokens that sequences hold: one number for all, or one each."""
+"""Tokens that sequences hold: one number for all, or one per sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowCopy:
-    """Rows of every K and V tensor that must be copied: `count` from row `source` on, to row `target` on."""
+    """Rows of every K and V tensor to copy: `count` rows from row `source` to row `target`."""
 
     source: int
     target: int
@@ -34,14 +34,14 @@ class RowCopy:
 
 
 class KvCache:
-    """See the module's docstring. Free cells are taken in order, the lowest first.
+    """The KV cache, see the module's docstring. Free cells are taken in order, lowest first.
 
     Attributes:
         kind: a name of `KINDS`.
-        sequences: how many there are.
-        cells: per stream.
-        context: how many tokens the longest sequence may have.
-        sizes: over how many cells attention may go, the least first; the last is `cells`.
+        sequences: number of sequences.
+        cells: cells per stream.
+        context: maximum tokens of the longest sequence.
+        sizes: possible numbers of attended cells, ascending; the last is `cells`.
         lengths: tokens that each sequence holds.
 
     Example:
@@ -64,41 +64,41 @@ class KvCache:
         self.sizes = (*(size for size in sizes if size < cells), cells)
         self.streams = 1 if kind == "unified" else sequences
         self.users = np.zeros((self.streams, cells), np.int32)
-        """(streams, cells): how many sequences a cell belongs to."""
+        """(streams, cells): number of sequences that a cell belongs to."""
         self.removals = 0
-        """How often cells were taken from a sequence; while this stays, sequences have only grown."""
+        """Number of removals of cells from a sequence; while it is constant, sequences only grow."""
         self.lengths = [0] * sequences
         self._table = np.zeros((sequences, cells), np.int64)
-        self._lowest = [0] * self.streams  # no cell below is free
+        self._lowest = [0] * self.streams  # all cells below are in use
 
     @property
     def stride(self) -> int:
-        """By how many cells a sequence moves on when all take one token after the other."""
+        """Cells between consecutive tokens of a sequence when all sequences take one token each in turn."""
         return self.sequences if self.kind == "unified" else 1
 
     @property
     def held(self) -> int:
-        """Cells of the fullest stream up to the last that is used."""
+        """Cells of the fullest stream up to the last one in use."""
         used = np.flatnonzero(self.users.any(axis=0))
         return int(used[-1]) + 1 if used.size else 0
 
     @property
     def rows(self) -> int:
-        """Of a K or V tensor."""
+        """Rows of a K or V tensor."""
         return self.streams * self.cells
 
     def stream(self, sequence: int) -> int:
-        """The stream that holds a sequence."""
+        """Return the stream of a sequence."""
         return 0 if self.kind == "unified" else sequence
 
     def seen(self, sequence: int, count: int | None = None) -> Ints:
-        """Cells of a sequence's first tokens (of all, if None), the oldest first."""
+        """Return the cells of a sequence's first tokens (all tokens if None), oldest first."""
         return self._table[sequence, : self.lengths[sequence] if count is None else count]
 
     def place(self, sequences: Sequence[int], positions: Sequence[int], count: int) -> Ints:
-        """Cells for `count` new tokens of each sequence, behind the tokens before its position; (sequences, count).
+        """Take cells for `count` new tokens of each sequence from its position on; return them, (sequences, count).
 
-        What a sequence held from there on is removed first. Tokens that it lacks before get cells too.
+        Tokens from that position on are removed first. Missing tokens before it get cells too.
 
         Raises:
             UsageError: no cell is free.
@@ -111,7 +111,7 @@ class KvCache:
         return cells
 
     def remove(self, sequence: int, first: int = 0) -> None:
-        """Take a sequence's tokens from position `first` on away; cells that nobody uses then are free."""
+        """Remove a sequence's tokens from position `first` on and free the cells that no other sequence uses."""
         if self.lengths[sequence] <= first:
             return
         stream, cells = self.stream(sequence), self._table[sequence, first : self.lengths[sequence]]
@@ -121,19 +121,19 @@ class KvCache:
         self.removals += 1
 
     def clear(self) -> None:
-        """Free all sequences."""
+        """Remove all tokens of all sequences."""
         self.truncate(0)
 
     def truncate(self, position: Position) -> None:
-        """Let sequences hold no more than so many tokens, one number for all or one each."""
+        """Limit the sequences to this many tokens, one number for all or one per sequence."""
         for sequence, first in enumerate(np.broadcast_to(position, self.sequences).tolist()):
             self.remove(sequence, first)
 
     def copy(self, source: int, target: int) -> RowCopy | None:
-        """Make `target` hold what `source` holds: in `unified` by sharing its cells, in `streams` by copying rows.
+        """Give `target` the tokens of `source`: in `unified` by sharing its cells, in `streams` by copying rows.
 
         Returns:
-            what the device must copy, if anything.
+            the rows that the device must copy, or None.
         """
         if source == target:
             return None
@@ -153,7 +153,7 @@ class KvCache:
         if (missing := length - have) <= 0:
             return
         lowest, users = self._lowest[stream], self.users[stream]
-        if missing == 1 and lowest < self.cells and not users[lowest]:  # nearly always in a token step
+        if missing == 1 and lowest < self.cells and not users[lowest]:  # the usual case in a token step
             users[lowest] = 1
             self._table[sequence, have] = lowest
         else:
@@ -168,16 +168,16 @@ class KvCache:
 
 
 def plan_cache(kind: str, prompts: Sequence[int], tokens: int, context: int, *, shared: bool = False) -> KvCache:
-    """The cache of a run in which every sequence takes `tokens` tokens behind its prompt.
+    """Create the cache of a run in which every sequence takes `tokens` tokens after its prompt.
 
-    A stream has as many cells as the run uses, padded: the longest sequence's, or in `unified` the sum of all.
-    Attention goes over those that are used so far, padded as well (`sizes`), so that the graph changes as they grow.
+    A stream has as many cells as the run uses, padded: those of the longest sequence, or in `unified` of all together.
+    Attention covers the cells used so far, padded as well (`sizes`), so that the graph changes as they grow.
 
     Args:
         kind: a name of `KINDS`.
-        prompts: tokens of each sequence's prompt.
-        tokens: more of each sequence.
-        context: the most tokens of a sequence.
+        prompts: prompt tokens of each sequence.
+        tokens: further tokens of each sequence.
+        context: maximum tokens per sequence.
         shared: whether in `unified` all sequences share the prompt's cells.
 
     Raises:

@@ -1,8 +1,8 @@
-"""Ways to issue a plan, and what becomes of the graphs that are made of it: kept, updated in place, or made anew.
+"""Ways to issue a plan, and the handling of its graphs: kept, updated in place, or instantiated again.
 
-Engines build a split anew for every step and compare it with that of the step before, node by node. Here a split is
-bound to its memory once, so its key is made once: two are equal if they issue the same kernels with the same arguments
-in the same order to the same streams.
+Engines rebuild a split for every step and compare it with that of the previous step, node by node. Here a split is
+bound to its memory once, and so its key is computed once. Keys are equal if the same kernels are issued with the same
+arguments in the same order to the same streams.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from executor.graph import Tensor
 from executor.plans import Launch, Part, Plan, Record, Wait
 
 OUTCOMES: Final = ("created", "reused", "updated", "reinstantiated", "freed")
-"""What can become of a graph when it is launched."""
+"""What can happen to a graph when it is launched."""
 
 
 class Launcher(Protocol):
@@ -28,18 +28,18 @@ class Launcher(Protocol):
     def __init__(self, backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None: ...
 
     def take(self, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
-        """Issue this from now on."""
+        """Issue this plan from now on."""
 
     def launch(self) -> None:
         """Issue the whole plan once."""
 
     @property
     def outcomes(self) -> Counter[str]:
-        """How often each of `OUTCOMES` came about."""
+        """How often each of `OUTCOMES` occurred."""
 
 
 class GraphPlan:
-    """A graph that becomes another when it has to."""
+    """A graph that changes with its plan."""
 
     def __init__(self, backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
         self._backend, self._key = backend, key_of(backend, plan, kernels)
@@ -47,10 +47,10 @@ class GraphPlan:
         self.outcomes = Counter(created=1)
 
     def become(self, plan: Plan, kernels: Mapping[Tensor, Kernel], *, rebuild: bool = False) -> None:
-        """Be a graph of this plan.
+        """Change the graph to this plan.
 
         Args:
-            rebuild: build it even if it would be the same.
+            rebuild: build the graph even if it would be the same.
         """
         if not rebuild:
             key = key_of(self._backend, plan, kernels)
@@ -66,7 +66,7 @@ class GraphPlan:
 
 
 def key_of(backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> Hashable:
-    """Equal for plans of which one may be launched in place of the other."""
+    """Return a key equal for plans that may replace each other."""
     return tuple(
         (i.stream, backend.kernel_key(kernels[i.node]))
         if isinstance(i, Launch)
@@ -76,19 +76,19 @@ def key_of(backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> Ha
 
 
 class GraphLaunch:
-    """One call for each part of the plan, with the records and waits between parts; graphs change as the plan does."""
+    """One call per part of the plan, with the records and waits between them; graphs change with the plan."""
 
     name: ClassVar[str] = "graph"
 
     def __init__(self, backend: Backend, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
-        self._backend, self._launches, self._launched = backend, 0, 0  # since `take`; graphs before
-        self._gone = Counter[str]()  # what became of graphs that are no more
+        self._backend, self._launches, self._launched = backend, 0, 0  # launches since `take`; graphs launched before
+        self._gone = Counter[str]()  # outcomes of freed graphs
         self._events: list[Event] = []
         self._graphs: list[GraphPlan] = []
         self.take(plan, kernels)
 
     def take(self, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
-        """Issue this from now on."""
+        """Issue this plan from now on."""
         backend, parts = self._backend, plan.parts
         self._plan, self._kernels = plan, kernels
         self._launched, self._launches = self._launched + self._launches * len(self._graphs), 0
@@ -105,7 +105,7 @@ class GraphLaunch:
         self._prepare(parts)
 
     def _prepare(self, parts: list[Part | Record | Wait]) -> None:
-        """The calls of a launch."""
+        """Prepare the calls of a launch."""
         backend, graphs = self._backend, iter(self._graphs)
         self._calls: list[Callable[[], None]] = []
         for part in parts:
@@ -118,14 +118,14 @@ class GraphLaunch:
             self._calls = [backend.head_of_step, *self._calls, backend.tail_of_step]
 
     def launch(self) -> None:
-        """One graph launch, unless the plan is cut."""
+        """Launch the plan: one graph launch, unless the plan is cut."""
         self._launches += 1
         for call in self._calls:
             call()
 
     @property
     def outcomes(self) -> Counter[str]:
-        """A graph's launches but the first after each change use it again."""
+        """How often each outcome occurred. Every launch except the first after a change reuses the graph."""
         total = sum((graph.outcomes for graph in self._graphs), self._gone.copy())
         changes = total["created"] + total["updated"] + total["reinstantiated"]
         total["reused"] = max(self._launched + self._launches * len(self._graphs) - changes, 0)
@@ -133,7 +133,7 @@ class GraphLaunch:
 
 
 class RebuildLaunch(GraphLaunch):
-    """The same, but every graph is built anew before each launch and updated with what was built."""
+    """Like `GraphLaunch`, but every graph is rebuilt before each launch and updated with the result."""
 
     name: ClassVar[str] = "rebuild"
 
@@ -157,24 +157,24 @@ class EagerLaunch:
         self.take(plan, kernels)
 
     def take(self, plan: Plan, kernels: Mapping[Tensor, Kernel]) -> None:
-        """Issue this from now on."""
+        """Issue this plan from now on."""
         while len(self._events) < plan.events:
             self._events.append(self._backend.event())
         self._graph = EagerGraph(plan.instructions, kernels, self._events)
 
     def launch(self) -> None:
-        """All calls in issue order."""
+        """Issue all calls in order."""
         self._backend.head_of_step()
         Backend.launch_graph(self._backend, self._graph)
         self._backend.tail_of_step()
 
     @property
     def outcomes(self) -> Counter[str]:
-        """There is no graph."""
+        """Empty: there are no graphs."""
         return Counter()
 
 
 LAUNCHERS: Final[Mapping[str, type[Launcher]]] = {
     "graph": GraphLaunch, "eager": EagerLaunch, "rebuild": RebuildLaunch
 }  # fmt: skip
-"""Name -> way to launch a plan."""
+"""Maps a name to its launcher."""

@@ -19,21 +19,21 @@ Backends = Mapping[Device, Backend]
 Weights = dict[Device, dict[str, Array]]
 State = dict[tuple[Device, str], Buffer]
 COPIED: Final = Device("copied")
-"""Where `load_weights` keeps experts' weights that stay on the host, in the dtype of the device they are copied to."""
+"""Stands for expert weights that stay on the host, in the dtype of the device that they are copied to."""
 Place = tuple[Buffer, int]
-"""Where a tensor begins."""
+"""The buffer and offset of a tensor."""
 
 
 def load_weights(backends: Backends, splits: Sequence[Split], seed: int, loaded: Weights | None = None) -> Weights:
-    """Put seeded random weights on the devices that read them, each in a buffer of its own.
+    """Load seeded random weights on the devices that read them, each in a separate buffer.
 
-    Those that stay on the host are made by several threads, straight in their places.
+    Several threads generate the weights that stay on the host, in place.
 
     Args:
-        loaded: what is there already; it is added to.
+        loaded: the weights already loaded; new ones are added.
 
     Raises:
-        ExecutionError: a backend has no kernels for their dtype, or too little memory.
+        ExecutionError: a backend has no kernels for the dtype, or too little memory.
     """
     loaded = {} if loaded is None else loaded
     on_host: list[Callable[[], None]] = []
@@ -58,14 +58,14 @@ def load_weights(backends: Backends, splits: Sequence[Split], seed: int, loaded:
 
 
 def _kept_on_host(backend: Backend, weight: Tensor) -> HostArray:
-    """Memory for a weight in the device's dtype, which copies to the device reach quickly."""
+    """Allocate host memory suited to fast copies for a weight in the device's dtype."""
     if weight.dtype in BLOCK_FORMATS:
-        raise ExecutionError(f"experts of {weight.dtype} cannot be copied: their rows are not in one piece")
+        raise ExecutionError(f"experts in {weight.dtype} cannot be copied: their rows are not contiguous")
     return backend.host_array(weight.shape, weight.dtype)
 
 
 def _place(backend: Backend, weight: Tensor) -> Array:
-    """Memory for a weight on a device."""
+    """Allocate memory for a weight on a device."""
     if weight.dtype not in backend.weight_dtypes:
         known = ", ".join(sorted(backend.weight_dtypes))
         raise ExecutionError(f"backend {backend.name!r} has no kernels for {weight.dtype} weights, only for {known}")
@@ -76,13 +76,13 @@ def bind(
     backend: Backend, split: Split, memory: BufferPlan, weights: Mapping[str, Array], state: State,
     arena: Buffer, elsewhere: Mapping[Tensor, Place],
 ) -> tuple[dict[Tensor, Array], dict[Tensor, Place]]:  # fmt: skip
-    """Every tensor's array, and where those without a weight's memory lie.
+    """Return every tensor's array, and the places of all tensors except weights.
 
-    Weights are as given, state is in own buffers (new ones join `state`), the rest in the arena.
+    Weights are as given, state has separate buffers (new ones are added to `state`), all else is in the arena.
 
     Args:
-        arena: `memory.peak_bytes` of the split's own.
-        elsewhere: leaves that lie in other memory.
+        arena: a buffer of `memory.peak_bytes` for this split alone.
+        elsewhere: leaves in other memory.
     """
     places: dict[Tensor, Place] = {}
     for leaf in split.state:

@@ -1,4 +1,4 @@
-"""Look something up by the name a user gave."""
+"""Look up entries by user-supplied names."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 def lookup(kind: str, name: str, known: Mapping[str, T]) -> T:
-    """The entry of that name.
+    """Return the entry with this name.
 
     Raises:
-        UsageError: there is none; the message names the known ones, and the one probably meant.
+        UsageError: no such entry; the message lists the known names and suggests the closest.
     """
     if name in known:
         return known[name]

@@ -1,7 +1,7 @@
-"""The three passes of a run: light without a profiler, then the same work under CUPTI at graph and at node level.
+"""The three passes of a run: light without a profiler, then the same work under CUPTI at graph and node level.
 
 Tokens/s, gap and causes come from the light pass. The traced passes show what it cannot see (each kernel and copy), and
-by how much tracing changes the figures: the distortion. They lie in the run directory as `graph/` and `node/`.
+the tracing overhead, called distortion in the code. They are stored in the run directory as `graph/` and `node/`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tracer.run_parts import PASSES
 LIGHT: Final = "light"
 TRACED: Final = PASSES
 MOST_TRACED_TOKENS: Final = 40
-"""Tokens of a traced pass: enough for a median, few enough for a small recording."""
+"""Maximum tokens of a traced pass: enough for a median, few enough for a small recording."""
 
 Spawn = Callable[[list[str], str], "subprocess.CompletedProcess[str]"]
 
@@ -43,7 +43,7 @@ def spawn(arguments: list[str], stdin: str) -> subprocess.CompletedProcess[str]:
 
 
 def chosen_passes(backend: str, asked: Sequence[str]) -> tuple[str, ...]:
-    """The traced passes to record, of those asked for (all, if nothing was).
+    """Return the traced passes to record, of those requested (by default all).
 
     Raises:
         UsageError: an unknown name, or a pass that the backend does not have.
@@ -65,13 +65,13 @@ def record_traced(
     spawn: Spawn = spawn,
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Record the traced passes of a run whose light pass lies in `directory`, and note all figures in its run.json.
+    """Record the traced passes of a run whose light pass is in `directory`, and add all figures to its run.json.
 
     Args:
-        configuration: of the light pass; a traced one is shorter, with the same cells of KV cache. Where attention
-            comes to go over more of them, its rates are those of the light pass' first tokens.
-        directory: the run directory; the passes go into folders of their names.
-        levels: the passes.
+        configuration: configuration of the light pass. A traced pass is shorter, with the same KV cache cells. If
+            attention covers more cells later on, it is compared with the first tokens of the light pass.
+        directory: the run directory; each pass is stored in a subfolder of its name.
+        levels: the passes to record.
         kinds: what CUPTI records, a name of `cupti_layout.SETS`.
         spawn: starts the process of a pass.
         progress: called after each pass.
@@ -80,7 +80,7 @@ def record_traced(
         pass -> its figures, as in run.json; see `pass_figures`.
 
     Raises:
-        ExecutionError: a pass failed; its own message is passed on.
+        ExecutionError: a pass failed; includes the last line of its error output.
     """
     run = json.loads((directory / RUN_FILE).read_text(encoding="utf-8"))
     light, tokens = read(directory, whole=False), configuration.tokens
@@ -104,7 +104,7 @@ def record_traced(
 
 
 def rates_of_first(light: Trace, tokens: int, batch: int) -> dict[str, Any]:
-    """The rates of the light pass up to this token of each repeat, as in run.json."""
+    """Return the rates of the light pass up to this token of each repeat, as in run.json."""
     steps = find_steps(light).table
     numbered = steps.assign(number=steps.groupby("group").cumcount())
     start, end = (numbered[numbered["number"] == n].set_index("group")["start"] for n in (0, tokens))
@@ -112,19 +112,19 @@ def rates_of_first(light: Trace, tokens: int, batch: int) -> dict[str, Any]:
 
 
 def pass_figures(trace: Trace) -> dict[str, Any]:
-    """Gap, causes, period and counts of one pass; `problem` where its recording does not give them."""
+    """Return gap, causes, period and counts of one pass, or `problem` if its recording does not have them."""
     try:
         steps = find_steps(trace)
         gaps, syncs = gap_report(trace, steps, measured_rate(trace, steps)), sync_report(trace, steps)
     except TraceError as problem:
         return {"problem": str(problem)}
-    found = figures(trace, "", steps, syncs, gaps)
+    summary = figures(trace, "", steps, syncs, gaps)
     return {
-        "gap_us": {"p50": found.gap_p50_us, "p90": found.gap_p90_us, "mean": found.gap_mean_us},
-        "causes_us": found.causes_us,
-        "period_us": found.period_us,
-        "distortion": found.distortion,
-        "syncs_per_token": found.syncs_per_token,
-        "copies_per_token": found.copies_per_token,
-        "launches_per_token": found.launches_per_token,
+        "gap_us": {"p50": summary.gap_p50_us, "p90": summary.gap_p90_us, "mean": summary.gap_mean_us},
+        "causes_us": summary.causes_us,
+        "period_us": summary.period_us,
+        "distortion": summary.distortion,
+        "syncs_per_token": summary.syncs_per_token,
+        "copies_per_token": summary.copies_per_token,
+        "launches_per_token": summary.launches_per_token,
     }

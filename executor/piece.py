@@ -1,4 +1,4 @@
-"""A split on its device, ready to be sent to and launched."""
+"""A split on its device, ready to receive inputs and be launched."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _MOST_MADE = 256
 
 
 class Piece:
-    """A split on its device: its memory, its kernels, and what is copied to it from other devices.
+    """A split on its device: its memory, its kernels, and the copies to it from other devices.
 
-    What comes from another accelerator has several places that take turns, so that it can be copied while that of the
-    step before is still read; each turn has its kernels. An event says when those of a turn have run.
+    Results from another accelerator have several places used in turn, so that one can be copied while that of the
+    previous step is still read. Each turn has its own kernels, and an event marks when these have run.
 
     Attributes:
-        arrays: of the first turn; only what comes from other accelerators, now or in an earlier split, has others.
-        places: of every tensor in each turn.
+        arrays: arrays of the first turn; only results from other accelerators, here or in an earlier split, differ.
+        places: places of every tensor in each turn.
 
     Args:
-        backends: of all devices.
-        number: which of the prepared splits it is.
+        backends: backends of all devices.
+        number: number of the prepared split.
         before: the pieces of the splits before it.
-        state: of all devices, see `memory.bind`.
-        turns: how many places.
-        smaller: the piece of the same split of a smaller step, whose graphs this one takes over, see `take_over`.
+        state: state of all devices, see `memory.bind`.
+        turns: number of places.
+        smaller: the piece of the same split in a smaller step, whose graphs this one takes over, see `take_over`.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class Piece:
         self.sources = [source for source in dict.fromkeys(c.backend for c in self.fetched[0]) if source != backend]
 
     def _elsewhere(self, before: list[Piece], state: State) -> Iterator[tuple[Tensor, list[Place]]]:
-        """Leaves outside the arena, in each turn: of earlier splits of the device; on the host, where copies arrive.
+        """Yield the leaves outside the arena, in each turn: results of earlier splits, and host memory for copies.
 
-        And copied weights: those of all splits of a device share memory, since they are used one split after the other.
+        Copied weights are included. Those of all splits of a device share memory, as the splits run in sequence.
         """
         for number, weight in enumerate(self.split.copied):
             key = (self.split.device, f"copied weight {number} of {weight.nbytes} bytes")
@@ -99,19 +99,19 @@ class Piece:
                 yield leaf, [(source.backend.host_array((leaf.nbytes,), "uint8"), 0)]
 
     def _expert_copies(self, before: list[Piece], weights: Weights) -> list[ExpertCopies]:
-        found: dict[Tensor, list[CopiedWeights]] = {}
+        by_ids: dict[Tensor, list[CopiedWeights]] = {}
         home: dict[Tensor, Piece] = {}
         for weight, origin in self.split.copied.items():
-            found.setdefault(origin.node, []).append(
+            by_ids.setdefault(origin.node, []).append(
                 CopiedWeights(weight, self.places[weight][0], weights[COPIED][weight.name])
             )
             home[origin.node] = before[origin.split]
         return [
-            ExpertCopies(self.backend, home[ids].arrays[ids], ids.shape, copied) for ids, copied in found.items()
+            ExpertCopies(self.backend, home[ids].arrays[ids], ids.shape, copied) for ids, copied in by_ids.items()
         ]  # fmt: skip
 
     def _fetch(self, destination: Array, source: Piece, node: Tensor, turn: int) -> Copy:
-        """The copy of another device's result. One between accelerators runs on the stream that made the result."""
+        """Return the copy of another device's result. Between accelerators it runs on the stream of the result."""
         array, backend = source.arrays[node], self.backend
         if source.split.device.is_host:
             return Copy(partial(backend.copy_to_device, destination, array, MAIN_STREAM), backend)
@@ -121,7 +121,7 @@ class Piece:
         return Copy(copy, source.backend)
 
     def take_over(self) -> None:
-        """Let the graphs become those of this piece."""
+        """Change the shared graphs to this piece."""
         self.backend.activate()
         for launcher, kernels in zip(self.launchers, self._kernels, strict=True):
             launcher.take(self._plan, kernels)
@@ -135,16 +135,16 @@ class Piece:
 
     @property
     def outcomes(self) -> Counter[str]:
-        """What became of its graphs, see `launchers.OUTCOMES`."""
+        """Outcomes of its graphs, see `launchers.OUTCOMES`."""
         return sum((launcher.outcomes for launcher in self.launchers), Counter())
 
     def sent(self, values: HostArrays) -> Iterator[tuple[str, Copy]]:
-        """Name and copy of every input that the host sends; most are in the same memory at every step."""
+        """Yield name and copy of every input that the host sends; most use the same memory at every step."""
         for leaf in self._sent:
             source = values.get(leaf.name)
             if source is None:
                 continue
-            if len(self._made) > _MOST_MADE:  # a long prompt's tokens are in new memory at every step
+            if len(self._made) > _MOST_MADE:  # the tokens of a long prompt use new memory at every step
                 self._made.clear()
             known = self._made.get((leaf, id(source)))
             if known is None or known[0] is not source:

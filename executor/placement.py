@@ -1,4 +1,4 @@
-"""A place in one arena for every tensor, so that no two share bytes that must not."""
+"""Places tensors in one arena so that conflicting tensors share no bytes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ ALIGNMENT: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """When a tensor's bytes are its own.
+    """The time during which a tensor owns its bytes.
 
     Attributes:
-        stream: of the kernel that writes it first.
+        stream: stream of the kernel that writes it first.
         first: position of that kernel.
-        free_at: for every stream the position from which its kernels may write other tensors there.
+        free_at: for every stream, the position from which its kernels may reuse the bytes.
     """
 
     tensor: Tensor
@@ -30,14 +30,14 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class BufferPlan:
-    """Where tensors lie in the arena.
+    """The places of tensors in the arena.
 
     Attributes:
-        allocator: the mode that made it.
+        allocator: name of the allocator.
         offsets: tensor -> first byte, a multiple of `ALIGNMENT`.
         peak_bytes: size of the arena.
-        peak_live_bytes: the most that tensors need of which no two may share bytes: no placement can take less.
-        tensor_bytes: what all tensors together would take without reuse.
+        peak_live_bytes: the largest total size of mutually conflicting tensors, a lower bound for any placement.
+        tensor_bytes: total size of all tensors, without reuse.
     """
 
     allocator: str
@@ -48,9 +48,9 @@ class BufferPlan:
 
 
 def place(lifetimes: Sequence[Lifetime], allocator: str) -> BufferPlan:
-    """Give each tensor, largest first, the lowest offset at which none lies that it must not share bytes with.
+    """Place each tensor, largest first, at the lowest offset that is free of conflicting tensors.
 
-    In the order of coming alive, small tensors would split the room that large ones need.
+    If tensors were placed in the order of their lifetimes, small ones would fragment the space for large ones.
     """
     sizes = [_aligned(lifetime.tensor.nbytes) for lifetime in lifetimes]
     apart = find_conflicts(lifetimes)
@@ -72,7 +72,7 @@ def place(lifetimes: Sequence[Lifetime], allocator: str) -> BufferPlan:
 
 
 def find_conflicts(lifetimes: Sequence[Lifetime]) -> list[int]:
-    """For every lifetime those that must not share bytes with it, as a bit set."""
+    """Return, for every lifetime, the bit set of lifetimes that conflict with it."""
     apart = [0] * len(lifetimes)
     free = [max(lifetime.free_at) for lifetime in lifetimes]
     alive: list[int] = []
@@ -88,10 +88,10 @@ def find_conflicts(lifetimes: Sequence[Lifetime]) -> list[int]:
 
 
 def _peak_live(lifetimes: Sequence[Lifetime], sizes: Sequence[int], apart: Sequence[int]) -> int:
-    """The heaviest set of tensors of which no two may share bytes.
+    """Return the largest total size of mutually conflicting tensors.
 
-    Its last member conflicts with all others, which come alive before: one search for every last member, the most
-    promising first.
+    The last member to become live conflicts with all others, so there is one search per last member, most promising
+    first.
     """
     searches: list[tuple[int, int, int]] = []  # upper bound, last member, the others
     begun = 0
@@ -108,9 +108,10 @@ def _peak_live(lifetimes: Sequence[Lifetime], sizes: Sequence[int], apart: Seque
 
 
 def _heaviest(candidates: int, sizes: Sequence[int], apart: Sequence[int]) -> int:
-    """The greatest sum of sizes of candidates of which no two may share bytes.
+    """Return the largest total size of mutually conflicting candidates.
 
-    Groups between which nothing is shared add up. In a group, either its most sharing member is in, or it is not.
+    Groups that conflict with each other completely add up. Within a group, branch on its member with the fewest
+    conflicts.
     """
     total = 0
     while candidates:

@@ -1,4 +1,4 @@
-"""Pass 5: the instructions of a split, in the order in which the host issues them to streams."""
+"""Pass 5: the instructions of a split, in the order in which the host issues them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Record an event: it happens when everything issued to the stream before has run."""
+    """Record an event, which completes when all earlier work of the stream has run."""
 
     stream: int
     event: int
@@ -32,7 +32,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Let what is issued to the stream after this wait for an event."""
+    """Make later work of the stream wait for an event."""
 
     stream: int
     event: int
@@ -43,7 +43,7 @@ Instruction = Launch | Record | Wait
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A plan that one graph launch issues; its main stream is the stream it is launched on."""
+    """A plan issued by one graph launch, whose main stream is the stream of the launch."""
 
     stream: int
     plan: Plan
@@ -51,14 +51,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a split does on its backend; it starts and ends on the main stream.
+    """The work of a split on its backend. It starts and ends on the main stream.
 
     Attributes:
         instructions: in issue order.
-        streams: how many streams they use.
-        events: how many events they use, each recorded once.
-        cut: whether `parts` are what lies between events, or the whole.
-        whole: whether this is all of a step, and not a part of it.
+        streams: number of streams used.
+        events: number of events used, each recorded once.
+        cut: whether `parts` are cut at events; otherwise the plan is one part.
+        whole: whether this is an entire step.
     """
 
     instructions: tuple[Instruction, ...]
@@ -74,7 +74,7 @@ class Plan:
 
     @property
     def parts(self) -> list[Part | Record | Wait]:
-        """The graphs to launch, with the records and waits between them, in issue order."""
+        """The graphs to launch, and the records and waits between them, in issue order."""
         if not self.cut:
             return [Part(MAIN_STREAM, self)]
         parts: list[tuple[int, Part | Record | Wait]] = []  # each at the place of its last instruction
@@ -91,13 +91,13 @@ class Plan:
 
 
 def make_plan(nodes: Sequence[Tensor], order: Dependencies, streams: Sequence[int], *, cut: bool = False) -> Plan:
-    """Launch every kernel on its stream, with the fewest events and waits that keep the order.
+    """Launch every kernel on its stream, with the fewest events and waits that preserve the order.
 
-    A stream waits for a kernel only if neither stream order nor a wait before implies that it has run. Everything comes
-    after the start on the main stream, and the end on the main stream after everything.
+    A stream waits for a kernel only if neither stream order nor an earlier wait implies that it has run. All work runs
+    after the start on the main stream and before the end on the main stream.
 
     Args:
-        order: of these nodes.
+        order: dependencies of these nodes.
         streams: stream of every node.
         cut: see `Plan`.
     """
@@ -119,15 +119,15 @@ def make_plan(nodes: Sequence[Tensor], order: Dependencies, streams: Sequence[in
 
 
 def _waits(order: Dependencies, streams: Sequence[int]) -> dict[int, list[int]]:
-    """For every kernel and for the end, the kernels (or the start) to wait for.
+    """Return, for every kernel and for the end, the kernels (or the start) to wait for.
 
-    The latest is taken first: what is issued earlier cannot imply it, and it may imply the others. So none of the waits
-    is implied by the rest.
+    The latest kernel is taken first: earlier kernels cannot imply it, but it may imply them. No wait is therefore
+    implied by the others.
     """
     end = len(streams)
-    known = dict.fromkeys({MAIN_STREAM, *streams}, 0)  # per stream, what has run; bit 0 is the start
+    known = dict.fromkeys({MAIN_STREAM, *streams}, 0)  # per stream: the work known to have run; bit 0 is the start
     known[MAIN_STREAM] = 1
-    seen = {_START: 1}  # per kernel, what has run once it has run
+    seen = {_START: 1}  # per kernel: the work known to have run after it
     waits: dict[int, list[int]] = {}
     for i in (*bits(order.kernels), end):
         stream = MAIN_STREAM if i == end else streams[i]

@@ -1,4 +1,4 @@
-"""The passes, one after the other: from a step's graph to all that is known before any memory is taken."""
+"""Runs all passes on a step's graph, before any memory is allocated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tracer.errors import UnsafePlanError
 
 @dataclass(frozen=True)
 class PreparedSplit:
-    """What the passes made of a split: everything known before any memory is taken."""
+    """The results of the passes for a split, before any memory is allocated."""
 
     split: Split
     regions: list[Region]
@@ -30,14 +30,14 @@ class PreparedSplit:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What the passes made of a step: its splits in the order in which they run."""
+    """The results of the passes for a step: its splits in the order in which they run."""
 
     step: DecodeStep
     splits: tuple[PreparedSplit, ...]
 
     @property
     def hazards(self) -> list[Hazard]:
-        """Those of all splits."""
+        """The hazards of all splits."""
         return [hazard for part in self.splits for hazard in part.hazards]
 
     @property
@@ -50,14 +50,14 @@ def prepare(
     step: DecodeStep, placement: Placement | str, concurrency: str, allocator: str | None = None,
     *, allow_hazards: bool = False,
 ) -> Prepared:  # fmt: skip
-    """Assign devices and split; of each split find regions, map streams and plan, allocate, check.
+    """Assign devices and split the graph; for each split find regions, map streams, plan, allocate and check.
 
     Args:
-        step: the graph.
-        placement: what goes where; a backend's name for everything on its first device.
-        concurrency: name of a mode of `concurrency.MODES`.
-        allocator: name of an allocator, or None for the one that the mode needs.
-        allow_hazards: take a plan that has some.
+        step: the step with its graph.
+        placement: the placement; or a backend's name, for everything on its first device.
+        concurrency: a name of `concurrency.MODES`.
+        allocator: name of an allocator, or None for the default of the mode.
+        allow_hazards: accept plans with hazards.
 
     Raises:
         UsageError: an unknown name, or a placement that does not fit the model.
@@ -79,7 +79,7 @@ def prepare(
     prepared = Prepared(step, tuple(made))
     if (hazards := prepared.hazards) and not allow_hazards:
         raise UnsafePlanError(
-            f"concurrency {mode.name!r} with allocator {chosen.name!r} is a race, {len(hazards)} in all: {hazards[0]}. "
-            f"Allocator {mode.allocator!r} has none; --allow-hazards runs it all the same"
+            f"concurrency {mode.name!r} with allocator {chosen.name!r} has data races ({len(hazards)}): {hazards[0]}. "
+            f"Choose allocator {mode.allocator!r}, which has none; --allow-hazards runs it anyway"
         )
     return prepared

@@ -1,4 +1,4 @@
-"""How far a run is: a bar for people, JSON lines for programs."""
+"""Progress of a run: a bar for people, JSON lines for programs."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ SCHEMA: Final = "intertoken.progress/1"
 
 @dataclass
 class Meter:
-    """Counts what is done.
+    """Counts completed work.
 
     Attributes:
-        units: token steps of each warm-up, repeat and traced pass, in their order.
-        of_runs: how many run directories there will be.
-        tell: is called after every change.
-        done: how many units are.
-        runs: how many run directories are whole.
-        whole: name of the one that has just become so.
+        units: token steps of each warm-up, repeat and traced pass, in order.
+        of_runs: total number of run directories.
+        tell: called after every change.
+        done: number of completed units.
+        runs: number of complete run directories.
+        whole: name of the run directory just completed.
     """
 
     units: Sequence[int]
@@ -36,18 +36,18 @@ class Meter:
     whole: str | None = None
 
     def advance(self) -> None:
-        """One more unit is done."""
+        """Count one more completed unit."""
         self.done, self.whole = self.done + 1, None
         self.tell(self)
 
     def finish(self, name: str) -> None:
-        """The run directory of this name is whole, traced passes and all."""
+        """Count a complete run directory, including its traced passes."""
         self.runs, self.whole = self.runs + 1, name
         self.tell(self)
 
 
 def units_of(configurations: Sequence[Configuration], traced: int) -> list[int]:
-    """Token steps of everything that is done for them, in its order, with so many traced passes of each."""
+    """Return the token steps of each unit, in order, with `traced` traced passes per configuration."""
     warmups = [c.warmup for c in configurations]
     repeats = [c.tokens for n in range(max(c.repeats for c in configurations)) for c in configurations if n < c.repeats]
     passes = [c.warmup + min(c.tokens, MOST_TRACED_TOKENS) for c in configurations for _ in range(traced)]
@@ -56,12 +56,12 @@ def units_of(configurations: Sequence[Configuration], traced: int) -> list[int]:
 
 @contextmanager
 def metered(how: str, units: Sequence[int], of_runs: int) -> Iterator[Meter]:
-    """Show it on stderr.
+    """Show progress on stderr.
 
     Args:
         how: "bar" (if stderr is a terminal), "json" for a line at the start and after every change, or "none".
-        units: as of a `Meter`.
-        of_runs: as of a `Meter`.
+        units: see `Meter`.
+        of_runs: see `Meter`.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -75,7 +75,7 @@ def metered(how: str, units: Sequence[int], of_runs: int) -> Iterator[Meter]:
 
 
 def print_line(meter: Meter) -> None:
-    """One JSON object in a line: units, steps and runs that are done, and of how many; a run that became whole."""
+    """Print one JSON object per line: completed and total units, steps and runs, and the run just completed."""
     line = {
         "schema": SCHEMA,
         "units": [meter.done, len(meter.units)],

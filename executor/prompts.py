@@ -1,4 +1,4 @@
-"""Prompts: what the sequences hold before the first token step, and the micro-batches that compute it."""
+"""Prompts: the tokens of the sequences before the first token step, and the micro-batches that compute them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from executor.scheduler import Scheduler
 from tracer.errors import ExecutionError
 
 MICRO_BATCH: Final = 512
-"""The most tokens of a step, llama.cpp's default n_ubatch."""
+"""Maximum tokens per step, llama.cpp's default n_ubatch."""
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompts of all sequences, and how steps take them.
+    """The prompts of all sequences, and their division into steps.
 
     Attributes:
-        lengths: tokens of each sequence's prompt; 0 for none.
-        shared: all have the same prompt, which is computed once; each goes on with a token of its own.
-        micro_batch: the most tokens of a step.
+        lengths: prompt tokens of each sequence; 0 for none.
+        shared: all sequences have the same prompt, computed once; each continues with its own token.
+        micro_batch: maximum tokens per step.
     """
 
     lengths: tuple[int, ...]
@@ -37,24 +37,24 @@ class Prompts:
 
     @property
     def together(self) -> bool:
-        """Whether every step takes tokens of all sequences: their prompts are of one length."""
+        """Whether every step takes tokens of all sequences, as their prompts have equal lengths."""
         return len(set(self.lengths)) == 1 and not self.shared
 
     @property
     def groups(self) -> list[list[int]]:
-        """The sequences whose prompts are computed together, group after group."""
+        """The groups of sequences whose prompts are computed together."""
         if self.together:
             return [[*range(len(self.lengths))]]
         filled = [[sequence] for sequence, length in enumerate(self.lengths) if length]
         return filled[:1] if self.shared else filled
 
     def steps(self, group: Sequence[int]) -> list[tuple[int, int]]:
-        """Position and tokens of each sequence in each step of a group: all steps are full but the last."""
+        """Return position and tokens per sequence for each step of a group; all steps except the last are full."""
         length, most = self.lengths[group[0]], max(self.micro_batch // len(group), 1)
         return [(start, min(most, length - start)) for start in range(0, length, most)]
 
     def tokens(self, vocabulary: int, seed: int) -> tuple[list[HostArray], HostArray]:
-        """Seeded prompts of all sequences, and the token each begins with where its prompt does not say which."""
+        """Return seeded prompts of all sequences, and a first token for sequences whose prompt does not give one."""
         counts = [self.lengths[0], *(1 for _ in self.lengths)] if self.shared else [max(n, 1) for n in self.lengths]
         parts = np.split(random_tokens(vocabulary, seed, sum(counts)), np.cumsum(counts)[:-1])
         if self.shared:
@@ -63,13 +63,13 @@ class Prompts:
 
 
 class Prefill:
-    """Computes the prompts, on the memory that the token steps go on with.
+    """Computes the prompts, in the memory that the token steps use.
 
     Args:
-        prompts: what to compute; at least one sequence has a prompt.
+        prompts: the prompts; at least one sequence has one.
         build: (batch, prompt, sequences) -> step, see `models.decoder.build`.
-        prepare: the passes over a step.
-        seed: of the prompts.
+        prepare: runs the passes on a step.
+        seed: seed of the prompts.
     """
 
     def __init__(
@@ -77,23 +77,23 @@ class Prefill:
     ) -> None:
         self._prompts = prompts
         groups = prompts.groups
-        self._taken = [*groups[0]]  # of the step at hand; the steps' feeds read it
+        self._taken = [*groups[0]]  # sequences of the current step; the feeds read this
         sizes = {size for group in groups for _, size in prompts.steps(group)}
         sequences = None if prompts.together else self._taken
         self._by_size = {n: prepare(build(batch=len(groups[0]), prompt=n, sequences=sequences)) for n in sorted(sizes)}
         step = self.prepared[0].step
         if step.cache is None:
-            raise ExecutionError("a model without KV cache takes no prompts")
+            raise ExecutionError("a model without a KV cache takes no prompts")
         self._cache: KvCache = step.cache
         self._tokens, self._first = prompts.tokens(step.vocabulary, seed)
 
     @property
     def prepared(self) -> list[Prepared]:
-        """The plans of steps of different sizes."""
+        """The plans of the steps, one per size."""
         return [*self._by_size.values()]
 
     def place(self, make: Callable[..., Scheduler]) -> Scheduler:
-        """Take memory; returns the scheduler whose state the token steps share.
+        """Allocate memory; return the scheduler whose state the token steps share.
 
         Args:
             make: (prepared, prefill) -> scheduler.
@@ -105,7 +105,7 @@ class Prefill:
         return self._schedulers[max(self._schedulers)]
 
     def run(self) -> HostArray:
-        """Compute all prompts anew; returns the token that each sequence goes on with, (S,) int32."""
+        """Compute all prompts; return the token that each sequence continues with, (S,) int32."""
         self._cache.clear()
         first = self._first.copy()
         for group in self._prompts.groups:
@@ -119,7 +119,7 @@ class Prefill:
         return first
 
     def _submit(self, group: list[int]) -> Scheduler:
-        """Submit the micro-batches of a group, one behind the other; returns the scheduler of the last."""
+        """Submit the micro-batches of a group in sequence; return the scheduler of the last one."""
         before = None
         for position, size in self._prompts.steps(group):
             scheduler = self._schedulers[size]
@@ -133,7 +133,7 @@ class Prefill:
         return scheduler
 
     def _share(self) -> None:
-        """Give every sequence what the first one holds."""
+        """Give every sequence the tokens of the first one."""
         scheduler = self._schedulers[max(self._schedulers)]
         for sequence in range(1, self._cache.sequences):
             if (rows := self._cache.copy(0, sequence)) is not None:

@@ -1,4 +1,4 @@
-"""Run configurations and record them: warm-up first, then the repeats of all configurations interleaved."""
+"""Runs and records configurations: warm-up first, then the interleaved repeats of all configurations."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ WeightsKey = tuple[str, str | None, int]
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a configuration.
+    """The result of a configuration.
 
     Attributes:
         prepared: its plan.
-        seconds: of each repeat, from before the first step until all its work was done.
+        seconds: duration of each repeat, from before the first step until all its work was done.
         tokens: (repeats, tokens, batch), as sampled.
-        logits: (repeats, tokens, batch, vocabulary) if they were asked for.
-        trace: what the host recorder saw, warm-up included.
-        graphs: of each split, what became of its graphs (`launchers.OUTCOMES`) over all token steps.
+        logits: (repeats, tokens, batch, vocabulary) if requested.
+        trace: the recording of the host recorder, including warm-up.
+        graphs: outcomes of the graphs of each split (`launchers.OUTCOMES`) over all token steps.
     """
 
     configuration: Configuration
@@ -69,22 +69,22 @@ def execute(
     open_backend: Callable[[Device], Backend] = open_backend,
     make_recorder: Callable[[], HostRecorder | None] = HostRecorder,
 ) -> list[Result]:
-    """Run all configurations on one instance of each backend they name.
+    """Run all configurations on one instance of each backend.
 
     Args:
-        configurations: what to run.
-        keep_logits: the configurations whose logits are returned, of every step; True for all.
+        configurations: the configurations to run.
+        keep_logits: the configurations whose logits are returned for every step; True for all.
         progress: called after each warm-up and each repeat.
         models: name -> builder.
         strategies: name -> class.
         open_backend: device -> started backend.
-        make_recorder: gives each configuration the recorder that its backend reports to; None for no reports, in a
-            pass that a profiler watches from outside. The trace is empty then.
+        make_recorder: creates the recorder of each configuration; None for no recording, in a pass that a profiler
+            traces from outside. The trace is then empty.
 
     Raises:
-        UsageError: an unknown name or a number that makes no sense.
-        UnsafePlanError: parts that do not fit together. Nothing has run then.
-        ExecutionError: something failed on a backend.
+        UsageError: an unknown name or a number out of range.
+        UnsafePlanError: options that are unsafe together. Nothing has run.
+        ExecutionError: a backend failed.
     """
     for configuration in configurations:
         check(configuration)
@@ -116,10 +116,10 @@ def execute(
 
 
 def prepare_configuration(configuration: Configuration, models: Mapping[str, Builder] = MODELS) -> Prepared:
-    """The plan of a configuration, without running it or starting its backend.
+    """Return the plan of a configuration, without running it or starting its backend.
 
     Raises:
-        UsageError: an unknown name or a number that makes no sense.
+        UsageError: an unknown name or a number out of range.
     """
     check(configuration)
     return _Run(configuration, False, models, STRATEGIES, None).prepared
@@ -133,7 +133,7 @@ class _Kept:
 
 
 class _Run:
-    """One configuration on its way through warm-up and repeats."""
+    """The state of one configuration during warm-up and repeats."""
 
     def __init__(
         self, configuration: Configuration, keep_logits: bool,
@@ -155,7 +155,7 @@ class _Run:
         on_device = self._strategy.advances_on_device
         step = build(batch=c.batch, on_device=on_device, history=most, keep_logits=keep_logits)
         if not prompts.together and any(node.updates for node in step.graph.nodes):
-            raise UsageError(f"model {c.model!r} has recurrent state: prompts must be of one length, and not shared")
+            raise UsageError(f"model {c.model!r} has recurrent state: prompts need equal lengths and cannot be shared")
         smaller = [build(batch=c.batch, attended=size) for size in step.sizes[:-1]]
         self._sizes = [
             self._prepare(
@@ -192,13 +192,13 @@ class _Run:
         return [*(self._prefill.prepared if self._prefill else ()), *self._sizes]
 
     def place(self, backends: Backends, weights: dict[WeightsKey, Weights]) -> None:
-        """Take memory; weights are shared by all runs of a model, format and seed on a device."""
+        """Allocate memory. Runs with equal model, format and seed on a device share weights."""
         c = self.configuration
-        mine = weights.setdefault((c.model, c.weights, c.seed), {})
+        loaded = weights.setdefault((c.model, c.weights, c.seed), {})
         self._backends = [backends[device] for device in self.devices]
         for prepared in self._all:
-            load_weights(backends, [part.split for part in prepared.splits], c.seed, mine)
-        make = partial(Scheduler, backends, launch=c.launch, weights=mine, allow_hazards=c.allow_hazards)
+            load_weights(backends, [part.split for part in prepared.splits], c.seed, loaded)
+        make = partial(Scheduler, backends, launch=c.launch, weights=loaded, allow_hazards=c.allow_hazards)
         of_prompts = partial(make, strategy=for_prompts(self._strategy))
         prefill = self._prefill.place(of_prompts) if self._prefill else None
         make = partial(make, strategy=self._strategy, keep_logits=self._keep_logits)
@@ -208,7 +208,7 @@ class _Run:
         self._scheduler = GrowingScheduler(sizes)
 
     def _begin(self) -> None:
-        """Start all sequences: the prompts, if there are any, up to the first sampled tokens."""
+        """Start all sequences, computing any prompts up to the first sampled tokens."""
         if self._prefill is None:
             self._scheduler.begin(self._first)
             return
@@ -217,13 +217,13 @@ class _Run:
         self._scheduler.begin(first, np.array(self.configuration.prompts.lengths))
 
     def warm_up(self) -> None:
-        """The steps before the first repeat; they are recorded as `warmup`."""
+        """Run the steps before the first repeat, which are recorded as `warmup`."""
         with self._recording():
             self._begin()
             self._steps("warmup", self.configuration.warmup)
 
     def repeat(self, number: int) -> None:
-        """All tokens once more from the first."""
+        """Run all tokens once, from the first."""
         with self._recording():
             self._begin()
             with annotate("repeat", index=number):

@@ -17,29 +17,29 @@ from tracer.run_parts import is_part_of_run
 
 
 def check_runs(runs: Path, configurations: Iterable[Configuration], *, replace: bool) -> None:
-    """Refuse a directory that cannot get the runs of these configurations; worth asking before they run.
+    """Check, before running, that a directory can receive the runs of these configurations.
 
     Raises:
-        UsageError: it cannot be written to; or a run is there already, and `replace` is not given or something else
-            than a run would be lost.
+        UsageError: the directory is not writable; or a run exists and `replace` is not given; or something other than
+            a run would be overwritten.
     """
     names = [c.name for c in configurations]
     taken = [name for name in names if (runs / name).exists()]
     if taken and not replace:
-        raise UsageError(f"{runs} already holds {', '.join(taken)}; choose another directory or give --force")
+        raise UsageError(f"{runs} already holds {', '.join(taken)}; choose another directory or use --force")
     with blaming_the_choice():
         for name in names:
             check_writable(runs / name, replace=replace, is_part=is_part_of_run)
 
 
 def write_run(result: Result, runs: Path, *, replace: bool = True) -> Path:
-    """Write one run directory, whole or not at all.
+    """Write one run directory atomically.
 
     Returns:
-        its path.
+        The path of the directory.
 
     Raises:
-        UsageError: it exists and is not to be replaced, or cannot be written.
+        UsageError: it exists and `replace` is False, or it cannot be written.
     """
     target = runs / result.configuration.name
     result.trace.metadata["run"] = run_json(result)

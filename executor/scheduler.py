@@ -1,4 +1,4 @@
-"""Runs token steps: every step is sent, launched and fetched as the strategy says."""
+"""Runs token steps: sends, launches and fetches every step according to the strategy."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tracer.recorders import annotate
 
 
 class Scheduler:
-    """One configuration on its devices, and the loop over token steps.
+    """One configuration on its devices, and its loop over token steps.
 
     Args:
-        backends: device -> backend, of all devices that the splits name.
-        prepared: what the passes made.
-        strategy: how to synchronise.
+        backends: device -> backend, for all devices of the splits.
+        prepared: the results of the passes.
+        strategy: the synchronisation strategy.
         launch: name of a launcher.
-        weights: as `memory.load_weights` returns them.
-        turns: how many places what is copied between accelerators has.
-        prefill: the scheduler that takes the prompts of the same sequences; its state is shared.
-        smaller: the scheduler of the same steps over fewer cells, whose state and graphs are shared, see `take_over`.
+        weights: as returned by `memory.load_weights`.
+        turns: number of places for results copied between accelerators.
+        prefill: the scheduler for the prompts of the same sequences, which shares its state.
+        smaller: the scheduler of the same steps over fewer cells, which shares state and graphs, see `take_over`.
         keep_logits: fetch the logits even where the device samples.
         allow_hazards: whether backends may lack what the strategy needs.
 
@@ -61,7 +61,7 @@ class Scheduler:
             guarantees = frozenset(Guarantee) if allow_hazards else backend.guarantees
             check_needs(strategy, backend.name, guarantees, several=self._several, cut=cut)
         if strategy.advances_on_device != (prepared.step.history is not None):
-            raise ExecutionError(f"strategy {strategy.name!r} and the graph disagree on who advances the step")
+            raise ExecutionError(f"strategy {strategy.name!r} and the graph differ: only one advances on the device")
         shared = smaller or prefill
         self._state: State = {} if shared is None else dict(shared._state)
         self.pieces: list[Piece] = []
@@ -76,7 +76,7 @@ class Scheduler:
         self._sampled = self._last.backend.host_array(step.sampled.shape, step.sampled.dtype) if step.sampled else None
         self._set_tokens(np.zeros(step.batch * step.prompt, np.int32))
         self.position: Position = 0
-        """Tokens that the sequences hold."""
+        """Number of tokens that the sequences hold."""
         self._begun = 0
         self._values: HostArrays = {}
         self._copies: list[list[Copy]] = []
@@ -90,18 +90,18 @@ class Scheduler:
         self._kept = self._keep_inputs()
 
     def _keep_inputs(self) -> list[HostArrays]:
-        """The host's copies of the inputs, as many as the strategy has, where copies read the host's memory later."""
+        """Allocate the strategy's host copies of the inputs, for backends that read host memory later."""
         if self._staged or self._strategy.sends_early:
             return []
         inputs = self._prepared.step.graph.inputs
-        make = self._last.backend.host_array  # what is read later is read fast
+        make = self._last.backend.host_array  # memory suited to fast copies
         count = self._strategy.host_copies
         return [{leaf.name: make(leaf.shape, leaf.dtype) for leaf in inputs} for _ in range(count)]
 
     def begin(self, tokens: HostArray, position: Position = 0) -> None:
-        """Start all sequences from these tokens: anew, or at the position behind a prompt whose state is there.
+        """Start all sequences from these tokens, at the start or at the position after a computed prompt.
 
-        Sequences with prompts of different lengths have a position each, (S,).
+        Sequences with prompts of different lengths have one position each, (S,).
         """
         self._set_tokens(tokens.astype(np.int32))
         self.position, self._begun = position, self._steps
@@ -118,20 +118,20 @@ class Scheduler:
                     piece.backend.load(piece.arrays[leaf], values[leaf.name].astype(leaf.dtype, copy=False))
 
     def step(self) -> None:
-        """One step: send, launch and (unless the step advances on the device) fetch and sample."""
+        """Run one step: send, launch and (unless the step advances on the device) fetch and sample."""
         self.submit()
         if not self._strategy.advances_on_device:
             self._prepare_copies()
             self.fetch()
 
     def follow(self, tokens: HostArray) -> None:
-        """Let the next step take these tokens, behind those submitted before."""
+        """Give the next step these tokens, which follow those already submitted."""
         self._set_tokens(tokens.astype(np.int32))
         self._prepare_copies()
         self._send_early()
 
     def submit(self) -> None:
-        """Send and launch a step, and wait for nothing that the strategy does not wait for."""
+        """Send and launch a step, with only the waits of the strategy."""
         if not self.room:
             raise UsageError(f"the context of {self._prepared.step.context} cells is full")
         if self._kept:
@@ -148,7 +148,7 @@ class Scheduler:
         self._steps += 1
 
     def _keep(self) -> None:
-        """Take the inputs into the host's copy of them whose turn it is."""
+        """Copy the inputs to the next of the host's copies."""
         number = self._steps % len(self._kept)
         if len(self._kept) > 1:
             self._strategy.reclaim(number)
@@ -161,11 +161,11 @@ class Scheduler:
         if piece.experts:
             copies = [*copies, *(copy for experts in piece.experts for copy in experts.copies())]
         waits = piece.split.device.is_host and not self._strategy.waits_for_copies
-        if waits and not self._staged and not piece.sources:  # else the sync of these says as much
+        if waits and not self._staged and not piece.sources:  # otherwise their sync covers this
             self._strategy.settle()
         self._strategy.send(piece.backend, copies)
         if waits:
-            for source in piece.sources:  # its compute is a call, not something that can be ordered behind a copy
+            for source in piece.sources:  # its compute is a blocking call and cannot be ordered after a copy
                 source.synchronize(MAIN_STREAM)
         piece.launch(self._steps)
 
@@ -173,7 +173,7 @@ class Scheduler:
         return annotate(piece.name) if len(self.pieces) > 1 else nullcontext()
 
     def fetch(self) -> None:
-        """The new tokens: the sampled ones, or the greatest of the logits."""
+        """Fetch the new tokens: the sampled tokens, or the largest of the logits."""
         step, strategy, backend = self._prepared.step, self._strategy, self._last.backend
         if step.sampled is None or self._keep_logits:
             strategy.ask(backend, self._logits, self._logits_array)
@@ -184,7 +184,7 @@ class Scheduler:
         self._newest[:] = self._logits.argmax(axis=-1) if self._sampled is None else self._sampled
 
     def _prepare_copies(self) -> None:
-        """The next step's inputs, made while the device still computes; only the tokens are filled in later."""
+        """Prepare the next step's inputs while the device computes; only the tokens are filled in later."""
         step = self._prepared.step
         values = self._values = step.feed(self.position, self._tokens) if self.room and not step.history else {}
         late = step.late if self._strategy.sends_early else frozenset(values)
@@ -201,27 +201,27 @@ class Scheduler:
             self._early = []
 
     def _set_tokens(self, tokens: HostArray) -> None:
-        """What the next step reads, sequence by sequence; sampled tokens overwrite each sequence's last."""
+        """Set the tokens of the next step, by sequence; a sampled token overwrites the last of its sequence."""
         self._tokens = tokens
         self._newest = tokens.reshape(self._prepared.step.batch, -1)[:, -1]
 
     @property
     def step_taken(self) -> DecodeStep:
-        """The step that it runs."""
+        """The step being run."""
         return self._prepared.step
 
     @property
     def tokens(self) -> HostArray:
-        """A copy of the tokens that the last step sampled, (S,); not where the step advances on the device."""
+        """A copy of the tokens sampled by the last step, (S,); invalid if the step advances on the device."""
         return self._newest.copy()
 
     @property
     def logits(self) -> HostArray:
-        """A copy of the last step's logits, (N, vocabulary), where the host fetches them."""
+        """A copy of the last step's logits, (N, vocabulary), if the host fetches them."""
         return self._logits.copy()
 
     def take_over(self) -> None:
-        """Let the graphs that it shares become its own."""
+        """Change the shared graphs to its own."""
         for piece in self.pieces:
             piece.take_over()
 
@@ -231,7 +231,7 @@ class Scheduler:
             backend.synchronize(MAIN_STREAM)
 
     def read_history(self) -> HostArrays:
-        """Tokens (steps, N) and, if kept, logits (steps, N, vocabulary) of the steps since `begin`.
+        """Read tokens (steps, N) and, if kept, logits (steps, N, vocabulary) of the steps since `begin`.
 
         Raises:
             ExecutionError: the step does not advance on the device.
@@ -251,5 +251,5 @@ class Scheduler:
         return values
 
     def _array(self, tensor: Tensor) -> Array:
-        """The array of a tensor of the whole graph that the last split has."""
+        """Return the array, in the last split, of a tensor of the whole graph."""
         return self._last.arrays[self._last.split.results[tensor]]

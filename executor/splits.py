@@ -1,4 +1,4 @@
-"""Pass 2: cut the graph where the device changes, into graphs of their own."""
+"""Pass 2: cut the graph into separate graphs where the device changes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from executor.devices import EXPERTS, Device, reads_experts
 from executor.graph import Flag, Graph, Tensor
 
 _HOST_DTYPES: Final = {"float16": "float32"}
-"""What the host keeps instead of values that are not weights: NumPy computes slowly in these."""
+"""Host dtypes of values other than weights, for dtypes in which NumPy is slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value that a split needs is computed: the index of that split, and the node in its graph."""
+    """The origin of a value that a split needs: the index of the split that computes it, and the node in its graph."""
 
     split: int
     node: Tensor
@@ -24,18 +24,18 @@ class Origin:
 
 @dataclass(frozen=True)
 class Split:
-    """Successive nodes of one device, as a graph of their own.
+    """Consecutive nodes of one device, as a separate graph.
 
     Attributes:
-        device: where they run.
-        nodes: in graph order.
+        device: the device that runs them.
+        nodes: the nodes in graph order.
         inputs: leaves that are copied to the device before the nodes run: the host's inputs in graph order, then
             results of other devices.
         leaves: all leaves.
-        origins: where the inputs come from that the host does not send, and leaves that need no copy since an earlier
+        origins: origins of the inputs that the host does not send, and of leaves that need no copy because an earlier
             split of the same device computes them.
         results: tensor of the whole graph -> tensor of the split.
-        copied: experts' weights that stay on the host, and where the numbers of the experts that a step uses come from.
+        copied: expert weights that stay on the host, and the origins of the numbers of the experts that a step uses.
     """
 
     device: Device
@@ -48,23 +48,23 @@ class Split:
 
     @property
     def weights(self) -> list[Tensor]:
-        """What is loaded once."""
+        """The tensors that are loaded once."""
         return [leaf for leaf in self.leaves if leaf.flags & Flag.WEIGHT]
 
     @property
     def state(self) -> list[Tensor]:
-        """What stays on the device from step to step."""
+        """The tensors that stay on the device between steps."""
         return [leaf for leaf in self.leaves if leaf.is_state and leaf not in self.origins and leaf not in self.copied]
 
 
 def split_graph(graph: Graph, assigned: Mapping[Tensor, Device], *, copy_experts: bool = False) -> list[Split]:
     """Cut the nodes, in graph order, where their device changes.
 
-    A graph of one accelerator is taken as it is. Nodes without kernels go where they are read.
+    A graph of one accelerator is used unchanged. Nodes without kernels belong to the split that reads them.
 
     Args:
-        copy_experts: experts' weights stay on the host. So cut before products with experts, too: which of them a step
-            uses must be known before it.
+        copy_experts: expert weights stay on the host. The graph is then also cut before products with experts, because
+            the experts that a step uses must be known before the product.
     """
     kernels = [node for node in graph.nodes if node.has_kernel]
     devices = list(dict.fromkeys(assigned[node] for node in kernels or graph.nodes))
@@ -85,7 +85,7 @@ def split_graph(graph: Graph, assigned: Mapping[Tensor, Device], *, copy_experts
 
 
 def _before_experts(run: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """A run in parts, none of which computes the numbers of the experts that it uses."""
+    """Cut a run so that no part computes the numbers of the experts that it uses."""
     part: list[Tensor] = []
     for node in run:
         if reads_experts(node) and _ids_of(node) in part:
@@ -96,12 +96,12 @@ def _before_experts(run: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def _ids_of(node: Tensor) -> Tensor:
-    """What computes the numbers of the experts of a product."""
+    """Return the node that computes the expert numbers of a product."""
     return _kernel_of(next(s for s in node.src if s.dtype == "int32"))
 
 
 def _kernel_of(tensor: Tensor) -> Tensor:
-    """The kernel or leaf whose memory a tensor without a kernel names."""
+    """Return the kernel or leaf whose memory a tensor without a kernel names."""
     while not tensor.is_leaf and not tensor.has_kernel:
         tensor = tensor.src[0]
     return tensor
@@ -139,13 +139,13 @@ class _Builder:
         )
 
     def _ids(self, node: Tensor) -> Origin:
-        """Where the numbers of a product's experts are computed."""
+        """Return the origin of a product's expert numbers."""
         ids = _ids_of(node)
         number = self._home[ids]
         return Origin(number, self._before[number].results[ids])
 
     def _tensor(self, tensor: Tensor) -> Tensor:
-        """The tensor in this split: made now if it is a leaf, a name of memory, or another split's result."""
+        """Return the tensor in this split, creating leaves, names of memory and results of other splits."""
         if tensor not in self._new:
             if tensor.is_leaf and not tensor.flags & Flag.INPUT:
                 copied = self._copy_experts and tensor.name.endswith(EXPERTS) and not self._device.is_host
@@ -160,7 +160,7 @@ class _Builder:
         return self._new[tensor]
 
     def _brought(self, tensor: Tensor) -> Tensor:
-        """A leaf for an input of the step or another split's result: an input, unless it is on this device already."""
+        """Return a leaf for an input of the step or another split's result; not an input if already on this device."""
         here = [i for i, s in enumerate(self._before) if s.device == self._device and tensor in s.results]
         number = here[0] if here else self._home.get(tensor)
         leaf = self._graph.leaf(tensor.name, tensor.shape, tensor.dtype, Flag.NONE if here else Flag.INPUT)

@@ -1,4 +1,4 @@
-"""How the host synchronises around the copies and the compute of a step.
+"""Strategies of the host for synchronising the copies and the compute of a step.
 
 Notation: `s` explicit host sync, `c` blocking copy (a copy and the sync of its stream), `a` asynchronous
 copy, `e` event record, `g` compute; n is the number of input copies. The `a` after `g` fetches the logits.
@@ -18,11 +18,11 @@ from tracer.errors import UnsafePlanError, UsageError
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy to a split's device, not issued yet.
+    """A copy to a split's device that has not been issued.
 
     Attributes:
-        issue: issues it, asynchronously.
-        backend: the one whose main stream carries it.
+        issue: issues the copy asynchronously.
+        backend: the backend whose main stream runs it.
     """
 
     issue: Callable[[], None]
@@ -30,18 +30,18 @@ class Copy:
 
 
 class Strategy(ABC):
-    """Base of the strategies: the logits come by an asynchronous copy and a sync.
+    """Base class of the strategies. It fetches the logits with an asynchronous copy and a sync.
 
     Attributes:
-        name: as in the command line.
+        name: its name on the command line.
         notation: the host's calls in a step.
-        needs: what a backend must guarantee for this to be correct.
-        advances_on_device: the graph prepares its own next step: nothing to send, nothing to fetch per step.
-        sends_early: the next step's inputs that are known before its token is sampled go out with `send_early`, behind
-            the compute that still reads them, while the host waits for that compute.
-        needs_between: what it needs besides where a step is spread over several devices.
+        needs: guarantees of the backend required for correctness.
+        advances_on_device: the graph prepares the next step itself, so that nothing is sent or fetched per step.
+        sends_early: inputs of the next step that are known before its token is sampled are sent with `send_early`,
+            after the compute that still reads them, while the host waits for that compute.
+        needs_between: additional guarantees required if a step uses several devices.
         waits_for_copies: the copies of `send` are done when it returns.
-        host_copies: how many steps' inputs the host keeps, so that it need not wait before it overwrites the oldest.
+        host_copies: number of steps whose inputs the host keeps, to avoid waiting before it overwrites the oldest.
         splits: a step may be cut into splits.
     """
 
@@ -57,26 +57,26 @@ class Strategy(ABC):
 
     @abstractmethod
     def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
-        """Bring a split's inputs to its backend."""
+        """Send a split's inputs to its backend."""
 
     def reclaim(self, number: int) -> None:
-        """Return when the host may overwrite its copy of the inputs of this number, of those that it has."""
+        """Wait until the host may overwrite its copy of the inputs with this number."""
         return
 
     def settle(self) -> None:
-        """Return when no copy reads what the host computed before; called only where copies are not staged."""
+        """Wait until no copy reads earlier results of the host; called only if copies are not staged."""
         return
 
     def ask(self, backend: Backend, destination: HostArray, source: Array) -> None:
-        """Let a step's output come to the host."""
+        """Request the copy of a step's output to the host."""
         backend.copy_to_host(destination, source, MAIN_STREAM)
 
     def send_early(self, backend: Backend, copies: Sequence[Copy]) -> None:
-        """Bring those inputs of the next step that are known already; called only with `sends_early`."""
+        """Send the inputs of the next step that are already known; called only with `sends_early`."""
         _issue(copies)
 
     def wait(self, backend: Backend) -> None:
-        """Return when all that was asked for is there."""
+        """Wait for all requested outputs."""
         backend.synchronize(MAIN_STREAM)
 
 
@@ -86,7 +86,7 @@ def _issue(copies: Sequence[Copy]) -> None:
 
 
 def _wait(copies: Sequence[Copy]) -> None:
-    """Wait for the streams that carry them, one by one."""
+    """Wait for the streams of the copies, one by one."""
     for backend in dict.fromkeys(copy.backend for copy in copies):
         backend.synchronize(MAIN_STREAM)
 
@@ -106,7 +106,7 @@ class SCCC(Strategy):
 
 
 class SAAAS(Strategy):
-    """Asynchronous copies between two syncs: the sources live until the second."""
+    """Asynchronous copies between two syncs: the sources stay valid until the second."""
 
     name = "saaas"
     notation = "s a*n s g a s"
@@ -119,7 +119,7 @@ class SAAAS(Strategy):
 
 
 class AAAS(Strategy):
-    """No sync before the copies: they must not overtake the compute that still reads the inputs."""
+    """No sync before the copies, which must not overtake the compute that still reads the inputs."""
 
     name = "aaas"
     notation = "a*n s g a s"
@@ -133,7 +133,7 @@ class AAAS(Strategy):
 
 
 class AAAG(Strategy):
-    """No sync at all before compute: the caller may overwrite the sources while copies are still to come."""
+    """No sync before compute: the caller may overwrite the sources while copies are pending."""
 
     name = "aaag"
     notation = "a*n g a s"
@@ -147,9 +147,9 @@ class AAAG(Strategy):
 
 
 class AAEG(AAAG):
-    """As aaag where nothing is staged: an event behind the copies says when the host may overwrite their sources.
+    """Like aaag without staging: an event after the copies marks when the host may overwrite their sources.
 
-    The host keeps several steps' inputs, so that it has to wait only for copies that many steps ago.
+    The host keeps the inputs of several steps, so that it only waits for copies of that many steps ago.
     """
 
     name = "aaeg"
@@ -163,12 +163,12 @@ class AAEG(AAAG):
         self._open: set[tuple[int, Backend]] = set()
 
     def reclaim(self, number: int) -> None:
-        """`s` of the events behind the copies from there, unless a later sync has told."""
+        """`s` of the events after the copies from there, unless a later sync covers them."""
         self._number = number
         self._await([key for key in self._open if key[0] == number])
 
     def settle(self) -> None:
-        """`s` of all events that no later sync has told of."""
+        """`s` of all events not covered by a later sync."""
         self._await(list(self._open))
 
     def _await(self, keys: Sequence[tuple[int, Backend]]) -> None:
@@ -187,13 +187,13 @@ class AAEG(AAAG):
             self._open.add(key)
 
     def wait(self, backend: Backend) -> None:
-        """`s`: the logits need all copies before them."""
+        """`s`: it also covers all copies before the logits."""
         super().wait(backend)
         self._open.clear()
 
 
 class AGA(AAAG):
-    """As aaag, but only the token is sent between two steps; an event says when the logits are there."""
+    """Like aaag, but only the token is sent between two steps; an event marks when the logits have arrived."""
 
     name = "aga"
     notation = "a g a e a*(n-1) s"
@@ -204,7 +204,7 @@ class AGA(AAAG):
         self._asked: Event = None
 
     def ask(self, backend: Backend, destination: HostArray, source: Array) -> None:
-        """`a e`: what is sent early runs behind, and the host does not wait for that."""
+        """`a e`: inputs sent early follow the event, so the host does not wait for them."""
         super().ask(backend, destination, source)
         self._asked = self._asked or backend.event()
         backend.event_record(self._asked, MAIN_STREAM)
@@ -215,7 +215,7 @@ class AGA(AAAG):
 
 
 class GGG(Strategy):
-    """Graph after graph: token, positions and mask advance on the device, the host reads late."""
+    """Graph after graph: token, positions and mask advance on the device, and the host reads results later."""
 
     name = "ggg"
     notation = "g"
@@ -224,45 +224,45 @@ class GGG(Strategy):
     splits = False
 
     def send(self, backend: Backend, copies: Sequence[Copy]) -> None:
-        """Nothing: a step that advances on the device has no inputs."""
+        """Do nothing: a step that advances on the device has no inputs."""
 
 
 STRATEGIES: Final[Mapping[str, type[Strategy]]] = {s.name: s for s in (SCCC, SAAAS, AAAS, AAAG, AAEG, AGA, GGG)}
-"""Name -> strategy."""
+"""Maps a name to its strategy."""
 
 
 def for_prompts(strategy: Strategy) -> Strategy:
-    """What takes the prompts of a run with this strategy: their steps never advance on the device."""
+    """Return the strategy for the prompts of a run, whose steps never advance on the device."""
     return SCCC() if strategy.advances_on_device else strategy
 
 
 def check_needs(
     strategy: Strategy, backend: str, guarantees: frozenset[Guarantee], *, several: bool = False, cut: bool = False
 ) -> None:
-    """Refuse a strategy on a backend that does not guarantee what it needs.
+    """Reject a strategy on a backend that does not give the guarantees it needs.
 
     Args:
-        several: whether the step is spread over several of its devices.
-        cut: whether it is cut into splits.
+        several: whether the step uses several devices of the backend.
+        cut: whether the step is cut into splits.
 
     Raises:
-        UnsafePlanError: names both and what is missing.
-        UsageError: the strategy takes no splits.
+        UnsafePlanError: names both and the missing guarantees.
+        UsageError: the strategy does not support splits.
     """
     missing = sorted(need.value for need in _needs(type(strategy), several) - guarantees)
     if missing:
         safe = ", ".join(fitting(guarantees, several=several, cut=cut))
         raise UnsafePlanError(
             f"strategy {strategy.name!r} needs a guarantee that backend {backend!r} does not give: "
-            f"{'; '.join(missing)}. Safe there: {safe}"
+            f"{'; '.join(missing)}. Choose one of {safe}"
         )
     if cut and not strategy.splits:
         safe = ", ".join(fitting(guarantees, several=several, cut=cut))
-        raise UsageError(f"strategy {strategy.name!r} needs the whole step on one device. These take splits: {safe}")
+        raise UsageError(f"strategy {strategy.name!r} needs the whole step on one device. Choose one of {safe}")
 
 
 def fitting(guarantees: frozenset[Guarantee], *, several: bool = False, cut: bool = False) -> list[str]:
-    """The strategies that are safe there, see `check_needs`."""
+    """Return the strategies that are safe with these guarantees, see `check_needs`."""
     return [s.name for s in STRATEGIES.values() if _needs(s, several) <= guarantees and (s.splits or not cut)]
 
 

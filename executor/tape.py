@@ -1,8 +1,8 @@
-"""Pass 8: what the host would issue over several steps, written down instead of done, and checked for hazards.
+"""Pass 8: record what the host would issue over several steps without running it, and check it for hazards.
 
-The plan of each split was checked by itself; here a split's launch is one piece of work. What remains is the order of
-launches, copies and syncs on all devices, and of the host's own reads and writes of its buffers. The schedulers
-themselves issue it, to devices that only take notes, so nothing can be forgotten that a strategy does or leaves out:
+The plan of each split has been checked separately, so a split's launch is one piece of work here. What remains is the
+order of launches, copies and syncs on all devices, and of the host's own reads and writes of its buffers. The actual
+schedulers issue the work, to devices that only record it, so no action or omission of a strategy is missed:
 micro-batches of the prompts first, then token steps on the same state.
 """
 
@@ -29,7 +29,7 @@ from tracer.errors import UnsafePlanError
 
 
 class _TapedExperts(ExpertCopies):
-    """Notes that the host reads the numbers of the experts, to choose what to copy."""
+    """Records that the host reads the expert numbers to choose what to copy."""
 
     def __init__(self, tape: Tape, experts: ExpertCopies) -> None:
         vars(self).update(vars(experts))
@@ -42,7 +42,7 @@ class _TapedExperts(ExpertCopies):
 
 
 class _TapedScheduler(Scheduler):
-    """Notes what the host itself does to its memory."""
+    """Records the host's accesses to its own memory."""
 
     def __init__(self, tape: Tape, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
@@ -50,18 +50,18 @@ class _TapedScheduler(Scheduler):
         for piece in self.pieces:
             piece.experts = [_TapedExperts(tape, experts) for experts in piece.experts]
 
-    def start(self, *, anew: bool) -> None:
-        """Begin with any tokens, at once or behind one that each sequence holds."""
-        step, position, cache = self.step_taken, 0 if anew else 1, self.step_taken.cache
+    def start(self, *, from_zero: bool) -> None:
+        """Begin with arbitrary tokens, at the start or after one token per sequence."""
+        step, position, cache = self.step_taken, 0 if from_zero else 1, self.step_taken.cache
         if cache is not None:
             cache.clear()
             cache.place(range(cache.sequences), [0] * cache.sequences, position)
         self.begin(self._tokens, position)
-        if cache is not None:  # a unified one has fewer cells than all contexts together
+        if cache is not None:  # a unified cache has fewer cells than all contexts together
             self.room = min(self.room, (cache.rows // step.batch - position) // step.prompt)
 
     def go_on(self) -> None:
-        """Let the next step take any tokens."""
+        """Give the next step arbitrary tokens."""
         self.follow(self._tokens)
 
     def note(self, name: str, arrays: Mapping[str, HostArray], writes: bool) -> None:
@@ -88,7 +88,7 @@ class _TapedScheduler(Scheduler):
 
 
 def refuse_hazards(sizes: Sequence[Prepared], strategy: Strategy, *, prefill: Sequence[Prepared] = ()) -> None:
-    """Refuse a run whose steps would race with themselves or the next ones, see `find_run_hazards`.
+    """Reject a run with data races within or between steps, see `find_run_hazards`.
 
     Raises:
         UnsafePlanError: names the first hazard.
@@ -102,22 +102,22 @@ def refuse_hazards(sizes: Sequence[Prepared], strategy: Strategy, *, prefill: Se
             check_needs(own, device.backend, guarantees, several=several, cut=len(prepared.splits) > 1)
     if hazards := find_run_hazards(sizes, type(strategy)(), prefill=prefill):
         raise UnsafePlanError(
-            f"strategy {strategy.name!r} is a race between steps, {len(hazards)} in all: {hazards[0]}. "
-            "--allow-hazards runs it all the same"
+            f"strategy {strategy.name!r} has data races between steps ({len(hazards)}): {hazards[0]}. "
+            "Choose another strategy; --allow-hazards runs it anyway"
         )
 
 
 def find_run_hazards(
     sizes: Sequence[Prepared], strategy: Strategy, *, prefill: Sequence[Prepared] = (), steps: int = 6
 ) -> list[Hazard]:
-    """All hazards between splits, devices, copies and the host over some steps of a run.
+    """Find all hazards between splits, devices, copies and the host over several steps of a run.
 
     Args:
-        sizes: the token step, as the cells grow over which attention goes; see `GrowingScheduler`.
-        strategy: a new one.
-        prefill: the micro-batches that come before, on the same state, the smallest first as `Prefill` plans them. All
-            follow each other without a fetch, and their result is fetched once.
-        steps: of each plan.
+        sizes: the token step for each number of attended cells; see `GrowingScheduler`.
+        strategy: a new instance.
+        prefill: the preceding micro-batches on the same state, smallest first, as planned by `Prefill`. They run in
+            sequence without a fetch, and their result is fetched once.
+        steps: number of steps of each plan.
     """
     tape, numbers = Tape(), count()
     every = [*prefill, *sizes]
@@ -129,7 +129,7 @@ def find_run_hazards(
         before = prompts[-1] if prompts else None
         prompts.append(make(prepared=prepared, strategy=for_prompts(strategy), prefill=before))
     for scheduler in reversed(prompts):
-        scheduler.start(anew=scheduler is prompts[-1])
+        scheduler.start(from_zero=scheduler is prompts[-1])
         for number in range(min(steps, scheduler.room)):
             tape.step = next(numbers)
             if number:
@@ -144,7 +144,7 @@ def find_run_hazards(
         if smaller is not None:
             smaller.finish()
             scheduler.take_over()
-        scheduler.start(anew=not prompts and smaller is None)
+        scheduler.start(from_zero=not prompts and smaller is None)
         for _ in range(min(steps, scheduler.room)):
             tape.step = next(numbers)
             scheduler.step()
@@ -157,7 +157,7 @@ def _devices(every: Sequence[Prepared]) -> list[Device]:
 
 
 def _weights(backends: Mapping[Device, TapeBackend], every: Sequence[Prepared]) -> Weights:
-    """Memory for all weights, as `memory.load_weights` returns it, with nothing in it."""
+    """Return empty memory for all weights, in the form of `memory.load_weights`."""
     weights: Weights = {device: {} for device in (*backends, COPIED)}
     for split in (part.split for prepared in every for part in prepared.splits):
         backend, arrays = backends[split.device], weights[split.device]

@@ -1,10 +1,10 @@
-"""One traced pass, in a process of its own: `python -m executor.traced_pass LEVEL DIRECTORY`, the order on stdin.
+"""One traced pass in a separate process: `python -m executor.traced_pass LEVEL DIRECTORY`, with the order on stdin.
 
-LEVEL is graph or node; with `none` nothing is recorded, for a profiler that watches from outside.
+LEVEL is graph or node; with `none` nothing is recorded, for a profiler that traces from outside.
 
-CUPTI at graph level must be switched on before the process' first CUDA call, and a profiler must not disturb the light
-pass; so the parent (`executor.passes`) starts one process for each. The order is one JSON object: `configuration`
-(the fields of `Configuration`), `run` (what becomes run.json) and `kinds` (a name of `cupti_layout.SETS`).
+CUPTI at graph level must be enabled before the first CUDA call of the process, and a profiler must not disturb the
+light pass, so the parent (`executor.passes`) starts one process per pass. The order is one JSON object: `configuration`
+(the fields of `Configuration`), `run` (the contents of run.json) and `kinds` (a name of `cupti_layout.SETS`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tracer.trace import Trace
 
 
 def record_pass(level: str, directory: Path, order: dict[str, Any]) -> None:
-    """Run the configuration under CUPTI at that level and write the recording."""
+    """Run the configuration under CUPTI at a level and write the recording."""
     configuration = Configuration(**order["configuration"])
     if level == "none":
         unrecorded_pass(configuration)
@@ -36,20 +36,20 @@ def record_pass(level: str, directory: Path, order: dict[str, Any]) -> None:
 
 
 def recorded_pass(level: str, configuration: Configuration, kinds: Sequence[str]) -> tuple[Trace, list[float]]:
-    """Run it under CUPTI; returns the recording and the seconds of each repeat."""
+    """Run the configuration under CUPTI; return the recording and the seconds of each repeat."""
     with tracer.record("cupti", graph_trace="graph" if level == "graph" else "node", kinds=kinds) as recording:
         seconds = unrecorded_pass(configuration)
     return recording.trace, seconds
 
 
 def unrecorded_pass(configuration: Configuration) -> list[float]:
-    """Only run it; returns the seconds of each repeat."""
+    """Run the configuration without recording; return the seconds of each repeat."""
     (result,) = execute([configuration], make_recorder=lambda: None)
     return result.seconds
 
 
 def main(arguments: list[str], stdin: IO[str]) -> int:
-    """Returns the exit code: 2 with one line on stderr for what is the input's or the machine's fault."""
+    """Return the exit code: 2, with one line on stderr, for faults of the input or the machine."""
     level, directory = arguments
     try:
         record_pass(level, Path(directory), json.load(stdin))

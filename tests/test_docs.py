@@ -109,11 +109,12 @@ def test_the_python_of_the_page_runs(monkeypatch, capsys):
 
 def test_budgets_of_the_page_are_budgets():
     text = (ROOT / "docs" / "how-to" / "ci.md").read_text(encoding="utf-8")
-    whole, against_base = (
+    whole, against_base, of_a_site = (
         parse(tomllib.loads(t), "ci.md") for t in re.findall(r"^```toml\n(.*?)^```", text, re.M | re.S)
     )
     assert len(whole.lines) == 10
     assert against_base.base is not None
+    assert [line.scope.site for line in of_a_site.lines] == ["async_utils.py get_output"]
 
 
 def test_the_readme_is_short():

@@ -46,7 +46,7 @@ def test_every_result_names_its_commit_and_machine():
 
 
 def test_differences_of_logits_are_not_hidden(report):
-    assert report.logits([{"logits_differ": 0.0}]) == "Their logits are equal bit by bit."
+    assert report.logits([{"logits_differ": 0.0}]) == "Their logits are bitwise equal."
     assert "at most 0.003" in report.logits([{"logits_differ": 0.0}, {"logits_differ": 0.003}])
 
 

@@ -6,15 +6,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from tracer.api import Analysis, analyse, compare
     from tracer.formats import read, write
     from tracer.recorders import annotate, record
     from tracer.trace import Trace
 
-__all__ = ["Trace", "annotate", "read", "record", "write"]
+__all__ = ["Analysis", "Trace", "analyse", "annotate", "compare", "read", "record", "write"]
 
 _HOMES: Final = {
+    "Analysis": "tracer.api",
     "Trace": "tracer.trace",
+    "analyse": "tracer.api",
     "annotate": "tracer.recorders",
+    "compare": "tracer.api",
     "read": "tracer.formats",
     "record": "tracer.recorders",
     "write": "tracer.formats",

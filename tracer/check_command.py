@@ -58,6 +58,8 @@ def check(
       gap_us.traced.p90.max = 600
       [range."run saaas concurrent"]      # any of these inside NVTX ranges
       syncs = 3
+      [site."runner.py fetch"]            # calls whose call site has these words: the most of any step
+      syncs = 0
       [base]                              # broken only where the 95 % interval lies beyond
       recording = "main.sqlite"
       max_slowdown = 0.02
@@ -105,11 +107,13 @@ def _findings(
 ) -> tuple[list[Finding], list[str]]:  # fmt: skip
     """The lines of a budget beside a recording, and what a reader must know."""
     from tracer.analysis.budget_check import check_lines
-    from tracer.formats import read
+    from tracer.formats import format_of, read
 
     budget = read_budget(budget_path)
     with report.reading(path):
-        trace = read(path, whole=False)
+        of_sites = any(line.scope.site is not None for line in budget.lines)
+        with_functions = of_sites and "python_functions" in format_of(path).options
+        trace = read(path, whole=False, python_functions=with_functions)
     findings, notes = check_lines(trace, budget, within, bounds, rate), list(trace.notes)
     if budget.base is not None:
         against, cautions = _compared(budget.base, budget_path, path, trace, within, bounds, rate)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import errno
 import io
 import sys
+from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from tracer.errors import IntertokenError
+from tracer.errors import ExtensionError, IntertokenError
+from tracer.extensions import COMMANDS, extensions
 from tracer.text import spelled
 
 
@@ -25,8 +26,23 @@ class Intertoken(click.Group):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._lazy: dict[str, tuple[str, str]] = {}
-        for entry in entry_points(group="intertoken.commands"):
-            entry.load()(self)
+        self._is_complete = False
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line; what cannot be loaded is one line and exit code 2 before anything runs."""
+        try:
+            self._complete()
+        except ExtensionError as problem:
+            click.echo(f"intertoken: {spelled(str(problem))}", err=True)
+            sys.exit(2)
+        return super().main(*args, **kwargs)
+
+    def _complete(self) -> None:
+        """Add the commands of all installed packages, once."""
+        if not self._is_complete:
+            for _, register in extensions(COMMANDS, Callable):
+                register(self)
+            self._is_complete = True
 
     def add_lazy(self, target: str, short_help: str) -> None:
         """Add a command that is imported when it is used.
@@ -39,10 +55,12 @@ class Intertoken(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names, sorted."""
+        self._complete()
         return sorted({*self.commands, *self._lazy})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of a name, imported now."""
+        self._complete()
         if cmd_name in self._lazy and cmd_name not in self.commands:
             module, _, name = self._lazy[cmd_name][0].partition(":")
             self.add_command(getattr(import_module(module), name))

@@ -28,7 +28,7 @@ _COUNT_OF: Final = {"sync": "syncs", "copy": "copies", "launch": "launches"}
 
 _ONE: Final = {"syncs": "sync", "copies": "copy", "launches": "launch"}
 _ABOUT: Final = "untraced, about"
-_RATE_BASIS: Final = {
+RATE_BASIS: Final = {
     "untraced": "untraced",
     "light": "of the recorded steps, untraced",
     "traced": "as traced, whatever tracing added",
@@ -107,7 +107,7 @@ def _rate(found: Comparison) -> list[Phrase]:
     traced = _distortion(found.base, found.other) if found.basis == "traced" else []
     return [
         Phrase(f"{found.rate} {percent(found.speedup)}", RATES[found.rate]),
-        Phrase(f", {_RATE_BASIS[found.basis]}"),
+        Phrase(f", {RATE_BASIS[found.basis]}"),
         *traced,
     ]
 

@@ -7,6 +7,7 @@
     │   └── RecordError       nothing can be recorded here: no driver, no CUPTI, no nsys, or another profiler
     ├── UsageError            an option or argument that makes no sense
     │   └── IncomparableError runs that do not do the same work on the same device
+    ├── ExtensionError        what another distribution adds to intertoken cannot be loaded
     └── ExecutionError        a run that cannot be done
         └── UnsafePlanError   a strategy, backend and mode that do not fit together
 
@@ -45,6 +46,10 @@ class UsageError(IntertokenError):
 
 class IncomparableError(UsageError):
     """Runs that do not do the same work on the same device."""
+
+
+class ExtensionError(IntertokenError):
+    """What another distribution adds to intertoken (`tracer.extensions`) cannot be loaded."""
 
 
 class ExecutionError(IntertokenError):

@@ -13,6 +13,10 @@ LEAST: Final = 4 << 20
 """Bytes of a recording that is kept; a smaller one is read as fast as it is found again."""
 
 
+FUNCTIONS: Final = f"{TRACE} with Python functions"
+"""The part of a cache that holds a trace with the Python functions that its format leaves out unless asked."""
+
+
 def read(path: Path, *, python_functions: bool = False) -> Trace:
     """A recording without what no analysis looks at (see `formats.read`): from the user's cache, or else read and kept.
 
@@ -28,7 +32,7 @@ def read(path: Path, *, python_functions: bool = False) -> Trace:
     asked = python_functions and "python_functions" in formats.format_of(path).options
     if directory is None or _size(path) < LEAST:
         return formats.read(path, whole=False, python_functions=asked)
-    cache, part = Cache(directory), f"{TRACE} with Python functions" if asked else TRACE
+    cache, part = Cache(directory), FUNCTIONS if asked else TRACE
     kept = kept_trace(path, cache, part)
     if kept is not None:
         return kept

@@ -36,38 +36,22 @@ def path(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Sa
     Example:
       intertoken path sample_traces/llama1b-sccc-graph
     """
-    from tracer.analysis.causality.paths import Causality, StepEnds, call_slack, critical_path, path_shares
-    from tracer.analysis.causality.positions import by_position
-    from tracer.analysis.distortion import known
-    from tracer.analysis.gaps import graph_trace_level
-    from tracer.analysis.step_work import step_compute
+    from tracer.analysis.causality.report import path_report
 
     trace, steps = load(path, within, bounds)
     with report.working("following what waits for what"):
-        causality = Causality.of(trace)
-        ends = StepEnds.of(causality, steps)
-        pieces = critical_path(causality, ends)
-        calls = by_position(call_slack(causality, ends, pieces, steps))
-    save(pieces[["step", "start", "end", "kind", "name"]])
-    shares = path_shares(pieces)
+        found = path_report(trace, steps)
+    save(found.table)
+    shares = found.shares.assign(us_per_step=found.shares["ns_per_step"] / 1e3).drop(columns="ns_per_step")
     facts = {
         "schema": "intertoken.path/1",
-        "steps": len(ends.followed),
-        "path_us": float(shares["ns_per_step"].sum() / 1e3),
-        "path": _records(shares.assign(us_per_step=shares["ns_per_step"] / 1e3).drop(columns="ns_per_step")),
-        "calls": _records(calls),
-        "warning": None,
+        "steps": found.steps,
+        "path_us": found.path_us,
+        "path": _records(shares),
+        "calls": _records(found.calls),
+        "warning": found.warning,
     }
-    source = str(trace.metadata.get("source", ""))
-    if source != "host":
-        facts["warning"] = (
-            f"{known(graph_trace_level(step_compute(trace, steps), trace), source)}; the path holds what it added"
-        )
-    backward = causality.dag.backward
-    notes = (
-        [f"{backward} edges lead back in time and are left out: clocks of host and device disagree"] if backward else []
-    )
-    emit(as_json, facts, _show, trace.notes + notes)
+    emit(as_json, facts, _show, [*trace.notes, *found.notes])
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from tracer.output import beside, clear_away
 from tracer.text import spelled
 
 if TYPE_CHECKING:
-    from tracer.recorders.cupti_program import Told
+    from tracer.recorders.cupti_program import Outcome
     from tracer.recorders.light_window import Window
     from tracer.trace import Trace
 
@@ -118,7 +118,7 @@ def record_traced(command: Sequence[str], level: str, target: Path, force: bool)
     return _through_nsys(command, level, target, force, reason)
 
 
-def _conclude(told: Told, code: int, target: Path) -> None:
+def _conclude(told: Outcome, code: int, target: Path) -> None:
     """Say what became of the recording.
 
     Raises:
@@ -155,7 +155,7 @@ def _through_nsys(command: Sequence[str], graph_trace: str, target: Path, force:
         report = folder / nsys.REPORT
         code = nsys.run(command, graph_trace, report)
         if not report.exists() and code >= 0:
-            raise RecordError(f"nsys made no report (exit code {code})")
+            raise RecordError(f"nsys wrote no report (exit code {code})")
         if not report.exists():
             click.echo(f"intertoken: {target}: there is no recording: nsys {how_it_ended(code)}", err=True)
             return code

@@ -124,6 +124,18 @@ class Trace:
         found = self.activities(["kernels"])
         return found[found["collective"]].reset_index(drop=True)
 
+    def timeline(self, token: int | None = None, **options: Any) -> Any:
+        """The timeline at a token (None: the most typical one), a Plotly figure: `dashboard.notebook.timeline`."""
+        from tracer.notebook import timeline
+
+        return timeline(self, token=token, **options)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from tracer.notebook import trace_html
+
+        return trace_html(self)
+
     def map_tables(self, change: Callable[[str, pd.DataFrame], pd.DataFrame]) -> Trace:
         """A new trace with every table passed through `change(name, frame)`."""
         changed = {name: change(name, frame) for name, frame in self.tables.items()}

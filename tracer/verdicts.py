@@ -13,6 +13,7 @@ from tracer.analysis.budget_check import Finding
 from tracer.analysis.surplus import Surplus
 from tracer.errors import printable
 
+_MOST_RANGES: Final = 5  # around a call, in a sentence
 MARKS: Final = {"kept": "✓", "broken": "✗", "not shown": "?"}
 
 
@@ -26,6 +27,7 @@ def facts_of(finding: Finding) -> dict[str, Any]:
     return {
         "range": line.scope.within,
         "device": line.scope.device,
+        "site": line.scope.site,
         "name": line.name,
         "found": finding.found,
         "allowed": bounds,
@@ -75,7 +77,8 @@ def excess_words(finding: Finding) -> str:
 
 def surplus_words(call: Surplus) -> str:
     """Which call is too many, and where it stands."""
-    where = f", in {' / '.join(call.nvtx)}" if call.nvtx else ""
+    inner = ["…", *call.nvtx[-_MOST_RANGES:]] if len(call.nvtx) > _MOST_RANGES else call.nvtx
+    where = f", in {' / '.join(inner)}" if call.nvtx else ""
     return printable(
         f"first surplus call: {call.name} on thread {call.thread}, {call.time_in_step_us:,.1f} µs into step "
         f"{call.step}{where}"

@@ -41,8 +41,7 @@
     const { plot, from } = begun, to = within(plot, event);
     end();
     if (Math.abs(to.x - from.x) < LEAST) return;
-    const wish = { what: "area", x: [from.time, to.time], y: [from.height, to.height], at: performance.now() };
-    window.dash_clientside.set_props("asked", { data: wish });
+    window.dash_clientside.timeline.ask({ what: "area", x: [from.time, to.time], y: [from.height, to.height] });
   }, true);
 
   document.addEventListener("keydown", (event) => {

@@ -1,18 +1,56 @@
-// Wheel, pinch, keys and buttons move the timeline at once: what is drawn is shifted and stretched, without a request.
-// When the hand rests, one request has it drawn anew; that drawing has the range that the hand has left, so nothing jumps.
+// Wheel, fingers, drag, keys and buttons move the timeline at once: what is drawn is shifted and stretched, without a
+// request. When the hand rests, one request has it drawn anew; that drawing has the range that the hand has left, so
+// nothing jumps. Each move counts from the last one: from what the hand has asked for, or what a press still asks for.
 (function () {
   const REST = 150; // ms without a movement
   const PER_NOTCH = 0.0018, PER_PINCH = 0.01; // of a wheel's pixels: how much the range's logarithm changes
+  const PATIENCE = 5000; // ms until something asked of the server counts as lost
+  const SLACK = 4, APART = 10; // px: a press that moves less is none, fingers that are nearer do not pinch
   const SHORTEST = 1e-7, LONGEST = 1e5; // s
   const STEPS = { "zoom-in": [0.5, 0], "zoom-out": [2, 0], "pan-left": [1, -0.35], "pan-right": [1, 0.35] };
   const whole = (time) => Math.round(time * 1e9) / 1e9; // as the server says a whole number of ns
   let target = null, asked = null, viewed = null, resting = 0, frame = 0;
+  let heard = {}; // how often each button had been pressed that the server has heeded, and what was asked of it last
+  const owed = {}, later = []; // the same of what it has not answered yet, and the moves since
 
   const plotted = () => {
     const plot = document.querySelector("#timeline .js-plotly-plot");
     return plot?.data?.length && plot._fullLayout?._plots?.xy && plot.checkVisibility() ? plot : null;
   };
   const settled = () => (target = asked = null);
+  const owing = () => Object.keys(owed).length > 0;
+  const rest = () => {
+    window.clearTimeout(resting);
+    resting = window.setTimeout(refine, REST);
+  };
+
+  // The axis of a range that is passed by, as the server will draw it.
+  const UNITS = [[1e9, "s"], [1e6, "ms"], [1e3, "µs"], [1, "ns"]];
+  const ticks = ([from, to], most) => {
+    let step = 10 ** Math.max(Math.floor(Math.log10(((to - from) * 1e9) / most)), 0);
+    step *= [1, 2, 5, 10].find((times) => ((to - from) * 1e9) / (step * times) <= most);
+    const [unit, name] = UNITS.find(([unit]) => step >= unit), found = [];
+    for (let at = Math.ceil((from * 1e9) / step) * step; at <= to * 1e9; at += step) {
+      found.push([at / 1e9, at ? `${(at / unit).toLocaleString("en-US")} ${name}`.replace("-", "−") : "0"]);
+    }
+    return found;
+  };
+  const passing = (plot, [from, to]) => {
+    const { xaxis } = plot._fullLayout, found = ticks([from, to], Math.max(Math.floor(xaxis._length / 120), 4));
+    const place = (time) => ((time - from) / (to - from)) * xaxis._length;
+    for (const kind of ["path.xgrid", "path.xtick", ".xtick > text"]) {
+      const like = plot.querySelector(kind), x = (like?.__data__ ?? like?.parentNode.__data__)?.x;
+      const row = like?.closest(".xaxislayer-above, .gridlayer > *");
+      if (x === undefined || !row) continue;
+      for (const [time, text] of found) {
+        const node = like.cloneNode(true);
+        if (like.tagName === "text") node.textContent = text;
+        node.classList.add("passing");
+        node.style.translate = `${place(time) - xaxis.l2p(x)}px 0`;
+        row.append(node);
+      }
+    }
+  };
 
   // Show the target by moving what was drawn for another range.
   const show = () => {
@@ -21,6 +59,7 @@
     if (!plot) return;
     const { xaxis, _plots } = plot._fullLayout, { plot: marks, clipRect } = _plots.xy;
     const [low, high] = xaxis.range, [from, to] = target || [low, high];
+    window.dash_clientside.minimap.frame([from, to]);
     const stretch = (high - low) / (to - from), shift = ((low - from) / (to - from)) * xaxis._length;
     const still = !target || (Math.abs(shift) < 1e-6 && Math.abs(stretch - 1) < 1e-9);
     const to_px = (x) => ((x - from) / (to - from)) * xaxis._length - xaxis.l2p(x);
@@ -35,10 +74,8 @@
       node.style.translate = by ? `${by}px 0` : "";
       node.style.visibility = still || (at >= 0 && at <= xaxis._length) ? "" : "hidden";
     };
-    for (const node of plot.querySelectorAll("path.xgrid, path.xtick, .xtick > text")) {
-      const x = (node.__data__ ?? node.parentNode.__data__)?.x;
-      if (x !== undefined) place(node, x);
-    }
+    plot.querySelectorAll(".passing").forEach((node) => node.remove());
+    if (!still) passing(plot, [from, to]);
     plot.querySelectorAll("path.xzl").forEach((node) => place(node, 0));
     const { annotations, shapes } = plot._fullLayout;
     annotations.forEach((each, index) => {
@@ -55,11 +92,25 @@
   const soon = () => (frame = frame || window.requestAnimationFrame(show));
 
   const refine = () => {
+    window.clearTimeout(resting);
     resting = 0;
-    if (!target || !plotted()) return;
+    if (!target || later.length || !plotted()) return;
     asked = target;
     const [low, high] = target;
-    window.dash_clientside.set_props("timeline", { relayoutData: { "xaxis.range[0]": low, "xaxis.range[1]": high } });
+    const range = { "xaxis.range[0]": low, "xaxis.range[1]": high, at: performance.now() };
+    window.dash_clientside.set_props("timeline", { relayoutData: range });
+  };
+
+  // Something is asked of the server that may move the timeline: it is told first where the hand has left it.
+  const owe = (name, times) => {
+    if (resting) refine();
+    owed[name] = times;
+    window.setTimeout(() => owed[name] === times && unanswered(name), PATIENCE);
+  };
+  const unanswered = (name) => {
+    delete owed[name];
+    later.length = 0;
+    if (target) rest();
   };
 
   const attended = new WeakSet();
@@ -67,22 +118,38 @@
     if (attended.has(plot)) return;
     attended.add(plot);
     plot.on("plotly_relayout", () => (viewed = null)); // dragged: the view comes later
-    plot.on("plotly_afterplot", () => {
+    const drawn = () => {
       const [low, high] = plot._fullLayout.xaxis.range;
       if (asked && asked === target && low === asked[0] && high === asked[1]) settled();
       show();
-    });
+      window.dash_clientside.ahead.drawn(plot, target);
+    };
+    plot.on("plotly_afterplot", drawn);
+    drawn();
+  };
+  // The first drawing comes when Plotly has been loaded.
+  const await_plot = () => {
+    const plot = plotted();
+    if (plot) attend(plot);
+    else window.requestAnimationFrame(await_plot);
   };
 
-  // Stretch the range by `factor` about `at`, a share of it, and move it by `shift` of its width.
-  const move = (plot, factor, at, shift) => {
-    attend(plot);
-    const [low, high] = target || viewed || plot._fullLayout.xaxis.range, width = high - low;
-    const wide = Math.min(Math.max(width * factor, SHORTEST), LONGEST);
+  // A range stretched by `factor` about `at`, a share of it, and moved by `shift` of its width.
+  const moved = ([low, high], [factor, at, shift]) => {
+    const width = high - low, wide = Math.min(Math.max(width * factor, SHORTEST), LONGEST);
     const from = whole(low + (width - wide) * at + shift * width);
-    target = [from, whole(from + wide)];
-    window.clearTimeout(resting);
-    resting = window.setTimeout(refine, REST);
+    return [from, whole(from + wide)];
+  };
+  const move = (plot, ...how) => {
+    if (owing()) later.push(how);
+    go(plot, moved(range(plot), how));
+  };
+  const range = (plot) => target || viewed || plot?._fullLayout.xaxis.range;
+  const go = (plot, there) => {
+    attend(plot);
+    target = moved(there, [1, 0, 0]);
+    window.dash_clientside.ahead.wait();
+    rest();
     soon();
   };
 
@@ -98,23 +165,89 @@
     move(plot, Math.exp(by), Math.min(Math.max(at, 0), 1), 0);
   }, { passive: false, capture: true });
 
-  // The buttons that zoom and move, which the keys press, too.
-  document.addEventListener("click", (event) => {
-    const step = STEPS[event.target.closest("button")?.id], plot = step && plotted();
-    if (!plot) return;
+  // Fingers and the mouse hold what they have touched. Plotly is not told, except of a press that was no drag.
+  const held = new Map(); // where each is, px
+  let dragged = false, replayed = false;
+  const holds = (event) => {
+    const drag = !event.shiftKey && !event.altKey && !event.ctrlKey && !event.metaKey && event.target.closest?.("#timeline .nsewdrag");
+    return drag && plotted()?.layout.dragmode === "pan" ? drag : null;
+  };
+  const extent = () => {
+    const at = [...held.values()], low = Math.min(...at), high = Math.max(...at);
+    return { middle: (low + high) / 2, wide: high - low };
+  };
+  document.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0 || !holds(event)) return;
+    if (!held.size) dragged = false;
+    held.set(event.pointerId, event.clientX);
+  }, true);
+  document.addEventListener("pointermove", (event) => {
+    const plot = held.has(event.pointerId) && plotted();
+    if (!plot || (!dragged && Math.abs(event.clientX - held.get(event.pointerId)) < SLACK)) return;
+    if (!dragged) event.target.setPointerCapture?.(event.pointerId);
+    dragged = true;
+    const before = extent();
+    held.set(event.pointerId, event.clientX);
+    const after = extent(), { xaxis } = plot._fullLayout;
+    const factor = Math.min(before.wide, after.wide) > APART ? before.wide / after.wide : 1;
+    const at = (before.middle - plot.getBoundingClientRect().left - xaxis._offset) / xaxis._length;
+    move(plot, factor, at, ((before.middle - after.middle) / xaxis._length) * factor);
+  }, true);
+  for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, ({ pointerId }) => held.delete(pointerId), true);
+  document.addEventListener("touchstart", (event) => holds(event) && event.stopPropagation(), { passive: true, capture: true });
+  document.addEventListener("mousedown", (event) => {
+    if (replayed || event.button !== 0 || !holds(event)) return;
     event.stopPropagation();
-    move(plot, step[0], 0.5, step[1]);
+    event.preventDefault(); // which would select words, or drag them
+    document.activeElement?.blur();
+  }, true);
+  document.addEventListener("mouseup", (event) => {
+    const drag = event.button === 0 && holds(event);
+    if (!drag || dragged || event.detail > 1) return; // a double click is the timeline's, not Plotly's
+    const { clientX, clientY, detail } = event;
+    replayed = true;
+    drag.dispatchEvent(new MouseEvent("mousedown", { clientX, clientY, detail, bubbles: true, cancelable: true, view: window }));
+    replayed = false;
   }, true);
 
-  // A view with another range than the hand has asked for is somebody else's wish.
+  // The buttons that zoom and move, which the keys press, too.
+  document.addEventListener("click", (event) => {
+    const key = event.target.closest("button")?.id, step = STEPS[key], plot = plotted();
+    if (step && plot) {
+      event.stopPropagation();
+      move(plot, step[0], 0.5, step[1]);
+    } else if (key in heard) owe(key, (owed[key] ?? heard[key] ?? 0) + 1);
+  }, true);
+
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.gestures = {
+    // A view with another range than the hand has asked for is somebody else's wish.
     heed: function (range) {
       viewed = range && range.map((time) => time / 1e9); // which may not be drawn yet
-      const plot = plotted();
-      if (plot) attend(plot);
-      if (resting || !asked) return;
+      if (resting || owing() || !asked) return;
       if (!range || range[0] !== Math.round(asked[0] * 1e9) || range[1] !== Math.round(asked[1] * 1e9)) settled();
+    },
+
+    // What the server has heeded: moves that were made meanwhile count from what it answered.
+    heard: function (pressed, view) {
+      heard = pressed || {};
+      for (const name of Object.keys(owed)) if ((heard[name] ?? 0) >= owed[name]) delete owed[name];
+      window.dash_clientside.gestures.heed(view?.range);
+      const plot = plotted();
+      if (owing() || !later.length || !plot) return;
+      target = later.splice(0).reduce(moved, viewed || plot.layout.meta.usual);
+      asked = null;
+      rest();
+      soon();
+    },
+    owe: owe,
+    heeded: (name) => heard[name] ?? 0,
+    drawn: (runs) => runs?.length > 1 && await_plot(), // beside the theme
+    plotted: plotted,
+    range: () => range(plotted()),
+    go: (there) => {
+      later.length = 0;
+      if (plotted()) go(plotted(), there);
     },
   };
 })();

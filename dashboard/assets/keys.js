@@ -4,7 +4,8 @@
   const BUTTONS = {
     w: ["zoom-in"], s: ["zoom-out"], a: ["pan-left"], d: ["pan-right"], ArrowLeft: ["pan-left"], ArrowRight: ["pan-right"],
     Home: ["show-all"], g: ["show-gap"], t: ["show-token"], ".": ["token-on"], ",": ["token-back"],
-    n: ["find-on", "token-on"], p: ["find-back", "token-back"], m: ["measure"], e: ["sum"], b: ["bookmarks-open"], r: ["rows-open"], "?": ["help"],
+    n: ["find-on", "token-on"], p: ["find-back", "token-back"], m: ["measure"], e: ["sum"], b: ["bookmarks-open"], r: ["rows-open"],
+    "[": ["go-back"], "]": ["go-on"], "?": ["help"],
   };
   const TYPES = "input, textarea, select, [contenteditable], dialog, [role=slider], [role=listbox], [role=radiogroup], [role=combobox], .ag-root-wrapper";
   const on = () => document.querySelector("#keys-on input")?.checked ?? true;
@@ -16,9 +17,10 @@
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey || event.defaultPrevented || !on()) return;
     if (event.target.closest(TYPES) || document.querySelector("dialog[open]")) return;
-    if (event.key === "/" && document.getElementById("find")) {
+    const field = document.getElementById({ "/": "find", j: "go" }[event.key]);
+    if (field) {
       event.preventDefault();
-      return document.getElementById("find").select();
+      return field.select();
     }
     const name = event.key.length === 1 ? event.key.toLowerCase() : event.key;
     const button = (BUTTONS[name] || []).map(usable).find(Boolean);

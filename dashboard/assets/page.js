@@ -20,6 +20,12 @@ window.dashAgGridFunctions.followLink = function ({ event }) {
   if (link && event.type === "keydown") link.click();
   return Boolean(link);
 };
+// A name that is cut in its middle, because names differ at their ends; the tooltip has all of it.
+window.dashAgGridFunctions.middleCut = function (name, most) {
+  if (typeof name !== "string" || name.length <= most) return name;
+  const head = Math.floor(((most - 1) * 2) / 3);
+  return `${name.slice(0, head)}…${name.slice(name.length - (most - 1 - head))}`;
+};
 // Which rows a reader has chosen, told only when it was the reader: a table also changes its choice when rows come.
 window.dashAgGridFunctions.tellChoice = function ({ source, api }, tell) {
   const byReader = ["rowClicked", "checkboxSelected", "spaceKey"].includes(source);

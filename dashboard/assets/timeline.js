@@ -1,6 +1,15 @@
 // What is asked of the timeline by pointing at it, and by buttons that say themselves what they ask for.
 (function () {
-  const ask = (wish) => window.dash_clientside.set_props("asked", { data: { ...wish, at: performance.now() } });
+  const MOST = 50;
+  // What is asked for quickly goes together with what is not heeded yet, for of two calls at once Dash drops the first.
+  let earlier = [];
+  const ask = (what) => {
+    const at = performance.now(), { heeded, owe } = window.dash_clientside.gestures, wish = { ...what, at: at };
+    earlier = earlier.filter((one) => one.at > heeded("asked")).slice(-MOST);
+    owe("asked", at);
+    window.dash_clientside.set_props("asked", { data: { ...wish, earlier: earlier } });
+    earlier = [...earlier, wish];
+  };
   const pointer = { x: 0, shift: false };
   document.addEventListener("pointerdown", ({ clientX, shiftKey }) => Object.assign(pointer, { x: clientX, shift: shiftKey }), true);
 
@@ -15,13 +24,28 @@
   });
   let pressed = null;
 
-  // Enter in the field goes to the next match of what stands there, even if the page was not told yet.
+  // Enter in a field goes to the next match of what stands there, or where it says, even if the page was not told yet.
+  const go = (step) => ask({ what: "go", text: document.getElementById("go").value, step: step });
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && event.target.id === "find") ask({ what: "next", find: event.target.value, back: event.shiftKey });
+    if (event.key !== "Enter") return;
+    if (event.target.id === "find") ask({ what: "next", find: event.target.value, back: event.shiftKey });
+    if (event.target.id === "go") go(event.shiftKey ? -1 : 1);
+  });
+  document.addEventListener("click", ({ target }) => {
+    const step = { "go-on": 1, "go-back": -1 }[target.closest("button")?.id];
+    if (step) go(step);
+  });
+  document.addEventListener("dblclick", ({ target, clientX, clientY }) => {
+    const plot = target.closest?.("#timeline .nsewdrag") && window.dash_clientside.gestures.plotted();
+    if (!plot) return;
+    const { left, top } = plot.getBoundingClientRect(), { xaxis, yaxis } = plot._fullLayout;
+    ask({ what: "token", x: xaxis.p2l(clientX - left - xaxis._offset), y: yaxis.p2l(clientY - top - yaxis._offset) });
   });
 
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.timeline = {
+    ask: ask,
+
     // A click on a mark: which one, and where on the time axis. Told once; the same mark may be clicked again.
     clicked: function (click) {
       const point = click && click.points && click.points[0];
@@ -31,13 +55,6 @@
       const event = Array.isArray(point.customdata) ? point.customdata[0] : -1;
       window.dash_clientside.set_props("timeline", { clickData: null });
       ask({ what: "click", y: point.y, event: event, x: x, measure: pointer.shift });
-    },
-
-    // A range dragged over the minimap, or a click in it.
-    mapped: function (selected, click) {
-      if (selected && selected.range) ask({ what: "map", x: selected.range.x });
-      else if (click && click.points.length) ask({ what: "map", x: click.points[0].x });
-      if (selected || click) window.dash_clientside.set_props("minimap", { selectedData: null, clickData: null });
     },
 
     // The part of the view that sums depend on, told only when it is another.

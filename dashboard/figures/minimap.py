@@ -1,19 +1,43 @@
-"""The minimap: the whole of each run above its timeline, and the range in view."""
+"""The minimap: the whole of each recording above its timeline; `assets/minimap.js` frames what is in view."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from dashboard.figures.timeline import MARGIN, Plot
-from dashboard.palette import COLOURS, FONT, THEMES
+from dashboard.palette import COLOURS, FONT, THEMES, Theme
 from dashboard.text import markup
 from dashboard.timeline.minimap import Busy
+from dashboard.timeline.phases import AFTER, BEFORE, CAPTURE, NAMES
+from tracer.engines.engine import EAGER, PREFILL
 
 _LANE: Final = 20  # px
-_LEAST: Final = 0.004  # of the whole: a narrower range would not be seen
+_LEAST: Final = 1 / 400  # of the whole: what is shorter is drawn so long, and what is no further apart is one
+_COLOURS: Final = {CAPTURE: COLOURS["graph"], NAMES[PREFILL]: COLOURS["launch"], NAMES[EAGER]: COLOURS["host"]}
+_PATTERNS: Final = {BEFORE: "/", AFTER: "\\", CAPTURE: "x"}
+_NAMED: Final = 0.08  # of the whole: what is longer bears its name
+
+
+@dataclass(frozen=True, eq=False)
+class Lane:
+    """A run in the minimap.
+
+    Attributes:
+        name: not escaped.
+        busy: how busy it is.
+        anchor: time 0, ns of its clock.
+        phases: what it holds beside its steps, as `timeline.phases.phases_of` makes it.
+    """
+
+    name: str
+    busy: Busy
+    anchor: int
+    phases: pd.DataFrame
 
 
 def minimap_height(runs: int) -> int:
@@ -21,34 +45,22 @@ def minimap_height(runs: int) -> int:
     return _LANE * runs + 8
 
 
-def minimap_plot(
-    lanes: Sequence[tuple[str, Busy, int]], whole: tuple[int, int], limits: tuple[int, int], theme: str
-) -> Plot:
-    """A lane per run.
+def minimap_plot(lanes: Sequence[Lane], whole: tuple[int, int], theme: str) -> Plot:
+    """A lane per run, with the names of what is not its steps.
 
     Args:
-        lanes: the runs' names (not escaped), how busy they are, and time 0, ns of their clocks.
+        lanes: the runs.
         whole: the range of all, ns from time 0.
-        limits: what is in view, likewise.
         theme: "light" or "dark".
     """
     look = THEMES[theme]
-    data: list[dict[str, Any]] = [
-        {
-            "type": "bar",
-            "name": markup(name, 40),
-            "x": (busy.middles - anchor) / 1e9,
-            "y": (0.85 * busy.share).astype("float32"),
-            "base": len(lanes) - 1 - lane,
-            "width": busy.width / 1e9,
-            "marker": {"color": COLOURS["kernel"], "line": {"width": 0}},
-            "customdata": np.floor(busy.share * 100 + 0.5).astype(np.int64).tolist(),
-            "hovertemplate": "%{customdata} % busy",
-            "unselected": {"marker": {"opacity": 1}},
-            "showlegend": False,
-        }
-        for lane, (name, busy, anchor) in enumerate(lanes)
-    ]
+    data: list[dict[str, Any]] = []
+    words: list[dict[str, Any]] = []
+    for base, lane in zip(range(len(lanes) - 1, -1, -1), lanes, strict=True):
+        for what, spans in _joined(lane, whole):
+            data.append(_marked(what, spans, base, look))
+            words += _names(what, spans, base, whole, look)
+        data.append(_busy(lane, base))
     axis = {"fixedrange": True, "showgrid": False, "zeroline": False}
     layout = {
         "barmode": "overlay",
@@ -65,22 +77,67 @@ def minimap_plot(
             **axis,
             "range": [0, max(len(lanes), 1)],
             "tickvals": [len(lanes) - 0.5 - lane for lane in range(len(lanes))],
-            "ticktext": [markup(name, 16) for name, _, _ in lanes],
+            "ticktext": [markup(lane.name, 16) for lane in lanes],
             "ticklabelstandoff": 8,
         },
-        "shapes": range_shapes(whole, limits, theme),
+        "annotations": words,
         "selections": [],
     }
     return {"data": data, "layout": layout}
 
 
-def range_shapes(whole: tuple[int, int], limits: tuple[int, int], theme: str) -> list[dict[str, Any]]:
-    """The frame around what is in view, never so narrow that it cannot be seen."""
-    more = max((whole[1] - whole[0]) * _LEAST - (limits[1] - limits[0]), 0) / 2
-    ink = THEMES[theme].ink
-    return [
-        {
-            "type": "rect", "name": "in view", "x0": (limits[0] - more) / 1e9, "x1": (limits[1] + more) / 1e9,
-            "yref": "paper", "y0": 0, "y1": 1, "line": {"color": ink, "width": 1.5}, "fillcolor": f"{ink}2E",
-        }
-    ]  # fmt: skip
+def _busy(lane: Lane, base: int) -> dict[str, Any]:
+    busy = lane.busy
+    return {
+        "type": "bar",
+        "name": markup(lane.name, 40),
+        "x": (busy.middles - lane.anchor) / 1e9,
+        "y": (0.85 * busy.share).astype("float32"),
+        "base": base,
+        "width": busy.width / 1e9,
+        "marker": {"color": COLOURS["kernel"], "line": {"width": 0}},
+        "customdata": np.floor(busy.share * 100 + 0.5).astype(np.int64).tolist(),
+        "hovertemplate": "%{customdata} % busy",
+        "unselected": {"marker": {"opacity": 1}},
+        "showlegend": False,
+    }
+
+
+def _joined(lane: Lane, whole: tuple[int, int]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """What a lane holds beside its steps, by name: low high (ns from time 0) and count, neighbours as one."""
+    least = int((whole[1] - whole[0]) * _LEAST)
+    for what, phases in lane.phases.groupby("what", sort=True):
+        low, high = (phases[c].to_numpy() - lane.anchor for c in ("start", "end"))
+        reach = np.maximum.accumulate(high)
+        first = np.concatenate(([True], low[1:] > reach[:-1] + least))
+        spans = pd.DataFrame({"low": low, "high": reach, "part": np.cumsum(first)}).groupby("part")
+        yield str(what), spans.agg(low=("low", "min"), high=("high", "max"), count=("low", "size"))
+
+
+def _marked(what: str, spans: pd.DataFrame, base: int, look: Theme) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "name": what,
+        "x": ((spans["low"] + spans["high"]) / 2e9).to_numpy(),
+        "y": np.full(len(spans), 0.95, "float32"),
+        "base": base,
+        "width": ((spans["high"] - spans["low"]) / 1e9).to_numpy(),
+        "marker": {
+            "color": f"{_COLOURS.get(what, look.muted)}40",
+            "line": {"width": 1, "color": _COLOURS.get(what, look.muted)},  # which is seen of the narrowest
+            "pattern": {"shape": _PATTERNS.get(what, ""), "size": 5, "solidity": 0.2, "fgcolor": look.muted},
+        },
+        "customdata": spans["count"].tolist(),
+        "hovertemplate": f"{what}<extra></extra>" if (spans["count"] == 1).all() else f"{what}, %{{customdata}}",
+        "unselected": {"marker": {"opacity": 1}},
+        "showlegend": False,
+    }
+
+
+def _names(what: str, spans: pd.DataFrame, base: int, whole: tuple[int, int], look: Theme) -> Iterator[dict[str, Any]]:
+    long = spans["high"] - spans["low"] > _NAMED * (whole[1] - whole[0])
+    for low, high in spans.loc[long, ["low", "high"]].to_numpy():
+        yield {
+            "name": "phase", "x": (low + high) / 2e9, "y": base + 0.5, "text": what, "showarrow": False,
+            "font": {"size": 10, "color": look.ink}, "bgcolor": f"{look.surface}B0", "borderpad": 0,
+        }  # fmt: skip

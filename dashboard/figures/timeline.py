@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from dashboard.figures import overlay, shades
 from dashboard.palette import COLOURS, DARK_TEXT_ON, FONT, KINDS, THEMES, Theme
 from dashboard.text import markup
-from dashboard.timeline.layout import Panel
+from dashboard.timeline.layout import RULER, Panel
 from dashboard.timeline.marks import joined
 from dashboard.units import ticks
 from tracer.schema import MISSING
@@ -38,6 +38,7 @@ class Drawing:
         lines: as `timeline.marks.connectors` makes them.
         gaps: the gaps in view: x dx (s), gap (ns), text (a hover, escaped, where it has a label), top bottom (px).
         holes: what is shaded as idle, as `timeline.holes.shades_of` makes it.
+        tokens: those that the ruler numbers: x (s), step; None for no ruler.
         chosen, arrows: of the chosen event, as `timeline.choice` makes them; None where there is none.
     """
 
@@ -48,6 +49,7 @@ class Drawing:
     lines: pd.DataFrame
     gaps: pd.DataFrame
     holes: pd.DataFrame = field(default_factory=pd.DataFrame)
+    tokens: pd.DataFrame | None = None
     chosen: pd.DataFrame | None = None
     arrows: pd.DataFrame | None = None
 
@@ -62,9 +64,9 @@ def timeline_figure(plot: Plot) -> go.Figure:
 
 
 def packed(value: Any) -> Any:
-    """A plot, or a part of one, as JSON has it: arrays of floats in base64, which plotly.js reads since 2.35."""
+    """A plot, or a part of one, as JSON has it: floats and small numbers in base64, as plotly.js reads since 2.35."""
     match value:
-        case np.ndarray() if value.dtype.kind == "f":
+        case np.ndarray() if value.dtype.kind == "f" or value.dtype == np.uint16:
             little = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
             return {"dtype": little.dtype.str[1:], "bdata": base64.b64encode(little.tobytes()).decode()}
         case np.ndarray():
@@ -101,6 +103,7 @@ def timeline_plot(
         data += _bars(marks, look, finds)
         data += _connectors(pd.concat([d.lines for d in drawings], ignore_index=True))
         data += _texts(marks[marks["found"] > 0])
+        data += _ruler(drawings, look)
         data += overlay.match_markers(marks, look) if finds else []
     layout = _layout(drawings, limits, origin, look, height, width)
     overlay.add(layout, [(d.chosen, d.arrows) for d in drawings], ruler, look)
@@ -188,6 +191,28 @@ def _texts(marks: pd.DataFrame) -> list[dict[str, Any]]:
             "y": labelled["y"].to_numpy(),
             "text": labelled["text"].tolist(),
             "textfont": {"size": 10.5, "color": np.where(dark, "#1B2430", "#FFFFFF").tolist()},
+            "hoverinfo": "skip",
+            "showlegend": False,
+        }
+    ]
+
+
+def _ruler(drawings: Sequence[Drawing], look: Theme) -> list[dict[str, Any]]:
+    """The numbers of the tokens, where their compute starts."""
+    ruled = [(d.panel.top + RULER, d.tokens) for d in drawings if d.tokens is not None]
+    if not sum(len(tokens) for _, tokens in ruled):
+        return []
+    return [
+        {
+            "type": "scatter",
+            "name": "token",
+            "mode": "markers+text",
+            "x": np.concatenate([tokens["x"].to_numpy() for _, tokens in ruled]),
+            "y": np.concatenate([np.full(len(tokens), y, "float32") for y, tokens in ruled]),
+            "text": [str(step) for _, tokens in ruled for step in tokens["step"].tolist()],
+            "textposition": "middle right",
+            "textfont": {"size": 10, "color": look.muted},
+            "marker": {"symbol": "line-ns", "size": 10, "line": {"width": 1.5, "color": look.muted}},
             "hoverinfo": "skip",
             "showlegend": False,
         }

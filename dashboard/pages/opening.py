@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from dashboard.run import Run
 from dashboard.store import RunStore
+from dashboard.text import plain
 from dashboard.view import View
 
+_LONGEST = 120
 PATIENCE = 2.0
 """Seconds after which a page opens with the recordings that are read by then."""
 
@@ -16,19 +18,41 @@ PATIENCE = 2.0
 def opened(view: View, store: RunStore) -> View:
     """A view as a link gives it; without one, two that can be compared: with the longest and the shortest gap.
 
-    They are chosen when all are read, or among those that are after a moment; until then `runs` stays None.
+    They are chosen when all are read, or among those that are after a moment; until then `runs` stays None. A link's
+    names become the keys of today; those that show nothing stay in it, behind the others (`missing` says which).
     """
     if view.runs is None:
         chosen = extremes(store.so_far(view.rates)) if store.progress().done or store.waited > PATIENCE else []
         return replace(view, runs=tuple(chosen)) if chosen or store.progress().done else view
-    known = {run.key for run in store.ready(view.runs)} | set(store.awaited(view.runs))
-    return replace(view, runs=tuple(key for key in view.runs if key in known))
+    keys = tuple(dict.fromkeys(map(store.key_of, view.runs)))
+    event = None if view.event is None else view.event._replace(run=store.key_of(view.event.run))
+    rates = tuple(rate._replace(run=store.key_of(rate.run)) for rate in view.rates)
+    gone = store.without(keys)
+    return replace(view, runs=tuple(sorted(keys, key=gone.__contains__)), event=event, rates=rates)
+
+
+def shown(view: View, store: RunStore) -> list[str]:
+    """The keys of a view without those that show nothing."""
+    keys = view.runs or ()
+    gone = store.without(keys)
+    return [key for key in keys if key not in gone]
+
+
+def missing(view: View, store: RunStore) -> list[str]:
+    """Which runs of a view show nothing, and why, a line for each."""
+    there = store.progress().total
+    return [
+        f"{plain(key, _LONGEST)} is shown nowhere: {plain(why.removeprefix(f'{key}: '), 200)}." if why
+        else f"The link asks for {plain(key, _LONGEST)}, which is not here: none of {there} recordings is called so."
+        for key, why in store.without(view.runs or ()).items()
+    ]  # fmt: skip
 
 
 def opened_at_once(view: View, store: RunStore) -> View:
     """The same for a page that cannot be drawn without runs: waits for those of the link, else for the moment."""
-    store.read_ahead()
-    if not store.chosen(view.runs or ()):
+    keys = [store.key_of(name) for name in view.runs or ()]
+    store.read_ahead(keys)
+    if not store.chosen(keys):
         store.settle(PATIENCE)
     return opened(view, store)
 

@@ -48,6 +48,11 @@ class _Steady(_Screen):
 class _Wish(TypedDict, total=False):
     what: str
     at: float
+    earlier: list[dict[str, Any]]
+
+
+class _Moved(TypedDict, total=False):
+    at: float  # beside what Plotly says
 
 
 class _Row(TypedDict):
@@ -78,6 +83,7 @@ _SHAPES: Final[Mapping[str, Any]] = {
     "runs.eventData": _Told | None,
     "runs.selectedRows": list[_Row] | _Ids | None,
     "asked.data": _Wish | None,
+    "chipped.data": list[int | str] | None,
     "ladder-drawn.data": _Object,
     "listed.data": list[int | None] | None,
     "pressed.data": dict[str, float | None] | None,
@@ -85,6 +91,7 @@ _SHAPES: Final[Mapping[str, Any]] = {
     "screen.data": _Screen | None,
     "shown.data": list[str] | None,
     "steady.data": _Steady | None,
+    "timeline.relayoutData": _Moved | None,
 }  # fmt: skip
 """What a property holds, of one component or of all; what a page keeps in `view` its own class says."""
 _READERS: Final[Mapping[str, TypeAdapter[Any]]] = {name: TypeAdapter(shape) for name, shape in _SHAPES.items()}

@@ -136,7 +136,7 @@ def _asked() -> View:
 def _chosen(store: RunStore) -> list[Run]:
     """The runs that the address names; it ends the request where they are none, or too many."""
     keys = request.args.getlist("run")
-    runs = store.chosen(keys, _asked().rates) if len(keys) <= MOST_RUNS else []
+    runs = store.chosen(map(store.key_of, keys), _asked().rates) if len(keys) <= MOST_RUNS else []
     if not runs:
         abort(Response(f"Name one to {MOST_RUNS} runs that there are: ?run=NAME\n", 404, mimetype="text/plain"))
     return runs

@@ -106,8 +106,9 @@ def gap_range(runs: Sequence[Tokens], token: int, align: str) -> tuple[int, int]
     return span(low - margin, high + margin)
 
 
-def whole_range(runs: Sequence[Tokens], token: int, align: str) -> tuple[int, int]:
-    """All tokens of all runs."""
-    low = min((int(run.start[0]) - run.anchor(token, align) for run in runs), default=0)
-    high = max((int(run.end.max()) - run.anchor(token, align) for run in runs), default=1_000_000)
-    return span(low - 0.01 * (high - low), high + 0.01 * (high - low))
+def token_range(tokens: Tokens, at: int, anchor: int) -> tuple[int, int]:
+    """A token by its order, to the start of the next one, and a bit; ns from time 0, which is `anchor`."""
+    start = int(tokens.start[at])
+    end = int(tokens.start[at + 1]) if at + 1 < len(tokens) and tokens.gap[at] >= 0 else int(tokens.end[at])
+    margin = 0.08 * (end - start)
+    return span(start - anchor - margin, end - anchor + margin)

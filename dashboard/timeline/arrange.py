@@ -34,10 +34,19 @@ class Line:
 
 @dataclass(frozen=True)
 class Unit:
-    """Rows that stay together, as the positions of them: the levels of nested ranges, or one row."""
+    """Rows that stay together, as the positions of them: the levels of nested ranges, or one row.
+
+    So many of them are `aside`: they have nothing while steps run, and are shown only if the arrangement says so.
+    """
 
     name: str
     rows: tuple[int, ...]
+    aside: int = 0
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether all are."""
+        return self.aside == len(self.rows)
 
 
 @dataclass(frozen=True)
@@ -52,12 +61,17 @@ def groups_of(rows: Sequence[Row]) -> list[Group]:
     """The groups of a run's rows, as recorded."""
     processes = {row.process for row in rows if row.role != "stream" and row.thread != MISSING}
     found: dict[str, list[Unit]] = {}
+    ranges: dict[tuple[int, int], int] = {}  # which unit of its group holds those of a thread
     for index, row in enumerate(rows):
         units = found.setdefault(_group_name(row, len(processes)), [])
-        if row.label or not units:
-            units.append(Unit(row.label, (index,)))
-        else:  # a deeper level of the ranges above it
-            units[-1] = replace(units[-1], rows=(*units[-1].rows, index))
+        above = None if row.label else ranges.get((row.process, row.thread))
+        if above is not None:  # a deeper level of the ranges above it
+            unit = units[above]
+            units[above] = replace(unit, rows=(*unit.rows, index), aside=unit.aside + row.aside)
+            continue
+        if row.role == "nvtx":
+            ranges.setdefault((row.process, row.thread), len(units))
+        units.append(Unit(row.label, (index,), int(row.aside)))
     return [Group(name, tuple(units)) for name, units in found.items()]
 
 
@@ -79,7 +93,8 @@ def all_groups(runs: Iterable[Sequence[Row]], arrangement: Arrangement = AS_RECO
         for group in groups_of(rows):
             known = found.setdefault(group.name, {})
             for unit in group.units:
-                known.setdefault(unit.name, unit)
+                if unit.name not in known or (known[unit.name].is_aside and not unit.is_aside):
+                    known[unit.name] = unit
     groups = [Group(name, tuple(_ordered(units.values(), arrangement))) for name, units in found.items()]
     return _ordered(groups, arrangement)
 
@@ -90,7 +105,8 @@ def arranged(rows: Sequence[Row], arrangement: Arrangement = AS_RECORDED) -> lis
     for group in _ordered(groups_of(rows), arrangement):
         if group.name in arrangement.hidden:
             continue
-        units = [u for u in _ordered(group.units, arrangement) if _is_shown(group, u, arrangement)]
+        units = [_without_aside(group, unit, rows, arrangement) for unit in _ordered(group.units, arrangement)]
+        units = [unit for unit in units if unit.rows and _is_shown(group, unit, arrangement)]
         if group.name in arrangement.folded:
             lines += _thin(group.name, [index for unit in units for index in unit.rows], rows)
             continue
@@ -140,6 +156,12 @@ Named = TypeVar("Named", Group, Unit)
 def _ordered(given: Iterable[Named], arrangement: Arrangement) -> list[Named]:
     place = {name: at for at, name in enumerate(arrangement.order)}
     return sorted(given, key=lambda each: place.get(each.name, len(place)))
+
+
+def _without_aside(group: Group, unit: Unit, rows: Sequence[Row], arrangement: Arrangement) -> Unit:
+    if not unit.aside or {group.name, unit.name} & {*arrangement.shown}:
+        return unit
+    return replace(unit, rows=tuple(index for index in unit.rows if not rows[index].aside))
 
 
 def _is_shown(group: Group, unit: Unit, arrangement: Arrangement) -> bool:

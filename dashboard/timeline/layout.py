@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from dashboard.timeline.arrange import Line, devices_of
 from dashboard.timeline.rows import Row
 
-HEADING = 34
+HEADING = 40
 GAP_STRIP = 20
+RULER = 33
+"""Where the tokens' numbers stand in a heading, px from its top."""
 _BELOW = 10
 _ROOMY = 300  # px of rows; fewer are drawn taller
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final, Literal, cast
 
@@ -53,6 +53,7 @@ class Row:
         events: one row per event, by start: start end (ns), what (position in `palette.KINDS`), name and full
             (short and whole, categorical), stream, correlation, bytes (MISSING where there is none), shape (what a
             kernel was launched with, in words, categorical; "" for others).
+        aside: whether none of its events is while steps run, so that it is shown only if somebody asks for it.
     """
 
     label: str
@@ -62,6 +63,7 @@ class Row:
     thread: int = MISSING
     device: int = MISSING
     stream: int = MISSING
+    aside: bool = False
 
     @property
     def height(self) -> int:
@@ -117,11 +119,13 @@ class Row:
 
 
 def rows_of(trace: Trace, low: int | None = None, high: int | None = None) -> list[Row]:
-    """The rows that have an event in [low, high] (or any at all), host threads first, then device streams."""
+    """The rows that have an event in [low, high], host threads first, then device streams; the others, aside, last."""
     rows = [*_host_rows(trace), *_device_rows(trace)]
     if low is None or high is None:
         return rows
-    return [row for row in rows if ((row.end >= low) & (row.start <= high)).any()]
+    meets = [bool(((row.end >= low) & (row.start <= high)).any()) for row in rows]
+    aside = [replace(row, aside=True) for row, does in zip(rows, meets, strict=True) if not does]
+    return [*(row for row, does in zip(rows, meets, strict=True) if does), *aside]
 
 
 def _host_rows(trace: Trace) -> Iterator[Row]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from dashboard.figures.timeline import MARGIN, Drawing, Plot, height_of, timelin
 from dashboard.palette import THEMES
 from dashboard.run import Run
 from dashboard.timeline import align, holes
+from dashboard.timeline.ahead import around
 from dashboard.timeline.arrange import places_of
 from dashboard.timeline.choice import arrows_of, chosen_in, outline, panels_of
 from dashboard.timeline.detail import Detail
@@ -24,12 +26,14 @@ from dashboard.timeline.differences import differences, with_differences
 from dashboard.timeline.layout import Panel
 from dashboard.timeline.marks import Window, connectors, detail_of, joined, marks_of
 from dashboard.units import duration
-from dashboard.view import Spot, View
+from dashboard.view import Spot, View, span
 from tracer.analysis.causes import CAUSES
 
 _HEAVIEST = 2400  # marks in one figure, see `_weight`: what a browser redraws without a stutter, and under 300 KB
 _FEWEST_BINS = 16
 _MOST_GAPS = 150
+_APART = 44  # px from one token's number to the next, at least
+_BESIDE = 0.01  # of the whole, on either side
 
 
 def limits_of(runs: Sequence[Run], view: View) -> tuple[int, int]:
@@ -62,7 +66,39 @@ def timeline_of(runs: Sequence[Run], view: View, theme: str, width: int) -> tupl
     limits = limits_of(runs, view)
     plot = timeline_plot(drawings, limits, origin, theme, within, bool(view.find), view.ruler)
     plot["layout"]["shapes"] += overlay.area(*_area_of(runs, view), THEMES[theme])
+    usual = align.default_range(_tokens(runs), view.align)  # what the browser takes a view without a range for
+    plot["layout"]["meta"] = {"usual": [time / 1e9 for time in usual], "part": _part(runs, view, theme)}
     return with_differences(plot, _differences(runs, view, drawings), limits, within, theme), height_of(drawings)
+
+
+def around_of(runs: Sequence[Run], view: View, theme: str) -> dict[str, Any]:
+    """What lies around the view, as `ahead.around` says it, `for` which range (s) and of which part of the view."""
+    limits, token = limits_of(runs, view), token_of(runs, view)
+    shown = [
+        (run.holes, panel, run.tokens.anchor(token, view.align))
+        for run, panel in zip(runs, panels_of(runs, view), strict=True)
+        if run.tokens is not None
+    ]
+    found = around(shown, limits, whole_of(runs, view), theme)
+    return found | {"for": [time / 1e9 for time in limits], "part": _part(runs, view, theme)}
+
+
+def whole_of(runs: Sequence[Run], view: View) -> tuple[int, int]:
+    """What the recordings hold, ns from time 0."""
+    token = token_of(runs, view)
+    ends = [
+        (run.whole[0] - anchor, run.whole[1] - anchor)
+        for run in runs
+        if run.tokens is not None
+        for anchor in [run.tokens.anchor(token, view.align)]
+    ]
+    return min((low for low, _ in ends), default=0), max((high for _, high in ends), default=1_000_000)
+
+
+def _part(runs: Sequence[Run], view: View, theme: str) -> str:
+    """Tells apart drawings whose rows, or whose time 0, are not in the same places."""
+    placed = [(run.key, run.rate) for run in runs], token_of(runs, view), view.align, view.rows, theme
+    return hashlib.sha256(repr(placed).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _area_of(runs: Sequence[Run], view: View) -> tuple[tuple[int, int] | None, list[tuple[int, int]]]:
@@ -88,9 +124,11 @@ def _differences(runs: Sequence[Run], view: View, drawings: Sequence[Drawing]) -
 
 
 def range_of(runs: Sequence[Run], view: View, what: str) -> tuple[int, int] | None:
-    """The range that shows "gap" (those after the view's token), "all" tokens, or "token" (None: one and its gap)."""
-    ranges = {"gap": align.gap_range, "all": align.whole_range}
-    return ranges[what](_tokens(runs), token_of(runs, view), view.align) if what in ranges else None
+    """The range that shows "gap" (those after the view's token), "all" there is, or "token" (None: one and its gap)."""
+    if what == "all":
+        low, high = whole_of(runs, view)
+        return span(low - _BESIDE * (high - low), high + _BESIDE * (high - low))
+    return align.gap_range(_tokens(runs), token_of(runs, view), view.align) if what == "gap" else None
 
 
 def draw(runs: Sequence[Run], view: View, width: int) -> list[Drawing]:
@@ -134,10 +172,22 @@ def _drawing(
     marks = joined(
         [marks_of(placed, drawn, window, waits, find) for placed, drawn in zip(panel.rows, details, strict=True)]
     )
-    drawing = Drawing(run.name, note, panel, marks, connectors(panel, waits, window), _gaps(run, panel, window))
+    lines, gaps, ruled = connectors(panel, waits, window), _gaps(run, panel, window), _ruled(run, window)
+    drawing = Drawing(run.name, note, panel, marks, lines, gaps, tokens=ruled)
     if spot is None:
         return drawing
     return replace(drawing, chosen=outline(run, spot, panel, window), arrows=arrows_of(run, spot, panel, window))
+
+
+def _ruled(run: Run, window: Window) -> pd.DataFrame:
+    """The tokens that the ruler numbers, so many of those in view as there is room for: x (s), step."""
+    tokens = run.tokens
+    assert tokens is not None
+    low, high = np.searchsorted(tokens.start, window.wider)
+    steps = (times * 10**power for power in count() for times in (1, 2, 5))
+    every = next(step for step in steps if step * max(tokens.period, 1) >= _APART * window.ns_per_pixel)
+    at = np.arange(-(-low // every) * every, high, every)
+    return pd.DataFrame({"x": window.seconds(tokens.start[at]), "step": tokens.step[at]})
 
 
 def _note(run: Run, token: int) -> str:

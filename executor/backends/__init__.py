@@ -1,4 +1,4 @@
-"""Backends by name, imported only when asked for: a machine without a GPU never imports CuPy."""
+"""Backends by name, imported on first use: a machine without a GPU never imports CuPy."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ BACKENDS: Final[Mapping[str, str]] = {
     "cuda": "executor.backends.cuda:CudaBackend",
     "sim": "executor.backends.sim:SimBackend",
 }
-"""Name -> module:class."""
+"""Maps a name to `module:class`."""
 
 
 def backend_class(name: str) -> type[Backend]:
-    """Import a backend, without starting it.
+    """Import a backend without starting it.
 
     Raises:
         UsageError: no backend of that name.
     """
     module, _, cls = lookup("backend", name, BACKENDS).partition(":")
-    found: type[Backend] = getattr(import_module(module), cls)
-    return found
+    backend: type[Backend] = getattr(import_module(module), cls)
+    return backend
 
 
 def open_backend(device: Device | str) -> Backend:
-    """Import and start a backend; close it when done.
+    """Import and start a backend. The caller closes it.
 
     Args:
-        device: which, or a backend's name for its first device.
+        device: the device, or the name of a backend for its first device.
 
     Raises:
         UsageError: no backend of that name, or it takes no cost profile.
-        ExecutionError: this machine lacks what it needs.
+        ExecutionError: this machine lacks something the backend needs.
     """
     device = Device(device) if isinstance(device, str) else device
     return (HostBackend if device.is_host else backend_class(device.backend)).start(device)

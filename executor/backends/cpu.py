@@ -1,7 +1,7 @@
-"""The CPU as a device: NumPy and compiled kernels on one worker thread per stream, really asynchronous.
+"""The CPU as an asynchronous device: NumPy and compiled kernels on one worker thread per stream.
 
-A host call puts work into the queue of a stream and returns; the stream's thread runs it later, in order.
-Every call and every piece of work is reported to the host recorder with the times at which it ran.
+A host call enqueues work on a stream and returns; the stream's thread runs it later, in order.
+Every call and every piece of work is reported to the host recorder with its start and end.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ _ALIGNMENT: Final = 64
 _BYTE: Final = np.dtype(np.uint8)
 
 CpuArray = Any
-"""A NumPy array, or a `Quantised` weight."""
+"""A NumPy array or a `Quantised` weight."""
 
 
 class CpuBackend(Backend):
-    """See the module's docstring.
+    """The CPU backend, see the module's docstring.
 
     Args:
         device: its number in recordings.
-        staged: whether asynchronous copies to the device read a staging slot, not the caller's memory.
+        staged: whether asynchronous copies to the device read a staging slot instead of the caller's memory.
         kernels: op -> NumPy kernel.
-        staging_slots: how many asynchronous copies to the device may be under way before the next one waits.
-        threads: how many compute a large product, see `CompiledKernels`.
-        pinned: whether these stay on cores of their own.
+        staging_slots: how many asynchronous copies to the device may be in flight before the next one waits.
+        threads: how many threads compute a large product, see `CompiledKernels`.
+        pinned: whether each of these threads is pinned to its own core.
     """
 
     name: ClassVar[str] = "cpu"
     weight_dtypes: ClassVar[frozenset[str]] = frozenset({"float32", "float16", *BLOCK_FORMATS})
-    _correlations, _event_ids, _graph_ids = count(1), count(1), count(1)  # of all devices that a recording may hold
+    _correlations, _event_ids, _graph_ids = count(1), count(1), count(1)  # unique in a recording
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class CpuBackend(Backend):
 
     @classmethod
     def start(cls, device: Device) -> Backend:
-        """Start it with the device's threads, too."""
+        """Start the backend with the device's threads."""
         if device.profile is not None:
-            return super().start(device)  # which refuses it
+            return super().start(device)  # which raises
         return cls(device.index, device.staged, threads=device.threads, pinned=device.pinned)
 
     def report_to(self, recorder: HostRecorder) -> None:
@@ -85,7 +85,7 @@ class CpuBackend(Backend):
         recorder.describe_device(self._device, "CPU")
 
     def close(self) -> None:
-        """Finish what is queued, then end the threads."""
+        """Finish all queued work, then end the threads."""
         self._closed = True
         for stream in self._streams.values():
             stream.put(None)
@@ -94,27 +94,27 @@ class CpuBackend(Backend):
         self._streams.clear()
 
     def alloc(self, nbytes: int) -> CpuArray:
-        """Zeroed bytes at a multiple of 64."""
+        """Allocate zeroed bytes, aligned to 64."""
         try:
             raw = np.zeros(nbytes + _ALIGNMENT, _BYTE)
         except MemoryError as error:
-            raise ExecutionError(f"backend 'cpu' cannot allocate {nbytes:,} bytes: take a smaller batch") from error
+            raise ExecutionError(f"backend 'cpu' cannot allocate {nbytes:,} bytes: choose a smaller batch") from error
         skip = -raw.ctypes.data % _ALIGNMENT
         return raw[skip : skip + nbytes]
 
     def array(self, buffer: CpuArray, offset: int, tensor: Tensor) -> CpuArray:
-        """A view of the buffer."""
+        """Return a view of the buffer."""
         data = buffer[offset : offset + tensor.nbytes]
         if tensor.dtype in BLOCK_FORMATS:
             return Quantised.of(data, tensor.shape)
         return data.view(tensor.dtype).reshape(tensor.shape)
 
     def copy_to_device(self, destination: CpuArray, source: HostArray, stream: int) -> None:
-        """Take the values into a staging slot now; copy from there later. Without staging, read them later."""
+        """Copy the values to a staging slot now and to the device later. Without staging, read them later."""
         self._copy_in(destination, source, stream, self.staged)
 
     def copy_constant_to_device(self, destination: CpuArray, source: HostArray, stream: int) -> None:
-        """Read them later."""
+        """Enqueue a copy that reads the source later."""
         self._copy_in(destination, source, stream, staged=False)
 
     def _copy_in(self, destination: CpuArray, source: HostArray, stream: int, staged: bool) -> None:
@@ -126,7 +126,7 @@ class CpuBackend(Backend):
         self._recorder.api("memcpyAsync", start, self._clock(), correlation)
 
     def copy_to_host(self, destination: HostArray, source: CpuArray, stream: int) -> None:
-        """Write into the caller's memory later."""
+        """Enqueue a copy that writes the caller's memory later."""
         start, correlation = self._clock(), next(self._correlations)
         _check_copy(destination, source)
         self._stream(stream).put(partial(self._run_copy, "DtoH", destination, source, stream, correlation))
@@ -135,7 +135,7 @@ class CpuBackend(Backend):
     def copy_to_peer(
         self, peer: Backend, destination: CpuArray, source: CpuArray, stream: int, after: CpuEvent
     ) -> None:
-        """Read on this device's stream, while the other's waits."""
+        """Copy on this device's stream while the peer's stream waits."""
         if not isinstance(peer, CpuBackend):
             raise ExecutionError(f"backend 'cpu' cannot copy to backend {peer.name!r}")
         _check_copy(destination, source)
@@ -152,13 +152,13 @@ class CpuBackend(Backend):
         peer._failure = peer._failure or self._failure
 
     def copy_on_device(self, tensor: Tensor, destination: CpuArray, source: CpuArray, stream: int) -> None:
-        """Copy later."""
+        """Enqueue a copy."""
         start, correlation = self._clock(), next(self._correlations)
         self._stream(stream).put(partial(self._run_copy, "DtoD", destination, source, stream, correlation))
         self._recorder.api("memcpyAsync", start, self._clock(), correlation)
 
     def load(self, destination: CpuArray, source: HostArray) -> None:
-        """One blocking call that reads the caller's memory."""
+        """Copy from the caller's memory in one blocking call."""
         start, correlation = self._clock(), next(self._correlations)
         _check_copy(destination, source)
         self._stream(0).put(partial(self._run_copy, "HtoD", destination, source, 0, correlation))
@@ -167,21 +167,21 @@ class CpuBackend(Backend):
         self._raise_failure()
 
     def load_random(self, destination: CpuArray, weight: Tensor, seed: int) -> None:
-        """Straight into its place."""
+        """Write the values directly to the destination."""
         write_random(destination, weight, seed)
 
     def kernel(self, node: Tensor, out: CpuArray, src: Sequence[CpuArray]) -> CpuKernel:
-        """Bind the op's kernel, compiled or NumPy's."""
+        """Bind the compiled or NumPy kernel of the op."""
         memory = tuple((address(a), a.shape, str(a.dtype)) for a in (out, *src))
         key = (node.op, memory, repr(sorted(node.params.items())))
         return CpuKernel(f"{node.op}({node.name})", self._run_of(node, out, src), key)
 
     def kernel_key(self, kernel: CpuKernel) -> Hashable:
-        """Op, addresses, shapes, parameters."""
+        """Return a key of op, addresses, shapes and parameters."""
         return kernel.key
 
     def _run_of(self, node: Tensor, out: CpuArray, src: Sequence[CpuArray]) -> Work:
-        """The bound kernel of a node; a fused one computes its parts one after the other."""
+        """Bind the kernel of a node; a fused node computes its parts in sequence."""
         if PARTS not in node.params:
             if node.op not in self._kernels:
                 raise ExecutionError(f"backend 'cpu' has no kernel for op {node.op!r} of node {node.name}")
@@ -206,7 +206,7 @@ class CpuBackend(Backend):
         self._recorder.api("launchKernel", start, self._clock(), correlation)
 
     def synchronize(self, stream: int) -> None:
-        """Wait for the stream's queue."""
+        """Wait for the work queued on the stream."""
         start, correlation = self._clock(), next(self._correlations)
         self._wait_for(stream)
         end = self._clock()
@@ -215,11 +215,11 @@ class CpuBackend(Backend):
         self._raise_failure()
 
     def event(self) -> CpuEvent:
-        """A new event."""
+        """Create an event."""
         return CpuEvent(next(self._event_ids))
 
     def event_record(self, event: CpuEvent, stream: int) -> None:
-        """Queue a ticket that the stream's thread lets happen."""
+        """Queue a ticket that the stream's thread completes."""
         start, correlation = self._clock(), next(self._correlations)
         event.recorded = Ticket()
         self._stream(stream).put(event.recorded.happen)
@@ -227,7 +227,7 @@ class CpuBackend(Backend):
         self._recorder.event_record(event.id, device=self._device, stream=stream, correlation=correlation)
 
     def event_wait(self, event: CpuEvent, stream: int) -> None:
-        """Queue a wait for the ticket of the last record."""
+        """Queue a wait for the ticket of the latest record."""
         start, correlation = self._clock(), next(self._correlations)
         if event.recorded is not None:
             self._stream(stream).put(event.recorded.wait)
@@ -238,7 +238,7 @@ class CpuBackend(Backend):
         )
 
     def event_synchronize(self, event: CpuEvent) -> None:
-        """Wait for the ticket of the last record."""
+        """Wait for the ticket of the latest record."""
         start, correlation = self._clock(), next(self._correlations)
         if event.recorded is not None:
             event.recorded.wait()
@@ -263,7 +263,7 @@ class CpuBackend(Backend):
         return CpuGraph(next(self._graph_ids), dict(programs), plan.events)
 
     def update_graph(self, graph: CpuGraph, plan: Plan, kernels: Mapping[Tensor, CpuKernel]) -> bool:
-        """As CUDA allows it: only if kernels, records and waits stand where they stood."""
+        """Update the graph where CUDA would allow it: if kernels, records and waits keep their places."""
         start, correlation = self._clock(), next(self._correlations)
         new = self.instantiate(plan, kernels)
         same = topology(graph) == topology(new)
@@ -273,7 +273,7 @@ class CpuBackend(Backend):
         return bool(same)
 
     def launch_graph(self, graph: CpuGraph, stream: int = MAIN_STREAM) -> None:
-        """Queue every stream's instructions as one piece of work each."""
+        """Queue the instructions of each stream as one piece of work."""
         start, correlation = self._clock(), next(self._correlations)
         tickets = [Ticket() for _ in range(graph.events)]
         for number, program in graph.programs.items():
@@ -300,8 +300,8 @@ class CpuBackend(Backend):
         if self._failure is not None:
             raise ExecutionError(str(self._failure)) from self._failure.__cause__
 
-    # What follows runs on the worker threads. After a failure kernels and copies are skipped, but events
-    # still happen and slots become free, so that nobody waits for ever.
+    # The methods below run on the worker threads. After a failure kernels and copies are skipped, but events
+    # still complete and slots are freed, so that no wait hangs.
 
     def _run_program(
         self, program: Program, graph: int, stream: int, tickets: Sequence[Ticket], correlation: int
@@ -342,12 +342,12 @@ class CpuBackend(Backend):
             )  # fmt: skip
 
     def _attempt(self, work: Work, what: str) -> bool:
-        """Run work unless something failed before; keep the first failure for the host."""
+        """Run work unless earlier work failed; keep the first failure for the host."""
         if self._failure is not None:
             return False
         try:
             work()
-        except BaseException as error:  # whatever it is, the host must learn of it, and the thread must live on
+        except BaseException as error:  # the host must learn of any failure, and the thread must survive it
             failure = ExecutionError(f"{what} failed: {type(error).__name__}: {error}")
             failure.__cause__ = error
             self._failure = failure

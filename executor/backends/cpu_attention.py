@@ -1,6 +1,6 @@
-"""Attention over the cache, compiled: a task is one head of one token, and what it computes depends on nothing else.
+"""Compiled attention over the KV cache. Each task is one head of one token, and its result depends on nothing else.
 
-Cells that the mask closes are not read, so it does not matter over how many of these attention goes. Importing this
+Masked cells are not read, so the result does not depend on how many of them are attended. Importing this module
 imports Numba.
 """
 
@@ -17,7 +17,7 @@ from executor.backends.weight_formats import Array
 from tracer.compiled import inlined
 
 _REORDERED: Final = {"reassoc", "contract"}
-"""Lets a dot product be added up in lanes; how many depends on the head's size alone."""
+"""Lets a dot product be summed in lanes, whose number depends only on the head size."""
 _CLOSED: Final = np.float32(-np.inf)
 
 
@@ -35,7 +35,7 @@ _product: Any = inlined(_dot, fastmath=_REORDERED)
 def _head(
     out: Array, q: Array, k: Array, v: Array, mask: Array, scale: Any, stream: int, kv_head: int
 ) -> None:  # fmt: skip
-    """One head of one token: out and q (D,), mask (attended,); k and v whole."""
+    """Compute one head of one token: out and q are (D,), mask is (attended,); k and v are the whole cache."""
     scores = np.empty(len(mask), np.float32)
     greatest = _CLOSED
     for cell in range(len(mask)):
@@ -58,14 +58,14 @@ def _head(
 def _attention(
     out: Array, q: Array, k: Array, v: Array, mask: Array, streams: Array, scale: Any, threads: int
 ) -> None:  # fmt: skip
-    """As `ops.flash_attn_ext` says; out is (N, heads, D), cells are float32 or the bits of float16.
+    """Compute `ops.flash_attn_ext`; out is (N, heads, D), cells are float32 or the bits of float16.
 
     Raises:
-        IndexError: there is no such stream.
+        IndexError: a stream number is out of range.
     """
     for stream in streams:
         if stream < 0 or stream >= len(k):
-            raise IndexError("there is no stream of this number")
+            raise IndexError("the KV cache has no stream of this number")
     tokens, heads, _ = q.shape
     per_group, per_kv_head = tokens // max(len(streams), 1), heads // k.shape[2]
     for thread in numba.prange(threads):

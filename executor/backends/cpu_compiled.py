@@ -1,7 +1,7 @@
-"""Which kernels are compiled, and the threads that compute them.
+"""Chooses which kernels are compiled, and runs them on several threads.
 
-Products with small matrices and attention of few heads stay in NumPy (`cpu_kernels`), so that nothing is compiled for a
-small model.
+Products with small matrices and attention with few heads stay in NumPy (`cpu_kernels`), so that nothing is compiled for
+a small model.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from executor.backends.weight_formats import Array, Quantised
 from tracer.errors import UsageError
 
 LEAST_VALUES: Final = 1 << 19
-"""Of a matrix, from which on its products are compiled."""
+"""Values of a matrix from which its products are compiled."""
 BLOCK: Final = 32
-"""Values of which a compiled product's rows are whole multiples."""
+"""The row length of a compiled product is a multiple of this."""
 LEAST_QUERY: Final = 1024
-"""Values of a token's query, from which on attention is compiled."""
+"""Values of a token's query from which attention is compiled."""
 FEW_CORES: Final = 4
-"""Up to so many, all of them compute; else one is left to other threads, as bandwidth does not need it."""
+"""Up to this many cores all compute. With more, one is left to other threads: the others saturate the bandwidth."""
 
 _WORTH_A_THREAD: Final = 1 << 18
-"""Multiplications of attention, less of which a thread more would not speed up."""
+"""Multiplications of attention per thread; with fewer, another thread does not speed it up."""
 _SPINS: Final = "10000"
-"""Rounds for which a thread of GNU OpenMP waits awake, some 0.1 to 0.5 ms: longer than between two products of a token.
-By itself it waits many times as long, and where other programs run keeps the core on which the last thread could."""
-_one_at_a_time: Final = threading.Lock()  # a kernel has all threads, and not every threading layer takes two callers
+"""Spin count of an idle GNU OpenMP thread, about 0.1 to 0.5 ms: longer than the pause between two products of a token.
+The default is many times longer, and on a busy machine it holds the core that the last thread needs."""
+_one_at_a_time: Final = threading.Lock()  # a kernel uses all threads, and not every threading layer allows two callers
 _TASKS: Final = Path("/proc/self/task")
 _CPU_LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")
 
 
 def is_compiled(op: str, src: Sequence[Any]) -> bool:
-    """Whether a node's kernel is compiled: by what a batch does not change, so that all batches agree."""
+    """Whether a node's kernel is compiled. The choice does not depend on the batch size, so that all batches agree."""
     if op in ("mul_mat", "mul_mat_id"):
         outputs, inputs = src[0].shape[-2:]
         return bool(outputs * inputs >= LEAST_VALUES and inputs % BLOCK == 0)
@@ -49,22 +49,22 @@ def is_compiled(op: str, src: Sequence[Any]) -> bool:
 
 
 def default_threads() -> int:
-    """Threads that compute unless the user says otherwise: the cores that this process may use, see `FEW_CORES`."""
+    """Default number of compute threads: the cores that this process may use, see `FEW_CORES`."""
     cores = len(os.sched_getaffinity(0))
     try:
         quota, _, period = _CPU_LIMIT.read_text(encoding="ascii").partition(" ")
         cores = min(cores, max(1, int(quota) // int(period)))
-    except (OSError, ValueError):  # no control group, or no limit
+    except (OSError, ValueError):  # no cgroup, or no limit
         pass
     return cores if cores <= FEW_CORES else cores - 1
 
 
 class CompiledKernels:
-    """Binds kernels that are compiled to their memory.
+    """Binds compiled kernels to their memory.
 
     Args:
-        threads: how many compute, the calling one among them; None for `default_threads`.
-        pinned: whether each of the others stays on a core of its own. The calling one is never pinned: it launches.
+        threads: number of compute threads, including the calling thread; None for `default_threads`.
+        pinned: whether each of the other threads is pinned to its own core. The calling thread never is: it launches.
     """
 
     def __init__(self, threads: int | None = None, pinned: bool = False) -> None:
@@ -72,10 +72,10 @@ class CompiledKernels:
         self._callers = threading.local()
 
     def bound(self, op: str, out: Array, src: Sequence[Any], **params: Any) -> Work:
-        """What computes a node that `is_compiled`; compiled when this returns.
+        """Compile and bind the kernel of a node that `is_compiled`.
 
         Raises:
-            UsageError: more threads than this process may have.
+            UsageError: more threads than this process may use.
         """
         if op == "flash_attn_ext":
             return self._attention(out, *src, **params)
@@ -98,7 +98,7 @@ class CompiledKernels:
         return partial(self._of_experts, partial(self._run, products, values, scales), rows, results, ids)
 
     def _of_experts(self, run: Callable[..., None], x: Array, out: Array, ids: Array) -> None:
-        """Every token's chosen experts; those of one expert together."""
+        """Compute every token's chosen experts, grouped by expert."""
         order = np.argsort(ids, axis=None, kind="stable")
         experts = ids.reshape(-1)[order].astype(np.int64)
         result = np.empty_like(out)
@@ -122,7 +122,7 @@ class CompiledKernels:
 
         threads = threads or self._threads
         with _one_at_a_time:
-            numba.set_num_threads(threads)  # of the calling thread
+            numba.set_num_threads(threads)  # applies to the calling thread
             if not self._pinned or hasattr(self._callers, "pinned"):
                 kernel(*arguments, threads)
                 return
@@ -132,14 +132,14 @@ class CompiledKernels:
                 self._callers.pinned = pin(_tasks() - before)
 
     def _warm_up(self, what: str, kernel: Any, *arguments: Any) -> None:
-        """Compile for the arguments' types, or find it in the cache; say so where it took its time."""
+        """Compile for the argument types or load from the cache; report a compilation that took long."""
         import numba
 
         if "OMP_WAIT_POLICY" not in os.environ:  # read when the first loop is loaded
             os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
         config: Any = numba.config
         if self._threads > (most := config.NUMBA_NUM_THREADS):
-            raise UsageError(f"{self._threads} threads are too many: this process may have {most}")
+            raise UsageError(f"{self._threads} threads are too many: choose at most {most}")
         misses, start = sum(kernel.stats.cache_misses.values()), time.perf_counter()
         self._run(kernel, *arguments)
         if sum(kernel.stats.cache_misses.values()) > misses:
@@ -150,18 +150,18 @@ class CompiledKernels:
 
 
 def _bits(values: Array) -> Array:
-    """float16 as its bits: Numba has no float16 on the host."""
+    """View float16 as its bits: Numba has no float16 on the host."""
     return values.view(np.uint16) if values.dtype == np.float16 else values
 
 
 def _tasks() -> set[int]:
-    """The threads of this process that are not Python's."""
+    """Return the threads of this process that Python did not start."""
     known = {thread.native_id for thread in threading.enumerate()}
     return {int(task.name) for task in _TASKS.iterdir()} - known
 
 
 def pin(tasks: set[int]) -> int:
-    """Give each thread a core of its own, the first core left to the caller; returns how many have one."""
+    """Pin each thread to its own core, leaving the first core to the caller; return how many were pinned."""
     pairs = list(zip(sorted(tasks), sorted(os.sched_getaffinity(0))[1:], strict=False))
     for task, core in pairs:
         os.sched_setaffinity(task, {core})

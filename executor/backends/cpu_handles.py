@@ -1,4 +1,4 @@
-"""What the CPU backend hands out: bound kernels, events, graphs; and the streams that work them off."""
+"""The handles of the CPU backend: bound kernels, events and graphs; and the streams that run them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Program = Sequence[tuple[Instruction, "CpuKernel | None", int]]
 
 @dataclass(frozen=True, slots=True)
 class CpuKernel:
-    """A kernel bound to its arrays; the label is shown like a demangled name, `op(node)`.
+    """A kernel bound to its arrays; its label `op(node)` takes the place of a demangled name.
 
     Attributes:
-        key: what it does, and to what memory.
-        reads: gives the bytes of weights that a run reads, or None; set for what is worth an activity on the host.
+        key: identifies the computation and its memory.
+        reads: returns the bytes of weights that a run reads, or None; set for kernels shown as a host activity.
     """
 
     label: str
@@ -33,7 +33,7 @@ class CpuKernel:
 
 @dataclass(slots=True)
 class CpuEvent:
-    """An event, and the ticket of its last issued record."""
+    """An event and the ticket of its latest issued record."""
 
     id: int
     recorded: Ticket | None = None
@@ -41,7 +41,7 @@ class CpuEvent:
 
 @dataclass(slots=True)
 class CpuGraph:
-    """An instantiated plan: each stream's instructions, kernels looked up and nodes numbered."""
+    """An instantiated plan: the instructions of each stream, with bound kernels and numbered nodes."""
 
     id: int
     programs: Mapping[int, Program]
@@ -49,7 +49,7 @@ class CpuGraph:
 
 
 class CpuStream:
-    """A queue and the thread that works it off; None ends it."""
+    """A queue and the thread that processes it; None ends the thread."""
 
     def __init__(self, number: int) -> None:
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
@@ -63,7 +63,7 @@ class CpuStream:
 
 
 def topology(graph: CpuGraph) -> Any:
-    """Which instructions stand where."""
+    """Return the kind, event and number of every instruction, by stream."""
     return {
         stream: [(type(i), getattr(i, "event", None), number) for i, _, number in program]
         for stream, program in graph.programs.items()

@@ -1,10 +1,10 @@
 """The ops in NumPy. A kernel is called as `kernel(out, *sources, **params)` and writes `out`.
 
-Those of large models are compiled where NumPy is slow, see `cpu_compiled`.
+For large models, ops that are slow in NumPy are compiled, see `cpu_compiled`.
 
-Each result row depends on its own token only, by the same instructions for every batch size: the logits of a
-sequence are bitwise the same alone and beside others. Hence a BLAS product of matrix and vector per token, and not one
-for all tokens.
+Each result row depends only on its own token, with the same instructions for every batch size: the logits of a
+sequence are bitwise the same alone and in a batch. Hence one BLAS matrix-vector product per token, not one product for
+all tokens.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ NumpyKernel = Callable[..., None]
 
 
 def _vecdot(a: Array, b: Array) -> Array:
-    """`numpy.vecdot`, which NumPy has since 2.0."""
+    """Replaces `numpy.vecdot`, which needs NumPy 2.0."""
     return np.asarray(np.vecdot(a, b) if hasattr(np, "vecdot") else np.einsum("...i,...i->...", a, b))
 
 
 def get_rows(out: Array, table: Array | Quantised, rows: Array) -> None:
-    """Rows of a table, or of a table per row of row numbers. Row numbers out of range raise."""
+    """Gather rows of a table, or of one table per row of row numbers. Row numbers out of range raise."""
     if isinstance(table, Quantised):
         out[...] = table[rows].floats()
     else:
@@ -55,7 +55,7 @@ def add(out: Array, x: Array, y: Array) -> None:
 
 
 def mul_mat(out: Array, weight: Array | Quantised, x: Array) -> None:
-    """x times the transposed weight."""
+    """Multiply x by the transposed weight."""
     weight = floats(weight)
     for token in range(len(x)):
         np.matmul(weight, x[token], out=out[token])
@@ -78,7 +78,7 @@ def rope(out: Array, x: Array, positions: Array, *, base: float, mode: str, dims
 
 
 def set_rows(out: Array, values: Array, rows: Array, _destination: Array) -> None:
-    """Write rows; `out` is the destination."""
+    """Scatter rows; `out` is the destination."""
     out[rows] = values
 
 
@@ -90,7 +90,7 @@ def cpy(out: Array, x: Array, _destination: Array) -> None:
 def flash_attn_ext(
     out: Array, q: Array, k: Array, v: Array, mask: Array, streams: Array | None = None, *, scale: float
 ) -> None:
-    """Attention of each group of tokens over its stream's first cells; the head groups share a KV head."""
+    """Attend from each group of tokens to the first cells of its stream; each group of heads shares a KV head."""
     if streams is not None:
         k, v = k[streams], v[streams]
     k, v = k[:, : mask.shape[1]], v[:, : mask.shape[1]]
@@ -111,18 +111,18 @@ def swiglu(out: Array, gate: Array, up: Array) -> None:
 
 
 def argmax(out: Array, x: Array) -> None:
-    """Column of the first greatest value of each row."""
+    """Column of the largest value of each row, the first if several are equal."""
     out[...] = x.argmax(axis=-1)
 
 
 def silu(out: Array, x: Array) -> None:
-    """x * sigmoid(x), with the overflow of `swiglu`."""
+    """x * sigmoid(x); may overflow as in `swiglu`."""
     with np.errstate(over="ignore"):
         np.divide(x, np.float32(1) + np.exp(-x), out=out)
 
 
 def sigmoid(out: Array, x: Array) -> None:
-    """1 / (1 + exp(-x)), with the overflow of `swiglu`."""
+    """1 / (1 + exp(-x)); may overflow as in `swiglu`."""
     with np.errstate(over="ignore"):
         np.divide(np.float32(1), np.float32(1) + np.exp(-x), out=out)
 
@@ -133,7 +133,7 @@ def softplus(out: Array, x: Array) -> None:
 
 
 def soft_max(out: Array, x: Array) -> None:
-    """Over the last dimension; `out` may be `x`."""
+    """Softmax over the last dimension; `out` may be `x`."""
     np.exp(x - x.max(axis=-1, keepdims=True), out=out)
     out /= out.sum(axis=-1, keepdims=True)
 
@@ -144,31 +144,31 @@ def sum_rows(out: Array, x: Array) -> None:
 
 
 def l2_norm(out: Array, x: Array, *, eps: float) -> None:
-    """Divide by the length, which counts as eps at least."""
+    """Divide by the Euclidean norm, or by eps if that is larger."""
     np.divide(x, np.maximum(np.sqrt(_vecdot(x, x)), np.float32(eps))[..., None], out=out)
 
 
 def top_k(out: Array, x: Array, *, k: int) -> None:
-    """Columns of the greatest values; a stable sort leaves equal ones in order."""
+    """Columns of the k largest values; a stable sort keeps equal values in order."""
     out[...] = np.argsort(-x, axis=-1, kind="stable")[..., :k]
 
 
 def mul_mat_id(out: Array, weights: Array | Quantised, x: Array, ids: Array) -> None:
-    """A product for each token and chosen expert; they may share the token's input."""
+    """Multiply for each token and chosen expert; a token's experts may share its input."""
     for token, slot in np.ndindex(ids.shape):
         row = x[token, slot if x.shape[1] > 1 else 0]
         np.matmul(floats(weights[ids[token, slot]]), row, out=out[token, slot])
 
 
 def moe_expert_reduce(out: Array, x: Array, weights: Array) -> None:
-    """Weighted sum, expert after expert."""
+    """Weighted sum over the experts, in order."""
     np.multiply(x[:, 0], weights[:, :1], out=out)
     for k in range(1, x.shape[1]):
         out += x[:, k] * weights[:, k, None]
 
 
 def ssm_conv(out: Array, x: Array, weight: Array, state: Array) -> None:
-    """Causal convolution; the state takes the last inputs."""
+    """Causal convolution; the state keeps the last inputs."""
     sequences, kept, channels = state.shape
     inputs = np.concatenate([state, x.reshape(sequences, -1, channels)], axis=1)
     tokens = inputs.shape[1] - kept
@@ -180,7 +180,7 @@ def ssm_conv(out: Array, x: Array, weight: Array, state: Array) -> None:
 def gated_delta_net(
     out: Array, q: Array, k: Array, v: Array, g: Array, beta: Array, state: Array, *, scale: float
 ) -> None:
-    """The recurrence, token after token; the state is updated in place."""
+    """Apply the recurrence token by token; the state is updated in place."""
     sequences, heads, _, _ = state.shape
     group = heads // q.shape[1]
     q, k = np.repeat(q, group, axis=1), np.repeat(k, group, axis=1)
@@ -201,4 +201,4 @@ KERNELS: Final[Mapping[str, NumpyKernel]] = {
         gated_delta_net,
     )
 }  # fmt: skip
-"""Op name -> kernel."""
+"""Maps an op name to its kernel."""

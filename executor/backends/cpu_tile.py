@@ -1,11 +1,11 @@
-"""Products with large matrices, compiled: weights of any format become float32 in registers, 16 lanes at a time.
+"""Compiled products with large matrices: weights of any format become float32 in registers, 16 lanes at a time.
 
-Lane j adds up the products of the columns that are j modulo 16, in rising order, one fused multiply-add each; then the
-lanes are added, halves first. So says the LLVM code that `tile` emits, whichever rows and tokens a tile holds: hence a
-result is bitwise the same in every batch, on every number of threads, and for equal weights in every format. LLVM's own
-vectoriser would choose an order for each of these. An int8 times an f16 scale is exact in float32.
+Lane j sums the products of the columns that are j modulo 16, in ascending order, one fused multiply-add each; then the
+lanes are summed, halves first. The LLVM code that `tile` emits fixes this order for every tile size. A result is
+therefore bitwise the same for every batch and thread count, and for equal weights in every format. LLVM's own
+vectoriser would choose a different order for each. An int8 times an f16 scale is exact in float32.
 
-Importing this imports Numba.
+Importing this module imports Numba.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LANES: Final = 16
 _BLOCK: Final = 32
 _LINE: Final = 64
 _CACHED: Final = 1 << 18
-"""Bytes of weights that are taken for all tokens before the next ones: they stay in a core's cache."""
+"""Bytes of weights applied to all tokens before moving on: they stay in a core's cache."""
 
 _FLOAT, _HALF, _INDEX = ir.FloatType(), ir.HalfType(), ir.IntType(32)
 _FLOATS, _INTEGERS = ir.VectorType(_FLOAT, _LANES), ir.VectorType(_INDEX, _LANES)
@@ -48,10 +48,10 @@ def tile(
     rows: Any,
     tokens: Any,
 ) -> Any:
-    """Products of so many rows of weights, from `row`, with so many tokens of x, from `token`; out[token, column].
+    """Multiply `rows` rows of weights, from `row`, by `tokens` tokens of x, from `token`, into out[token, column].
 
-    weights are float32, uint16 (the bits of float16), or int8, (R, I); scales those of the tile's rows if int8,
-    (rows, I / 32), x (N, I) and out (N, O) float32; I a multiple of 32. The numbers of rows and tokens are literals.
+    weights (R, I) are float32, uint16 (the bits of float16) or int8; scales (rows, I / 32) are those of the tile's rows
+    if int8; x (N, I) and out (N, O) are float32; I is a multiple of 32. `rows` and `tokens` are literals.
     """
     signature = types.void(weights, scales, x, out, row, column, token, rows, tokens)
 
@@ -68,7 +68,7 @@ def tile(
 
 
 class _Tile:
-    """Emits the LLVM code of a tile."""
+    """Emits LLVM code for a tile."""
 
     def __init__(self, builder: Any, format: Any, arrays: list[Any], rows: int, tokens: int) -> None:
         self._builder, self._format, self._rows, self._tokens = builder, format, range(rows), range(tokens)
@@ -80,7 +80,7 @@ class _Tile:
         self._add_product = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{_LANES}f32")
 
     def emit(self, row: Any, column: Any, token: Any) -> None:
-        """Loop over blocks of columns, then add up the lanes."""
+        """Loop over blocks of columns, then sum the lanes."""
         builder, index = self._builder, row.type
         zero = ir.Constant(_FLOATS, [0.0] * _LANES)
         sums = {(r, t): cgutils.alloca_once_value(builder, zero) for r in self._rows for t in self._tokens}
@@ -105,7 +105,7 @@ class _Tile:
             builder.store(self._sum(builder.load(place)), target)
 
     def _fetch_ahead(self, offsets: list[Any]) -> None:
-        """Bring the rows behind these to the cache: a processor that reads ahead by itself stops at every page."""
+        """Prefetch the following rows: the hardware prefetcher stops at every page."""
         builder, size = self._builder, self._format.bitwidth // 8
         for offset in offsets:
             behind = builder.add(offset, builder.mul(self._inputs, offset.type(len(self._rows))))
@@ -115,14 +115,14 @@ class _Tile:
                 builder.call(self._touch, [pointer, _INDEX(0), _INDEX(3), _INDEX(1)])  # to read, often, data
 
     def _load(self, array: Any, offset: Any, element: Any, bits: int = 32) -> Any:
-        """16 values that follow each other."""
+        """Load 16 consecutive values."""
         pointer = ir.VectorType(element, _LANES).as_pointer()
         loaded = self._builder.load(self._builder.bitcast(self._builder.gep(array, [offset]), pointer))
         loaded.align = bits // 8
         return loaded
 
     def _floats(self, offset: Any, scale: Any) -> Any:
-        """16 weights as float32."""
+        """Load 16 weights as float32."""
         builder = self._builder
         if self._format == types.float32:
             return self._load(self._weights, offset, _FLOAT)
@@ -133,7 +133,7 @@ class _Tile:
         return builder.fmul(builder.sitofp(integers, _FLOATS), scale)
 
     def _scale(self, row: int, block: Any) -> Any:
-        """The scale of a block in all lanes; None where the format has none."""
+        """Broadcast the scale of a block to all lanes; None if the format has no scales."""
         if self._format != types.int8:
             return None
         builder = self._builder
@@ -144,7 +144,7 @@ class _Tile:
         return builder.shuffle_vector(one, ir.Constant(_FLOATS, ir.Undefined), ir.Constant(_INTEGERS, [0] * _LANES))
 
     def _sum(self, lanes: Any) -> Any:
-        """Halves added to each other until one is left."""
+        """Add the halves to each other until one lane is left."""
         builder, count = self._builder, _LANES
         while count > 1:
             count //= 2
@@ -159,7 +159,7 @@ class _Tile:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def widened(_context: Any, value: Any) -> Any:
-    """float32 of the bits of a float16; a float32 as it is."""
+    """Convert the bits of a float16 to float32; return a float32 unchanged."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         (bits,) = values
@@ -169,17 +169,17 @@ def widened(_context: Any, value: Any) -> Any:
 
 
 @inlined
-def _widen(scales: Array, first: int, found: Array) -> None:
-    for row in range(len(found)):
+def _widen(scales: Array, first: int, out: Array) -> None:
+    for row in range(len(out)):
         for block in range(scales.shape[1]):
-            found[row, block] = widened(scales[first + row, block])
+            out[row, block] = widened(scales[first + row, block])
 
 
 @inlined
 def _panel(
     weights: Array, scales: Array, x: Array, out: Array, offset: int, first: int, last: int, begin: int, end: int
 ) -> None:
-    """Columns first to last of out, of tokens begin to end."""
+    """Compute columns first to last of out for tokens begin to end."""
     of_rows = np.empty((4, scales.shape[1]), np.float32)
     token = begin
     while token < end:
@@ -204,7 +204,7 @@ def _panel(
 
 @inlined
 def _share(weights: Array, scales: Array, x: Array, out: Array, matrices: Array, first: int, last: int) -> None:
-    """Columns first to last of out, of all tokens; those that follow each other with one matrix go together."""
+    """Compute columns first to last of out for all tokens, grouping consecutive tokens with the same matrix."""
     most = max(4, _CACHED // (weights.shape[1] * weights.itemsize) // 4 * 4)
     begin = 0
     while begin < len(matrices):
@@ -218,18 +218,18 @@ def _share(weights: Array, scales: Array, x: Array, out: Array, matrices: Array,
 
 
 def _products(weights: Array, scales: Array, x: Array, out: Array, matrices: Array, threads: int) -> None:
-    """out[n] = matrix matrices[n] @ x[n]; each thread takes as many rows of all matrices.
+    """Compute out[n] = matrix matrices[n] @ x[n]; each thread takes the same number of rows of every matrix.
 
-    weights (E * O, I) as of `tile`, scales the bits of float16, (E * O, I / 32) or (1, 0), x (N, I), out (N, O),
-    matrices (N,) int64, equal ones together.
+    weights (E * O, I) as in `tile`, scales the bits of float16, (E * O, I / 32) or (1, 0), x (N, I), out (N, O),
+    matrices (N,) int64, with equal values adjacent.
 
     Raises:
-        IndexError: there is no such matrix.
+        IndexError: a matrix number is out of range.
     """
     outputs = out.shape[1]
     for matrix in matrices:
         if matrix < 0 or (matrix + 1) * outputs > len(weights):
-            raise IndexError("there is no expert of this number")
+            raise IndexError("the model has no expert of this number")
     rows = ((outputs + threads - 1) // threads + 3) // 4 * 4
     for thread in numba.prange(threads):
         _share(weights, scales, x, out, matrices, min(outputs, thread * rows), min(outputs, (thread + 1) * rows))

@@ -1,7 +1,7 @@
 """An NVIDIA GPU through CuPy: streams, events, pinned staging, CUDA graphs, and our own kernels.
 
-A host call costs about a microsecond, and between two tokens each one counts: addresses, arguments and staging
-memory are prepared beforehand, and a call is stamped for the host recorder only while one is recording.
+A host call costs about a microsecond, and between two tokens each one counts. Addresses, arguments and staging
+memory are therefore prepared in advance, and a call is timestamped only while a host recorder is recording.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from tracer.schema import MISSING
 
 _NON_BLOCKING, _NO_TIMING = 1, 2
 MADE_ON_DEVICE: Final = 1 << 20
-"""Larger weight matrices get their random values on the GPU; the others get those of every other backend."""
+"""Larger weight matrices get random values generated on the GPU; the others get the same values as on any backend."""
 
 
 class CudaBackend(CudaCopies):
-    """See the module's docstring.
+    """The CUDA backend, see the module's docstring.
 
     Args:
         device: number of the GPU.
-        staged: whether asynchronous copies to the GPU read pinned staging memory, not the caller's.
-        early: let kernels inside a graph begin before their predecessor has ended (programmatic dependent launch).
+        staged: whether asynchronous copies to the GPU read pinned staging memory instead of the caller's.
+        early: let kernels inside a graph start before their predecessor has ended (programmatic dependent launch).
     """
 
     name: ClassVar[str] = "cuda"
     weight_dtypes: ClassVar[frozenset[str]] = frozenset({"float32", "float16", "q8_0"})
     fuses: ClassVar[bool] = True
     traced_passes: ClassVar[tuple[str, ...]] = ("graph", "node")
-    _event_ids, _graph_ids = count(1), count(1)  # of all devices that a recording may hold
+    _event_ids, _graph_ids = count(1), count(1)  # unique in a recording
 
     def __init__(self, device: int = 0, staged: bool = True, early: bool = True) -> None:
         self.staged = staged
@@ -74,7 +74,7 @@ class CudaBackend(CudaCopies):
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """CuPy's."""
+        """The exceptions of CuPy."""
         return self._cuda.errors
 
     def report_to(self, recorder: HostRecorder) -> None:
@@ -89,13 +89,13 @@ class CudaBackend(CudaCopies):
             self._light.begin(self._clock)
 
     def report_late(self) -> None:
-        """Report the stamped steps."""
+        """Report the stamped steps to the recorder."""
         self.activate()
         if self._light is not None:
             self._light.report(self._recorder, self._device)
 
     def close(self) -> None:
-        """Wait for the GPU, then destroy graphs, events and streams, in this order."""
+        """Wait for the GPU, then destroy graphs, events and streams, in that order."""
         if self._closed:
             return
         self._closed = True
@@ -115,7 +115,7 @@ class CudaBackend(CudaCopies):
         finally:
             self._graphs.clear()
             self._streams.clear()
-            with suppress(*self.errors):  # a GPU that failed frees nothing, and what failed first is raised already
+            with suppress(*self.errors):  # a failed GPU frees nothing, and the first failure is raised already
                 for memory in self._memory:
                     runtime.free(memory)
             self._memory.clear()
@@ -123,7 +123,7 @@ class CudaBackend(CudaCopies):
     # Memory
 
     def alloc(self, nbytes: int) -> int:
-        """Zeroed device memory, which is held until `close`: its address."""
+        """Allocate zeroed device memory, held until `close`; return its address."""
         self.activate()
         runtime, size = self._cuda.runtime, max(nbytes, 1)
         try:
@@ -140,18 +140,18 @@ class CudaBackend(CudaCopies):
         return memory
 
     def array(self, buffer: int, offset: int, tensor: Tensor) -> CudaArray:
-        """A part of a buffer."""
+        """Return a tensor's part of a buffer."""
         size = int(np.prod(tensor.shape))
         host_dtype = None if tensor.dtype in BLOCK_FORMATS else np.dtype(tensor.dtype)
         return CudaArray(buffer + offset, tensor.shape, tensor.dtype, size, tensor.nbytes, host_dtype)
 
     def host_array(self, shape: tuple[int, ...], dtype: str) -> HostArray:
-        """Pinned memory."""
+        """Allocate pinned memory."""
         self.activate()
         return pinned_array(self._cuda, shape, dtype)
 
     def load_random(self, destination: CudaArray, weight: Tensor, seed: int) -> None:
-        """Large matrices are made on the GPU: the same for a name, a size and a seed, but not the host's values."""
+        """Generate large matrices on the GPU: the same for equal name, size and seed, but not equal to the host's."""
         self.activate()
         if destination.size <= MADE_ON_DEVICE:
             super().load_random(destination, weight, seed)
@@ -162,12 +162,12 @@ class CudaBackend(CudaCopies):
     # Compute
 
     def kernel(self, node: Tensor, out: CudaArray, src: Sequence[CudaArray]) -> CudaKernel:
-        """A call of a kernel with its arguments packed."""
+        """Bind a kernel, with its arguments packed."""
         self.activate()
         return bind(self._library, node, out, src)
 
     def launch(self, kernel: CudaKernel, stream: int) -> None:
-        """One launch (a product of several tokens with f16 weights takes two)."""
+        """Launch a kernel (two for a product of several tokens with f16 weights)."""
         start = self._clock() if self._recorder.recording else 0
         kernel.issue(self._cuda, self._streams[stream])
         if start:
@@ -177,13 +177,13 @@ class CudaBackend(CudaCopies):
             self._at_head = False
 
     def head_of_step(self) -> None:
-        """Stamp the head, if steps are stamped."""
+        """Stamp the head of the step, if steps are stamped."""
         if self._light is not None:
             self._light.stamps.kernels[0].issue(self._cuda, self._streams[0])
             self._at_head = True
 
     def tail_of_step(self) -> None:
-        """Stamp the tail, if steps are stamped."""
+        """Stamp the tail of the step, if steps are stamped."""
         if self._light is not None:
             self._light.stamps.kernels[1].issue(self._cuda, self._streams[0])
 
@@ -199,7 +199,7 @@ class CudaBackend(CudaCopies):
     # Events
 
     def event(self) -> CudaEvent:
-        """A new event."""
+        """Create an event."""
         with self._here():
             handle = self._cuda.runtime.eventCreateWithFlags(_NO_TIMING)
         self._events.append(handle)
@@ -221,7 +221,7 @@ class CudaBackend(CudaCopies):
             self._called(("streamWaitEvent", start, self._clock(), self._device, stream, event.id))
 
     def event_synchronize(self, event: CudaEvent) -> None:
-        """Wait for the event; copies issued before it are done then."""
+        """Wait for the event, and with it for the copies issued before it."""
         start = self._clock() if self._recorder.recording else 0
         self._check(self._cuda.runtime.eventSynchronize, event.handle)
         end = self._clock()
@@ -243,7 +243,7 @@ class CudaBackend(CudaCopies):
         return graph
 
     def update_graph(self, graph: CudaGraph, plan: Plan, kernels: Mapping[Tensor, CudaKernel]) -> bool:
-        """Capture the plan, and try `cuGraphExecUpdate` with it."""
+        """Capture the plan and try to apply it with `cuGraphExecUpdate`."""
         self.activate()
         start = self._clock() if self._recorder.recording else 0
         around = self._light.stamps.kernels if self._light and plan.whole else None
@@ -253,28 +253,28 @@ class CudaBackend(CudaCopies):
         return updated
 
     def free_graph(self, graph: CudaGraph) -> None:
-        """Once the GPU is done with it."""
+        """Wait until the GPU is done with the graph, then destroy it."""
         self.activate()
         self._graphs.remove(graph)
         self._wait(self._streams[MAIN_STREAM])
         self._cuda.runtime.graphExecDestroy(graph.handle)
 
     def kernel_key(self, kernel: CudaKernel) -> Hashable:
-        """Functions, grids and arguments."""
+        """Return a key of functions, grids and arguments."""
         return kernel.key
 
     def stamp_steps(self, steps: int) -> Stamps:
-        """Let plans instantiated from now on stamp the GPU's clock at head and tail of each launch.
+        """Make plans instantiated from now on record the GPU's clock at the head and tail of each launch.
 
         Args:
-            steps: how many launches the history keeps.
+            steps: number of launches kept in the history.
         """
         self.activate()
         self._light = LightPass(self._library, steps, self._streams[0])
         return self._light.stamps
 
     def launch_graph(self, graph: CudaGraph, stream: int = MAIN_STREAM) -> None:
-        """One call."""
+        """Launch the graph in one call."""
         start = self._clock() if self._recorder.recording else 0
         self._launch(graph.handle, self._streams[stream])
         if start:

@@ -1,4 +1,4 @@
-"""Binds attention to the kernels of attention.cu."""
+"""Binds attention to the kernels in attention.cu."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tracer.errors import ExecutionError
 
 _CHUNK_BYTES: Final = 16 * 1024
 _LEAST: Final = 8
-"""Chunks that a split has at least."""
+"""The fewest chunks in a split."""
 _LOOKED_THROUGH: Final = 4
-"""Passes up to which a block looks at each cell's mask when its turn comes; with more, it lists the cells that its
-token sees before it reads them."""
+"""Up to this many passes a block checks the mask of each cell as it reads; with more, it first lists the cells that its
+token sees."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A kernel of attention.cu.
+    """A kernel in attention.cu.
 
     Attributes:
-        threads: of a block.
-        chunks: that a block reads in a pass: the cells that all its slots have on their way.
+        threads: threads per block.
+        chunks: chunks that a block reads per pass: the cells that all its slots have in flight.
     """
 
     threads: int
@@ -35,15 +35,15 @@ class Variant:
 
 
 VARIANTS: Final = {1: Variant(512, 4), 2: Variant(512, 2), 4: Variant(256, 2), 8: Variant(256, 1)}
-"""Query heads that a block takes, all of one KV head -> the kernel."""
+"""Maps the number of query heads per block, all of one KV head, to the kernel."""
 
 
 class Spread(NamedTuple):
-    """How the blocks share the work.
+    """How the work is divided among blocks.
 
     Attributes:
-        together: query heads of a block, a key of `VARIANTS`.
-        splits: blocks that share the cells of a token and head.
+        together: query heads per block, a key of `VARIANTS`.
+        splits: number of blocks that share the cells of a token and head.
         listed: whether a block lists the cells that its token sees before it reads them.
     """
 
@@ -53,7 +53,7 @@ class Spread(NamedTuple):
 
 
 class Arguments(ctypes.Structure):
-    """`struct Attention` of attention.cu."""
+    """`struct Attention` in attention.cu."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("q", "k", "v", "mask", "streams", "parts", "done", "out")),
@@ -64,27 +64,27 @@ class Arguments(ctypes.Structure):
 
 
 def chunks_of(cells: int, head: int, dtype: str) -> int:
-    """The cells of a stream in chunks of 16 KiB of a head's keys."""
+    """Return the number of chunks in a stream, each 16 KiB of the keys of one head."""
     return -(-cells * head * {"float32": 4, "float16": 2}[dtype] // _CHUNK_BYTES)
 
 
 def blocks_of(heads: int, kv_heads: int, together: int) -> int:
-    """Blocks of a token and split; where a group of heads is not a multiple of `together`, its last block has fewer."""
+    """Return the blocks per token and split; if `together` does not divide a group, its last block has fewer heads."""
     return kv_heads * -(-(heads // kv_heads) // together)
 
 
 def spread(tokens: int, heads: int, kv_heads: int, chunks: int, resident: Mapping[int, int]) -> Spread:
-    """What takes the shortest: waves of blocks times the chunks of a block times the time of a chunk.
+    """Choose the fastest division, estimated as waves of blocks * chunks per block * time per chunk.
 
-    That time is an estimate, not measured: a chunk is read once for all heads of a block, and each head's arithmetic
-    adds an eighth of the reading.
+    The time per chunk is an estimate, not measured: a chunk is read once for all heads of a block, and the arithmetic
+    of each head adds an eighth of the read time.
 
     Args:
-        tokens: in the step.
+        tokens: tokens in the step.
         heads: query heads.
         kv_heads: KV heads.
-        chunks: of a stream.
-        resident: query heads of a block -> such blocks that the GPU holds at a time.
+        chunks: chunks in a stream.
+        resident: query heads per block -> number of such blocks that the GPU holds at a time.
     """
 
     def choice(together: int) -> tuple[int, int, int, int]:
@@ -101,7 +101,7 @@ def _attention(library: Library, node: Tensor, out: Array, src: Sequence[Array])
     q, k, v, mask, *streams = src
     (n, heads, head), (count, stride_cells, kv_heads, _), cells = q.shape, k.shape, mask.shape[1]
     if head not in (8, 16, 32, 64, 128, 256):
-        raise ExecutionError(f"backend 'cuda' has attention for heads of 8, 16, ... 256, not of {head} ({node.name})")
+        raise ExecutionError(f"backend 'cuda' has attention for head sizes 8, 16, ... 256, not {head} ({node.name})")
     name = f"flash_attn_{suffix(node, k.dtype, 'f32 f16')}"
     groups = streams[0].size if streams else count
     together, splits, listed = spread(n, heads, kv_heads, chunks_of(cells, head, k.dtype), _resident(library, name))
@@ -117,7 +117,7 @@ def _attention(library: Library, node: Tensor, out: Array, src: Sequence[Array])
 
 
 def _resident(library: Library, name: str) -> dict[int, int]:
-    """Query heads of a block -> such blocks that the GPU holds at a time."""
+    """Map query heads per block to the number of such blocks that the GPU holds at a time."""
     resident = {}
     for together, variant in VARIANTS.items():
         function = library.function("attention.cu", f"{name}_{together}")
@@ -131,11 +131,11 @@ def _address(memory: Any) -> int:
 
 
 def _zeros(library: Library, count: int, dtype: str) -> Any:
-    """Memory for intermediate results of one node."""
+    """Allocate zeroed memory for intermediate results of one node."""
     zeros = library.cuda.cupy.zeros(count, dtype)
     library.cuda.runtime.deviceSynchronize()
     return zeros
 
 
 OPS: Final[Mapping[str, Op]] = {"flash_attn_ext": _attention}
-"""Op name -> what binds its kernel."""
+"""Maps an op name to the function that binds its kernel."""

@@ -1,4 +1,4 @@
-"""What the files that bind nodes to kernels share: types, grids, and the check of a dtype."""
+"""Shared by the modules that bind nodes to kernels: types, grids, and the check of a dtype."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ Op = Callable[[Library, Tensor, Array, Sequence[Array]], Calls]
 
 
 def grid(n: int, y: int = 1, most: int = 528) -> tuple[int, int]:
-    """Blocks for n elements, and as many rows of them."""
+    """Return the grid for y rows of n elements each."""
     return min(-(-n // BLOCK), most), y
 
 
 def suffix(node: Tensor, dtype: str, known: str) -> str:
-    """The kernels' name of a dtype.
+    """Return the suffix of the kernels for a dtype.
 
     Raises:
-        ExecutionError: it is none of the known.
+        ExecutionError: the dtype is not among the known ones.
     """
     name = _SUFFIX.get(dtype, dtype)
     if name not in known.split():
@@ -46,5 +46,5 @@ def suffix(node: Tensor, dtype: str, known: str) -> str:
 
 
 def block_of_rows(width: int, most: int = 1024) -> int:
-    """Threads of a block that takes a row: whole warps."""
+    """Return the threads of a block that processes one row, in whole warps."""
     return min(most, -(-width // 32) * 32)

@@ -1,4 +1,4 @@
-"""Asking the GPU for its time, through mapped memory that a waiting kernel polls: about 2 µs there and back."""
+"""Queries the GPU's clock through mapped memory that a waiting kernel polls: a round trip takes about 2 µs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tracer.errors import ExecutionError
 
 QUESTIONS: Final = 200
 _PATIENCE_NS: Final = 10_000_000_000
-"""Other processes may have the GPU for a while."""
+"""Long, as other processes may occupy the GPU."""
 
 
 class GpuClock:
-    """The offset between a host clock and `%globaltimer`, measured while the GPU is idle."""
+    """Measures the offset between a host clock and `%globaltimer` while the GPU is idle."""
 
     def __init__(self, library: Library) -> None:
         self._cuda = library.cuda
@@ -29,7 +29,7 @@ class GpuClock:
         self._call = library.call("clock.cu", "answer_time", (1, 1), 1, arguments)
 
     def offset(self, stream: int, clock: Callable[[], int]) -> Offset:
-        """Ask `QUESTIONS` times.
+        """Query the clock `QUESTIONS` times.
 
         Raises:
             ExecutionError: the GPU does not answer.
@@ -44,7 +44,7 @@ class GpuClock:
             question[0] = i + 1
             while not (answer := int(answers[i])):
                 if clock() - before > _PATIENCE_NS:
-                    raise ExecutionError(f"{self._cuda.gpu} did not answer when asked for its time")
+                    raise ExecutionError(f"{self._cuda.gpu} did not answer a query of its clock within 10 s")
             samples.append((before, answer, clock()))
         self._cuda.runtime.streamSynchronize(stream)
         return Offset.of(samples)

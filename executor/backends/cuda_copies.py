@@ -1,4 +1,4 @@
-"""Copies of the CUDA backend: from memory that the driver or a pinned slot takes at once, to the host, between GPUs."""
+"""Copies of the CUDA backend: to the device through the driver or a pinned slot, to the host, and between GPUs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tracer.schema import MISSING
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
 _PEER_ACCESS_ALREADY_ENABLED: Final = 704  # cudaErrorPeerAccessAlreadyEnabled
 TAKEN_BY_DRIVER: Final = 256
-"""Bytes up to which a copy reads the caller's pageable memory: the driver puts them into its command buffer before the
-call returns. For 4 bytes that saves the GPU 1 of 2.5 us against pinned memory (H200); for 2 KiB it costs the host more.
+"""Up to this many bytes a copy reads the caller's pageable memory: the driver puts them into its command buffer before
+the call returns. For 4 bytes this saves the GPU 1 of 2.5 us over pinned memory (H200), but 2 KiB cost the host more.
 """
 
 
 class CudaCopies(Backend):
-    """The part of the backend that copies.
+    """The copy functions of the backend.
 
     Attributes:
-        _copies: per stream, how many copies it was given and how many are done.
-        _copied: event recorded behind copies to other GPUs; made when first needed.
-        _reached: GPUs whose memory it may write to, or would if it could.
+        _copies: number of copies issued and completed, per stream.
+        _copied: event recorded after copies to other GPUs; created on first use.
+        _reached: GPUs for which peer access has been tried.
     """
 
     _cuda: Cuda
@@ -52,7 +52,7 @@ class CudaCopies(Backend):
 
     @contextmanager
     def _here(self) -> Iterator[None]:
-        """Make this GPU the current one inside: a strategy may want an event of one GPU between calls to another."""
+        """Make this GPU current in the context: a strategy may need an event of one GPU between calls to another."""
         runtime = self._cuda.runtime
         before = runtime.getDevice()
         runtime.setDevice(self._device)
@@ -62,7 +62,7 @@ class CudaCopies(Backend):
             runtime.setDevice(before)
 
     def copy_to_device(self, destination: CudaArray, source: HostArray, stream: int) -> None:
-        """Take the values now, the driver a few and a pinned slot many; the GPU copies from there."""
+        """Take the values now, in the driver if they are few, else in a pinned slot; the GPU copies from there."""
         if (slot := destination.slot) is not None and slot.number > slot.copies.done:
             self.synchronize(slot.stream)
         if self._recorder.recording:
@@ -73,7 +73,7 @@ class CudaCopies(Backend):
             self._copy_in(destination, source, stream)
 
     def _copy_in(self, destination: CudaArray, source: HostArray, stream: int) -> None:
-        if source is destination.source:  # as in the steps before
+        if source is destination.source:  # as in earlier steps
             self._copy(destination.ptr, destination.source_ptr, destination.nbytes, _TO_DEVICE, self._streams[stream])
             return
         if destination.host_dtype != source.dtype or destination.shape != source.shape:
@@ -95,7 +95,7 @@ class CudaCopies(Backend):
         slot.copies, slot.stream = copies, stream
 
     def copy_constant_to_device(self, destination: CudaArray, source: HostArray, stream: int) -> None:
-        """The GPU reads the caller's memory; asynchronous only if that is pinned (`host_array`)."""
+        """Copy directly from the caller's memory; asynchronous only if that is pinned (`host_array`)."""
         start = self._clock() if self._recorder.recording else 0
         if destination.host_dtype != source.dtype or destination.shape != source.shape:
             raise _unlike(source, destination)
@@ -104,7 +104,7 @@ class CudaCopies(Backend):
             self._called(("memcpyAsync", start, self._clock(), self._device, stream, MISSING))
 
     def copy_to_host(self, destination: HostArray, source: CudaArray, stream: int) -> None:
-        """Write into the caller's memory later; asynchronous only if that is pinned (`host_array`)."""
+        """Copy directly to the caller's memory; asynchronous only if that is pinned (`host_array`)."""
         start = self._clock() if self._recorder.recording else 0
         if source.host_dtype != destination.dtype or destination.shape != source.shape:
             raise _unlike(source, destination)
@@ -113,7 +113,7 @@ class CudaCopies(Backend):
             self._called(("memcpyAsync", start, self._clock(), self._device, stream, MISSING))
 
     def copy_on_device(self, tensor: Tensor, destination: CudaArray, source: CudaArray, stream: int) -> None:
-        """Copy later."""
+        """Issue a copy."""
         start = self._clock() if self._recorder.recording else 0
         self._copy(destination.ptr, source.ptr, tensor.nbytes, _ON_DEVICE, self._streams[stream])
         if start:
@@ -122,7 +122,7 @@ class CudaCopies(Backend):
     def copy_to_peer(
         self, peer: Backend, destination: CudaArray, source: CudaArray, stream: int, after: CudaEvent
     ) -> None:
-        """On this GPU's stream; the other's waits for it."""
+        """Copy on this GPU's stream; the peer's stream waits for the copy."""
         if not isinstance(peer, CudaCopies):
             raise ExecutionError(f"backend 'cuda' cannot copy to backend {peer.name!r}")
         if destination.dtype != source.dtype or destination.shape != source.shape:
@@ -141,7 +141,7 @@ class CudaCopies(Backend):
         peer._copies[stream].wait_for(self._copies[stream])
 
     def _reach(self, device: int) -> None:
-        """Let this GPU write to another's memory directly, where the machine can; else copies go through the host."""
+        """Enable direct writes to the memory of another GPU if the machine can; else copies go through the host."""
         runtime = self._cuda.runtime
         if device not in self._reached:
             self._reached.add(device)
@@ -150,11 +150,11 @@ class CudaCopies(Backend):
                     try:
                         runtime.deviceEnablePeerAccess(device)
                     except runtime.CUDARuntimeError as error:
-                        if error.status != _PEER_ACCESS_ALREADY_ENABLED:  # by another backend, or another library
+                        if error.status != _PEER_ACCESS_ALREADY_ENABLED:  # enabled by another backend or library
                             raise
 
     def load(self, destination: CudaArray, source: HostArray) -> None:
-        """One blocking call; float32 values are encoded in the weight's dtype."""
+        """Copy in one blocking call; float32 values are encoded in the weight's dtype."""
         start = self._clock() if self._recorder.recording else 0
         self.activate()
         values = encoded(source, destination.dtype)

@@ -1,4 +1,4 @@
-"""Binds the ops of linear attention to the kernels of delta_net.cu."""
+"""Binds the ops of linear attention to the kernels in delta_net.cu."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_TAPS: Final = 8
 
 
 class Arguments(ctypes.Structure):
-    """`struct DeltaNet` of delta_net.cu."""
+    """`struct DeltaNet` in delta_net.cu."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("q", "k", "v", "g", "beta", "state", "out")),
@@ -28,7 +28,7 @@ class Arguments(ctypes.Structure):
 
 
 def _ssm_conv(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
-    """With the silu that follows, if it was fused."""
+    """Bind ssm_conv and the silu fused after it, if any."""
     x, weight, state = src
     sequences, kept, channels = state.shape
     if kept + 1 > _MOST_TAPS:
@@ -62,4 +62,4 @@ def _gated_delta_net(library: Library, node: Tensor, out: Array, src: Sequence[A
 
 
 OPS: Final[Mapping[str, Op]] = {"ssm_conv": _ssm_conv, "ssm_conv+silu": _ssm_conv, "gated_delta_net": _gated_delta_net}
-"""Op name -> what binds its kernel."""
+"""Maps an op name to the function that binds its kernel."""

@@ -1,4 +1,4 @@
-"""Binds the ops of a mixture of experts to the kernels of experts.cu."""
+"""Binds the ops of a mixture of experts to the kernels in experts.cu."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VALUES_PER_LOAD: Final = {"float32": 4, "float16": 8, "q8_0": 16}
 
 
 class Arguments(ctypes.Structure):
-    """`struct Experts` of experts.cu."""
+    """`struct Experts` in experts.cu."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("weight", "weight2", "x", "ids", "out")),
@@ -54,7 +54,7 @@ def _reduce(library: Library, node: Tensor, out: Array, src: Sequence[Array]) ->
 
 
 def _mul_mat_id(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
-    """With a second product and swiglu, if they were fused: the sources are weight, x, ids and the other weight."""
+    """Bind mul_mat_id, and a fused second product with swiglu: the sources are weight, x, ids and the other weight."""
     weight, x, ids = src[:3]
     experts, outputs, inputs = weight.shape
     dtype = suffix(node, weight.dtype, "f32 f16 q8_0")
@@ -75,4 +75,4 @@ OPS: Final[Mapping[str, Op]] = {
     "soft_max": _soft_max, "top_k": _top_k, "moe_expert_reduce": _reduce, "mul_mat_id": _mul_mat_id,
     "mul_mat_id+mul_mat_id+swiglu": _mul_mat_id,
 }  # fmt: skip
-"""Op name -> what binds its kernel."""
+"""Maps an op name to the function that binds its kernel."""

@@ -18,12 +18,12 @@ _ZERO: Final = c_float(0)
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """out (N, O) = x (N, I) W^T with W (O, I); cuBLAS sees the transposes, as it counts by columns.
+    """out (N, O) = x (N, I) W^T with W (O, I); cuBLAS sees the transposes, as it is column-major.
 
     Attributes:
         x: address of x, in the weight's dtype.
-        kind: that dtype for cuBLAS.
-        kept: what must live as long as the call.
+        kind: the cuBLAS constant of that dtype.
+        kept: objects that must live as long as the call.
     """
 
     library: Library
@@ -35,11 +35,11 @@ class Gemm:
 
     @property
     def key(self) -> Hashable:
-        """What it does, and to what memory."""
+        """Identifies the computation and its memory."""
         return "gemm", self.weight.ptr, self.x, self.out.ptr, self.weight.shape, self.out.shape, self.kind
 
     def issue(self, cuda: Cuda, stream: int) -> None:
-        """Issue to a stream."""
+        """Issue the product to a stream."""
         (outputs, inputs), tokens = self.weight.shape, self.out.shape[0]
         cublas, handle = self.library.cublas(stream)
         check_cublas(
@@ -52,7 +52,7 @@ class Gemm:
 
 
 def gemm(library: Library, out: Any, weight: Any, x: Any) -> Sequence[KernelCall | Gemm]:
-    """The product; beside f16 weights x is rounded to f16 first, into memory of its own."""
+    """Return the calls of a product; with f16 weights, x is first rounded to f16 in separate memory."""
     if weight.dtype == "float32":
         return [Gemm(library, out, weight, x.ptr, _R_32F, (x,))]
     rounded = library.cuda.cupy.cuda.alloc(2 * x.size)

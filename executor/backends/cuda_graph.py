@@ -1,4 +1,4 @@
-"""A plan as a CUDA graph: issued once while the streams are captured, instantiated, then launched with one call."""
+"""A plan as a CUDA graph: captured from streams, instantiated, then launched with one call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NO_TIMING: Final = 2
 
 @dataclass(slots=True, eq=False)
 class CudaGraph:
-    """An instantiated graph: its handle, what must outlive it, and whether it is a whole step."""
+    """An instantiated graph: its handle, the objects that must outlive it, and whether it is a whole step."""
 
     id: int
     handle: int
@@ -37,7 +37,7 @@ def instantiate(
         number: the graph's id.
 
     Raises:
-        ExecutionError: a wait that comes before its record.
+        ExecutionError: an event is waited for before it is recorded.
     """
     graph = _captured(cuda, plan, kernels, stream_of, early, around)
     handle = cuda.runtime.graphInstantiate(graph)
@@ -49,9 +49,9 @@ def update(
     cuda: Cuda, old: CudaGraph, plan: Plan, kernels: Mapping[Tensor, CudaKernel], stream_of: Callable[[int], int],
     *, early: bool, around: tuple[CudaKernel, CudaKernel] | None,
 ) -> bool:  # fmt: skip
-    """Capture a plan and put its kernels and arguments into an instantiated graph; False if they differ too much.
+    """Capture a plan and update an instantiated graph with it. Return False if they differ too much.
 
-    The CUDA programming guide ("Updating Instantiated Graphs") says what may differ: the topology may not.
+    The CUDA programming guide ("Updating Instantiated Graphs") lists what may differ; the topology may not.
     """
     graph, b = _captured(cuda, plan, kernels, stream_of, early, around), cuda.bindings
     status, _ = b.cuGraphExecUpdate(b.CUgraphExec(old.handle), b.CUgraph(graph))
@@ -59,7 +59,7 @@ def update(
     if status == b.CUresult.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE:
         return False
     if status != b.CUresult.CUDA_SUCCESS:
-        raise ExecutionError(f"the update of a graph failed: {status.name}")
+        raise ExecutionError(f"graph update failed: {status.name}")
     old.kernels = kernels
     return True
 
@@ -68,15 +68,15 @@ def _captured(
     cuda: Cuda, plan: Plan, kernels: Mapping[Tensor, CudaKernel], stream_of: Callable[[int], int],
     early: bool, around: tuple[CudaKernel, CudaKernel] | None,
 ) -> int:  # fmt: skip
-    """A plan as a graph.
+    """Capture a plan as a graph.
 
     Args:
-        stream_of: stream number -> its address.
-        early: let a kernel that directly follows another on its stream begin before that one has ended.
-        around: kernels to put before the first and after the last one.
+        stream_of: stream number -> address.
+        early: let a kernel that directly follows another on its stream start before that one has ended.
+        around: kernels to issue before the first and after the last one.
 
     Raises:
-        ExecutionError: a wait that comes before its record.
+        ExecutionError: an event is waited for before it is recorded.
     """
     runtime, main = cuda.runtime, stream_of(MAIN_STREAM)
     events = [runtime.eventCreateWithFlags(_NO_TIMING) for _ in range(plan.events)]
@@ -101,7 +101,7 @@ def _issue(
     early: bool,
 ) -> None:  # fmt: skip
     recorded: set[int] = set()
-    after_kernel: set[int] = set()  # streams on which a kernel was issued last
+    after_kernel: set[int] = set()  # streams whose latest item is a kernel
     for instruction in plan.instructions:
         number = instruction.stream
         stream = stream_of(number)

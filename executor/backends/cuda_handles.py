@@ -1,4 +1,4 @@
-"""What the CUDA backend hands out: arrays, events and streams."""
+"""The handles of the CUDA backend: arrays, events and streams."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class CudaArray:
     """A tensor's place in device memory.
 
     Attributes:
-        host_dtype: NumPy's dtype, None for a block format.
-        slot: where the next asynchronous copy to it is staged, once there was one.
-        source: host memory that it was copied from before and that the driver reads directly, at `source_ptr`.
+        host_dtype: NumPy dtype, or None for a block format.
+        slot: staging slot of the next asynchronous copy to it; set by the first one.
+        source: host memory of an earlier copy, which the driver reads directly at `source_ptr`.
     """
 
     ptr: int
@@ -38,8 +38,8 @@ class CudaEvent:
     """An event without timing.
 
     Attributes:
-        stream: where it was recorded last.
-        copies: how many copies that stream had been given then.
+        stream: stream of the latest record.
+        copies: number of copies issued to that stream before the record.
     """
 
     id: int
@@ -49,7 +49,7 @@ class CudaEvent:
 
 
 class Streams(dict[int, int]):
-    """Stream number -> address of a non-blocking stream, made when first asked for."""
+    """Maps a stream number to the address of a non-blocking stream, created on first use."""
 
     def __init__(self, create: Callable[[int], int]) -> None:
         self._create = create

@@ -1,8 +1,8 @@
-"""From nodes to kernel calls: one function per op, named in `OPS`. The kernels are in `executor/kernels`.
+"""Turns nodes into kernel calls: one function per op, listed in `OPS`. The kernels are in `executor/kernels`.
 
-Matrix products of one token run our matrix-vector kernels, of up to eight tokens with f16 weights our tensor-core
-kernel, all others cuBLAS, where weights are f32 or f16. Sums are f32, and so are activations but in cuBLAS' products
-with f16 weights, where they are rounded to f16. q8_0 weights are read once per token.
+Matrix products of one token use our matrix-vector kernels, those of up to eight tokens with f16 weights our tensor-core
+kernel, and all others with f32 or f16 weights cuBLAS. Sums are f32. Activations are f32, except in cuBLAS products with
+f16 weights, where they are rounded to f16. q8_0 weights are read once per token.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tracer.errors import ExecutionError
 
 
 class NormRopeArguments(ctypes.Structure):
-    """`struct NormRope` of norm_rope.cu."""
+    """`struct NormRope` in norm_rope.cu."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "norm", "positions", "turns", "rows", "out")),
@@ -37,18 +37,18 @@ class NormRopeArguments(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class CudaKernel:
-    """A node's kernel bound to its memory; nearly always one call."""
+    """A node's kernel bound to its memory, usually one call."""
 
     label: str
     calls: Calls
 
     @property
     def key(self) -> Hashable:
-        """What it does, and to what memory."""
+        """Identifies the computation and its memory."""
         return tuple(call.key for call in self.calls)
 
     def issue(self, cuda: Cuda, stream: int, early: bool = False) -> None:
-        """Launch; `early`: it may begin before the stream's last kernel has ended."""
+        """Launch the kernel; with `early` it may start before the stream's previous kernel has ended."""
         for call in self.calls:
             if early and isinstance(call, KernelCall):
                 call.issue_early(cuda, stream)
@@ -58,10 +58,10 @@ class CudaKernel:
 
 
 def bind(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> CudaKernel:
-    """A node's kernel.
+    """Bind a node's kernel to its memory.
 
     Raises:
-        ExecutionError: there is no kernel for the op, the dtypes or the sizes.
+        ExecutionError: no kernel for the op, the dtypes or the sizes.
     """
     if node.op not in OPS:
         raise ExecutionError(f"backend 'cuda' has no kernel for op {node.op!r} of node {node.name}")
@@ -70,7 +70,7 @@ def bind(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Cu
 
 def _binary(known: str) -> Op:
     def op(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
-        """out = x op y, y repeated; or y has one value for all columns of a row."""
+        """out = x op y, with y repeated, or with one value of y per row."""
         x, y = src
         column = len(y.shape) > 1 and y.shape[-1] == 1 and x.shape[-1] > 1
         name = f"{node.op}_{'column_' if column else ''}{suffix(node, out.dtype, known)}"
@@ -121,11 +121,11 @@ def _rope(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> C
 
 
 def _rms_norm(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
-    """With the weights that follow, if they were fused."""
+    """Bind rms_norm and the product with weights fused after it, if any."""
     norm = node.params["parts"][0] if "parts" in node.params else node
     width = node.shape[-1]
     if width % 4:
-        raise ExecutionError(f"backend 'cuda' computes rms_norm for multiples of 4, not for {width} ({node.name})")
+        raise ExecutionError(f"backend 'cuda' has rms_norm for multiples of 4, not for {width} ({node.name})")
     weight = src[1].ptr if len(src) > 1 else 0
     arguments = (
         c_void_p(out.ptr), c_void_p(src[0].ptr), c_void_p(weight), c_int(width), c_float(norm.params["eps"])
@@ -135,12 +135,12 @@ def _rms_norm(library: Library, node: Tensor, out: Array, src: Sequence[Array]) 
 
 
 def _norm_rope(library: Library, node: Tensor, out: Array, src: Sequence[Array]) -> Calls:
-    """Rope in any mode, with the norm before it and the set_rows behind it if they were fused."""
+    """Bind rope in any mode, with a fused norm before it and a fused set_rows after it, if any."""
     parts = {part.op: part for part in node.params.get("parts", (node,))}
     rope, norm = parts["rope"], parts.get("rms_norm")
     _n, heads, head = rope.shape
     if head > 256:
-        raise ExecutionError(f"backend 'cuda' has rope for heads up to 256, not of {head} ({node.name})")
+        raise ExecutionError(f"backend 'cuda' has rope for head sizes up to 256, not {head} ({node.name})")
     dims, named = rope.params["dims"], iter(src)
     x, weight, positions = next(named), next(named).ptr if norm else 0, next(named)
     rows = next(named).ptr if "set_rows" in parts else 0
@@ -197,4 +197,4 @@ OPS: Final[Mapping[str, Op]] = {
     **dict.fromkeys(("silu", "sigmoid", "softplus"), _unary), "l2_norm": _l2_norm, "sum_rows": _sum_rows,
     "rms_norm+mul+rope": _norm_rope, "rms_norm+mul+rope+set_rows": _norm_rope, **EXPERTS, **DELTA_NET, **ATTENTION,
 }  # fmt: skip
-"""Op name -> what binds its kernel."""
+"""Maps an op name to the function that binds its kernel."""

@@ -1,4 +1,4 @@
-"""Compiled kernels and constants of one GPU. NVRTC compiles a file on first use; CuPy keeps the result on disk."""
+"""Compiled kernels and constants of one GPU. NVRTC compiles a file on first use; CuPy caches the result on disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from executor.backends.cuda_runtime import Cuda
 from tracer.errors import ExecutionError
 
 MOST_SHARED_BYTES: Final = 200 * 1024
-"""Dynamic shared memory that a block may ask for; the hardware has a little more."""
+"""Most dynamic shared memory that a block may request; the hardware has slightly more."""
 _PLAIN_SHARED_BYTES: Final = 48 * 1024
 
 Argument = Any
@@ -25,16 +25,16 @@ Argument = Any
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One kernel with its grid and its arguments, packed once.
+    """A kernel with its grid and its arguments, packed once.
 
     Attributes:
-        function: handle.
+        function: handle of the kernel.
         grid: blocks in x and y.
-        block: threads.
+        block: threads per block.
         shared_bytes: dynamic shared memory.
-        arguments: address of the array of addresses of the arguments.
+        arguments: address of the array of argument addresses.
         key: equal for calls that do the same to the same memory.
-        kept: what must live as long as the call: the arguments and the memory they point to.
+        kept: objects that must live as long as the call: the arguments and the memory they point to.
     """
 
     function: int
@@ -46,14 +46,14 @@ class KernelCall:
     kept: tuple[Any, ...]
 
     def issue(self, cuda: Cuda, stream: int) -> None:
-        """An ordinary launch."""
+        """Launch the kernel in stream order."""
         x, y = self.grid
         cuda.driver.launchKernel(
             self.function, x, y, 1, self.block, 1, 1, self.shared_bytes, stream, self.arguments, 0
         )  # fmt: skip
 
     def issue_early(self, cuda: Cuda, stream: int) -> None:
-        """A launch that may begin before the kernel issued last to the stream has ended (kernels/common.cuh)."""
+        """Launch the kernel so that it may start before the stream's previous kernel has ended (kernels/common.cuh)."""
         b = cuda.bindings
         attribute, config = b.CUlaunchAttribute(), b.CUlaunchConfig()
         attribute.id = b.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -68,7 +68,7 @@ class KernelCall:
 
 
 class Library:
-    """See the module's docstring."""
+    """The kernels and constants of one GPU, see the module's docstring."""
 
     def __init__(self, cuda: Cuda) -> None:
         self.cuda = cuda
@@ -81,7 +81,7 @@ class Library:
         self, file: str, name: str, grid: tuple[int, int], block: int, arguments: Sequence[Argument],
         *, shared_bytes: int = 0, kept: Sequence[Any] = (), macros: Mapping[str, int] | None = None,
     ) -> KernelCall:  # fmt: skip
-        """Pack a call of a kernel of a file that is compiled with these macros."""
+        """Pack a call of a kernel from a file compiled with these macros."""
         function = self.function(file, name, macros)
         self._allow_shared(function, shared_bytes, name)
         addresses = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(a) for a in arguments))
@@ -90,7 +90,7 @@ class Library:
         return KernelCall(function, grid, block, shared_bytes, packed, key, (addresses, *arguments, *kept))
 
     def function(self, file: str, name: str, macros: Mapping[str, int] | None = None) -> int:
-        """Handle of an `extern "C"` kernel."""
+        """Return the handle of an `extern "C"` kernel."""
         defines = tuple(f"-D{macro}={value}" for macro, value in (macros or {}).items())
         key = (file, *defines)
         if (name, *key) not in self._functions:
@@ -101,13 +101,13 @@ class Library:
         return self._functions[(name, *key)]
 
     def blocks_per_multiprocessor(self, function: int, block: int, shared_bytes: int) -> int:
-        """How many blocks of a kernel one multiprocessor holds at a time."""
+        """Return how many blocks of a kernel one multiprocessor holds at a time."""
         self._allow_shared(function, shared_bytes, "a kernel")
         count: int = self.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(function, block, shared_bytes)
         return max(count, 1)
 
     def turns(self, base: float, head_size: int) -> Any:
-        """Rope's half turns per position, (head size / 2,) float64 on the device."""
+        """Return the half turns of rope per position, (head size / 2,) float64 on the device."""
         key = (base, head_size)
         if key not in self._turns:
             values = base ** (-np.arange(head_size // 2) / (head_size // 2)) / np.pi
@@ -116,9 +116,9 @@ class Library:
         return self._turns[key]
 
     def cublas(self, stream: int) -> tuple[Any, int]:
-        """The cuBLAS library, and the handle of a stream: each has one, and so a workspace, of its own.
+        """Return the cuBLAS library and the handle of a stream; each stream has its own handle and workspace.
 
-        Through ctypes: CuPy's calls would go to CuPy's current stream.
+        Called through ctypes, as CuPy's own calls use CuPy's current stream.
         """
         if self._cublas is None:
             from cuda.pathfinder import load_nvidia_dynamic_lib
@@ -133,7 +133,7 @@ class Library:
         return library, handles[stream]
 
     def close(self) -> None:
-        """Give the cuBLAS handles back."""
+        """Destroy the cuBLAS handles."""
         if self._cublas is not None:
             library, handles = self._cublas
             for handle in handles.values():
@@ -159,6 +159,6 @@ def check_cublas(status: int) -> None:
 
 @cache
 def _source(file: str) -> str:
-    """A kernel file with the files of this folder that it includes in their places."""
+    """Return the source of a kernel file with its local includes inserted."""
     text = (files("executor") / "kernels" / file).read_text(encoding="utf-8")
     return re.sub(r'^#include "(.+)"$', lambda include: _source(include[1]), text, flags=re.MULTILINE)

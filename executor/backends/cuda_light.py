@@ -1,4 +1,4 @@
-"""What the GPU itself says in the light pass: head and tail of every step by its own clock, in the host's time."""
+"""The GPU's part of the light pass: head and tail of every step by the GPU's clock, converted to host time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tracer.recorders.host import FIRST_CALL, HostRecorder
 
 
 class LightPass:
-    """Stamps, the calls that launched the stamped steps, and the clocks' offsets before and after.
+    """The stamps, the calls that launched the stamped steps, and the clock offsets before and after.
 
     Args:
         library: compiles the kernels.
-        steps: how many steps are kept; of more, the last.
-        stream: address of the stream on which the clock is asked.
+        steps: how many steps are kept; only the last ones if there are more.
+        stream: address of the stream on which the clock is queried.
     """
 
     def __init__(self, library: Library, steps: int, stream: int) -> None:
@@ -27,17 +27,17 @@ class LightPass:
         self._before: Offset | None = None
 
     def begin(self, clock: Callable[[], int]) -> None:
-        """Forget all steps and measure the clocks' offset. Call it while the device is idle."""
+        """Discard all steps and measure the clock offset. The device must be idle."""
         self.stamps.restart()
         self._launched.clear()
         self._before = self._gpu_clock.offset(self._stream, clock)
 
     def launched(self, call: int, graph: int) -> None:
-        """A stamped step was launched by that call, as an index into the recorder's `calls`."""
+        """Note that a call, an index into the recorder's `calls`, launched a stamped step."""
         self._launched.append((call, graph))
 
     def report(self, recorder: HostRecorder, device: int) -> None:
-        """Report the steps since `begin` as graph launches on stream 0. Call it while the device is idle."""
+        """Report the steps since `begin` as graph launches on stream 0. The device must be idle."""
         if self._before is None:
             return
         alignment = Alignment(self._before, self._gpu_clock.offset(self._stream, recorder.clock))

@@ -1,7 +1,7 @@
-"""The matrix-vector kernels: what is fused before and after a product, and how it is cut.
+"""The matrix-vector kernels: which ops are fused with a product, and how it is divided among blocks.
 
-Measured on an H200 (benchmarks/gpu_decode.py): with a warp per row the memory is kept busy while rows are short, with a
-block per row if they are long; between the two lies a factor of two either way.
+Measured on an H200 (benchmarks/gpu_decode.py): one warp per row saturates the memory for short rows, one block per row
+for long ones. The wrong choice costs a factor of two either way.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from executor.graph import BLOCK_FORMATS, Tensor
 from tracer.errors import ExecutionError
 
 LONG_ROW: Final = 4096
-"""Values from which on a block shares a row, unless rms_norm is fused with the product."""
+"""From this many values a block shares a row, unless rms_norm is fused with the product."""
 BLOCKS_PER_MULTIPROCESSOR: Final = 4
 LEAST_ROWS_PER_BLOCK: Final = 4
 
 MOST_TOKENS: Final = 8
-"""Tokens that the tensor-core kernel takes at once; it reads the weights once for all of them."""
+"""Most tokens of the tensor-core kernel, which reads the weights once for all of them."""
 _TOKENS_WARPS: Final = 8
 _TOKENS_TILE: Final = 16
 
@@ -33,7 +33,7 @@ FUSED: Final[Mapping[str, tuple[str, ...]]] = {
     "rms_norm+mul+mul_mat": ("x", "norm", "weight"),
     "rms_norm+mul+mul_mat+mul_mat+swiglu": ("x", "norm", "weight", "weight2"),
 }
-"""Op -> what its sources are to the kernel."""
+"""Maps an op to the roles of its sources in the kernel."""
 
 _NAMES: Final = {
     op: op.replace("norm+mul", "norm").replace("mul_mat+mul_mat", "mul_mat").replace("+", "_") for op in FUSED
@@ -45,7 +45,7 @@ _CELLS: Final = {"float32": "float32", "float16": "float16", "q8_0": "float16"}
 
 
 class Arguments(ctypes.Structure):
-    """`struct Arguments` of mul_mat.cuh."""
+    """`struct Arguments` in mul_mat.cuh."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (
@@ -57,7 +57,7 @@ class Arguments(ctypes.Structure):
 
 
 class TokensArguments(ctypes.Structure):
-    """`struct Arguments` of mul_mat_tokens.cu."""
+    """`struct Arguments` in mul_mat_tokens.cu."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("weight", "x", "out")),
@@ -72,7 +72,7 @@ def takes_tokens(weight: Any, tokens: int) -> bool:
 
 
 def tokens_call(library: Library, out: Any, src: Sequence[Any]) -> KernelCall:
-    """One call for a product of a few tokens."""
+    """Return the call of a product of up to `MOST_TOKENS` tokens."""
     weight, x = src
     outputs, inputs = weight.shape
     packed = TokensArguments(weight.ptr, x.ptr, out.ptr, outputs, inputs, x.shape[0])
@@ -82,10 +82,10 @@ def tokens_call(library: Library, out: Any, src: Sequence[Any]) -> KernelCall:
 
 
 def mul_mat_call(library: Library, node: Tensor, out: Any, src: Sequence[Any]) -> KernelCall:
-    """One call for a product and what is fused with it.
+    """Return the call of a product and the ops fused with it.
 
     Raises:
-        ExecutionError: rows that do not fit the kernels' loads, or a KV cache of another dtype.
+        ExecutionError: rows do not fit the kernels' loads, or the KV cache has another dtype.
     """
     named = dict(zip(FUSED[node.op], src, strict=True))
     weight, x = named["weight"], named["x"]
@@ -119,7 +119,7 @@ def mul_mat_call(library: Library, node: Tensor, out: Any, src: Sequence[Any]) -
 
 
 def _cut_matrix(library: Library, name: str, groups: int, shared_bytes: int) -> tuple[int, int]:
-    """Threads per block and blocks for a warp per group of rows, spread over all multiprocessors."""
+    """Return threads per block and blocks, for one warp per group of rows, spread over all multiprocessors."""
     multiprocessors = library.cuda.multiprocessors
     warps = next((w for w in (8, 4) if groups >= w * multiprocessors), 2)
     function = library.function("mul_mat_warp.cu", name)
@@ -128,7 +128,7 @@ def _cut_matrix(library: Library, name: str, groups: int, shared_bytes: int) -> 
 
 
 def cut_row(inputs: int, dtype: str) -> tuple[int, int]:
-    """Warps that share a row, and 16-byte loads of each lane for it: as many warps as leave the fewest lanes idle.
+    """Return the warps that share a row and the 16-byte loads of each lane, chosen to leave the fewest lanes idle.
 
     Raises:
         ExecutionError: the row is too long.
@@ -148,4 +148,4 @@ def _check(node: Tensor, dtype: str, inputs: int, named: Mapping[str, Any]) -> N
         raise ExecutionError(f"backend 'cuda' has no mul_mat for {dtype} rows of {inputs} ({node.name})")
     if "destination" in named and named["destination"].dtype != _CELLS[dtype]:
         cells = named["destination"].dtype
-        raise ExecutionError(f"backend 'cuda' writes {_CELLS[dtype]} cells beside {dtype} weights, not {cells}")
+        raise ExecutionError(f"backend 'cuda' writes {_CELLS[dtype]} cells with {dtype} weights, not {cells}")

@@ -1,4 +1,4 @@
-"""CUDA as this package uses it: CuPy's thin runtime calls, imported when a backend starts, never before."""
+"""CUDA as used by this package: CuPy's thin runtime calls, imported only when a backend starts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ INSTALL = "pip install 'intertoken[cuda13]' (or 'intertoken[cuda12]' for a CUDA 
 
 @dataclass(frozen=True)
 class Cuda:
-    """The modules, and what is known of the GPU.
+    """The CUDA modules and properties of the GPU.
 
     Attributes:
-        cupy: the package; for memory, pinned memory and compilation.
-        runtime: `cupy.cuda.runtime`: calls take and return addresses as int, which is the cheapest way from Python.
+        cupy: the package, used for memory, pinned memory and compilation.
+        runtime: `cupy.cuda.runtime`; its calls take and return addresses as int, the cheapest way from Python.
         driver: the same for the driver API.
-        bindings: `cuda.bindings.driver`, for what CuPy lacks.
-        gpu: name.
-        multiprocessors: how many there are.
+        bindings: `cuda.bindings.driver`, for calls that CuPy lacks.
+        gpu: name of the GPU.
+        multiprocessors: number of multiprocessors.
     """
 
     cupy: Any
@@ -37,13 +37,13 @@ class Cuda:
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """All that CuPy raises where CUDA fails: the runtime, the driver, an allocation, the compiler."""
+        """The exceptions of CuPy when CUDA fails: runtime, driver, allocation, compiler."""
         cuda = self.cupy.cuda
         return self.error, self.driver.CUDADriverError, cuda.memory.OutOfMemoryError, cuda.compiler.CompileException
 
 
 def load_cuda(device: int = 0) -> Cuda:
-    """Import what is needed, look at a GPU and make it the current one.
+    """Import the CUDA modules, query a GPU and make it current.
 
     Raises:
         ExecutionError: a package, the driver or the GPU is missing.
@@ -58,7 +58,7 @@ def load_cuda(device: int = 0) -> Cuda:
     try:
         count = runtime.getDeviceCount()
         if device >= count:
-            raise ExecutionError(f"there are {count} GPUs, too few for one numbered {device}")
+            raise ExecutionError(f"no GPU {device}: this machine has {count}, numbered from 0")
         runtime.setDevice(device)
         properties = runtime.getDeviceProperties(device)
     except runtime.CUDARuntimeError as error:

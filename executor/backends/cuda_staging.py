@@ -1,4 +1,4 @@
-"""Host memory that the GPU reads and writes by itself: pinned arrays, and rings of slots for asynchronous copies."""
+"""Host memory that the GPU accesses directly: pinned arrays, and rings of slots for asynchronous copies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def pinned_array(cuda: Cuda, shape: tuple[int, ...], dtype: str) -> Array:
-    """Zeros in pinned memory, which is freed when the last array over it is gone."""
+    """Allocate a zeroed array in pinned memory, which is freed with the last array that uses it."""
     size = math.prod(shape)
     memory = cuda.cupy.cuda.alloc_pinned_memory(max(size * np.dtype(dtype).itemsize, 1))
     array: Array = np.frombuffer(memory, dtype, size).reshape(shape)
@@ -25,15 +25,15 @@ def pinned_array(cuda: Cuda, shape: tuple[int, ...], dtype: str) -> Array:
 
 
 def address(array: Array) -> int:
-    """Of the first byte; much cheaper than `array.ctypes.data`."""
+    """Return the address of the first byte; much cheaper than `array.ctypes.data`."""
     first: int = array.__array_interface__["data"][0]
     return first
 
 
 class CopyCount:
-    """How many copies and waits a stream was given, and how many of them are known to be done.
+    """Counts the copies and waits issued to a stream, and those known to be done.
 
-    Whoever waits for a stream that itself waited for others knows of these, too.
+    A wait for a stream that has waited for other streams covers those as well.
     """
 
     __slots__ = ("_awaited", "done", "issued")
@@ -43,12 +43,12 @@ class CopyCount:
         self._awaited: deque[tuple[int, CopyCount, int]] = deque()
 
     def wait_for(self, other: CopyCount) -> None:
-        """The stream waits for all that another one was given."""
+        """Note that the stream waits for everything issued to another one."""
         self.issued += 1
         self._awaited.append((self.issued, other, other.issued))
 
     def done_to(self, number: int) -> None:
-        """So many are done."""
+        """Note that copies up to this number are done."""
         self.done = max(self.done, number)
         while self._awaited and self._awaited[0][0] <= number:
             _, other, of_other = self._awaited.popleft()
@@ -60,9 +60,9 @@ class Slot:
 
     Attributes:
         values: the memory.
-        address: of its first byte.
-        copies: of the stream that read it last.
-        number: that copy's number on its stream; it is done if `copies.done` reaches it.
+        address: address of its first byte.
+        copies: count of the stream that read it last.
+        number: number of that copy on its stream; it is done once `copies.done` reaches it.
         stream: that stream.
         next: the slot to take after this one.
     """
@@ -76,10 +76,10 @@ class Slot:
 
 
 def staging_ring(cuda: Cuda, shape: tuple[int, ...], dtype: str, slots: int = SLOTS) -> Slot:
-    """Slots for one input, taken in turn.
+    """Create slots for one input, used in turn.
 
-    A slot may be taken again only when the copy that read it is done. A sync after the copy says so, and in a decode
-    loop there always was one; only where there was none must the stream be waited for then.
+    A slot may be reused only when the copy that read it is done. Usually a sync has already confirmed that, as in any
+    decode loop; otherwise the caller waits for the stream.
     """
     memory, nobody = pinned_array(cuda, (slots, *shape), dtype), CopyCount()
     ring = [Slot(memory[i : i + 1].reshape(shape), nobody) for i in range(slots)]

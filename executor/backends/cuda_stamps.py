@@ -1,7 +1,7 @@
-"""The GPU's clock at head and tail of every step, written by the GPU itself into a history that is read late.
+"""The GPU's clock at the head and tail of every step, written by the GPU into a history that is read later.
 
-Kernels of their own resolve as finely as stamps inside the first and last kernel or event-record nodes (32 ns on an
-H200) and add least, 2.0 against 2.3 and 2.7 us per token (benchmarks/gpu_stamps.py). Events keep one time only.
+Separate kernels have the same resolution as stamps inside the first and last kernel or event-record nodes (32 ns on an
+H200) and add the least: 2.0 us per token, against 2.3 and 2.7 (benchmarks/gpu_stamps.py). Events keep only one time.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from executor.backends.cuda_library import Library
 
 
 class Stamps:
-    """Two kernels of one thread each, and the history they write; shared by all graphs of a backend.
+    """Two single-thread kernels and the history they write, shared by all graphs of a backend.
 
     Args:
         steps: how many steps are kept; older ones are overwritten.
 
     Attributes:
-        kernels: for head and tail.
+        kernels: the kernels for head and tail.
     """
 
     def __init__(self, library: Library, steps: int) -> None:
@@ -40,12 +40,12 @@ class Stamps:
         self.kernels = head, tail
 
     def restart(self) -> None:
-        """Forget all steps. Call it while the device is idle."""
+        """Discard all steps. The device must be idle."""
         self._step.fill(0)
         self._library.cuda.runtime.deviceSynchronize()
 
     def read(self) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Head and tail of the last steps, (n, 2) in ns of `%globaltimer`, oldest first."""
+        """Return head and tail of the last steps, (n, 2) in ns of `%globaltimer`, oldest first."""
         self._library.cuda.runtime.deviceSynchronize()
         done = int(self._step.get()[0])
         history = np.roll(self._history.get(), -done if done > self._steps else 0, axis=0)

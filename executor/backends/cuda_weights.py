@@ -1,4 +1,4 @@
-"""Random weights that the device makes itself."""
+"""Random weights generated on the device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from executor.graph import Tensor
 
 
 def random_on_device(library: Library, destination: Any, weight: Tensor, seed: int) -> KernelCall:
-    """A call that fills a matrix as `random_weight` would, but with other random numbers."""
+    """Return a call that fills a matrix like `random_weight`, but with different random numbers."""
     arguments = (
         c_void_p(destination.ptr), c_uint64(seed << 32 | zlib.crc32(weight.name.encode())),
         c_int64(destination.size), c_float(weight.shape[-1] ** -0.5),

@@ -1,4 +1,4 @@
-"""What a device's library raises, in one line: the device, the call and what the library said."""
+"""Reports exceptions of a device's library in one line: the device, the call and the library's message."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ from tracer.errors import ExecutionError
 
 @contextmanager
 def device_errors(backends: Mapping[Device, Backend]) -> Iterator[None]:
-    """Turn what these backends declare as their devices' exceptions (`Backend.errors`) into ExecutionError.
+    """Convert the exceptions that these backends declare (`Backend.errors`) to ExecutionError.
 
-    The device and the call are read from the traceback, so that calls that succeed cost nothing more.
+    The device and the call are read from the traceback, so that successful calls cost nothing extra.
 
     Args:
-        backends: device -> backend; it may grow inside.
-
-    Raises:
-        ExecutionError: one of those exceptions was raised inside; it is the cause.
+        backends: device -> backend; may grow inside the context.
     """
     try:
         yield
@@ -37,9 +34,9 @@ def device_errors(backends: Mapping[Device, Backend]) -> Iterator[None]:
 
 
 def _first(last: Exception, kinds: tuple[type[Exception], ...]) -> Exception:
-    """What failed first, if `last` came on the way out of it, as when a backend that failed cannot be closed either.
+    """Return the first failure, if `last` was raised while handling it, as when a failed backend cannot be closed.
 
-    What an exception was made of counts as one with it.
+    An exception and its explicit cause count as one.
     """
     first: Exception = last
     after: BaseException = last
@@ -52,8 +49,8 @@ def _first(last: Exception, kinds: tuple[type[Exception], ...]) -> Exception:
 
 
 def _place(error: BaseException, backends: Mapping[Device, Backend]) -> str:
-    """The innermost call of a backend that the exception came through."""
-    place = "a device"  # one that could not be opened beside others
+    """Return the innermost backend call that the exception passed through."""
+    place = "a device"  # if it could not be opened
     for frame, _ in walk_tb(error.__traceback__):
         call, own = frame.f_code.co_name, frame.f_locals.get("self")
         for device, backend in backends.items():

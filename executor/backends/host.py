@@ -1,8 +1,8 @@
-"""The host as a device, as an engine's CPU backend: compute is a call, and nothing of it is a CUDA call.
+"""The host as a device, like an engine's CPU backend: compute is a function call, without any CUDA call.
 
-So a recorder of CUDA sees nothing of it. Products and attention, which take its time, are ranges of the domain
-`schema.HOST_COMPUTE` on the thread that launches, inside the range of their split: every recorder takes those, and they
-are on the host's clock. A product tells the bytes of the weights that it reads.
+A CUDA recorder therefore sees none of it. Products and attention, which take most of the time, are NVTX ranges of the
+domain `schema.HOST_COMPUTE` on the launching thread, inside the range of their split: every recorder captures these,
+on the host's clock. A product also reports the bytes of the weights that it reads.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from tracer.schema import HOST_COMPUTE
 
 
 class HostBackend(CpuBackend):
-    """See the module's docstring."""
+    """The host backend, see the module's docstring."""
 
     name: ClassVar[str] = "host"
 
     def report_to(self, recorder: HostRecorder) -> None:
-        """There is nothing to report."""
+        """Do nothing: the host makes no CUDA calls to report."""
 
     def copy_to_device(self, destination: CpuArray, source: HostArray, stream: int) -> None:
-        """Now."""
+        """Copy immediately."""
         np.copyto(destination, source)
 
     def copy_constant_to_device(self, destination: CpuArray, source: HostArray, stream: int) -> None:
-        """Now."""
+        """Copy immediately."""
         np.copyto(destination, source)
 
     def copy_to_host(self, destination: HostArray, source: CpuArray, stream: int) -> None:
-        """Now."""
+        """Copy immediately."""
         np.copyto(destination, source)
 
     def copy_on_device(self, tensor: Tensor, destination: CpuArray, source: CpuArray, stream: int) -> None:
-        """Now."""
+        """Copy immediately."""
         np.copyto(destination, source)
 
     def load(self, destination: CpuArray, source: HostArray) -> None:
-        """Now."""
+        """Copy immediately."""
         np.copyto(destination, source)
 
     def kernel(self, node: Tensor, out: CpuArray, src: Sequence[CpuArray]) -> CpuKernel:
-        """Bind it, and what it will tell of its reading."""
+        """Bind the kernel, and the bytes it will report as read."""
         kernel = super().kernel(node, out, src)
         match node.op:
             case "mul_mat":
@@ -64,7 +64,7 @@ class HostBackend(CpuBackend):
         return kernel
 
     def launch(self, kernel: CpuKernel, stream: int) -> None:
-        """Run it."""
+        """Run the kernel."""
         if kernel.reads is None:
             self._attempt(kernel.run, f"kernel {kernel.label} on the host")
         else:
@@ -73,22 +73,22 @@ class HostBackend(CpuBackend):
         self._raise_failure()
 
     def synchronize(self, stream: int) -> None:
-        """Nothing is under way."""
+        """Do nothing: all work is done."""
 
     def event_record(self, event: CpuEvent, stream: int) -> None:
-        """It has happened."""
+        """Do nothing: all work is done."""
 
     def event_wait(self, event: CpuEvent, stream: int) -> None:
-        """It has happened."""
+        """Do nothing: all work is done."""
 
     def event_synchronize(self, event: CpuEvent) -> None:
-        """It has happened."""
+        """Do nothing: all work is done."""
 
 
 def _of_experts(nbytes: int, ids: CpuArray) -> int:
-    """Bytes of the experts that a step uses, each read once."""
+    """Return the bytes of the experts that a step uses, each read once."""
     return nbytes * len(set(ids.ravel().tolist()))
 
 
 def _unknown() -> None:
-    """Which cells attention reads is the mask's to say."""
+    """Return None: the cells that attention reads depend on the mask."""

@@ -1,16 +1,16 @@
-"""A device that does not exist: host and device run in virtual time, at the costs that a profile states.
+"""A simulated device: host and device run in virtual time, at the costs given by a profile.
 
-It computes nothing: logits and tokens are zeros, no memory is taken, weights are not made. Its host is the calling
-program as the profile knows it, so how fast Python runs plays no part, and a run repeated is the same to the ns.
+It computes nothing: logits and tokens are zeros, no memory is allocated, no weights are generated. The host is modelled
+by the profile too, so the speed of Python does not matter, and a repeated run is identical to the ns.
 
-- A host call begins `between_ns` after the last one returned and takes its `calls_ns`.
-- A kernel or graph starts `launch_latency_ns` after its launch returned, when its stream has come to it. Copies of a
-  stream run one after the other.
-- A sync returns `wake_up_ns` after the work that it waits for has ended, and never before.
-- Where the profile has batches, all that is issued waits on the host until a sync, or until the batch is full.
+- A host call starts `between_ns` after the previous one returned and takes its `calls_ns`.
+- A kernel or graph starts `launch_latency_ns` after its launch returned, or when its stream reaches it, if later. The
+  copies of a stream run in sequence.
+- A sync returns `wake_up_ns` after the work that it waits for has ended.
+- If the profile has batches, issued work waits on the host until a sync, or until the batch is full.
 
-Not modelled: arithmetic (a kernel costs its fixed time and its bytes, so prompts come out too fast), a bus that copies
-of several streams share, a queue that is full, and that sampling takes longer from a larger vocabulary.
+Not modelled: arithmetic (a kernel costs its fixed time and its bytes, so prompts come out too fast), contention of
+copies on the bus, full queues, and the longer sampling time of a larger vocabulary.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from tracer.schema import MISSING
 
 _DEVICE: Final = 0
 MOST_KERNELS: Final = 20_000
-"""Kernels of a recording up to which graph launches are reported kernel by kernel, and as a whole beyond."""
+"""Up to this many kernels in a recording, graph launches are reported kernel by kernel; beyond it, as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimArray:
-    """What there would be in memory."""
+    """Shape and dtype of an array that is not allocated."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -51,7 +51,7 @@ class SimArray:
 
 @dataclass(slots=True)
 class SimEvent:
-    """An event: the mark of its last record, and whether a copy to the host came before it."""
+    """An event: the mark of its latest record, and whether a copy to the host precedes it."""
 
     id: int
     mark: Mark | None = None
@@ -59,10 +59,10 @@ class SimEvent:
 
 
 class SimBackend(Backend):
-    """See the module's docstring.
+    """The simulated backend, see the module's docstring.
 
     Args:
-        profile: the costs; those of `default_profile` if there are none.
+        profile: the costs; None for `default_profile`.
         most_kernels: see `MOST_KERNELS`.
     """
 
@@ -86,66 +86,66 @@ class SimBackend(Backend):
 
     @classmethod
     def start(cls, device: Placed) -> SimBackend:
-        """With a shipped profile or a file."""
+        """Start the backend with a shipped profile or one from a file."""
         return cls(load_profile(device.profile or cls.default_profile), staged=device.staged)
 
     def clock(self) -> int:
-        """Virtual time of the host, ns."""
+        """Return the virtual time of the host, ns."""
         return self._now
 
     def report_to(self, recorder: HostRecorder) -> None:
-        """Report to this recorder from now on, in virtual time; what ran before has no part in it."""
+        """Report to this recorder from now on, in virtual time. Earlier work is not reported."""
         recorder.clock = self.clock
         self._recorder = recorder
         self._announced: set[int] = set()
         self._last_call: str | None = None
-        self._fetching: defaultdict[int, bool] = defaultdict(bool)  # per stream, a copy to the host since its last sync
+        self._fetching: defaultdict[int, bool] = defaultdict(bool)  # per stream: a copy to the host since its last sync
         recorder.describe_device(_DEVICE, f"{self.profile.device} (simulated)")
 
     def report_late(self) -> None:
-        """Let the device finish, so that all it did is reported."""
+        """Run the device to the end, so that all its work is reported."""
         self._send()
         self._device.drain()
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there are no threads to end."""
 
     def stamp_steps(self, steps: int) -> None:
-        """So many steps are to be recorded."""
+        """Note how many steps will be recorded."""
         self._steps = steps
 
-    # Memory: only its sizes
+    # Memory: sizes only
 
     def alloc(self, nbytes: int) -> int:
-        """The size."""
+        """Return the size."""
         return nbytes
 
     def array(self, buffer: int, offset: int, tensor: Tensor) -> SimArray:
-        """Shape and dtype."""
+        """Return shape and dtype."""
         return SimArray(tensor.shape, tensor.dtype, tensor.nbytes)
 
     # Copies
 
     def copy_to_device(self, destination: SimArray, source: HostArray, stream: int) -> None:
-        """An asynchronous copy."""
+        """Issue an asynchronous copy."""
         self._copy("copy_in", self.profile.copy_in, destination, source, stream)
 
     def copy_constant_to_device(self, destination: SimArray, source: HostArray, stream: int) -> None:
-        """The same: staging costs nothing that a profile knows of."""
+        """Issue an asynchronous copy: profiles have no cost for staging."""
         self.copy_to_device(destination, source, stream)
 
     def copy_to_host(self, destination: HostArray, source: SimArray, stream: int) -> None:
-        """An asynchronous copy; the destination keeps its values."""
+        """Issue an asynchronous copy that leaves the destination unchanged."""
         self._copy("copy_out", self.profile.copy_out, source, destination, stream)
         self._fetching[stream] = True
 
     def load(self, destination: SimArray, source: HostArray) -> None:
-        """A copy and a sync."""
+        """Copy and synchronise."""
         self.copy_to_device(destination, source, MAIN_STREAM)
         self.synchronize(MAIN_STREAM)
 
     def load_random(self, destination: SimArray, weight: Tensor, seed: int) -> None:
-        """Nothing: there are no values."""
+        """Do nothing: there are no values."""
 
     def _copy(self, call: str, cost: CopyCost, array: SimArray, host: HostArray, stream: int) -> None:
         if array.shape != host.shape or array.dtype != host.dtype:
@@ -170,11 +170,11 @@ class SimBackend(Backend):
     # Compute
 
     def kernel(self, node: Tensor, out: SimArray, src: Sequence[SimArray]) -> SimKernel:
-        """Its cost."""
+        """Return the kernel's cost."""
         return kernel_of(self.profile, node)
 
     def launch(self, kernel: SimKernel, stream: int) -> None:
-        """One kernel."""
+        """Launch a kernel."""
         done = partial(self._ran, kernel.label, stream, self._next_call)
         work = Work(0, [kernel.stage], done=done)
         self._issue("launch", "launchKernel", stream, work, self.profile.launch_latency_ns)
@@ -184,12 +184,12 @@ class SimBackend(Backend):
         self._recorder.kernel(label, start, end, device=_DEVICE, stream=stream, correlation=correlation)
 
     def synchronize(self, stream: int) -> None:
-        """Wait for all that the stream was given."""
+        """Wait for all work issued to the stream."""
         fetches, self._fetching[stream] = self._fetching[stream], False
         self._wait("streamSynchronize", lambda: self._device.mark(self._queue(stream)), stream, MISSING, fetches)
 
     def _wait(self, api: str, mark: Callable[[], Mark | None], stream: int, event: int, fetches: bool) -> None:
-        """A call that returns when what was issued before the mark is done."""
+        """Make a call that returns when the work issued before the mark is done."""
         start = self._begin("sync")
         self._send()
         awaited = mark()
@@ -202,7 +202,7 @@ class SimBackend(Backend):
     # Events
 
     def event(self) -> SimEvent:
-        """A new event."""
+        """Create an event."""
         return SimEvent(next(self._event_ids))
 
     def event_record(self, event: SimEvent, stream: int) -> None:
@@ -216,18 +216,18 @@ class SimBackend(Backend):
         self._issue("event_wait", "streamWaitEvent", stream, waiting, 0, event.id)
 
     def event_synchronize(self, event: SimEvent) -> None:
-        """Wait for the event's last record."""
+        """Wait for the event's latest record."""
         self._wait("eventSynchronize", lambda: event.mark, MISSING, event.id, event.fetches)
 
     # Graphs
 
     def instantiate(self, plan: Plan, kernels: Mapping[Tensor, SimKernel]) -> SimGraph:
-        """Run the plan once, apart."""
+        """Run the plan once on a separate device."""
         as_kernels = len(plan.launches) * self._steps <= self._most_kernels
         return instantiate(self.profile, plan, kernels, next(self._graph_ids), as_kernels=as_kernels)
 
     def launch_graph(self, graph: SimGraph, stream: int = MAIN_STREAM) -> None:
-        """One call."""
+        """Launch the graph in one call."""
         done = partial(self._ran_graph, graph, stream, self._next_call)
         work = Work(0, graph.stages, self.profile.graph.start_ns, done)
         self._issue("graph_launch", "graphLaunch", stream, work, self.profile.launch_latency_ns, extra_ns=graph.host_ns)
@@ -254,7 +254,7 @@ class SimBackend(Backend):
     # The host
 
     def _begin(self, call: str) -> int:
-        """The host comes to a call: its start."""
+        """Advance the host to its next call; return the call's start."""
         if self._last_call is not None:
             self._now += self.profile.between(self._last_call, call)
         return self._now
@@ -269,7 +269,7 @@ class SimBackend(Backend):
         self, call: str, api: str, stream: int, item: Item | None, latency_ns: int, event: int = MISSING,
         *, extra_ns: int = 0,
     ) -> None:  # fmt: skip
-        """A call that gives the device an item and returns."""
+        """Make a call that submits an item to the device and returns."""
         start = self._begin(call)
         self._now += self.profile.calls_ns[call] + extra_ns
         if item is not None:
@@ -281,7 +281,7 @@ class SimBackend(Backend):
         self._last_call = call
 
     def _send(self) -> None:
-        """Give the device what was issued."""
+        """Submit the issued items to the device."""
         if not self._unsent:
             return
         if self.profile.batch is not None:
@@ -293,7 +293,7 @@ class SimBackend(Backend):
 
     @property
     def _next_call(self) -> int:
-        """Correlation of the call that is being made."""
+        """Return the correlation of the current call."""
         return FIRST_CALL + len(self._recorder.calls)
 
     def _queue(self, stream: int) -> int:

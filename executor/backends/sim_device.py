@@ -1,10 +1,10 @@
 """A device in virtual time: streams of work in ns, whose kernels share the memory bandwidth.
 
 A piece of work is a chain of stages. A stage first takes a fixed time, in which nothing is shared, and then moves its
-bytes, at its own greatest rate or its share of the bandwidth if that is less (latency + size / bandwidth: Hockney,
-Parallel Computing 20, 1994; the shares are max-min fair: Bertsekas and Gallager, Data Networks, 1992, 6.5.2). So
-latencies overlap, and kernels that are bound by memory slow each other down. The device ticks in whole ns: a transfer
-ends at the tick after its last byte, and the same work takes the same time whenever it begins.
+bytes, at its own maximum rate or its share of the bandwidth, whichever is lower (latency + size / bandwidth: Hockney,
+Parallel Computing 20, 1994; the shares are max-min fair: Bertsekas and Gallager, Data Networks, 1992, 6.5.2). Latencies
+therefore overlap, and memory-bound kernels slow each other down. The device ticks in whole ns: a transfer ends at the
+tick after its last byte, and the same work takes the same time whenever it starts.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Span = tuple[int, int]
 
 @dataclass(slots=True)
 class Work:
-    """Stages in a row.
+    """A sequence of stages.
 
     Attributes:
-        ready: when it may start at the earliest, ns.
+        ready: its earliest start, ns.
         stages: at least one.
-        after_ns: what must lie between it and the work before it on its stream.
-        done: told the stages' spans at the end.
+        after_ns: the least time between it and the previous work on its stream.
+        done: called with the spans of the stages at the end.
     """
 
     ready: int
@@ -71,7 +71,7 @@ _NEVER: Final = float("inf")
 
 @dataclass(slots=True)
 class _Running:
-    """A work's current stage: in its fixed time until `until`, or (None) with `left` bytes to move."""
+    """The current stage of a piece of work: in its fixed time until `until`, or (None) with `left` bytes to move."""
 
     work: Work
     start: int
@@ -80,14 +80,14 @@ class _Running:
 
 
 class Device:
-    """Streams, worked off only as far as somebody asks.
+    """Streams, simulated only as far as results are requested.
 
-    Whoever asks when something is done may later submit what is ready after that time at the earliest; so nothing that
-    comes later changes what was answered.
+    A caller that has requested the time of a mark may afterwards only submit work that is ready at that time or later.
+    Later work therefore never changes an earlier result.
 
     Args:
         bytes_per_ns: memory bandwidth.
-        edge_ns: from a mark on one stream to what waits for it on another.
+        edge_ns: from a mark on one stream to the work that waits for it on another.
     """
 
     def __init__(self, bytes_per_ns: float, edge_ns: int) -> None:
@@ -98,21 +98,21 @@ class Device:
         self._now = 0
 
     def submit(self, queue: int, item: Item) -> None:
-        """Put an item at the end of a stream."""
+        """Append an item to a stream."""
         self._queues.setdefault(queue, deque()).append(item)
         self._free.setdefault(queue, 0)
 
     def mark(self, queue: int, ready: int = 0) -> Mark:
-        """Mark the end of what a stream was given so far."""
+        """Mark the end of the work submitted to a stream so far."""
         mark = Mark(queue, ready)
         self.submit(queue, mark)
         return mark
 
     def finish(self, mark: Mark) -> int:
-        """Work until a mark is passed; when that is.
+        """Simulate until a mark is passed; return the time of the mark.
 
         Raises:
-            ExecutionError: it never is, because streams wait for what does not come.
+            ExecutionError: the mark is never passed, because streams wait for a mark that is not submitted.
         """
         while mark.time is None:
             self._settle()
@@ -121,11 +121,11 @@ class Device:
         return mark.time
 
     def drain(self) -> int:
-        """Work until nothing is left; when the last stream is done."""
+        """Simulate all submitted work; return the time when the last stream is done."""
         return max((self.finish(self.mark(queue)) for queue in list(self._queues)), default=0)
 
     def _settle(self) -> None:
-        """Pass all marks, and waits for marks passed, that idle streams have come to."""
+        """Pass all marks, and waits for passed marks, that idle streams have reached."""
         passed = True
         while passed:
             passed = False
@@ -145,7 +145,7 @@ class Device:
         return True
 
     def _advance(self) -> None:
-        """Go on to the next start of a work, end of a fixed time, or end of a transfer."""
+        """Advance to the next start of work, end of a fixed time, or end of a transfer."""
         rates = self._rates()
         events = list(self._starts())
         for queue, running in self._running.items():
@@ -169,7 +169,7 @@ class Device:
             self._leave(queue, now)
 
     def _starts(self) -> Iterator[tuple[int, int]]:
-        """When the next work of every idle stream starts, where it waits for no mark."""
+        """Yield the start of the next work of every idle stream that waits for no mark."""
         for queue, items in self._queues.items():
             if items and queue not in self._running and isinstance(work := items[0], Work):
                 yield max(work.ready, self._free[queue] + work.after_ns, self._now), queue
@@ -189,7 +189,7 @@ class Device:
             work.done(work.spans)
 
     def _rates(self) -> dict[int, float]:
-        """Bytes per ns of every stage that moves bytes now: the smallest wish first, each at most an equal share."""
+        """Return the bytes per ns of every stage that is moving bytes: lowest demand first, each at most its share."""
         moving = [(queue, r.work.stages[len(r.work.spans)]) for queue, r in self._running.items() if r.until is None]
         left, rates = self._bandwidth, dict[int, float]()
         wishes = sorted((1 / s.ns_per_byte if s.ns_per_byte else _NEVER, queue) for queue, s in moving)

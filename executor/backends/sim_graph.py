@@ -1,4 +1,4 @@
-"""What kernels and whole graphs cost on the simulated device."""
+"""Costs of kernels and whole graphs on the simulated device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from executor.profiles import Profile
 
 @dataclass(frozen=True, slots=True)
 class SimKernel:
-    """A kernel: its label, shown like a demangled name, and its cost."""
+    """A kernel: its label, in the place of a demangled name, and its cost."""
 
     label: str
     stage: Stage
@@ -23,7 +23,7 @@ class SimKernel:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """A kernel's place in a graph: its stream, its number in the plan, and when it runs, ns from the graph's start."""
+    """A kernel's place in a graph: its stream, its number in the plan, and its times in ns from the graph's start."""
 
     kernel: SimKernel
     stream: int
@@ -38,9 +38,9 @@ class SimGraph:
     Attributes:
         id: its number.
         executions: its kernels.
-        stages: what it is to the device: one stage of known length where it is alone there, else its kernels in a row,
-            for then others may slow them down.
-        host_ns: host time of a launch beside that of the call.
+        stages: its work on the device: one stage of known length if it runs alone, else its kernels in sequence, as
+            other work may slow them down.
+        host_ns: host time of a launch in addition to that of the call.
         as_kernels: whether launches are reported kernel by kernel.
     """
 
@@ -52,8 +52,9 @@ class SimGraph:
 
 
 def moved_bytes(node: Tensor) -> int:
-    """Bytes a node's kernel reads and writes, by the shapes: what passes inside a fused kernel stays there, rows are
-    read and written one by one, of experts only the chosen ones are read, and of the KV cache what is attended.
+    """Return the bytes that a node's kernel reads and writes, derived from the shapes.
+
+    Intermediate results of a fused kernel do not count, nor do table rows, experts and KV cells that are not used.
     """
     parts: Sequence[Tensor] = node.params.get(PARTS, (node,))
     outside = set(outer_sources(parts))
@@ -83,7 +84,7 @@ def _written_bytes(node: Tensor) -> int:
 
 
 def kernel_of(profile: Profile, node: Tensor) -> SimKernel:
-    """The kernel of a node."""
+    """Return the kernel of a node."""
     cost = profile.kernel(node.op)
     return SimKernel(f"{node.op}({node.name})", Stage(cost.fixed_ns, moved_bytes(node), cost.ns_per_byte))
 
@@ -91,7 +92,7 @@ def kernel_of(profile: Profile, node: Tensor) -> SimKernel:
 def instantiate(
     profile: Profile, plan: Plan, kernels: Mapping[Tensor, SimKernel], number: int, *, as_kernels: bool
 ) -> SimGraph:
-    """Run a plan once on a device of its own, so that a launch need not look inside."""
+    """Run a plan once on a separate device, so that a launch need not simulate its kernels."""
     executions, length = run_alone(profile, plan.instructions, kernels)
     graph = profile.graph
     stages = [_in_graph(profile, e.kernel.stage) for e in executions]
@@ -102,7 +103,7 @@ def instantiate(
 def run_alone(
     profile: Profile, instructions: Sequence[Instruction], kernels: Mapping[Tensor, SimKernel]
 ) -> tuple[list[Execution], int]:
-    """When each kernel of a plan runs if nothing else does, and when all is done, ns from the start."""
+    """Return the times of each kernel of a plan that runs alone, and its end, in ns from the start."""
     device, executions = Device(profile.bytes_per_ns, profile.edge_ns), list[Execution]()
     marks = {}
     for number, instruction in enumerate(instructions):

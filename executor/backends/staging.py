@@ -1,4 +1,4 @@
-"""A ring of host memory from which asynchronous copies read, so that they never read memory of the caller."""
+"""A ring of host memory that asynchronous copies read instead of the caller's memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Ticket:
-    """Happens once; any number of threads may wait for it. A bare lock is far cheaper than an Event."""
+    """A one-time event for any number of waiting threads. A bare lock is far cheaper than `threading.Event`."""
 
     __slots__ = ("_lock",)
 
@@ -20,7 +20,7 @@ class Ticket:
         self._lock.acquire()
 
     def happen(self) -> None:
-        """Let all present and future waiters go on. Call it once."""
+        """Release all present and future waiters. Call it once."""
         self._lock.release()
 
     def wait(self) -> None:
@@ -46,19 +46,19 @@ class StagingSlot:
         return staged
 
     def free(self) -> None:
-        """The copy is done; any thread may say so."""
+        """Release the slot after its copy. Any thread may call this."""
         self._taken.release()
 
 
 class StagingRing:
-    """Slots, taken in turn. With all of them taken the next copy waits for the oldest."""
+    """Slots, taken in turn. If all are taken, the next copy waits for the oldest."""
 
     def __init__(self, slots: int) -> None:
         self._slots = [StagingSlot() for _ in range(slots)]
         self._next = 0
 
     def stage(self, source: Array) -> tuple[Array, StagingSlot]:
-        """The source's values in a slot, and the slot."""
+        """Copy the source to a slot; return the copy and the slot."""
         slot = self._slots[self._next]
         self._next = (self._next + 1) % len(self._slots)
         return slot.fill(source), slot

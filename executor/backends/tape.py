@@ -1,7 +1,7 @@
-"""A device that takes notes: what a run's devices and its host would do, in the order in which the host issues it.
+"""A device that records instead of computing: the work of a run's devices and its host, in issue order.
 
-Nothing is computed. The notes are a program for `happens_before`. A graph's launch is one piece of work in it, since
-the plan inside was checked by itself.
+The recorded tape is a program for `happens_before`. A graph launch is one piece of work in it, as the plan inside is
+checked separately.
 """
 
 from __future__ import annotations
@@ -23,53 +23,53 @@ from tracer.recorders.host import HostRecorder
 
 @dataclass(frozen=True)
 class TapeArray:
-    """A tensor's bytes in the memory of a device."""
+    """The bytes of a tensor in the memory of a device."""
 
     buffer: str
     start: int
     tensor: Tensor
 
     def span(self, writes: bool) -> Span:
-        """Its bytes."""
+        """Return its bytes."""
         return Span(self.tensor.root, self.buffer, self.start, self.start + self.tensor.nbytes, writes)
 
 
 class Tape:
-    """The notes of all devices of a run: one program, issued from one host thread."""
+    """The work of all devices of a run: one program, issued from one host thread."""
 
     def __init__(self) -> None:
         self.program: list[Item] = []
         self.step = 0
         self._numbers = count()
         self._streams: dict[tuple[Device, int], int] = {}
-        self._host: dict[int, tuple[Tensor, HostArray]] = {}  # keeps the memory, so that no address comes twice
+        self._host: dict[int, tuple[Tensor, HostArray]] = {}  # keeps the memory alive, so that addresses stay unique
 
     def number(self) -> int:
-        """One that nobody has."""
+        """Return an unused number."""
         return next(self._numbers)
 
     def stream(self, device: Device, number: int) -> int:
-        """A stream's number among those of all devices."""
+        """Return a stream's number among the streams of all devices."""
         return self._streams.setdefault((device, number), len(self._streams))
 
     @property
     def streams(self) -> int:
-        """How many there are, at least one."""
+        """The number of streams, at least one."""
         return max(len(self._streams), 1)
 
     def note(self, name: str, stream: int, spans: Sequence[Span], where: str) -> None:
-        """Work on a stream, or of the host."""
+        """Record work on a stream or of the host."""
         self.program.append(Touch(name, stream, tuple(spans), where, self.step))
 
     def host_span(self, array: HostArray | TapeArray, name: str, writes: bool) -> Span:
-        """Bytes of the host's memory."""
+        """Return a span of host memory."""
         if isinstance(array, TapeArray):
             return array.span(writes)
         buffer, owner = self.host_buffer(array, name)
         return Span(owner, buffer, 0, array.nbytes, writes)
 
     def host_buffer(self, array: HostArray, name: str) -> tuple[str, Tensor]:
-        """A buffer of the host, told apart by its address, and its owner."""
+        """Return a host buffer, identified by its address, and its owner."""
         start = array.__array_interface__["data"][0]
         if start not in self._host:
             self._host[start] = Tensor(f"the host's {name}", "none", array.shape, str(array.dtype)), array
@@ -77,11 +77,11 @@ class Tape:
 
 
 class TapeBackend(Backend):
-    """A device that takes notes.
+    """A device that records its work on a tape.
 
     Args:
-        tape: where.
-        device: which it stands for; the host's takes notes of what the host does.
+        tape: the tape.
+        device: the device that it stands for; for the host, it records the host's work.
     """
 
     name: ClassVar[str] = "tape"
@@ -90,23 +90,23 @@ class TapeBackend(Backend):
         self._tape, self._device, self.staged = tape, device, device.staged or device.is_host
 
     def report_to(self, recorder: HostRecorder) -> None:
-        """Nothing happens here that could be reported."""
+        """Do nothing: no call takes place."""
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there are no threads to end."""
 
     def alloc(self, nbytes: int) -> str:
-        """A new buffer."""
+        """Return a new buffer."""
         return f"buffer {self._tape.number()} of {self._device}"
 
     def array(self, buffer: Any, offset: int, tensor: Tensor) -> TapeArray:
-        """A part of it; or of memory of the host that a device copies to."""
+        """Return a part of the buffer, or of host memory that a device copies to."""
         if isinstance(buffer, np.ndarray):
             return TapeArray(self._tape.host_buffer(buffer, tensor.name)[0], offset, tensor)
         return TapeArray(buffer, offset, tensor)
 
     def copy_to_device(self, destination: TapeArray, source: HostArray | TapeArray, stream: int) -> None:
-        """The host reads the source if it is staged, else the device does, later."""
+        """Record a copy: the host reads a staged source, the device reads any other source later."""
         name = destination.tensor.name
         read = self._tape.host_span(source, name, writes=False)
         if self._device.is_host:
@@ -118,11 +118,11 @@ class TapeBackend(Backend):
             self._work(f"copy of {name}", stream, read, destination.span(writes=True))
 
     def copy_constant_to_device(self, destination: TapeArray, source: HostArray, stream: int) -> None:
-        """What is read never changes."""
+        """Record a write only: the source never changes."""
         self._work(f"copy of {destination.tensor.name}", stream, destination.span(writes=True))
 
     def copy_to_host(self, destination: HostArray | TapeArray, source: TapeArray, stream: int) -> None:
-        """Later."""
+        """Record a copy by the device."""
         name = source.tensor.name
         spans = (source.span(writes=False), self._tape.host_span(destination, name, writes=True))
         if self._device.is_host:
@@ -133,7 +133,7 @@ class TapeBackend(Backend):
     def copy_to_peer(
         self, peer: Backend, destination: TapeArray, source: TapeArray, stream: int, after: int
     ) -> None:  # fmt: skip
-        """On this device's stream."""
+        """Record a copy on this device's stream."""
         assert isinstance(peer, TapeBackend)
         done = self._tape.number()
         self.event_wait(after, stream)
@@ -142,46 +142,46 @@ class TapeBackend(Backend):
         peer.event_wait(done, stream)
 
     def kernel(self, node: Tensor, out: TapeArray, src: Sequence[TapeArray]) -> list[Span]:
-        """What it touches."""
+        """Return the bytes that the kernel touches."""
         updated = [array for array in src if array.tensor in node.updates]
         written = [array.span(writes=True) for array in (out, *updated)]
         read = [array.span(writes=False) for array in src if not array.tensor.root.flags & Flag.WEIGHT]
         return [*written, *(span for span in read if replace(span, writes=True) not in written)]
 
     def launch(self, kernel: Sequence[Span], stream: int) -> None:
-        """Work on a stream, or of the host."""
+        """Record work on a stream or of the host."""
         if self._device.is_host:
             self._host("compute", *kernel)
         else:
             self._work("a kernel", stream, *kernel)
 
     def synchronize(self, stream: int) -> None:
-        """The host waits for the stream."""
+        """Record that the host waits for the stream."""
         if not self._device.is_host:
             self._tape.program.append(Sync(self._tape.stream(self._device, stream)))
 
     def event(self) -> int:
-        """A number."""
+        """Return a new event number."""
         return self._tape.number()
 
     def event_record(self, event: int, stream: int) -> None:
-        """Noted."""
+        """Record it."""
         self._tape.program.append(Record(self._tape.stream(self._device, stream), event))
 
     def event_wait(self, event: int, stream: int) -> None:
-        """Noted."""
+        """Record it."""
         self._tape.program.append(Wait(self._tape.stream(self._device, stream), event))
 
     def event_synchronize(self, event: int) -> None:
-        """The host waits for the event."""
+        """Record that the host waits for the event."""
         self._tape.program.append(EventSync(event))
 
     def instantiate(self, plan: Plan, kernels: Mapping[Tensor, Sequence[Span]]) -> list[Span]:
-        """All that the plan touches, once each."""
+        """Return all bytes that the plan touches, without duplicates."""
         return list(dict.fromkeys(span for launch in plan.launches for span in kernels[launch.node]))
 
     def launch_graph(self, graph: list[Span], stream: int = 0) -> None:
-        """One piece of work: its insides are ordered, and all of it comes between what the main stream does."""
+        """Record one piece of work, which is ordered inside and, as a whole, within the main stream."""
         self._work("compute", stream, *graph)
 
     def _work(self, name: str, stream: int, *spans: Span) -> None:

@@ -1,4 +1,4 @@
-"""Weight formats as the kernels of all backends read them. q8_0: every int8 first, then every f16 scale."""
+"""Weight formats in the layout that the kernels of all backends read. q8_0: all int8 first, then all f16 scales."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _BLOCK: Final = 32
 
 
 def encoded(values: Array, dtype: str) -> Array:
-    """Values in a dtype; contiguous."""
+    """Return the values in a dtype, contiguous."""
     return quantised(values) if dtype == "q8_0" else np.ascontiguousarray(values, dtype)
 
 
 def quantised(values: Array) -> Array:
-    """float32 values, whole blocks of 32, as q8_0: every int8 first, then every f16 scale (see kernels/common.cuh).
+    """Quantise whole blocks of 32 float32 values to q8_0: all int8 first, then all f16 scales (kernels/common.cuh).
 
-    As in ggml a block's scale is its greatest magnitude / 127; 34 bytes per block.
+    As in ggml, the scale of a block is its largest magnitude / 127; a block takes 34 bytes.
     """
     blocks = values.reshape(-1, _BLOCK)
     scales = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
@@ -29,16 +29,16 @@ def quantised(values: Array) -> Array:
 
 
 def dequantised(data: Array, shape: tuple[int, ...]) -> Array:
-    """The float32 values that q8_0 bytes stand for."""
+    """Convert q8_0 bytes to float32."""
     return Quantised.of(data, shape).floats()
 
 
 class Quantised:
-    """A q8_0 weight in the host's memory: as much of a NumPy array as the kernels and what fills it need.
+    """A q8_0 weight in host memory, with the part of NumPy's array interface that its users need.
 
     Attributes:
         integers: int8, in the weight's shape.
-        scales: float16, one for each 32 of a row.
+        scales: float16, one per 32 values of a row.
     """
 
     dtype: ClassVar = "q8_0"
@@ -49,13 +49,13 @@ class Quantised:
 
     @classmethod
     def of(cls, data: Array, shape: tuple[int, ...]) -> Quantised:
-        """View of its bytes."""
+        """Create a view of q8_0 bytes."""
         size = int(np.prod(shape))
         scales = data[size:].view(np.float16)
         return cls(data[:size].view(np.int8).reshape(shape), scales.reshape(*shape[:-1], shape[-1] // _BLOCK))
 
     def reshape(self, *shape: int) -> Quantised:
-        """The same memory; (-1,), or rows as long as before."""
+        """Return a view with another shape: (-1,), or the same row length."""
         of_scales = shape if shape == (-1,) else (*shape[:-1], shape[-1] // _BLOCK)
         return Quantised(self.integers.reshape(shape), self.scales.reshape(of_scales))
 
@@ -63,25 +63,25 @@ class Quantised:
         return Quantised(self.integers[rows], self.scales[rows])
 
     def __setitem__(self, part: slice, values: Array) -> None:
-        """Encode float32 values into whole blocks of a weight of one dimension."""
+        """Encode float32 values into whole blocks of a one-dimensional weight."""
         taken = Quantised.of(quantised(values), values.shape)
         first = part.start or 0
         self.integers[first : first + values.size] = taken.integers
         self.scales[first // _BLOCK : (first + values.size) // _BLOCK] = taken.scales
 
     def floats(self) -> Array:
-        """The float32 values that it stands for."""
+        """Convert the weight to float32."""
         blocks = self.integers.reshape(-1, _BLOCK).astype(np.float32)
         blocks *= self.scales.reshape(-1, 1).astype(np.float32)
         return blocks.reshape(self.shape)
 
 
 def floats(weight: Array | Quantised) -> Array:
-    """The float32 values of a weight in any format; float32 as it is."""
+    """Convert a weight of any format to float32; return float32 unchanged."""
     return weight.floats() if isinstance(weight, Quantised) else weight.astype(np.float32, copy=False)
 
 
 def address(array: Array | Quantised) -> int:
-    """Where an array begins."""
+    """Return the address of the first byte."""
     memory = array.integers if isinstance(array, Quantised) else array
     return int(memory.__array_interface__["data"][0])

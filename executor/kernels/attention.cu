@@ -1,12 +1,12 @@
-// Attention over the KV cache with grouped queries: a block takes HEADS query heads of one KV head, for one token, and
+// Grouped-query attention over the KV cache: a block computes HEADS query heads of one KV head for one token, and
 // reads each cell once for all of them. q (N, heads, D) f32; k, v (streams, stride_cells, KV heads, D), f32 or f16, of
-// which the first `cells` of a stream are seen; mask (N, cells) f32, added to the scores; out (N, heads * D).
-// D is 8, 16, ... 256: D / 8 lanes, a slot, read a cell, 8 values each. A slot has UNROLL cells on their way; those of a
-// warp follow each other and are a strip. Every slot keeps a softmax of its own over the cells it reads. They are merged
-// at the end: those of a warp, of a block, and where several blocks split the cells of a token and head, by the block
-// that is done last. Splits, and in each the warps, take turns: splits at words of 32 cells, warps at strips.
-// Where a block has many cells to look through, it lists those that its token sees first, so that cells of other
-// sequences cost nothing but their mask, and the warps have the same to do wherever the others lie.
+// which the first `cells` of a stream are attended; mask (N, cells) f32, added to the scores; out (N, heads * D).
+// D is 8, 16, ... 256: D / 8 lanes, a slot, read a cell, 8 values each. A slot has UNROLL cells in flight; those of the
+// slots of a warp are consecutive and form a strip. Every slot keeps its own softmax over the cells it reads. These are
+// merged at the end: per warp, per block, and if several blocks split the cells of a token and head, by the last block
+// to finish. Splits take turns at words of 32 cells, and the warps of a split at strips.
+// A block with many cells to search first lists those that its token sees, so that cells of other sequences cost only
+// their mask, and the warps have equal work wherever those cells are.
 
 #include "common.cuh"
 
@@ -19,7 +19,7 @@ struct Attention {
     const void* v;
     const float* mask;
     const int* streams;  // (G,) stream that each group of tokens sees, or null: group g sees stream g
-    float* parts;        // (N, heads, splits, D + 2) what each block found: values, greatest score, sum
+    float* parts;        // (N, heads, splits, D + 2) result of each block: values, largest score, sum
     u32* done;           // (N, blocks of a token and split) splits that are done; 0 before and after
     float* out;
     int heads, kv_heads, head, cells, stride_cells, tokens, splits, listed;
@@ -55,12 +55,12 @@ struct EightF16 {
 // exp(x - top) where either may be minus infinity.
 __device__ __forceinline__ float weight_of(float x, float top) { return x == MINUS_INFINITY ? 0.f : expf(x - top); }
 
-// A slot's softmax over the cells it has read, for each head: its weighted values, greatest score, sum of weights.
+// A slot's softmax over the cells it has read, for each head: its weighted values, largest score, sum of weights.
 template <int HEADS>
 struct Softmax {
     float out[HEADS][8], top[HEADS], sum[HEADS];
 
-    // Reads the cells whose K and V begin at `at`, all loads first. `seen` is their mask, `lanes` the width of a slot.
+    // Reads the cells whose K and V start at `at`, all loads first. `seen` is their mask, `lanes` the width of a slot.
     template <class Eight, int UNROLL>
     __device__ __forceinline__ void read(
         const Attention& a, const float (&q)[HEADS][8], const i64 (&at)[UNROLL], const float (&seen)[UNROLL], int lanes
@@ -129,39 +129,39 @@ struct Softmax {
     }
 };
 
-// A split's cells, counted through: word after word of its turns.
+// The cells of a split, numbered consecutively over the words of its turns.
 __device__ __forceinline__ int cell_of(int i, int split, int splits) {
     return (u32(i) / WORD * splits + split) * WORD + u32(i) % WORD;
 }
 
-// Lists those of a split's cells from `begin` on, WARPS * ROUND of them, that a token sees, less `begin`, in order.
+// Lists, of WARPS * ROUND cells of a split from `begin` on, those that a token sees, relative to `begin`, in order.
 template <int WARPS>
 __device__ __forceinline__ int list_seen(const Attention& a, const float* mask, int split, int begin, unsigned short* list) {
     __shared__ int counts[WARPS];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, first = begin + warp * ROUND;
-    u32 mine = 0;  // lane i keeps the bits of the warp's word i
+    u32 kept = 0;  // lane i keeps the bits of the warp's word i
 #pragma unroll
     for (int i = 0; i < WARP; i++) {
         const int cell = cell_of(first + i * WORD + lane, split, a.splits);
         const u32 bits = __ballot_sync(FULL, cell < a.cells && mask[cell] > MINUS_INFINITY);
-        if (lane == i) mine = bits;
+        if (lane == i) kept = bits;
     }
-    int upto = __popc(mine);  // of the warp's words up to and with the lane's
+    int upto = __popc(kept);  // bits in the warp's words up to and including the lane's
     for (int offset = 1; offset < WARP; offset *= 2) {
         const int below = __shfl_up_sync(FULL, upto, offset);
         if (lane >= offset) upto += below;
     }
     if (lane == WARP - 1) counts[warp] = upto;
-    __syncthreads();  // nobody reads the last list any more, too
+    __syncthreads();  // also: no thread reads the previous list any more
     int before = 0, all = 0;
 #pragma unroll
     for (int w = 0; w < WARPS; w++) {
         if (w == warp) before = all;
         all += counts[w];
     }
-    before += upto - __popc(mine);
+    before += upto - __popc(kept);
     for (int i = 0; i < WARP; i++) {
-        const u32 bits = __shfl_sync(FULL, mine, i);
+        const u32 bits = __shfl_sync(FULL, kept, i);
         const int to = __shfl_sync(FULL, before, i) + __popc(bits & ((1u << lane) - 1));
         if (bits >> lane & 1) list[to] = warp * ROUND + i * WORD + lane;
     }
@@ -169,7 +169,7 @@ __device__ __forceinline__ int list_seen(const Attention& a, const float* mask, 
     return all;
 }
 
-// From what the warps found (values, greatest score, sum): out (D,), or where it is null, found (D + 2,) as in `parts`.
+// Merges the results of the warps (values, largest score, sum) into out (D,), or if it is null into found (D + 2,).
 template <int WARPS>
 __device__ __forceinline__ void merge_warps(
     const float (*values)[256], const float* tops, const float* sums, int head, float* out, float* found
@@ -189,7 +189,7 @@ __device__ __forceinline__ void merge_warps(
     }
 }
 
-// Whether all other blocks of `count` have been here before this one; what they wrote is visible then.
+// Whether this block is the last of `count` to get here; if so, everything the others wrote is visible.
 __device__ __forceinline__ bool is_last(u32* done, int count) {
     __shared__ bool last;
     __threadfence();
@@ -203,7 +203,7 @@ __device__ __forceinline__ bool is_last(u32* done, int count) {
     return last;
 }
 
-// out (D,) from the parts (splits, D + 2) of the blocks.
+// Merges the parts (splits, D + 2) of the blocks into out (D,).
 __device__ __forceinline__ void merge_splits(const volatile float* parts, float* out, int head, int splits) {
     const int width = head + 2;
     for (int d = threadIdx.x; d < head; d += blockDim.x) {
@@ -226,17 +226,17 @@ __device__ __forceinline__ void attend(const Attention& a) {
     const int group = a.heads / a.kv_heads, per_group = (group + HEADS - 1) / HEADS, blocks = a.kv_heads * per_group;
     const int split = blockIdx.x / blocks, block = blockIdx.x % blocks, kv_head = block / per_group, token = blockIdx.y;
     const int begin = block % per_group * HEADS, count = min(HEADS, group - begin);
-    const i64 row = i64(token) * a.heads + kv_head * group + begin;  // of the first head
+    const i64 row = i64(token) * a.heads + kv_head * group + begin;  // row of the first head
     const int lanes = a.head / 8, lane = threadIdx.x % lanes, warp = threadIdx.x / WARP;
-    const int slots = WARP / lanes, slot = threadIdx.x % WARP / lanes;  // of a warp
-    const int strip = slots * UNROLL, mine = warp * strip;
+    const int slots = WARP / lanes, slot = threadIdx.x % WARP / lanes;  // per warp
+    const int strip = slots * UNROLL, begin_of_warp = warp * strip;
     const int words = (a.cells + WORD - 1) / WORD, part = (words + a.splits - 1) / a.splits * WORD;
-    const int sequence = token / a.tokens, stream = a.streams ? a.streams[sequence] : sequence;  // streams are no kernel's result
+    const int sequence = token / a.tokens, stream = a.streams ? a.streams[sequence] : sequence;  // no kernel writes `streams`
     const i64 stride = i64(a.kv_heads) * a.head, first = i64(stream) * a.stride_cells * stride + kv_head * a.head + lane * 8;
     const float* mask = a.mask + i64(token) * a.cells;
     let_successor_start();
     for (int u = 0; u < UNROLL; u++) {
-        const int cell = min(cell_of(mine + u * slots + slot, split, a.splits), a.cells - 1);
+        const int cell = min(cell_of(begin_of_warp + u * slots + slot, split, a.splits), a.cells - 1);
         Eight::prefetch_at(a.k, first + cell * stride);
         Eight::prefetch_at(a.v, first + cell * stride);
     }
@@ -255,7 +255,7 @@ __device__ __forceinline__ void attend(const Attention& a) {
     }
     for (int base = 0; base < part; base += a.listed ? warps * ROUND : part) {
         const int cells = a.listed ? list_seen<warps>(a, mask, split, base, shared.list) : part;
-        for (int i = mine; i < cells; i += warps * strip) {
+        for (int i = begin_of_warp; i < cells; i += warps * strip) {
             i64 at[UNROLL];
             float seen[UNROLL];
 #pragma unroll
@@ -265,7 +265,7 @@ __device__ __forceinline__ void attend(const Attention& a) {
                 seen[u] = own < cells && cell < a.cells ? mask[cell] : MINUS_INFINITY;
                 at[u] = first + min(cell, a.cells - 1) * stride;
             }
-            if (!a.listed && i != mine) {  // a listed cell is seen, and the first ones are read before their mask is known
+            if (!a.listed && i != begin_of_warp) {  // listed cells are seen; the first ones are read before their mask is known
                 bool any = false;
 #pragma unroll
                 for (int u = 0; u < UNROLL; u++) any |= seen[u] > MINUS_INFINITY;
@@ -281,7 +281,7 @@ __device__ __forceinline__ void attend(const Attention& a) {
     for (int h = 0; h < HEADS; h++) {
         if (h >= count) break;
         softmax.merge_slots(h, lanes);
-        __syncthreads();  // nobody reads the list or the head before any more
+        __syncthreads();  // no thread reads the list or the previous head any more
         if (threadIdx.x % WARP < lanes) {
 #pragma unroll
             for (int i = 0; i < 8; i++) shared.values[warp][lane * 8 + i] = softmax.out[h][i];

@@ -1,5 +1,5 @@
-// Answers the host's questions for the time: for question i of host memory, %globaltimer to answers[i - 1].
-// Host memory is pinned and mapped, so both sides poll it directly. A host that stops asking is waited for 100 ms.
+// Answers clock queries of the host: for question i in host memory, writes %globaltimer to answers[i - 1].
+// Host memory is pinned and mapped, so both sides poll it directly. The kernel ends 100 ms after the last question.
 
 #include "common.cuh"
 

@@ -1,4 +1,4 @@
-// Common to all kernels: number formats, reductions, programmatic launch. No headers, so that NVRTC needs none.
+// Shared by all kernels: number formats, reductions, programmatic launch. No headers, so that NVRTC needs none.
 // N is the number of tokens in the step. Activations are f32; weights f32, f16 or q8_0; the KV cache f32 or f16.
 
 typedef unsigned char u8;
@@ -12,8 +12,8 @@ typedef long long i64;
 #define MINUS_INFINITY __int_as_float(0xff800000)
 
 // Programmatic dependent launch: a kernel may start before its predecessor in the stream has ended. It must not
-// touch what earlier kernels write, nor write anything, before `wait_for_predecessor`. Both do nothing in an
-// ordinary launch. Every kernel calls both, so that "ended" holds for all kernels before the predecessor too.
+// access memory that earlier kernels write, nor write any, before `wait_for_predecessor`. Both calls do nothing in an
+// ordinary launch. Every kernel makes both, so that all kernels before the predecessor have ended too.
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void let_successor_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
@@ -35,7 +35,7 @@ __device__ __forceinline__ void store(f16* to, float x) {
     *to = y;
 }
 
-// 16 bytes that are read once: they go past L1, which keeps the activations.
+// 16 bytes that are read once: they bypass L1, which keeps the activations.
 __device__ __forceinline__ uint4 load_streaming(const void* from) {
     uint4 v;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -43,7 +43,7 @@ __device__ __forceinline__ uint4 load_streaming(const void* from) {
     return v;
 }
 
-// Into the L2 ahead of its use; harmless even while others write there.
+// Prefetch into L2; harmless even while others write there.
 __device__ __forceinline__ void prefetch(const void* address) { asm volatile("prefetch.global.L2 [%0];" ::"l"(address)); }
 
 __device__ __forceinline__ float warp_sum(float x) {
@@ -76,7 +76,7 @@ __device__ __forceinline__ float block_max(float x, float* scratch) {
 }
 
 // Weight formats. A matrix is (O, I), row-major. `VALUES` consecutive values of a row are one 16-byte load;
-// I is a multiple of VALUES. A lane has `LOADS` of them on their way at a time, see mul_mat_block.cu.
+// I is a multiple of VALUES. A lane has `LOADS` of them in flight at a time, see mul_mat_block.cu.
 struct F32 {
     static constexpr int VALUES = 4, LOADS = 16;
     uint4 raw;
@@ -110,7 +110,7 @@ struct F16 {
 };
 
 // ggml's q8_0: blocks of 32 values, each an int8 times the block's f16 scale. Its 34-byte blocks would make every
-// load unaligned, so all int8 of the matrix come first and all scales after them; `size` is O * I.
+// load unaligned, so all int8 of the matrix come first, followed by all scales; `size` is O * I.
 struct Q8_0 {
     static constexpr int VALUES = 16, LOADS = 8;
     uint4 raw;

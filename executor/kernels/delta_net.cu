@@ -57,16 +57,16 @@ struct DeltaNet {
     float scale;
 };
 
-// blockIdx.x is 32 columns of the state, blockIdx.y a head of a sequence. A lane has a column, a warp ROWS rows of it in registers.
+// blockIdx.x is 32 columns of the state, blockIdx.y a head of a sequence. A lane holds ROWS rows of a column.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP) gated_delta_net_f32(const __grid_constant__ DeltaNet a) {
     __shared__ float partial[2][WARPS][WARP], q[MOST_KEYS], k[MOST_KEYS];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, head = blockIdx.y % a.heads, sequence = blockIdx.y / a.heads;
     const int column = blockIdx.x * WARP + lane, key_head = head / (a.heads / a.key_heads);
-    const bool mine = column < a.value_size;
+    const bool inside = column < a.value_size;
     float* state = a.state + ((i64(sequence) * a.heads + head) * a.key_size + warp * ROWS) * a.value_size + column;
     float s[ROWS];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) s[r] = mine ? state[i64(r) * a.value_size] : 0.f;  // written by an earlier step
+    for (int r = 0; r < ROWS; r++) s[r] = inside ? state[i64(r) * a.value_size] : 0.f;  // written by an earlier step
     let_successor_start();
     wait_for_predecessor();
     for (int t = 0; t < a.tokens; t++) {
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP) gated_delta_net_f32(c
             k[i] = a.k[(token * a.key_heads + key_head) * a.key_size + i];
         }
         const float decay = expf(a.g[of_head]), beta = a.beta[of_head];
-        const float v = mine ? a.v[of_head * a.value_size + column] : 0.f;
+        const float v = inside ? a.v[of_head * a.value_size + column] : 0.f;
         __syncthreads();
         float sum = 0.f;
 #pragma unroll
@@ -99,7 +99,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP) gated_delta_net_f32(c
         }
         partial[1][warp][lane] = sum;
         __syncthreads();
-        if (warp == 0 && mine) {
+        if (warp == 0 && inside) {
             float out = 0.f;
 #pragma unroll
             for (int w = 0; w < WARPS; w++) out += partial[1][w][lane];
@@ -108,5 +108,5 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP) gated_delta_net_f32(c
     }
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
-        if (mine) state[i64(r) * a.value_size] = s[r];
+        if (inside) state[i64(r) * a.value_size] = s[r];
 }

@@ -1,4 +1,4 @@
-// The small ops, one thread per element unless said otherwise. `n` elements; y is repeated every `period` elements.
+// The small ops, one thread per element unless stated otherwise. `n` elements; y is repeated every `period` elements.
 
 #include "common.cuh"
 
@@ -22,7 +22,7 @@ extern "C" __global__ void mul_f32(float* out, const float* x, const float* y, i
 extern "C" __global__ void div_f32(float* out, const float* x, const float* y, int n, int period) {
     EACH(i, n) out[i] = x[i] / y[i % period];
 }
-// y has a value per row of `columns`
+// y has one value per row of `columns`
 extern "C" __global__ void mul_column_f32(float* out, const float* x, const float* y, int n, int columns) {
     EACH(i, n) out[i] = x[i] * y[i / columns];
 }
@@ -48,7 +48,7 @@ extern "C" __global__ void cast_f16(f16* out, const float* x, int n) {
     EACH(i, n) store(out + i, x[i]);
 }
 
-// x (N, heads, D): pairs of neighbours turn by positions[n] * turns[pair] half turns; n counts pairs.
+// x (N, heads, D): adjacent pairs rotate by positions[n] * turns[pair] half turns; n counts pairs.
 extern "C" __global__ void rope_f32(
     float2* out, const float2* x, const int* positions, const double* turns, int n, int heads, int half_head) {
     EACH(i, n) {
@@ -65,7 +65,7 @@ extern "C" __global__ void rms_norm_f32(float4* out, const float4* x, const floa
     __shared__ float scratch[WARP];
     float4 w[4] = {};
     const int n = width / 4, own = threadIdx.x;
-    if (weight) {  // weights never change, so this may come before the wait
+    if (weight) {  // weights are constant, so this may precede the wait
 #pragma unroll
         for (int i = 0; i < 4; i++) if (own + i * blockDim.x < n) w[i] = weight[own + i * blockDim.x];
     }
@@ -108,7 +108,7 @@ extern "C" __global__ void sum_rows_f32(float* out, const float* x, int width) {
     if (threadIdx.x == 0) out[blockIdx.x] = sum;
 }
 
-// Column of the first greatest value of each row: one block of 1024 per row.
+// Column of the first largest value of each row: one block of 1024 threads per row.
 extern "C" __global__ void __launch_bounds__(1024) argmax_f32(int* out, const float* x, int columns) {
     __shared__ float best_of_warp[WARP];
     __shared__ int column_of_warp[WARP];

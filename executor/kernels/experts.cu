@@ -1,4 +1,4 @@
-// Mixture of experts. `chosen` experts of every token; ids (N, chosen) i32.
+// Mixture of experts with `chosen` experts per token; ids (N, chosen) i32.
 
 #include "common.cuh"
 
@@ -20,7 +20,7 @@ extern "C" __global__ void soft_max_f32(float* out, const float* x, int width) {
     for (int i = threadIdx.x; i < width; i += blockDim.x) out[i] = expf(x[i] - greatest) / sum;
 }
 
-// Columns of the k greatest values of each row, the greatest first; of equal ones the lower column. One warp per row.
+// Columns of the k largest values of each row, in descending order; lower columns first among equals. One warp per row.
 extern "C" __global__ void top_k_f32(int* out, const float* x, int width, int k) {
     __shared__ float left[MOST_COLUMNS];
     let_successor_start();
@@ -40,7 +40,7 @@ extern "C" __global__ void top_k_f32(int* out, const float* x, int width, int k)
         }
         if (threadIdx.x == 0) {
             out[i64(blockIdx.x) * k + rank] = column;
-            left[column] = __int_as_float(0x7fc00000);  // not a number: never chosen again
+            left[column] = __int_as_float(0x7fc00000);  // NaN: never chosen again
         }
         __syncwarp();
     }
@@ -59,7 +59,7 @@ extern "C" __global__ void moe_expert_reduce_f32(float* out, const float* x, con
 }
 
 struct Experts {
-    const u8* weight;   // (E, O, I) by rows
+    const u8* weight;   // (E, O, I) row-major
     const u8* weight2;  // the up matrices of swiglu, or null
     const float* x;     // (N, chosen, I), or (N, I) where all chosen experts share it
     const int* ids;
@@ -67,8 +67,8 @@ struct Experts {
     int experts, outputs, inputs, chosen, shared;
 };
 
-// Products with the chosen experts' matrices only. blockIdx.y is a token's choice; a warp computes a row at a time. x
-// stands in shared memory as VALUES / 4 planes of float4, as in mul_mat_warp.cu.
+// Products with the matrices of the chosen experts. blockIdx.y is a token's choice; a warp computes a row at a time. x
+// is in shared memory as VALUES / 4 planes of float4, as in mul_mat_warp.cu.
 template <class Weight, bool GATED>
 __device__ __forceinline__ void mul_mat_id(const Experts& a) {
     extern __shared__ float4 planes[];

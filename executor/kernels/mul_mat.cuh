@@ -1,5 +1,5 @@
-// Matrix-vector products: out[n] = W x[n], with what comes directly before and after them in the graph.
-// W (O, I) by rows, x (N, I); blockIdx.y is the token n.
+// Matrix-vector products: out[n] = W x[n], fused with the ops directly before and after them in the graph.
+// W (O, I) row-major, x (N, I); blockIdx.y is the token n.
 
 #include "common.cuh"
 
@@ -7,7 +7,7 @@ struct Arguments {
     const u8* weight;
     const u8* weight2;     // the up matrix of swiglu
     const float* x;
-    const float* norm;     // (I,) weights of the norm before, or null
+    const float* norm;     // (I,) weights of the preceding norm, or null
     const float* residual; // (N, O), add
     const int* positions;  // (N,), rope
     const double* turns;   // (head / 2,), rope: half turns per position
@@ -19,11 +19,11 @@ struct Arguments {
     float eps;             // rms_norm
 };
 
-// A group of rows gives one result: a single row; a pair of neighbours that rope turns; or, for swiglu, row g of both
-// matrices, which are counted as rows 2g and 2g + 1.
+// A group of rows gives one result: a single row; an adjacent pair that rope rotates; or, for swiglu, row g of both
+// matrices, numbered 2g and 2g + 1.
 enum Shape { SINGLE, PAIR, GATED };
 
-// Epilogues: what one thread does with the results of a group. `prepare` loads early what `write` will need.
+// Epilogues: one thread processes the results of a group. `prepare` loads the operands of `write` early.
 struct Plain {
     __device__ void prepare(const Arguments& a, int token, int row) {}
     __device__ void write(const Arguments& a, int token, int row, float2 y) {
@@ -79,7 +79,7 @@ struct RopeSetRows {
     }
 };
 
-// What every file that defines `mul_mat` and KERNEL compiles.
+// Instantiations for every file that defines `mul_mat` and KERNEL.
 #define KERNELS(suffix, weight, cell) \
     KERNEL(mul_mat_##suffix, weight, SINGLE, false, Plain) \
     KERNEL(mul_mat_add_##suffix, weight, SINGLE, false, Add) \

@@ -1,6 +1,6 @@
 // For long rows: the warps of a block share each row. Every lane keeps its part of x in registers, CHUNKS (defined by the
-// host) times VALUES values, and at the end the warps' partial sums meet in shared memory. So nothing but weights is on the
-// way from memory while rows go by. A block computes `rows_per_block` rows.
+// host) times VALUES values, and the partial sums of the warps are added in shared memory at the end. Only weights are
+// therefore loaded while rows are processed. A block computes `rows_per_block` rows.
 
 #include "mul_mat.cuh"
 
@@ -16,7 +16,7 @@ __device__ __forceinline__ void load_row(Weight (&w)[CHUNKS], const Arguments& a
     }
 }
 
-// The lane's part of a vector, 0 beyond its end.
+// The lane's part of a vector, zero past its end.
 template <class Weight>
 __device__ __forceinline__ void load_part(float (&x)[CHUNKS][Weight::VALUES], const float* from, int inputs) {
 #pragma unroll
@@ -34,13 +34,13 @@ __device__ __forceinline__ void mul_mat(const Arguments& a) {
     extern __shared__ float partial[];  // (rows of the block, warps), then the sums of squares (warps)
     constexpr int per_group = SHAPE == SINGLE ? 1 : 2;
     constexpr int loads = Weight::LOADS / (CHUNKS * Weight::VALUES > 32 ? 2 : 1);  // long rows leave few registers
-    constexpr int window = loads < CHUNKS ? 1 : loads / CHUNKS;                    // rows on the way
+    constexpr int window = loads < CHUNKS ? 1 : loads / CHUNKS;                    // rows in flight
     const int warps = blockDim.x / WARP, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, token = blockIdx.y;
     const int first = blockIdx.x * a.rows_per_block, all = SHAPE == GATED ? 2 * a.outputs : a.outputs;
     const int rows = min(a.rows_per_block, all - first);
 
     Weight w[window][CHUNKS];
-    float norm[CHUNKS][Weight::VALUES];  // weights never change, so both may be loaded before the wait
+    float norm[CHUNKS][Weight::VALUES];  // weights are constant, so both may be loaded before the wait
 #pragma unroll
     for (int i = 0; i < window; i++)
         if (i < rows) load_row<Weight, SHAPE>(w[i], a, first + i);

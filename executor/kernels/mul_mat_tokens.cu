@@ -1,5 +1,5 @@
 // Products with f16 weights for 2 to 8 tokens, on tensor cores: the weights are read once for all tokens.
-// W (O, I) by rows, I a multiple of 8; x (N, I) f32, as the sum of two f16 so that hardly a bit of it is lost (22 of 24);
+// W (O, I) row-major, I a multiple of 8; x (N, I) f32, split into the sum of two f16 to keep 22 of its 24 bits;
 // out (N, O), sums in f32.
 
 #include "common.cuh"
@@ -16,7 +16,7 @@ struct Arguments {
     int outputs, inputs, tokens;
 };
 
-// Two values as f16, and what these leave of them as f16.
+// Two values as f16, and their remainders as f16.
 struct Halves {
     u32 high, low;
 };
@@ -38,9 +38,9 @@ __device__ __forceinline__ void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a
     mma(d, a0, a1, a2, a3, b0.low, b1.low);
 }
 
-// A block has 16 rows; its warps share the inputs, 4 x 32 at a time. Which of 32 inputs a register of an mma stands for does
-// not matter as long as it is the same for weights and x: so a lane takes 8 neighbours of a row with one load. All loads of x
-// for one round come before those of weights for the next: loads are answered in order, so one behind them waits for memory.
+// A block has 16 rows; its warps share the inputs, 4 x 32 at a time. The assignment of 32 inputs to the registers of an mma
+// is free as long as it is the same for weights and x, so a lane takes 8 adjacent values of a row with one load. All loads
+// of x for one round precede those of weights for the next: loads complete in order, so later ones would wait for memory.
 extern "C" __global__ void __launch_bounds__(WARPS * WARP) mul_mat_tokens_f16(const __grid_constant__ Arguments a) {
     __shared__ float parts[WARPS][TILE][TOKENS];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, group = lane / 4, quarter = lane % 4;
@@ -49,16 +49,16 @@ extern "C" __global__ void __launch_bounds__(WARPS * WARP) mul_mat_tokens_f16(co
     const float* x = a.x + i64(min(group, a.tokens - 1)) * a.inputs;
     const int first = warp * UNROLL * 32 + quarter * 8, last = a.inputs - 8;
     F16 w[UNROLL][2];
-    auto load_weights = [&](int u, int column) {  // beyond the row any will do, as x is 0 there
+    auto load_weights = [&](int u, int column) {  // past the row any value will do, as x is 0 there
         w[u][0].load(a.weight, upper + min(column, last), 0);
         w[u][1].load(a.weight, lower + min(column, last), 0);
     };
 #pragma unroll
-    for (int u = 0; u < UNROLL; u++) load_weights(u, first + u * 32);  // they never change: even before the wait
+    for (int u = 0; u < UNROLL; u++) load_weights(u, first + u * 32);  // constant, so even before the wait
     let_successor_start();
     wait_for_predecessor();
     float sums[4] = {};
-    for (int column = first; column - quarter * 8 < a.inputs; column += round) {  // all lanes of a warp alike
+    for (int column = first; column - quarter * 8 < a.inputs; column += round) {  // the same for all lanes of a warp
         float4 from[UNROLL][2];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {

@@ -1,9 +1,9 @@
-// For short rows: a warp computes a group of rows at a time, and walks over the groups. x stands in shared memory as
+// For short rows: a warp computes one group of rows at a time and loops over the groups. x is in shared memory as
 // VALUES / 4 planes of float4, so that a warp reads it without bank conflicts.
 
 #include "mul_mat.cuh"
 
-// 16-byte loads on the way per lane. For pairs, of which there are few, the whole of a small matrix is on its way at once.
+// 16-byte loads in flight per lane. There are few pairs, so a whole small matrix of them is in flight at once.
 template <int SHAPE>
 constexpr int BATCH = SHAPE == PAIR ? 16 : 8;
 
@@ -14,7 +14,7 @@ __device__ __forceinline__ void load_one(Weight& w, const Arguments& a, int grou
                i64(SHAPE == PAIR ? 2 * group + row : group) * a.inputs + chunk * Weight::VALUES, i64(a.outputs) * a.inputs);
 }
 
-// The first of the norm's weights: they never change, so they may be loaded before the wait.
+// The first weights of the norm: they are constant, so they may be loaded before the wait.
 #define NORMS 2
 template <bool NORM>
 __device__ __forceinline__ void load_norms(float4 (&norms)[NORMS], const Arguments& a) {
@@ -25,7 +25,7 @@ __device__ __forceinline__ void load_norms(float4 (&norms)[NORMS], const Argumen
     }
 }
 
-// x into shared memory, times the norm's weights if there are any; returns the factor that rms_norm still owes.
+// Loads x into shared memory, times the norm's weights if any; returns the remaining factor of rms_norm.
 template <class Weight, bool NORM>
 __device__ __forceinline__ float stage_x(
     float4* planes, const float4 (&norms)[NORMS], const Arguments& a, int token, int chunks) {
@@ -66,7 +66,7 @@ __device__ __forceinline__ void mul_mat(const Arguments& a) {
     Weight w[batch];
     float4 norms[NORMS];
     load_norms<NORM>(norms, a);
-    if (group < groups) {  // weights never change, so this may come before the wait
+    if (group < groups) {  // weights are constant, so this may precede the wait
 #pragma unroll
         for (int i = 0; i < batch; i++) load_one<Weight, SHAPE>(w[i], a, group, i % rows, lane + i / rows * WARP, chunks);
     }
@@ -79,7 +79,7 @@ __device__ __forceinline__ void mul_mat(const Arguments& a) {
     for (; group < groups; group += warps) {
         float sums[2] = {0.f, 0.f};
         for (int base = 0; base < chunks; base += step) {
-            const bool same = base + step < chunks;  // the batch after this one is of the same rows
+            const bool same = base + step < chunks;  // the next batch belongs to the same rows
             const int next_group = same ? group : group + warps, next_base = same ? base + step : 0;
 #pragma unroll
             for (int i = 0; i < batch; i += rows) {

@@ -12,8 +12,8 @@ struct NormRope {
     const double* turns;
     const i64* rows;  // (N,) rows of the cache (R, heads * D), or null: out is (N, heads, D)
     void* out;
-    int heads, head, dims, neox;  // the first `dims` values turn, in pairs of neighbours or of halves
-    int width;  // what is normalised together: D, or heads * D
+    int heads, head, dims, neox;  // the first `dims` values rotate, in adjacent pairs or pairs of halves
+    int width;  // number of values normalised together: D, or heads * D
     float eps;
 };
 

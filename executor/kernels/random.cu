@@ -1,4 +1,4 @@
-// Seeded normal weights made on the device: value i depends on the seed and i alone.
+// Seeded normal weights generated on the device: value i depends only on the seed and i.
 
 #include "common.cuh"
 
@@ -22,7 +22,7 @@ extern "C" __global__ void normal_f16(f16* out, u64 seed, i64 size, float scale)
     for (i64 i = blockIdx.x * i64(blockDim.x) + threadIdx.x; i < size; i += i64(gridDim.x) * blockDim.x)
         store(out + i, scale * normal(seed, i));
 }
-// A warp per block of 32; quantised as ggml does: scale = greatest magnitude / 127. `size` is a multiple of 32.
+// A warp per block of 32; quantised as in ggml: scale = largest magnitude / 127. `size` is a multiple of 32.
 extern "C" __global__ void normal_q8_0(u8* out, u64 seed, i64 size, float scale) {
     for (i64 i = blockIdx.x * i64(blockDim.x) + threadIdx.x; i < size; i += i64(gridDim.x) * blockDim.x) {
         const float x = scale * normal(seed, i), step = warp_max(fabsf(x)) / 127.f;

@@ -10,7 +10,7 @@ __device__ __forceinline__ void gather(float* out, const u8* tables, const int* 
     const i64 row = i64(table) * height + rows[blockIdx.y];
     if (i < width) out[i64(blockIdx.y) * width + i] = Weight::value(tables, row * width + i, size);
 }
-// out (N, width) from tables of `height` rows; every `chosen` row numbers are for the next one. size is that of all tables.
+// out (N, width) from tables of `height` rows; each `chosen` row numbers belong to one table; size of all tables.
 #define KERNEL(suffix, weight) \
     extern "C" __global__ void get_rows_##suffix( \
         float* out, const u8* tables, const int* rows, int width, i64 size, int chosen, int height) { \
@@ -28,7 +28,7 @@ __device__ __forceinline__ void scatter(To* out, const From* values, const i64* 
     for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < width; i += gridDim.x * blockDim.x)
         store(out + rows[blockIdx.y] * width + i, values[i64(blockIdx.y) * width + i]);
 }
-// values (N, width) into the rows of out (R, width).
+// Scatters values (N, width) to rows of out (R, width).
 extern "C" __global__ void set_rows_f32(float* out, const float* values, const i64* rows, int width) {
     scatter(out, values, rows, width);
 }

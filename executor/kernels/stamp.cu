@@ -1,4 +1,4 @@
-// The GPU's clock at the head and tail of every step: row `step % steps` of history (steps, 2) in ns of %globaltimer.
+// Stamps head and tail of every step by the GPU's clock: row `step % steps` of history (steps, 2), ns of %globaltimer.
 
 #include "common.cuh"
 

@@ -1,4 +1,4 @@
-"""Model builders: from a shape, a batch and a strategy's wish to the graph of one step."""
+"""Model builders: they turn a shape, a batch and the needs of a strategy into the graph of one step."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from executor.names import lookup
 Builder = Callable[..., DecodeStep]
 
 WEIGHTS: Final[Mapping[str, str]] = {"f32": "float32", "f16": "float16", "q8_0": "q8_0"}
-"""ggml's name of a weight format -> dtype of the weight tensors."""
+"""Maps ggml's name of a weight format to the dtype of the weight tensors."""
 
 
 def builder_of(shape: Shape) -> Builder:
-    """The builder of a shape, see `MODELS`."""
+    """Return the builder of a shape, see `MODELS`."""
 
     def builder(
         *, weights: str | None = None, context: int | None = None, cache: Callable[[int], KvCache] | None = None,
@@ -33,8 +33,8 @@ def builder_of(shape: Shape) -> Builder:
 
 
 MODELS: Final[Mapping[str, Builder]] = {name: builder_of(shape) for name, shape in SHAPES.items()}
-"""Name -> builder(weights, context, cache, batch, prompt, sequences, attended, on_device, history, keep_logits), see
-`decoder.build`; weights is a name of `WEIGHTS`, cache makes the KV cache for a context, and weights and context have
-the model's own as default."""
+"""Maps a name to builder(weights, context, cache, batch, prompt, sequences, attended, on_device, history, keep_logits),
+see `decoder.build`. weights is a name of `WEIGHTS`, and cache creates the KV cache for a context. weights and context
+default to the model's own."""
 
 __all__ = ["MODELS", "WEIGHTS", "DecodeStep", "builder_of"]

@@ -1,4 +1,4 @@
-"""Nodes that let a decode step sample on the device, and prepare its own successor there."""
+"""Nodes that make a decode step sample on the device and prepare the next step there."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def advance_on_device(
     steps: int,
     keep_logits: bool,
 ) -> History:
-    """Append the nodes: sample greedily, keep what the host reads late, count everything up.
+    """Append nodes that sample greedily, keep results for the host to read later, and advance the counters.
 
     Args:
-        graph: ends with the logits.
+        graph: a graph that ends with the logits.
         tokens: (N,) int32 state, overwritten with the sampled tokens.
-        counters: integer state tensors that grow with every step, each with the tensor (1,) that says by how much;
-            None for one.
+        counters: integer state tensors that grow with every step, each with its increment, a tensor (1,), or None
+            for 1.
         logits: (N, vocabulary).
-        steps: for how many steps there is room.
-        keep_logits: keep the logits too, not only the tokens.
+        steps: number of steps to keep.
+        keep_logits: keep the logits in addition to the tokens.
     """
     n, vocabulary = logits.shape
     row = graph.leaf("step", (1,), "int64")
@@ -48,5 +48,5 @@ def advance_on_device(
 
 
 def sample_on_device(step: DecodeStep) -> DecodeStep:
-    """The same step, its graph with a node that samples greedily, for a host that fetches tokens instead of logits."""
+    """Return the step with a node that samples greedily, so that the host fetches tokens instead of logits."""
     return replace(step, sampled=ops.argmax(step.graph, step.logits, name="sampled", flags=Flag.OUTPUT))

@@ -1,4 +1,4 @@
-"""The blocks that decoders are built of; names of nodes and weights are those of llama.cpp where it has them."""
+"""The building blocks of decoders. Nodes and weights have the same names as in llama.cpp where it has them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Blocks:
     """Appends blocks to a graph.
 
     Attributes:
-        shape: the model's.
-        cache: where K and V of all sequences are.
-        step: the step's tensors.
+        shape: shape of the model.
+        cache: the KV cache of all sequences.
+        step: tensors of the step.
         mask: the mask that attention reads.
     """
 
@@ -29,7 +29,7 @@ class Blocks:
     mask: Tensor
 
     def weight(self, name: str, shape: tuple[int, ...], dtype: str = "float32") -> Tensor:
-        """A new weight."""
+        """Add a weight."""
         return self.graph.leaf(name, shape, dtype, Flag.WEIGHT)
 
     def norm(self, name: str, x: Tensor) -> Tensor:
@@ -39,21 +39,21 @@ class Blocks:
         return ops.mul(self.graph, normed, weight, name=name)
 
     def project(self, name: str, x: Tensor, width: int, *, dtype: str | None = None, flags: Flag = Flag.NONE) -> Tensor:
-        """Product with a matrix."""
+        """Multiply by a weight matrix."""
         weight = self.weight(f"{name}.weight", (width, x.shape[-1]), dtype or self.shape.weights)
         return ops.mul_mat(self.graph, weight, x, name=name, flags=flags)
 
     def heads(self, name: str, x: Tensor, heads: int) -> Tensor:
-        """(N, heads * D) seen as (N, heads, D)."""
+        """Reshape (N, heads * D) to (N, heads, D)."""
         shape = (x.shape[0], heads, x.shape[1] // heads)
         return ops.reshape(self.graph, x, shape, name=f"{name} (heads)")
 
     def attention(self, blk: str, x: Tensor) -> Tensor:
-        """Grouped-query attention over the KV cache; x is normed."""
+        """Append grouped-query attention over the KV cache; x is normalised."""
         graph, shape = self.graph, self.shape
-        q = self._turned(f"{blk}attn_q", x, shape.heads)
+        q = self._rotated(f"{blk}attn_q", x, shape.heads)
         gate = self.project(f"{blk}attn_gate", x, shape.heads * shape.head_size) if shape.gated_attention else None
-        k = self._turned(f"{blk}attn_k", x, shape.kv_heads)
+        k = self._rotated(f"{blk}attn_k", x, shape.kv_heads)
         k = ops.reshape(graph, k, (k.shape[0], shape.kv_heads * shape.head_size), name=f"{blk}attn_k (row)")
         k = self._cached(f"{blk}cache_k", k, self.step.k_rows)
         v = self.project(f"{blk}attn_v", x, shape.kv_heads * shape.head_size)
@@ -65,8 +65,8 @@ class Blocks:
             attended = ops.mul(graph, attended, gate, name=f"{blk}attn_gated")
         return self.project(f"{blk}attn_output", attended, shape.width)
 
-    def _turned(self, name: str, x: Tensor, heads: int) -> Tensor:
-        """q or k: projected, normed where the model does that, and turned to its position; (N, heads, D)."""
+    def _rotated(self, name: str, x: Tensor, heads: int) -> Tensor:
+        """q or k: projected, normalised if the model does so, and rotated by position; (N, heads, D)."""
         shape = self.shape
         x = self.project(name, x, heads * shape.head_size)
         x = self.norm(f"{name}_norm", x) if shape.qk_norm == "row" else x
@@ -78,7 +78,7 @@ class Blocks:
         )  # fmt: skip
 
     def _cached(self, name: str, values: Tensor, rows: Tensor) -> Tensor:
-        """Write this step's rows into the cache; the cache as (streams, cells, KV heads, D)."""
+        """Write this step's rows to the cache; return the cache as (streams, cells, KV heads, D)."""
         shape, cache = self.shape, self.cache
         dtype = "float32" if shape.weights == "float32" else "float16"
         leaf = self.graph.leaf(name, (cache.rows, values.shape[1]), dtype)
@@ -87,7 +87,7 @@ class Blocks:
         return ops.reshape(self.graph, written, view, name=f"{name} (view)")
 
     def feed_forward(self, blk: str, x: Tensor) -> Tensor:
-        """SwiGLU, or a mixture of experts; x is normed."""
+        """Append SwiGLU or a mixture of experts; x is normalised."""
         if self.shape.experts is not None:
             return self._experts(blk, x, self.shape.experts)
         return self._swiglu(blk, "", x, self.shape.ffn)
@@ -99,7 +99,7 @@ class Blocks:
         return self.project(f"{blk}ffn_down{suffix}", inner, self.shape.width)
 
     def _experts(self, blk: str, x: Tensor, experts: Experts) -> Tensor:
-        """The chosen experts' SwiGLU, weighted by the router, and the shared expert's."""
+        """Append the SwiGLU of the chosen experts, weighted by the router, and of the shared expert."""
         graph, n, width = self.graph, x.shape[0], x.shape[1]
         ids, weights = self._route(blk, x, experts)
         each = ops.reshape(graph, x, (n, 1, width), name=f"{blk}ffn_moe_in")
@@ -120,7 +120,7 @@ class Blocks:
         return ops.add(graph, shared, out, name=f"{blk}ffn_out")
 
     def _route(self, blk: str, x: Tensor, experts: Experts) -> tuple[Tensor, Tensor]:
-        """The experts that each token uses, (N, used) int32, and their weights (N, used)."""
+        """Return the experts that each token uses, (N, used) int32, and their weights, (N, used)."""
         graph, n = self.graph, x.shape[0]
         logits = self.project(f"{blk}ffn_gate_inp", x, experts.count, dtype="float32")
         probs = ops.soft_max(graph, logits, name=f"{blk}ffn_moe_probs")

@@ -1,4 +1,4 @@
-"""Builds a decoder's graph for one step: a decode step, or a prompt."""
+"""Builds the graph of a decoder for one step: a decode step or a prompt."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def build(
     history: int = 0,
     keep_logits: bool = False,
 ) -> DecodeStep:
-    """The graph of one step.
+    """Build the graph of one step.
 
     Args:
-        shape: the model's shape.
-        batch: independent sequences, each with its own state.
-        prompt: tokens of each sequence that the step takes at once; logits come for the last one only.
-        cache: where the sequences' K and V are; None for a stream of the shape's context for each.
-        sequences: those of the cache's that the step takes, `batch` of them; None for all. The numbers may change from
-            step to step, so that one graph serves one sequence after the other.
-        attended: over how many cells of each stream attention goes; None for all.
-        on_device: token, position, KV rows and mask advance by nodes of the graph; it has no inputs then.
-        history: for how many steps the device keeps tokens (and logits) if it advances by itself.
-        keep_logits: keep the logits too.
+        shape: shape of the model.
+        batch: number of independent sequences, each with its own state.
+        prompt: tokens that the step takes per sequence; logits are computed only for the last one.
+        cache: the KV cache of the sequences; None for one stream per sequence with the shape's context.
+        sequences: numbers of the `batch` sequences of the cache that the step takes; None for all. The numbers may
+            change between steps, so that one graph serves all sequences in turn.
+        attended: number of cells of each stream that attention covers; None for all.
+        on_device: advance token, position, KV rows and mask by nodes of the graph, which then has no inputs.
+        history: number of steps whose tokens (and logits) the device keeps when it advances itself.
+        keep_logits: keep the logits in addition to the tokens.
     """
     if on_device and prompt != 1:
         raise ValueError(f"a step that advances on the device takes one token per sequence, not {prompt}")
@@ -59,7 +59,7 @@ def build(
             graph, logits, cache.context, feed.inputs, _starting(graph), prompt=prompt, cache=cache, attended=attended
         )
 
-    # a stream's cells follow each other, and so do the mask's columns; sequences that share a stream take turns
+    # the cells of a stream are consecutive, as are the columns of the mask; sequences sharing a stream take turns
     turns = graph.leaf("stride", (1,), "int32") if cache.stride > 1 else None
     opened = graph.leaf("kq_mask_idxs", (batch,), "int64") if turns else step.k_rows
     logits = _decoder(Blocks(graph, shape, cache, step, _opened_mask(graph, step, opened)))
@@ -69,16 +69,16 @@ def build(
 
 
 def _starting(graph: Graph, feed: Feed | None = None, steps: int = 0) -> StepValues:
-    """What gives the state to load before the first step: recurrent state is empty then.
+    """Return a function that gives the state to load before the first step, with empty recurrent state.
 
-    With a feed also what the following steps, which advance on the device, go on from.
+    With a feed, this includes the state from which steps that advance on the device start.
     """
     recurrent = [state for node in graph.nodes for state in node.updates]
     states = {state.name for state in graph.state}
 
     def start(position: Position, tokens: np.ndarray[Any, Any]) -> HostArrays:
-        anew = not np.any(position)
-        values = {state.name: np.zeros(state.shape, state.dtype) for state in recurrent} if anew else {}
+        at_start = not np.any(position)
+        values = {state.name: np.zeros(state.shape, state.dtype) for state in recurrent} if at_start else {}
         if feed is not None:
             values |= {n: v for n, v in feed.start(position, tokens, steps).items() if n in states}
         return values
@@ -87,7 +87,7 @@ def _starting(graph: Graph, feed: Feed | None = None, steps: int = 0) -> StepVal
 
 
 def _opened_mask(graph: Graph, step: StepTensors, opened: Tensor) -> Tensor:
-    """The mask, with the cell that each sequence's new token takes opened; as indices into the whole mask."""
+    """Return the mask with the cells of the new tokens unmasked; `opened` are indices into the whole mask."""
     batch, cells = step.mask.shape
     zero = graph.leaf("zero", (batch, 1))
     each = ops.reshape(graph, step.mask, (batch * cells, 1), name="kq_mask (cells)")
@@ -111,7 +111,7 @@ def _decoder(blocks: Blocks) -> Tensor:
 
 
 def _mixed(blocks: Blocks, layer: int, normed: Tensor) -> Tensor:
-    """What a layer makes of its sequence's tokens up to each one."""
+    """Mix tokens within each sequence, by attention or by the layer's delta net."""
     delta, blk = blocks.shape.delta_net, f"blk.{layer}."
     if delta is None or blocks.shape.has_attention(layer):
         return blocks.attention(blk, normed)

@@ -13,10 +13,10 @@ L2_EPS: Final = 1e-6
 
 
 def delta_net(blocks: Blocks, blk: str, x: Tensor, shape: DeltaNet) -> Tensor:
-    """One layer's mixing of tokens; x (N, width) is normed.
+    """Append one layer's mixing of tokens; x (N, width) is normalised.
 
-    Six projections start from it: q, k and v go through a causal convolution each, beta and alpha become the rates at
-    which the state learns and forgets, and z gates the result.
+    It has six projections: q, k and v each pass through a causal convolution, beta and alpha become the rates at which
+    the state learns and forgets, and z gates the result.
     """
     graph = blocks.graph
     q = _unit(blocks, f"{blk}ssm_q", x, shape.key_heads, shape)
@@ -35,7 +35,7 @@ def delta_net(blocks: Blocks, blk: str, x: Tensor, shape: DeltaNet) -> Tensor:
 
 
 def _convolved(blocks: Blocks, name: str, x: Tensor, channels: int, shape: DeltaNet) -> Tensor:
-    """Projection, causal convolution and silu; (N, channels)."""
+    """Append projection, causal convolution and silu; (N, channels)."""
     projected = blocks.project(name, x, channels)
     weight = blocks.weight(f"{name}_conv1d.weight", (channels, shape.kernel))
     state = blocks.graph.leaf(f"{name}_conv_state", (blocks.cache.sequences, shape.kernel - 1, channels))
@@ -44,13 +44,13 @@ def _convolved(blocks: Blocks, name: str, x: Tensor, channels: int, shape: Delta
 
 
 def _unit(blocks: Blocks, name: str, x: Tensor, heads: int, shape: DeltaNet) -> Tensor:
-    """q or k: every head of length 1; (N, heads, key size)."""
+    """q or k, with every head normalised to length 1; (N, heads, key size)."""
     convolved = _convolved(blocks, name, x, heads * shape.key_size, shape)
     return ops.l2_norm(blocks.graph, blocks.heads(name, convolved, heads), eps=L2_EPS, name=f"{name}_l2")
 
 
 def _log_decay(blocks: Blocks, blk: str, x: Tensor, shape: DeltaNet) -> Tensor:
-    """ssm_a * softplus(alpha + ssm_dt), (N, heads); ssm_a is -exp(A_log), as GGUF files hold it."""
+    """ssm_a * softplus(alpha + ssm_dt), (N, heads); ssm_a is -exp(A_log), as stored in GGUF files."""
     graph = blocks.graph
     alpha = blocks.project(f"{blk}ssm_alpha", x, shape.heads)
     alpha = ops.add(graph, alpha, blocks.weight(f"{blk}ssm_dt.bias", (shape.heads,)), name=f"{blk}ssm_alpha_biased")

@@ -1,4 +1,4 @@
-"""The small tensors that change with every step, and their values."""
+"""The small input tensors that change with every step, and their values."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from tracer.errors import ExecutionError
 
 @dataclass(frozen=True)
 class StepTensors:
-    """What llama.cpp's steps have, and the streams; N = G * T tokens, T of each of G sequences, see `ops`.
+    """The inputs of llama.cpp's steps, and the streams; N = G * T tokens, T of each of G sequences, see `ops`.
 
     Attributes:
         tokens: (N,) int32.
         positions: (N,) int32.
         k_rows: (N,) int64, the row of the K cache that each token writes.
         v_rows: the same for V.
-        mask: (N, attended), 0 where a token may look, -inf elsewhere.
-        outputs: (G,) int32, the rows for which logits are wanted: each sequence's last.
-        streams: (G,) int32, the stream of cells that each sequence's tokens see; None where it follows from the order.
+        mask: (N, attended), 0 for cells that a token may attend to, -inf elsewhere.
+        outputs: (G,) int32, the rows to compute logits for: the last of each sequence.
+        streams: (G,) int32, the stream of cells that each sequence's tokens see; None if the order implies it.
     """
 
     tokens: Tensor
@@ -40,7 +40,7 @@ class StepTensors:
 def step_tensors(
     graph: Graph, cache: KvCache, sequences: int, tokens: int, attended: int, flags: Flag
 ) -> StepTensors:  # fmt: skip
-    """Leaves for `tokens` tokens of each of so many of the cache's sequences, over so many cells of each stream."""
+    """Add leaves for `tokens` tokens of each of several sequences, with `attended` cells of each stream."""
     n = sequences * tokens
     return StepTensors(
         tokens=graph.leaf("inp_tokens", (n,), "int32", flags),
@@ -54,7 +54,7 @@ def step_tensors(
 
 
 def _chooses_streams(cache: KvCache, sequences: int) -> bool:
-    """Whether a step takes some of several streams, and must say which."""
+    """Whether a step takes only some of several streams and must name them."""
     return cache.streams not in (1, sequences)
 
 
@@ -62,10 +62,10 @@ class Feed:
     """Values of the step tensors, in arrays that are overwritten for every step.
 
     Args:
-        cache: gives the tokens their cells.
-        sequences: numbers of the sequences that the step takes; they may change from step to step.
-        tokens: of each sequence.
-        attended: cells of each stream over which the mask goes; None for all.
+        cache: assigns cells to the tokens.
+        sequences: numbers of the sequences that the step takes; they may change between steps.
+        tokens: tokens per sequence.
+        attended: cells of each stream that the mask covers; None for all.
     """
 
     def __init__(self, cache: KvCache, sequences: Sequence[int], tokens: int, attended: int | None = None) -> None:
@@ -88,7 +88,7 @@ class Feed:
         self._mask = self._arrays["kq_mask"].reshape(len(sequences), tokens, -1)
 
     def inputs(self, position: Position, tokens: np.ndarray[Any, Any]) -> HostArrays:
-        """The step whose first tokens stand at this position; every token sees its sequence up to itself."""
+        """Return the inputs of the step that starts at this position; every token sees its sequence up to itself."""
         arrays, cache, sequences = self._arrays, self._cache, self._sequences
         numbers, positions = np.array(sequences), np.broadcast_to(position, len(sequences))
         cells = cache.place(sequences, positions.tolist(), self._tokens)
@@ -102,7 +102,7 @@ class Feed:
         return arrays
 
     def _show(self, sequences: list[int], positions: list[int], cells: Ints) -> None:
-        """Set the mask. Where all sequences have only grown by the new token, one cell of each opens."""
+        """Set the mask. If all sequences have grown by one new token, only one cell per sequence changes."""
         cache, tokens = self._cache, self._tokens
         if tokens > 1 or self._shown != (sequences, positions, cache.removals):
             for i, (sequence, position) in enumerate(zip(sequences, positions, strict=True)):
@@ -115,10 +115,10 @@ class Feed:
         self._shown = (sequences, [position + 1 for position in positions], cache.removals)
 
     def start(self, position: Position, tokens: np.ndarray[Any, Any], steps: int) -> HostArrays:
-        """What a step that advances on the device has to find; it opens each next cell of the mask by itself.
+        """Return the state for steps that advance on the device, which then unmask each next cell themselves.
 
         Raises:
-            ExecutionError: the cells of the following steps do not follow each other evenly.
+            ExecutionError: the cells of the following steps are not evenly spaced.
         """
         arrays, cache = self.inputs(position, tokens), self._cache
         started = {name: values.copy() for name, values in arrays.items()}
@@ -127,7 +127,7 @@ class Feed:
         for further in range(1, min(steps, cache.context - int(positions.max()))):
             cells = cache.place(self._sequences, (positions + further).tolist(), 1)[:, 0]
             if not np.array_equal(cells, own + further * cache.stride):
-                raise ExecutionError("the device cannot find the KV cache's next free cells by itself: clear the cache")
+                raise ExecutionError("the KV cache's next free cells are not evenly spaced: clear the cache")
         return started | {
             "kq_mask_idxs": np.arange(len(own)) * cache.cells + own,
             "one": np.ones(1, np.int32), "step": np.zeros(1, np.int64), "stride": np.full(1, cache.stride, np.int32),

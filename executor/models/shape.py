@@ -1,4 +1,4 @@
-"""The shapes of models: what a published model's config.json says, and small ones for tests."""
+"""The shapes of models: those of published models (from config.json), and small ones for tests."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Experts:
-    """A mixture of experts in place of every feed-forward block; `Shape.ffn` is the size of one expert.
+    """A mixture of experts in place of every feed-forward block. `Shape.ffn` is the size of one expert.
 
     Attributes:
         count: experts per layer.
         used: experts per token.
-        renormalise: whether the weights of the used experts are scaled to the sum 1.
-        shared: size of an expert that every token uses, behind a sigmoid gate; 0 for none.
+        renormalise: whether the weights of the used experts are scaled to sum to 1.
+        shared: size of an expert used by every token, with a sigmoid gate; 0 for none.
     """
 
     count: int
@@ -26,7 +26,7 @@ class Experts:
 
 @dataclass(frozen=True)
 class DeltaNet:
-    """Gated delta net in place of attention, except in every `attention_every`-th layer.
+    """A gated delta net in place of attention, except in every `attention_every`-th layer.
 
     Attributes:
         key_heads: heads of q and k; each serves heads / key_heads heads of v.
@@ -46,17 +46,17 @@ class DeltaNet:
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of a decoder. Embedding and output matrix are two, even where the published model shares one.
+    """The shape of a decoder. Embedding and output matrix are separate, even if the published model shares one.
 
     Attributes:
         ffn: inner size of the feed-forward block, or of one expert.
-        context: cells of KV cache per sequence.
+        context: KV cache cells per sequence.
         weights: dtype of the matrices; norms, router and convolutions are always float32. The KV cache is float32
-            beside float32 weights, otherwise float16; recurrent state is float32.
-        rope_mode: which values make a pair, see `ops.rope`.
-        rope_dims: how many values of a head turn; None for all.
-        qk_norm: rms_norm of q and k before rope: "head" each head by itself, "row" all heads of a token as one.
-        gated_attention: attention's result is scaled by the sigmoid of one more projection.
+            with float32 weights, otherwise float16; recurrent state is float32.
+        rope_mode: which values form a pair, see `ops.rope`.
+        rope_dims: number of values of a head that rotate; None for all.
+        qk_norm: rms_norm of q and k before rope: "head" for each head separately, "row" for all heads of a token.
+        gated_attention: scale the result of attention by the sigmoid of another projection.
     """
 
     layers: int
@@ -78,7 +78,7 @@ class Shape:
     delta_net: DeltaNet | None = None
 
     def has_attention(self, layer: int) -> bool:
-        """Whether a layer has attention, not a delta net."""
+        """Whether a layer has attention instead of a delta net."""
         return self.delta_net is None or (layer + 1) % self.delta_net.attention_every == 0
 
 
@@ -139,4 +139,4 @@ SHAPES: Final[Mapping[str, Shape]] = {
         delta_net=DeltaNet(key_heads=16, heads=32, key_size=128, value_size=128),
     ),
 }  # fmt: skip
-"""Name of a model -> its shape."""
+"""Maps the name of a model to its shape."""

@@ -1,4 +1,4 @@
-"""What a model builder returns: the graph of a step, and how the host drives it."""
+"""The result of a model builder: the graph of a step, and how the host drives it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from executor.graph import Graph, Tensor
 from executor.kv_cache import KvCache, Position
 
 _PART: Final = 1 << 18
-"""Numbers that are made at a time: few enough for a core's cache."""
+"""Numbers generated at a time: few enough for a core's cache."""
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 HostArrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
@@ -23,11 +23,11 @@ StepValues = Callable[[Position, np.ndarray[Any, Any]], HostArrays]
 
 @dataclass(frozen=True)
 class History:
-    """Where a step that advances on the device keeps what the host will read late.
+    """Results that a step that advances on the device keeps for the host to read later.
 
     Attributes:
         tokens: (steps, N) int32, row s written in step s.
-        logits: (steps, N * vocabulary), or None where nobody asked.
+        logits: (steps, N * vocabulary), or None if not kept.
     """
 
     tokens: Tensor
@@ -39,20 +39,20 @@ class DecodeStep:
     """One step of N independent sequences: the next token of each, or their prompts.
 
     Attributes:
-        graph: its tensors; `graph.inputs` are what the host sends before the step, in that order.
+        graph: its tensors; the host sends `graph.inputs` before the step, in that order.
         logits: the output, (N, vocabulary).
-        context: how many tokens of the longest sequence fit.
-        feed: (position, tokens (N * prompt,) int32) -> the inputs' values by name; position is how many tokens each
-            sequence holds, one number for all or one each. It hands `tokens` on without looking at its values, so it
-            may be called before they are known. It may overwrite what it returned before: call it only when the copies
-            of the step before are done or staged.
-        start: (position, tokens) -> the state to load before the first step; other state stays, zeros at first.
-        history: set if the step advances on the device: then there are no inputs.
+        context: maximum tokens of the longest sequence.
+        feed: (position, tokens (N * prompt,) int32) -> the inputs' values by name. The position is the number of tokens
+            that each sequence holds, one for all or one per sequence. `tokens` is passed on without reading its values,
+            so feed may be called before they are known. It may overwrite earlier results: call it only when the copies
+            of the previous step are done or staged.
+        start: (position, tokens) -> the state to load before the first step; other state is kept, initially zeros.
+        history: set if the step advances on the device; it then has no inputs.
         late: names of the inputs that hold sampled tokens; the others are known a step ahead.
         sampled: the next tokens, (N,) int32, if the device samples and the host need not fetch the logits.
-        prompt: tokens of each sequence that the step takes at once.
-        cache: where the sequences' K and V are, if it has any.
-        attended: over how many cells of each stream attention goes; None for all.
+        prompt: tokens that the step takes per sequence.
+        cache: the KV cache of the sequences, if any.
+        attended: number of cells of each stream that attention covers; None for all.
     """
 
     graph: Graph
@@ -69,13 +69,13 @@ class DecodeStep:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Over how many cells attention goes as the sequences grow; over all at once if the step advances by itself."""
+        """Numbers of attended cells as the sequences grow; all cells at once if the step advances on the device."""
         if self.cache is None:
             return ()
         return self.cache.sizes if self.history is None else (self.cache.cells,)
 
     def room(self, position: Position) -> int:
-        """How many more steps fit: into the context, and into the cells over which attention goes."""
+        """Return how many more steps fit into the context and the attended cells."""
         steps = max(self.context - int(np.max(position)), 0) // self.prompt
         if self.cache is None or self.attended is None or self.attended == self.cache.cells:
             return steps
@@ -89,20 +89,20 @@ class DecodeStep:
 
     @property
     def vocabulary(self) -> int:
-        """The number of different tokens."""
+        """The number of distinct tokens."""
         return self.logits.shape[-1]
 
 
 def random_weights(graph: Graph, seed: int) -> HostArrays:
-    """The values of every weight, see `random_weight`."""
+    """Return the values of every weight, see `random_weight`."""
     return {w.name: random_weight(w, seed) for w in graph.weights}
 
 
 def random_weight(weight: Tensor, seed: int) -> Floats:
-    """Seeded values, the same for a name, a shape and a seed in every graph; float32 whatever the dtype.
+    """Return seeded values, the same for equal name, shape and seed in every graph; float32 for every dtype.
 
-    Matrices are scaled by their row length, so that activations keep their size; norms and biases lie around 1, the
-    decay rates of a delta net around -1.
+    Matrices are scaled by their row length, so that activations keep their magnitude. Norms and biases are around 1,
+    the decay rates of a delta net around -1.
     """
     values = np.empty(weight.shape, np.float32)
     write_random(values, weight, seed)
@@ -110,12 +110,12 @@ def random_weight(weight: Tensor, seed: int) -> Floats:
 
 
 def write_random(destination: Any, weight: Tensor, seed: int) -> None:
-    """Write the values of `random_weight` into contiguous memory of any format, with little memory besides.
+    """Write the values of `random_weight` to contiguous memory of any format, using little extra memory.
 
-    NumPy makes them without the interpreter's lock, so threads can write several weights at a time.
+    NumPy generates them without the GIL, so threads can write several weights at a time.
 
     Args:
-        destination: a NumPy array, or what takes float32 values as one: parts of multiples of 32, and what is left.
+        destination: a NumPy array, or an object that takes float32 values like one, in parts of multiples of 32.
     """
     numbers, flat = np.random.default_rng([seed, zlib.crc32(weight.name.encode())]), destination.reshape(-1)
     memory = np.empty(min(_PART, flat.size), np.float32)
@@ -133,10 +133,10 @@ def write_random(destination: Any, weight: Tensor, seed: int) -> None:
 
 
 def first_tokens(step: DecodeStep, seed: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """What each sequence starts from: a token, or a prompt; sequence by sequence."""
+    """Return the token or prompt that each sequence starts from, sequence by sequence."""
     return random_tokens(step.vocabulary, seed, step.batch * step.prompt)
 
 
 def random_tokens(vocabulary: int, seed: int, count: int) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Seeded tokens, (count,)."""
+    """Return seeded tokens, (count,)."""
     return np.random.default_rng([seed, 0]).integers(vocabulary, size=count, dtype=np.int32)

@@ -1,7 +1,7 @@
-"""Cost profiles: what host calls, copies and kernels cost on a machine that the `sim` backend stands in for.
+"""Cost profiles: the costs of host calls, copies and kernels on a machine that the `sim` backend simulates.
 
-A profile is a JSON file, `intertoken.profile/1`. `wddm.json`, `hip.json` and `h200-linux.json` are shipped beside this
-file; `intertoken calibrate` makes one from a recording. `sources` says of every figure where it is from: measured,
+A profile is a JSON file, `intertoken.profile/1`. `wddm.json`, `hip.json` and `h200-linux.json` are shipped with this
+package; `intertoken calibrate` creates one from a recording. `sources` gives the origin of every figure: measured,
 derived from a published figure, or assumed.
 """
 
@@ -23,17 +23,17 @@ from tracer.typed_json import read_object, typed_object
 SCHEMA: Final = "intertoken.profile/1"
 SHIPPED: Final = ("h200-linux", "wddm", "hip")
 CALLS: Final = ("copy_in", "copy_out", "launch", "graph_launch", "sync", "event_record", "event_wait")
-"""What a host call is to a profile; `copy_in` goes to the device, `sync` is of a stream or an event."""
+"""The kinds of host calls; `copy_in` is a copy to the device, `sync` waits for a stream or an event."""
 FETCH: Final = "fetch"
-"""In `between_ns`, a sync that a copy to the host was waited for with: what follows it samples a token."""
+"""In `between_ns`, a sync that waited for a copy to the host: the time after it includes sampling a token."""
 
 OTHER: Final = "other"
-"""In `kernels`, every op that is not named."""
+"""In `kernels`, every op that is not listed."""
 
 
 @dataclass(frozen=True)
 class CopyCost:
-    """A copy in one direction takes the device fixed_ns + bytes / bytes_per_ns, the copies of a stream in turn."""
+    """A copy in one direction takes fixed_ns + bytes / bytes_per_ns; the copies of a stream run in sequence."""
 
     fixed_ns: int
     bytes_per_ns: float
@@ -41,13 +41,13 @@ class CopyCost:
 
 @dataclass(frozen=True)
 class GraphCost:
-    """What a graph adds to its kernels.
+    """The costs that a graph adds to its kernels.
 
     Attributes:
         host_node_ns: host time of a graph launch for each of its nodes.
-        host_stream_ns: host time of a graph launch for each of its streams but the first.
+        host_stream_ns: host time of a graph launch for each of its streams except the first.
         start_ns: device time between the end of earlier work on the stream and the graph's first kernel.
-        node_ns: device time of each node beside its kernel's.
+        node_ns: device time of each node in addition to its kernel.
     """
 
     host_node_ns: int = 0
@@ -58,7 +58,7 @@ class GraphCost:
 
 @dataclass(frozen=True)
 class KernelCost:
-    """A kernel that has the device for itself takes fixed_ns + bytes * ns_per_byte, or longer by the bandwidth."""
+    """A kernel running alone takes fixed_ns + bytes * ns_per_byte, or longer if the bandwidth limits it."""
 
     fixed_ns: int
     ns_per_byte: float = 0.0
@@ -66,11 +66,11 @@ class KernelCost:
 
 @dataclass(frozen=True)
 class Batch:
-    """Work reaches the device in batches, as under WDDM: when `size` pieces wait, or the host waits for one.
+    """Work is sent to the device in batches, as under WDDM: when `size` pieces are pending, or the host waits for one.
 
     Attributes:
-        size: pieces (copies, kernels, graphs, event records) after which a batch is sent.
-        submit_ns: host time to send one, inside the call that does so.
+        size: number of pieces (copies, kernels, graphs, event records) after which a batch is sent.
+        submit_ns: host time to send a batch, inside the call that does so.
     """
 
     size: int
@@ -82,20 +82,20 @@ class Profile:
     """Costs of a machine; times in ns.
 
     Attributes:
-        name: such as "wddm".
-        device: what the recording calls the device.
-        calls_ns: host time inside each of `CALLS`; of a sync, when there is nothing to wait for.
+        name: name of the profile, such as "wddm".
+        device: name of the device in recordings.
+        calls_ns: host time inside each of `CALLS`; for a sync, with nothing to wait for.
         between_ns: host time from one call's return to the next call, see `between`.
         wake_up_ns: from the end of the work that a sync waits for to the sync's return.
         launch_latency_ns: from the return of a launch to the first kernel's start on an idle device.
-        copy_in, copy_out: copies to the device and to the host.
-        graph: what graphs add.
-        edge_ns: device time from an event on one stream to the start of what waits for it on another.
-        bytes_per_ns: memory bandwidth of the device, shared by the kernels that run at the same time.
-        kernels: op -> cost; `OTHER` for every op that is not named.
-        streams: queues of the device; more streams than that share them.
-        batch: how work reaches the device; None for at once.
-        sources: figure, or the beginning of a group's -> where it is from.
+        copy_in, copy_out: costs of copies to the device and to the host.
+        graph: additional costs of graphs.
+        edge_ns: device time from an event on one stream to the start of the work waiting for it on another.
+        bytes_per_ns: memory bandwidth of the device, shared by concurrent kernels.
+        kernels: op -> cost; `OTHER` for every op that is not listed.
+        streams: number of hardware queues; additional streams share them.
+        batch: batching of submitted work; None for immediate submission.
+        sources: figure, or prefix of a group of figures -> its source.
     """
 
     name: str
@@ -122,44 +122,44 @@ class Profile:
             raise FormatError(f"unknown host call {unknown[0]!r}; known are {', '.join((*CALLS, FETCH))}")
         for group, costs, entry in (("between_ns", self.between_ns, ">"), ("kernels", self.kernels, OTHER)):
             if entry not in costs:
-                raise FormatError(f"{group} lacks the entry {entry!r}, for all that is not named")
+                raise FormatError(f"{group} lacks the entry {entry!r}, for everything not listed")
         for name, value in self.figures.items():
             if value < 0 or (value == 0 and name.endswith(("bytes_per_ns", "streams", "size"))):
                 raise FormatError(f"{name} must be {'at least' if value < 0 else 'more than'} 0, not {value}")
 
     @cached_property
     def figures(self) -> Mapping[str, int | float]:
-        """Every number by its name, such as `kernels.mul_mat.fixed_ns`."""
+        """All figures by name, such as `kernels.mul_mat.fixed_ns`."""
         return dict(_numbers(asdict(self), ""))
 
     def source(self, figure: str) -> str | None:
-        """Where a figure is from, or None if the profile does not say."""
+        """Return the source of a figure, or None if the profile does not give it."""
         named = (name for name in self.sources if figure == name or figure.startswith(f"{name}."))
         return self.sources.get(max(named, key=len, default=""))
 
     def between(self, previous: str, following: str) -> int:
-        """Host time from one call to the next, ns: of this pair, else after that call, before this one, or any."""
+        """Return the host time between calls, ns: of this pair, else after `previous`, before `following` or any."""
         names = (f"{previous}>{following}", f"{previous}>", f">{following}", ">")
         return next(self.between_ns[name] for name in names if name in self.between_ns)
 
     def kernel(self, op: str) -> KernelCost:
-        """The cost of an op; a fused one that is not named costs what the longest of its beginnings costs."""
+        """Return the cost of an op. A fused op that is not listed costs as much as its longest listed prefix."""
         parts = op.split("+")
         names = ("+".join(parts[:n]) for n in range(len(parts), 0, -1))
         return next((self.kernels[name] for name in names if name in self.kernels), self.kernels[OTHER])
 
 
 def load_profile(name: str) -> Profile:
-    """A shipped profile by its name, or one from a JSON file by its path.
+    """Load a shipped profile by name, or one from a JSON file by path.
 
     Raises:
-        UsageError: there is neither.
-        FormatError: the file is no profile; the message names file and field.
+        UsageError: neither exists.
+        FormatError: the file is not a profile; the message names file and field.
     """
     path = Path(name)
     if path.suffix or len(path.parts) > 1:
         if not path.is_file():
-            raise UsageError(f"there is no profile {name}; shipped are {', '.join(SHIPPED)}")
+            raise UsageError(f"no profile {name}: give a JSON file or one of {', '.join(SHIPPED)}")
         return read_profile(path)
     lookup("profile", name, dict.fromkeys(SHIPPED))
     with as_file(files(__package__) / f"{name}.json") as shipped:
@@ -167,10 +167,10 @@ def load_profile(name: str) -> Profile:
 
 
 def read_profile(path: Path) -> Profile:
-    """Read and check a file.
+    """Read and check a profile.
 
     Raises:
-        FormatError: names file and field.
+        FormatError: the file is not a profile; the message names file and field.
     """
     try:
         profile: Profile = typed_object(read_object(path, SCHEMA), Profile, "profile")
@@ -180,20 +180,20 @@ def read_profile(path: Path) -> Profile:
 
 
 def write_profile(profile: Profile, path: Path) -> None:
-    """Write the file, or put it in the place of one.
+    """Write or replace a profile.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
     text = json.dumps({"schema": SCHEMA} | asdict(profile), indent=2) + "\n"
     write_output(path, lambda partial: partial.write_text(text, encoding="utf-8"), replace=True)
 
 
 def _numbers(value: Mapping[str, Any], prefix: str) -> list[tuple[str, int | float]]:
-    found = []
+    numbers = []
     for name, inner in value.items():
         if isinstance(inner, Mapping):
-            found += _numbers(inner, f"{prefix}{name}.")
+            numbers += _numbers(inner, f"{prefix}{name}.")
         elif isinstance(inner, int | float):
-            found.append((prefix + name, inner))
-    return found
+            numbers.append((prefix + name, inner))
+    return numbers

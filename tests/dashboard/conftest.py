@@ -75,6 +75,17 @@ def click_on(browser, selector):
     until(browser, lambda: browser.find_element(By.CSS_SELECTOR, selector).click() or True, selector)
 
 
+def unfold(browser):
+    """Show the table of runs, which is folded while runs are shown."""
+    opens = """
+        const button = document.getElementById("runs-open");
+        const filled = document.querySelector("#runs [row-id], #chips li");
+        if (filled && button.getAttribute("aria-expanded") === "false") button.click();
+        return Boolean(filled);
+    """
+    until(browser, lambda: browser.execute_script(opens), "the table of runs")
+
+
 @contextmanager
 def screen_of(browser, width, height):
     """Another screen of so many px, a phone's if it is narrow."""

@@ -8,7 +8,7 @@ import pytest
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
-from tests.dashboard.conftest import click_on, served, until
+from tests.dashboard.conftest import click_on, served, unfold, until
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import formats
 
@@ -76,6 +76,7 @@ class Page:
     def open(self, url):
         self.browser.get("about:blank")
         self.browser.get(url)
+        unfold(self.browser)
         self.until(
             lambda: self.browser.find_elements(By.CSS_SELECTOR, "#runs .ag-center-cols-container [row-id]"), "a table"
         )
@@ -160,7 +161,7 @@ def test_the_page_opens_while_recordings_are_still_read(page, tmp_path, monkeypa
         page.open(f"{address}?run=slow&run=first")
         page.shows(lambda d: len(d.headings) == 1 and "first" in d.headings[0], "the one that is read")
         said = page.browser.find_element(By.ID, "reading-said")
-        assert said.text == "1 of 2 recordings read"
+        assert said.text == "1 of 2 recordings read; 1 left, now slow"
         assert "being read" in page.browser.find_element(By.CSS_SELECTOR, '#runs .ag-row[row-id="slow"]').text
         may_go.set()
         both = page.shows(lambda d: len(d.headings) == 2, "both")

@@ -152,7 +152,7 @@ def test_the_browser_is_led_to_the_page_and_its_address_holds_no_token(browser, 
     with served(runs, Serving(prefix="/lab", token="a token & <more>")) as address:
         open_link(f"{address}login?{urlencode({'token': 'a token & <more>'})}", tmp_path)
         browser.get(opened[0])
-        until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#runs .ag-row"), "the page")
+        until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#chips li"), "the page")
         assert browser.current_url.startswith(address)
         assert "more" not in browser.execute_script("return location.href + document.cookie + document.referrer")
         browser.get("about:blank")

@@ -11,13 +11,14 @@ from click.testing import CliRunner
 
 from dashboard.app import create_app
 from dashboard.comparisons import against_base, ask_against_base, cautions_of, comparison_table, methods_of
-from dashboard.pages.overview.compare import label_of, section, skeleton, table_of, words_of
+from dashboard.pages.overview.compare import section, skeleton, table_of, words_of
 from dashboard.pages.syncs.table import known
 from dashboard.store import RunStore
 from tests.dashboard.traces import GAP, decode
 from tests.recordings import LLAMA, SAMPLES
 from tracer import formats
 from tracer.cli import main
+from tracer.compare_matrix import label_of, matrix
 
 HOSTILE = '<img src=x onerror="window.hacked=1">\u202e'
 OURS = [SAMPLES / f"llama-1.1b-{s}-sequential-cuda" for s in ("sccc", "saaas", "ggg")]
@@ -57,16 +58,40 @@ def test_the_page_says_what_the_command_says(ladder):
 
 
 def test_every_figure_of_the_sentence_leads_to_its_row(ladder):
-    for number, (one, words) in enumerate(zip(ladder, words_of(ladder), strict=True)):
+    rows = table_of(ladder).children[1].children
+    cells = {cell.id for row in rows for cell in row.children if getattr(cell, "id", None)}
+    for words in words_of(ladder):
         targets = [part.href.removeprefix("#") for part in words.children if hasattr(part, "href")]
-        rows = {row.id: text(row) for row in table_of(number, one).children[1].children}
         assert len(targets) >= 4
-        assert set(targets) <= set(rows)
-    assert any(row == "Distortion of the recording1.001.00" for row in rows.values())
-    gap = next(row for key, row in rows.items() if "gap-us-p50" in key)
-    assert "73.4" in gap
-    assert "[−72.9, −69.2]" in gap
-    assert any("+8.1 % [+7.7, +8.5]" in row for row in rows.values())
+        assert set(targets) <= cells
+    said = {text(row.children[0]): [text(cell) for cell in row.children[1:]] for row in rows}
+    assert said["Distortion of the recording"] == ["1.00", "1.00", "", "1.00", ""]
+    assert said["Gap p50, µs"] == ["73.4", "51.7", "−21.7 [−25.6, −16.6]", "2.1", "−71.3 [−72.9, −69.2]"]
+    assert said["Tokens/s"][-1] == "+8.1 % [+7.7, +8.5]"
+
+
+def test_of_each_line_the_largest_difference_is_lit_and_of_two_runs_the_largest_cause(ladder):
+    def lit(lines):
+        return {line.label: [at for at, cell in enumerate(line.cells) if cell.is_largest] for line in lines}
+
+    several = lit(matrix([one.found for one in ladder]))
+    assert several["Gap p50, µs"] == several["Tokens/s"] == several["of it sync, µs"] == [1]
+    assert several["of it other process/thread, µs"] == []  # none is shown
+    assert several["Syncs per token"] == []  # no interval
+    one = lit(matrix([ladder[0].found]))
+    assert [label for label, cells in one.items() if cells] == ["of it sync, µs"]
+
+
+def test_rates_of_other_bases_are_lines_of_their_own(tmp_path):
+    paths = [LLAMA["sccc", "graph"], LLAMA["saaas", "graph"], tmp_path / "saaas"]
+    shutil.copytree(LLAMA["saaas", "graph"], paths[2])
+    (paths[2] / "run.json").unlink()
+    found = [one.found for one in against_base(runs_at(paths))]
+    lines = {line.label: (line.base, [cell.text for cell in line.cells]) for line in matrix(found)}
+    rates = {label: cells for label, cells in lines.items() if label.startswith(("Tokens/s", "Steps/s"))}
+    assert rates["Tokens/s, untraced"] == ("748.7", ["759.5", "–"])
+    assert len(rates) == 2
+    assert all(cells[0] == "–" for label, (_, cells) in rates.items() if "as traced" in label)
 
 
 def test_cautions_are_those_of_the_command_and_stand_before_the_words():
@@ -74,7 +99,7 @@ def test_cautions_are_those_of_the_command_and_stand_before_the_words():
     found = against_base(runs_at(paths))
     assert cautions_of(found) == compared(*paths)[0]["cautions"]
     assert len(cautions_of(found)) >= 3
-    places = [getattr(part, "id", "") for part in section().children]
+    places = [part.id for part in section().children[2].children if getattr(part, "id", "")]
     assert places.index("compare-cautions") < places.index("compare-words")
 
 
@@ -87,9 +112,12 @@ def test_without_a_verdict_the_page_says_why_and_states_no_difference(tmp_path):
     (words,) = words_of([found])
     assert text(words).startswith("saaas against sccc: no verdict: tracing adds time to every call")
     assert methods_of([found]) == ""
-    rows = {row.id: [text(cell) for cell in row.children] for row in table_of(0, found).children[1].children}
-    assert rows["figure-0-steps-per-s--ratio"] == ["Steps/s", "606.3", "623.7", ""]
-    assert rows["figure-0-syncs-per-token"][-1] == "−9.0"
+    rows = {
+        text(row.children[0]): [text(cell) for cell in row.children[1:]]
+        for row in table_of([found]).children[1].children
+    }
+    assert rows["Steps/s"] == ["606.3", "623.7", ""]
+    assert rows["Syncs per token"][-1] == "−9.0"
     frame = comparison_table([runs["sccc"], runs["saaas"]]).set_index("figure")
     assert frame.loc["gap_us p50", ["estimate", "low", "high"]].isna().all()
 
@@ -116,7 +144,7 @@ def test_runs_that_cannot_be_compared_say_why(tmp_path):
     unlike, alike, short = against_base([runs[key] for key in ("a", "b", "c", "short")])
     assert unlike.problem == "a and b are not comparable: model one against two"
     assert text(words_of([unlike])).startswith("b: a and b are not comparable")
-    assert (alike.found.verdict, table_of(0, unlike)) == ("no difference shown", None)
+    assert (alike.found.verdict, table_of([unlike])) == ("no difference shown", None)
     assert short.problem
     frame = comparison_table([runs["a"], runs["b"], runs["c"]]).set_index("run")
     assert (frame.loc["b", "problem"], frame.loc["b", "figure"]) == (unlike.problem, "")
@@ -132,7 +160,7 @@ def test_hostile_names_are_text(tmp_path):
     assert "<img src=x" in said  # Dash escapes what is text
     assert "\\u202e" in said
     assert "n" * 61 not in said
-    assert "n" * 61 not in text(table_of(0, found[0]))
+    assert "n" * 61 not in text(table_of(found))
 
 
 def test_the_answer_comes_in_the_background_once(tmp_path):

@@ -49,18 +49,19 @@ def test_why_one_run_is_faster_and_where_its_figures_stand(page, address):
     says(page, "compare-figures", "+3.0 % [+2.4, +3.7]")
     gap = page.find_element(By.CSS_SELECTOR, "#compare-words a.figure")
     press(page, gap)
-    row = page.find_element(By.CSS_SELECTOR, ".figures tr:target")
+    row = page.find_element(By.CSS_SELECTOR, ".figures tr:has(td:target)")
     assert row.text.startswith("Gap p50, µs 73.4 51.7")
     press(page, page.find_element(By.CSS_SELECTOR, "#compare-words button"))
     until(page, lambda: f"?run={SAAAS}&run={SCCC}" in page.current_url, "the other in front")
     says(page, "compare-words", f"{SCCC} is slower than {SAAAS}")
-    says(page, "compare-base", SAAAS)
+    until(page, lambda: page.find_element(By.CSS_SELECTOR, "#chips .tag").text == "base", "the base on its chip")
+    assert page.find_element(By.CSS_SELECTOR, "#chips li").text.startswith("llama-1.1b-saaas")
 
 
 def test_three_runs_one_of_them_hostile(page, address):
     page.get(f"{address}?run={SCCC}&run={SAAAS}&run=%3Cimg+src%3Dx+onerror%3Dwindow.hacked%3D1%3E")
     says(page, "compare-words", f"{HOSTILE} is faster than {SCCC}")
-    says(page, "compare-figures", HOSTILE)
+    says(page, "compare-figures", "<img src=x onerr…")
     assert len(page.find_elements(By.CSS_SELECTOR, "#compare-words p")) == 2
 
 
@@ -108,5 +109,6 @@ def test_a_click_on_the_ladder_shows_the_run(page, address):
 def test_one_run_is_compared_with_nothing(page, address):
     page.get(f"{address}?run={SCCC}")
     until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline")
-    assert not page.find_element(By.ID, "compare-section").is_displayed()
-    assert not page.find_element(By.ID, "compare-figures-section").is_displayed()
+    says(page, "compare-words", f"{SCCC}: 60 decode steps; a step idles 73.4 µs (p50)")
+    says(page, "compare-figures", "Gap p50 73.4 µs")
+    assert "Difference" not in page.find_element(By.ID, "compare-figures").text

@@ -6,7 +6,7 @@ import pytest
 from selenium.webdriver import ActionChains
 
 from tests.dashboard.conftest import faults, served, until
-from tests.dashboard.traces import PERIOD, decode
+from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import formats
 
 pytestmark = pytest.mark.browser
@@ -115,14 +115,107 @@ def test_a_gesture_makes_at_most_three_requests(page):
     assert page.execute_script(count) - before <= 3
 
 
-def test_a_drag_moves(page):
+def test_a_drag_moves_at_once_and_is_no_click(page):
     before = shown(page)
     plot = page.find_element("css selector", "#timeline .nsewdrag")
-    ActionChains(page, duration=50).click_and_hold(plot).move_by_offset(60, 0).move_by_offset(60, 0).release().perform()
+    actions = ActionChains(page, duration=50).click_and_hold(plot).move_by_offset(60, 0).move_by_offset(60, 0)
+    actions.perform()
+    assert page.execute_script("return document.querySelector('#timeline .moving') !== null"), "before it is let go"
+    ActionChains(page).release().perform()
     until(page, lambda: shown(page) != before, "another range")
     low, high = shown(page)
-    assert low < before[0]
+    length = page.execute_script("return document.querySelector('#timeline .js-plotly-plot')._fullLayout.xaxis._length")
+    assert low == pytest.approx(before[0] - 120 / length * (before[1] - before[0]), abs=5_000)
     assert high - low == pytest.approx(before[1] - before[0], abs=2)
+    assert "event=" not in page.current_url
+
+
+def test_a_double_click_shows_the_token_under_it(page):
+    plot = page.find_element("css selector", "#timeline .nsewdrag")
+    ActionChains(page).double_click(plot).perform()
+    until(page, lambda: shown(page)[1] - shown(page)[0] < 1.2 * PERIOD, "one token")
+    low, high = shown(page)
+    assert high - low == pytest.approx(1.16 * PERIOD, abs=5)
+    assert low < GAP - PERIOD < high, "the start of the one in the middle, from the end of token 5"
+
+
+def touch(page, kind, *points):
+    fingers = [{"x": x, "y": y, "id": number} for number, (x, y) in enumerate(points)]
+    page.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": fingers})
+
+
+def test_fingers_drag_and_pinch(page):
+    page.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True, "maxTouchPoints": 2})
+    try:
+        before = shown(page)
+        box = page.execute_script(BOX)
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        touch(page, "touchStart", (x, y))
+        for by in (20, 60, 100):
+            touch(page, "touchMove", (x - by, y))
+        touch(page, "touchEnd")
+        until(page, lambda: shown(page) != before, "another range")
+        dragged = shown(page)
+        width = before[1] - before[0]
+        assert dragged[0] == pytest.approx(before[0] + 100 / box["width"] * width, rel=0.05)
+        assert dragged[1] - dragged[0] == pytest.approx(width, abs=2)
+        touch(page, "touchStart", (x - 50, y), (x + 50, y))
+        for by in (75, 100):
+            touch(page, "touchMove", (x - by, y), (x + by, y))
+        touch(page, "touchEnd")
+        until(page, lambda: shown(page) != dragged, "another range")
+        low, high = shown(page)
+        assert high - low == pytest.approx(width / 2, rel=0.02)
+        assert (low + high) / 2 == pytest.approx(sum(dragged) / 2, abs=width / 100)
+    finally:
+        page.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
+
+
+BEYOND = """
+const box = document.querySelector('#timeline .nsewdrag').getBoundingClientRect();
+const plot = document.querySelector('#timeline .js-plotly-plot');
+const y = box.top + plot._fullLayout.yaxis.l2p(plot.calcdata[plot.data.findIndex(({name}) => name === 'kernel')][0].p);
+const inside = (x) => [...document.querySelectorAll('#timeline .ahead path')].some((path) => {
+  const matrix = path.getScreenCTM();
+  return path.isPointInFill(new DOMPoint(x, y).matrixTransform(matrix.inverse()));
+});
+return Array.from({length: 40}, (_, at) => inside(box.left + box.width * (at + 0.5) / 40));
+"""
+BOX = "return document.querySelector('#timeline .nsewdrag').getBoundingClientRect().toJSON()"
+HOLD = """
+const set = window.dash_clientside.set_props;
+window.dash_clientside.set_props = (id, props) => id === 'timeline' || set(id, props);
+"""
+
+
+def test_a_long_way_shows_marks_before_anything_is_drawn_anew(page):
+    ActionChains(page).move_to_element(page.find_element("css selector", "#timeline .nsewdrag")).perform()
+    until(
+        page, lambda: page.execute_script("return document.querySelector('#timeline .ahead') !== null"), "what is ahead"
+    )
+    page.execute_script(HOLD)
+    page.execute_async_script(FAR, 40, {"deltaX": 25})
+    seen = page.execute_script(BEYOND)
+    assert page.execute_script("return document.querySelector('#timeline .moving') !== null")
+    assert sum(seen[10:]) > 20, "kernels fill nine tenths of it, most of it out of what was drawn"
+    numbers = page.execute_script(
+        "return [...document.querySelectorAll('#timeline text.passing')].map((t) => t.textContent)"
+    )
+    assert len(numbers) > 3
+    assert all(number.endswith(("µs", "ms")) or number == "0" for number in numbers)
+
+
+FAR = """
+const [many, by, done] = arguments, drag = document.querySelector('#timeline .nsewdrag');
+const {left, top} = drag.getBoundingClientRect();
+let count = 0;
+const next = () => {
+  const at = {clientX: left + 9, clientY: top + 20, bubbles: true, cancelable: true};
+  drag.dispatchEvent(new WheelEvent('wheel', {...at, ...by}));
+  requestAnimationFrame(++count < many ? next : () => requestAnimationFrame(done));
+};
+next();
+"""
 
 
 def test_outside_of_the_timeline_the_page_scrolls(page):

@@ -4,7 +4,7 @@ import pytest
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
-from tests.dashboard.conftest import click_on, faults, served, until
+from tests.dashboard.conftest import click_on, faults, served, unfold, until
 from tests.dashboard.graph_runs import HOSTILE, write_runs
 
 pytestmark = pytest.mark.browser
@@ -81,6 +81,7 @@ for (const t of gd._fullData.filter(t => t.name === 'kernel'))
 
 def test_from_the_table_to_a_node_to_its_kernel_in_the_timeline_and_back(page, address):
     page.browser.get(f"{address}?run=tiny-sccc-branches")
+    unfold(page.browser)
     link = '#runs .ag-row[row-id="tiny-sccc-branches"] a'
     click_on(page.browser, link)
     page.says("panel", "82 of 102 nodes")

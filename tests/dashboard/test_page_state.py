@@ -135,6 +135,21 @@ def test_what_is_asked_for_is_heeded_once_whatever_made_dash_call():
     assert events_of(["asked.data"], values, {"asked": 7.5}, None) == [asked]
     assert events_of(["asked.data", "find.value"], values, {"asked": 7.5}, {"asked": 7.5}) == [find]
     assert events_of(["asked.data"], values, {"asked": None}, {"asked": None}) == [asked]
+    done, missed = ({"what": "go", "text": "", "step": 1, "at": at} for at in (3.0, 5.0))
+    both = {"asked": wish | {"earlier": [done, missed, {"at": "x"}, {}]}}
+    assert events_of([], both, {"asked": 7.5}, {"asked": 3.0}) == [
+        Event("asked", missed),
+        Event("asked", both["asked"]),
+    ]
+
+
+def test_a_movement_is_heeded_once_and_before_what_was_pressed_after_it():
+    values = {"timeline": {"xaxis.range[0]": 0.0, "xaxis.range[1]": 1.0, "at": 4.0}}
+    moved = Event("timeline", values["timeline"])
+    clicks = {"show-gap": 1, "timeline": 4.0}
+    assert events_of(["show-gap.n_clicks"], values, clicks, {"timeline": 2.0}) == [moved, Event("show-gap")]
+    assert events_of(["timeline.relayoutData"], values, {"timeline": 4.0}, {"timeline": 4.0}) == []
+    assert events_of(["timeline.relayoutData"], values, {"timeline": None}, {"timeline": 4.0}) == [moved]
 
 
 def test_selecting_keeps_the_order_and_stops_at_six():

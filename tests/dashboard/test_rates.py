@@ -20,7 +20,7 @@ from dashboard.rates import MOST_RATES, NoRate, Rate, parsed, rate_of, text_of, 
 from dashboard.run import Run
 from dashboard.store import RunStore
 from dashboard.view import View
-from tests.dashboard.conftest import faults, served, until
+from tests.dashboard.conftest import click_on, faults, served, until
 from tests.dashboard.traces import decode
 from tests.fuzz.callbacks import callbacks_of, post
 from tests.fuzz.hostile import asked
@@ -269,6 +269,9 @@ def test_answers_by_other_rates_are_kept_apart_and_not_without_end(runs):
 def test_a_rate_is_typed_into_the_table(browser, runs):
     with served(runs) as address:
         browser.get(f"{address}?run={VLLM}")
+        click_on(browser, "#chips [data-rate]")  # which opens the table at the field
+        until(browser, lambda: browser.switch_to.active_element.tag_name == "input", "an editor")
+        browser.switch_to.active_element.send_keys("\ue00c")
         cell = f'.ag-row[row-id="{VLLM}"] .ag-cell[col-id="rate"]'
         until(browser, lambda: browser.find_element("css selector", cell).text == "give it", "the field")
         idle = f'.ag-row[row-id="{VLLM}"] .ag-cell[col-id="untraced_idle"]'

@@ -356,8 +356,8 @@ def test_a_real_run_is_planned_recorded_and_found(tmp_path):
         until(lambda: recorder.options() is not None, "the options")
         racing = RecordView(View(), {"concurrency": "branches", "allocator": "sequential"})
         until(lambda: plan_of(recorder, racing)[2], "a refusal")
-        assert "'stream_aware' has none" in plan_of(recorder, racing)[2]
-        with pytest.raises(UsageError, match="is a race"):
+        assert "'stream_aware', which has none" in plan_of(recorder, racing)[2]
+        with pytest.raises(UsageError, match="has data races"):
             start(recorder, racing)
         with pytest.raises(UsageError, match="has no 'gpu'"):
             start(recorder, RecordView(View(), {"backend": "gpu"}))

@@ -171,7 +171,7 @@ def proxied(target, strips, prefix):
 def test_behind_a_prefix_with_a_token(browser, tmp_path, strips):
     from selenium.webdriver.common.by import By
 
-    from tests.dashboard.conftest import faults, until
+    from tests.dashboard.conftest import faults, unfold, until
     from tests.dashboard.graph_runs import write_runs
 
     browser.get("about:blank")
@@ -188,6 +188,7 @@ def test_behind_a_prefix_with_a_token(browser, tmp_path, strips):
         browser.find_element(By.ID, "page-runs").click()
         until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline")
         assert browser.current_url.startswith(f"{address}?run=tiny-sccc-branches")
+        unfold(browser)
         links = "return [...document.querySelectorAll('#runs .ag-row a')].map((a) => a.href.split('&')[0])"
         there = f"{address}graph/?run=tiny-sccc-branches"
         until(browser, lambda: there in browser.execute_script(links), "a link to the graph in the table")

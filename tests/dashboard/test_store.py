@@ -1,5 +1,6 @@
 """Recordings are read in the background and in order of need, and none waits for another."""
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -8,10 +9,12 @@ from click.testing import CliRunner
 
 from dashboard import cli, reading
 from dashboard.pages import opening
+from dashboard.pages.overview.callbacks import progress_said
 from dashboard.pages.overview.table import row
 from dashboard.store import RunStore
 from dashboard.view import View
 from tests.dashboard.traces import decode
+from tests.recordings import SAMPLES
 from tracer import formats, progress
 from tracer.cache import Cache
 
@@ -116,7 +119,7 @@ def test_a_link_waits_for_its_runs_and_no_link_only_a_moment(gate, recordings, m
     gate.close("b")
     store = RunStore([recordings])
     named = View(runs=("c", "b", "gone"))
-    assert opening.opened(named, store).runs == ("c", "b")
+    assert opening.opened(named, store).runs == ("c", "b", "gone")
     store.chosen(["a"])
     assert opening.opened(View(), store).runs is None
     store.read_ahead()
@@ -125,7 +128,58 @@ def test_a_link_waits_for_its_runs_and_no_link_only_a_moment(gate, recordings, m
     gate.open("b")
     store.runs()
     assert opening.opened(View(), store).runs == ("a", "c")
-    assert opening.opened(named, store).runs == ("c", "b")
+    assert opening.opened(named, store).runs == ("c", "b", "gone")
+    assert opening.shown(named, store) == ["c", "b"]
+    (said,) = opening.missing(named, store)
+    assert said == "The link asks for gone, which is not here: none of 3 recordings is called so."
+
+
+def test_the_runs_of_a_link_are_read_first(gate, recordings):
+    gate.close("a")
+    store = RunStore([recordings])
+    store.read_ahead(["c", "b"])
+    _until(lambda: store.progress().read == 2)
+    assert sorted(gate.order[:2]) == ["b", "c"]
+    assert store.reading() == ["a"]
+    assert progress_said(store.progress(), store.reading()) == "2 of 3 recordings read; 1 left, now a"
+    gate.open("a")
+    assert len(store.runs()) == 3
+    assert progress_said(store.progress(), store.reading()) == ""
+
+
+def test_every_name_that_was_ever_shown_goes_on_working(tmp_path):
+    formats.write(decode(tokens=6), tmp_path / "one" / "same")
+    alone = RunStore([tmp_path])
+    (shown,) = [run.name for run in alone.runs()]
+    formats.write(decode(tokens=7), tmp_path / "two" / "same")
+    formats.write(decode(tokens=8), tmp_path / "report.sqlite")
+    store = RunStore([tmp_path])
+    assert [run.key for run in store.runs()] == ["one/same", "report", "two/same"]
+    names = {shown: "one/same", "two/same": "two/same", "report": "report", "report.sqlite": "report",
+             str(tmp_path / "two" / "same"): "two/same", "nobody": "nobody"}  # fmt: skip
+    assert {name: store.key_of(name) for name in names} == names
+    view = opening.opened(View.parse(f"?run=report.sqlite&run={shown}&rate=700:report.sqlite&event=1.2.{shown}"), store)
+    assert view.runs == ("report", "one/same")
+    assert (view.rates[0].run, view.event.run) == ("report", "one/same")
+    alone.refresh()  # a page that is open keeps what it has
+    assert "same" in [run.key for run in alone.runs()]
+
+
+def test_a_part_of_a_recording_is_found_by_its_name(tmp_path):
+    shutil.copytree(SAMPLES / "six-strategies", tmp_path / "six")
+    store = RunStore([tmp_path])
+    runs = store.runs()
+    assert len(runs) > 1
+    assert [store.key_of(run.name) for run in runs] == [run.key for run in runs]
+
+
+def test_a_recording_without_steps_says_why_nothing_of_it_is_shown(tmp_path):
+    (tmp_path / "broken.sqlite").write_bytes(b"SQLite format 3\x00 but not really")
+    store = RunStore([tmp_path])
+    store.runs()
+    (said,) = opening.missing(View(runs=("broken",)), store)
+    assert said.startswith("broken is shown nowhere: ")
+    assert "truncated" in said
 
 
 def test_a_page_without_recordings_is_done(tmp_path):

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from dashboard.app import create_app
 from dashboard.background import Background
-from dashboard.pages.syncs.callbacks import after, in_words, nothing_to_show, warning_of
+from dashboard.pages.one_run import after
+from dashboard.pages.syncs.callbacks import in_words, nothing_to_show, warning_of
 from dashboard.pages.syncs.table import rows_of
 from dashboard.predictions import gain_without, slack_of
 from dashboard.store import RunStore

@@ -8,7 +8,7 @@ from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.common.by import By
 
 from dashboard.pages.overview.tools import KEYS
-from tests.dashboard.conftest import click_on, faults, served, until
+from tests.dashboard.conftest import click_on, faults, served, unfold, until
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tracer import formats
 
@@ -46,17 +46,16 @@ class Page:
         found = re.search(r"range=(-?\d+)\.\.(-?\d+)", self.browser.current_url)
         return found and tuple(map(int, found.groups()))
 
+    def width(self):
+        low, high = self.range() or (0, 0)
+        return high - low
+
     def moves(self, *keys):
-        """Press keys, wait until the range is another and drawn, and say which."""
+        """Press keys, wait until the range is another, drawn or not, and say which."""
         before = self.range()
         self.press(*keys)
         until(self.browser, lambda: self.range() not in (None, before), f"another range than {before}")
-        until(self.browser, lambda: self.drawn_range() == pytest.approx(self.range(), abs=2), "it drawn")
         return self.range()
-
-    def drawn_range(self):
-        axis = "document.querySelector('#timeline .js-plotly-plot')._fullLayout.xaxis"
-        return self.browser.execute_script(f"return {axis}.range.map((x) => x * 1e9)")
 
     def focused(self):
         return self.browser.execute_script("return document.activeElement.id")
@@ -84,16 +83,67 @@ def test_keys_press_the_buttons_but_not_while_one_types(page, address):
     page.press("p")
     page.linked("token=5")
     before = page.range()
+    unfold(page.browser)
     click_on(page.browser, "#runs .ag-cell")
     page.press("w", "s", "n")
 
-    def moves_from_elsewhere():  # a table that is drawn anew takes the focus back
+    def is_elsewhere():  # a table that is drawn anew takes the focus back
         page.browser.execute_script("document.getElementById('copy-link').focus()")
-        page.press("w")
-        return page.range() != before
+        page.browser.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
+        return page.focused() == "copy-link"
 
-    until(page.browser, moves_from_elsewhere, f"another range than {before}")
+    until(page.browser, is_elsewhere, "the focus elsewhere")
+    assert page.moves("w") != before
     assert "token=5" in page.browser.current_url
+
+
+def test_each_key_counts_from_what_the_last_one_asked_for(page, address):
+    page.open(f"{address}?run=a&token=5")
+    low, high = page.moves("g")
+    quarter, width = (high - low) / 4, (high - low) / 4
+    page.open(f"{address}?run=a&token=5")
+    page.press("g", "w", "w", "d")
+    wanted = pytest.approx((low + 1.5 * quarter + 0.35 * width, low + 2.5 * quarter + 0.35 * width), abs=5)
+    until(page.browser, lambda: page.range() == wanted, f"{wanted}, not {page.range()}")
+    page.press("n", "w", "n", "s", ".", "a")
+    page.linked("token=8")
+    wanted = pytest.approx((low + 1.5 * quarter, low + 2.5 * quarter), abs=8)
+    until(page.browser, lambda: page.range() == wanted, f"{wanted}, not {page.range()}")
+    page.press("w", "t", "s")
+    until(page.browser, lambda: page.width() == pytest.approx(2 * 1.35 * PERIOD), "two tokens")
+    page.press("/", "cudaMemcpyAsync", Keys.ENTER)
+    page.linked("event=")
+    page.browser.execute_script("document.activeElement.blur()")
+    page.press("g", "w", "w", "n", "n")  # of two matches the second is out of view: it stands in the middle of as much
+    until(page.browser, lambda: page.width() == pytest.approx(width, abs=5) and page.range()[0] > PERIOD / 2, "there")
+
+
+def test_going_to_a_token_a_time_and_the_next_gap(page, address):
+    page.open(f"{address}?run=a&token=5&range=0..{PERIOD}")
+    page.press("j")
+    assert page.focused() == "go"
+    page.press("12", Keys.ENTER)
+    page.linked("token=12")
+    says(page, "gone", "Token 12 of 0 to 29.")
+    page.press("j")
+    page.browser.find_element(By.ID, "go").clear()
+    page.browser.find_element(By.ID, "go").send_keys("99", Keys.ENTER)
+    says(page, "gone", "There is no token 99: the last one is 29.")
+    assert "token=12" in page.browser.current_url
+    page.browser.find_element(By.ID, "go").clear()
+    page.browser.find_element(By.ID, "go").send_keys("2.5 ms", Keys.ENTER)
+    says(page, "gone", "2.50 ms is in the middle.")
+    until(page.browser, lambda: page.range() and sum(page.range()) == 5_000_000, "it in the middle")
+    page.browser.find_element(By.ID, "go").clear()
+    page.browser.find_element(By.ID, "go").send_keys("> 90 us", Keys.ENTER)
+    says(page, "gone", "100 µs after token 15.")
+    page.browser.execute_script("document.activeElement.blur()")
+    page.press("]", "]")
+    says(page, "gone", "after token 17.")
+    page.press("[", "w")
+    says(page, "gone", "after token 16.")
+    middle = 4 * PERIOD + GAP / 2
+    until(page.browser, lambda: page.range() and sum(page.range()) / 2 == pytest.approx(middle, abs=9), "its middle")
 
 
 def test_the_list_of_keys_opens_and_gives_the_focus_back(page, address):
@@ -251,12 +301,12 @@ def test_the_ruler_measures_between_edges_and_what_is_in_view(page, address):
 
 def test_the_minimap_shows_and_moves_what_is_in_view(page, address):
     page.open(f"{address}?run=a&token=5&range=0..{PERIOD}")
-    frame = """const {shapes, xaxis} = document.querySelector('#minimap .js-plotly-plot')._fullLayout;
-               return [shapes[0].x0, shapes[0].x1].map((x) => xaxis.l2p(x) / xaxis._length)"""
+    frame = """const {xaxis} = document.querySelector('#minimap .js-plotly-plot')._fullLayout;
+               const {offsetLeft: left, offsetWidth: wide} = document.getElementById('in-view');
+               return [left, left + wide].map((x) => (x - xaxis._offset) / xaxis._length)"""
     bars = "#minimap .barlayer path"
     until(page.browser, lambda: page.browser.find_elements(By.CSS_SELECTOR, bars), "a minimap")
-    before = page.browser.execute_script(frame)
-    assert 0.1 < before[0] < before[1] < 0.3
+    until(page.browser, lambda: 0.1 < page.browser.execute_script(frame)[0] < 0.3, "the frame")
     click(page, *spot(page, "minimap", 0.8))
     until(page.browser, lambda: page.range() != (0, PERIOD), "another range")
     low, high = page.range()

@@ -5,11 +5,12 @@ import pandas as pd
 import pytest
 
 from dashboard.palette import KINDS
-from dashboard.timeline.align import Tokens, default_range, gap_range, tokens_of, typical_token, whole_range
-from dashboard.timeline.arrange import arranged
+from dashboard.timeline.align import Tokens, default_range, gap_range, tokens_of, typical_token
+from dashboard.timeline.arrange import arranged, groups_of
 from dashboard.timeline.layout import GAP_STRIP, HEADING, panels
 from dashboard.timeline.marks import Window, connectors, detail_of, marks_of, waits_of
 from dashboard.timeline.rows import Row, rows_of
+from dashboard.view import Arrangement
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import Trace
 from tracer.analysis.gaps import gap_report
@@ -49,10 +50,24 @@ def test_rows_are_threads_then_streams(trace):
     assert len(compute.events) == 6 * KERNELS
 
 
-def test_rows_without_an_event_in_the_run_are_left_out(trace):
-    late = rows_of(trace, 7 * PERIOD, 8 * PERIOD)
-    assert late == []
-    assert [r.label for r in rows_of(trace, 4_000, 6_000)] == ["NVTX", "API calls", "stream 13"]
+def test_rows_without_an_event_in_the_run_stand_aside(trace):
+    assert all(row.aside for row in rows_of(trace, 7 * PERIOD, 8 * PERIOD))
+    rows = rows_of(trace, 4_000, 6_000)
+    assert [r.label for r in rows if not r.aside] == ["NVTX", "API calls", "stream 13"]
+    assert [r.label for r in rows] == ["NVTX", "API calls", "stream 13", "stream 14"], "after those, which keep places"
+    assert [line.label for line in arranged(rows)] == ["NVTX", "API calls", "stream 13"]
+    for name in ("stream 14", "GPU 0"):
+        assert len(arranged(rows, Arrangement(shown=(name,)))) == 4
+
+
+def test_deeper_levels_aside_stay_with_their_thread():
+    ranges = {"start": [0, 10, 11, 0], "end": [5, 20, 12, 20], "text": ["a", "b", "c", "d"], "thread": [1, 1, 1, 2],
+              "process": [7] * 4}  # fmt: skip
+    rows = rows_of(Trace.from_columns(nvtx=ranges), 0, 6)
+    assert [(row.label, row.aside) for row in rows] == [("NVTX · 1", False), ("NVTX · 2", False), ("", True)]
+    assert [unit.rows for unit in groups_of(rows)[0].units] == [(0, 2), (1,)]
+    assert [line.index for line in arranged(rows)] == [0, 1]
+    assert [line.index for line in arranged(rows, Arrangement(shown=("Host",)))] == [0, 2, 1]
 
 
 def test_nested_ranges_take_levels_and_threads_are_named_where_there_are_two():
@@ -187,9 +202,6 @@ def test_tokens_and_ranges(trace):
     assert -GAP < low < 0
     assert GAP < high < 2 * GAP
     assert gap_range([tokens], 2, "start")[0] > low + PERIOD // 2
-    low, high = whole_range([tokens], 2, "end")
-    assert low <= GAP - 3 * PERIOD
-    assert high >= 3 * PERIOD
 
 
 def test_the_typical_token_has_the_median_gap_in_every_run():

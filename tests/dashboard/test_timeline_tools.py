@@ -10,7 +10,7 @@ from dash._utils import to_json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.figures.minimap import minimap_plot
+from dashboard.figures.minimap import Lane, minimap_plot
 from dashboard.figures.overlay import DIMMED
 from dashboard.figures.timeline import packed, timeline_figure
 from dashboard.pages.overview.acts import asked
@@ -24,12 +24,14 @@ from dashboard.timeline.choice import chosen_in, next_match, panels_of, place_of
 from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, event_pairs, flows_of
 from dashboard.timeline.marks import NO_WAITS
 from dashboard.timeline.minimap import BINS, busy_of
+from dashboard.timeline.phases import AFTER, BEFORE, CAPTURE, NOTHING, captures, phases_of
 from dashboard.timeline.rows import Row, rows_of
 from dashboard.timeline.scene import timeline_of, token_of
 from dashboard.timeline.search import Finder
 from dashboard.view import Arrangement, Spot, View
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tracer import Trace, formats
+from tracer.analysis.steps import Steps
 from tracer.schema import MISSING
 
 TOKENS = 6
@@ -354,18 +356,12 @@ def test_clicks_choose_and_measure(runs):
 @pytest.mark.parametrize(
     "wish",
     [{}, {"what": "click"}, {"what": "spot", "spot": ["a", -1, 0]}, {"what": "spot", "spot": ["gone", 0, 0]},
-     {"what": "spot", "spot": ["a", 0, 10**9]}, {"what": "map", "x": ["a", "b"]},
+     {"what": "spot", "spot": ["a", 0, 10**9]}, {"what": "show", "name": "no such row"},
      {"what": "move", "name": "x", "by": 1}],
 )  # fmt: skip
 def test_senseless_wishes_change_nothing(runs, wish):
     view = View(runs=("a", "b"), token=2)
     assert asked(view, wish, runs) == view
-
-
-def test_the_minimap_moves_the_range(runs):
-    view = View(runs=("a", "b"), token=2, range=(0, PERIOD))
-    assert asked(view, {"what": "map", "x": [2e-3, 1e-3]}, runs).range == (1_000_000, 2_000_000)
-    assert asked(view, {"what": "map", "x": 5e-3}, runs).range == (4_500_000, 5_500_000)
 
 
 def test_the_minimap_has_the_share_that_streams_are_busy():
@@ -381,12 +377,37 @@ def test_the_minimap_has_the_share_that_streams_are_busy():
     assert half.share.tolist() == [1.0] * (BINS // 2) + [0.5] * (BINS // 2)
 
 
-def test_the_minimap_is_a_lane_per_run_and_shows_what_is_in_view(runs):
-    lanes = [(run.name, run.busy, run.tokens.anchor(2, "end")) for run in runs]
-    figure = timeline_figure(minimap_plot(lanes, (-3 * PERIOD, 3 * PERIOD), (0, 10), "dark"))
-    assert [trace.base for trace in figure.data] == [1, 0]
-    (frame,) = figure.layout.shapes
-    assert frame.x0 < 0 < frame.x1
-    assert frame.x1 - frame.x0 > 6 * PERIOD / 1e9 / 1_000
+def test_the_minimap_is_a_lane_per_run_and_names_what_is_beside_its_steps(runs):
+    phases = pd.DataFrame(
+        [(BEFORE, 0, 3 * PERIOD), (CAPTURE, 100, 200), (CAPTURE, 300, 400), (CAPTURE, 3 * PERIOD, 3 * PERIOD + 50)],
+        columns=["what", "start", "end"],
+    )
+    lanes = [Lane(run.name, run.busy, 2 * PERIOD, phases if run is runs[0] else NOTHING) for run in runs]
+    figure = timeline_figure(minimap_plot(lanes, (-2 * PERIOD, 8 * PERIOD), "dark"))
+    before, capture, *_ = figure.data
+    assert [trace.base for trace in figure.data] == [1, 1, 1, 0]
+    assert (before.x[0], before.width[0]) == pytest.approx((-0.5 * PERIOD / 1e9, 3 * PERIOD / 1e9))
+    assert list(capture.customdata) == [2, 1], "those that could not be told apart are one"
+    assert [note.text for note in figure.layout.annotations] == [BEFORE], "only where there is room"
     share = (runs[0].busy.share * runs[0].busy.width).sum()
     assert share == pytest.approx(TOKENS * (PERIOD - GAP), rel=0.01)
+
+
+def test_what_a_recording_holds_beside_its_steps():
+    name = ["cuStreamBeginCapture", "cuLaunchKernel", "cudaStreamEndCapture_v10000", "cudaStreamBeginCapture", "x"]
+    api = {
+        "start": [10, 12, 20, 30, 40],
+        "end": [11, 13, 25, 31, 41],
+        "name": name,
+        "thread": [1] * 5,
+        "process": [1] * 5,
+    }
+    trace = Trace.from_columns(api=api)
+    assert captures(trace).to_numpy().tolist() == [[CAPTURE, 10, 25]], "one that does not end is none"
+    table = pd.DataFrame({"start": [100, 200], "end": [150, 250]})
+    others = pd.DataFrame({"phase": ["prefill", "eager"], "start": [60, 160], "end": [90, 190]})
+    steps = Steps(table, "nvtx", "", others=others)
+    assert phases_of(trace, steps, (0, 300)).to_numpy().tolist() == [
+        [BEFORE, 0, 60], [CAPTURE, 10, 25], ["prefill", 60, 90],
+        ["eager pass: a prompt or warm-up", 160, 190], [AFTER, 250, 300],
+    ]  # fmt: skip

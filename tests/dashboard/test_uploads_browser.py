@@ -4,7 +4,7 @@ import pytest
 from selenium.webdriver.common.by import By
 
 from dashboard.app import Serving
-from tests.dashboard.conftest import faults, served, until
+from tests.dashboard.conftest import faults, served, unfold, until
 from tests.dashboard.traces import decode
 from tracer import formats
 
@@ -22,6 +22,7 @@ def page(browser, tmp_path):
     faults(browser)
     with served(tmp_path / "runs", Serving(uploads=tmp_path / "inbox", upload_limit=3_000_000)) as address:
         browser.get(address)
+        unfold(browser)
         until(browser, lambda: "No recordings yet" in browser.find_element(By.ID, "nothing").text, "what to do")
         yield browser
         assert browser.execute_script("return window.hacked") is None
@@ -130,5 +131,5 @@ def test_why_a_recording_cannot_be_read_stands_in_its_row(page, tmp_path):
             ? [...row.querySelectorAll("[role=gridcell]")].filter(each => each.checkVisibility(
                 {visibilityProperty: true})).map(each => each.innerText.trim()).filter(Boolean) : null;
     """
-    said = "holds a number of more than 100 digits; that is no trace"
+    said = "holds a number of more than 100 digits, so it is not a trace"
     until(page, lambda: page.execute_script(shown) == ["broken", said], "the reason, whole")

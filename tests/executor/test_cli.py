@@ -127,7 +127,7 @@ def test_a_run_that_is_ended_leaves_nothing(tmp_path, number, code):
         (["--prompt", "0,250"], UsageError, "2 prompts are too many for a batch of 1"),
         (["--prompt", "-1"], UsageError, "prompt must be at least 0, not -1"),
         (["--kv", "stream"], UsageError, "unknown KV cache 'stream'.*Did you mean 'streams'"),
-        (["--shared-prompt"], UsageError, "a shared prompt has one length"),
+        (["--shared-prompt"], UsageError, "a shared prompt needs one length"),
     ],
 )
 def test_errors_are_one_line_and_write_nothing(invoke, tmp_path, arguments, error, message):

@@ -216,7 +216,7 @@ def logits(slow=(), seconds=0.2, **options):
 @pytest.mark.parametrize("allocator", ["sequential", "interleaved"])
 def test_recycling_in_graph_order_is_refused_and_would_compute_nonsense(mode, allocator):
     """At batch 4: in some race the kernel that must come first is late."""
-    with pytest.raises(UnsafePlanError, match=r"is a race.*blk\.0\.attn_q.*needs an edge from .*stream"):
+    with pytest.raises(UnsafePlanError, match=r"has data races.*blk\.0\.attn_q.*needs an edge from .*stream"):
         logits(concurrency=mode, allocator=allocator)
     racing = prepare(MODELS["tiny"](batch=4), "cpu", mode, allocator, allow_hazards=True)
     late = sorted({hazard.first.name for hazard in racing.hazards if "blk.0." in hazard.first.name})

@@ -98,7 +98,7 @@ def test_recurrent_state_allows_prompts_of_one_length():
         results = run(("aaag", "ggg"), model="gdn-tiny", kv="unified", batch=2, prompt=prompt)
         compare_with_reference(agreed(results), DELTA_NET_TOLERANCE)
     for options in ({"prompt": (4, 0)}, {"prompt": 4, "shared_prompt": True}):
-        with pytest.raises(UsageError, match="model 'gdn-tiny' has recurrent state: prompts must be of one length"):
+        with pytest.raises(UsageError, match="model 'gdn-tiny' has recurrent state: prompts need equal lengths"):
             run(model="gdn-tiny", batch=2, **options)
 
 
@@ -197,8 +197,8 @@ def test_what_does_not_fit_together_is_refused():
         ({"kv": "unifed"}, "unknown KV cache 'unifed'.*Did you mean 'unified'"),
         ({"prompt": (3, -1), "batch": 2}, "prompt must be at least 0"),
         ({"prompt": ()}, "prompt must be at least 0"),
-        ({"shared_prompt": True}, "a shared prompt has one length, at least 1, not 0"),
-        ({"shared_prompt": True, "prompt": (2, 3), "batch": 2}, "a shared prompt has one length"),
+        ({"shared_prompt": True}, "a shared prompt needs one length, at least 1, not 0"),
+        ({"shared_prompt": True, "prompt": (2, 3), "batch": 2}, "a shared prompt needs one length"),
     ]:
         with pytest.raises(UsageError, match=message):
             run(**options)

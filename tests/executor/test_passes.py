@@ -164,9 +164,9 @@ def test_subgraphs_launch_every_branch_by_itself():
 def test_a_plan_with_hazards_is_refused_unless_allowed():
     step = MODELS["tiny"](batch=4)
     message = (
-        r"'branches' with allocator 'sequential' is a race, 48 in all: "
+        r"'branches' with allocator 'sequential' has data races \(48\): "
         r"blk\.0\.attn_q \(stream 0\) writes blk\.0\.attn_q and blk\.0\.attn_k \(stream 1\) writes blk\.0\.attn_k "
-        r"in bytes \d+-\d+ of the arena: needs an edge from .* Allocator 'stream_aware' has none"
+        r"in bytes \d+-\d+ of the arena: needs an edge from .* Choose allocator 'stream_aware', which has none"
     )
     with pytest.raises(UnsafePlanError, match=message):
         prepare(step, "cpu", "branches", "sequential")

@@ -113,7 +113,7 @@ def test_files_that_are_no_profiles(tmp_path, content):
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("wdm", "unknown profile 'wdm'; .* Did you mean 'wddm'"), ("none.json", "no profile none.json; shipped are")],
+    [("wdm", "unknown profile 'wdm'; .* Did you mean 'wddm'"), ("none.json", "no profile none.json: give a JSON file")],
 )
 def test_profiles_that_are_not_there(name, said):
     with pytest.raises(UsageError, match=said):

@@ -41,7 +41,7 @@ def test_two_runs_write_the_same_recording(tmp_path):
     ("options", "said"),
     [
         (("--backend", "sim", "--profile", "wdm"), "unknown profile 'wdm'"),
-        (("--backend", "sim", "--profile", "none.json"), "there is no profile none.json"),
+        (("--backend", "sim", "--profile", "none.json"), "no profile none.json"),
         (("--backend", "cpu", "--profile", "wddm"), "backend 'cpu' takes no cost profile"),
         (("--backend", "sim", "--passes", "node"), "backend 'sim' has no node pass"),
     ],

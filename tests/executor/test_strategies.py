@@ -24,7 +24,7 @@ def test_a_backend_without_guarantees_runs_only_what_waits():
         if name in ("sccc", "saaas"):
             check_needs(cls(), "bare", NOTHING)
         else:
-            with pytest.raises(UnsafePlanError, match=rf"'{name}' .*'bare'.*Safe there: sccc, saaas$"):
+            with pytest.raises(UnsafePlanError, match=rf"'{name}' .*'bare'.*Choose one of sccc, saaas$"):
                 check_needs(cls(), "bare", NOTHING)
 
 

@@ -84,7 +84,7 @@ def test_why_asynchronous_input_copies_were_taken_back(name):
 
 
 def test_a_race_that_no_guarantee_names_is_refused():
-    with pytest.raises(UnsafePlanError, match=r"strategy 'none' is a race between steps, \d+ in all"):
+    with pytest.raises(UnsafePlanError, match=r"strategy 'none' has data races between steps \(\d+\)"):
         refuse_hazards([prepared("tiny", "one", True, NoSync)], NoSync())
 
 
@@ -204,7 +204,7 @@ def test_the_host_chooses_experts_behind_a_copy_and_a_sync(monkeypatch, fetch, f
     monkeypatch.setattr(ExpertCopies, "fetch", fetch)
     hazards = find_run_hazards([plan], cls(), prefill=prefill)
     assert any(str(hazard).startswith(f"{first} and {second}") for hazard in hazards)
-    with pytest.raises(UnsafePlanError, match=f"strategy '{strategy}' is a race between steps"):
+    with pytest.raises(UnsafePlanError, match=f"strategy '{strategy}' has data races between steps"):
         refuse_hazards([plan], cls(), prefill=prefill)
 
 
@@ -272,7 +272,7 @@ def test_the_race_computes_nonsense_and_the_event_strategy_does_not(name):
 
 def test_a_backend_that_does_not_stage_refuses_what_needs_it():
     run = partial(Configuration, tokens=4, repeats=1, staging=False)
-    with pytest.raises(UnsafePlanError, match=r"'aaag' needs a guarantee .*Safe there: sccc, saaas, aaas, aaeg"):
+    with pytest.raises(UnsafePlanError, match=r"'aaag' needs a guarantee .*Choose one of sccc, saaas, aaas, aaeg"):
         execute([run(strategy="aaag")])
     (expected,) = execute([Configuration(tokens=4, repeats=1)], keep_logits=True)
     for result in execute([run(strategy=s) for s in ("sccc", "saaas", "aaas", "aaeg")], keep_logits=True):

@@ -73,5 +73,5 @@ def test_copied_experts_stay_on_the_host_in_the_device_s_dtype():
 def test_copied_experts_cannot_be_quantised():
     weight = leaf("blk.0.ffn_exps.weight", (4, 32, 32), "q8_0", Flag.NONE)
     split = Split(Device("cpu"), (), (), (weight,), copied={weight: Origin(0, weight)})
-    with pytest.raises(ExecutionError, match="experts of q8_0 cannot be copied"):
+    with pytest.raises(ExecutionError, match="experts in q8_0 cannot be copied"):
         load_weights({Device("cpu"): HalfBackend()}, [split], 0)

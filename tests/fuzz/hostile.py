@@ -124,21 +124,26 @@ class Requests:
                                    "measure": st.booleans()}),
             st.fixed_dictionaries({"what": st.just("next"), "find": WORDS}),
             st.fixed_dictionaries({"what": st.just("spot"), "spot": st.tuples(run, SMALL, SMALL).map(list)}),
-            st.fixed_dictionaries({"what": st.just("map"), "x": SMALL | st.lists(SMALL, min_size=2, max_size=2)}),
-            st.fixed_dictionaries({"what": st.sampled_from(["fold", "hide"]), "name": WORDS | st.just("GPU 0")}),
+            st.fixed_dictionaries({"what": st.sampled_from(["fold", "hide", "show"]),
+                                   "name": WORDS | st.just("GPU 0")}),
+            st.fixed_dictionaries({"what": st.just("go"), "text": WORDS | SMALL.map("> {} us".format) | SMALL.map(str),
+                                   "step": st.sampled_from([1, -1, 0])}),
+            st.fixed_dictionaries({"what": st.just("token"), "x": SMALL, "y": SMALL}),
             st.fixed_dictionaries({"what": st.just("move"), "name": WORDS | st.just("GPU 0"), "by": SMALL}),
-            st.fixed_dictionaries({"what": st.sampled_from(["as recorded", "forget", "measure"]),
+            st.fixed_dictionaries({"what": st.sampled_from(["as recorded", "all rows", "forget", "measure"]),
                                    "from": st.sampled_from(["start", "end"])}),
         )  # fmt: skip
         points = st.lists(st.fixed_dictionaries({"customdata": run | st.lists(SMALL, max_size=3)}), max_size=2)
         ends = {f"xaxis.range[{number}]": SMALL for number in (0, 1)}
         query = st.lists(st.tuples(st.sampled_from(
-            ["run", "token", "align", "range", "find", "event", "ruler", "rows", "hide", "fold", "order", "theme",
-             "scale", "sync", "without", "kernels", "times", "host", "latency", "streams", "node", "part", "tokens"]
+            ["run", "token", "align", "range", "find", "event", "ruler", "rows", "hide", "fold", "order", "show",
+             "theme", "scale", "sync", "without", "kernels", "times", "host", "latency", "streams", "node", "part",
+             "tokens"]
         ), run | WORDS | SMALL.map(str) | pair.map("{0[0]}..{0[1]}".format)), max_size=6)  # fmt: skip
         screen = {"scheme": st.sampled_from(["light", "dark"]), "width": SMALL}
         self.values = {
-            "asked.data": st.none() | st.tuples(wishes, SMALL).map(lambda both: both[0] | {"at": both[1]}),
+            "asked.data": st.none() | st.tuples(wishes, SMALL, st.lists(wishes, max_size=2)).map(
+                lambda all: all[0] | {"at": all[1], "earlier": [each | {"at": all[1]} for each in all[2]]}),
             "screen.data": st.fixed_dictionaries(screen),
             "steady.data": st.fixed_dictionaries(screen | {"part": st.dictionaries(WORDS, SMALL, max_size=3)}),
             "pressed.data": st.none() | st.dictionaries(st.sampled_from(["theme", "zoom-in", "token-on", "find-on",

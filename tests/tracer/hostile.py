@@ -131,7 +131,7 @@ REFUSED: dict[str, tuple[tuple[Statement, ...], str]] = {
             ("INSERT INTO t VALUES (?)", [(1,)] * 5000),
             *(f"ALTER TABLE t ADD COLUMN y{i}" for i in range(300)),
         ),
-        "table t has 5000 rows, more than the file has room for",
+        "table t claims 5000 rows, more than fit into the file",
     ),
     "a table called dbstat": (("CREATE TABLE dbstat (x)",), "SQLite cannot read it"),
 }

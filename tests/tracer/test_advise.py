@@ -69,7 +69,7 @@ def test_an_engine_that_idles_for_its_hosts_code_gets_no_figure(name: str) -> No
     assert facts["advice"] == []
     assert all(one["speedup"]["low"] is None for one in facts["unsure"])
     words = " ".join(run(SAMPLES / name).stdout.split())
-    assert "nothing that was tried gains for sure" in words
+    assert "no edit is predicted to gain more than its margin" in words
     assert "the device idles mostly for work of the host" in words
 
 
@@ -93,7 +93,7 @@ def test_under_a_profiler_without_a_rate_there_is_no_advice(tmp_path: Path) -> N
 
 def test_where_nothing_is_to_be_gained_it_says_how_much_is_compute() -> None:
     words = " ".join(run(OURS["ggg"]).stdout.split())
-    assert "nothing that was tried gains for sure" in words
+    assert "no edit is predicted to gain more than its margin" in words
     assert "the device computes for 100% of a step" in words
 
 
@@ -112,3 +112,30 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert result.stderr.count("\n") == 1
     assert str(tmp_path / "one") in result.stderr
+
+
+def test_the_engine_is_known_by_its_kernels_and_names_the_edits() -> None:
+    facts = advised(LLAMA["sccc", "graph"])
+    assert facts["engine"] == "llama.cpp"
+    names = {one["edit"]: [setting["name"] for setting in one["settings"]] for one in facts["advice"]}
+    assert names["aaag"] == ["`ggml_backend_sched_compute_splits` in ggml/src/ggml-backend.cpp"]
+    assert names["without syncs"] == []
+    assert facts["unused"] == []  # each step is one graph launch
+    assert "aaag, aaas, saaas: in llama.cpp `ggml_backend_sched_compute_splits`" in " ".join(
+        run(LLAMA["sccc", "graph"]).stdout.split()
+    )
+    assert advised(OURS["sccc"])["engine"] is None
+
+
+def test_settings_that_are_off_are_named_without_a_prediction() -> None:
+    """Eager transformers replay no graph; vLLM's asynchronous scheduling and whole graphs were on."""
+    facts = advised(SAMPLES / "transformers-eager")
+    assert (facts["engine"], [setting["change"] for setting in facts["unused"]]) == (
+        "PyTorch",
+        ["one graph launch per step"],
+    )
+    words = " ".join(run(SAMPLES / "transformers-eager").stdout.split())
+    assert 'does not use: `torch.compile(mode="reduce-overhead")`' in words
+    facts = advised(SAMPLES / "vllm-b1-graph")
+    assert (facts["engine"], facts["unused"]) == ("vLLM", [])
+    assert advised(SAMPLES / "transformers-static")["unused"] == []

@@ -21,6 +21,7 @@ from tracer.analysis.surplus import surplus_position
 from tracer.analysis.tokens import find_steps
 from tracer.check_command import tomllib
 from tracer.errors import EmptyTraceError, UsageError
+from tracer.schema import PYTHON_FUNCTION
 
 TOKENS = 6
 
@@ -413,3 +414,40 @@ def test_what_must_be_known_of_the_steps_is_noted_once() -> None:
     check_lines(trace, budget("syncs.max = 100\n[device.0]\ngap_us.traced.p50.max = 1e6"))
     (note,) = (note for note in trace.notes if "prefill" in note)
     assert re.match("left out: 2 prefill", note)
+
+
+def of_sites() -> Trace:
+    """Three steps `sgs`; the first sync of each is made in `flush`, the last one of the second step in `fetch`."""
+    script = loop("sgs", 3)
+    api = script.trace["api"]
+    syncs = api[api["name"].str.contains("Synchronize")]
+    functions = [(row.start - 1, row.end + 1, "engine.py(9): flush") for row in syncs.iloc[::2].itertuples()]
+    functions.append((int(syncs["start"].iloc[3]) - 1, int(syncs["end"].iloc[3]) + 1, "engine.py(20): fetch"))
+    for start, end, text in functions:
+        script.range(text, start, end, domain=PYTHON_FUNCTION)
+    return script.trace
+
+
+def test_calls_of_a_call_site_are_held_to_the_most_of_any_step() -> None:
+    trace = of_sites()
+    text = '[site.flush]\nsyncs = 1\nlaunches = 0\n[site."engine.py fetch"]\nsyncs = 0\n[site.other]\nsyncs = 0'
+    found = findings(trace, text)
+    assert {name: (f.verdict, f.found) for name, f in found.items()} == {
+        "site flush: syncs": ("kept", 1.0),
+        "site flush: launches": ("kept", 0.0),
+        "site engine.py fetch: syncs": ("broken", 1.0),  # in one step of three, of which the median would be 0
+        "site other: syncs": ("kept", 0.0),
+    }
+    surplus = found["site engine.py fetch: syncs"].surplus
+    assert surplus is not None
+    assert (surplus.step, surplus.nvtx[-1]) == (1, "engine.py(20): fetch")
+    assert "site other: no call of the steps is made there" in trace.notes
+
+
+def test_a_recording_without_call_sites_cannot_hold_one() -> None:
+    with pytest.raises(EmptyTraceError, match=r"^site fetch: 100% have no call site: .*with_stack=True"):
+        check_lines(decode_loop("sg", TOKENS).trace, budget("[site.fetch]\nsyncs = 0"))
+    with pytest.raises(UsageError, match=r"here may stand syncs, copies, launches$"):
+        budget("[site.fetch]\nclass = 'sccc'")
+    with pytest.raises(UsageError, match=r'site."": give a part of the call site'):
+        budget('[site." "]\nsyncs = 0')

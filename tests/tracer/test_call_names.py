@@ -72,7 +72,7 @@ def test_a_recording_with_unknown_calls_says_so_once(tmp_path) -> None:
     calls = [event("cuda_runtime", f"hipLaunchKernel{i % 7}", i * 10, 5, correlation=i) for i in range(20)]
     note = read(tmp_path, calls).notes
     assert note == [
-        "20 calls seem to launch, copy or synchronise, but are not known and count as none of these: "
+        "20 calls seem to launch, copy or synchronise, but are unknown and not counted as such: "
         "hipLaunchKernel0 (3), hipLaunchKernel1 (3), hipLaunchKernel2 (3), hipLaunchKernel3 (3), hipLaunchKernel4 (3) "
         "and 2 other names"
     ]

@@ -56,8 +56,8 @@ def test_json() -> None:
     lines = {line["name"]: line for line in facts["lines"]}
     surplus = lines["syncs"].pop("surplus")
     assert lines["syncs"] == {
-        "range": None, "device": None, "name": "syncs", "found": 14.0, "allowed": {"min": 5.0, "max": 5.0},
-        "verdict": "broken", "excess": 9.0, "interval": None,
+        "range": None, "device": None, "site": None, "name": "syncs", "found": 14.0,
+        "allowed": {"min": 5.0, "max": 5.0}, "verdict": "broken", "excess": 9.0, "interval": None,
     }  # fmt: skip
     assert surplus["name"] == "cudaStreamSynchronize_v3020"
     assert lines["tokens_per_s.untraced"]["allowed"] == {"min": 755.0, "max": None}

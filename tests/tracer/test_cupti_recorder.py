@@ -235,11 +235,11 @@ def test_a_kind_that_fails_leaves_nothing_enabled(cupti: StandIn) -> None:
 
 
 def test_options_that_make_no_sense(cupti: StandIn) -> None:
-    with pytest.raises(UsageError, match="CUPTI records no coffee"):
+    with pytest.raises(UsageError, match="CUPTI cannot record coffee"):
         CuptiRecorder(kinds=("kernels", "coffee"))
     with pytest.raises(UsageError, match="node or graph"):
         CuptiRecorder("kernel")
-    with pytest.raises(UsageError, match="no recorder 'perf'"):
+    with pytest.raises(UsageError, match="unknown recorder 'perf'"):
         tracer.record("perf")
 
 

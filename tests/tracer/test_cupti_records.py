@@ -138,7 +138,7 @@ def test_every_known_version_has_all_kinds_and_unknown_ones_are_refused() -> Non
         assert set(sizes) == set(layout.FIELDS)
         assert all(size % 4 == 0 for size in sizes.values())
     for version in (17, 140000):
-        with pytest.raises(RecordError, match="not known"):
+        with pytest.raises(RecordError, match="not supported"):
             layout.sizes(version)
 
 

@@ -77,7 +77,7 @@ def test_a_database_of_something_else(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "a.sqlite") as database:
         database.execute("CREATE TABLE songs (start, end)")
     database.close()
-    assert "no nsys export" in error_of(tmp_path / "a.sqlite")
+    assert "not an nsys export" in error_of(tmp_path / "a.sqlite")
 
 
 def _export_with_many_kernels(path: Path, kernels: int) -> Path:
@@ -168,7 +168,7 @@ def test_a_directory_without_a_trace(tmp_path: Path) -> None:
 def test_truncated_parquet(parquet: Path, kept: int) -> None:
     file = parquet / f"{KERNELS}.parquet"
     file.write_bytes(file.read_bytes()[:kept])
-    with pytest.raises(FormatError, match=rf"^{file}: is no Parquet file, or a damaged one"):
+    with pytest.raises(FormatError, match=rf"^{file}: is not a valid Parquet file"):
         formats.read(parquet)
     error_of(parquet)
 
@@ -178,7 +178,7 @@ def test_parquet_with_garbage_inside(parquet: Path) -> None:
     content = bytearray(file.read_bytes())
     content[4:400] = bytes(np.random.default_rng(0).integers(0, 256, 396, np.uint8))
     file.write_bytes(content)
-    assert "is no Parquet file, or a damaged one" in error_of(parquet)
+    assert "is not a valid Parquet file" in error_of(parquet)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_other_integer_and_string_types_are_as_good(parquet: Path) -> None:
 @pytest.mark.parametrize("content", ["", "{", "[1]", "[" * 100_000, '"run"'])
 def test_run_json_that_is_no_object(parquet: Path, content: str) -> None:
     (parquet / "run.json").write_text(content)
-    with pytest.raises(FormatError, match=r"run\.json: (is no JSON|holds a)"):
+    with pytest.raises(FormatError, match=r"run\.json: (is not valid JSON|holds a)"):
         formats.read(parquet)
 
 

@@ -230,7 +230,7 @@ def test_odd_names_are_left_out_and_noted(copy: str, tmp_path: Path) -> None:
     trace = formats.read(source)
     assert {"no_row_id", "counted", "mixed"} <= trace.carried.keys()
     assert not {"../../evil", "it's\"", "a_view"} & trace.carried.keys()
-    assert "2 tables or columns with names or types that nsys has not are left out" in trace.notes
+    assert "2 tables or columns with names or types unknown to nsys are left out" in trace.notes
     formats.write(trace, tmp_path / copy)
     assert_same(formats.read(tmp_path / copy), trace)
     assert {path.name for path in tmp_path.iterdir()} == {"a.sqlite", copy}
@@ -269,7 +269,7 @@ def test_an_arrowdir_is_read(tmp_path: Path) -> None:
     damaged = tmp_path / "x_arwdir" / "NVTX_EVENTS.arrow"
     for cut in (0, 10, damaged.stat().st_size // 2):
         damaged.write_bytes(damaged.read_bytes()[:cut])
-        with pytest.raises(FormatError, match=r"NVTX_EVENTS\.arrow: is no Arrow file, or a damaged one"):
+        with pytest.raises(FormatError, match=r"NVTX_EVENTS\.arrow: is not a valid Arrow file"):
             formats.read(tmp_path / "x_arwdir")
 
 

@@ -190,7 +190,7 @@ def test_a_gzip_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_json_behind_the_first_event(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", b'{"traceEvents": [{"ph": "X"}, {"ph": oops}]}')
-    assert "is no JSON" in error_of(path)
+    assert "is not valid JSON" in error_of(path)
 
 
 def test_json_that_is_no_trace(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_events_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
     assert trace.notes == [
         "6 events without a usable time or name are left out",
         "2 events with a negative or impossible duration are left out",
-        "2 entries that are no events are left out",
+        "2 entries that are not events are left out",
         "1 events of phase 'C' are left out",
         "2 events of phase '' are left out",
     ]

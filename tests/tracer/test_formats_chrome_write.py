@@ -223,7 +223,7 @@ def test_what_crosses_is_drawn_beside_and_nothing_is_lost(tmp_path: Path) -> Non
     script.range("a", 0, 12)
     script.range("b", 1, 50)
     assert formats.write(script.trace, tmp_path / "a.json") == [
-        "NVTX ranges on tracks of their own, because they cross others: 1"
+        "NVTX ranges on separate tracks, because they overlap others: 1"
     ]
     slices = events(tmp_path / "a.json")
     assert len(slices) == len(script.trace)
@@ -234,7 +234,7 @@ def test_what_crosses_is_drawn_beside_and_nothing_is_lost(tmp_path: Path) -> Non
         assert not [(a, b) for a in spans for b in spans if a[0] < b[0] < a[1] < b[1]]
     names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events(tmp_path / "a.json", "M") if "thread" in e["name"]
              and "name" in e["args"]}  # fmt: skip
-    assert sorted(names.values()) == ["ranges of thread 101 that cross", "stream 7", "stream 7 (2)", "stream 7 syncs"]
+    assert sorted(names.values()) == ["overlapping ranges of thread 101", "stream 7", "stream 7 (2)", "stream 7 syncs"]
     assert {"stream 7", "stream 7 (2)"} == {names[e["pid"], e["tid"]] for e in slices if e["cat"] == "kernel"}
     assert formats.read(tmp_path / "a.json")["kernels"]["stream"].tolist() == [7, 7]
 
@@ -283,7 +283,7 @@ def test_two_part_suffixes(tmp_path: Path) -> None:
     for name in ("a.json", "a.b.JSON", "a.json.gz", "a.v1.json.gz"):
         formats.write(trace, tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(b"\x1f\x8b" if name.endswith("gz") else b"{")
-    with pytest.raises(FormatError, match=r"cannot write \.gz; known are .*Chrome or Kineto JSON \(\.json\)"):
+    with pytest.raises(FormatError, match=r"cannot write \.gz; supported formats: .*Chrome or Kineto JSON \(\.json\)"):
         formats.write(trace, tmp_path / "a.gz")
     with pytest.raises(FormatError, match="exists already"):
         formats.write(trace, tmp_path / "a.json.gz")

@@ -188,7 +188,7 @@ def test_the_commands_refuse_in_one_line(tmp_path: Path) -> None:
         result = CliRunner().invoke(main, [command, str(path)])
         assert result.exit_code == 2
         assert result.stderr == (
-            f"intertoken: {path}: table {KERNELS}, column end holds -9223372036854775808; that is no time in ns\n"
+            f"intertoken: {path}: table {KERNELS}, column end holds -9223372036854775808, which is not a time in ns\n"
         )
 
 
@@ -210,7 +210,7 @@ def test_files_beside_an_export_are_neither_read_nor_changed(tmp_path: Path, kin
     before = {file.name: file.read_bytes() for file in copy.iterdir()}
     assert before[f"a.sqlite-{kind}"]
     trace = formats.read(copy / "a.sqlite")
-    assert f"changes that another program keeps in a.sqlite-{kind} are not read" in trace.notes
+    assert f"changes that are still in a.sqlite-{kind} are not read" in trace.notes
     assert {file.name: file.read_bytes() for file in copy.iterdir()} == before
 
 
@@ -249,9 +249,9 @@ def test_columns_of_one_name_and_of_types_that_exports_have_not(place: Path) -> 
     pq.write_table(pa.table({"x": [1]}), path / "stringids.parquet")
     trace = check(path, place / "out")
     assert trace is not None
-    assert trace.notes == ["3 tables or columns with names or types that nsys has not are left out"]
+    assert trace.notes == ["3 tables or columns with names or types unknown to nsys are left out"]
     pq.write_table(pa.Table.from_arrays([table["id"], table["id"]], ["id", "id"]), path / "StringIds.parquet")
-    with pytest.raises(FormatError, match="two columns of one name"):
+    with pytest.raises(FormatError, match="two columns of the same name"):
         formats.read(path)
 
 

@@ -63,7 +63,7 @@ def test_ends_that_lack_and_ends_too_many_are_noted(tmp_path: Path) -> None:
     trace = read(tmp_path, [*events, edge("B", 4, "also"), edge("e", 2, cat="work", id=1)])
     assert rows(trace, "nvtx", "text", "start", "end") == [["op", 3000, 10_000], ["also", 4000, 10_000]]
     assert trace.notes == [
-        "1 ranges that were never closed end with the recording",
+        "1 ranges were never closed; they end with the recording",
         "1 events of phase 'E' without a begin are left out",
         "1 events without a usable time or name are left out",
         "1 events with a negative or impossible duration are left out",
@@ -131,7 +131,7 @@ def test_python_functions_are_kept_where_asked_for(tmp_path: Path) -> None:
         assert ("1 python_function events are left out" in result.output) is not bool(kept)
     result = CliRunner().invoke(main, ["convert", "--python-functions", str(target), str(tmp_path / "again")])
     assert result.exit_code == 2
-    assert result.output.splitlines()[-1].endswith("which has no python functions")
+    assert result.output.splitlines()[-1].endswith("run directory has no python functions")
 
 
 # --- what a sync waits for, and streams ---
@@ -323,8 +323,8 @@ def test_rows_of_other_accelerators_are_named_in_one_line(tmp_path: Path) -> Non
     ]  # fmt: skip
     trace = read(tmp_path, events)
     assert trace.notes == [
-        "rows of an accelerator that is not understood are kept as mere ranges (2 mtia_runtime, 1 mtia_ccp_events, "
-        "1 xpu_runtime, 3 Ascend Hardware): nothing is said of its work"
+        "rows of an unsupported accelerator are kept as plain ranges (2 mtia_runtime, 1 mtia_ccp_events, "
+        "1 xpu_runtime, 3 Ascend Hardware): its work is not analysed"
     ]
     assert len(trace["nvtx"]) == 7
     with pytest.raises(EmptyTraceError, match=r"not understood \(mtia_ccp_events, mtia_runtime, xpu_runtime\)"):

@@ -81,7 +81,7 @@ def test_arrows_link_within_their_rank(tmp_path: Path) -> None:
 def test_devices_whose_host_the_file_does_not_tell(tmp_path: Path) -> None:
     trace = read(tmp_path, merged(lambda rank: HOST + rank, lambda rank: 500 + rank))
     assert sorted(set(trace["kernels"]["device"])) == [0, 1]
-    assert trace.notes == ["devices of the same number but other pids are taken for 2 devices"]
+    assert trace.notes == ["devices with equal numbers but different pids are treated as 2 devices"]
 
 
 def test_peer_copies_name_the_devices_of_their_rank(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_they_stay_the_same_in_every_copy(suffixes: tuple[str, ...], whole: bool
     source = export(tmp_path / "a.sqlite", rows)
     first = formats.read(source, whole=whole)
     assert first.notes == [
-        "processes number the devices differently; here they have the GPUs' own numbers: "
+        "processes number the devices differently, so the GPUs' own numbers are used: "
         f"0 is device 0 of process {ONE}, 2 is device 0 of process {TWO}"
     ]
     formats.write(first, path := tmp_path / "b.sqlite")

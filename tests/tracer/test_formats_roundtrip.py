@@ -113,7 +113,7 @@ def test_ids_that_nsys_cannot_hold_are_cut_and_noted(tmp_path: Path) -> None:
     formats.write(Trace.from_columns(api=columns), tmp_path / "cut")
     trace = formats.read(tmp_path / "cut")
     assert trace["api"][["process", "thread"]].to_numpy().tolist() == [[5, 7]]
-    assert trace.notes == ["process or thread ids above 24 bits were cut to them, as nsys does"]
+    assert trace.notes == ["process or thread ids were truncated to 24 bits, as nsys does"]
 
 
 @pytest.mark.parametrize("format", LOSSLESS, ids=lambda f: f.name)

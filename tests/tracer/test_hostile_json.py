@@ -34,7 +34,7 @@ REFUSED = {
     "one instead of events": (f'{{"traceEvents": {LONG}}}', "holds a number of more than 100 digits"),
     "one behind the events": (f'{{"traceEvents": [{EVENT}], "a": {LONG}}}', "holds a number of more than 100 digits"),
     "one far behind": (f"[{','.join([EVENT] * 12_000)}, {LONG}]", "holds a number of more than 100 digits"),
-    "an exponent that no decimal has": (f'[{EVENT}, {{"ts": 1e{"9" * 30}}}]', "an exponent that no decimal has"),
+    "an exponent that no decimal has": (f'[{EVENT}, {{"ts": 1e{"9" * 30}}}]', "whose exponent is out of range"),
     "a text without end": (f'[{EVENT}, {{"name": "' + "x" * 3_000_000, "holds a text of more than 1 MiB"),
     "a text of quotes": (f'[{EVENT}, {{"name": "' + '\\"' * 1_000_000, "holds a text of more than 1 MiB"),
     "a key without end": (f'[{EVENT}, {{"' + "x" * 3_000_000 + '": 1}]', "a text of more than 1 MiB"),
@@ -57,7 +57,7 @@ def test_a_process_of_its_own_survives_it(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", REFUSED["a number that ends the process"][0].encode())
     done = subprocess.run([sys.executable, "-m", "tracer.cli", "info", str(path)], capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr == f"intertoken: {path}: holds a number of more than 100 digits; that is no trace\n"
+    assert done.stderr == f"intertoken: {path}: holds a number of more than 100 digits, so it is not a trace\n"
 
 
 def test_texts_of_digits_are_texts(tmp_path: Path) -> None:

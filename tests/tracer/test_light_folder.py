@@ -128,9 +128,9 @@ def test_rings_are_bounded_together(built: Build, tmp_path: Path) -> None:
         assert (first.counters["stamps_failed"], second.counters["stamps_failed"]) == (0, 1)
         trace = light_program.read_folder(rings)
         assert trace
-        (note,) = [note for note in trace.notes if "there was no room" in note]
-        assert note.endswith("(decode): not recorded")
-        assert "which stays half free, for process" in note
+        (note,) = [note for note in trace.notes if "not enough space" in note]
+        assert note.endswith("(decode)")
+        assert "half of which stays free; not recorded: process" in note
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount")

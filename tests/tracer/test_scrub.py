@@ -100,7 +100,7 @@ def test_a_run_keeps_its_passes_and_graph(tmp_path: Path) -> None:
     assert shared["ranges"] == {"token": {"tokens_per_s": 7}}
     removed = {(row["what"], row["where"]): row["count"] for row in facts["removed"]}
     assert removed["environment", "TARGET_INFO_SYSTEM_ENV"] == 2 * 5
-    assert removed["table that is not known", TOKEN] == 2
+    assert removed["unknown table", TOKEN] == 2
     assert removed["left out", f"{HOST}.log"] == 1
 
 

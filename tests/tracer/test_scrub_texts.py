@@ -162,7 +162,7 @@ def test_metadata_keeps_known_keys_and_all_their_numbers() -> None:
         "run": {"measured": {"traced": False}, "created": "2026-11-21T13:28:53+00:00"},
     }  # fmt: skip
     assert metadata(given, texts) == given | {"clock": {"name": "CLOCK_REALTIME", "origin_ns": 5}}
-    assert dict(texts.removed) == {("entry that is not known", "metadata: clock"): 1}
+    assert dict(texts.removed) == {("unknown entry", "metadata: clock"): 1}
 
 
 def test_run_json_of_our_runs_stays_as_it_is() -> None:

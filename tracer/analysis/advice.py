@@ -1,7 +1,7 @@
-"""What to change: every edit of a recording that data flow allows is predicted, and kept if it gains for sure.
+"""What to change: every edit of a recording that data flow allows is predicted.
 
-An edit is kept if its gain is above nothing by the whole model margin (`whatif.margin`); one of which no case was ever
-measured has no margin, and is not kept, however much the replay gains.
+An edit is kept if its gain exceeds the whole model margin (`whatif.margin`). An edit of a kind that was never measured
+has no margin and is not kept, however large the predicted gain.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracer.analysis.interval import SHOWN
+from tracer.analysis.settings import engine_of, settings_of, unused_settings
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.base import TRACED, Base, Figures
@@ -18,49 +19,55 @@ from tracer.analysis.whatif.edits import Edit, OneGraph, Strategy, WithoutSyncs
 from tracer.analysis.whatif.needed import needed_syncs
 from tracer.analysis.whatif.prediction import Prediction, predict_from
 from tracer.analysis.whatif.strategies import LADDER
+from tracer.engines.engine import Engine, Setting
 from tracer.errors import TraceError, UnsafePlanError, UsageError
 from tracer.trace import Trace
 
 _MOST_SYNCS: Final = 24
-"""Positions of syncs that are tried one by one."""
+"""The most sync positions that are tried one by one."""
 
 _COPIES: Final = (
-    "the copies of inputs go to the stream of the compute, which keeps them behind what still reads the inputs",
-    "nothing writes to the source of a copy before it is done (pinned memory of its own for each step, or an event)",
+    "input copies are enqueued on the compute stream, so that they run after the previous step has read its inputs",
+    "no copy's source is overwritten before the copy has finished (pinned memory per step, or an event)",
 )
 CONDITIONS: Final = {
-    "saaas": ("nothing writes to the source of a copy before the second sync",),
-    "aaas": (_COPIES[0], "nothing writes to the source of a copy before the sync behind the copies"),
+    "saaas": ("no copy's source is overwritten before the second sync",),
+    "aaas": (_COPIES[0], "no copy's source is overwritten before the sync that follows the copies"),
     "aaag": _COPIES,
-    "ggg": ("the device chooses the token and prepares its own next step; the host reads tokens later",),
+    "ggg": ("the device samples the token and prepares its next step; the host reads tokens later",),
 }
-"""Strategy -> what must be true for it to be safe, beside the data flow that the recording shows."""
+"""Strategy -> what must be true for it to be safe, in addition to the data flow that the recording shows."""
+
+INDEPENDENT: Final = ("buffers of independent kernels do not share memory while both may run",)
+"""What must be true for kernels to run on several streams."""
 
 _SYNCS_GONE: Final = (
-    "what the syncs guard beside the data flow that the recording shows is guarded otherwise: memory that the host "
-    "writes to while a copy may still read it, or that it frees",
+    "whatever else the syncs protect is protected in another way, such as host memory that is overwritten or freed "
+    "while a copy may still read it",
 )
 _AS_GRAPH: Final = (
     "shapes and addresses are the same in every step, or updated in the graph",
-    "nothing between the launches reads a result on the host",
+    "the host reads no result between the launches",
 )
 
 
 @dataclass(frozen=True)
 class Advice:
-    """An edit that gains.
+    """An edit whose gain exceeds its margin.
 
     Attributes:
-        edits: what is different.
-        prediction: what that would be; its margin excludes no gain.
-        conditions: what must be true for it to be safe, which the recording does not show.
+        edits: the changes.
+        prediction: the predicted figures.
+        conditions: what must be true for the edit to be safe, which the recording does not show.
         command: options of `intertoken whatif` that show it.
+        settings: what the recording's engine calls it.
     """
 
     edits: tuple[Edit, ...]
     prediction: Prediction
     conditions: tuple[str, ...]
     command: str
+    settings: tuple[Setting, ...]
 
 
 @dataclass(frozen=True)
@@ -68,12 +75,14 @@ class Advised:
     """What is worth changing in a recording, and what is not.
 
     Attributes:
-        kept: by gain, the largest first.
-        unsure: label -> the prediction of an edit whose margin holds no gain, or that has none.
-        refused: label -> why data flow forbids it.
-        before: the recording, without its profiler where there is a rate.
-        state: as of `Base`; `base.TRACED` where nothing is predicted, for want of a rate.
-        bound: how much faster it would be if the device never idled; None where that is not known.
+        kept: edits by gain, the largest first.
+        unsure: label -> the prediction of an edit without a margin, or whose margin includes no gain.
+        refused: label -> why data flow forbids the edit.
+        before: the figures of the recording, without the profiler where a rate is known.
+        state: as in `Base`; `base.TRACED` where nothing is predicted because no rate is known.
+        bound: speedup if the device never idled; None if unknown.
+        engine: what made the recording; None if unknown.
+        unused: settings of the engine that are off in the recording; nothing is predicted of them.
     """
 
     kept: tuple[Advice, ...]
@@ -82,6 +91,8 @@ class Advised:
     before: Figures
     state: str
     bound: float | None
+    engine: Engine | None
+    unused: tuple[Setting, ...]
 
 
 @dataclass(frozen=True)
@@ -98,8 +109,7 @@ def advise(trace: Trace, steps: Steps, base: Base, more: Iterable[tuple[Edit, st
         trace: the recording.
         steps: its steps.
         base: what its predictions start from.
-        more: edits that need more than the recording, with the options of `intertoken whatif` for them and what must
-            be true.
+        more: edits that need more than the recording, each with its options of `intertoken whatif` and its conditions.
 
     Raises:
         EmptyTraceError: no step is followed by another.
@@ -107,26 +117,31 @@ def advise(trace: Trace, steps: Steps, base: Base, more: Iterable[tuple[Edit, st
     kept: list[Advice] = []
     unsure: dict[str, Prediction] = {}
     refused: dict[str, str] = {}
+    engine, found_syncs = engine_of(trace), sync_report(trace, steps)
+    unused = unused_settings(engine, found_syncs) if steps.decodes else ()
+    strategy = found_syncs.strategy if steps.decode_alone else None
     extra = (_Candidate((edit,), tuple(conditions), command) for edit, command, conditions in more)
-    for candidate in (*_candidates(trace, steps, base), *extra) if base.state != TRACED else ():
+    for candidate in (*_candidates(strategy, steps, base), *extra) if base.state != TRACED else ():
         label = ", ".join(edit.label for edit in candidate.edits)
         try:
             found = predict_from(base, candidate.edits)
         except UnsafePlanError as problem:
             refused[label] = str(problem)
         except (UsageError, TraceError):
-            continue  # it cannot be made in this recording
+            continue  # this recording does not allow the edit
         else:
             if found.speedup.low is not None and found.speedup.low > 1 + SHOWN:
-                kept.append(Advice(candidate.edits, found, candidate.conditions, candidate.command))
+                names = tuple(name for edit in candidate.edits for name in settings_of(engine, edit))
+                kept.append(Advice(candidate.edits, found, candidate.conditions, candidate.command, names))
             else:
                 unsure[label] = found
     kept.sort(key=lambda advice: advice.prediction.speedup.estimate, reverse=True)
-    return Advised(tuple(kept), unsure, refused, base.before, base.state, _bound(base.before))
+    known = {setting for advice in kept for setting in advice.settings}
+    unused = tuple(setting for setting in unused if setting not in known)
+    return Advised(tuple(kept), unsure, refused, base.before, base.state, _bound(base.before), engine, unused)
 
 
-def _candidates(trace: Trace, steps: Steps, base: Base) -> Iterator[_Candidate]:
-    strategy = sync_report(trace, steps).strategy if steps.decode_alone else None
+def _candidates(strategy: str | None, steps: Steps, base: Base) -> Iterator[_Candidate]:
     for name in LADDER[LADDER.index(strategy) + 1 :] if strategy in LADDER else ():
         yield _Candidate((Strategy(name),), CONDITIONS[name], f"--sync {name}")
     yield _Candidate((WithoutSyncs(),), _SYNCS_GONE, "--without-syncs")

@@ -12,6 +12,8 @@
     gap_us.traced.p90.max = 600
     [range."run saaas concurrent"]              # any of these, inside NVTX ranges
     syncs = 3
+    [site."runner.py: fetch"]                   # calls made where the call site has all of these words
+    syncs = 0                                   # the most that any step makes there
     [base]                                      # against another recording; the path is relative to the budget's file
     recording = "../main"
     max_slowdown = 0.02
@@ -51,6 +53,7 @@ _SHAPE: Final[dict[str, Any]] = {
 """The keys of a budget, nested as in the file, and what stands at their end."""
 
 _OF_A_DEVICE: Final = {key: _SHAPE[key] for key in ("gap_us", "causes_us")}
+_OF_A_SITE: Final = {key: _SHAPE[key] for key in COUNTS}
 
 
 @dataclass(frozen=True)
@@ -73,14 +76,15 @@ class Limit:
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a line holds: inside the NVTX ranges `within` (None: everywhere), on one device (None: on all)."""
+    """Where a line holds: inside the NVTX ranges `within`, on one device, for calls of one call site; None for any."""
 
     within: str | None = None
     device: int | None = None
+    site: str | None = None
 
     def __str__(self) -> str:
-        parts = [] if self.within is None else [f"range {self.within}"]
-        return ", ".join(parts + ([] if self.device is None else [f"device {self.device}"]))
+        parts = {"range": self.within, "device": self.device, "site": self.site}
+        return ", ".join(f"{kind} {name}" for kind, name in parts.items() if name is not None)
 
 
 @dataclass(frozen=True)
@@ -161,13 +165,18 @@ def _lines_of_file(table: Mapping[str, Any]) -> Iterator[Line]:
 
 def _lines_of_range(table: Mapping[str, Any], within: str | None, apart: set[str]) -> Iterator[Line]:
     where = "" if within is None else f"range.{_key(within)}."
-    own = {key: value for key, value in table.items() if key not in apart | {"device"}}
-    yield from _lines(own, Scope(within), _SHAPE, where, "", tuple(sorted(apart | {"device"})))
+    apart = apart | {"device", "site"}
+    own = {key: value for key, value in table.items() if key not in apart}
+    yield from _lines(own, Scope(within), _SHAPE, where, "", tuple(sorted(apart)))
     for number, inner in _tables(table, "device", where):
         if not (number.isdecimal() and number.isascii()):
             raise ValueError(f"{where}device.{_key(number)}: a device is a number")
         here = f"{where}device.{number}."
         yield from _lines(inner, Scope(within, int(number)), _OF_A_DEVICE, here, "")
+    for name, inner in _tables(table, "site", where):
+        if not name.strip():
+            raise ValueError(f'{where}site."": give a part of the call site, such as a function or a file')
+        yield from _lines(inner, Scope(within, site=name), _OF_A_SITE, f"{where}site.{_key(name)}.", "")
 
 
 def _tables(table: Mapping[str, Any], key: str, where: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:

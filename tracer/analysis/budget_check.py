@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Final, Literal
 
 from tracer.analysis.budget import COUNTS, STATISTICS, TRACINGS, Budget, Limit, Line, Scope, toml_string
+from tracer.analysis.call_sites import call_sites, without_site
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.interval import Interval
 from tracer.analysis.rates import tokens_per_step
@@ -65,8 +66,9 @@ class Measured:
 
     @cached_property
     def syncs(self) -> SyncReport:
-        """Counts, class and signature."""
-        return sync_report(self.trace, self.steps)
+        """Counts, class and signature; at a call site its calls alone."""
+        found = sync_report(self.trace, self.steps)
+        return found if self.scope.site is None else _at_site(self.trace, found, self.scope.site)
 
     @cached_property
     def rates(self) -> Summary:
@@ -98,6 +100,8 @@ class Measured:
             KeyError: there is no such cause.
         """
         kind, *rest = name.split(".", 2)
+        if kind in COUNTS and self.scope.site is not None:
+            return _most_of_a_step(self.syncs, COUNTS[kind])
         if kind in COUNTS:
             return float(getattr(self.syncs, f"{kind}_per_token"))
         if kind == "signature":
@@ -166,7 +170,7 @@ def check_lines(
         untraced_tokens_per_s: token steps per second without a profiler.
 
     Raises:
-        TraceError: the recording lacks what a line needs.
+        TraceError: the recording lacks what a line needs, such as the Python functions of a call site.
         UsageError: a line names a cause that there is not.
     """
     measured: dict[Scope, Measured] = {}
@@ -210,6 +214,29 @@ def verdict_of(limit: Limit, low: float, high: float) -> Verdict:
     if low > limit.most or high < limit.least:
         return "broken"
     return "kept" if limit.least <= low and high <= limit.most else "not shown"
+
+
+def _at_site(trace: Trace, found: SyncReport, words: str) -> SyncReport:
+    """The same with only the calls whose call site has all these words.
+
+    Raises:
+        EmptyTraceError: no call of the steps has a call site.
+    """
+    sites = call_sites(trace, found.calls)
+    if not (sites["source"] != "").any():
+        raise EmptyTraceError(f"site {printable(words)}: {without_site(1.0)[0]}")
+    texts = sites["site"].unique()
+    chosen = [text for text in texts if all(word in text for word in words.split())]
+    if not chosen:
+        note = f"site {words}: no call of the steps is made there"
+        trace.notes += [note] if note not in trace.notes else []
+    return replace(found, calls=found.calls[sites["site"].isin(chosen)])
+
+
+def _most_of_a_step(found: SyncReport, letters: str) -> float:
+    """The most calls of these letters that any step makes."""
+    steps = found.calls.loc[found.calls["letter"].isin(list(letters)), "step"]
+    return float(steps.value_counts().max()) if len(steps) else 0.0
 
 
 def fulfilled_budget(measured: Measured) -> str:

@@ -97,6 +97,12 @@ class Comparison:
     unit: str
     cautions: list[str]
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from tracer.notebook import comparison_html
+
+        return comparison_html([self])
+
 
 def compare(base: Run, other: Run, *, force: bool = False) -> Comparison:
     """Compare a run with a base, on the best basis that both have.

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import LAUNCHES, SYNC, among, by_thread, last_before, match_rows, rows_named
 from tracer.analysis.steps import Steps, as_steps
 from tracer.analysis.turns import copied_out
-from tracer.engines import ENGINES
+from tracer.engines import engines
 from tracer.engines.engine import EMPTY, FOLLOWS, LATE, LEADS, LEADS_VERIFIED, OPENS, PHASES, SPECULATIVE, Engine, Mark
 from tracer.engines.ours import named
 from tracer.errors import EmptyTraceError
@@ -59,7 +59,7 @@ def steps_of_marks(
     launching = calls[among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES)]
     working = launching if len(launching) else calls  # who launches nothing works by copies and waits
     threads = pd.MultiIndex.from_frame(working[_THREAD].drop_duplicates())
-    for engine in asked or ENGINES:
+    for engine in asked or engines():
         marks = _matching(ranges, engine)
         if len(calls) and not asked:
             marks = marks[pd.MultiIndex.from_frame(marks[_THREAD]).isin(threads)]

@@ -27,6 +27,7 @@ from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, among
 from tracer.analysis.steps import Steps, as_steps
 from tracer.analysis.turns import LONGEST_PASS, SEVERAL, Host, Ints, copied_out, has_layers, hosts, lengths
 from tracer.engines.engine import FORWARD, ITERATION, SPECULATIVE
+from tracer.rows import numbered
 from tracer.schema import MISSING
 from tracer.trace import Trace
 
@@ -63,7 +64,7 @@ def steps_of_fetches(trace: Trace, calls: pd.DataFrame) -> Steps | None:
     most = max(len(steps) for steps in found)
     found = [steps for steps in found if 4 * len(steps) >= most]
     table = pd.concat([steps.table.assign(host=number) for number, steps in enumerate(found)])
-    table["group"] = pd.factorize(pd.MultiIndex.from_frame(table[["host", "group"]]))[0]
+    table["group"] = numbered(table["host"], table["group"])[0]
     during = [host.calls["start"].between(table["start"].min(), table["end"].max(), inclusive="left") for host in every]
     spent = sum(int(host.calls["busy"][inside].sum()) for host, inside in zip(every, during, strict=True))
     explained = min(int(table["busy"].sum()) / spent, 1.0) if spent else 1.0

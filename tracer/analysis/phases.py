@@ -30,7 +30,7 @@ from tracer.analysis.passes import CONSTANT, GUESSED, LONGER, MOST
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
 from tracer.analysis.turns import SEVERAL, Bools, Ints
-from tracer.engines import ENGINES
+from tracer.engines import engines
 from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, SPECULATIVE, TOKEN_PHASES, TRAINING, Engine
 from tracer.engines.torch import TRAINING_KERNELS, TRAINING_TEXT
 from tracer.trace import Trace
@@ -146,13 +146,13 @@ def _one_token_each(kernels: pd.DataFrame, decodes: pd.DataFrame) -> bool:
     if not len(decodes) or (decodes["one_query"] >= SEVERAL).mean() > MOST:
         return True
     such = rows_named(kernels["name"], _ONE_QUERY.search).sum() >= SEVERAL
-    such = such or _of_engine(kernels, [engine for engine in ENGINES if engine.whole_graphs_decode])
+    such = such or _of_engine(kernels, [engine for engine in engines() if engine.whole_graphs_decode])
     return bool(such and decodes["replays"].median() == 1)
 
 
-def _of_engine(kernels: pd.DataFrame, engines: Iterable[Engine]) -> bool:
+def _of_engine(kernels: pd.DataFrame, such: Iterable[Engine]) -> bool:
     """Whether there are kernels that only one of these engines launches."""
-    patterns = [engine.kernels for engine in engines if engine.kernels is not None]
+    patterns = [engine.kernels for engine in such if engine.kernels is not None]
     return any(rows_named(kernels["name"], pattern.search).any() for pattern in patterns)
 
 
@@ -192,6 +192,6 @@ def _may_be_mixed(kernels: pd.DataFrame, work: pd.DataFrame, steps: Steps, phase
     follows = pd.Series(phase == DECODE).groupby(steps.table["group"].to_numpy()).cumsum() > 0
     replays = work["replays"] > 0
     alone = work["fetched"] <= ONE_TOKEN
-    if replays.any() and _of_engine(kernels, [engine for engine in ENGINES if engine.one_sequence_graphs]):
+    if replays.any() and _of_engine(kernels, [engine for engine in engines() if engine.one_sequence_graphs]):
         alone |= work["fetched"] <= work["fetched"][replays].median()
     return np.asarray(follows & (phase == PREFILL) & ~alone)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tracer.analysis.calls import last_before
 from tracer.engines.engine import DECODE, MIXED, PHASES, PREFILL, SPECULATIVE
 from tracer.errors import EmptyTraceError
+from tracer.rows import numbered
 from tracer.schema import MISSING
 
 Span = tuple[int, int]
@@ -74,6 +75,7 @@ class Steps:
         regimes: what there is besides.
         spoilt: process, thread, start, end (ns) of the time that steps in doubt took and no rate counts.
         doubts: why steps were left out for doubt (`tracer.analysis.clocks`).
+        others: phase, start, end (ns) of the trace's steps of other phases.
     """
 
     table: pd.DataFrame
@@ -85,6 +87,7 @@ class Steps:
     regimes: tuple[Regime, ...] = ()
     spoilt: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=_TIMES, dtype=np.int64))
     doubts: tuple[str, ...] = ()
+    others: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=["phase", "start", "end"]))
 
     def __len__(self) -> int:
         return len(self.table)
@@ -164,7 +167,7 @@ class Steps:
         """Some of the steps; those between which others were left out are different groups."""
         part = pd.Series(~kept).groupby(self.table["group"].to_numpy()).cumsum()
         table = self.table[kept].reset_index(drop=True)
-        return table.assign(group=pd.factorize(pd.MultiIndex.from_arrays([table["group"], part[kept]]))[0])
+        return table.assign(group=numbered(table["group"], part[kept])[0])
 
     def of_phase(self, phase: str | None) -> Steps:
         """The steps of one phase, or with "all" of any, numbered anew; see `Bounds.phase`.
@@ -181,7 +184,8 @@ class Steps:
         if not kept.any():
             raise EmptyTraceError(f"no {phase} step in the trace, which holds {replace(self, phases=phases).what}")
         table = self._parted(kept).assign(step=np.arange(kept.sum()))
-        return replace(self, table=table, phases=phases, regimes=_regimes(table))
+        others = self.table.loc[~kept, ["phase", "start", "end"]].reset_index(drop=True)
+        return replace(self, table=table, phases=phases, regimes=_regimes(table), others=others)
 
     def of_main_regime(self) -> Steps:
         """The steps of the longest regime; all where there are no several."""
@@ -230,7 +234,7 @@ def as_steps(table: pd.DataFrame, source: str, detail: str, confidence: float) -
     """The steps of a table that may lack some columns of what they compute, by start; each prompt begins a group."""
     table = table.sort_values("start", kind="stable", ignore_index=True)
     begins = (table["phase"] == PREFILL).groupby(table["group"]).cumsum()
-    table["group"] = pd.factorize(pd.MultiIndex.from_arrays([table["group"], begins]))[0]
+    table["group"] = numbered(table["group"], begins)[0]
     table["step"] = np.arange(len(table))
     return Steps(table.reindex(columns=COLUMNS, fill_value=np.int64(MISSING)), source, detail, confidence)
 

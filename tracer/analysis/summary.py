@@ -112,7 +112,7 @@ class Summary:
 
 
 @dataclass(frozen=True, eq=False)
-class Analysis:
+class Analysed:
     """What a trace shows, as far as it goes: its figures, and the parts that they come from, None where one failed."""
 
     summary: Summary
@@ -128,7 +128,7 @@ def summarise(trace: Trace, name: str, within: str | None = None, bounds: Bounds
 
 def analyse(
     trace: Trace, name: str, within: str | None = None, bounds: Bounds = ALL_STEPS, steps: Steps | None = None
-) -> Analysis:
+) -> Analysed:
     """Analyse a trace as far as it goes; what fails is stated in the summary's `problem`, never raised.
 
     Args:
@@ -142,7 +142,7 @@ def analyse(
     try:
         steps = choose_steps(trace, within, bounds) if steps is None else steps
     except TraceError as error:
-        return Analysis(figures(trace, name, within=within, problem=str(error)))
+        return Analysed(figures(trace, name, within=within, problem=str(error)))
     try:
         syncs = sync_report(trace, steps)
     except TraceError as error:
@@ -151,7 +151,7 @@ def analyse(
         gaps = gap_report(trace, steps, measured_rate(trace, steps, within))
     except TraceError as error:
         problem = str(error)
-    return Analysis(figures(trace, name, steps, syncs, gaps, within, problem), steps, syncs, gaps)
+    return Analysed(figures(trace, name, steps, syncs, gaps, within, problem), steps, syncs, gaps)
 
 
 def figures(

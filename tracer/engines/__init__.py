@@ -1,5 +1,9 @@
-"""The engines whose recordings are known, one small file each. To add one: its file, and its name here."""
+"""The supported engines, one small file each. To add an engine, add its file and list it here.
 
+Other distributions add theirs through the entry-point group `intertoken.engines`.
+"""
+
+from functools import cache
 from typing import Final
 
 from tracer.engines.engine import Engine
@@ -10,6 +14,14 @@ from tracer.engines.tensorrt_llm import TENSORRT_LLM
 from tracer.engines.torch import OPTIMIZER, TORCH
 from tracer.engines.vllm import VLLM
 from tracer.engines.xdit import XDIT
+from tracer.extensions import ENGINES as ADDED
+from tracer.extensions import extensions
 
 ENGINES: Final[tuple[Engine, ...]] = (SGLANG, VLLM, TENSORRT_LLM, XDIT, LLAMA_CPP, *OURS, TORCH, OPTIMIZER, *USUAL)
-"""In the order in which their marks are looked for: the most telling first."""
+"""In the order in which their marks are searched for: the most specific first."""
+
+
+@cache
+def engines() -> tuple[Engine, ...]:
+    """All known engines, those that other distributions add first: users install these to have them found."""
+    return (*(engine for _, engine in extensions(ADDED, Engine)), *ENGINES)

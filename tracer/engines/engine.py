@@ -1,8 +1,8 @@
-"""What a file of this folder tells of its engine: which marks are steps, what their texts say, what it calls kernels.
+"""The interface of an engine's file: which marks are steps, what their texts say, how its kernels are named.
 
-A mark is an NVTX range, or an annotation of PyTorch's profiler, that the engine sets around one step. Only a mark on a
-thread that launches work counts. Where an engine sets several, one inside another, the outermost is the step and the
-others add what they know.
+A mark is an NVTX range, or an annotation of PyTorch's profiler, that the engine sets around one step. Only marks on
+threads that launch work count. If an engine nests several marks, the outermost is the step and the inner ones add
+detail.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ EAGER: Final = "eager"
 EMPTY: Final = "empty"
 
 TOKEN_PHASES: Final = (DECODE, SPECULATIVE, MIXED, PREFILL)
-"""What a step of an engine that generates text can be; those that gain every sequence a token first."""
+"""The phases of a step that generates text. Those that add a token to every sequence come first."""
 PHASES: Final = (*TOKEN_PHASES, EAGER, TRAINING, DIFFUSION, FORWARD, ITERATION)
-"""What any step can be. `eager` is a pass without a graph among steps that replay one: a short prompt, a warm-up or a
-batch for which there is no graph; `forward` is a pass through a model of which nothing tells more, `iteration` a turn
-of a loop of which nothing tells more. (`empty` iterations compute nothing and are no steps.)"""
+"""The phases of any step. `eager` is a pass without a graph among steps that replay one: a short prompt, a warm-up or
+a batch size without a graph. `forward` is a pass through a model and `iteration` one iteration of a loop, where the
+recording shows no more than that. (`empty` iterations compute nothing and are not steps.)"""
 
 LEADS: Final = "leads"
 LEADS_VERIFIED: Final = "leads where drafts are verified"
@@ -41,19 +41,19 @@ LATE: Final = "late"
 CLOSES: Final = "closes"
 
 LIKELY: Final = 0.8
-"""How sure marks are that only have a likely word in them."""
+"""The confidence in marks whose text only contains a likely word."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a mark tells of its step.
+    """What a mark says about its step.
 
     Attributes:
-        phase: one of `PHASES`, `EMPTY`, or "" where the mark does not say.
-        sequences: that it computes for, MISSING if unknown.
-        gained: tokens that these sequences are longer by afterwards, MISSING if unknown (drafts may be refused).
-        part: whether it is a step of its own (""), or one with the mark behind it (`LEADS`; `LEADS_VERIFIED`: on
-            threads that have a step of phase `SPECULATIVE`), or with the one before it (`FOLLOWS`).
+        phase: one of `PHASES`, `EMPTY`, or "" if the mark does not say.
+        sequences: the sequences in the batch, MISSING if unknown.
+        gained: the tokens added to these sequences, MISSING if unknown (drafts may be rejected).
+        part: "" if the mark is a step of its own; `LEADS` if it forms a step with the next mark (`LEADS_VERIFIED`: only
+            on threads that have a step of phase `SPECULATIVE`); `FOLLOWS` if it forms one with the previous mark.
     """
 
     phase: str = ""
@@ -67,12 +67,12 @@ class Mark:
     """Marks of one kind.
 
     Attributes:
-        text: found in the mark's text.
-        work: what a match tells.
-        lies: where in its step: it opens it (`OPENS`), some of the step's work is launched before it (`LATE`), or it
-            closes it (`CLOSES`).
-        label: whether it names the phase of marks inside or around it, and is a step only where there are none.
-        own: whether it tells that this engine made the recording; others set such marks, too.
+        text: a pattern to search for in the mark's text.
+        work: what a match says about the step.
+        lies: the mark's position in its step: it opens the step (`OPENS`), opens after some of the step's work was
+            launched (`LATE`), or closes the step (`CLOSES`).
+        label: whether it names the phase of marks inside or around it, and is a step only if there are none.
+        own: whether it identifies this engine; False for marks that other engines set, too.
     """
 
     text: re.Pattern[str]
@@ -82,18 +82,40 @@ class Mark:
     own: bool = True
 
 
+COPIES: Final = "how inputs are copied"
+RUN_AHEAD: Final = "launching the next step before the result of this one is read"
+GRAPH: Final = "one graph launch per step"
+STREAMS: Final = "independent kernels on several streams"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an engine calls a change that `intertoken advise` proposes.
+
+    Attributes:
+        change: `COPIES`, `RUN_AHEAD`, `GRAPH` or `STREAMS`.
+        name: the option, environment variable or function, as users of the engine write it.
+        seen: the version in which it was seen.
+    """
+
+    change: str
+    name: str
+    seen: str
+
+
 @dataclass(frozen=True)
 class Engine:
     """An engine.
 
     Attributes:
         name: as its users write it.
-        marks: of its steps; the first one that matches a text tells of it.
-        kernels: names of kernels that nobody else launches; None if there are none.
-        whole_graphs_decode: whether it replays a whole pass as one CUDA graph for nothing but decoding.
-        one_sequence_graphs: whether it replays graphs for one sequence alone.
-        plain: what the texts of its marks are where that is sure; others are steps at no more than `LIKELY`.
-        sure: how sure it is that its marks are steps, 0..1.
+        marks: the marks of its steps; the first one that matches a text describes it.
+        kernels: names of kernels that only this engine, or one listed before it, launches; None if there are none.
+        whole_graphs_decode: whether it replays a whole pass as one CUDA graph only for decoding.
+        one_sequence_graphs: whether it replays graphs only for a single sequence.
+        plain: texts that certainly name a step; the confidence in other texts is at most `LIKELY`.
+        sure: the confidence that its marks are steps, 0..1.
+        settings: what it calls the changes that `intertoken advise` proposes.
     """
 
     name: str
@@ -103,15 +125,16 @@ class Engine:
     one_sequence_graphs: bool = False
     plain: re.Pattern[str] = re.compile("")
     sure: float = 0.99
+    settings: tuple[Setting, ...] = ()
 
     def sure_of(self, texts: Iterable[str]) -> float:
-        """How sure it is that marks with these texts are steps."""
+        """The confidence that marks with these texts are steps."""
         plain = all(self.plain.search(text) or not text for text in texts)
         return self.sure if plain else min(self.sure, LIKELY)
 
 
 def batch(prompts: int, decodes: int, decode_tokens: int) -> Work:
-    """The work of a step that computes so many sequences' prompts, and goes on with so many others by so many tokens.
+    """The work of a step from the numbers of sequences in prefill and in decode, and the tokens that decode computes.
 
     Example:
         >>> batch(0, 8, 8)
@@ -121,7 +144,7 @@ def batch(prompts: int, decodes: int, decode_tokens: int) -> Work:
     """
     if not prompts and not decodes:
         return Work(EMPTY, 0, 0)
-    if prompts:  # the chunk of a prompt that is not its last gains no token; which it is, is not told
+    if prompts:  # only the last chunk of a prompt gains a token, and the mark does not say which chunk it is
         return Work(MIXED if decodes else PREFILL, prompts + decodes)
     if decode_tokens > decodes:
         return Work(SPECULATIVE, decodes)

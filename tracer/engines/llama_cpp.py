@@ -1,7 +1,7 @@
-"""llama.cpp and what else runs on ggml.
+"""llama.cpp and other programs built on ggml.
 
-It sets no marks. Each step (`llama_decode`) copies its inputs, launches a CUDA graph or the kernels of it, and copies
-the logits of each sequence back, for which the host waits. A batch of more than one token is computed without a graph
+It sets no marks. Each step (`llama_decode`) copies its inputs, launches a CUDA graph or the same kernels one by one,
+and copies the logits of each sequence back, for which the host waits. Batches of several tokens run without a graph
 (ggml/src/ggml-cuda/ggml-cuda.cu, `check_node_graph_compatibility`). Source: ggml/src/ggml-backend.cpp
 (`ggml_backend_sched_compute_splits`), src/llama-context.cpp; kernels: ggml/src/ggml-cuda.
 """
@@ -11,12 +11,17 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tracer.engines.engine import Engine
+from tracer.engines.engine import COPIES, GRAPH, STREAMS, Engine, Setting
 
 LLAMA_CPP: Final = Engine(
     "llama.cpp",
     whole_graphs_decode=True,
     one_sequence_graphs=True,
+    settings=(
+        Setting(COPIES, "`ggml_backend_sched_compute_splits` in ggml/src/ggml-backend.cpp", "ggml 0.25.3"),
+        Setting(GRAPH, "CUDA graphs: run without `GGML_CUDA_DISABLE_GRAPHS`", "ggml 0.25.3"),
+        Setting(STREAMS, "`GGML_CUDA_GRAPH_OPT=1`", "ggml 0.25.3"),
+    ),
     kernels=re.compile(
         r"\b(?:mul_mat_vec_[qf]|mul_mat_q|quantize_q8_1|quantize_mmq_q8_1|k_get_rows\w*|rms_norm_f32)\b"
     ),

@@ -1,8 +1,8 @@
-"""Our own executor, and programs that name their steps as people do.
+"""Our own executor, and programs that use common names for their steps.
 
 `intertoken run` sets `token N`, and `prefill` around prompts. Other programs call their ranges token, decode, step,
-forward or execute_model; the first of these that is there means the steps. A name is a word of the text, in CamelCase
-too: `tokenize` is no token, `DecodeStep` is a decode.
+forward or execute_model; the first of these names that occurs marks the steps. A name must be a whole word of the
+text, also in CamelCase: `tokenize` is not a token, `DecodeStep` is a decode.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tracer.engines.torch import OPERATOR
 from tracer.engines.vllm import PARTS
 
 _NO_PART: Final = rf"^(?!.*(?:{OPERATOR}|{PARTS}))(?s:.)*?"
-"""Operators, and what divides an engine's step, are no steps, whatever words are in their names."""
+"""Operators and the parts of an engine's step are not steps, whatever words their names contain."""
 
 
 def word(name: str) -> str:
-    """The expression for a text that has a name as a word of its own, in any of the usual ways to join words.
+    """The expression for a text that contains a name as a whole word, in any of the usual ways to join words.
 
     Example:
         >>> [bool(re.search(word("decode"), text)) for text in ("decode_step(8)", "runDecode", "DecodeStep", "decoder")]
@@ -61,7 +61,7 @@ def _called(name: str, sure: float) -> Engine:
 
 
 def _plain(name: str) -> re.Pattern[str]:
-    """The expression for a text that is that name, maybe with a number or what is in brackets, and nothing else.
+    """The expression for a text that is only that name, optionally with a number or something in brackets.
 
     Example:
         >>> [bool(_plain("decode").search(text)) for text in ("decode_step(8)", "Decode 3", "vae.decode", "cls_decode")]

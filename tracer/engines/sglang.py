@@ -1,16 +1,16 @@
 """SGLang.
 
-Under PyTorch's profiler every forward pass lies in `step[MODE bs=B toks=T …]`: EXTEND computes prompts, DECODE a token
-for each of B sequences, MIXED both; IDLE computes nothing but other ranks' collectives. The mark opens behind the first
-launches of its step, which bring the inputs, and closes before it samples: it encloses less than the step, which is an
-iteration of the scheduler (7 of 12 launches of a decode on MI300, 521 of 527 of a prompt). Since 0.5.14
-`scheduler.run_batch` encloses all that one iteration launches; ROCm's builds set vLLM's detailed mark around it. With
-speculative decoding an iteration is drafts (DRAFT, DRAFT_LOOP; before 0.5.23 DECODE like any other), one VERIFY
-(before: TARGET_VERIFY) and DRAFT_EXTEND. Source: srt/model_executor/model_runner.py (0.5.11, 0.5.14),
-srt/utils/profile_utils.py (0.5.18, 0.5.23), srt/managers/scheduler.py; none before 0.5.11.
+Under PyTorch's profiler every forward pass is enclosed in `step[MODE bs=B toks=T …]`: EXTEND computes prompts, DECODE a
+token for each of B sequences, MIXED both; IDLE only takes part in other ranks' collectives. The mark opens after the
+first launches of its step, which copy the inputs, and closes before sampling. It encloses less than the step, which is
+an iteration of the scheduler (7 of 12 launches of a decode on MI300, 521 of 527 of a prompt). Since 0.5.14
+`scheduler.run_batch` encloses everything that one iteration launches; ROCm's builds set vLLM's detailed mark around it.
+With speculative decoding an iteration consists of drafts (DRAFT, DRAFT_LOOP; before 0.5.23 DECODE like any other), one
+VERIFY (before: TARGET_VERIFY) and DRAFT_EXTEND. Source: srt/model_executor/model_runner.py (0.5.11, 0.5.14),
+srt/utils/profile_utils.py (0.5.18, 0.5.23), srt/managers/scheduler.py. Versions before 0.5.11 set no marks.
 
-With its overlap schedule the tokens of a step are awaited after the next one was launched, in versions up to 0.5.3 by a
-thread other than the one that launches.
+With the overlap schedule the host waits for the tokens of a step after it has launched the next one; in versions up to
+0.5.3 a different thread waits.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from tracer.engines.engine import (
     DECODE,
     EMPTY,
     FOLLOWS,
+    GRAPH,
     LATE,
     LEADS,
     LEADS_VERIFIED,
     MIXED,
     PREFILL,
+    RUN_AHEAD,
     SPECULATIVE,
     Engine,
     Mark,
+    Setting,
     Work,
 )
 from tracer.engines.vllm import EXECUTED
@@ -66,5 +69,9 @@ SGLANG: Final = Engine(
         Mark(re.compile(r"^step\[(?P<mode>[A-Z_0-9]+)\b"), _step, lies=LATE),
     ),
     whole_graphs_decode=True,
+    settings=(
+        Setting(RUN_AHEAD, "the overlap schedule: run without `--disable-overlap-schedule`", "0.5"),
+        Setting(GRAPH, "CUDA graphs: run without `--disable-cuda-graph`", "0.5"),
+    ),
     kernels=re.compile(r"\bsgl_|\bsglang::"),
 )

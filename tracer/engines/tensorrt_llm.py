@@ -1,8 +1,8 @@
-"""TensorRT-LLM, its PyTorch backend and its C++ runtime.
+"""TensorRT-LLM: its PyTorch backend and its C++ runtime.
 
-The PyTorch executor marks a step with `[Executor] _forward_step N: C ctx reqs, G gen reqs` (the oldest versions without
-N, newer ones perhaps with the prompts' tokens between), the C++ batch manager with
-`TrtGptModelInflightBatching::forwardAsync`, of which the text tells no phase. Both close before the step samples.
+The PyTorch executor marks a step with `[Executor] _forward_step N: C ctx reqs, G gen reqs` (the oldest versions omit N,
+newer ones may insert the prompts' tokens), the C++ batch manager with `TrtGptModelInflightBatching::forwardAsync`,
+which does not say the phase. Both marks close before sampling.
 Source: tensorrt_llm/_torch/pyexecutor/py_executor.py (`_forward_step`),
 cpp/tensorrt_llm/batch_manager/trtGptModelInflightBatching.cpp.
 """
@@ -20,7 +20,7 @@ _REQUESTS: Final = r"_forward_step\b\s*\d*\s*: (\d{1,9}) ctx reqs, (?:\d+ ctx to
 def _forward(found: re.Match[str]) -> Work:
     prompts, decodes = int(found[1]), int(found[2])
     work = batch(prompts, decodes, decodes)
-    return Work(work.phase, work.sequences)  # each sequence may carry drafts, of which the text does not tell
+    return Work(work.phase, work.sequences)  # each sequence may have drafts, which the text does not mention
 
 
 TENSORRT_LLM: Final = Engine(

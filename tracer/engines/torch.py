@@ -1,7 +1,7 @@
-"""PyTorch by itself: torch.profiler, transformers, training.
+"""PyTorch without an engine: torch.profiler, transformers, training.
 
-`ProfilerStep#N` is whatever lies between two calls of `profiler.step()`: an iteration of training, a request, a pass.
-What it is follows from what it computes. Source: torch/profiler/profiler.py (`step`), torch/optim/optimizer.py
+`ProfilerStep#N` spans two consecutive calls of `profiler.step()`: a training iteration, a request or a forward pass.
+Its phase follows from what it computes. Source: torch/profiler/profiler.py (`step`), torch/optim/optimizer.py
 (`Optimizer.step#…`), torch/csrc/autograd/engine.cpp, torch/nn/parallel/distributed.py, torch/distributed/fsdp.
 """
 
@@ -10,25 +10,37 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tracer.engines.engine import CLOSES, TRAINING, Engine, Mark, Work
+from tracer.engines.engine import CLOSES, GRAPH, TRAINING, Engine, Mark, Setting, Work
 
-TORCH: Final = Engine("PyTorch", marks=(Mark(re.compile(r"^ProfilerStep#\d+$")),), sure=0.95)
+TORCH: Final = Engine(
+    "PyTorch",
+    marks=(Mark(re.compile(r"^ProfilerStep#\d+$")),),
+    sure=0.95,
+    kernels=re.compile(r"\bat::native::"),
+    settings=(
+        Setting(
+            GRAPH,
+            '`torch.compile(mode="reduce-overhead")`; in transformers with `generate(cache_implementation="static")`',
+            "torch 2.11, transformers 5.17",
+        ),
+    ),
+)
 
 OPTIMIZER: Final = Engine(
     "PyTorch's optimizers",
     marks=(Mark(re.compile(r"^Optimizer\.step#"), lambda _: Work(TRAINING), lies=CLOSES),),
     sure=0.85,
 )
-"""Without `profiler.step()`: each step of an optimizer ends a step of training, if there is but one optimizer."""
+"""Without `profiler.step()`, each optimizer step ends a training step if there is only one optimizer."""
 
 OPERATOR: Final = r", (?:op_id|seq) = \d+|^[a-zA-Z_]\w*::\w|^## Call |^Torch-Compiled Region"
-"""The expression for texts of operators, as `emit_nvtx` and Kineto write them, and of compiled regions."""
+"""The expression for the texts of operators, as `emit_nvtx` and Kineto write them, and of compiled regions."""
 
 TRAINING_TEXT: Final = re.compile(
     r"^Optimizer\.(?:step|zero_grad)#|^autograd::engine::evaluate_function|Backward\d*(?:,|$)"
     r"|^DistributedDataParallel\.|^FullyShardedDataParallel\.|^FSDP::"
 )
-"""Texts that only training has: optimizers, gradients, and what spreads them over devices."""
+"""Texts that occur only in training: optimizers, gradients, and their distribution over devices."""
 
 TRAINING_KERNELS: Final = re.compile(r"(?i)backward|_bwd_|\bbwd|wgrad|dgrad|multi_tensor_apply|fused_?adam|fused_?sgd")
 """Kernels that only training launches."""

@@ -1,6 +1,6 @@
 """xDiT and other servers of diffusion models.
 
-ROCm's builds mark an image with `execute_diffusion_N_WxH`; diffusers itself marks nothing. A step there denoises, and
+ROCm's builds mark an image with `execute_diffusion_N_WxH`; diffusers itself sets no marks. Such a step denoises and
 gains no token. Source: recordings in AMD's TraceLens; diffusers 0.42 has no marks.
 """
 

@@ -1,7 +1,8 @@
 """Trace formats, one file each. A format registers itself on its last line; `read` and `write` find it.
 
 Adding a format: write `formats/NAME.py` with `sniff(path) -> bool`, `read(path) -> Trace` and
-`write(trace, path)`, end it with `register(...)`, and import it at the foot of this file.
+`write(trace, path)`, end it with `register(...)`, and import it at the foot of this file. Other distributions
+add theirs through the entry-point group `intertoken.formats`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tracer.errors import FormatError, TraceError, printable
+from tracer.extensions import FORMATS, extensions
 from tracer.output import appearing, check_place, is_leftover
 from tracer.trace import Trace
 
@@ -25,14 +27,14 @@ class Format:
 
     Attributes:
         name: for messages.
-        suffix: what a file of this format ends with when written; "" for a directory.
+        suffix: the suffix of files written in this format; "" for a directory.
         sniff: whether a path holds this format, judged by its content.
-        read: path -> Trace, raises FormatError with one clear line; None where the format can only be written.
-        write: (trace, path) -> what the file says otherwise than the trace, if anything; None where the format can
+        read: path -> Trace, raises FormatError with one clear line; None if the format can only be written.
+        write: (trace, path) -> notes on differences between the file and the trace, if any; None if the format can
             only be read.
-        aliases: other suffixes under which it is written too.
-        options: what `read` can be asked for besides the path, all of them off by default.
-        lossless: whether what was written is read back the same.
+        aliases: other suffixes that select this format for writing.
+        options: keyword options of `read`, all off by default.
+        lossless: whether a written trace is read back unchanged.
     """
 
     name: str
@@ -46,16 +48,16 @@ class Format:
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """All under which it is written."""
+        """All suffixes that select this format for writing."""
         return (self.suffix, *self.aliases)
 
 
 WHOLE: Final = frozenset({"whole"})
-"""The option of formats that hold more than a trace has columns for, see `read`."""
+"""The option of formats that hold more than a trace has columns for; see `read`."""
 
 _formats: list[Format] = []
 _SUFFIX: Final = re.compile(r"\.[a-z]\w*(-rep)?", re.IGNORECASE)
-"""What counts as a suffix; the end of `llama-1.1b-sccc` does not."""
+"""The pattern of a suffix; the end of `llama-1.1b-sccc` is not one."""
 
 _MOST_NAMES: Final = 5  # of unknown calls in a note
 
@@ -66,13 +68,14 @@ def register(format: Format) -> None:
 
 
 def registered() -> tuple[Format, ...]:
-    """All known formats, in the order in which they are tried."""
-    return tuple(_formats)
+    """All known formats, in the order in which they are tried: first those that other distributions add, since ours
+    take any SQLite file for an export, to say what it lacks."""
+    return (*(added for _, added in extensions(FORMATS, Format)), *_formats)
 
 
 def is_trace(path: Path) -> bool:
-    """Whether some format that can be read recognises the path."""
-    return any(f.read is not None and f.sniff(path) for f in _formats)
+    """Whether a readable format recognises the path."""
+    return any(f.read is not None and f.sniff(path) for f in registered())
 
 
 def read(path: str | Path, *, whole: bool = True, **options: bool) -> Trace:
@@ -80,21 +83,21 @@ def read(path: str | Path, *, whole: bool = True, **options: bool) -> Trace:
 
     Args:
         path: the recording.
-        whole: let the trace carry what the file holds beyond its columns, to be written again, where the format has
-            more. Without it, reading is faster; no analysis looks at what is carried.
-        options: what its format's reader is asked for, by name.
+        whole: let the trace carry what the file holds beyond the trace's columns, so that it can be written again.
+            Without it, reading is faster. No analysis uses carried data.
+        options: options of the format's reader, by name.
 
     Raises:
-        FormatError: no such path, not a trace, a damaged one, or of a format without such an option.
+        FormatError: the path does not exist, is not a trace, is damaged, or its format has no such option.
     """
     source = Path(path)
     wanted = {name: True for name, is_wanted in options.items() if is_wanted}
     try:
         found = format_of(source)
         if found.read is None:
-            raise FormatError(f"{source}: is a {found.name}, which can be written but not read")
+            raise FormatError(f"{source}: {found.name} can be written but not read")
         if unknown := wanted.keys() - found.options:
-            raise FormatError(f"{source}: is {found.name}, which has no {', '.join(unknown).replace('_', ' ')}")
+            raise FormatError(f"{source}: {found.name} has no {', '.join(unknown).replace('_', ' ')}")
         if whole and "whole" in found.options:
             wanted["whole"] = True
         trace = found.read(source, **wanted)
@@ -107,7 +110,7 @@ def read(path: str | Path, *, whole: bool = True, **options: bool) -> Trace:
 
 
 def _of_unknown_calls(trace: Trace) -> list[str]:
-    """A note that names calls which our list of calls should have and has not."""
+    """A note that names calls that look relevant but are missing from our list of calls."""
     from tracer.analysis.calls import unknown_calls
 
     unknown = unknown_calls(trace)
@@ -116,7 +119,7 @@ def _of_unknown_calls(trace: Trace) -> list[str]:
     names = ", ".join(f"{name} ({count})" for name, count in unknown.most_common(_MOST_NAMES))
     more = f" and {len(unknown) - _MOST_NAMES} other names" if len(unknown) > _MOST_NAMES else ""
     return [
-        f"{unknown.total()} calls seem to launch, copy or synchronise, but are not known and count as none of these: "
+        f"{unknown.total()} calls seem to launch, copy or synchronise, but are unknown and not counted as such: "
         f"{names}{more}"
     ]
 
@@ -133,16 +136,16 @@ def format_of(source: Path) -> Format:
         raise FormatError(f"{source}: is neither a regular file nor a directory")
     if source.is_file() and source.stat().st_size == 0:
         raise FormatError(f"{source}: the file is empty")
-    for f in _formats:
+    for f in registered():
         if f.sniff(source):
             return f
     what = "directory holds no trace" if source.is_dir() else "is not a trace"
-    known = ", ".join(f.name for f in _formats if f.read is not None)
+    known = ", ".join(f.name for f in registered() if f.read is not None)
     raise FormatError(f"{source}: {what}; expected one of: {known}")
 
 
 def beside(source: Path) -> list[Path]:
-    """What a directory holds beside the recording that `read` takes from it, by name; nothing for a file."""
+    """The entries of a directory that do not belong to its recording, sorted; none for a file."""
     is_part = nsys_arrow.is_part if nsys_arrow.sniff(source) else nsys_parquet.is_part
     return sorted(path for path in source.iterdir() if not is_part(path)) if source.is_dir() else []
 
@@ -151,16 +154,16 @@ def write(
     trace: Trace, path: str | Path, *, replace: bool = False,
     is_part: Callable[[Path], bool] = lambda path: nsys_parquet.is_part(path),
 ) -> list[str]:  # fmt: skip
-    """Write a trace in the format that the path's suffix names (a directory for none).
+    """Write a trace in the format that the path's suffix names (a directory without one).
 
-    What `replace` replaces stays as it was until the new recording is complete; `is_part` as of `check_writable`.
+    With `replace`, the old recording stays unchanged until the new one is complete. `is_part`: see `check_writable`.
 
     Returns:
-        Notes on what the file says otherwise than the trace, or lacks.
+        Notes on what the file lacks or states differently.
 
     Raises:
         FormatError: see `check_writable`.
-        TraceError: the disk is full, the place is not ours to write, ...
+        TraceError: the disk is full, the directory is not writable, ...
     """
     target = Path(path)
     writer = check_writable(target, replace=replace, is_part=is_part)
@@ -172,17 +175,17 @@ def check_writable(
     path: str | Path, *, replace: bool = False, advice: str = "choose another name",
     is_part: Callable[[Path], bool] = lambda path: nsys_parquet.is_part(path),
 ) -> Writer:  # fmt: skip
-    """What would write a trace to a path; worth asking before a long recording.
+    """Return the writer for a path. Call it before a long recording, to fail early.
 
     Args:
-        path: where it is to go.
-        replace: whether a recording that is there may go.
-        advice: what to do if it may not.
-        is_part: what of a directory is part of a recording, and goes with it.
+        path: the target.
+        replace: whether an existing recording may be replaced.
+        advice: what the message suggests if it may not.
+        is_part: whether a file in a directory is part of a recording, and is replaced with it.
 
     Raises:
-        FormatError: no format that can be written has that suffix; the path exists already, and `replace` is not
-            given or something else than a recording would be lost; or it cannot be written.
+        FormatError: no writable format has that suffix; the path exists, and `replace` is not given or anything
+            other than a recording would be lost; or the path cannot be written.
     """
     target = Path(path)
     try:
@@ -196,20 +199,20 @@ def check_writable(
 
 
 def _is_directory(target: Path) -> bool:
-    return not _suffix(target, [suffix for f in _formats if f.write is not None for suffix in f.suffixes])
+    return not _suffix(target, [suffix for f in registered() if f.write is not None for suffix in f.suffixes])
 
 
 def writer_of(target: Path) -> Writer:
-    """What writes the format that a path's suffix names; a parquetdir for none.
+    """The writer of the format that a path's suffix names; a parquetdir without a suffix.
 
     Raises:
-        FormatError: no format that can be written has that suffix.
+        FormatError: no writable format has that suffix.
     """
-    writers = {suffix: f.write for f in _formats if f.write is not None for suffix in f.suffixes}
+    writers = {suffix: f.write for f in registered() if f.write is not None for suffix in f.suffixes}
     suffix = _suffix(target, writers)
     if suffix not in writers:
-        known = ", ".join(f"{f.name} ({f.suffix or 'a directory'})" for f in _formats if f.write is not None)
-        raise FormatError(f"{target}: cannot write {suffix}; known are {known}")
+        known = ", ".join(f"{f.name} ({f.suffix or 'a directory'})" for f in registered() if f.write is not None)
+        raise FormatError(f"{target}: cannot write {suffix}; supported formats: {known}")
     return writers[suffix]
 
 
@@ -221,12 +224,12 @@ def _suffix(path: Path, known: Iterable[str]) -> str:
 
 
 def check_replaceable(directory: Path, is_part: Callable[[Path], bool]) -> None:
-    """Raise FormatError if replacing a recording would lose something else than what `is_part` of it."""
+    """Raise FormatError if replacing a recording would lose files that are not `is_part` of it."""
     inside = [path for path in directory.iterdir() if not is_leftover(path)]
     if others := sorted(path.name for path in inside if not is_part(path)):
-        raise FormatError(f"{directory}: is not replaced, it holds more than a recording: {', '.join(others[:3])}")
+        raise FormatError(f"{directory}: not replaced, it holds more than a recording: {', '.join(others[:3])}")
     if inside and not nsys_parquet.sniff(directory):
-        raise FormatError(f"{directory}: is not replaced, it holds no recording")
+        raise FormatError(f"{directory}: not replaced, it holds no recording")
 
 
 from tracer.formats import chrome, nsys_arrow, nsys_parquet, nsys_rep, nsys_sqlite, perfetto  # noqa: E402

@@ -1,10 +1,10 @@
 """Chrome JSON (.json, .json.gz) as PyTorch's profiler, Kineto, and others write it, read as a stream.
 
-What has no table of its own becomes a range in `nvtx`: annotations without a domain, all else (cpu_op, overhead)
-with its category for one; gpu_user_annotation, which repeats the host's annotations over the device's time, on no
-thread. Asynchronous ranges are start/end ranges. Left out and counted in the notes: python_function unless asked for.
-Times are the file's own `ts`, in whole ns; `metadata["base_time_ns"]` is what the file says they count from. Kineto
-gives only the sum of static and dynamic shared memory, which stands in `dynamic_shared`.
+Events without a table of their own become ranges in `nvtx`: annotations without a domain, all others (cpu_op, overhead)
+with their category as the domain. gpu_user_annotation, which repeats the host's annotations over device time, has no
+thread. Asynchronous ranges are start/end ranges. python_function events are left out unless requested, and the notes
+count them. Times are the file's own `ts`, in whole ns, counted from `metadata["base_time_ns"]` if the file gives it.
+Kineto gives only the sum of static and dynamic shared memory, which is stored in `dynamic_shared`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tracer.schema import MISSING, OTHER_DOMAINS
 from tracer.trace import Columns, Trace
 
 PYTORCH: Final = "PyTorch profiler"
-"""How `metadata["source"]` of PyTorch's recordings begins."""
+"""The prefix of `metadata["source"]` in PyTorch's recordings."""
 
 _ASCEND: Final = "Ascend Hardware"
-"""What torch_npu calls the process that holds the device's rows; these have no category."""
+"""The process under which torch_npu writes the device's rows, which have no category."""
 
 _TELL_AFTER: Final = 1 << 14  # events
 _SUFFIXES: Final = (".json", ".json.gz")
@@ -36,11 +36,11 @@ _METADATA: Final = {
     "displayTimeUnit": "display_time_unit", "cuda_runtime_version": "cuda_runtime_version",
     "cuda_driver_version": "cuda_driver_version",
 }  # fmt: skip
-"""What is kept of the file's metadata; not the host's name, nor the path it was written to."""
+"""The metadata that is kept; not the host's name or the path of the file."""
 
 
 def sniff(path: Path) -> bool:
-    """Whether the file begins as a list of trace events, or says so by its suffix and is damaged."""
+    """Whether the file begins as a list of trace events, or has the suffix but is damaged."""
     if not path.is_file():
         return False
     try:
@@ -51,16 +51,16 @@ def sniff(path: Path) -> bool:
 
 
 def read(path: Path, python_functions: bool = False) -> Trace:
-    """Read a recording; of one that ends early, what is there, and a note.
+    """Read a recording. From a truncated one, read the events before its end and add a note.
 
-    Of several ranks in one file each keeps its own processes and devices; a note says which.
+    If a file holds several ranks, each keeps its own processes and devices, and a note lists them.
 
     Args:
         path: the file.
         python_functions: keep python_function events (with_stack=True) as ranges of that domain.
 
     Raises:
-        FormatError: no JSON, without a list of events, damaged, or a gzip bomb.
+        FormatError: not JSON, without a list of events, damaged, or a gzip bomb.
     """
     tables = Tables(python_functions)
     read, size = 0, path.stat().st_size
@@ -85,13 +85,13 @@ def read(path: Path, python_functions: bool = False) -> Trace:
     trace.notes += pids.notes()
     trace.notes += _not_understood(trace)
     if tables.unclosed:
-        trace.notes.append(f"{tables.unclosed} ranges that were never closed end with the recording")
+        trace.notes.append(f"{tables.unclosed} ranges were never closed; they end with the recording")
     trace.notes += [f"{count} {what} are left out" for what, count in tables.left_out.items()]
     return trace
 
 
 def _not_understood(trace: Trace) -> list[str]:
-    """A note that names the rows of accelerators that are neither CUDA's nor HIP's."""
+    """A note that counts the rows of accelerators other than CUDA's and HIP's."""
     domains = trace["nvtx"]["domain"].value_counts()
     found = {str(name): int(count) for name, count in domains.items() if name in OTHER_DOMAINS and count}
     ascend = trace["processes"].loc[trace["processes"]["name"] == _ASCEND, "process"]
@@ -100,10 +100,7 @@ def _not_understood(trace: Trace) -> list[str]:
     if not found:
         return []
     rows_of = ", ".join(f"{count} {name}" for name, count in found.items())
-    return [
-        f"rows of an accelerator that is not understood are kept as mere ranges ({rows_of}): "
-        "nothing is said of its work"
-    ]
+    return [f"rows of an unsupported accelerator are kept as plain ranges ({rows_of}): its work is not analysed"]
 
 
 def _metadata(given: dict[str, Any], ranks: int) -> dict[str, Any]:
@@ -113,15 +110,15 @@ def _metadata(given: dict[str, Any], ranks: int) -> dict[str, Any]:
         run = {RUN: own[RUN]} if isinstance(own.get(RUN), dict) else {}
         return {"source": own[SOURCE]} | kept | run
     source = PYTORCH if "schemaVersion" in given else "Chrome JSON"
-    mine = given.get("distributedInfo")
-    numbers = [mine.get(key) for key in ("rank", "world_size")] if isinstance(mine, dict) else [None]
+    distributed = given.get("distributedInfo")
+    numbers = [distributed.get(key) for key in ("rank", "world_size")] if isinstance(distributed, dict) else [None]
     if ranks == 1 and all(type(number) is int and 0 <= number < 2**31 for number in numbers):
         source += f", rank {numbers[0]} of {numbers[1]}"
     return {"source": source} | kept
 
 
 def _devices(given: Any, pids: Pids) -> Columns | None:
-    """The devices that the file describes, and again under our number where ranks count them alike."""
+    """The devices that the file describes, renumbered if ranks use the same numbers for different devices."""
     rows = [row for row in given if isinstance(row, dict)] if isinstance(given, list) else []
     described = {row["id"]: row for row in rows if type(row.get("id")) is int and 0 <= row["id"] < 2**63}
     counted = {ours: theirs for ours, (_, theirs) in pids.devices.items()}

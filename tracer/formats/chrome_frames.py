@@ -1,8 +1,8 @@
 """The rows that `chrome_tables` collects -> the tables of a trace.
 
-Passes: what the pids mean (`chrome_ranks`); correlations that only arrows give; the process of each activity, by the
-call that caused it; event records that only waits name; what HIP means otherwise (`chrome_hip`); the streams; words
-for numbers.
+Passes: interpret the pids (`chrome_ranks`); take correlations from arrows if nothing else gives them; find the process
+of each activity by the call that launched it; add event records that only waits mention; correct HIP's rows
+(`chrome_hip`); collect the streams; replace numbers by words.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.formats.chrome_hip import ASKED_KINDS, correct
+from tracer.formats.chrome_hip import REQUESTED_KINDS, correct
 from tracer.formats.chrome_ranks import ACTIVITIES, ON_DEVICE, Pids
 from tracer.schema import API_LAYERS, MEMCPY_KINDS, MEMORY_KINDS, MISSING, NVTX_KINDS, SYNC_TYPES
 from tracer.trace import Columns
@@ -25,22 +25,22 @@ Frames = dict[str, pd.DataFrame]
 
 _TEXTS: Final = {"name", "text", "domain", "type"}
 _COLLECTED: Final = {"kernels": ["priority"], "syncs": ["recorded_on", "recorded_by"]}
-"""Columns of the rows that no table has."""
+"""Collected columns that no table has."""
 _SYNC_KINDS: Final = {
     "Event Sync": "event", "Stream Wait Event": "stream wait", "Stream Sync": "stream", "Context Sync": "context",
 }  # fmt: skip
 _COPY: Final = re.compile(r"Memcpy (\w+)(?: \((.+) -> (.+)\))?")
 _FILL: Final = re.compile(r"Memset \((.+)\)")
-_CORRELATIONS: Final = 1 << 40  # of one rank; larger ones are numbered anew
+_CORRELATIONS: Final = 1 << 40  # of one rank; larger ones are renumbered
 
 
 def frames(found: Frames, pids: Pids, texts: Sequence[str], *, ours: bool = False) -> dict[str, Columns]:
-    """The trace's tables that have rows, as columns.
+    """Return the trace's non-empty tables as columns.
 
     Args:
-        found: the rows, which are changed.
-        pids: what their pids mean.
-        texts: what the numbers in columns of texts stand for.
+        found: the rows, which are modified.
+        pids: the meaning of their pids.
+        texts: the texts that the numbers in text columns refer to.
         ours: whether we wrote the file.
     """
     link(found, pids)
@@ -50,13 +50,13 @@ def frames(found: Frames, pids: Pids, texts: Sequence[str], *, ours: bool = Fals
     correct(found, texts, grids=not ours)
     found["streams"] = streams(found)
     for name in ON_DEVICE:
-        found[name] = found[name].drop(columns=["pid", "told", *_COLLECTED.get(name, [])])
+        found[name] = found[name].drop(columns=["pid", "owner", *_COLLECTED.get(name, [])])
     tables = {name: frame for name, frame in found.items() if len(frame) and not name.startswith("flow")}
     return {name: _named(name, frame, texts) for name, frame in tables.items()}
 
 
 def link(found: Frames, pids: Pids) -> None:
-    """Correlations for activities that have none, by the arrow that ends where they start."""
+    """Set missing correlations of activities from the arrow that ends where the activity starts."""
     starts, ends, api = found["flow_starts"], found["flow_ends"], found["api"]
     lacking = [n for n in ACTIVITIES if (found[n]["correlation"] == MISSING).any()]
     if not lacking or not len(starts) or not len(ends):
@@ -81,7 +81,7 @@ def link(found: Frames, pids: Pids) -> None:
 
 
 def shorten_correlations(found: Frames) -> None:
-    """Number the correlations anew where some are too large to stand beside a rank or process in 64 bits."""
+    """Renumber the correlations if some are too large to share 64 bits with a rank or process."""
     places = [(name, "correlation") for name in ("api", *ON_DEVICE)] + [("syncs", "recorded_by")]
     every = np.concatenate([found[name][column].to_numpy() for name, column in places])
     if every.max(initial=0) < _CORRELATIONS:
@@ -93,8 +93,8 @@ def shorten_correlations(found: Frames) -> None:
 
 
 def number_places(found: Frames, pids: Pids, *, ours: bool = False) -> None:
-    """Pids -> our processes and devices; an activity's process is what a file of `ours` says, else that of its call,
-    else its rank's only one."""
+    """Replace pids by our processes and devices. An activity's process is what the file says if it is `ours`, else
+    that of its call, else the only process of its rank."""
 
     def call(rank: Ints, correlation: pd.Series) -> Ints:
         return np.asarray(rank * _CORRELATIONS + correlation.to_numpy())
@@ -120,7 +120,7 @@ def number_places(found: Frames, pids: Pids, *, ours: bool = False) -> None:
         alone = only.reindex(rank).fillna(MISSING).to_numpy(np.int64)
         frame["process"] = np.where(np.isnan(by_call), alone, np.nan_to_num(by_call, nan=MISSING).astype(np.int64))
         if ours:
-            frame["process"] = frame["told"].where(frame["told"] != MISSING, frame["process"])
+            frame["process"] = frame["owner"].where(frame["owner"] != MISSING, frame["process"])
         for column in {"device", "src_device", "dst_device"} & set(frame):
             frame[column] = pids.device(frame, column)
     for name, keys in (("threads", ["process", "thread"]), ("processes", ["process"])):
@@ -129,7 +129,8 @@ def number_places(found: Frames, pids: Pids, *, ours: bool = False) -> None:
 
 
 def add_recorded_events(found: Frames) -> None:
-    """Event records that the file lacks and a wait names; what a host waits for by an event is the event's stream."""
+    """Add event records that the file lacks but a wait mentions. A host that waits for an event waits for the stream
+    that recorded it."""
     syncs, events = found["syncs"], found["cuda_events"]
     waits = syncs[(syncs["recorded_on"] != MISSING) & (syncs["recorded_by"] != MISSING) & (syncs["event"] != MISSING)]
     named = waits.assign(stream=waits["recorded_on"], correlation=waits["recorded_by"])[events.columns]
@@ -141,7 +142,7 @@ def add_recorded_events(found: Frames) -> None:
 
 
 def streams(found: Frames) -> pd.DataFrame:
-    """The streams of each context on which something was seen, with the priority that their kernels state."""
+    """The streams that occur in each context, with the priority that their kernels state."""
     keys = ["process", "context", "stream"]
     seen = pd.concat([found[name].reindex(columns=[*keys, "priority"], fill_value=MISSING) for name in ON_DEVICE])
     seen = seen[seen["stream"] != MISSING]
@@ -163,7 +164,7 @@ def _named(table: str, frame: pd.DataFrame, texts: Sequence[str]) -> Columns:
         columns["mem_kind"] = _map(columns.pop("name"), lambda text: _memory(_FILL, text, 1), MEMORY_KINDS)
     elif table == "memcpys":
         names = columns.pop("name")
-        columns["kind"] = _asked(columns.pop("asked"), _map(names, _copy_kind, MEMCPY_KINDS))
+        columns["kind"] = _requested(columns.pop("requested"), _map(names, _copy_kind, MEMCPY_KINDS))
         columns["src_kind"] = _map(names, lambda text: _memory(_COPY, text, 2), MEMORY_KINDS)
         columns["dst_kind"] = _map(names, lambda text: _memory(_COPY, text, 3), MEMORY_KINDS)
     return columns
@@ -180,17 +181,17 @@ def _words(ids: Ints, enum: dict[str, int]) -> pd.Categorical:
 
 
 def _map(texts: pd.Categorical, word: Callable[[str], str], enum: dict[str, int]) -> pd.Categorical:
-    """Each distinct text as a word of an enum."""
+    """The texts as words of an enum; each distinct text is mapped once."""
     words = list(enum)
     codes = np.array([words.index(word(text)) for text in texts.categories], np.int64)
     return pd.Categorical.from_codes(codes[texts.codes], pd.Index(words, dtype="str"))
 
 
-def _asked(asked: Ints, kinds: pd.Categorical) -> pd.Categorical:
-    """The kinds of copies, where the call tells those that it asked for."""
+def _requested(requested: Ints, kinds: pd.Categorical) -> pd.Categorical:
+    """The kinds of copies, replaced by the kind that the call requested if it is known."""
     words = list(kinds.categories)
-    code = np.array([*(words.index(kind) for kind in ASKED_KINDS), -1], np.int64)[
-        np.where((asked >= 0) & (asked < len(ASKED_KINDS)), asked, -1)
+    code = np.array([*(words.index(kind) for kind in REQUESTED_KINDS), -1], np.int64)[
+        np.where((requested >= 0) & (requested < len(REQUESTED_KINDS)), requested, -1)
     ]
     return pd.Categorical.from_codes(np.where(code >= 0, code, kinds.codes), dtype=kinds.dtype)
 

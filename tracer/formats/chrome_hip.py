@@ -1,4 +1,4 @@
-"""Where HIP's rows in a Kineto file mean something else than CUDA's.
+"""Corrections for HIP's rows in a Kineto file, whose meaning differs from CUDA's.
 
 Source: HIP's `hip_runtime_api.h` (hipMemcpyKind) and `hip_ext.h` (global work sizes), libkineto's writers for ROCm
 (roctracer and rocprofiler-sdk, 2026), which copy grid and kind from the call's arguments; recordings of MI300.
@@ -15,27 +15,27 @@ from numpy.typing import NDArray
 
 from tracer.schema import MISSING
 
-ASKED_KINDS: Final = ("HtoH", "HtoD", "DtoH", "DtoD")
-"""What a call's `kind` asks for, by hipMemcpyKind; its 4 lets HIP decide."""
+REQUESTED_KINDS: Final = ("HtoH", "HtoD", "DtoH", "DtoD")
+"""The requested kind of a copy, by hipMemcpyKind; 4 lets HIP decide."""
 
 _IN_THREADS: Final = ("hipExtModuleLaunchKernel", "hipHccModuleLaunchKernel")
-"""Launches whose grid is in threads, not in blocks."""
+"""Launches whose grid counts threads, not blocks."""
 
 
 def correct(found: dict[str, pd.DataFrame], texts: Sequence[str], *, grids: bool) -> None:
-    """Grids in blocks, and in column `asked` of the copies what their call asked for (of `ASKED_KINDS`).
+    """Convert grids to blocks, and add to the copies a column `requested`, the kind that their call requested.
 
-    A copy that a kernel makes in pinned memory of the host is a copy inside the device to the profiler, and not to its
-    caller.
+    For the profiler a copy that a kernel performs in pinned host memory is a copy within the device; for its caller it
+    is not.
 
     Args:
-        found: the collected rows, which are changed.
-        texts: what the numbers in columns of texts stand for.
-        grids: whether grids are as HIP gives them; in what we wrote they are in blocks already.
+        found: the collected rows, which are modified.
+        texts: the texts that the numbers in text columns refer to.
+        grids: whether grids are as HIP gives them; files that we wrote already count blocks.
     """
-    asked = found["api"].pop("kind").to_numpy()
-    call = _calls(found, "memcpys", asked != MISSING)
-    found["memcpys"]["asked"] = np.append(asked, MISSING)[call]
+    requested = found["api"].pop("kind").to_numpy()
+    call = _calls(found, "memcpys", requested != MISSING)
+    found["memcpys"]["requested"] = np.append(requested, MISSING)[call]
     in_threads = [code for code, text in enumerate(texts) if text in _IN_THREADS]
     if grids and in_threads:
         rows = _calls(found, "kernels", found["api"]["name"].isin(in_threads).to_numpy()) >= 0
@@ -46,7 +46,7 @@ def correct(found: dict[str, pd.DataFrame], texts: Sequence[str], *, grids: bool
 
 
 def _calls(found: dict[str, pd.DataFrame], table: str, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """For each row of a table the position of the chosen call that caused it, or -1."""
+    """For each row of a table, the position of the chosen call that launched it, or -1."""
     from tracer.analysis.calls import match_rows
 
     if not chosen.any():

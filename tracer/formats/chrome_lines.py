@@ -1,4 +1,4 @@
-"""Rows of a trace's tables -> lines of Chrome JSON as Kineto writes them, a column at a time in Arrow.
+"""Rows of a trace's tables -> lines of Chrome JSON as Kineto writes them, built column by column in Arrow.
 
 Source of the categories, names and `args`: Kineto's own writers (libkineto, `CuptiActivity.cpp` and
 `output_json.cpp`, as of 2026).
@@ -20,7 +20,7 @@ from tracer.formats.tracks import SYNC_NAMES, Ints
 from tracer.schema import MISSING, PROFILER_DOMAINS
 
 Texts: TypeAlias = "pa.Array | str"
-"""One text per row, or the same for all."""
+"""One text per row, or one for all rows."""
 
 _VERSION: Final = re.compile(r"(?<=.)(_v\d+|_pt[ds]z|_ptds)+$")
 _THOUSAND: Final = pa.array([f"{i:03}" for i in range(1000)])
@@ -32,9 +32,9 @@ def events(table: str, rows: pd.DataFrame, pids: Ints, tids: Ints, *, domains_ar
     Args:
         table: the table's name.
         rows: some of its rows, as `tracks.spans` gives them.
-        pids: the process of each row's track; for devices Kineto takes the device's number.
-        tids: the thread of each row's track; for devices Kineto takes the stream's.
-        domains_are_categories: whether ranges came from such a file, with their category for a domain.
+        pids: the process of each row's track; for devices Kineto uses the device's number.
+        tids: the thread of each row's track; for devices Kineto uses the stream's number.
+        domains_are_categories: whether the ranges were read from such a file, where the domain is the category.
     """
     if table == "nvtx":
         category, name, args = _range(rows, domains_are_categories)
@@ -63,16 +63,16 @@ def _track(pids: Ints, tids: Ints, times: Ints) -> pa.Array:
 
 
 WHOLE_GRAPH: Final = "whole graph"
-"""The member of a kernel's `args` by which we say that it is an execution of a whole graph."""
+"""The member of a kernel's `args` that marks the execution of a whole graph."""
 PROCESS: Final = "process"
-"""The member of the `args` of what a device did by which we say whose it was; Kineto's trace is of one process."""
+"""The member of a device activity's `args` that gives its process; Kineto records only one process."""
 DOMAIN: Final = "domain"
-"""The member of an annotation's `args` by which we say its NVTX domain, where that is no category of Kineto's."""
+"""The member of an annotation's `args` that gives its NVTX domain, if that is not a category of Kineto's."""
 
 _CATEGORY_OF: Final = {"": "user_annotation", "trace": "Trace"}
 
 Described = tuple[Texts, Texts, Texts]
-"""Category and name in quotes, and the inside of `args`."""
+"""Category and name in quotes, and the members of `args`."""
 
 
 def _kernel(rows: pd.DataFrame) -> Described:
@@ -130,14 +130,14 @@ def _event_record(rows: pd.DataFrame) -> Described:
 def _range(rows: pd.DataFrame, domains_are_categories: bool) -> Described:
     domain, payload = _texts(rows["domain"]), rows["payload"].to_numpy()
     category = _texts(rows["domain"], lambda each: _CATEGORY_OF.get(each, each))
-    is_told = pc.is_in(domain, pa.array([json.dumps(each) for each in ("", *PROFILER_DOMAINS)]))
+    is_category = pc.is_in(domain, pa.array([json.dumps(each) for each in ("", *PROFILER_DOMAINS)]))
     if domains_are_categories:
         return category, _texts(rows["text"]), ""
     value = _join('"payload": ', pa.array(payload).cast(pa.string()))
     value = pc.if_else(pa.array(np.isfinite(payload)), value, "")
-    comma = pc.if_else(pc.or_(is_told, pc.equal(value, "")), "", ", ")
-    named = pc.if_else(is_told, "", _join(f'"{DOMAIN}": ', domain))
-    return pc.if_else(is_told, category, '"user_annotation"'), _texts(rows["text"]), _join(named, comma, value)
+    comma = pc.if_else(pc.or_(is_category, pc.equal(value, "")), "", ", ")
+    named = pc.if_else(is_category, "", _join(f'"{DOMAIN}": ', domain))
+    return pc.if_else(is_category, category, '"user_annotation"'), _texts(rows["text"]), _join(named, comma, value)
 
 
 _DESCRIBE: Final[dict[str, Callable[[pd.DataFrame], Described]]] = {
@@ -186,7 +186,7 @@ def _is(words: pd.Series, word: str) -> pa.BooleanArray:
 
 
 def _texts(values: pd.Series, change: Callable[[str], str] = str, *, quoted: bool = True) -> pa.Array:
-    """A categorical's texts, each distinct one changed and, if to be quoted, made JSON once."""
+    """A categorical's texts. Each distinct text is changed, and encoded as JSON if `quoted`, only once."""
     codes, used = pd.factorize(values.cat.codes.to_numpy())
     changed = [change(str(word)) for word in values.cat.categories[np.asarray(used)]]
     return pa.array([json.dumps(text) if quoted else text for text in changed], pa.string()).take(pa.array(codes))
@@ -204,7 +204,7 @@ def _us(ns: Ints) -> pa.Array:
 
 
 def _join(*parts: Texts) -> Any:
-    """The texts of each row behind each other; a text if all parts are one."""
+    """The concatenated texts of each row; a single text if all parts are single texts."""
     if all(isinstance(part, str) for part in parts):
         return "".join(map(str, parts))
     return pc.binary_join_element_wise(*parts, "")

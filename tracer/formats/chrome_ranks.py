@@ -1,10 +1,10 @@
-"""Which process, device and rank the pid of an event means.
+"""The process, device and rank that the pid of an event refers to.
 
-Kineto writes the process id as a host event's pid and the device as a device event's. Tools that merge the files of
-several ranks change both, so that ranks stay apart in a viewer: to a text ("[TP01] 4242", "rank 1", "1_4242") or by
-an offset per rank (10004242). Correlations and `args.device` stay as each rank counted them, so neither says anything
-without its rank. Offsets are found as a device event's pid less its device; a host belongs to the largest not above
-its pid.
+Kineto writes the process id as the pid of host events and the device as the pid of device events. Tools that merge the
+files of several ranks change both, so that viewers keep the ranks apart: to a text ("[TP01] 4242", "rank 1", "1_4242")
+or by an offset per rank (10004242). Correlations and `args.device` keep each rank's own numbers, so they are meaningful
+only together with the rank. An offset is a device event's pid minus its device; a host process belongs to the largest
+offset that is not above its pid.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.rows import numbered
 from tracer.schema import MISSING
 
 Ints = NDArray[np.int64]
@@ -28,20 +29,20 @@ Rank = tuple[int, ...]
 ACTIVITIES: Final = ("kernels", "memcpys", "memsets", "graph_launches")
 ON_DEVICE: Final = (*ACTIVITIES, "syncs", "cuda_events")
 _ON_HOST: Final = ("api", "nvtx")
-_OWN_TRACKS: Final = ("Spans", "Traces")  # Kineto's, which are no processes
+_OWN_TRACKS: Final = ("Spans", "Traces")  # Kineto's own tracks, which are not processes
 _MOST_SHOWN: Final = 8
 
 
 class Pids:
-    """What the pids of a file mean.
+    """The meaning of the pids of a file.
 
     Args:
-        found: the rows as `chrome_tables` collects them; pids that are texts as -2 - their place in `texts`.
+        found: the rows as `chrome_tables` collects them; a pid that is text is -2 minus its index in `texts`.
         texts: those texts.
 
     Attributes:
-        ranks: the ranks, in order; a single one where the file does not tell ranks apart.
-        devices: our device -> (its rank's place in `ranks`, the device as that rank counts).
+        ranks: the ranks, sorted; a single one if the file does not distinguish ranks.
+        devices: our device -> (index of its rank in `ranks`, the rank's own device number).
     """
 
     def __init__(self, found: Mapping[str, pd.DataFrame], texts: Sequence[str]) -> None:
@@ -56,32 +57,31 @@ class Pids:
         self.ranks: list[Rank] = sorted({rank_of[pid] for pid in used}) or [()]
         place_of = {rank: place for place, rank in enumerate(self.ranks)}
         self._rank = {pid: place_of[rank_of[pid]] for pid in used}
-        self.are_told = not of_device or bool(of_host)  # else devices are told apart, but not whose they are
+        self.ranks_known = not of_device or bool(of_host)  # otherwise devices differ, but their ranks are unknown
         self._process = self._processes(hosts)
         self.devices = self._number_devices(found, tracks)
 
     def rank(self, pids: pd.Series) -> Ints:
-        """The place in `ranks` of each pid; 0 for all where a call's rank cannot be known."""
-        return _look(pids, self._rank, 0) if self.are_told else np.zeros(len(pids), np.int64)
+        """The index in `ranks` of each pid; 0 for all if the rank of calls is unknown."""
+        return _look_up(pids, self._rank, 0) if self.ranks_known else np.zeros(len(pids), np.int64)
 
     def process(self, pids: pd.Series) -> Ints:
-        """The process of each host event's pid; MISSING for a track that is none."""
-        return _look(pids, self._process, MISSING)
+        """The process of each host event's pid; MISSING for a track that is not a process."""
+        return _look_up(pids, self._process, MISSING)
 
     def device(self, frame: pd.DataFrame, column: str = "device") -> Ints:
-        """Our device of each row's `column`, which the row's rank counts."""
+        """Our device for each row's `column`, which holds the rank's own device number."""
         counted = self._device(frame) if column == "device" else frame[column].to_numpy()
         if all(ours == theirs for ours, (_, theirs) in self.devices.items()):
             return counted
         ours = {place: device for device, place in self.devices.items()}
-        places = pd.MultiIndex.from_arrays([_look(frame["pid"], self._rank, 0), counted])
-        codes, distinct = pd.factorize(places)
+        codes, distinct = numbered(_look_up(frame["pid"], self._rank, 0), counted)
         return np.array([ours.get((int(rank), int(device)), MISSING) for rank, device in distinct], np.int64)[codes]
 
     def notes(self) -> list[str]:
-        """What a reader must know of several ranks: which processes and devices are whose."""
-        if not self.are_told:
-            return [f"devices of the same number but other pids are taken for {len(self.devices)} devices"]
+        """Notes on a file of several ranks: the processes and devices of each."""
+        if not self.ranks_known:
+            return [f"devices with equal numbers but different pids are treated as {len(self.devices)} devices"]
         if len(self.ranks) < 2:
             return []
         shown = [self._describe(place) for place in range(min(len(self.ranks), _MOST_SHOWN))]
@@ -95,18 +95,18 @@ class Pids:
         return f"rank {'-'.join(map(str, self.ranks[place])) or '?'} = {' and '.join(of)}"
 
     def _tracks(self, found: Mapping[str, pd.DataFrame], tables: Sequence[str]) -> pd.DataFrame:
-        """The pids under which devices have rows; columns pid device."""
+        """The pids under which devices have rows; columns pid and device."""
         tracks = pd.concat([found[name][["pid", "device"]] for name in tables]).drop_duplicates()
         return tracks.assign(device=self._device(tracks))
 
     def _device(self, frame: pd.DataFrame) -> Ints:
-        """The device as the rank counts: the event's own, else what its pid says."""
+        """The rank's own device number: from the event itself, else from its pid."""
         pids, device = frame["pid"].to_numpy(), frame["device"].to_numpy()
-        said = np.where(pids < MISSING, _look(frame["pid"], self._number, MISSING), pids)
-        return np.where(device == MISSING, said, device)
+        stated = np.where(pids < MISSING, _look_up(frame["pid"], self._number, MISSING), pids)
+        return np.where(device == MISSING, stated, device)
 
     def _processes(self, hosts: list[int]) -> dict[int, int]:
-        """Process ids: the file's where they tell the processes apart, else the next that are free."""
+        """Process ids: the file's if they are unique, else the next free ones."""
         known = {pid: pid for pid in hosts if pid >= 0}
         taken, free = set(known), count()
         for pid in sorted((pid for pid in hosts if pid < MISSING), key=lambda pid: (self._rank[pid], -pid)):
@@ -120,17 +120,17 @@ class Pids:
         return known
 
     def _number_devices(self, found: Mapping[str, pd.DataFrame], tracks: pd.DataFrame) -> dict[int, tuple[int, int]]:
-        """The devices as counted where no two ranks count alike, else one after the other."""
+        """The ranks' own device numbers if they are unique across ranks, else consecutive numbers."""
         ends = [found["memcpys"][["pid", column]] for column in ("src_device", "dst_device")]
         every = pd.concat([tracks, *(end.set_axis(["pid", "device"], axis=1) for end in ends)]).drop_duplicates()
         every = every[(every["device"] >= 0) & (every["pid"] != MISSING)]
-        places = sorted(set(zip(_look(every["pid"], self._rank, 0).tolist(), every["device"].tolist(), strict=True)))
+        places = sorted(set(zip(_look_up(every["pid"], self._rank, 0).tolist(), every["device"].tolist(), strict=True)))
         counted = [device for _, device in places]
         return dict(zip(counted if len(set(counted)) == len(counted) else range(len(counted)), places, strict=True))
 
 
 def _parse(text: str) -> tuple[Rank, int | None]:
-    """Rank and number (a process or device; MISSING if it gives none) that a text pid names; None: no process."""
+    """The rank and the number (process or device; MISSING if absent) in a text pid; None if it is not a process."""
     numbers = [int(n) for n in re.findall(r"\d{1,18}", text)]
     if not numbers or text.endswith(_OWN_TRACKS):
         return (), None
@@ -142,9 +142,9 @@ def _parse(text: str) -> tuple[Rank, int | None]:
 
 
 def _offsets(tracks: pd.DataFrame, hosts: list[int]) -> tuple[dict[int, Rank], dict[int, Rank]]:
-    """Ranks of pids that differ by an offset: of device events and of hosts; both empty for a single rank.
+    """The ranks of pids that differ by an offset, of device events and of hosts; both empty for a single rank.
 
-    Where a device stands under several pids but the offsets do not part the hosts, only the devices have ranks.
+    If a device occurs under several pids but the offsets do not separate the hosts, only the devices have ranks.
     """
     tracks = tracks[(tracks["pid"] >= 0) & (tracks["device"] >= 0)]
     offset = dict(zip(tracks["pid"].tolist(), (tracks["pid"] - tracks["device"]).tolist(), strict=True))
@@ -163,8 +163,8 @@ def _unique(found: Mapping[str, pd.DataFrame], tables: Sequence[str], column: st
     return sorted({int(id) for id in ids} - {MISSING})
 
 
-def _look(values: pd.Series, table: Mapping[int, int | None], missing: int) -> Ints:
-    """Each value's entry of a table; `missing` for those that have none."""
+def _look_up(values: pd.Series, table: Mapping[int, int | None], missing: int) -> Ints:
+    """Each value's entry in a table; `missing` for values without one."""
     codes, distinct = pd.factorize(values)
     entries = [table.get(int(value)) for value in distinct]
     return np.array([missing if entry is None else entry for entry in entries], np.int64)[codes]

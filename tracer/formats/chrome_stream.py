@@ -1,7 +1,7 @@
-"""Chrome JSON as a stream: the events one by one, and what stands before and behind them.
+"""Chrome JSON as a stream: the events one by one, and the metadata before and after them.
 
-Both forms are read, `{"traceEvents": [...], ...}` and a plain list, gzipped or not. No more than one event and a
-megabyte of text is held, however large the file is.
+Both forms are read, `{"traceEvents": [...], ...}` and a plain list, gzipped or not. At most one event and a megabyte of
+text are held in memory, however large the file is.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from tracer.typed_json import parsed
 EVENTS: Final = "traceEvents"
 _GZIP: Final = b"\x1f\x8b"
 _HEAD: Final = 1 << 20  # bytes in which the list of events must begin
-_TAIL: Final = 1 << 16  # bytes at the end in which metadata is looked for
+_TAIL: Final = 1 << 16  # bytes at the end that are searched for metadata
 _MOST_RATIO: Final = 200  # decompressed to compressed; recordings have 10 to 30, a bomb has up to 1032
-_MOST_TRIES: Final = 100  # for where the events begin, each of which parses what stands before
-_ALWAYS_FINE: Final = 64 << 20  # bytes that no ratio makes suspicious
+_MOST_TRIES: Final = 100  # to find the start of the events; each parses the text before it
+_ALWAYS_FINE: Final = 64 << 20  # bytes; less is accepted at any ratio
 _NO_LISTS: Final = {
     "start_map": "an object", "null": "null", "boolean": "true or false", "number": "a number", "string": "a text",
 }  # fmt: skip
@@ -40,8 +40,8 @@ class EventStream:
     """The events of an open file.
 
     Attributes:
-        metadata: the members of the outer object besides the events, once they were read.
-        truncated: whether the file ended early; known once the events were read.
+        metadata: the other members of the outer object; available after the events were read.
+        truncated: whether the file ended early; known after the events were read.
     """
 
     def __init__(self, path: Path, file: BufferedReader) -> None:
@@ -64,21 +64,20 @@ class EventStream:
 
     @property
     def looks_right(self) -> bool:
-        """Whether the first megabyte is the begin of a list of trace events."""
+        """Whether the first megabyte is the beginning of a list of trace events."""
         start = self._head.lstrip()[:1]
         return (start == b"{" and f'"{EVENTS}"'.encode() in self._head) or (start == b"[" and b'"ph"' in self._head)
 
     @property
     def bytes_read(self) -> int:
-        """How far the file itself was read, zipped or not."""
+        """The position in the file, in compressed bytes if it is gzipped."""
         return self._raw.tell()
 
     def __iter__(self) -> Iterator[Any]:
         """The events, numbers with a fraction as Decimal.
 
         Raises:
-            FormatError: no JSON, no list of events, damaged, or a gzip bomb. A file that only ends early raises
-                nothing.
+            FormatError: not JSON, no list of events, damaged, or a gzip bomb. A truncated file raises nothing.
         """
         if not self._is_list and (found := _instead_of_list(self._head)):
             raise FormatError(f'{self._path}: "{EVENTS}" holds {found}, not a list of events')
@@ -87,17 +86,17 @@ class EventStream:
         try:
             yield from ijson.items(self, prefix)
         except UnicodeDecodeError as error:
-            raise FormatError(f"{self._path}: a text holds half a surrogate pair") from error
+            raise FormatError(f"{self._path}: a text contains an unpaired surrogate") from error
         except ArithmeticError as error:
-            raise FormatError(f"{self._path}: holds a number with an exponent that no decimal has") from error
+            raise FormatError(f"{self._path}: contains a number whose exponent is out of range") from error
         except JSONError as error:
             if "premature EOF" not in str(error) and "incomplete" not in str(error).lower():
-                raise FormatError(f"{self._path}: is no JSON: {_reason(error)}") from error
+                raise FormatError(f"{self._path}: is not valid JSON: {_reason(error)}") from error
             self.truncated = True
-        self.metadata |= _behind_events(self._tail)
+        self.metadata |= _after_events(self._tail)
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes as UTF-8, for the parser; bytes that are no UTF-8 become replacement characters."""
+        """The next bytes as UTF-8, for the parser; invalid bytes become replacement characters."""
         if not self._unread:
             self._unread = self._more(max(size, 1 << 16)) if size else b""
         size = len(self._unread) if size < 0 else size
@@ -120,27 +119,27 @@ class EventStream:
             try:
                 self._checked.check(text)
             except ValueError as error:
-                raise FormatError(f"{self._path}: {error}; that is no trace") from error
+                raise FormatError(f"{self._path}: {error}, so it is not a trace") from error
             if text or not chunk:
                 return text
 
 
 @contextmanager
 def open_events(path: Path) -> Iterator[EventStream]:
-    """The events of a file, which is closed behind the block.
+    """The events of a file, which is closed when the block exits.
 
     Raises:
-        FormatError: what it begins with is damaged or no trace.
+        FormatError: the beginning of the file is damaged or not a trace.
     """
     with path.open("rb") as file:
         yield EventStream(path, file)
 
 
 def _instead_of_list(head: bytes) -> str | None:
-    """What the outer object has for its events, unless it is a list or the text ends before."""
+    """What the outer object has in place of the list of events; None for a list, or if the text ends first."""
     try:
         found = next(event for at, event, _ in ijson.parse(head) if at == EVENTS)
-    except (JSONError, UnicodeDecodeError, ArithmeticError):  # reading on says so, or that it is truncated
+    except (JSONError, UnicodeDecodeError, ArithmeticError):  # reading on reports this, or that it is truncated
         return None
     except StopIteration:
         return "nothing at its top level"
@@ -148,7 +147,7 @@ def _instead_of_list(head: bytes) -> str | None:
 
 
 def _before_events(head: bytes) -> dict[str, Any]:
-    """The members of the outer object that stand before its events."""
+    """The members of the outer object before its events."""
     key = re.compile(f'"{EVENTS}"'.encode())
     for place in islice(key.finditer(head), _MOST_TRIES):
         if (found := _object(head[: place.start()].rstrip().removesuffix(b",") + b"}")) is not None:
@@ -156,8 +155,8 @@ def _before_events(head: bytes) -> dict[str, Any]:
     return {}
 
 
-def _behind_events(tail: bytes) -> dict[str, Any]:
-    """The members behind the events: what the first `],` is followed by that makes an object up to the end."""
+def _after_events(tail: bytes) -> dict[str, Any]:
+    """The members after the events: the text after the first `],` that parses as an object up to the end."""
     parts = tail.rstrip()
     at = parts.find(b"]")
     while at >= 0:
@@ -177,5 +176,5 @@ def _object(text: bytes) -> dict[str, Any] | None:
 
 
 def _reason(error: Exception) -> str:
-    """The parser's first line; it may quote bytes of the file."""
+    """The first line of the parser's message, which may quote bytes of the file."""
     return "".join(c if c.isprintable() else "?" for c in (str(error).splitlines() or [""])[0].strip())

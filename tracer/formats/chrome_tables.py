@@ -1,7 +1,7 @@
 """Trace events -> rows of integers, as Kineto (PyTorch's profiler), Chrome and others write them.
 
 Source of the categories and of the names in `args`: Kineto's own writers (libkineto, `CuptiActivity.cpp` and
-`output_json.cpp`, as of 2026), and traces of PyTorch 2.15. Older names of categories are understood too. Of the phases:
+`output_json.cpp`, as of 2026), and traces of PyTorch 2.15. Older category names are read, too. Source of the phases:
 the Trace Event Format as Chromium's developers describe it.
 """
 
@@ -24,7 +24,7 @@ Event = Mapping[str, Any]
 Span = tuple[int, int]
 
 _SPAN: Final = ("start", "end")
-_ON_STREAM: Final = ("pid", "told", "device", "context", "stream", "correlation")
+_ON_STREAM: Final = ("pid", "owner", "device", "context", "stream", "correlation")
 _ON_THREAD: Final = ("process", "thread")
 _SIZES: Final = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
@@ -43,15 +43,14 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "flow_starts": ("id", "start", "process", "thread"),
     "flow_ends": ("id", "start", "pid", "stream"),
 }  # fmt: skip
-"""What is collected for each table; the flows (arrows from a launch to what it launched) are no table of a trace.
+"""The columns collected for each table. The flows (arrows from a launch to its activities) are not a table of a trace.
 
-`pid` and `process` are the event's own pid, texts numbered downwards from -2; `told` is the process that a file of ours
-says. `recorded_on` and `recorded_by` are the
-stream and the call that recorded the event which a sync waits for; a kernel's `priority` is its stream's; a call's
-`kind` is what a HIP copy asks for.
+`pid` and `process` are the event's own pid; texts are numbered downwards from -2. `owner` is the process as given by a
+file that we wrote. `recorded_on` and `recorded_by` are the stream and the call that recorded the event that a sync
+waits for. A kernel's `priority` is its stream's. A call's `kind` is the kind that a HIP copy requests.
 """
 
-NO_EVENT: Final = "entries that are no events"
+NO_EVENT: Final = "entries that are not events"
 _TABLE_OF: Final = {
     "kernel": "kernels", "gpu_memcpy": "memcpys", "memcpy": "memcpys", "gpu_memset": "memsets", "memset": "memsets",
     "cuda_runtime": "api", "runtime": "api", "cuda_driver": "api", "cuda_sync": "syncs", "cuda_event": "cuda_events",
@@ -68,13 +67,13 @@ _LIMIT: Final = 2**63
 
 
 class Tables:
-    """Takes events and keeps of each only integers, in chunks of NumPy arrays; texts are numbered.
+    """Collects events as integers in chunks of NumPy arrays; texts are numbered.
 
     Attributes:
-        left_out: how many events were left out, by what they are.
-        unclosed: how many ranges were begun and never ended.
-        codes: text -> its number in columns of texts.
-        pids: text -> its number, of pids that are texts.
+        left_out: description -> the number of such events left out.
+        unclosed: the number of ranges that were begun but never ended.
+        codes: text -> its number in text columns.
+        pids: text -> its number, for pids that are texts.
     """
 
     def __init__(self, python_functions: bool = False) -> None:
@@ -88,7 +87,7 @@ class Tables:
         self._open: dict[Hashable, list[tuple[int, Event]]] = {}
 
     def add(self, event: Any) -> None:
-        """Take one event; one that cannot be used is counted in `left_out`."""
+        """Add one event; unusable ones are counted in `left_out`."""
         if not isinstance(event, dict):
             self.left_out[NO_EVENT] += 1
             return
@@ -120,14 +119,14 @@ class Tables:
             self.left_out[f"events of phase {str(phase)[:20]!r}"] += 1
 
     def _range(self, event: Event, category: str) -> Hashable:
-        """What an end has in common with its begin: the thread, or of an asynchronous range the category and id."""
+        """The key that a begin and its end share: the thread, or the category and id of an asynchronous range."""
         if event["ph"] in "BE":
             return self._pid(event.get("pid")), str(event.get("tid"))
         of_process = isinstance(event.get("id2"), dict) and "local" in event["id2"]
         return category, str(event.get("id", event.get("id2"))), self._pid(event.get("pid")) if of_process else None
 
     def _end(self, event: Event, category: str, args: Event, end: int) -> None:
-        """End the range that was begun last."""
+        """End the range that was begun most recently."""
         begun = self._open.get(self._range(event, category))
         if not begun:
             self.left_out[f"events of phase {event['ph']!r} without a begin"] += 1
@@ -208,7 +207,7 @@ class Tables:
         return self.codes.setdefault(text, len(self.codes))
 
     def _thread(self, event: Event) -> tuple[int, int]:
-        """Pid and thread; MISSING for what is neither number nor text."""
+        """Pid and thread; MISSING for a value that is neither number nor text."""
         pid = event.get("pid")
         return pid if type(pid) is int and 0 <= pid < _LIMIT else self._pid(pid), _int(event.get("tid"))
 
@@ -229,7 +228,7 @@ class Tables:
         rows.clear()
 
     def collected(self) -> dict[str, pd.DataFrame]:
-        """The rows of every table of `COLUMNS`; what was never ended ends with the recording."""
+        """The rows of every table of `COLUMNS`. Ranges that were never ended end with the recording."""
         last = max([self._last(name) for name, columns in COLUMNS.items() if "end" in columns], default=-_LIMIT)
         begun = [range for ranges in self._open.values() for range in ranges]
         for start, begin in begun:
@@ -258,7 +257,7 @@ def _domain(category: str, name: str, args: Event) -> str:
 
 
 def _ns(us: Any) -> int | None:
-    """Microseconds as whole nanoseconds, exactly; None for what is no number or fits no int64."""
+    """Microseconds as whole nanoseconds, exactly; None if it is not a number or out of range."""
     if isinstance(us, str) and len(us) < 40:  # Ascend's
         try:
             us = Decimal(us)
@@ -280,7 +279,7 @@ def _int(value: Any) -> int:
 
 
 def _id(value: Any, none: int = MISSING) -> int:
-    """The id of a device, context, stream, event or correlation; MISSING for those below 0 and for `none`."""
+    """The id of a device, context, stream, event or correlation; MISSING if it is negative or equals `none`."""
     id = value if type(value) is int else _int(value)
     return id if 0 <= id < _LIMIT and id != none else MISSING
 

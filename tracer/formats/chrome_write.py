@@ -1,18 +1,18 @@
 """Trace -> Chrome JSON with Kineto's conventions, for chrome://tracing, Perfetto's UI and HolisticTraceAnalysis.
 
-Where Kineto says nothing or loses something:
-- A graph launch has an arrow to each of its nodes, each with an id of its own; Kineto gives all of them the call's
-  correlation for an id, of which viewers draw one.
+Where Kineto has no convention or loses information:
+- A graph launch has an arrow to each of its nodes, each with its own id. Kineto uses the call's correlation as the id
+  of all of them, and viewers draw only one.
 - A whole-graph execution (graph-level tracing) is a `kernel` named "graph 5", so that other tools count its time;
-  `args` say what it is.
-- `args` say the process of what a device did: correlations are counted by each process for itself.
-- What would cross other slices of its track, and what a host waited for on a stream, stands on a further track;
-  `args` say the stream all the same.
-- Event records have no times of their own; they stand at the start of the call.
-- The domain of a range is in `args`, unless it is a category of Kineto's, or the trace came from such a file.
+  `args` identify it.
+- `args` contain the process of device activities, because each process counts its own correlations.
+- Events that would overlap other slices of their track, and waits of the host for a stream, are on a separate track;
+  `args` still contain the stream.
+- Event records have no timestamps; they are placed at the start of the call.
+- The domain of a range is in `args`, unless it is a category of Kineto's or the trace was read from such a file.
 - The source of the trace and its run.json are in the outer object.
 
-Times are exact to the nanosecond in the file. Viewers hold them as doubles, which are that exact up to 2**43 µs.
+Times in the file are exact to the nanosecond. Viewers store them as doubles, which are exact to 1 ns up to 2**43 µs.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from tracer.schema import DEVICE_TABLES, MISSING
 from tracer.trace import Trace
 
 FROM_CHROME: Final = ("PyTorch profiler", "Chrome JSON")
-"""How the sources of traces begin that were read from such a file."""
+"""Prefixes of `metadata["source"]` in traces that were read from such a file."""
 
 _CHUNK: Final = 1 << 16
 _SEPARATOR: Final = len(",\n")
-_DEVICE_SORT_INDEX: Final = 5_000_000  # behind all processes, as Kineto sorts them
-_FREE_IDS: Final = 1 << 22  # beyond the largest process and thread id of Linux
+_DEVICE_SORT_INDEX: Final = 5_000_000  # after all processes, as Kineto sorts them
+_FREE_IDS: Final = 1 << 22  # above the largest process and thread id of Linux
 OURS: Final = "intertoken"
-"""The member of the outer object by which a file says that we wrote it."""
+"""The member of the outer object that marks a file as written by us."""
 
 SOURCE: Final = "source"
 RUN: Final = "run"
-"""Members of that member: what of the trace's metadata tells analyses how to take its figures."""
+"""Members of that member: metadata of the trace that analyses need to interpret its figures."""
 
 _SCHEMA_VERSION: Final = 1  # Kineto's
 _KEPT: Final = {
@@ -60,10 +60,10 @@ _PROPERTIES: Final = {"device": "id", "sm_count": "numSms", "total_memory": "tot
 
 
 def write(trace: Trace, path: Path) -> list[str]:
-    """Write a trace, with gzip where the path ends in .gz; no more text than that of 65,536 events is held.
+    """Write a trace, gzipped if the path ends in .gz. At most the text of 65,536 events is held in memory.
 
     Returns:
-        What the file lacks or says otherwise than the trace.
+        Notes on what the file lacks or states differently.
 
     Raises:
         TraceError: the path exists or cannot be written.
@@ -77,7 +77,7 @@ def write(trace: Trace, path: Path) -> list[str]:
             begun = True
         file.write(b"\n]}\n")
     moved = int((tracks.table["lane"].to_numpy()[tracks.of["nvtx"]] > 0).sum())
-    notes = [f"NVTX ranges on tracks of their own, because they cross others: {moved}"] if moved else []
+    notes = [f"NVTX ranges on separate tracks, because they overlap others: {moved}"] if moved else []
     return notes + no_place_for(trace)
 
 
@@ -86,7 +86,7 @@ def _opened(path: Path, *, zipped: bool) -> BufferedIOBase:
 
 
 def _head(trace: Trace) -> dict[str, Any]:
-    """The members of the outer object that stand before the events."""
+    """The members of the outer object before the events."""
     known = {"display_time_unit": "ms"} | trace.metadata
     head = {"schemaVersion": _SCHEMA_VERSION} | {_KEPT[ours]: known[ours] for ours in _KEPT.keys() & known.keys()}
     base = known.get("base_time_ns", known.get("start_utc_ns"))
@@ -127,11 +127,11 @@ def _arrows(trace: Trace, tracks: Tracks, ids: _Ids) -> Iterator[memoryview]:
     calls = found.assign(table="api", row=found["call"])
     for phase, ends, names in (("s", calls, ("api",)), ("f", found, DEVICE_TABLES)):
         for name in names:
-            mine = ends[ends["table"] == name]
-            for part in _parts(len(mine)):
-                rows = mine["row"].to_numpy()[part]
+            shown = ends[ends["table"] == name]
+            for part in _parts(len(shown)):
+                rows = shown["row"].to_numpy()[part]
                 at, times = tracks.of[name][rows], trace[name]["start"].to_numpy()[rows]
-                yield _bytes(chrome_lines.flows(phase, mine["id"].to_numpy()[part], ids.pids[at], ids.tids[at], times))
+                yield _bytes(chrome_lines.flows(phase, shown["id"].to_numpy()[part], ids.pids[at], ids.tids[at], times))
 
 
 def _parts(rows: int) -> Iterator[slice]:
@@ -139,17 +139,17 @@ def _parts(rows: int) -> Iterator[slice]:
 
 
 def _bytes(lines: pa.Array) -> memoryview:
-    """All texts of an array, without a copy."""
+    """All texts of an array, without copying."""
     _, offsets, text = lines.buffers()
     return memoryview(text)[: int(np.frombuffer(offsets, np.int32)[len(lines)])]
 
 
 @dataclass(frozen=True)
 class _Ids:
-    """What the file calls the tracks: `pids` and `tids` by track, `devices` device -> pid.
+    """The ids of the tracks in the file: `pids` and `tids` by track, `devices` device -> pid.
 
-    As in Kineto a device's pid is its number and a stream's tid its own, unless a process or another stream has it.
-    Threads keep theirs; API calls do so on every lane, because nothing else says their thread.
+    As in Kineto, a device's pid is its number and a stream's tid is its number, unless a process or another stream
+    uses it. Threads keep their ids; API calls keep them on every lane, because nothing else gives their thread.
     """
 
     pids: Ints
@@ -163,7 +163,7 @@ class _Ids:
         processes = {*table["process"], *trace["threads"]["process"], *trace["processes"]["process"]}
         numbers = sorted({*table["device"][~on_thread], *trace["devices"]["device"]})
         devices = {device: _free(processes, device) for device in map(int, numbers) if device != MISSING}
-        devices |= {MISSING: MISSING} if MISSING in numbers else {}  # no device, and read back as none
+        devices |= {MISSING: MISSING} if MISSING in numbers else {}  # no device, and read back as such
         pids = np.where(on_thread, table["process"], [devices.get(device, MISSING) for device in table["device"]])
         taken: dict[int, set[int]] = {int(pid): set() for pid in pids}
         for process, thread, _ in _rows(trace["threads"]):
@@ -182,14 +182,14 @@ class _Ids:
 
 
 def _free(taken: set[int], wanted: int) -> int:
-    """The wanted id, or the first free one of those that no system gives; it is taken then."""
+    """Reserve the wanted id, or the first free one above those that systems assign."""
     found = wanted if wanted >= 0 and wanted not in taken else next(i for i in count(_FREE_IDS) if i not in taken)
     taken.add(found)
     return found
 
 
 def _descriptions(trace: Trace, tracks: Tracks, ids: _Ids) -> Iterator[dict[str, Any]]:
-    """What names and sorts the tracks."""
+    """The metadata events that name and sort the tracks."""
     for process, name in _rows(trace["processes"]):
         yield _description("process_name", process, 0, name=str(name))
     for process, thread, name in _rows(trace["threads"]):
@@ -206,7 +206,7 @@ def _descriptions(trace: Trace, tracks: Tracks, ids: _Ids) -> Iterator[dict[str,
             yield _description("thread_name", *where, name=name + (f" ({lane + 1})" if lane else ""))
             yield _description("thread_sort_index", *where, sort_index=at)
         elif lane:
-            yield _description("thread_name", *where, name=f"ranges of thread {tracks.table['thread'][at]} that cross")
+            yield _description("thread_name", *where, name=f"overlapping ranges of thread {tracks.table['thread'][at]}")
 
 
 def _rows(frame: pd.DataFrame) -> Iterator[Any]:

@@ -1,7 +1,7 @@
-"""Chunks of rows -> one Arrow table whose columns are in one piece each, as NumPy and pandas can share them.
+"""Chunks of rows -> one Arrow table with contiguous columns, whose memory NumPy and pandas can share.
 
-Memory that a process touches first is what takes the time of large tables, so numbers are copied once, from a chunk to
-the place where they stay, and of columns that are NULL throughout nothing is kept.
+Touching new memory dominates the time for large tables. Therefore numbers are copied only once, from a chunk to their
+final position, and columns that are NULL throughout take no memory.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 
 class JoinedRows:
-    """A table as its chunks come.
+    """A table that is built from chunks.
 
     Args:
-        most_rows: how many rows it has, at most.
+        most_rows: an upper bound on the number of rows.
     """
 
     def __init__(self, most_rows: int) -> None:
@@ -28,7 +28,7 @@ class JoinedRows:
         self._names: list[str] = []
 
     def add(self, chunk: pa.Table, numbers: frozenset[str]) -> None:
-        """Add rows; the columns `numbers` are int64. All chunks have the same columns."""
+        """Append rows; the columns in `numbers` are int64. All chunks have the same columns."""
         self._names = chunk.column_names
         for name, values in zip(chunk.column_names, chunk.columns, strict=True):
             if name in numbers:
@@ -38,14 +38,14 @@ class JoinedRows:
         self._rows += len(chunk)
 
     def table(self) -> pa.Table:
-        """All rows. A column whose chunks have types that do not go together becomes bytes."""
+        """All rows. A column whose chunks have incompatible types becomes bytes."""
         columns = {name: numbers.array(self._rows) for name, numbers in self._numbers.items()}
         columns |= {name: _joined(chunks) for name, chunks in self._others.items()}
         return pa.table({name: columns[name] for name in self._names})
 
 
 class _Numbers:
-    """An int64 column, and where it is NULL."""
+    """An int64 column and its NULL mask."""
 
     def __init__(self, most_rows: int) -> None:
         self._most_rows = most_rows
@@ -53,7 +53,7 @@ class _Numbers:
         self._is_null: NDArray[np.bool_] | None = None
 
     def put(self, at: int, values: pa.ChunkedArray) -> None:
-        """Put a chunk's values from row `at` on."""
+        """Store a chunk's values from row `at` on."""
         for chunk in values.chunks:
             end = at + len(chunk)
             if chunk.null_count:
@@ -63,7 +63,7 @@ class _Numbers:
             if chunk.null_count < len(chunk):
                 if self._values is None:
                     self._values = np.empty(self._most_rows, np.int64)
-                # What stands where a value is NULL is of no matter.
+                # The number stored for a NULL does not matter.
                 self._values[at:end] = np.frombuffer(chunk.buffers()[1], np.int64)[chunk.offset :][: len(chunk)]
             at = end
 

@@ -1,7 +1,7 @@
-"""nsys tables as Arrow -> Trace, for every nsys format. The way back is `nsys_tables`.
+"""nsys tables as Arrow -> Trace, for every nsys format. The inverse is `nsys_tables`.
 
-Input is nsys table name -> Arrow table with the columns of `nsys_schema.COLUMNS` that the export has, in the
-types given there (`typed` brings them so). Any table and any optional column may be missing.
+The input maps nsys table names to Arrow tables with those columns of `nsys_schema.COLUMNS` that the export has, in the
+types given there (`typed` converts them). Any table and any optional column may be missing.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _CALL = re.compile(r"^(?:cuda|cu)(\w+?)(?:_v\d+|_ptsz|_ptds)*$")
 
 
 def to_trace(tables: Mapping[str, pa.Table], *, whole: bool = False, left_out: Sequence[str] = ()) -> Trace:
-    """A trace of nsys's tables; `whole` lets it carry what it has no columns for, but for what was `left_out`.
+    """Convert nsys's tables to a trace. `whole` lets it carry the data it has no columns for, except `left_out`.
 
     Raises:
-        FormatError: a required column is missing or NULL, or our own metadata is damaged; names no file.
+        FormatError: a required column is missing or NULL, or our own metadata is damaged. The file is not named.
     """
     for name, table in tables.items():
         _check_required(name, table)
@@ -45,17 +45,17 @@ def to_trace(tables: Mapping[str, pa.Table], *, whole: bool = False, left_out: S
     if whole:
         carry(trace, tables)
     if left_out:
-        trace.notes.append(f"{len(left_out)} tables or columns with names or types that nsys has not are left out")
+        trace.notes.append(f"{len(left_out)} tables or columns with names or types unknown to nsys are left out")
     return trace
 
 
 def frames(tables: Mapping[str, pa.Table], notes: list[str], last: int | None = None) -> dict[str, pd.DataFrame]:
-    """The trace's tables that nsys's say, row by row; `conform` brings them to their form.
+    """Convert nsys's tables to the trace's, row by row. `conform` then completes them.
 
     Args:
-        tables: nsys's.
-        notes: gets what is partial in them.
-        last: `last_end` of all tables, where `tables` are not all.
+        tables: nsys's tables.
+        notes: receives a note on anything incomplete.
+        last: `last_end` of all tables, if `tables` are only some of them.
     """
     strings = Strings(tables.get(nsys.STRINGS))
     found = {
@@ -74,19 +74,19 @@ def frames(tables: Mapping[str, pa.Table], notes: list[str], last: int | None = 
 
 
 def last_end(frames: Mapping[str, pd.DataFrame]) -> int:
-    """The latest end of anything but NVTX, ns; 0 where there is nothing."""
+    """The latest end of any event except NVTX, ns; 0 without events."""
     return max(
         (int(f["end"].max()) for name, f in frames.items() if name != "nvtx" and "end" in f and len(f)), default=0
     )
 
 
 def typed(table: pa.Table, name: str) -> pa.Table:
-    """Bring the columns of nsys table `name` to the types of `nsys_schema.COLUMNS`; others keep theirs.
+    """Cast the columns of nsys table `name` to the types of `nsys_schema.COLUMNS`; others keep theirs.
 
-    Text that is no UTF-8 gets replacement characters.
+    Invalid UTF-8 in texts becomes replacement characters.
 
     Raises:
-        FormatError: a column holds another kind of value. The file is not named.
+        FormatError: a column holds a different kind of value. The file is not named.
     """
     known = nsys.COLUMNS.get(name, {})
     columns = {c: _cast(table[c], known.get(c), f"table {name}, column {c}") for c in table.column_names}
@@ -107,7 +107,7 @@ def _cast(values: pa.ChunkedArray, wanted: pa.DataType | None, where: str) -> pa
             return _text(values)
         if values.null_count == len(values):
             return pa.chunked_array([pa.nulls(len(values), wanted)])
-        # An unsigned id above 2**63 keeps its bits; a fraction is no id.
+        # An unsigned id above 2**63 keeps its bits; a fraction is not an id.
         safe = not pa.types.is_floating(wanted) and not pa.types.is_uint64(have)
         return values.cast(wanted, safe=safe)
     except pa.ArrowException as error:
@@ -138,11 +138,11 @@ def _check_required(name: str, table: pa.Table) -> None:
 def _check_times(name: str, column: str, times: pa.ChunkedArray) -> None:
     for time in pc.min_max(times).as_py().values():
         if time is not None and abs(time) >= MOST_NS:
-            raise FormatError(f"table {name}, column {column} holds {time}; that is no time in ns")
+            raise FormatError(f"table {name}, column {column} holds {time}, which is not a time in ns")
 
 
 def _metadata(tables: Mapping[str, pa.Table]) -> tuple[dict[str, Any], list[str], bool]:
-    """Metadata, notes, and whether the recording was written by us."""
+    """Metadata, notes, and whether we wrote the recording."""
     rows: dict[str, str | None] = {}
     if nsys.EXPORT in tables:
         rows = dict(zip(*(tables[nsys.EXPORT][c].to_pylist() for c in ("name", "value")), strict=True))
@@ -163,7 +163,7 @@ def _json(rows: Mapping[str, str | None], name: str, kind: type) -> Any:
     try:
         value = parsed(rows.get(name) or "")
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"table {nsys.EXPORT}, row {name} is no JSON: {error}") from error
+        raise FormatError(f"table {nsys.EXPORT}, row {name} is not valid JSON: {error}") from error
     if not isinstance(value, kind):
         raise FormatError(f"table {nsys.EXPORT}, row {name} holds a {type(value).__name__}, not a {kind.__name__}")
     return value
@@ -197,7 +197,7 @@ def _values(values: pa.ChunkedArray, column: Column, strings: Strings) -> Any:
 
 
 def _true_sync_types(syncs: pd.DataFrame, api: pd.DataFrame) -> pd.DataFrame:
-    """Sync types by the call that waited: nsys 2025.3 stores "stream wait" for all, whatever the call."""
+    """Correct the sync types by the call that waited: nsys 2025.3 stores "stream wait" for every call."""
     calls = [nsys.SYNC_CALLS.get(_CALL.sub(r"\1", name), "other") for name in api["name"].cat.categories]
     by_call = pd.Series(np.array(calls, object)[api["name"].cat.codes], index=api.index)
     waits = api.loc[api["correlation"] != MISSING, ["process", "correlation"]].assign(by_call=by_call)

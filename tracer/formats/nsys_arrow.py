@@ -14,19 +14,19 @@ from tracer.trace import Trace
 
 _SUFFIX: Final = ".arrow"
 _MOST_RATIO: Final = 200  # unpacked to packed; nsys packs nothing
-_ALWAYS_FINE: Final = 256 << 20  # bytes that no ratio makes suspicious
+_ALWAYS_FINE: Final = 256 << 20  # bytes; less is accepted at any ratio
 
 
 def sniff(path: Path) -> bool:
-    """Whether the path is a directory with an Arrow stream named as a nsys table."""
+    """Whether the path is a directory with an Arrow stream named after an nsys table."""
     return sniff_directory(path, _SUFFIX)
 
 
 def read(path: Path, *, whole: bool = False) -> Trace:
-    """Read an arrowdir; what it lacks is empty in the trace. `whole` lets the trace carry all else that it holds.
+    """Read an arrowdir. Missing tables are empty in the trace. `whole` lets the trace carry all other data.
 
     Raises:
-        FormatError: no nsys table in it, or a damaged file.
+        FormatError: it has no nsys table, or a file is damaged.
     """
     return read_directory(path, _SUFFIX, _load, whole=whole)
 
@@ -46,7 +46,7 @@ def _load(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
             if most < 0:
                 raise FormatError(f"unpacks to more than {_MOST_RATIO} times its size; it is not read further")
         table = pa.Table.from_batches(batches, pa.schema([stream.schema.field(column) for column in columns]))
-    table.validate(full=True)  # the stream's own offsets and lengths are believed otherwise
+    table.validate(full=True)  # without this the stream's offsets and lengths are trusted
     return table
 
 

@@ -1,8 +1,8 @@
-"""What an nsys export holds beyond a trace's own columns, kept so that it can be written again.
+"""Data of an nsys export for which a trace has no columns, carried so that it can be written again.
 
-The rule needs no list of columns: what writing the trace would not give back as it was is carried, a column of a
-table of events as `nsys.NAME` beside its rows, any other table as a whole in `Trace.carried`. Sync types are not:
-the trace's are better (see `tracer.formats.nsys`).
+No list of columns is needed: whatever writing the trace would not reproduce exactly is carried. Columns of event tables
+are carried as `nsys.NAME` in the same rows, other tables as a whole in `Trace.carried`. Sync types are not carried,
+because the trace's are more accurate (see `tracer.formats.nsys`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tracer.trace import Trace
 _DESCRIPTIONS: Final = ("streams", "devices", "threads", "processes")
 _NVTX: Final = TABLES["nvtx"].nsys
 _OURS_IS_BETTER: Final = {(TABLES["syncs"].nsys, "syncType")}
-_PLAIN: Final = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)  # it becomes the name of a file
+_PLAIN: Final = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)  # used as a file name
 
 
 def by_start(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-    """The tables with the rows of events in order of their start, in which a trace has them."""
+    """The tables with events sorted by start, as in a trace."""
     return {
         name: _sorted(table) if name in _events() and "start" in table.column_names else table
         for name, table in tables.items()
@@ -41,11 +41,11 @@ def _sorted(table: pa.Table) -> pa.Table:
 
 
 def carry(trace: Trace, tables: Mapping[str, pa.Table]) -> None:
-    """Let a trace carry what only the export knows.
+    """Let a trace carry the data that only the export has.
 
     Args:
-        trace: made of `tables`.
-        tables: the whole export, `by_start`, with names that are `plainly_named`.
+        trace: the trace converted from `tables`.
+        tables: the whole export, `by_start` and `plainly_named`.
     """
     if (export := _of_another_program(tables.get(nsys.EXPORT))) is not None:
         trace.carried[nsys.EXPORT] = export
@@ -77,19 +77,19 @@ def _made(makers: Makers, name: str) -> pa.Table | None:
 
 
 def _events() -> dict[str, str]:
-    """nsys table -> our table, of those whose rows are events."""
+    """nsys table -> our table, for tables of events."""
     return {table.nsys: table.name for table in TABLES.values() if table.name not in _DESCRIPTIONS}
 
 
 def plainly_named(table: str, columns: Iterable[str], left_out: list[str]) -> list[str]:
-    """The columns of a table whose names can stand in every format; none if the table's own cannot.
+    """The columns of a table whose names are valid in every format; none if the table's own name is not.
 
-    A name becomes that of a file or of an SQLite column, where case does not tell names apart.
+    Names become file names or SQLite columns, which may be case-insensitive.
 
     Args:
         table: its nsys name.
         columns: their nsys names.
-        left_out: gets the name of every table and column that is not kept.
+        left_out: receives the name of every table and column that is not kept.
     """
     if not _is_plain(table, _SPELLED):
         left_out.append(table)
@@ -117,7 +117,7 @@ _SPELLED: Final = {name.casefold(): name for name in (*nsys.COLUMNS, *nsys.SQL_C
 
 
 def _ranges(events: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """NVTX_EVENTS that the trace has as ranges and marks, and its other rows (domains, categories)."""
+    """NVTX_EVENTS split into ranges and marks, which the trace has, and other rows (domains, categories)."""
     is_range = pc.is_in(events["eventType"], pa.array(NVTX_KINDS.values(), pa.int64()))
     return events.filter(is_range), events.filter(pc.invert(is_range))
 
@@ -128,13 +128,13 @@ def _carry_columns(trace: Trace, name: str, source: pa.Table, rebuilt: pa.Table 
         return
     for column in source.column_names:
         if column == "graphId" and nsys.EXPORT not in trace.carried:
-            continue  # we leave it out where graphNodeId says as much
+            continue  # we leave it out where graphNodeId implies it
         if (name, column) not in _OURS_IS_BETTER and not _survives(name, column, source, rebuilt):
             frame[CARRIED + column] = pd.arrays.ArrowExtensionArray(source[column])
 
 
 def _of_another_program(export: pa.Table | None) -> pa.Table | None:
-    """Rows of META_DATA_EXPORT: which program made the export, of which schema, with which options; None for ours."""
+    """Rows of META_DATA_EXPORT with the program, schema and options of the export; None for our own."""
     if export is None:
         return None
     others = export.filter(pc.invert(pc.is_in(export["name"], pa.array([nsys.METADATA_ROW, nsys.NOTES_ROW]))))
@@ -143,7 +143,7 @@ def _of_another_program(export: pa.Table | None) -> pa.Table | None:
 
 
 def _same(name: str, source: pa.Table, rebuilt: pa.Table | None) -> bool:
-    """Whether a table would be written as it was."""
+    """Whether a table would be written back unchanged."""
     if rebuilt is None or len(source) != len(rebuilt):
         return rebuilt is None and not len(source)
     return all(_survives(name, column, source, rebuilt) for column in source.column_names)

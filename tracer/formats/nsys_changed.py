@@ -1,7 +1,7 @@
-"""What a trace carries of an nsys export, after somebody changed the trace's own tables.
+"""Removes carried nsys data that contradicts a trace, after the trace's own tables were changed.
 
-Some of what is carried says what the trace says, too, only in nsys's own way: the id of an NVTX text, the row of a GPU.
-It is written again as long as both say the same; where they do not, the trace is right.
+Some carried data repeats the trace in nsys's own form: the id of an NVTX text, the row of a GPU. It is written again as
+long as the two agree; where they differ, the trace wins.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _SAYS: Final = {
     schema.GLOBAL_TID: ["process", "thread"], schema.GLOBAL_PID: ["process"], "textId": ["text"],
     "domainId": ["domain"], schema.DEPRECATED_SYNC_TYPE: ["type"],
 } | {column: ["payload"] for column in schema.PAYLOADS}  # fmt: skip
-"""nsys column -> the columns of a trace that are made of it, beside those that `schema.TABLES` pairs."""
+"""nsys column -> the columns of a trace derived from it, in addition to the pairs in `schema.TABLES`."""
 
 
 def without_what_changed(trace: Trace) -> Trace:
-    """The trace without what it carries that its tables contradict: columns of events, tables of anything else."""
+    """The trace without carried data that its tables contradict: columns of event tables, and whole other tables."""
     trace = trace.map_tables(lambda name, frame: frame)
     columns = {table: _carried(table, trace[table.name]) for table in TABLES.values()}
     doubtful = [table for table in TABLES.values() if columns[table] or _is_carried_whole(table, trace)]
@@ -35,13 +35,13 @@ def without_what_changed(trace: Trace) -> Trace:
         return trace
     makers = from_trace(trace, with_run=True)
     wanted = {table.nsys for table in doubtful} | {schema.STRINGS, schema.CUDA_DEVICES}
-    said = nsys.frames({name: makers[name]() for name in wanted & makers.keys()}, [], nsys.last_end(trace.tables))
+    implied = nsys.frames({name: makers[name]() for name in wanted & makers.keys()}, [], nsys.last_end(trace.tables))
     for table in doubtful:
-        frame, other = trace[table.name], conform(said.get(table.name), table)
+        frame, other = trace[table.name], conform(implied.get(table.name), table)
         if _is_carried_whole(table, trace) and any(_differs(frame, other, name) for name in table.column_names):
             gone = _belonging_to(table) & trace.carried.keys()
             trace.carried = {name: each for name, each in trace.carried.items() if name not in gone}
-            if schema.CUDA_DEVICES in gone:  # without it the numbers of the processes mean nothing
+            if schema.CUDA_DEVICES in gone:  # without it the processes' own device numbers are meaningless
                 trace = trace.map_tables(_without_own_numbers)
         changed = [name for name, ours in columns[table].items() if any(_differs(frame, other, c) for c in ours)]
         trace.tables[table.name] = frame.drop(columns=changed)
@@ -52,7 +52,7 @@ def without_what_changed(trace: Trace) -> Trace:
 
 
 def _carried(table: Table, frame: pd.DataFrame) -> dict[str, list[str]]:
-    """Carried columns from which columns of ours are made -> these."""
+    """Carried column -> the columns of ours that are derived from it."""
     says = {column.nsys: [column.name] for column in table.columns if column.nsys} | _SAYS
     names = {str(name): str(name).removeprefix(CARRIED) for name in frame if str(name).startswith(CARRIED)}
     return {name: says[nsys] for name, nsys in names.items() if nsys in schema.COLUMNS[table.nsys] and nsys in says}

@@ -1,8 +1,8 @@
-"""Which GPU a process means by a device's number.
+"""Maps the device numbers of each process to GPUs.
 
-CUDA numbers the devices anew in every process (CUDA_VISIBLE_DEVICES), and an export's rows hold these numbers; its
-table TARGET_INFO_CUDA_DEVICE says which GPU (gpuId) each is. Where they do not tell GPUs apart, or one GPU has several,
-a trace's devices are the gpuIds.
+CUDA numbers the devices separately in every process (CUDA_VISIBLE_DEVICES), and the rows of an export hold these
+numbers. The table TARGET_INFO_CUDA_DEVICE gives the GPU (gpuId) of each. If a number means different GPUs, or one GPU
+has several numbers, the devices of a trace are the gpuIds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tracer.formats.nsys_strings import ints
+from tracer.rows import numbered
 from tracer.schema import MISSING, TABLES
 
 _MOST_SHOWN: Final = 8
@@ -24,16 +25,16 @@ _NUMBERED: Final[dict[str, list[str]]] = {
     for table in TABLES.values()
     if table.name != "devices" and "device" in table.column_names
 }
-"""Table -> its columns that hold a device as the row's process numbers it."""
+"""Table -> its columns of devices, numbered by the row's process."""
 
 
 def with_gpus(frames: dict[str, pd.DataFrame], cuda: pa.Table, notes: list[str]) -> dict[str, pd.DataFrame]:
-    """The frames with devices that tell GPUs apart; the table of devices has those that a CUDA process saw.
+    """The tables with one device number per GPU; the table of devices lists those visible to a CUDA process.
 
     Args:
-        frames: of a trace, with the devices as their processes number them and GPUs under their gpuId.
+        frames: the tables of a trace, with each process's own device numbers, and GPUs by their gpuId.
         cuda: TARGET_INFO_CUDA_DEVICE.
-        notes: gets a line where devices are numbered anew.
+        notes: receives a note if devices are renumbered.
     """
     names = {"gpu": "gpuId", "cuda": "cudaId"} | ({"process": "pid"} if "pid" in cuda.column_names else {})
     seen = pd.DataFrame({ours: ints(cuda[theirs]) for ours, theirs in names.items()})
@@ -42,7 +43,7 @@ def with_gpus(frames: dict[str, pd.DataFrame], cuda: pa.Table, notes: list[str])
         return frames | _devices(frames, pairs.drop_duplicates("cuda"))
     seen = seen[seen["gpu"] != MISSING].drop_duplicates(["process", "cuda"])
     note = _note(seen)
-    if note not in notes:  # it was written by us, with its notes
+    if note not in notes:  # a file that we wrote has the note
         notes.append(note)
     found = {name: _renumbered(frames[name], columns, seen) for name, columns in _NUMBERED.items() if name in frames}
     return (
@@ -51,7 +52,7 @@ def with_gpus(frames: dict[str, pd.DataFrame], cuda: pa.Table, notes: list[str])
 
 
 def _devices(frames: Mapping[str, pd.DataFrame], pairs: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The table of devices, under `cuda` what was `gpu`."""
+    """The table of devices, renumbered from `gpu` to `cuda`."""
     if "devices" not in frames:
         return {}
     joined = frames["devices"].merge(pairs, left_on="device", right_on="gpu")
@@ -63,9 +64,9 @@ def _renumbered(frame: pd.DataFrame, columns: list[str], seen: pd.DataFrame) -> 
 
 
 def _gpus(process: pd.Series, device: pd.Series, seen: pd.DataFrame) -> NDArray[np.int64]:
-    """The GPU of each (process, device): as the table says, else the only one of that number, else none of them."""
-    codes, distinct = pd.factorize(pd.MultiIndex.from_arrays([process, device]))
-    said = {(row.process, row.cuda): row.gpu for row in seen.itertuples()}
+    """The GPU of each (process, device): from the table, else the only GPU with that number, else a new number."""
+    codes, distinct = numbered(process, device)
+    known = {(row.process, row.cuda): row.gpu for row in seen.itertuples()}
     by_number = seen.groupby("cuda")["gpu"].unique()
     only = {number: gpus[0] for number, gpus in by_number.items() if len(gpus) == 1}
     beyond = int(seen["gpu"].max()) + 1
@@ -73,7 +74,7 @@ def _gpus(process: pd.Series, device: pd.Series, seen: pd.DataFrame) -> NDArray[
     def gpu(process: int, device: int) -> int:
         if device == MISSING:
             return MISSING
-        return int(said.get((process, device), only.get(device, beyond + device)))
+        return int(known.get((process, device), only.get(device, beyond + device)))
 
     return np.array([gpu(int(p), int(d)) for p, d in distinct], np.int64)[codes]
 
@@ -83,4 +84,4 @@ def _note(seen: pd.DataFrame) -> str:
     named = [f"{row.gpu} is device {row.cuda} of process {row.process}" for row in rows.itertuples()]
     more = ", ..." if len(named) > _MOST_SHOWN else ""
     shown = ", ".join(named[:_MOST_SHOWN]) + more
-    return f"processes number the devices differently; here they have the GPUs' own numbers: {shown}"
+    return f"processes number the devices differently, so the GPUs' own numbers are used: {shown}"

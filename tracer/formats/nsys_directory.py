@@ -1,4 +1,4 @@
-"""Directories with one file per nsys table, whatever the kind of file: parquetdir and arrowdir."""
+"""Directories with one file per nsys table: parquetdir and arrowdir."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tracer.regular import check_regular
 from tracer.trace import Trace
 
 Load = Callable[[Path, str, list[str] | None], pa.Table]
-"""Reads a file of the named table: the columns that are `wanted`."""
+"""Reads the `wanted` columns of the named table from a file."""
 
 
 def sniff_directory(path: Path, suffix: str) -> bool:
-    """Whether the path is a directory with a file named as a nsys table."""
+    """Whether the path is a directory with a file named after an nsys table."""
     return path.is_dir() and any((path / f"{table}{suffix}").is_file() for table in COLUMNS)
 
 
 def read_directory(path: Path, suffix: str, load: Load, *, whole: bool) -> Trace:
-    """The trace of a directory's tables; what it lacks is empty in the trace.
+    """Read a trace from a directory's tables. Missing tables are empty in the trace.
 
     Raises:
-        FormatError: no nsys table in it, or a damaged file.
+        FormatError: it has no nsys table, or a file is damaged.
     """
     files = {file.stem: file for file in sorted(path.glob(f"*{suffix}")) if whole or file.stem in COLUMNS}
     if not files.keys() & COLUMNS.keys():
@@ -48,18 +48,19 @@ def read_directory(path: Path, suffix: str, load: Load, *, whole: bool) -> Trace
 
 
 def wanted(schema: pa.Schema, name: str, left_out: list[str] | None) -> list[str]:
-    """The columns to read of a table: those we know; with `left_out` all others, too.
+    """The columns of a table to read: the known ones, and all others if `left_out` is given.
 
     Args:
-        schema: what the file holds.
+        schema: the schema of the file.
         name: the nsys table.
-        left_out: gets the columns whose names or types, such as lists, no export has.
+        left_out: receives the columns whose names or types (such as lists) occur in no export.
 
     Raises:
-        FormatError: two columns have one name, or one that we know holds neither numbers nor text. Names no file.
+        FormatError: two columns have the same name, or a known one holds neither numbers nor text. The file is not
+            named.
     """
     if len(set(schema.names)) < len(schema.names):
-        raise FormatError("has two columns of one name")
+        raise FormatError("has two columns of the same name")
     known = COLUMNS.get(name, {})
     flat = [field.name for field in schema if _is_flat(field.type)]
     for field in schema:
@@ -72,7 +73,7 @@ def wanted(schema: pa.Schema, name: str, left_out: list[str] | None) -> list[str
 
 
 def is_number(type: pa.DataType) -> bool:
-    """Whether a column holds numbers; booleans, which nsys has in Parquet, are some."""
+    """Whether a column holds numbers; this includes booleans, which nsys writes in Parquet."""
     return bool(pa.types.is_integer(type) or pa.types.is_floating(type) or pa.types.is_boolean(type))
 
 
@@ -88,9 +89,9 @@ def _read_table(file: Path, name: str, load: Load, left_out: list[str] | None) -
         return nsys.typed(load(file, name, left_out), name)
     except FormatError as error:
         raise FormatError(f"{file}: {error}") from error
-    except MemoryError:  # Arrow's is one of its other errors, too
+    except MemoryError:  # Arrow's is also an ArrowException
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         kind = file.suffix.lstrip(".").capitalize()
         reason = (str(error).splitlines() or [""])[0]
-        raise FormatError(f"{file}: is no {kind} file, or a damaged one: {reason}") from error
+        raise FormatError(f"{file}: is not a valid {kind} file: {reason}") from error

@@ -1,4 +1,4 @@
-"""NVTX_EVENTS -> the nvtx table: ranges and marks, with domains named and open ranges ended."""
+"""NVTX_EVENTS -> the nvtx table: ranges and marks, with named domains and ended ranges."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tracer.schema import NVTX_KINDS, TABLES
 
 
 def nvtx_frame(events: pa.Table, strings: Strings, last: int, notes: list[str]) -> pd.DataFrame:
-    """The nvtx table of NVTX_EVENTS.
+    """Convert NVTX_EVENTS to the nvtx table.
 
     Args:
         events: the nsys table.
         strings: StringIds.
-        last: the latest end of all other tables, ns; an open range ends then or with the last NVTX event.
-        notes: gets a line that counts those ranges.
+        last: the latest end in all other tables, ns. An open range ends then, or with the last NVTX event if later.
+        notes: receives a note with the number of open ranges.
     """
     is_range = pc.is_in(events["eventType"], pa.array(NVTX_KINDS.values(), pa.int64()))
     ranges = events.filter(is_range)
@@ -53,13 +53,13 @@ def _ends(
             f"{count} NVTX {'range was' if one else 'ranges were'} never closed; "
             f"{'it ends' if one else 'they end'} with the recording"
         )
-        if note not in notes:  # of a recording that was converted it says so already
+        if note not in notes:  # a converted recording has it
             notes.append(note)
     return np.where(is_mark, start, np.where(still_open, last, end))
 
 
 def _texts(events: pa.Table, strings: Strings) -> pd.Categorical:
-    """Inline text, or where there is none the registered string."""
+    """The inline text, else the registered string."""
     have = events.column_names
     nothing = pa.chunked_array([pa.nulls(len(events), pa.string())])
     text = events["text"] if "text" in have else nothing
@@ -72,7 +72,7 @@ def _texts(events: pa.Table, strings: Strings) -> pd.Categorical:
 
 
 def _domains(ranges: pa.Table, created: pa.Table, strings: Strings) -> pd.Categorical:
-    """Names of the domains; "" for the default one, "domain 5" for one whose creation was not recorded."""
+    """The names of the domains; "" for the default domain, "domain 5" if its creation was not recorded."""
     used = _domain_ids(ranges)
     distinct = used.drop_duplicates()
     names = (
@@ -88,7 +88,7 @@ def _domains(ranges: pa.Table, created: pa.Table, strings: Strings) -> pd.Catego
 
 
 def _domain_ids(events: pa.Table) -> pd.DataFrame:
-    """Domain ids are counted by each process for itself."""
+    """The domain ids with their processes, because each process counts its own."""
     zeros = np.zeros(len(events), np.int64)
     have = events.column_names
     process = nsys.unpack_process(ints(events[nsys.GLOBAL_TID])) if nsys.GLOBAL_TID in have else zeros

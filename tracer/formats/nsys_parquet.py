@@ -1,8 +1,8 @@
-"""The native form: Nsight Systems' parquetdir layout, one Parquet file per nsys table, in a directory.
+"""The native format: Nsight Systems' parquetdir layout, a directory with one Parquet file per nsys table.
 
 A run directory is the same plus `run.json`, which is `trace.metadata["run"]`. `nsys recipe NAME --input X.nsys-rep`
-reads `X_pqtdir` beside the report, if it is the younger one; what we write under such a name has every table that a
-recipe may ask for.
+reads `X_pqtdir` next to the report if it is newer than the report. A directory that we write under such a name has
+every table that a recipe may query.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tracer.typed_json import parsed
 RUN_FILE: Final = "run.json"
 _SUFFIX: Final = ".parquet"
 _FOR_RECIPES: Final = "_pqtdir"
-_MOST_RATIO: Final = 200  # unpacked to packed; of the recordings we know it is at most 55
-_ALWAYS_FINE: Final = 256 << 20  # bytes that no ratio makes suspicious
+_MOST_RATIO: Final = 200  # unpacked to packed; at most 55 in known recordings
+_ALWAYS_FINE: Final = 256 << 20  # bytes; less is accepted at any ratio
 _FEW_ROWS: Final = 1 << 16
 _READERS: Final = 2
 _MOST_RUN: Final = 8 << 20  # bytes of run.json
@@ -38,17 +38,17 @@ _DELTA: Final = ("start", "end", "correlationId")  # nearly sorted: small as dif
 
 
 def sniff(path: Path) -> bool:
-    """Whether the path is a directory with a Parquet file named as a nsys table."""
+    """Whether the path is a directory with a Parquet file named after an nsys table."""
     return sniff_directory(path, _SUFFIX)
 
 
 def read(path: Path, *, whole: bool = False) -> Trace:
-    """Read a parquetdir or run directory; what it lacks is empty in the trace.
+    """Read a parquetdir or run directory. Missing tables are empty in the trace.
 
-    `whole` lets the trace carry all else that the directory holds.
+    `whole` lets the trace carry all other data in the directory.
 
     Raises:
-        FormatError: no nsys table in it, or a damaged file.
+        FormatError: it has no nsys table, or a file is damaged.
     """
     trace = read_directory(path, _SUFFIX, _load, whole=whole)
     if (path / RUN_FILE).exists():
@@ -57,7 +57,7 @@ def read(path: Path, *, whole: bool = False) -> Trace:
 
 
 def _load(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
-    with file.open("rb") as opened, pq.ParquetFile(opened) as parquet:  # Arrow opens no path that is not UTF-8
+    with file.open("rb") as opened, pq.ParquetFile(opened) as parquet:  # Arrow cannot open paths that are not UTF-8
         metadata, schema = parquet.metadata, parquet.schema_arrow
     columns, most = wanted(schema, name, left_out), _MOST_RATIO * file.stat().st_size
     _check_size(metadata, columns, most)
@@ -69,7 +69,7 @@ def _load(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
 
     if metadata.num_rows < _FEW_ROWS:
         table = read(columns)
-    else:  # so many columns at a time as there are readers, and no more, be there more cores
+    else:  # one column per reader at a time, however many cores there are
         with ThreadPoolExecutor(_READERS) as pool:
             parts = list(pool.map(read, [[column] for column in columns]))
         table = pa.table({column: part[column] for column, part in zip(columns, parts, strict=True)})
@@ -78,7 +78,7 @@ def _load(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
 
 
 def write(trace: Trace, path: Path) -> None:
-    """Write a parquetdir, with run.json if the trace has `metadata["run"]`. It appears whole or not at all.
+    """Write a parquetdir, with run.json if the trace has `metadata["run"]`. It appears complete or not at all.
 
     Raises:
         TraceError: the path exists or cannot be written.
@@ -93,15 +93,15 @@ def write(trace: Trace, path: Path) -> None:
 
 
 def is_part(path: Path) -> bool:
-    """Whether a file in a directory is part of its recording, which `write` would write anew."""
+    """Whether a file in a directory is part of its recording, which `write` would replace."""
     return path.is_file() and (path.suffix == _SUFFIX or path.name == RUN_FILE)
 
 
 def _check_size(metadata: pq.FileMetaData, columns: list[str], most: int) -> None:
-    """What the columns take unpacked, before anything is.
+    """Raise FormatError if the columns would take too much memory; checked before unpacking.
 
-    Row groups are not asked for their columns: of a damaged file that ends the process (pyarrow 26). A page whose own
-    header lies about its size still takes up to 2 GiB, one at a time for each reader.
+    Only totals of row groups are read: reading their column metadata crashes the process for some damaged files
+    (pyarrow 26). A page whose header misstates its size can still take up to 2 GiB, one at a time per reader.
     """
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     size = sum(max(group.total_byte_size, 8 * group.num_rows * len(columns)) for group in groups)
@@ -110,7 +110,7 @@ def _check_size(metadata: pq.FileMetaData, columns: list[str], most: int) -> Non
 
 
 def _check_texts(table: pa.Table, most: int) -> None:
-    """What texts that were read as indices into their distinct ones take at full length."""
+    """Raise FormatError if dictionary-encoded texts would take too much memory when decoded."""
     chunks = (chunk for column in table.columns if pa.types.is_dictionary(column.type) for chunk in column.chunks)
     lengths = (pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in chunks)
     size = sum(pc.sum(length.cast(pa.int64())).as_py() or 0 for length in lengths)
@@ -122,31 +122,31 @@ def _write_table(table: pa.Table, file: Path) -> None:
     integers = {field.name for field in table.schema if pa.types.is_integer(field.type)}
     delta = {c: "DELTA_BINARY_PACKED" for c in _DELTA if c in integers}
     others = [c for c in table.column_names if c not in delta]
-    # What has no NULL says so: it is read a quarter faster.
+    # Columns without NULL are declared as such, which makes reading a quarter faster.
     known = pa.schema([field.with_nullable(table[field.name].null_count > 0) for field in table.schema])
     with file.open("wb") as opened:
         pq.write_table(
             table.cast(known), opened, compression="zstd", compression_level=9, use_dictionary=others,
             column_encoding=delta or None, write_statistics=False, store_schema=False,
-            row_group_size=max(1, len(table)),  # in one piece, which is read without copying
+            row_group_size=max(1, len(table)),  # a single row group is read without copying
         )  # fmt: skip
 
 
 def read_run(file: Path) -> dict[str, Any]:
-    """What a run.json holds.
+    """Read a run.json.
 
     Raises:
-        FormatError: no regular file, no JSON object, or one too large to be ours.
+        FormatError: not a regular file, not a JSON object, or larger than any that we write.
     """
     try:
         check_regular(file)
         if (size := file.stat().st_size) > _MOST_RUN:
-            raise FormatError(f"has {size} bytes; that is no file of ours")
+            raise FormatError(f"has {size} bytes, more than any run.json that intertoken writes")
         run = parsed(file.read_text(encoding="utf-8"))
     except FormatError as error:
         raise FormatError(f"{file}: {error}") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise FormatError(f"{file}: is no JSON: {error}") from error
+        raise FormatError(f"{file}: is not valid JSON: {error}") from error
     if not isinstance(run, dict):
         raise FormatError(f"{file}: holds a {type(run).__name__}, not a JSON object")
     return run

@@ -9,15 +9,15 @@ from tracer.trace import Trace
 
 
 def sniff(path: Path) -> bool:
-    """Whether the file says by its suffix that it is a report; nothing about its content is documented."""
+    """Whether the file has the suffix of a report; the format of its content is not documented."""
     return path.is_file() and path.suffix.lower() == ".nsys-rep"
 
 
 def read(path: Path, *, whole: bool = False) -> Trace:
-    """Read a report. `whole` lets the trace carry all that it holds.
+    """Read a report. `whole` lets the trace carry all of its data.
 
     Raises:
-        FormatError: nsys is not on PATH (the message says what to run where it is), or cannot read the file.
+        FormatError: nsys is not on PATH (the message says what to run where it is installed), or cannot read the file.
     """
     from tracer.recorders.nsys import read_report
 

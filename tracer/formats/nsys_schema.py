@@ -1,4 +1,4 @@
-"""What Nsight Systems' exports have beyond the tables of `tracer.schema`: packed ids, helpers, enum labels.
+"""The parts of Nsight Systems' schema that `tracer.schema` does not cover: packed ids, auxiliary tables, enum labels.
 
 Source: SQLite exports of schema 3.20.3 and 3.25.0.
 """
@@ -35,11 +35,11 @@ EXPORT_VERSION: Final = "EXPORT_PRODUCT_VERSION"
 EXPORT_SCHEMA: Final = "EXPORT_SCHEMA_VERSION"
 METADATA_ROW: Final = "INTERTOKEN_METADATA"
 NOTES_ROW: Final = "INTERTOKEN_NOTES"
-"""Rows of META_DATA_EXPORT that hold as JSON what nsys has no place for. They also say that we wrote it."""
+"""Rows of META_DATA_EXPORT with JSON for which nsys has no table. They also mark a file as written by us."""
 
 GLOBAL_PID: Final = "globalPid"
 GLOBAL_TID: Final = "globalTid"
-DOMAIN_CREATE: Final = 75  # NVTX event type: names a domain, is no range
+DOMAIN_CREATE: Final = 75  # NVTX event type that names a domain, not a range
 PAYLOADS: Final = ("doubleValue", "floatValue", "int64Value", "uint64Value", "int32Value", "uint32Value")
 DEPRECATED_SYNC_TYPE: Final = "deprecatedSyncType"  # syncType in exports of 2021 to 2023
 
@@ -51,7 +51,7 @@ SYNC_CALLS: Final = {
     "CtxSynchronize": "context",
     "ThreadSynchronize": "context",
 }
-"""CUDA call without its cuda/cu prefix and version suffix -> what it waits for."""
+"""CUDA call without its cuda/cu prefix and version suffix -> sync type."""
 
 _GRAPH_SHIFT: Final = 32
 _ID_BITS: Final = 24
@@ -85,7 +85,7 @@ def _columns() -> dict[str, dict[str, pa.DataType]]:
 
 
 COLUMNS: Final = _columns()
-"""nsys table -> column -> the Arrow type we read it as. Anything else in an export is only carried."""
+"""nsys table -> column -> the Arrow type we read it as. All other data in an export is only carried."""
 
 REQUIRED: Final = {
     t.nsys: tuple(c for c in ("start", "end", "eventType") if c in COLUMNS[t.nsys]) for t in TABLES.values()
@@ -95,20 +95,20 @@ REQUIRED: Final = {
     CUDA_DEVICES: ("gpuId", "cudaId"),
     TABLES["devices"].nsys: ("id",),
 }
-"""Columns without which a table cannot be understood; any other may be missing."""
+"""Columns without which a table cannot be read; any other may be missing."""
 
 NEVER_NULL: Final = frozenset({"start", "end", "eventType", "id"})  # except the end of an NVTX range
 
 
 def graph_of_node(node: Ids) -> Ids:
-    """The graph ids that graphNodeId values hold above bit 32; MISSING for MISSING."""
-    return node >> _GRAPH_SHIFT  # of -1, which is MISSING, -1 again
+    """The graph ids in the upper 32 bits of graphNodeId values; MISSING for MISSING."""
+    return node >> _GRAPH_SHIFT  # MISSING is -1, and -1 shifted is -1
 
 
 def pack_ids(process: Ids, thread: Ids | None = None) -> tuple[Ids, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
-    """Process and thread ids as nsys's globalTid (globalPid without threads), and where it is NULL.
+    """Pack process and thread ids into nsys's globalTid (globalPid without threads); also returns the NULL mask.
 
-    An unknown id of a pair is stored as all ones; ids above 24 bits lose their upper bits, as in nsys.
+    If only one id of a pair is unknown, it is stored as all ones. Ids above 24 bits lose their upper bits, as in nsys.
     """
     packed = VIRTUAL_MACHINE | (process & _ID_MASK) << _ID_BITS
     if thread is None:
@@ -127,7 +127,7 @@ def unpack_thread(packed: Ids) -> Ids:
 
 
 def _unpack(packed: Ids, shift: int) -> Ids:
-    if len(packed) > 1 and (packed == packed[0]).all():  # one process or thread: the rule, and faster
+    if len(packed) > 1 and (packed == packed[0]).all():  # the common case of one process or thread, faster
         return np.full(len(packed), _unpack(packed[:1], shift)[0])
     ids = packed >> shift
     ids &= _ID_MASK
@@ -139,7 +139,7 @@ def _unpack(packed: Ids, shift: int) -> Ids:
 
 _WRITTEN: Final = json.loads(files("tracer.formats").joinpath("nsys-schema-3.20.3.json").read_text(encoding="utf-8"))
 SCHEMA_WRITTEN: Final[str] = _WRITTEN["schema"]
-"""The schema we write, and of 3.25 the kernels' graphId; a parquetdir leaves out the columns that we do not know."""
+"""The schema we write, plus the kernels' graphId from 3.25. A parquetdir omits the columns that we do not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ ENUMS: Final[dict[str, list[tuple[int, str, str]]]] = {
 
 @cache
 def enum_table(name: str) -> pa.Table:
-    """The ENUM_ table of that name as nsys writes it, with columns id, name, label."""
+    """The ENUM_ table of that name as nsys writes it, with columns id, name and label."""
     ids, names, labels = zip(*ENUMS[name], strict=True)
     return pa.table({"id": ids, "name": names, "label": labels})
 
@@ -173,7 +173,7 @@ _NOT_IN_A_TRACE: Final = {"vmId": 1}
 
 
 def is_declared(table: str, column: str) -> bool:
-    """Whether every export of the schema that we write has the column, be it NULL in all rows."""
+    """Whether every export of the schema that we write has the column, even if all rows are NULL."""
     return (table, column) in _DECLARED
 
 
@@ -182,7 +182,7 @@ _NOT_NULL: Final = {(table, c.name): c.type for table, columns in SQL_COLUMNS.it
 
 
 def filler(table: str, column: str) -> int | str | None:
-    """What stands in a column that no trace knows and where nsys wants a value; None where NULL may stand."""
+    """The value for a NOT NULL column of nsys that no trace has; None if NULL is allowed."""
     type = _NOT_NULL.get((table, column))
     return None if type is None else "" if type == "TEXT" else _NOT_IN_A_TRACE.get(column, 0)
 

@@ -1,6 +1,6 @@
 """Nsight Systems SQLite exports (`nsys export --type sqlite`), read through Arrow; written by `nsys_sqlite_write`.
 
-The file is opened read-only and immutable, and only real tables are read, by name: nothing in it is executed.
+The file is opened read-only and immutable. Only real tables are read, by name: no SQL from the file is executed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from tracer.formats.joined_rows import JoinedRows
 from tracer.formats.nsys_schema import COLUMNS
 from tracer.formats.nsys_sqlite_tables import Part, Table, find_tables
 from tracer.formats.nsys_sqlite_write import write
+from tracer.formats.sqlite_cursor import cursor_of
 from tracer.progress import tell
 from tracer.trace import Trace
 
 _MAGIC: Final = b"SQLite format 3\0"
 _SUFFIXES: Final = (".sqlite", ".sqlite3", ".db")
-_MANY_ROWS: Final = 3 << 20  # of integers; what reading them from pages saves is more than compiling it takes
+_MANY_ROWS: Final = 3 << 20  # of integers; from here on, reading pages saves more time than compiling takes
 _NUMBERS: Final = {
     table: frozenset(name for name, type in columns.items() if pa.types.is_integer(type))
     for table, columns in COLUMNS.items()
@@ -38,15 +39,15 @@ _WORKERS: Final = 2  # ADBC reads outside the interpreter lock: two halve the ti
 
 
 def sniff(path: Path) -> bool:
-    """Whether the file is SQLite, or says so by its suffix (`read` then tells what is wrong with it)."""
+    """Whether the file is SQLite or has its suffix (`read` then reports what is wrong with it)."""
     return path.is_file() and (_starts_with_magic(path) or path.suffix.lower() in _SUFFIXES)
 
 
 def read(path: Path, *, whole: bool = False) -> Trace:
-    """Read an export; what it lacks is empty in the trace. `whole` lets the trace carry all else that it holds.
+    """Read an export. Missing tables are empty in the trace. `whole` lets the trace carry all other data.
 
     Raises:
-        FormatError: not SQLite, no nsys export, truncated or damaged.
+        FormatError: not SQLite, not an nsys export, truncated or damaged.
     """
     if not _starts_with_magic(path):
         raise FormatError(f"{path}: is not an SQLite file (its first bytes are wrong)")
@@ -57,36 +58,36 @@ def read(path: Path, *, whole: bool = False) -> Trace:
         trace = nsys.to_trace(tables, whole=whole, left_out=left_out)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
-    for beside in (path.with_name(f"{path.name}-{kind}") for kind in ("wal", "journal")):
-        if beside.is_file() and beside.stat().st_size:
-            trace.notes.append(f"changes that another program keeps in {printable(beside.name)} are not read")
+    for unread in (path.with_name(f"{path.name}-{kind}") for kind in ("wal", "journal")):
+        if unread.is_file() and unread.stat().st_size:
+            trace.notes.append(f"changes that are still in {printable(unread.name)} are not read")
     return trace
 
 
 def read_tables(
     path: Path, only: frozenset[str] | None = frozenset(COLUMNS), left_out: list[str] | None = None
 ) -> dict[str, pa.Table]:
-    """Tables of an export as Arrow, with the columns and types of `nsys_schema.COLUMNS`.
+    """Read tables of an export as Arrow, with the columns and types of `nsys_schema.COLUMNS`.
 
     Args:
         path: the export.
-        only: these tables; None for every table and column.
-        left_out: gets the names of those that are not read because of their names.
+        only: the tables to read; None for every table and column.
+        left_out: receives the names of tables and columns that are not read because of their names.
 
     Raises:
-        FormatError: SQLite cannot read it, it would take more memory than its size explains, or a column holds the
+        FormatError: SQLite cannot read it, it would take more memory than its size justifies, or a column holds the
             wrong kind of values.
     """
     try:
         with _connect(path) as connection:
             found = list(find_tables(connection, path.stat().st_size, only, left_out if left_out is not None else []))
         return _read_all(path, found)
-    except MemoryError:  # Arrow's is one of its other errors, too
+    except MemoryError:  # Arrow's is also an ArrowException
         raise
     except (dbapi.Error, pa.ArrowException) as error:
         raise FormatError(f"SQLite cannot read it: {_reason(error)}") from error
     except UnicodeDecodeError as error:
-        raise FormatError(f"a table or column has a name that is no UTF-8: {error.object[:40]!r}") from error
+        raise FormatError(f"the name of a table or column is not UTF-8: {error.object[:40]!r}") from error
 
 
 def _read_all(path: Path, tables: Sequence[Table]) -> dict[str, pa.Table]:
@@ -105,7 +106,7 @@ def _read_all(path: Path, tables: Sequence[Table]) -> dict[str, pa.Table]:
 
 
 def _read_plain(path: Path, table: Table, done: int, total: int) -> pa.Table | None:
-    from tracer.formats.sqlite_pages import read_integers  # and Numba, which takes a third of a second
+    from tracer.formats.sqlite_pages import read_integers  # imports Numba, which takes a third of a second
 
     assert table.root is not None
     assert table.rowids is not None
@@ -116,7 +117,7 @@ def _read_plain(path: Path, table: Table, done: int, total: int) -> pa.Table | N
 def _fetch_all(path: Path, parts: Sequence[Part], done: int, total: int) -> dict[str, JoinedRows]:
     """The rows of all parts, by table, after `done` rows of `total`.
 
-    Each connection parses the schema, so each worker has one.
+    Every connection parses the schema, so each worker reuses one.
     """
     tables = {part.table: JoinedRows(part.most_rows) for part in parts}
     with ExitStack() as stack, ThreadPoolExecutor(_WORKERS) as pool:
@@ -134,10 +135,10 @@ def _fetch_all(path: Path, parts: Sequence[Part], done: int, total: int) -> dict
             return nsys.typed(chunk, part.table)
 
         for part, chunk in zip(parts, pool.map(fetch, parts), strict=True):
-            left[part.table] -= len(chunk)  # in order, so that the same damage is always told alike
+            left[part.table] -= len(chunk)  # in order, so that the same damage always gives the same message
             if left[part.table] < 0:
                 pool.shutdown(cancel_futures=True)
-                raise FormatError(f"is damaged: table {part.table} gives more rows than it has")
+                raise FormatError(f"is damaged: table {part.table} yields more rows than it has")
             tables[part.table].add(chunk, _NUMBERS.get(part.table, frozenset()))
             done += len(chunk)
             tell(done, total)
@@ -145,9 +146,9 @@ def _fetch_all(path: Path, parts: Sequence[Part], done: int, total: int) -> dict
 
 
 def _fetch(connection: Any, part: Part) -> pa.Table:
-    # ADBC guesses a column's type from the first batch: a chunk is one batch.
+    # ADBC infers a column's type from the first batch, so a chunk is one batch.
     rows = part.most_rows + 1
-    with connection.cursor() as cursor:
+    with cursor_of(connection) as cursor:
         cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(rows)})
         cursor.execute(f"{part.sql} LIMIT {rows}")
         table: pa.Table = cursor.fetch_arrow_table()
@@ -175,7 +176,7 @@ def _check_size(path: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """What SQLite says, without ADBC's words around it."""
+    """SQLite's message without ADBC's additions."""
     return str(error).splitlines()[0].rpartition(" query: ")[2]
 
 

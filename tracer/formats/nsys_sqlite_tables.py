@@ -1,4 +1,4 @@
-"""The tables of an SQLite export, and what SQLite may be asked of them: nothing that is only called a table is read."""
+"""The tables of an SQLite export, and the queries that read them. Views and virtual tables are never read."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from adbc_driver_manager import dbapi
 from tracer.errors import FormatError
 from tracer.formats.nsys_carry import plainly_named
 from tracer.formats.nsys_schema import COLUMNS
+from tracer.formats.sqlite_cursor import cursor_of
 
 _CHUNK: Final = 1 << 16  # rows; large enough to be fast, small enough to keep both threads busy
 _MOST_TABLES: Final = 2000
-_LONGEST_DEFAULT: Final = 16  # characters; a row need not store it
+_LONGEST_DEFAULT: Final = 16  # characters; rows need not store a default, so a long one would multiply
 _CREATE: Final = re.compile(
     r"""CREATE TABLE\s+(?:(\w+)|("(?:[^"]|"")+"|'(?:[^']|'')+'|`(?:[^`]|``)+`|\[[^]]+]))\s*\("""
 )
@@ -28,14 +29,14 @@ class Table:
     """A table of the file.
 
     Attributes:
-        name: nsys's.
-        root: the number of its root page, if it is one.
-        columns: those that are stored.
-        integers: those of them that hold what they are declared to, which is integers or NULL.
-        wanted: those that are read.
-        most_rows: how many rows it has, at most.
-        rowid: what the row ids are called, if rows are read by ranges of them.
-        rowids: the lowest and the highest.
+        name: its nsys name.
+        root: the number of its root page, if that is a number.
+        columns: the stored columns.
+        integers: the stored columns that certainly hold only integers or NULL.
+        wanted: the columns to read.
+        most_rows: an upper bound on the number of rows.
+        rowid: the name of the rowid column, if rows are read by ranges of rowids.
+        rowids: the lowest and the highest rowid.
     """
 
     name: str
@@ -49,12 +50,12 @@ class Table:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it may do to read integers from its pages."""
+        """Whether `sqlite_pages` may be able to read it."""
         dense = self.rowids is not None and self.rowids[1] - self.rowids[0] + 1 == self.most_rows
         return dense and self.root is not None and self.integers.issuperset(self.wanted)
 
     def parts(self) -> Iterator[Part]:
-        """Its rows, by ranges of row ids."""
+        """Its rows, split by ranges of rowids."""
         sql = f"SELECT {', '.join(map(_name, self.wanted))} FROM {_name(self.name)} NOT INDEXED"
         if self.rowids is None:
             yield Part(self.name, sql, self.most_rows)
@@ -68,7 +69,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A chunk of rows of a table, which has `most_rows` in all."""
+    """A chunk of the rows of a table; the whole table has at most `most_rows`."""
 
     table: str
     sql: str
@@ -76,20 +77,20 @@ class Part:
 
 
 def find_tables(connection: Any, size: int, only: frozenset[str] | None, left_out: list[str]) -> Iterator[Table]:
-    """The tables that are to be read.
+    """The tables to read.
 
     Args:
         connection: to the file.
-        size: the file's, bytes.
-        only: these tables and their columns in `COLUMNS`; None for every table and column.
-        left_out: gets the names of those that are not read because of their names.
+        size: the size of the file, bytes.
+        only: the tables to read, with their columns in `COLUMNS`; None for every table and column.
+        left_out: receives the names of tables and columns that are not read because of their names.
 
     Raises:
-        FormatError: no export, damaged, or it would take more memory than its size explains.
+        FormatError: not an export, damaged, or it would take more memory than its size justifies.
     """
     roots = _real_tables(connection)
     if not roots.keys() & COLUMNS.keys():
-        raise FormatError("is an SQLite file but no nsys export (it has none of nsys's tables)")
+        raise FormatError("is an SQLite file but not an nsys export (it has none of nsys's tables)")
     rows, values = _rows_of_tables(connection, size), 0
     for name in sorted(roots if only is None else roots.keys() & only):
         columns, integers = _columns(connection, name)
@@ -99,28 +100,29 @@ def find_tables(connection: Any, size: int, only: frozenset[str] | None, left_ou
             wanted = [column for column in columns if column in COLUMNS[name]]
         values += rows[name] * len(wanted)
         if values > size:  # even NULL takes a byte
-            raise FormatError(f"is damaged: table {name} has {rows[name]} rows, more than the file has room for")
+            raise FormatError(f"is damaged: table {name} claims {rows[name]} rows, more than fit into the file")
         if wanted:
             yield _with_rowids(connection, Table(name, roots[name], columns, integers, wanted, rows[name]))
 
 
 def _with_rowids(connection: Any, table: Table) -> Table:
-    """The table with its row ids, if it has row ids and more rows than a chunk."""
+    """The table with its range of rowids, if it has rowids and more rows than a chunk."""
     rowid = next(iter({"rowid", "_rowid_", "oid"} - {column.casefold() for column in table.columns}), None)
     low = high = None
     if rowid is not None and table.most_rows > _CHUNK:
         bounds = (f"(SELECT {end}({rowid}) FROM {_name(table.name)})" for end in ("min", "max"))  # one each: no scan
         with suppress(dbapi.ProgrammingError):  # WITHOUT ROWID
             ((low, high),) = _rows(connection, f"SELECT {', '.join(bounds)}")
-    if low is None or high is None or low > high:  # the last of a damaged tree
+    if low is None or high is None or low > high:  # `low > high` in a damaged tree
         return table
     return replace(table, rowid=rowid, rowids=(low, high))
 
 
 def _real_tables(connection: Any) -> dict[str, int | None]:
-    """The tables, and the numbers of their root pages.
+    """The tables and the numbers of their root pages.
 
-    A view or virtual table has no pages, or says that it is none: reading it would run SQL or code from the file.
+    Views and virtual tables are excluded: reading them would run SQL or code from the file. They have no root page, or
+    their SQL does not create a table.
     """
     root = "CASE WHEN typeof(rootpage) = 'integer' THEN rootpage END"
     sql = f"""SELECT CAST(name AS TEXT), CAST(sql AS TEXT), {root} FROM main.sqlite_master
@@ -132,7 +134,7 @@ def _real_tables(connection: Any) -> dict[str, int | None]:
 
 
 def _creates(name: str, sql: str) -> bool:
-    """Whether the statement makes a table of that name; in a schema that was tampered with it may make another."""
+    """Whether the statement creates a table of that name; in a manipulated schema it may create something else."""
     match = _CREATE.match(sql)
     if match is None or name.casefold().startswith("sqlite_"):
         return False
@@ -141,10 +143,10 @@ def _creates(name: str, sql: str) -> bool:
 
 
 def _rows_of_tables(connection: Any, size: int) -> Counter[str]:
-    """How many rows each table has, at most.
+    """An upper bound on the number of rows of each table.
 
     Raises:
-        FormatError: pages or rows that are used more than once, which makes a small file a huge recording.
+        FormatError: pages or rows are used more than once, which would make a small file a huge recording.
     """
     most_pages = size // 512 + 1  # of the smallest size
     walk = f"SELECT name, pagetype, ncell, payload, pgsize FROM main.dbstat LIMIT {most_pages}"
@@ -161,9 +163,9 @@ def _rows_of_tables(connection: Any, size: int) -> Counter[str]:
 
 
 def _columns(connection: Any, table: str) -> tuple[list[str], frozenset[str]]:
-    """The columns that are stored, which generated ones are not; and those that surely hold what a row stores for them.
+    """The stored columns (not generated ones), and those whose values are certainly the integers stored in the rows.
 
-    That is not sure where SQLite makes an integer a real number, the row id fills in, or a generated column is stored.
+    That is uncertain if SQLite converts integers to reals, a rowid replaces the value, or a generated column is stored.
     """
     columns, integers, is_sure = [], set(), True
     for _, name, type, _, default, key, hidden in _rows(connection, f"PRAGMA main.table_xinfo({_name(table)})"):
@@ -178,7 +180,7 @@ def _columns(connection: Any, table: str) -> tuple[list[str], frozenset[str]]:
 
 
 def _rows(connection: Any, sql: str) -> list[Any]:
-    with connection.cursor() as cursor:
+    with cursor_of(connection) as cursor:
         cursor.execute(sql)
         rows: list[Any] = cursor.fetchall()
         return rows

@@ -14,10 +14,10 @@ from tracer.schema import MISSING, Column
 
 
 class Strings:
-    """StringIds: turns ids into categoricals.
+    """StringIds, to convert ids to categoricals.
 
     Args:
-        table: columns id and value; None where the export has no StringIds.
+        table: columns id and value; None if the export has no StringIds.
     """
 
     def __init__(self, table: pa.Table | None) -> None:
@@ -27,7 +27,7 @@ class Strings:
         self._texts = named[~named.index.duplicated()]
 
     def named(self, ids: pa.ChunkedArray) -> pd.Categorical:
-        """The strings of ids; "" for NULL, and "string 7" where the export lacks string 7."""
+        """The strings of ids; "" for NULL, and "string 7" if the export lacks string 7."""
         known = ids.fill_null(MISSING) if ids.null_count else ids
         encoded = known.combine_chunks().dictionary_encode()
         distinct = encoded.dictionary.to_numpy()
@@ -53,14 +53,14 @@ def inline(values: pa.ChunkedArray) -> pd.Categorical:
 
 
 def words(ids: pa.ChunkedArray, column: Column) -> pd.Categorical:
-    """The words of an enum column's ids; its default for NULL and for ids that we do not know."""
+    """The words of an enum column's ids; the column's default for NULL and unknown ids."""
     known = column.enum or {}
     codes = pc.index_in(ids, pa.array(known.values(), pa.int64())).fill_null(list(known).index(str(column.default)))
     return pd.Categorical.from_codes(codes.to_numpy(), pd.Index(list(known), dtype="str"))
 
 
 def ints(values: pa.ChunkedArray, missing: int | None = None) -> Ids:
-    """The numbers of an int64 column; MISSING for NULL and for the value that stands for none."""
+    """The numbers of an int64 column; MISSING for NULL and for `missing`."""
     numbers: Ids = (values.fill_null(MISSING) if values.null_count else values).to_numpy()
     if missing in (None, MISSING) or not (stands_for_none := numbers == missing).any():
         return numbers

@@ -1,6 +1,6 @@
-"""Trace -> nsys tables as Arrow: the way back from `nsys.to_trace`.
+"""Trace -> nsys tables as Arrow: the inverse of `nsys.to_trace`.
 
-What the trace carries of its source (`nsys_carry`) is written as it was, in place of what we would write.
+Data that the trace carries from its source (`nsys_carry`) is written unchanged and takes precedence over our own.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _NULL_STREAM: Final = 3  # a stream's flag, see ENUM_CUPTI_STREAM_TYPE
 
 
 Makers = dict[str, Callable[[], pa.Table]]
-"""nsys table name -> what makes the table; one at a time they take little memory."""
+"""nsys table name -> a function that builds the table. Building one at a time saves memory."""
 
 
 def from_trace(trace: Trace, *, with_run: bool) -> Makers:
-    """The nsys tables of a trace. As in nsys, a table without rows is left out.
+    """The nsys tables of a trace. As in nsys, tables without rows are omitted.
 
-    Without `with_run`, `metadata["run"]` is left out too: a directory keeps it in run.json.
+    Without `with_run`, `metadata["run"]` is omitted, too, because a directory stores it in run.json.
     """
     strings = _numbered(trace)
     makers: Makers = {t.nsys: partial(_table, trace[t.name], t, strings) for t in TABLES.values() if len(trace[t.name])}
@@ -57,9 +57,9 @@ def from_trace(trace: Trace, *, with_run: bool) -> Makers:
 
 
 def completed(makers: Makers) -> Makers:
-    """The tables with every table and column that nsys's schema declares, without rows or NULL if need be.
+    """Add every missing table and column of nsys's schema: tables without rows, columns of NULL or fillers.
 
-    `nsys recipe` wants them so: for what a directory lacks it turns to the report, which may not be there.
+    `nsys recipe` needs them: if a directory lacks a table, it reads the report, which may not exist.
     """
     enums: Makers = {name: partial(nsys.enum_table, name) for name in nsys.ENUMS}
     return enums | makers | {name: partial(_completed, name, makers.get(name)) for name in nsys.SQL_COLUMNS}
@@ -79,7 +79,7 @@ def _as_it_is(table: pa.Table) -> pa.Table:
 
 
 def _numbered(trace: Trace) -> _StringTable:
-    """The strings of all tables, in the order in which they come."""
+    """The strings of all tables, in order of occurrence."""
     strings = _StringTable(trace.carried.get(nsys.STRINGS))
     for table in TABLES.values():
         frame = trace[table.name]
@@ -90,7 +90,7 @@ def _numbered(trace: Trace) -> _StringTable:
 
 
 class _StringTable:
-    """StringIds as it grows: each distinct string gets the next id, those that are carried keep theirs."""
+    """Builds StringIds: each distinct string gets the next id; carried strings keep theirs."""
 
     def __init__(self, carried: pa.Table | None) -> None:
         self._carried = carried
@@ -107,9 +107,9 @@ class _StringTable:
         return self.number(names)[names.cat.codes.to_numpy()]
 
     def number(self, names: pd.Series) -> nsys.Ids:
-        """The ids of a categorical's categories, of those that occur."""
+        """Number a categorical's categories that occur; returns the id of each category."""
         lookup = np.zeros(len(names.cat.categories), np.int64)
-        for code in pd.unique(names.cat.codes.to_numpy()).tolist():  # as they come: written and read again alike
+        for code in pd.unique(names.cat.codes.to_numpy()).tolist():  # by occurrence: round trips keep ids
             lookup[code] = self._id(names.cat.categories[code])
         return lookup
 
@@ -156,27 +156,27 @@ def _values(values: pd.Series, column: Column, strings: _StringTable) -> pa.Arra
     if column.kind == "float64":
         return pa.array(numbers, mask=np.isnan(numbers))
     if column.nsys in nsys.NEVER_NULL:
-        return pa.array(numbers)  # -1 is a time like others
+        return pa.array(numbers)  # -1 is a valid time
     if column.missing is None:
         return pa.array(numbers, mask=numbers == MISSING)
     return pa.array(np.where(numbers == MISSING, column.missing, numbers))
 
 
 def _nvtx(trace: Trace, make: Callable[[], pa.Table]) -> pa.Table:
-    """Marks without an end, as in nsys; domain ids, and before the ranges a row that names each domain."""
+    """NVTX_EVENTS: marks without an end, as in nsys; domain ids; and first a row that names each domain."""
     nvtx, events = trace["nvtx"], make()
     if f"{CARRIED}end" not in nvtx:
         ends = pa.array(nvtx["end"].to_numpy(), mask=(nvtx["kind"] == "mark").to_numpy())
         events = events.set_column(events.column_names.index("end"), "end", ends)
     named = nvtx.loc[nvtx["domain"] != "", ["process", "domain"]].astype({"domain": "str"})
     domains = named.drop_duplicates()
-    numbered_anew = f"{CARRIED}domainId" not in nvtx
-    if numbered_anew:
+    renumbered = f"{CARRIED}domainId" not in nvtx
+    if renumbered:
         ids = pd.Series(0, index=nvtx.index)
         ids[named.index] = named.groupby(["process", "domain"], sort=False).ngroup() + 1
         events = events.append_column("domainId", pa.array(ids))
     others = [trace.carried[_NVTX]] if _NVTX in trace.carried else []
-    if numbered_anew and not any(nsys.DOMAIN_CREATE in pc.unique(each["eventType"]).to_pylist() for each in others):
+    if renumbered and not any(nsys.DOMAIN_CREATE in pc.unique(each["eventType"]).to_pylist() for each in others):
         created = {
             "start": np.full(len(domains), int(nvtx["start"].min())),
             "eventType": np.full(len(domains), nsys.DOMAIN_CREATE),
@@ -189,7 +189,7 @@ def _nvtx(trace: Trace, make: Callable[[], pa.Table]) -> pa.Table:
 
 
 def _graph_is_in_node(kernels: pd.DataFrame) -> bool:
-    """Whether graphNodeId alone says each kernel's graph; else it needs the column graphId of schema 3.25."""
+    """Whether graphNodeId implies each kernel's graph; otherwise the column graphId of schema 3.25 is needed."""
     node = kernels["graph_node"].to_numpy()
     return bool((nsys.graph_of_node(node) == kernels["graph"].to_numpy()).all())
 
@@ -200,16 +200,16 @@ def _gpus(make: Callable[[], pa.Table]) -> pa.Table:
 
 
 def _on_devices(trace: Trace, columns: list[str]) -> pd.DataFrame:
-    """What occurs in these columns of the tables of devices."""
+    """The distinct values of these columns in the tables of device activities."""
     found = []
     for frame in (trace[name][columns] for name in DEVICE_TABLES):
-        is_one = len(frame) and all((frame[c].to_numpy() == frame[c].iloc[0]).all() for c in columns)  # the rule
+        is_one = len(frame) and all((frame[c].to_numpy() == frame[c].iloc[0]).all() for c in columns)  # usual
         found.append(frame.iloc[:1] if is_one else frame.drop_duplicates())
     return pd.concat(found).drop_duplicates()
 
 
 def _cuda_devices(trace: Trace) -> pa.Table:
-    """Which process saw which device; we have no other numbering of GPUs than CUDA's."""
+    """The devices that each process saw, with CUDA's device numbers as GPU ids."""
     used = _on_devices(trace, ["device", "process"])
     pairs = trace["devices"][["device"]].merge(used, how="left").drop_duplicates()
     device = pa.array(pairs["device"].to_numpy())
@@ -230,7 +230,7 @@ def _session(start: int) -> pa.Table:
 
 
 def _contexts(trace: Trace) -> pa.Table:
-    """The contexts in which something ran, each with its null stream where that is known."""
+    """The contexts in which anything ran, each with its null stream if known."""
     used = _on_devices(trace, ["process", "device", "context"])
     streams = trace["streams"]
     null = streams.loc[streams["flag"] == _NULL_STREAM, ["process", "context", "stream"]]
@@ -240,10 +240,10 @@ def _contexts(trace: Trace) -> pa.Table:
 
 
 def _cut_ids(trace: Trace) -> list[str]:
-    """A note if ids had to be cut to nsys's 24 bits."""
+    """A note if ids had to be truncated to nsys's 24 bits."""
     ids = [frame[c] for frame in trace.tables.values() for c in ("process", "thread") if c in frame]
     cut = any(column.max() > nsys.LARGEST_ID for column in ids)
-    return ["process or thread ids above 24 bits were cut to them, as nsys does"] if cut else []
+    return ["process or thread ids were truncated to 24 bits, as nsys does"] if cut else []
 
 
 def _export_rows(trace: Trace, with_run: bool) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Perfetto's protobuf traces (.pftrace), for ui.perfetto.dev and trace_processor: written only."""
+"""Perfetto's protobuf traces (.pftrace), for ui.perfetto.dev and trace_processor. Write only."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tracer.formats import Format, register
 from tracer.trace import Trace
 
 _SUFFIXES: Final = (".pftrace", ".perfetto-trace")
-_PACKET: Final = b"\x0a"  # field 1 of a message, which holds a message
+_PACKET: Final = b"\x0a"  # tag of field 1, a submessage
 
 
 def sniff(path: Path) -> bool:
-    """Whether the file is called a Perfetto trace and begins as one."""
+    """Whether the file has the suffix of a Perfetto trace and begins as one."""
     if not path.is_file() or not path.name.lower().endswith(_SUFFIXES):
         return False
     with path.open("rb") as file:
@@ -25,13 +25,13 @@ def write(trace: Trace, path: Path) -> list[str]:
     """Write a trace; see `perfetto_write.write`.
 
     Raises:
-        FormatError: the extra that it needs is not installed.
+        FormatError: the required extra is not installed.
     """
     try:
         from tracer.formats import perfetto_write  # loads Perfetto's protos
     except ImportError as missing:
         raise FormatError(
-            f"{path.name}: Perfetto's format needs packages that are missing: pip install 'intertoken[perfetto]'"
+            f"{path.name}: writing Perfetto traces needs additional packages: pip install 'intertoken[perfetto]'"
         ) from missing
     return perfetto_write.write(trace, path)
 

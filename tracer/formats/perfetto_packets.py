@@ -1,4 +1,4 @@
-"""Perfetto's packets as they are written: one sequence, whose names are written once and then go by number."""
+"""Writes Perfetto's packets as one sequence with interned names: each is written once, then referred to by number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, Final
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
 _SEQUENCE: Final = 1
-_HELD: Final = 1 << 12  # packets that are held before they are written, and names in one packet
+_HELD: Final = 1 << 12  # packets buffered before they are written, and names per packet
 
 NAMES, CATEGORIES = "event_names", "event_categories"
 ARGUMENTS, VALUES = "debug_annotation_names", "debug_annotation_string_values"
@@ -16,7 +16,7 @@ ARGUMENTS, VALUES = "debug_annotation_names", "debug_annotation_string_values"
 
 
 class Packets:
-    """The packets of a file that is open for writing; call `flush` behind the last one."""
+    """The packets of a file that is open for writing; call `flush` after the last one."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -25,7 +25,7 @@ class Packets:
         self.add().sequence_flags = protos.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
 
     def add(self) -> Any:
-        """A new packet to be filled before the next one is asked for."""
+        """Add a packet; fill it before adding the next one."""
         if len(self._trace.packet) == _HELD:
             self.flush()
         packet = self._trace.packet.add()
@@ -34,7 +34,7 @@ class Packets:
         return packet
 
     def event(self, type: int, track: int, timestamp: int) -> Any:
-        """The TrackEvent of a new packet."""
+        """Add a packet and return its TrackEvent."""
         packet = self.add()
         packet.timestamp = timestamp
         event = packet.track_event
@@ -43,7 +43,7 @@ class Packets:
         return event
 
     def numbers(self, field: str, texts: Sequence[str]) -> list[int]:
-        """The numbers (1, 2, ...) of texts in a field of InternedData; writes those that are new."""
+        """The numbers (1, 2, ...) of texts in a field of InternedData; new texts are written."""
         known = self._numbers[field]
         new = [text for text in dict.fromkeys(texts) if text not in known]
         for start in range(0, len(new), _HELD):
@@ -58,6 +58,6 @@ class Packets:
         return [known[text] for text in texts]
 
     def flush(self) -> None:
-        """Write what is held."""
+        """Write the buffered packets."""
         self._file.write(self._trace.SerializeToString())
         self._trace = protos.Trace()

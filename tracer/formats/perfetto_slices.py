@@ -18,14 +18,14 @@ from tracer.trace import Trace
 
 _BEGIN, _END = protos.TrackEvent.TYPE_SLICE_BEGIN, protos.TrackEvent.TYPE_SLICE_END
 _INSTANT: Final = protos.TrackEvent.TYPE_INSTANT
-_EDGES: Final = 1 << 15  # begins and ends of slices that are made at once
+_EDGES: Final = 1 << 15  # begins and ends of slices built at a time
 
 CATEGORY_OF: Final = {
     "kernels": "kernel", "graph_launches": "graph", "memcpys": "memcpy", "memsets": "memset", "api": "cuda api",
     "nvtx": "nvtx", "syncs": "sync", "cuda_events": "event record",
 }  # fmt: skip
 _NOT_ARGUMENTS: Final = {"start", "end", "process", "thread", "device", "stream", "color", "text", "type"}
-"""Columns that say nothing beyond a slice's times, track and name; all others are its arguments."""
+"""Columns already expressed by a slice's times, track and name; all others become its arguments."""
 
 
 def write_slices(trace: Trace, tracks: Tracks, uuids: list[int], packets: Packets, shift: int) -> None:
@@ -34,26 +34,26 @@ def write_slices(trace: Trace, tracks: Tracks, uuids: list[int], packets: Packet
     Args:
         trace: the recording.
         tracks: its tracks.
-        uuids: what the file calls each of them.
-        packets: where to.
-        shift: what is added to all times, ns.
+        uuids: the uuid of each track.
+        packets: the output.
+        shift: an offset added to all times, ns.
     """
     events = _flat(trace, tracks, packets)
     arguments = [[_argument(column, trace[name], packets) for column in _columns(name)] for name in tracks.of]
     groups, done = events.groupby("track").indices, 0
     for track, uuid in enumerate(uuids):
-        mine = events.iloc[groups[track]]
-        which, begins = slice_order(mine["start"].to_numpy(), mine["end"].to_numpy())
+        own = events.iloc[groups[track]]
+        which, begins = slice_order(own["start"].to_numpy(), own["end"].to_numpy())
         for first in range(0, len(which), _EDGES):
             part = slice(first, first + _EDGES)
-            _write_edges(mine.iloc[which[part]], begins[part], uuid, arguments, packets, shift)
+            _write_edges(own.iloc[which[part]], begins[part], uuid, arguments, packets, shift)
             done += len(which[part])
             tell(done, 2 * len(events))  # begins and ends
 
 
 def _flat(trace: Trace, tracks: Tracks, packets: Packets) -> pd.DataFrame:
-    """All events: track, start, end, name and category (numbers), is_instant, table and row (positions), arrow (that
-    ends there), first and last (of the arrows that begin there)."""
+    """All events: track, start, end, name and category (numbers), is_instant, table and row (positions), arrow (the one
+    that ends there), first and last (a half-open range of the arrows that begin there)."""
     found = arrows(trace)
     bounds = np.searchsorted(found["call"].to_numpy(), np.arange(len(trace["api"]) + 1)) + 1
     parts = []
@@ -73,7 +73,7 @@ def _flat(trace: Trace, tracks: Tracks, packets: Packets) -> pd.DataFrame:
 
 
 def _names(trace: Trace, table: str) -> pd.Series:
-    """What each row's slice is called, as a categorical."""
+    """The name of each row's slice, as a categorical."""
     if table in DEVICE_TABLES:
         return trace.activities([table])["name"]
     if table == "cuda_events":
@@ -90,7 +90,7 @@ def _columns(table: str) -> list[str]:
 
 @dataclass(frozen=True)
 class _Argument:
-    """A column that slices have for an argument: its label's number, its values (numbers of texts), which are known."""
+    """A column as an argument of slices: its label's number, its values (texts as numbers), and which are known."""
 
     label: int
     is_text: bool
@@ -98,7 +98,7 @@ class _Argument:
     known: NDArray[np.bool_]
 
     def of(self, rows: Ints) -> list[bytes]:
-        """The part of each row's TrackEvent that holds the argument, made once for each distinct value."""
+        """The encoded argument for each row's TrackEvent, built once for each distinct value."""
         parts, known = np.full(len(rows), b"", dtype=object), self.known[rows]
         codes, distinct = pd.factorize(self.values[rows][known])
         parts[known] = np.array([self._part(value) for value in distinct.tolist()], dtype=object)[codes]
@@ -132,7 +132,7 @@ def _write_edges(
     events: pd.DataFrame, begins: NDArray[np.bool_], uuid: int, arguments: list[list[_Argument]], packets: Packets,
     shift: int,
 ) -> None:  # fmt: skip
-    """Write the begins and ends of slices of one track, of which `events` are in that order."""
+    """Write begins and ends of slices of one track; `events` has one row for each, in order."""
     table, row = events["table"].to_numpy(), events["row"].to_numpy()
     annotations = np.full(len(events), b"", dtype=object)
     for position in np.unique(table):

@@ -1,12 +1,12 @@
-"""Trace -> Perfetto's protobuf traces: every event as a slice or instant of its track, arrows, and counts per token.
+"""Trace -> Perfetto's protobuf traces: every event as a slice or instant on its track, arrows, and counts per token.
 
 Source of the messages' meaning: Perfetto's own protos (`track_event.proto`, `track_descriptor.proto`,
-`interned_data.proto`). Packets of one track are in the order of time, those of different tracks are not; readers
-sort them.
-- A device is a track that holds its streams. Lanes of a stream (see `tracks.py`) have its name, so that the UI draws
+`interned_data.proto`). Packets of one track are in order of time, those of different tracks are not; readers sort
+them.
+- A device is the parent track of its streams. Lanes of a stream (see `tracks.py`) share its name, so that the UI draws
   them as one.
-- What a host waited for on a stream, and event records at the start of their call, are on the stream's "syncs".
-- A call has an arrow (flow) to each device activity that it launched, each with an id of its own.
+- Waits of the host for a stream, and event records at the start of their call, are on the stream's "syncs" track.
+- A call has an arrow (flow) with its own id to each device activity that it launched.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tracer.formats.tracks import THREAD, Tracks, no_place_for, tracks_of
 from tracer.output import appearing
 from tracer.trace import Trace
 
-_LARGEST_ID: Final = 2**31 - 1  # of a process or thread in Perfetto, which takes 0 for the idle task
+_LARGEST_ID: Final = 2**31 - 1  # of a process or thread in Perfetto; 0 is the idle task
 
 COUNTERS: Final = {"syncs": "syncs per token", "copies": "copies per token", "launches": "launches per token"}
 
@@ -35,13 +35,13 @@ def write(trace: Trace, path: Path) -> list[str]:
     """Write a trace.
 
     Returns:
-        What the file lacks or says otherwise than the trace.
+        Notes on what the file lacks or states differently.
 
     Raises:
         TraceError: the path exists or cannot be written.
     """
     shift = max(0, -trace.span[0])
-    notes = [f"all times are {shift} ns later: Perfetto knows none below 0"] if shift else []
+    notes = [f"all times are shifted by {shift} ns, because Perfetto has no negative times"] if shift else []
     tracks = tracks_of(trace)
     with appearing(path) as partial, partial.open("wb") as file:
         packets = Packets(file)
@@ -54,7 +54,7 @@ def write(trace: Trace, path: Path) -> list[str]:
 
 
 def _describe(trace: Trace, tracks: Tracks, packets: Packets, uuids: Iterator[int]) -> list[int]:
-    """Describe the tracks and those above them; returns the tracks' numbers."""
+    """Describe the tracks and their parents; returns the tracks' uuids."""
     processes, models = _names(trace["processes"]), _names(trace["devices"])
     threads = _names(trace["threads"])
     rows: list[Any] = list(tracks.table.itertuples(index=False))
@@ -79,7 +79,7 @@ def _describe(trace: Trace, tracks: Tracks, packets: Packets, uuids: Iterator[in
             descriptor.parent_uuid, descriptor.name, descriptor.sibling_order_rank = above[owner], name, at
         elif row.lane:
             thread = first_lane[row.process, row.thread]
-            descriptor.parent_uuid, descriptor.name = found[thread], "ranges that cross"
+            descriptor.parent_uuid, descriptor.name = found[thread], "overlapping ranges"
         else:
             own = threads.get((row.process, row.thread), "")
             _describe_thread(descriptor, row.process, row.thread, own, above[owner])
@@ -87,7 +87,7 @@ def _describe(trace: Trace, tracks: Tracks, packets: Packets, uuids: Iterator[in
 
 
 def _names(frame: pd.DataFrame) -> dict[tuple[int, ...], str]:
-    """The names of a table that describes something, by the columns before them."""
+    """The names in a descriptive table, keyed by the columns before the name."""
     keys = list(frame)[: list(frame).index("name")]
     return dict(zip(frame[keys].itertuples(index=False, name=None), map(str, frame["name"]), strict=True))
 
@@ -111,14 +111,14 @@ def _describe_thread(descriptor: Any, process: int, thread: int, name: str, pare
 
 
 def _count(trace: Trace, packets: Packets, uuids: Iterator[int], shift: int) -> list[str]:
-    """The counters, one value per token step."""
+    """Write the counters, one value per token step."""
     from tracer.analysis.syncs import sync_report
     from tracer.analysis.tokens import find_steps
 
     try:
         counts = sync_report(trace, find_steps(trace)).counts
     except EmptyTraceError as reason:
-        return [f"without counters per token: {reason}"]
+        return [f"no counters per token: {reason}"]
     for column, name in COUNTERS.items():
         descriptor = packets.add().track_descriptor
         descriptor.uuid, descriptor.name = next(uuids), name

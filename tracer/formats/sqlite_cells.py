@@ -1,9 +1,9 @@
-"""The cells of SQLite's table b-trees, decoded by compiled loops (Numba).
+"""Decodes the cells of SQLite's table b-trees in compiled loops (Numba).
 
 Source of every layout here: https://www.sqlite.org/fileformat2.html, sections 1.6 (b-tree pages), 2.1 (records) and
-2.3 (rowid tables). The bytes come from strangers and compiled loops check no index by themselves: every position is
-compared with the end of its page before it is used, and `PADDING` readable bytes behind the pages cover what is read
-before it is compared. Anything but the plainest form is refused, never repaired.
+2.3 (rowid tables). The bytes are untrusted and compiled loops do not check indices: every position is compared with
+the end of its page before it is used, and `PADDING` readable bytes after the pages cover reads that precede the
+comparison. Anything but the plainest form is refused, never repaired.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
 PADDING: Final = 64
-"""Bytes that `data` has behind its last page; three numbers of nine bytes are read before an end is looked at."""
+"""Bytes in `data` after its last page; up to three numbers of nine bytes are read before the end is checked."""
 
 LEAF: Final = 13
 """The first byte of a leaf of a rowid table."""
 
 REFUSED: Final = -1
-"""What the loops return where a page is not as it must be."""
+"""Returned by the loops for a page of any other form."""
 
 _INTERIOR: Final = 5
-_OVERFLOWS: Final = 35  # a payload that is longer than the usable page but for these bytes has overflow pages
+_OVERFLOWS: Final = 35  # a payload longer than the usable page minus these bytes has overflow pages
 _SIZES: Final = (0, 1, 2, 3, 4, 6, 8)  # of serial types: NULL and integers
 _ZERO: Final = 8
 _ONE: Final = 9
@@ -38,7 +38,7 @@ _REAL: Final = 7
 
 @inlined
 def _varint(data: Bytes, at: int) -> tuple[int, int]:  # pragma: no cover - compiled
-    """The number at a position, and the position behind it."""
+    """The number at a position, and the position after it."""
     value = 0
     for i in range(8):
         byte = int(data[at + i])
@@ -65,18 +65,18 @@ def _eight(data: Bytes, at: int) -> int:  # pragma: no cover - compiled
 def children(
     data: Bytes, page_size: int, usable: int, last: Ints, page: Ints, bound: Ints
 ) -> int:  # pragma: no cover - compiled
-    """The children of interior pages, in order.
+    """Decode the children of interior pages, in order.
 
     Args:
         data: the pages, of `page_size` bytes each, and `PADDING`.
         page_size: bytes.
         usable: bytes of a page without those reserved at its end.
-        last: per page the highest rowid that may be below it.
-        page: gets the children's page numbers.
-        bound: gets the highest rowid that may be below each.
+        last: per page, the highest rowid allowed below it.
+        page: receives the children's page numbers.
+        bound: receives the highest rowid allowed below each child.
 
     Returns:
-        How many there are, or `REFUSED`.
+        The number of children, or `REFUSED`.
     """
     found = 0
     for i in range(len(last)):
@@ -94,7 +94,7 @@ def children(
                 bound[found], end = _varint(data, at + 4)
                 if end > base + usable:
                     return REFUSED
-            else:  # the right-most child stands in the page's header
+            else:  # the right-most child is in the page's header
                 at = base + 8
                 bound[found] = last[i]
             page[found] = _two(data, at) << 16 | _two(data, at + 2)
@@ -107,20 +107,20 @@ def rows(
     data: Bytes, page_size: int, usable: int, first: Ints, place: Ints, values: NDArray[np.int64],
     is_null: NDArray[np.bool_], nulls: Ints,
 ) -> int:  # fmt: skip  # pragma: no cover - compiled
-    """The rows of leaf pages, which hold the rowids from `first` on without a gap.
+    """Decode the rows of leaf pages, which hold consecutive rowids from `first` on.
 
     Args:
         data: the pages, of `page_size` bytes each, and `PADDING`.
         page_size: bytes.
         usable: bytes of a page without those reserved at its end.
-        first: per page its lowest rowid, and behind the last one the next.
-        place: per stored column its row in `values`, or -1: any value may stand there.
-        values: gets the integers, one row per wanted column; room for all rows.
-        is_null: of the same shape and False; becomes True where a value is NULL.
-        nulls: gets the number of NULLs added per wanted column.
+        first: per page, its lowest rowid; after the last page, the next rowid.
+        place: per stored column, its row in `values`, or -1 for columns to skip, which may hold any type.
+        values: receives the integers, one row per wanted column; must have room for all rows.
+        is_null: same shape, all False; set to True where a value is NULL.
+        nulls: the number of NULLs per wanted column is added to it.
 
     Returns:
-        How many rows there are, or `REFUSED`.
+        The number of rows, or `REFUSED`.
     """
     row = 0
     for page in range(len(first) - 1):

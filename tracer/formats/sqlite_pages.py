@@ -1,9 +1,9 @@
-"""Big tables of plain integers, read from the pages of an SQLite file several times as fast as SQLite does.
+"""Reads large tables of integers directly from the pages of an SQLite file, several times as fast as SQLite does.
 
-SQLite takes about 40 ns a value, whoever asks it. Here a table's b-tree is walked level by level, down to its leaves in
-order of their rowids, and the leaves are decoded in chunks to the place where the columns stay. Only what is beyond
-doubt is read: rowids without a gap, so that they say where in a column a row belongs, and every page in the plainest
-form there is. Of anything else nothing is said, and SQLite has to be asked.
+SQLite takes about 40 ns per value through any interface. Here a table's b-tree is walked level by level down to its
+leaves, in order of rowid, and the leaves are decoded in chunks into the final columns. Only the plainest form is read:
+consecutive rowids, which give each row's position in a column, and every page in its simplest layout. For anything
+else `read_integers` returns None, and the caller uses SQLite.
 
 Source: https://www.sqlite.org/fileformat2.html, sections 1.3 (header), 1.4 (lock-byte page), 1.6 (b-tree pages).
 """
@@ -25,35 +25,36 @@ from numpy.typing import NDArray
 
 from tracer.formats.sqlite_cells import LEAF, PADDING, REFUSED, Bytes, Ints, children, rows
 
-_CHUNK: Final = 1 << 18  # bytes of pages; with their rows they fit into a core's cache
+_CHUNK: Final = 1 << 18  # bytes of pages; with the decoded rows they fit into a core's cache
 _MOST_LEVELS: Final = 20  # as in SQLite
 _LEAST_CELL: Final = 6  # bytes, with the pointer to it
 _LOCK_BYTE: Final = 1 << 30
-_FURTHEST: Final = 1 << 62  # rowids; differences of nearer ones do not overflow
+_FURTHEST: Final = 1 << 62  # rowids; differences of smaller ones do not overflow
 _WORKERS: Final = 2
 
 Progress = Callable[[int], None]
-"""Gets how many rows are done."""
+"""Called with the number of rows done."""
 
 
-class _Doubt(Exception):
-    """Something is not as plain as it must be."""
+class _NotPlain(Exception):
+    """The table or its pages are not in the plainest form."""
 
 
 def read_integers(
     path: Path, root: int, rowids: tuple[int, int], columns: Sequence[str | None], progress: Progress
 ) -> pa.Table | None:
-    """The integers of a rowid table.
+    """Read the integers of a rowid table.
 
     Args:
         path: the SQLite file.
         root: the number of the table's root page.
-        rowids: the lowest and the highest; every one between is there.
-        columns: the stored columns in their order, with None for each that is not wanted.
-        progress: is told on the way.
+        rowids: the lowest and the highest rowid; all rowids between them must exist.
+        columns: the stored columns in order, None for each that is not wanted.
+        progress: called after each chunk.
 
     Returns:
-        The wanted columns as int64, or None where a wanted value is no integer or where the pages leave any doubt.
+        The wanted columns as int64, or None if a wanted value is not an integer or the pages are not in the plainest
+        form.
     """
     if not columns or not -_FURTHEST < rowids[0] <= rowids[1] < _FURTHEST:
         return None
@@ -65,7 +66,7 @@ def read_integers(
             reader = free.get()
             tree = reader.leaves(root, rowids)
             free.put(reader)
-            found = _Found(columns, rowids)
+            found = _Columns(columns, rowids)
 
             def decode(leaves: _Pages) -> int:
                 reader = free.get()
@@ -79,7 +80,7 @@ def read_integers(
                 done += some
                 progress(done)
         return found.table()
-    except (_Doubt, OSError):
+    except (_NotPlain, OSError):
         return None
 
 
@@ -88,8 +89,8 @@ class _Pages:
     """Pages of one level of a b-tree, in order.
 
     Attributes:
-        page: their numbers; the first page of the file is 1.
-        first: the lowest rowid below each, and behind the last page the next.
+        page: the page numbers; the first page of the file is 1.
+        first: the lowest rowid below each page; after the last page, the next rowid.
     """
 
     page: Ints
@@ -100,25 +101,25 @@ class _Pages:
             yield _Pages(self.page[at : at + size], self.first[at : at + size + 1])
 
 
-class _Found:
-    """Columns of as many rows as there are rowids, which several threads fill at places of their own."""
+class _Columns:
+    """The columns with one row per rowid, which several threads fill in disjoint parts."""
 
     def __init__(self, columns: Sequence[str | None], rowids: tuple[int, int]) -> None:
         self.names = [name for name in columns if name is not None]
         self._first, self._rows = rowids[0], rowids[1] - rowids[0] + 1
-        # Where nothing is put, no memory is taken.
+        # Memory that is never written is never allocated.
         self._values = [np.empty(self._rows, np.int64) for _ in self.names]
         self._is_null = [np.zeros(self._rows, np.bool_) for _ in self.names]
         self._nulls: list[list[int]] = []
 
     def put(self, first: int, values: NDArray[np.int64], is_null: NDArray[np.bool_], nulls: list[int]) -> None:
-        """Put the rows from rowid `first` on, one row of the arrays per column."""
+        """Store rows from rowid `first` on; the arrays have one row per column."""
         count = values.shape[1]
         here = slice(first - self._first, first - self._first + count)
         for column, some in enumerate(nulls):
             if some:
                 self._is_null[column][here] = is_null[column]
-            if some < count:  # what stands where a value is NULL is of no matter
+            if some < count:  # the number stored for a NULL does not matter
                 self._values[column][here] = values[column]
         self._nulls.append(nulls)
 
@@ -133,22 +134,22 @@ class _Found:
 
 
 class _Reader:
-    """Reads pages from a file of its own into memory of its own: it may be used by one thread at a time.
+    """Reads pages with its own file and buffers. Use it from one thread at a time.
 
     Raises:
-        _Doubt: here and in every method.
+        _NotPlain: here and in every method.
     """
 
     def __init__(self, file: FileIO, columns: Sequence[str | None]) -> None:
         header = file.read(100)
         if len(header) < 100:
-            raise _Doubt
+            raise _NotPlain
         size = int.from_bytes(header[16:18])
         self._size = 65536 if size == 1 else size
         self._usable = self._size - header[20]
         if self._size not in {1 << bits for bits in range(9, 17)} or self._usable < 480:
-            raise _Doubt
-        # A count that an old program left behind (1.3.7) may be too low, which is a doubt more and no harm.
+            raise _NotPlain
+        # An outdated page count (1.3.7) may be too low; then pages are refused, which does no harm.
         self._most_pages = int.from_bytes(header[28:32])
         self._file = file
         self.pages_of_a_chunk = max(1, _CHUNK // self._size)
@@ -163,7 +164,7 @@ class _Reader:
         """The leaves of a tree."""
         level = _Pages(np.array([root]), np.array([rowids[0], rowids[1] + 1]))
         if rowids[1] - rowids[0] >= self._most_pages * self._most_rows:
-            raise _Doubt
+            raise _NotPlain
         for _ in range(_MOST_LEVELS):
             if self._read(level.page[:1])[0] == LEAF:
                 return level
@@ -171,36 +172,36 @@ class _Reader:
             page, last = (np.concatenate(parts) for parts in zip(*below, strict=True))
             level = _Pages(page, np.concatenate([level.first[:1], last + 1]))
             if len(page) > self._most_pages or (np.diff(level.first) < 1).any():
-                raise _Doubt
-        raise _Doubt
+                raise _NotPlain
+        raise _NotPlain
 
     def _children(self, pages: _Pages) -> tuple[Ints, Ints]:
         data = self._read(pages.page)
         found = np.empty((2, len(pages.page) * self._most_rows), np.int64)
         count = children(data, self._size, self._usable, pages.first[1:] - 1, found[0], found[1])
         if count == REFUSED:
-            raise _Doubt
+            raise _NotPlain
         return found[0, :count], found[1, :count]
 
-    def decode(self, leaves: _Pages, found: _Found) -> int:
-        """Put the rows of leaves where they belong; how many there are."""
+    def decode(self, leaves: _Pages, found: _Columns) -> int:
+        """Decode leaves into the columns; returns the number of rows."""
         data, nulls = self._read(leaves.page), np.zeros(len(self._values), np.int64)
         first, after = (int(leaves.first[i]) for i in (0, -1))
         self._is_null[:, : after - first] = False
         count = rows(data, self._size, self._usable, leaves.first, self._place, self._values, self._is_null, nulls)
         if count == REFUSED:
-            raise _Doubt
+            raise _NotPlain
         found.put(first, self._values[:, :count], self._is_null[:, :count], nulls.tolist())
         return count
 
     def _read(self, pages: Ints) -> Bytes:
-        """The pages and what is behind them; those that follow each other in the file are read at once."""
+        """The pages, followed by padding; consecutive pages of the file are read at once."""
         if pages.min() < 2 or pages.max() > self._most_pages or (pages == _LOCK_BYTE // self._size + 1).any():
-            raise _Doubt
+            raise _NotPlain
         starts = np.flatnonzero(np.diff(pages, prepend=-1) != 1).tolist()
         for start, end in zip(starts, [*starts[1:], len(pages)], strict=True):
             self._file.seek((int(pages[start]) - 1) * self._size)
             part = self._data.data[start * self._size : end * self._size]
             if self._file.readinto(part) != len(part):
-                raise _Doubt
+                raise _NotPlain
         return self._data

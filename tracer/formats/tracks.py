@@ -1,7 +1,7 @@
-"""Where viewers draw the events of a trace, and the arrows between them: what the exports for viewers share.
+"""The tracks on which viewers draw the events of a trace, and the arrows between them, for all viewer formats.
 
-A track per host thread, per stream of a device, and per stream for what was waited for on it. Viewers drop a slice
-that neither lies inside another one nor beside it, so events that would cross others get a further track (lane).
+There is a track per host thread, per stream of a device, and per stream for its syncs. Viewers drop a slice that
+partially overlaps another, so events that would overlap others get an additional track (lane).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SYNC_NAMES: Final = {
     "unknown": "Unknown", "event": "Event Sync", "stream wait": "Stream Wait Event", "stream": "Stream Sync",
     "context": "Context Sync",
 }  # fmt: skip
-"""What Kineto calls the types of syncs, and so what viewers show."""
+"""Kineto's names of the sync types, which viewers show."""
 COLUMNS: Final = ("kind", "process", "thread", "device", "context", "stream", "lane")
 
 
@@ -40,15 +40,15 @@ class Tracks:
 
     Attributes:
         table: one row per track: kind (THREAD, STREAM or SYNCS), process, thread, device, context, stream (MISSING
-            for what it has not), lane (0, or the number of the further track).
-        of: name of a table of the trace -> for each of its rows the position of its track in `table`.
+            where not applicable), lane (0, or the number of the additional track).
+        of: table of the trace -> the position in `table` of each row's track.
     """
 
     table: pd.DataFrame
     of: dict[str, Ints]
 
     def names(self) -> list[str]:
-        """What each track of a device is called in its device; "" for threads, which have names of their own."""
+        """The name of each track within its device; "" for threads, which have their own names."""
         on_device = self.table[self.table["kind"] != THREAD]
         shown = [c for c in ("process", "context") if len(on_device[c].unique()) > 1]
 
@@ -61,7 +61,7 @@ class Tracks:
 
 
 def tracks_of(trace: Trace) -> Tracks:
-    """Give every event its track; on threads, API calls take precedence over ranges that cross them."""
+    """Assign every event to a track. On threads, API calls take precedence over ranges that overlap them."""
     of: dict[str, Ints] = {}
     tracks: list[pd.DataFrame] = []
     for kind, names, keys in _KINDS:
@@ -84,17 +84,17 @@ def tracks_of(trace: Trace) -> Tracks:
 
 
 def no_place_for(trace: Trace) -> list[str]:
-    """Notes on what a trace carries of an nsys export and no viewer's format has a place for."""
+    """A note on carried data of an nsys export, which no viewer's format can hold."""
     columns = sum(str(column).startswith(CARRIED) for frame in trace.tables.values() for column in frame)
     counts = {"tables": len(trace.carried), "columns": columns}
     found = " and ".join(f"{count} {what}" for what, count in counts.items() if count)
-    return [f"left out are {found} that only nsys's own formats hold"] if found else []
+    return [f"left out: {found} that only nsys's own formats can hold"] if found else []
 
 
 def spans(trace: Trace, name: str) -> pd.DataFrame:
     """A table with start and end of each row, ns.
 
-    Event records have none of their own: theirs are the start of the call, where that is lacking the trace's own.
+    Event records have no timestamps; they get the start of their call, or of the trace if the call is missing.
     """
     from tracer.analysis.calls import match_rows
 
@@ -107,11 +107,11 @@ def spans(trace: Trace, name: str) -> pd.DataFrame:
 
 
 def arrows(trace: Trace) -> pd.DataFrame:
-    """From each launch to what it launched, in the order of the calls.
+    """The arrows from each launch to the activities it launched, in order of the calls.
 
     Returns:
-        Columns id (1, 2, ...; a graph launch has one for each of its nodes), call (position in `api`), table (of
-        DEVICE_TABLES), row (position there).
+        Columns id (1, 2, ...; a graph launch has one arrow for each of its nodes), call (position in `api`), table (of
+        DEVICE_TABLES), row (position in that table).
     """
     from tracer.analysis.calls import match_rows
 
@@ -125,12 +125,12 @@ def arrows(trace: Trace) -> pd.DataFrame:
 
 
 def lanes(starts: Ints, ends: Ints, *, nest: bool) -> Ints:
-    """For each interval the first lane in which it crosses none of those that start before it.
+    """For each interval, the first lane in which it overlaps no interval that starts before it.
 
     Args:
         starts: ns.
         ends: ns, not before the starts.
-        nest: whether an interval may lie inside another one of its lane; else lanes hold disjoint ones.
+        nest: whether intervals in a lane may contain each other; otherwise they are disjoint.
 
     Example:
         >>> lanes(np.array([0, 2, 5]), np.array([10, 4, 12]), nest=True)
@@ -139,7 +139,7 @@ def lanes(starts: Ints, ends: Ints, *, nest: bool) -> Ints:
     order = np.lexsort((-ends if nest else ends, starts))
     first, last = starts[order], ends[order]
     alone = _outside_earlier(first, last)
-    alone &= np.append(alone[1:], True)  # nor does the next one begin inside it
+    alone &= np.append(alone[1:], True)  # and the next one does not begin inside it
     result = np.zeros(len(starts), np.int64)
     open_ends: list[list[int]] = []
     for at in np.flatnonzero(~alone):
@@ -155,23 +155,23 @@ def lanes(starts: Ints, ends: Ints, *, nest: bool) -> Ints:
 
 
 def _fits(open_ends: list[int], start: int, end: int, *, nest: bool) -> bool:
-    """Whether an interval crosses none of a lane's; forgets those that end before it."""
+    """Whether an interval fits into a lane; removes ends before its start from `open_ends`."""
     while open_ends and open_ends[-1] <= start:
         open_ends.pop()
     return not open_ends or (nest and end <= open_ends[-1])
 
 
 def slice_order(starts: Ints, ends: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """The order in which the slices of one track begin and end, where they nest.
+    """The order in which the nested slices of one track begin and end.
 
     Returns:
-        For each of the 2n edges the position of its slice, and whether the slice begins there.
+        For each of the 2n edges, the position of its slice and whether the slice begins there.
     """
     order = np.lexsort((-ends, starts))
     first, last = starts[order], ends[order]
     number = np.arange(len(order))
-    behind = np.maximum(number + 1, np.searchsorted(first, last, side="left"))  # the first that begins after its end
-    edges = np.lexsort((np.append(0 * number, -number), np.repeat([1, 0], len(order)), np.append(number, behind)))
+    after = np.maximum(number + 1, np.searchsorted(first, last, side="left"))  # the first that begins after its end
+    edges = np.lexsort((np.append(0 * number, -number), np.repeat([1, 0], len(order)), np.append(number, after)))
     return order[edges % max(len(order), 1)], edges < len(order)
 
 
@@ -184,7 +184,7 @@ def _lanes_of_thread(starts: Ints, ends: Ints, is_call: NDArray[np.bool_], *, ne
 
 
 def _crosses(starts: Ints, ends: Ints, call_starts: Ints, call_ends: Ints) -> NDArray[np.bool_]:
-    """Which intervals overlap with an outermost call without one holding the other."""
+    """Which intervals overlap an outermost call without either containing the other."""
     order = np.lexsort((-call_ends, call_starts))
     first, last = call_starts[order], call_ends[order]
     outer = _outside_earlier(first, last)
@@ -202,7 +202,7 @@ def _crosses(starts: Ints, ends: Ints, call_starts: Ints, call_ends: Ints) -> ND
 
 
 def _outside_earlier(first: Ints, last: Ints) -> NDArray[np.bool_]:
-    """Which of intervals in the order of their starts begin where all earlier ones have ended."""
+    """Which intervals, sorted by start, begin after all earlier ones have ended."""
     result = np.ones(len(first), dtype=bool)
     result[1:] = first[1:] >= np.maximum.accumulate(last)[:-1]
     return result

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Recorder(RangeRecorder, Protocol):
-    """What every recorder offers. `start` and `stop` may alternate any number of times."""
+    """The interface of every recorder. `start` and `stop` may alternate any number of times."""
 
     def start(self) -> None:
-        """Begin (or go on) recording, ranges of `annotate` included."""
+        """Start or resume recording, including ranges of `annotate`."""
 
     def stop(self) -> None:
-        """Stop recording; events from here on cost nothing."""
+        """Stop recording; later events cost nothing."""
 
     @property
     def trace(self) -> Trace:
@@ -47,11 +47,11 @@ def record(source: str = "host", **options: Any) -> AbstractContextManager[Any]:
     """Record the body: `with tracer.record() as recording: ...`, then `recording.trace`.
 
     Args:
-        source: "host" (what our own backends report) or "cupti" (CUDA in this process).
-        options: what the recorder takes; see `CuptiRecorder`.
+        source: "host" (events that our own backends report) or "cupti" (CUDA in this process).
+        options: arguments of the recorder; see `CuptiRecorder`.
 
     Raises:
-        UsageError: there is no recorder of that name.
+        UsageError: unknown recorder.
         RecordError: it cannot record here.
     """
     if source == "host":
@@ -60,7 +60,7 @@ def record(source: str = "host", **options: Any) -> AbstractContextManager[Any]:
         from tracer.recorders.cupti import CuptiRecorder
 
         return _recording(CuptiRecorder(**options))
-    raise UsageError(f"there is no recorder {source!r}; there are host and cupti")
+    raise UsageError(f"unknown recorder {source!r}; use host or cupti")
 
 
 @contextmanager

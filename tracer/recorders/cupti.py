@@ -1,7 +1,7 @@
-"""The CUPTI recorder: what CUDA does in this process, on the host and on the device.
+"""The CUPTI recorder: CUDA activity of this process, on the host and on the device.
 
-CUPTI writes raw records into our buffers; nothing in Python runs per record, neither while recording nor when the
-trace is built. Its clock is CLOCK_REALTIME.
+CUPTI writes raw records into our buffers. No Python code runs per record, neither while recording nor when the trace is
+built. Its clock is CLOCK_REALTIME.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Process:
         self.graph_level = False  # whether graph-level tracing was enabled before CUDA was used
 
     def attach(self) -> None:
-        """Make CUPTI ready to record; what it holds or lost before is of no recording."""
+        """Prepare CUPTI for recording, and discard its earlier records and drop counts."""
         if self.attached:
             self.cupti.flush()
         else:
@@ -57,11 +57,11 @@ class _Process:
         self.cupti.dropped()
 
     def detach(self) -> None:
-        """Take CUPTI out of the process.
+        """Detach CUPTI from the process.
 
-        Merely disabled, it makes every later launch of a graph some 0.35 us slower for each of its nodes
-        (benchmarks/gpu_after_cupti.py). After graph-level tracing it stays: that cannot begin a second time. It stays
-        as well where it refuses to go: what was recorded is there.
+        If CUPTI is only disabled, every later graph launch takes about 0.35 us longer per node
+        (benchmarks/gpu_after_cupti.py). After graph-level tracing it stays attached, because that cannot start a second
+        time. It also stays attached if it refuses to detach; the recording is complete by then.
         """
         if self.graph_level:
             return
@@ -84,14 +84,14 @@ class CuptiRecorder:
     Args:
         graph_trace: "node" records every kernel and copy inside a CUDA graph, "graph" one row per graph launch.
             "graph" must be started before the first CUDA call of the process.
-        kinds: what to record, of `cupti_layout.KINDS`; fewer cost less.
-        limit: bytes of raw records to keep at most; what comes after is dropped and counted in the trace's notes.
+        kinds: the kinds of activity to record, of `cupti_layout.KINDS`; fewer kinds cost less.
+        limit: maximum bytes of raw records to keep; later ones are dropped and counted in the trace's notes.
         stacks: whether to keep the Python stack of each call that launches, copies, waits or orders, which costs
-            some 10 us a call.
+            about 10 us per call.
 
     Raises:
-        UsageError: no such kind or level.
-        RecordError: no driver, no libcupti, or one that we do not know.
+        UsageError: unknown kind or level.
+        RecordError: no driver, no libcupti, or an unsupported version of it.
     """
 
     takes_nvtx = True
@@ -106,9 +106,9 @@ class CuptiRecorder:
         self.graph_trace = graph_trace
         self.kinds = tuple(kinds)
         if unknown := set(self.kinds) - set(ALL_KINDS):
-            raise UsageError(f"CUPTI records no {', '.join(sorted(unknown))}; known are {', '.join(ALL_KINDS)}")
+            raise UsageError(f"CUPTI cannot record {', '.join(sorted(unknown))}; use {', '.join(ALL_KINDS)}")
         if graph_trace not in ("node", "graph"):
-            raise UsageError(f"graph_trace is {graph_trace!r}; it may be node or graph")
+            raise UsageError(f"graph_trace is {graph_trace!r}; use node or graph")
         self.recording = False
         self._limit = limit
         self._process = _process()
@@ -124,10 +124,10 @@ class CuptiRecorder:
             os.environ.setdefault(INJECTION, self._process.cupti.path)  # read at the process's first NVTX call
 
     def start(self) -> None:
-        """Begin (or go on) recording.
+        """Start or resume recording.
 
         Raises:
-            RecordError: another recorder or profiler records, or graph-level tracing comes too late.
+            RecordError: another recorder or profiler is recording, or it is too late for graph-level tracing.
         """
         process = self._process
         process.cupti.refuse_other_profilers()
@@ -135,8 +135,8 @@ class CuptiRecorder:
             raise RecordError("another CUPTI recorder is recording in this process; stop it first")
         if self.graph_trace == "graph" and not process.graph_level and process.driver.has_context():
             raise RecordError(
-                "graph-level tracing must start before the first CUDA call of the process (CUPTI crashes on graphs "
-                "that exist already): start the recorder first, or record with graph_trace='node'"
+                "graph-level tracing must start before the first CUDA call of the process (CUPTI crashes on existing "
+                "graphs): start the recorder first, or record with graph_trace='node'"
             )
         process.attach()
         process.buffers.keeping, process.buffers.limit = True, self._limit
@@ -170,9 +170,9 @@ class CuptiRecorder:
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Wait for the device, take all records and detach CUPTI; from here on nothing costs.
+        """Wait for the device, collect all records and detach CUPTI, so that there is no further overhead.
 
-        Except after graph-level tracing: CUPTI goes on timing the graphs that it saw, and we throw that away.
+        After graph-level tracing CUPTI keeps timing the graphs that it has seen, and we discard these records.
         """
         if not self.recording:
             return
@@ -196,15 +196,15 @@ class CuptiRecorder:
 
     @property
     def stacks(self) -> dict[int, Stack]:
-        """Correlation of a call -> its Python stack, if those are kept."""
+        """Correlation of a call -> its Python stack, if stacks are kept."""
         return self._call_stacks.stacks if self._call_stacks is not None else {}
 
     def push_range(self, text: str, payload: int | float | None, domain: str = "", color: int = -1) -> None:
-        """An NVTX range opens on the calling thread."""
+        """Open an NVTX range on the calling thread."""
         self._ranges.push(text, payload, domain, color, self.recording)
 
     def pop_range(self) -> None:
-        """The calling thread's innermost range closes; one opened while not recording leaves no row."""
+        """Close the calling thread's innermost range; one opened while not recording leaves no row."""
         self._ranges.pop(self.recording)
 
     @property

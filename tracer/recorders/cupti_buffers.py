@@ -1,4 +1,4 @@
-"""The buffers that CUPTI fills: a pool behind two callbacks."""
+"""The buffers that CUPTI fills: a pool with two callbacks."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ SIZE: Final = 256 * 1024  # bytes; large enough that callbacks are rare, small e
 _SLAB: Final = 64 * SIZE
 _PREPARED: Final = 4  # slabs
 _FEW: Final = 32  # buffers
-_POPULATE: Final = 0x8000  # MAP_POPULATE: CUPTI shall meet no page fault on the application's thread
-_ZEROED_OUT_ACTIVITY_BUFFER: Final = 5  # CUpti_ActivityAttribute: CUPTI need not clear a buffer, it comes cleared
+_POPULATE: Final = 0x8000  # MAP_POPULATE: avoids page faults on the application's thread
+_ZEROED_OUT_ACTIVITY_BUFFER: Final = 5  # CUpti_ActivityAttribute: buffers are already cleared, CUPTI need not do it
 _PER_THREAD_ACTIVITY_BUFFER: Final = 9  # CUpti_ActivityAttribute, CUDA 12.3: no lock between threads
 
 
 class Buffers:
-    """Gives CUPTI empty buffers and keeps what comes back. One for the process: CUPTI has one pair of callbacks.
+    """Gives CUPTI empty buffers and keeps the filled ones. One per process, as CUPTI has one pair of callbacks.
 
-    While recording nothing is copied or cleared: the callbacks only move addresses, and memory is made (outside the
-    interpreter's lock) by the one that CUPTI's own thread calls.
+    While recording, nothing is copied or cleared: the callbacks only move addresses. Memory is allocated (without
+    holding the GIL) in the callback that CUPTI's own thread calls.
 
     Args:
-        limit: bytes of records to keep at most; beyond it CUPTI gets no buffer, drops records and counts them.
+        limit: maximum bytes of records to keep. Beyond it CUPTI gets no buffer, drops records and counts them.
 
     Attributes:
         limit: the same; may be changed.
-        keeping: whether what comes back is kept. It is not while nothing is recorded: CUPTI goes on tracing graphs
-            that were launched under graph-level tracing once, even when that is disabled.
+        keeping: whether filled buffers are kept; False while not recording. CUPTI keeps tracing graphs that were
+            launched under graph-level tracing, even after that is disabled.
     """
 
     def __init__(self, limit: int) -> None:
@@ -46,24 +46,24 @@ class Buffers:
         self._map.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long]
         for _ in range(_PREPARED):
             self._grow()
-        self.callbacks = REQUEST(self._give), COMPLETE(self._take)  # CUPTI keeps their addresses only
+        self.callbacks = REQUEST(self._give), COMPLETE(self._take)  # CUPTI stores only their addresses
 
     def register(self, cupti: Cupti) -> None:
-        """Let CUPTI ask for buffers."""
+        """Register the callbacks with CUPTI."""
         cupti.set_attribute(_ZEROED_OUT_ACTIVITY_BUFFER, ctypes.c_uint8(1))
         with suppress(RecordError):  # an older CUPTI
             cupti.set_attribute(_PER_THREAD_ACTIVITY_BUFFER, ctypes.c_uint8(1))
         cupti.register(*self.callbacks)
 
     def reclaim(self) -> None:
-        """Take what a CUPTI that is gone did not give back."""
+        """Take back the buffers that CUPTI did not return before it was detached."""
         for address in self._given:
             ctypes.memset(address, 0, SIZE)
         self._free += self._given
         self._given.clear()
 
     def drain(self) -> list[bytes]:
-        """A copy of all that was filled so far; its buffers are free again."""
+        """Copy all filled buffers and free them."""
         filled, self._filled, self._kept = self._filled, [], 0
         copies = []
         for address, valid in filled:
@@ -76,7 +76,7 @@ class Buffers:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _POPULATE
         first = self._map(None, _SLAB, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
         if first is None or first == ctypes.c_void_p(-1).value:
-            raise RecordError(f"there is no memory for another {_SLAB >> 20} MiB of CUPTI buffers")
+            raise RecordError(f"not enough memory for another {_SLAB >> 20} MiB of CUPTI buffers")
         self._free += range(first, first + _SLAB, SIZE)
 
     def _give(self, buffer: Any, size: Any, most_records: Any) -> None:

@@ -1,6 +1,6 @@
-"""Python stacks of CUDA calls, by CUPTI's callbacks at the entry of each call that launches, copies, waits or orders.
+"""Python stacks of CUDA calls, from CUPTI's callbacks at the entry of each call that launches, copies, waits or orders.
 
-A stack joins an activity record by its correlation id: `CUpti_CallbackData.correlationId` of a call is that of the
+A stack matches an activity record by correlation id: `CUpti_CallbackData.correlationId` of a call equals that of the
 call's record (cupti_callbacks.h).
 """
 
@@ -39,19 +39,19 @@ class CallbackData(ctypes.Structure):
 
 
 class CallStacks:
-    """Keeps the stack of every such call between `start` and `stop`. One subscriber is all that CUPTI allows.
+    """Keeps the stack of every such call between `start` and `stop`. CUPTI allows only one subscriber.
 
     Args:
-        cupti: the library to subscribe at.
+        cupti: the library to subscribe to.
 
     Attributes:
-        stacks: correlation of a call -> where it was made.
+        stacks: correlation of a call -> its call site.
     """
 
     def __init__(self, cupti: Cupti) -> None:
         self.stacks: dict[int, Stack] = {}
         self._cupti = cupti
-        self._callback = CALLBACK(self._called)  # CUPTI keeps its address only
+        self._callback = CALLBACK(self._called)  # CUPTI stores only its address
         self._subscriber: Any = None
 
     def start(self) -> None:
@@ -66,7 +66,7 @@ class CallStacks:
                 self._cupti.enable_callback(self._subscriber, domain, cbid)
 
     def stop(self) -> None:
-        """Let others subscribe again; without a subscription nothing happens."""
+        """Unsubscribe, so that others can subscribe; does nothing without a subscription."""
         if self._subscriber is not None:
             self._cupti.unsubscribe(self._subscriber)
             self._subscriber = None
@@ -81,5 +81,5 @@ class CallStacks:
 
 @cache
 def _calls_of_interest(library: ctypes.CDLL, domain: int) -> tuple[int, ...]:
-    """The ids of a domain's calls that have a letter."""
+    """The ids of a domain's calls that have one of the letters above."""
     return tuple(cbid for cbid, name in CallNames(library).known(domain).items() if letter(name) in _LETTERS)

@@ -1,7 +1,7 @@
-"""What CUPTI's activity records look like: kinds, sizes by version, and where the fields lie.
+"""The layout of CUPTI's activity records: kinds, sizes by version, and offsets of the fields.
 
-Source: `offsetof` and `sizeof` over cupti_activity.h of CUDA 12.0, 12.2–12.6, 12.8, 12.9 and 13.0–13.5 (64 bit). A
-newer version appends to a record and never moves a field, so sizes depend on the version and offsets do not.
+Source: `offsetof` and `sizeof` over cupti_activity.h of CUDA 12.0, 12.2–12.6, 12.8, 12.9 and 13.0–13.5 (64 bit). Newer
+versions append to a record and never move a field, so sizes depend on the version and offsets do not.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ KINDS: Final[dict[str, tuple[int, ...]]] = {
     "overhead": (OVERHEAD,),
     "descriptions": (DEVICE, CONTEXT, STREAM),
 }
-"""What a recording may hold -> CUPTI activity kinds. Graph-level tracing adds GRAPH_TRACE to the kernels."""
+"""Our kind of activity -> CUPTI's activity kinds. Graph-level tracing adds GRAPH_TRACE to the kernels."""
 
 SETS: Final[dict[str, tuple[str, ...]]] = {
     "all": tuple(KINDS),
     "lean": ("kernels", "api", "overhead", "descriptions"),
 }
-"""Choices of kinds by name. What `lean` leaves out costs most of what recording adds beside the kernels: a copy on the
-device takes 1.4 us longer when it is recorded (H200, benchmarks/cupti_overhead.py), and a loop like ours has seven per
-token. Its copies and syncs are still seen as API calls, and the ranges of `tracer.annotate` need no CUPTI."""
+"""Named sets of kinds. The kinds that `lean` omits cause most of the tracing overhead apart from kernels: a device copy
+takes 1.4 us longer when it is recorded (H200, benchmarks/cupti_overhead.py), and a loop like ours has seven per token.
+With `lean`, copies and syncs still appear as API calls, and the ranges of `tracer.annotate` do not need CUPTI."""
 
 _API_RECORD: Final = {
     "cbid": (4, "u4"), "start": (8, "u8"), "end": (16, "u8"), "process": (24, "u4"), "thread": (28, "u4"),
@@ -109,7 +109,7 @@ FIELDS: Final[dict[int, dict[str, tuple[int, str]]]] = {
 }  # fmt: skip
 """Kind -> our column -> (byte offset, numpy type). The first four bytes of every record are its kind.
 
-A field that lies past the end of an old version's record (`event_sync` before 12.8) is not there.
+A field past the end of an old version's record (`event_sync` before 12.8) is absent.
 """
 
 _SIZES: Final = {
@@ -120,22 +120,20 @@ _SIZES: Final = {
     CUDA_EVENT: {18: 24, 26: 56, 130500: 80}, STREAM: {18: 24}, SYNCHRONIZATION: {18: 40, 26: 56},
     GRAPH_TRACE: {18: 48, 21: 56},
 }  # fmt: skip
-"""Kind -> first CUPTI API version of a size -> bytes. 18 is CUDA 12.0, 20 is 12.2, 28 is 12.9, 130001 is 13.0.1."""
+"""Kind -> first CUPTI API version with a size -> bytes. 18 is CUDA 12.0, 20 is 12.2, 28 is 12.9, 130001 is 13.0.1."""
 
 OLDEST: Final = 18
 NEWEST: Final = 130599
 
 
 def sizes(version: int) -> dict[int, int]:
-    """Record kind -> bytes, for a CUPTI API version as `cuptiGetVersion` gives it.
+    """Record kind -> bytes, for a CUPTI API version as returned by `cuptiGetVersion`.
 
     Raises:
-        RecordError: a version whose records we do not know.
+        RecordError: the layout of this version's records is unknown.
     """
     if not OLDEST <= version <= NEWEST:
-        raise RecordError(
-            f"CUPTI API version {version} is not known to intertoken (CUDA 12.0 to 13.5 are); use that of another CUDA"
-        )
+        raise RecordError(f"CUPTI API version {version} is not supported; use the libcupti of CUDA 12.0 to 13.5")
     return {kind: bytes_at[max(since for since in bytes_at if since <= version)] for kind, bytes_at in _SIZES.items()}
 
 
@@ -152,7 +150,7 @@ def version_name(version: int) -> str:
 
 
 def record_type(kind: int, size: int) -> np.dtype[np.void]:
-    """The numpy structure of a record of that kind and size, with the fields that fit."""
+    """The NumPy dtype of a record of that kind and size, with the fields that fit."""
     fields = {name: field for name, field in FIELDS[kind].items() if field[0] + np.dtype(field[1]).itemsize <= size}
     return np.dtype(
         {

@@ -1,7 +1,7 @@
 """libcupti: finding one copy of it, and calling it through ctypes.
 
-A CUDA machine has several copies (toolkit, pip wheel, Nsight Compute, Triton); two in one process do not work
-together. So the one that is loaded already comes first, then the pip wheel, then the toolkit.
+A CUDA machine has several copies (toolkit, pip wheel, Nsight Compute, Triton), and two in one process do not work
+together. So a copy that is already loaded comes first, then the pip wheel, then the toolkit.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _HINTS: Final = {
     33: "the GPU is virtualised and does not allow profiling",
     35: "the driver allows profiling to administrators only (NVreg_RestrictProfilingToAdminUsers)",
     40: "the virtual GPU does not allow profiling",
-    43: "it cannot profile this MIG device",
-    45: "it cannot profile under WSL here",
+    43: "CUPTI cannot profile this MIG device",
+    45: "CUPTI cannot profile under this WSL",
 }
 _NAME: Final = re.compile(r"libcupti\.so[\d.]*$")
 
@@ -48,7 +48,7 @@ class Cupti:
     Attributes:
         path: the file it was loaded from.
         version: the CUPTI API version, such as 28 (CUDA 12.9) or 130001 (13.0 Update 1).
-        library: for calls that have no method here.
+        library: the library, for calls without a method here.
     """
 
     def __init__(self, path: str) -> None:
@@ -62,11 +62,11 @@ class Cupti:
         self.version = version.value
 
     def enable(self, kind: int) -> None:
-        """Begin collecting a kind of activity."""
+        """Start collecting a kind of activity."""
         self._check("cuptiActivityEnable", ctypes.c_int(kind))
 
     def enable_and_dump(self, kind: int) -> None:
-        """Begin collecting a kind of description; what exists already is described at once."""
+        """Start collecting a kind of description; existing objects are described immediately."""
         self._check("cuptiActivityEnableAndDump", ctypes.c_int(kind))
 
     def disable(self, kind: int) -> None:
@@ -74,11 +74,11 @@ class Cupti:
         self._check("cuptiActivityDisable", ctypes.c_int(kind))
 
     def register(self, request: Any, complete: Any) -> None:
-        """Set the callbacks (a REQUEST and a COMPLETE) that give and take buffers; the caller keeps them alive."""
+        """Set the callbacks (a REQUEST and a COMPLETE) for buffers; the caller keeps them alive."""
         self._check("cuptiActivityRegisterCallbacks", request, complete)
 
     def subscribe(self, callback: Any) -> Any:
-        """Register a CALLBACK, which the caller keeps alive; returns what names the subscription."""
+        """Register a CALLBACK, which the caller keeps alive; returns the handle of the subscription."""
         subscriber = ctypes.c_void_p()
         self._check("cuptiSubscribe", ctypes.byref(subscriber), callback, None)
         return subscriber
@@ -88,34 +88,34 @@ class Cupti:
         self._check("cuptiUnsubscribe", subscriber)
 
     def enable_callback(self, subscriber: Any, domain: int, cbid: int) -> None:
-        """Call back at entry and exit of an API call."""
+        """Enable the callback at entry and exit of an API call."""
         numbers = ctypes.c_uint32(1), subscriber, ctypes.c_int(domain), ctypes.c_uint32(cbid)
         self._check("cuptiEnableCallback", *numbers)
 
     def refuse_other_profilers(self) -> None:
-        """Raise RecordError under nsys and its like.
+        """Raise RecordError under nsys and similar profilers.
 
-        CUPTI itself does not refuse: it then loses most records without a word.
+        CUPTI itself does not refuse; it silently loses most records.
         """
         if holder := os.environ.get(_PROFILER):
             raise RecordError(f"another profiler traces CUDA in this process ({Path(holder).name}); record without it")
 
     def finalize(self) -> None:
-        """Detach from the process; of what was set and registered nothing remains."""
+        """Detach from the process; all settings and callbacks are gone."""
         self._check("cuptiFinalize")
 
     def flush(self) -> None:
-        """Take back all buffers, also those not full."""
+        """Take back all buffers, even if they are not full."""
         self._check("cuptiActivityFlushAll", ctypes.c_uint32(1))
 
     def dropped(self) -> int:
-        """How many records were lost for want of a buffer, since the last time this was asked."""
+        """The number of records lost since the last call because there was no buffer."""
         count = ctypes.c_size_t()
         self._check("cuptiActivityGetNumDroppedRecords", None, ctypes.c_uint32(0), ctypes.byref(count))
         return count.value
 
     def system_thread_ids(self) -> None:
-        """Let records carry the operating system's thread ids."""
+        """Use the operating system's thread ids in records."""
         self._check("cuptiSetThreadIdType", ctypes.c_int(1))
 
     def set_attribute(self, attribute: int, value: Any) -> None:
@@ -133,19 +133,19 @@ class Cupti:
         self.library.cuptiGetResultString(ctypes.c_int(code), ctypes.byref(text))
         name = text.value.decode() if text.value else f"error {code}"
         if code in _TAKEN:
-            return f"CUPTI says {name} to {function}: another profiler holds it in this process"
-        return f"CUPTI says {name} to {function}" + (f": {_HINTS[code]}" if code in _HINTS else "")
+            return f"{function} failed with {name}: another profiler uses CUPTI in this process"
+        return f"{function} failed with {name}" + (f": {_HINTS[code]}" if code in _HINTS else "")
 
 
 def find() -> str:
     """The path of the libcupti to use.
 
     Raises:
-        RecordError: there is none; says what to install.
+        RecordError: there is none; the message says what to install.
     """
     for candidate in (*_loaded(), *_in_wheels(), *_in_toolkits()):
         return str(candidate)
-    raise RecordError("there is no libcupti here: pip install 'intertoken[cupti]' (or [cupti12]), or the CUDA toolkit")
+    raise RecordError("libcupti was not found: pip install 'intertoken[cupti]' (or [cupti12]), or the CUDA toolkit")
 
 
 def _loaded(maps: Path = Path("/proc/self/maps")) -> Iterator[Path]:
@@ -172,7 +172,7 @@ def _in_toolkits() -> Iterator[Path]:
 
 
 class Driver:
-    """The few calls of libcuda that a recorder needs.
+    """The calls of libcuda that a recorder needs.
 
     Raises:
         RecordError: there is no NVIDIA driver.
@@ -185,7 +185,7 @@ class Driver:
             raise RecordError("there is no NVIDIA driver here (libcuda.so.1): CUDA cannot be recorded") from error
 
     def has_context(self) -> bool:
-        """Whether this process uses CUDA already."""
+        """Whether this process already uses CUDA."""
         return bool(self._devices_in_use()) or bool(self._current())
 
     def synchronize(self) -> None:

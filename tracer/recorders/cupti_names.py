@@ -1,4 +1,4 @@
-"""Names in CUPTI's records: C strings behind pointers, mangled kernel names, and the ids of API calls."""
+"""Names in CUPTI's records: pointers to C strings, mangled kernel names, and ids of API calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def c_string(address: int) -> str:
 
 
 def categorical(keys: NDArray[Any], name: Callable[[int], str]) -> pd.Categorical:
-    """Keys (pointers, ids) as the categorical of their names; `name` sees each distinct key once."""
+    """Keys (pointers, ids) as a categorical of their names; `name` is called once per distinct key."""
     codes, distinct = pd.factorize(keys)
     index, words = pd.factorize(np.array([name(int(key)) for key in distinct], dtype=object))
     categories = pd.Index(words, dtype="str")
@@ -29,7 +29,7 @@ def categorical(keys: NDArray[Any], name: Callable[[int], str]) -> pd.Categorica
 
 
 def renamed(names: pd.Categorical, change: Callable[[str], str]) -> pd.Categorical:
-    """The same rows with every category changed; categories that become equal are one."""
+    """The same rows with every category changed; categories that become equal are merged."""
     index, words = pd.factorize(np.array([change(str(word)) for word in names.categories], dtype=object))
     codes = index[names.codes] if len(index) else names.codes
     return pd.Categorical.from_codes(codes, categories=pd.Index(words, dtype="str"))
@@ -37,7 +37,7 @@ def renamed(names: pd.Categorical, change: Callable[[str], str]) -> pd.Categoric
 
 @cache
 def _demangler() -> Any:
-    """`__cxa_demangle` of the C++ library; None where there is none."""
+    """`__cxa_demangle` of the C++ library; None without one."""
     for library in ("libstdc++.so.6", "libc++abi.so.1", ctypes.util.find_library("stdc++")):
         try:
             function = ctypes.CDLL(library).__cxa_demangle if library else None
@@ -73,7 +73,7 @@ def demangled(name: str) -> str:
 
 
 def short_name(name: str) -> str:
-    """A kernel's bare name: without return type, namespaces, template arguments and parameters, as nsys gives it.
+    """A kernel's bare name without return type, namespaces, template arguments and parameters, as in nsys.
 
     Example:
         >>> short_name("void at::native::reduce<float, (int)4>(T1*)"), short_name("(anonymous namespace)::k<1>(int)")
@@ -95,10 +95,10 @@ def short_name(name: str) -> str:
 
 
 class CallNames:
-    """Names of API calls, asked of libcupti once each.
+    """Names of API calls from libcupti.
 
     Args:
-        library: libcupti, or None for a name that only says the id (tests).
+        library: libcupti, or None for names that only contain the id (tests).
     """
 
     def __init__(self, library: ctypes.CDLL | None) -> None:
@@ -109,7 +109,7 @@ class CallNames:
 
         Args:
             domain: 1 driver, 2 runtime (`CUpti_CallbackDomain`).
-            cbid: the call's id in it.
+            cbid: the call's id in that domain.
         """
         if self._library is not None:
             name = ctypes.c_char_p()
@@ -121,10 +121,10 @@ class CallNames:
         """All calls of a domain: id -> name.
 
         Raises:
-            RecordError: libcupti names none.
+            RecordError: libcupti returns no names.
         """
         names = {cbid: self(domain, cbid) for cbid in range(1, 1200)}
         found = {cbid: name for cbid, name in names.items() if " call " not in name and name != "INVALID"}
         if not found:
-            raise RecordError("libcupti names no API calls")
+            raise RecordError("libcupti returns no names of API calls")
         return found

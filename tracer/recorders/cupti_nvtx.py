@@ -1,4 +1,4 @@
-"""NVTX ranges: those that CUPTI delivers as MARKER records, and those that `tracer.annotate` notes by itself."""
+"""NVTX ranges: those that CUPTI delivers as MARKER records, and those that `tracer.annotate` records directly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tracer.schema import MISSING, NVTX_KINDS
 _INSTANT, _START, _END = 1, 2, 4  # CUPTI_ACTIVITY_FLAG_MARKER_*
 _NO_COLOR: Final = 1  # CUPTI_ACTIVITY_FLAG_MARKER_COLOR_NONE
 _DOUBLE, _UINT64, _INT64 = 0, 1, 4  # CUpti_MetricValueKind
-_PROCESS: Final = 1  # CUPTI_ACTIVITY_OBJECT_PROCESS: what start/end ranges belong to
+_PROCESS: Final = 1  # CUPTI_ACTIVITY_OBJECT_PROCESS: the owner of start/end ranges
 
 _COLUMNS: Final = ("start", "end", "thread", "text", "domain", "color", "payload")
 
@@ -34,11 +34,11 @@ class OwnRanges:
         self._threads = _Threads()
 
     def push(self, text: str, payload: float | None, domain: str, color: int, recording: bool) -> None:
-        """A range opens on the calling thread; it leaves a row if it opens and closes while recording."""
+        """Open a range on the calling thread; it leaves a row if it opens and closes while recording."""
         self._threads.open.append((time.time_ns() if recording else None, text, domain, color, payload))
 
     def pop(self, recording: bool) -> None:
-        """The calling thread's innermost range closes."""
+        """Close the calling thread's innermost range."""
         end = time.time_ns()
         start, text, domain, color, payload = self._threads.open.pop()
         if start is not None and recording:
@@ -47,7 +47,7 @@ class OwnRanges:
 
 
 class _Threads(threading.local):
-    """Each thread's own: its open ranges and its id."""
+    """Per thread: its open ranges and its id."""
 
     def __init__(self) -> None:
         self.open: list[tuple[Any, ...]] = []
@@ -61,8 +61,8 @@ def nvtx_table(records: Records, own: OwnRanges, sources: Sources, last: int, no
         records: kind -> records.
         own: the ranges of `annotate`.
         sources: origin, process and names.
-        last: when the recording ended, in CUPTI's clock; ranges still open end there.
-        notes: gets a line that counts those.
+        last: the end of the recording, in CUPTI's clock; open ranges end there.
+        notes: receives a note with the number of open ranges.
     """
     noted = pd.DataFrame(own.rows, columns=list(_COLUMNS)).assign(kind="push/pop", process=os.getpid())
     markers = _markers(records, sources, last, notes)
@@ -112,7 +112,7 @@ def _data(records: Records, ids: np.ndarray[Any, Any]) -> dict[str, Any]:
     kind = rows["payload_kind"]
     payload = np.where(kind == _DOUBLE, bits.view(np.float64), bits.view(np.int64).astype(np.float64))
     payload = np.where(kind == _UINT64, bits.astype(np.float64), payload)
-    none = (kind == _UINT64) & (bits == 0)  # how CUPTI says that there is no payload
+    none = (kind == _UINT64) & (bits == 0)  # how CUPTI represents a missing payload
     known = np.isin(kind, (_DOUBLE, _UINT64, _INT64)) & ~none
     data = pd.DataFrame(
         {

@@ -1,7 +1,7 @@
-"""A Python program recorded through CUPTI: the process that `intertoken record` starts for it, and starting that.
+"""Recording a Python program through CUPTI, in a process that `intertoken record` starts for it.
 
-The records are in the memory of the program, so its own process writes the recording: when the program ends, by itself
-or by a signal that lets it, and also when `intertoken record` is gone. What came of it is told in an inherited file.
+The records are in the memory of the program, so its own process writes the recording when the program ends, also by a
+signal that it can handle, and also if `intertoken record` was killed. It reports the outcome in an inherited file.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from tracer.errors import IntertokenError, RecordError
 
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 _PROCESS: Final = os.getpid()
-"""To tell this process from forks of the program, which unwind through here too."""
+"""Distinguishes this process from forks of the program, which also unwind through this code."""
 
 
 @dataclass
-class Told:
-    """What came of a recording.
+class Outcome:
+    """The outcome of a recording.
 
     Attributes:
-        unavailable: why CUPTI cannot record here; the program was not begun.
+        unavailable: why CUPTI cannot record here; the program was not started.
         failed: why there is no recording.
-        events: how many the recording has; None if there is none.
+        events: the number of events in the recording; None without a recording.
         notes: of the trace.
-        signal: the name of the signal that ended the program in order, if one did.
+        signal: the name of the signal by which the program ended in an orderly way, if any.
     """
 
     unavailable: str = ""
@@ -44,35 +44,35 @@ class Told:
     signal: str = ""
 
 
-def record(program: Sequence[str], graph_trace: str, target: Path, *, replace: bool) -> tuple[Told, int]:
-    """Run ("-m", module, ...) or (script, ...) in a process of its own, recorded into `target`.
+def record(program: Sequence[str], graph_trace: str, target: Path, *, replace: bool) -> tuple[Outcome, int]:
+    """Run ("-m", module, ...) or (script, ...) in its own process, recorded into `target`.
 
     Returns:
-        What came of the recording, and the exit code as `foreground.run` gives it.
+        The outcome of the recording, and the exit code as returned by `foreground.run`.
     """
-    with os.fdopen(os.memfd_create("intertoken"), "rb") as told:
-        options = (str(os.getpid()), str(told.fileno()), graph_trace, "replace" if replace else "new", str(target))
+    with os.fdopen(os.memfd_create("intertoken"), "rb") as report:
+        options = (str(os.getpid()), str(report.fileno()), graph_trace, "replace" if replace else "new", str(target))
         command = (sys.executable, "-P", "-m", __name__, *options, *program)
-        code = foreground.run(command, [told.fileno()])
-        told.seek(0)
-        text = told.read()
-    return (Told(**json.loads(text)) if text else Told()), code
+        code = foreground.run(command, [report.fileno()])
+        report.seek(0)
+        text = report.read()
+    return (Outcome(**json.loads(text)) if text else Outcome()), code
 
 
 def main(arguments: Sequence[str]) -> None:
     """Record the program that the arguments name."""
-    parent, told, graph_trace, replace, target, *program = arguments
-    os.set_inheritable(int(told), False)
+    parent, report, graph_trace, replace, target, *program = arguments
+    os.set_inheritable(int(report), False)
     foreground.end_with(int(parent))
-    outcome = Told()
+    outcome = Outcome()
     try:
         _record(program, graph_trace, Path(target), replace == "replace", outcome)
     finally:
         if os.getpid() == _PROCESS:
-            os.write(int(told), json.dumps(asdict(outcome)).encode())
+            os.write(int(report), json.dumps(asdict(outcome)).encode())
 
 
-def _record(program: Sequence[str], graph_trace: str, target: Path, replace: bool, outcome: Told) -> None:
+def _record(program: Sequence[str], graph_trace: str, target: Path, replace: bool, outcome: Outcome) -> None:
     from tracer.formats import write
     from tracer.recorders.cupti import CuptiRecorder
 
@@ -92,9 +92,9 @@ def _record(program: Sequence[str], graph_trace: str, target: Path, replace: boo
     finally:
         if os.getpid() == _PROCESS:
             try:
-                _heed_no_signals()
-            except KeyboardInterrupt:  # one more on the way here
-                _heed_no_signals()
+                _ignore_signals()
+            except KeyboardInterrupt:  # another one on the way here
+                _ignore_signals()
             try:
                 recorder.stop()
                 trace = recorder.trace
@@ -104,8 +104,8 @@ def _record(program: Sequence[str], graph_trace: str, target: Path, replace: boo
                 outcome.failed = str(problem)
 
 
-def _unwind_at_signals(outcome: Told) -> None:
-    """Let SIGTERM and SIGHUP, which would end the program at once, unwind it, so that the recording is written."""
+def _unwind_at_signals(outcome: Outcome) -> None:
+    """Let SIGTERM and SIGHUP unwind the program instead of ending it at once, so that the recording is written."""
 
     def unwind(number: int, frame: FrameType | None) -> None:
         if not outcome.signal:
@@ -123,7 +123,7 @@ def _unwind_at_signals(outcome: Told) -> None:
     os.register_at_fork(after_in_child=as_before)
 
 
-def _heed_no_signals() -> None:
+def _ignore_signals() -> None:
     for number in (signal.SIGINT, *_ENDING):
         signal.signal(number, signal.SIG_IGN)
 

@@ -1,8 +1,8 @@
 """Raw CUPTI activity buffers -> one numpy array of records per kind.
 
-A buffer holds records of different sizes back to back, so where one begins is known only from the one before. All
-buffers are walked in step: one numpy operation advances every buffer by one record, so the cost per record falls with
-the number of buffers (of 256 KiB each) and no Python loop sees a record.
+A buffer holds records of different sizes back to back, so the start of a record follows only from the one before. All
+buffers are walked in lockstep: one NumPy operation advances every buffer by one record. The cost per record falls with
+the number of buffers (of 256 KiB each), and there is no Python loop over records.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ Records = dict[int, NDArray[np.void]]
 
 _WORD: Final = 4  # bytes; a record begins with its kind in one word, and all sizes are whole words
 _ALIGNMENT: Final = 8
-_STRIDE: Final = 128  # records per buffer between two looks at which buffers are done
+_STRIDE: Final = 128  # records per buffer between checks which buffers are done
 
 
 @dataclass(slots=True)
 class Parsed:
-    """What the buffers held.
+    """The contents of the buffers.
 
     Attributes:
-        records: kind -> its records in the order of the buffers, as `cupti_layout.record_type` lays them out.
-        unknown: a kind that we do not know -> in how many buffers it ended the reading.
-        unread_bytes: what followed those records, or was a record cut off at the end of its buffer.
+        records: kind -> its records in the order of the buffers, as `cupti_layout.record_type`.
+        unknown: unknown kind -> the number of buffers in which it ended the reading.
+        unread_bytes: the bytes from an unknown record on, and of records truncated at the end of their buffer.
     """
 
     records: Records = field(default_factory=dict)
@@ -40,18 +40,18 @@ class Parsed:
 
 
 def parse(buffers: Sequence[bytes], sizes: Mapping[int, int]) -> Parsed:
-    """The records of all buffers.
+    """Parse the records of all buffers.
 
     Args:
         buffers: the valid part of each activity buffer.
-        sizes: record kind -> bytes, as `cupti_layout.sizes` gives them.
+        sizes: record kind -> bytes, from `cupti_layout.sizes`.
     """
     parsed = Parsed()
     buffers = [buffer for buffer in buffers if buffer]
     if not buffers:
         return parsed
     words, starts, ends = _joined(buffers, max(sizes.values()))
-    steps = np.zeros(max(sizes) + 2, np.int64)  # in words, by kind; what lies beyond the last kind is unknown, too
+    steps = np.zeros(max(sizes) + 2, np.int64)  # in words, by kind; kinds beyond the last are unknown, too
     steps[list(sizes)] = [size // _WORD for size in sizes.values()]
     positions, stops = _walk(words, starts, steps)
     positions = _without_cut_records(positions, stops, words, ends, steps)
@@ -67,7 +67,7 @@ def parse(buffers: Sequence[bytes], sizes: Mapping[int, int]) -> Parsed:
 
 
 def _joined(buffers: Sequence[bytes], largest: int) -> tuple[NDArray[np.uint32], Positions, Positions]:
-    """All buffers as words, with zeros after each that a cut record cannot jump over; where each begins and ends."""
+    """All buffers as words, each padded with more zeros than a truncated record can skip; their starts and ends."""
     pieces: list[bytes] = []
     lengths = np.array([len(buffer) for buffer in buffers])
     padding = largest + _ALIGNMENT + -lengths % _ALIGNMENT
@@ -78,7 +78,7 @@ def _joined(buffers: Sequence[bytes], largest: int) -> tuple[NDArray[np.uint32],
 
 
 def _walk(words: NDArray[np.uint32], starts: Positions, steps: Positions) -> tuple[Positions, Positions]:
-    """Where every record begins, ascending, and where each buffer's walk stopped (at a kind of no size)."""
+    """The sorted starts of all records, and where each buffer's walk stopped (at a kind without a size)."""
     found: list[Positions] = []
     stops = starts.copy()
     active = np.arange(len(starts))
@@ -104,7 +104,7 @@ def _walk(words: NDArray[np.uint32], starts: Positions, steps: Positions) -> tup
 def _without_cut_records(
     positions: Positions, stops: Positions, words: NDArray[np.uint32], ends: Positions, steps: Positions
 ) -> Positions:
-    """Leave out a record whose buffer ends before it does."""
+    """Drop records that extend past the end of their buffer."""
     if not (stops > ends).any():
         return positions
     ends_of = ends[np.searchsorted(ends, positions, side="right")]
@@ -114,7 +114,7 @@ def _without_cut_records(
 def _last_ends(
     positions: Positions, starts: Positions, ends: Positions, words: NDArray[np.uint32], steps: Positions
 ) -> Positions:
-    """Where the last whole record of each buffer ends; its beginning, if it has none."""
+    """The end of the last complete record of each buffer; the buffer's start if it has none."""
     before = np.searchsorted(positions, ends) - 1
     if not len(positions):
         return starts

@@ -18,7 +18,7 @@ from tracer.schema import MEMCPY_KINDS, MEMORY_KINDS, MISSING, NO_ID, SYNC_TYPES
 _MEMORY_WORDS: Final = (
     "unknown", "pageable", "pinned", "device", "array", "managed", "device static", "managed static",
 )  # fmt: skip
-"""CUpti_ActivityMemoryKind in its order, which is not nsys's."""
+"""CUpti_ActivityMemoryKind in its order, which differs from nsys's."""
 
 OVERHEADS: Final = {
     1: "driver compiler", 1 << 16: "buffer flush", 2 << 16: "instrumentation", 3 << 16: "resource",
@@ -35,10 +35,10 @@ Frame = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What turning records into tables needs to know beside them.
+    """What is needed besides the records to build tables.
 
     Attributes:
-        origin: what becomes time 0, in CUPTI's clock (ns of CLOCK_REALTIME).
+        origin: the time that becomes 0, in CUPTI's clock (ns of CLOCK_REALTIME).
         process: this process's id, which device records lack.
         text: address of a C string -> the string.
         call_name: (callback domain, callback id) -> name of the API call.
@@ -51,12 +51,12 @@ class Sources:
 
 
 def tables(records: Records, sources: Sources, notes: list[str]) -> dict[str, Frame]:
-    """All tables but nvtx, threads and processes.
+    """Build all tables except nvtx, threads and processes.
 
     Args:
         records: kind -> records.
         sources: origin, process and names.
-        notes: gets a line where device activities have no times.
+        notes: receives a note if device activities have no times.
     """
     frames = {
         "kernels": _kernels(records, sources),
@@ -93,7 +93,7 @@ def tables(records: Records, sources: Sources, notes: list[str]) -> dict[str, Fr
 
 
 def overheads(records: Records) -> dict[str, dict[str, int]]:
-    """CUPTI's own cost by its kinds: how often and how many ns."""
+    """CUPTI's own overhead by kind: count and total ns."""
     rows = records.get(layout.OVERHEAD)
     if rows is None:
         return {}
@@ -106,7 +106,7 @@ def overheads(records: Records) -> dict[str, dict[str, int]]:
 
 
 def ints(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Any integers as int64; ids that CUPTI calls invalid (all 32 bits set) are MISSING."""
+    """Integers of any type as int64; invalid ids (all 32 bits set) are MISSING."""
     wide = values.astype(np.int64)
     if values.dtype == np.uint32:
         invalid = wide == NO_ID
@@ -116,7 +116,7 @@ def ints(values: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _from(records: Records, kind: int) -> Frame:
-    """The columns of one kind's records, by start; empty if there are none."""
+    """The columns of one kind's records, sorted by start; empty if there are none."""
     rows = records.get(kind)
     if rows is None or not len(rows):
         return {}
@@ -129,7 +129,7 @@ def _from(records: Records, kind: int) -> Frame:
 
 
 def _joined(*parts: Frame) -> Frame:
-    """Rows of several frames in one; a column that one lacks is MISSING there."""
+    """The rows of several frames in one; columns that a frame lacks are MISSING there."""
     filled = [part for part in parts if part]
     if len(filled) <= 1:
         return filled[0] if filled else {}
@@ -211,14 +211,14 @@ def _devices(records: Records, sources: Sources) -> Frame:
 
 
 def _device_of(records: Records, frames: Mapping[str, Frame]) -> pd.Series[Any]:
-    """Context -> device, from contexts' descriptions and from what ran in them."""
+    """Context -> device, from descriptions of contexts and from their activities."""
     known = [_from(records, layout.CONTEXT), *(frames[name] for name in ("kernels", "memcpys", "graph_launches"))]
     context, device = _pairs(known, "context", "device")
     return pd.Series(device, index=context)[~pd.Index(context).duplicated()]
 
 
 def _streams(records: Records, frames: Mapping[str, Frame]) -> Frame:
-    """Streams as described, and those only seen at work, which were made before the recording."""
+    """Described streams, and streams created before the recording, which are known only from their activities."""
     described = _from(records, layout.STREAM)
     worked = [frames[name] for name in ("kernels", "memcpys", "memsets", "graph_launches", "syncs")]
     context, stream = _pairs(worked, "context", "stream")
@@ -232,7 +232,7 @@ def _streams(records: Records, frames: Mapping[str, Frame]) -> Frame:
 
 
 def _pairs(frames: Iterable[Frame], first: str, second: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The different pairs of two columns (of numbers below 2**31), the first frame's first."""
+    """The distinct pairs of two columns (of numbers below 2**31), the first frame's first."""
     keys = [np.unique(frame[first] << 32 | frame[second] & _LOW) for frame in frames if frame]
     different = list(dict.fromkeys(np.concatenate(keys).tolist())) if keys else []
     pairs = np.array(different, np.int64)
@@ -240,7 +240,7 @@ def _pairs(frames: Iterable[Frame], first: str, second: str) -> tuple[NDArray[np
 
 
 def _words(values: NDArray[np.int64], words: tuple[str, ...], enum: Mapping[str, int]) -> pd.Categorical[str]:
-    """CUPTI's enum values as the categorical of a schema's enum; values beyond it are "unknown"."""
+    """CUPTI's enum values as a categorical of the schema's enum; other values are "unknown"."""
     order = list(enum)
     codes = np.array([order.index(word) for word in words] + [order.index("unknown")], np.int8)
     return pd.Categorical.from_codes(codes[np.minimum(values, len(words))], categories=pd.Index(order))

@@ -21,22 +21,22 @@ from tracer.trace import Trace
 def build(
     buffers: Sequence[bytes], sizes: Mapping[int, int], sources: Sources, own: OwnRanges, last: int, dropped: int = 0
 ) -> Trace:
-    """The trace of a recording.
+    """Build the trace of a recording.
 
     Args:
         buffers: the valid part of each activity buffer.
         sizes: record kind -> bytes.
         sources: origin, process and names.
         own: the ranges of `annotate`.
-        last: when the recording ended, in CUPTI's clock (ns).
-        dropped: how many records CUPTI says that it dropped.
+        last: the end of the recording, in CUPTI's clock (ns).
+        dropped: the number of records dropped by CUPTI.
     """
     parsed = parse(buffers, sizes)
     notes: list[str] = []
     if dropped:
         notes.append(f"{dropped} activity records were dropped: CUPTI found no free buffer")
     for kind, count in parsed.unknown.items():
-        notes.append(f"records of kind {kind} are not known; {count} of CUPTI's buffers were read up to the first one")
+        notes.append(f"unknown records of kind {kind}: {count} of CUPTI's buffers were read only up to the first one")
     if parsed.unread_bytes:
         notes.append(f"{parsed.unread_bytes} bytes of CUPTI's buffers could not be read")
     frames = tables(parsed.records, sources, notes)

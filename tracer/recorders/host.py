@@ -1,7 +1,7 @@
 """The host recorder: events that a backend reports from the software clock (CPU and simulated devices).
 
-A report is one tuple appended to a list (list.append is atomic, so any thread may report); tables are built once, when
-the trace is asked for. Nothing is dropped: memory is the only bound.
+A report appends one tuple to a list (list.append is atomic, so any thread may report). Tables are built when the trace
+is requested. Nothing is dropped; memory is the only limit.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _COLUMNS: Final = {
     "nvtx": ("start", "end", "thread", "text", "payload", "domain", "color"),
 }
 _WAITS: Final = {"streamSynchronize": "stream", "eventSynchronize": "event", "streamWaitEvent": "stream wait"}
-"""Calls that leave a row in `syncs`, too, and its type."""
+"""Call that also leaves a row in `syncs` -> the type of that row."""
 
 _WORDS: Final = {"name", "kind", "src_kind", "dst_kind", "type", "text", "domain"}
 
 FIRST_CALL: Final = 1 << 30
-"""Correlation of the first of a recorder's `calls`; the others follow in order, far from those given to `api`."""
+"""Correlation of the first of a recorder's `calls`; the others follow, far above the correlations passed to `api`."""
 
 Call = tuple[str, int, int, int, int, int]
 """Name without `cuda`, start, end, device, stream, event (MISSING if none)."""
@@ -46,7 +46,7 @@ _ON_DEVICE: Final = ("kernels", "memcpys", "syncs", "cuda_events", "graph_launch
 
 
 class _Thread(threading.local):
-    """What the recorder keeps of each thread: its id, which costs a system call, and the ranges open on it."""
+    """Per-thread state: the thread's id (cached, as it costs a system call) and its open ranges."""
 
     def __init__(self) -> None:
         self.id = threading.get_native_id()
@@ -57,7 +57,7 @@ _watching: Final[list[list[HostRecorder]]] = []
 
 
 class _CallsWithStacks(list[Call]):
-    """A recorder's `calls` that keeps the stack of each."""
+    """A recorder's `calls` that also keeps the stack of each call."""
 
     def __init__(self, stacks: dict[int, Stack]) -> None:
         super().__init__()
@@ -69,17 +69,17 @@ class _CallsWithStacks(list[Call]):
 
 
 class HostRecorder:
-    """Collects what backends report, in ns of one clock.
+    """Collects events reported by backends, in ns of one clock.
 
     Args:
-        clock: returns ns; `time.perf_counter_ns` unless a test or a simulated device brings its own.
+        clock: returns ns; `time.perf_counter_ns` unless a test or a simulated device provides its own.
 
     Attributes:
-        calls: where a backend whose calls cost microseconds appends them itself, while `recording`: a method's call
-            would add to what it measures. They are calls of the thread that last called `start`. Those that wait or
-            record an event leave rows in `syncs` and `cuda_events` as well. The correlation of calls[i] is
+        calls: a list to which a backend whose calls take microseconds appends directly while `recording`, because a
+            method call would add to the measured time. The calls belong to the thread that last called `start`. Waits
+            and event records also leave rows in `syncs` and `cuda_events`. The correlation of calls[i] is
             FIRST_CALL + i.
-        stacks: correlation of a call -> its Python stack, of a recorder that was made inside `watched`.
+        stacks: correlation of a call -> its Python stack, if the recorder was created inside `watched`.
     """
 
     takes_nvtx = False
@@ -95,25 +95,25 @@ class HostRecorder:
         self._caller = MISSING
         self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in _COLUMNS}
         self._thread = _Thread()
-        self._streams: dict[tuple[int, int], None] = {}  # in the order they were announced
+        self._streams: dict[tuple[int, int], None] = {}  # in order of announcement
         self._devices: dict[int, str] = {}
         self._clock_facts: dict[str, int | float] = {}
 
     def start(self) -> None:
-        """Begin (or go on) recording."""
+        """Start or resume recording."""
         if not self.recording:
             self.recording = True
             self._caller = self._thread.id
             ranges.recording.append(self)
 
     def stop(self) -> None:
-        """Stop recording; the events so far stay."""
+        """Stop recording; the events so far are kept."""
         if self.recording:
             self.recording = False
             ranges.recording.remove(self)
 
     def api(self, name: str, start: int, end: int, correlation: int) -> None:
-        """A call on the calling host thread, named as CUDA names it without the `cuda` prefix."""
+        """Report a call on the calling host thread, by CUDA's name without the `cuda` prefix."""
         if self.recording:
             self._rows["api"].append((start, end, self._thread.id, correlation, name))
             if self._keeps_stacks:
@@ -123,7 +123,7 @@ class HostRecorder:
         self, name: str, start: int, end: int, *, device: int, stream: int, correlation: int,
         graph_node: int = MISSING, graph: int = MISSING,
     ) -> None:  # fmt: skip
-        """A kernel execution on a device's stream; the short name ends where the name has its first bracket."""
+        """Report a kernel execution on a stream; the short name ends before the name's first bracket."""
         if self.recording:
             self._rows["kernels"].append((start, end, device, stream, correlation, name, graph_node, graph))
 
@@ -131,7 +131,7 @@ class HostRecorder:
         self, kind: str, bytes: int, start: int, end: int, *, device: int, stream: int, correlation: int,
         src_kind: str, dst_kind: str,
     ) -> None:  # fmt: skip
-        """A copy as the device performs it; kinds as in `schema.MEMCPY_KINDS` and `schema.MEMORY_KINDS`."""
+        """Report a copy on the device; kinds as in `schema.MEMCPY_KINDS` and `schema.MEMORY_KINDS`."""
         if self.recording:
             self._rows["memcpys"].append((start, end, device, stream, correlation, kind, bytes, src_kind, dst_kind))
 
@@ -146,17 +146,17 @@ class HostRecorder:
         correlation: int,
         event: int = MISSING,
     ) -> None:
-        """What a synchronising call waited for; types as in `schema.SYNC_TYPES`."""
+        """Report what a synchronising call waited for; types as in `schema.SYNC_TYPES`."""
         if self.recording:
             self._rows["syncs"].append((start, end, type, device, stream, event, correlation))
 
     def event_record(self, event: int, *, device: int, stream: int, correlation: int) -> None:
-        """An event recorded on a stream."""
+        """Report an event recorded on a stream."""
         if self.recording:
             self._rows["cuda_events"].append((device, stream, event, correlation))
 
     def graph_launch(self, start: int, end: int, *, device: int, stream: int, correlation: int, graph: int) -> None:
-        """A whole-graph execution, as the device stamped its head and tail."""
+        """Report a whole-graph execution, from the device's stamps at its head and tail."""
         if self.recording:
             self._rows["graph_launches"].append((start, end, device, stream, correlation, graph))
 
@@ -169,17 +169,17 @@ class HostRecorder:
         self._streams[device, stream] = None
 
     def describe_device_clock(self, error_ns: int, drift_ppm: float) -> None:
-        """How well device times were brought to this recorder's clock; of several alignments the worst is kept."""
+        """Report the accuracy of aligning device times to this recorder's clock; the worst alignment is kept."""
         known = self._clock_facts.get("device_error_ns", -1)
         if error_ns > known:
             self._clock_facts = {"device_error_ns": error_ns, "device_drift_ppm": drift_ppm}
 
     def push_range(self, text: str, payload: int | float | None, domain: str = "", color: int = MISSING) -> None:
-        """An NVTX range opens on the calling thread; colour as 0xAARRGGBB."""
+        """Open an NVTX range on the calling thread; colour as 0xAARRGGBB."""
         self._thread.open.append((self.clock(), text, payload, domain, color) if self.recording else None)
 
     def pop_range(self) -> None:
-        """The calling thread's innermost range closes; a range opened while not recording leaves no row."""
+        """Close the calling thread's innermost range; a range opened while not recording leaves no row."""
         end, thread = self.clock(), self._thread
         opened = thread.open.pop()
         if opened is not None and self.recording:
@@ -203,7 +203,7 @@ class HostRecorder:
         return Trace.from_columns(metadata, **tables)
 
     def _rows_of_calls(self) -> dict[str, list[tuple[Any, ...]]]:
-        """What `calls` adds to the tables."""
+        """The rows that `calls` adds to the tables."""
         calls = list(enumerate(self.calls, start=FIRST_CALL))
         return {
             "api": [(start, end, self._caller, i, name) for i, (name, start, end, *_) in calls],
@@ -232,7 +232,7 @@ class HostRecorder:
 
 
 def _columns_of(table: str, rows: Sequence[tuple[Any, ...]], process: int) -> dict[str, Any]:
-    """The columns of a table's rows, with those that are the same in each."""
+    """The columns of a table's rows, including constant ones."""
     values = zip(*rows, strict=True) if rows else [()] * len(_COLUMNS[table])
     columns: dict[str, Any] = dict(zip(_COLUMNS[table], values, strict=True))
     for name in set(columns) - _WORDS:
@@ -252,7 +252,7 @@ def _columns_of(table: str, rows: Sequence[tuple[Any, ...]], process: int) -> di
 
 @contextmanager
 def watched() -> Iterator[list[HostRecorder]]:
-    """The recorders that are made inside the body, whoever makes them; they keep the Python stack of every call."""
+    """Collect all recorders created inside the body; they keep the Python stack of every call."""
     made: list[HostRecorder] = []
     _watching.append(made)
     try:

@@ -1,9 +1,8 @@
-"""The light recorder: what programs leave in the rings of the preloaded library, as a trace.
+"""The light recorder: converts the rings that the preloaded library writes to a trace.
 
-Host calls have the host's times. Of the device's work the stamps tell when each CUDA graph, and each run of eager
-launches, began and ended: these are the rows of `graph_launches` (runs without a graph). What no stamp tells (the
-kernels in them, when a copy was performed) is not known and not invented: a copy stands, without length, where it can
-begin at the earliest.
+Host calls have host times. On the device, stamps give the start and end of each CUDA graph and of each run of eager
+launches: these are the rows of `graph_launches` (runs have no graph). Anything without a stamp (the kernels inside, the
+time of a copy) is unknown and not invented: a copy has no duration and is placed at its earliest possible start.
 """
 
 from __future__ import annotations
@@ -36,28 +35,28 @@ _KINDS: Final = {number: word for word, number in MEMCPY_KINDS.items()}
 _LEFT: Final = {
     "graphs_left_conditional": "with nodes that cannot be stamped", "graphs_left_memory": "that allocate memory",
     "graphs_left_device": "that the device launches",
-    "graphs_left_many": "beyond the 32766 at a time that are told apart",
-    "graphs_left_refused": "that the driver did not take stamps for", "graphs_left_empty": "without nodes",
+    "graphs_left_many": "beyond the limit of 32766 at a time",
+    "graphs_left_refused": "for which the driver refused stamps", "graphs_left_empty": "without nodes",
     "graphs_left_captured": "that were captured into others",
-    "graphs_left_context": "made executable where no context, or one without stamps, was current",
+    "graphs_left_context": "instantiated while no context, or one without stamps, was current",
 }  # fmt: skip
 _FAILED: Final = {
-    "stamps_failed": "times the driver refused what writes the device's clock, or memory was short for it",
-    "runs_left": "runs of launches had ended before anybody waited, or where no stamp could be put: when is not known",
-    "launches_between": "launches were made while another thread ended their run: they are in none",
-    "entries_left": "driver functions are newer than this recorder, or another library's; they are missing",
+    "stamps_failed": "stamps failed: the driver refused them, or there was not enough memory",
+    "runs_left": "runs of launches have an unknown end: they ended before a wait, or where no stamp was possible",
+    "launches_between": "launches were made while another thread ended their run; they belong to no run",
+    "entries_left": "driver functions are newer than this recorder or from another library; they are not recorded",
 }
 
 
 def read_rings(folder: Path, unread: list[str] | None = None) -> list[Ring]:
-    """The rings that lie in a folder, in the order in which they began.
+    """Read the rings in a folder, sorted by their start.
 
     Args:
         folder: of a recording.
-        unread: takes a note of each that cannot be read, as that of a process that was killed while it made it.
+        unread: receives a note on each ring that cannot be read, such as that of a process killed while creating it.
 
     Raises:
-        FormatError: one of them cannot be read, and `unread` is not given.
+        FormatError: a ring cannot be read, and `unread` is not given.
     """
     found = []
     for path in folder.glob("*.ring"):
@@ -71,7 +70,7 @@ def read_rings(folder: Path, unread: list[str] | None = None) -> list[Ring]:
 
 
 def light_trace(rings: Sequence[Ring]) -> Trace:
-    """One trace of the rings of all processes, which have one clock; times are since the first call.
+    """Build one trace from the rings of all processes, which share a clock. Times count from the first call.
 
     Raises:
         FormatError: there is no ring.
@@ -96,14 +95,14 @@ def light_trace(rings: Sequence[Ring]) -> Trace:
         calls[ring.process] += len(ring.records)
         if lost := len(whole.records) - len(ring.records):
             notes.append(
-                f"{_who(ring)}: the device's stamps are kept of the last {ring.places // 2} graphs and runs of "
-                f"launches; the {lost} calls before are left out"
+                f"{_who(ring)}: device stamps are kept only for the last {ring.places // 2} graphs and runs of "
+                f"launches; the {lost} calls before them are left out"
             )
         notes += _notes(ring, work)
         errors += [clock.error_ns for clock in work.alignments if clock is not None and clock.error_ns is not None]
     joined = {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
     joined["devices"] = joined["devices"].drop_duplicates("device")
-    for name, key in (("processes", ["process"]), ("threads", ["process", "thread"])):  # twice, where one called exec
+    for name, key in (("processes", ["process"]), ("threads", ["process", "thread"])):  # twice if a process called exec
         joined[name] = joined[name].drop_duplicates(key, keep="last")
     clock: dict[str, Any] = {"name": "CLOCK_MONOTONIC", "origin_ns": origin}
     if errors:
@@ -119,7 +118,7 @@ def light_trace(rings: Sequence[Ring]) -> Trace:
 
 
 def _tables(ring: Ring, work: Work, earlier: int) -> dict[str, pd.DataFrame]:
-    """The tables of a ring; `earlier` calls of its process are in others, before it called exec."""
+    """The tables of a ring; `earlier` is the number of calls in the process's rings from before it called exec."""
     records, letter = ring.records, letters(ring)
     correlation = np.arange(1, len(records) + 1) + earlier
     keys = stream_keys(records)
@@ -180,7 +179,7 @@ def _tables(ring: Ring, work: Work, earlier: int) -> dict[str, pd.DataFrame]:
 
 
 def _places(ring: Ring) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Device and context of each record, MISSING where the thread had none."""
+    """Device and context of each record; MISSING if the thread had none."""
     devices = np.full(256, MISSING)
     devices[: len(ring.contexts)] = [context.device for context in ring.contexts]
     number = ring.records["context"].astype(np.int64)
@@ -188,7 +187,7 @@ def _places(ring: Ring) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _streams(handles: NDArray[Any], keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Numbers for streams: the legacy default stream (0, 1) is CUPTI's 7, others follow as they appear."""
+    """Stream numbers: 7 for the legacy default stream (handles 0 and 1), as in CUPTI; others in order of occurrence."""
     is_default = handles <= 1
     found = np.full(len(handles), _DEFAULT_STREAM)
     found[~is_default] = _FIRST_STREAM - 1 + _numbered(keys[~is_default])
@@ -196,12 +195,13 @@ def _streams(handles: NDArray[Any], keys: NDArray[np.int64]) -> NDArray[np.int64
 
 
 def _numbered(handles: NDArray[Any]) -> NDArray[np.int64]:
-    """1, 2, ... in the order in which handles appear."""
+    """Number handles 1, 2, ... in order of occurrence."""
     return np.asarray(pd.factorize(handles)[0] + 1, np.int64)
 
 
 def _earliest(records: NDArray[Any], keys: NDArray[np.int64], work: Work) -> NDArray[np.int64]:
-    """Per record when the device can begin it: after the call, and after what is stamped before it on its stream."""
+    """The earliest start of each record's work on the device: after the call and after earlier stamped work on its
+    stream."""
     earliest = records["begin"].copy()
     for stream, done in work.table.groupby("stream", sort=False):
         done = done.sort_values("record")
@@ -221,39 +221,39 @@ def _notes(ring: Ring, work: Work) -> list[str]:
     counters = ring.counters
     notes = []
     if ring.overwritten:
-        notes.append(f"{who}: the ring holds the last {ring.capacity} calls; {ring.overwritten} earlier ones are gone")
+        notes.append(f"{who}: the ring holds the last {ring.capacity} calls; {ring.overwritten} older ones are gone")
     left = [f"{counters[name]} {words}" for name, words in _LEFT.items() if counters.get(name)]
     if left:
-        notes.append(f"{who}: CUDA graphs without stamps, whose times are not known: {', '.join(left)}")
+        notes.append(f"{who}: CUDA graphs without stamps, whose times are unknown: {', '.join(left)}")
     notes += [f"{who}: {counters[name]} {words}" for name, words in _FAILED.items() if counters.get(name)]
     if counters.get("contexts_left"):
-        notes.append(f"{who}: contexts beyond the first {len(ring.contexts)} that were used have no times")
+        notes.append(f"{who}: contexts after the first {len(ring.contexts)} have no times")
     notes += [
-        f"{who}: a stamp of the device takes {cost.stamp / 1e3:.1f} µs and {cost.step / 1e3:.1f} µs to the next node; "
-        "two are in each stamped graph and run, counted as theirs, not as idle time"
+        f"{who}: a device stamp takes {cost.stamp / 1e3:.1f} µs, and {cost.step / 1e3:.1f} µs until the next node; "
+        "each stamped graph and run contains two, counted as part of it, not as idle time"
         for cost in work.costs
         if cost is not None
     ]
     kernels = work.kernels
-    if told := kernels.table["run"].nunique():
+    if resolved := kernels.table["run"].nunique():
         notes.append(
-            f"{who}: {len(kernels.table)} kernels of {told} runs of eager launches: each has the length that is the "
-            f"median of its kind, of {kernels.timed} launches with stamps; so the runs' ends are told within "
+            f"{who}: {len(kernels.table)} kernels of {resolved} runs of eager launches have the median duration of "
+            f"their kind, from {kernels.timed} launches with stamps; this predicts the runs' ends within "
             f"{kernels.apart_ns / 1e3:.1f} µs (median)"
         )
-    runs = int((work.table["graph"] == MISSING).sum()) - told
+    runs = int((work.table["graph"] == MISSING).sum()) - resolved
     if runs:
         notes.append(
             f"{who}: {runs} of the graph launches are runs of eager launches, stamped at both ends: their kernels, and "
-            "whether the device idled between them, are not known; steps of which they are over 2 % have no idle time"
+            "idle time between them, are unknown; steps of which they take over 2 % have no idle time"
         )
     if work.untimed:
-        notes.append(f"{who}: {work.untimed} graph launches and runs of launches have no times: no stamps tell them")
+        notes.append(f"{who}: {work.untimed} graph launches and runs of launches have no times for lack of stamps")
     if work.unmatched:
-        notes.append(f"{who}: {work.unmatched} stamps of the device belong to no launch that is still in the ring")
+        notes.append(f"{who}: {work.unmatched} device stamps match no launch that is still in the ring")
     for number, clock in enumerate(work.alignments):
         if clock is not None and clock.error_ns is None:
-            notes.append(f"{who}: nothing waited for the device of context {number + 1}: its times may be late")
+            notes.append(f"{who}: nothing waited for the device of context {number + 1}, so its times may be late")
         if clock is not None and clock.contradictions:
-            notes.append(f"{who}: {clock.contradictions} windows of the clocks' alignment contradict themselves")
+            notes.append(f"{who}: {clock.contradictions} windows of the clock alignment are contradictory")
     return notes

@@ -1,9 +1,9 @@
-"""The device's clock brought to the host's, from what must be so: nothing starts before it was launched, and what was
-waited for has ended when the wait returns.
+"""Aligns the device's clock with the host's from two constraints: work never starts before its launch, and work that
+was waited for has ended when the wait returns.
 
-Each stamped launch bounds the difference of the clocks from below, each wait for one from above. What lies between the
-bounds is as likely, so the middle is taken and half their distance is the error. The clocks drift against each other
-by some parts per million, so the bounds are those of a window of time, along the drift of the whole recording.
+Each stamped launch bounds the difference of the clocks from below, each wait for one from above. All values between the
+bounds are equally likely, so the estimate is the midpoint and its error is half the distance. The clocks drift by some
+parts per million, so bounds are taken per time window, after removing the drift of the whole recording.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Floats = NDArray[np.float64]
 
 _WINDOW_NS: Final = 500_000_000
 _FEWEST: Final = 4  # bounds of each kind in a window
-_LOOSE: Final = 2.0  # times the usual distance of the bounds
+_LOOSE: Final = 2.0  # times the median distance of the bounds
 _MOST_DRIFT: Final = 1e-3  # NTP slews a clock by at most 500 ppm
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds of host time - device time, ns, at times of the device."""
+    """Bounds of host time - device time, ns, at device times."""
 
     at: Ints
     ns: Ints
@@ -33,13 +33,13 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Alignment:
-    """How device times become host times.
+    """The conversion of device times to host times.
 
     Attributes:
-        at, ns: difference of the clocks at some times of the device; straight between them.
-        error_ns: half the distance of the bounds, the worst of the windows that are used; None without any from above.
+        at, ns: the difference of the clocks at some device times; interpolated linearly.
+        error_ns: half the distance of the bounds, in the worst window used; None without upper bounds.
         drift_ppm: of the device's clock against the host's.
-        contradictions: bounds of a window that left no room, so that stamps and launches do not belong together.
+        contradictions: the number of windows whose bounds exclude each other: stamps and launches do not match.
     """
 
     at: Ints
@@ -49,13 +49,13 @@ class Alignment:
     contradictions: int
 
     def to_host(self, device: Ints) -> Ints:
-        """Device times as host times."""
+        """Convert device times to host times."""
         moved = np.interp(device.astype(np.float64) - float(self.at[0]), self.at - self.at[0], self.ns - self.ns[0])
         return np.asarray(device + np.int64(round(self.ns[0])) + np.rint(moved).astype(np.int64))
 
 
 def align(lower: Bounds, upper: Bounds) -> Alignment | None:
-    """Find it; None without any lower bound."""
+    """Estimate the alignment; None without any lower bound."""
     if not len(lower.at):
         return None
     origin = int(lower.at.min())
@@ -71,13 +71,13 @@ def align(lower: Bounds, upper: Bounds) -> Alignment | None:
     ns = (low + high) / 2 + drift * (middle - origin)
     apart = np.abs(high - low)
     kept = ~wrong if not wrong.all() else np.ones(len(ns), bool)
-    kept &= apart <= _LOOSE * np.median(apart[kept])  # where little was waited for, the neighbours tell more
+    kept &= apart <= _LOOSE * np.median(apart[kept])  # where waits are rare, the neighbours are more accurate
     error = int(np.ceil(apart[kept].max() / 2))
     return Alignment(middle[kept], ns[kept], error, drift * 1e6, int(wrong.sum()))
 
 
 def _windows(lower: Bounds, upper: Bounds, origin: int) -> Ints:
-    """Edges of windows that hold enough bounds of both kinds each."""
+    """Edges of windows that each contain enough bounds of both kinds."""
     times = [np.sort(bounds.at) for bounds in (lower, upper)]
     edges, last = [origin], max(int(at[-1]) for at in times) + 1
     windows = np.unique(np.concatenate(times) - origin) // _WINDOW_NS
@@ -91,7 +91,7 @@ def _windows(lower: Bounds, upper: Bounds, origin: int) -> Ints:
 
 
 def _tightest(bounds: Bounds, edges: Ints, drift: float, pick: np.ufunc) -> Floats:
-    """Of each window the tightest bound, without the drift."""
+    """The tightest bound of each window, without the drift."""
     flat = bounds.ns - drift * (bounds.at - edges[0])
     window = np.clip(np.searchsorted(edges, bounds.at, side="right") - 1, 0, len(edges) - 2)
     order = np.argsort(window, kind="stable")
@@ -99,7 +99,7 @@ def _tightest(bounds: Bounds, edges: Ints, drift: float, pick: np.ufunc) -> Floa
 
 
 def _drift(lower: Bounds, upper: Bounds) -> float:
-    """Slope of the lower and upper envelopes together, from the tightest bounds of the first and the last quarter."""
+    """The mean slope of the lower and upper envelopes, from the tightest bounds of the first and the last quarter."""
     slopes = []
     for bounds, tightest in ((lower, np.max), (upper, np.min)):
         if len(bounds.at) < 2 * _FEWEST or np.ptp(bounds.at) < _WINDOW_NS:

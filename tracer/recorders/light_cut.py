@@ -1,4 +1,4 @@
-"""A recording of some steps alone."""
+"""Cuts a recording to its first steps."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _KEY = ["process", "correlation"]
 
 
 def first_steps(trace: Trace, count: int) -> Trace:
-    """The host calls of the first steps, and what the device did for them. All of it where no steps are found: its
-    notes then say so, as they do of a recording with fewer."""
+    """The host calls of the first steps and their device activities. If no or fewer steps are found, the notes say so;
+    without steps the whole recording is returned."""
     try:
         steps = find_steps(trace).table
     except EmptyTraceError as problem:
-        trace.notes.append(f"--steps left nothing out: {problem}")
+        trace.notes.append(f"--steps has no effect: {problem}")
         return trace
     if len(steps) < count:
-        trace.notes.append(f"the recording has {len(steps)} steps, of {count} that were wanted")
+        trace.notes.append(f"the recording has only {len(steps)} of the {count} requested steps")
     since, until = int(steps["start"].min()), int(steps["end"].sort_values().iloc[:count].iloc[-1])
     calls = pd.MultiIndex.from_frame(_between(trace["api"], since, until)[_KEY])
     for name, table in trace.tables.items():
@@ -32,5 +32,5 @@ def first_steps(trace: Trace, count: int) -> Trace:
 
 
 def _between(table: pd.DataFrame, since: int, until: int) -> pd.DataFrame:
-    """What begins then."""
+    """The rows that start in this interval."""
     return table[(table["start"] >= since) & (table["start"] < until)].reset_index(drop=True)

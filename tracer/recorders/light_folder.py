@@ -1,7 +1,7 @@
-"""The folders in which rings lie: in memory (/dev/shm), one for each recording, locked while its recorder lives.
+"""The folders of rings: in memory (/dev/shm), one per recording, locked while its recorder runs.
 
-One is gone when its recording is written. What could not be written, and what a recorder left that was killed, stays
-until it is recovered or removed.
+A folder is removed once its recording is written. If that fails, or the recorder is killed, the folder stays until it
+is recovered or removed.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # fallocate(2)
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """A folder for rings, gone when the block ends well. When it fails, they stay."""
+    """Create a folder for rings. It is removed when the block succeeds; if the block fails, the rings are kept."""
     base = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
     made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
-    with _gone_if_all_goes_well(made, lock_folder(made)):
+    with _removed_on_success(made, lock_folder(made)):
         yield made
 
 
 @contextmanager
 def taken(left: Path) -> Iterator[None]:
-    """Have a folder that a recorder left; it is gone when the block ends well.
+    """Take over a folder that a recorder left behind; it is removed when the block succeeds.
 
     Raises:
-        OSError: it is none, or its recorder lives.
+        OSError: it is not such a folder, or its recorder is still running.
     """
-    with _gone_if_all_goes_well(left, take_folder(left)):
+    with _removed_on_success(left, take_folder(left)):
         yield
 
 
 @contextmanager
-def _gone_if_all_goes_well(rings: Path, lock: int) -> Iterator[None]:
+def _removed_on_success(rings: Path, lock: int) -> Iterator[None]:
     is_over = False
     try:
         yield
@@ -59,15 +59,15 @@ def _gone_if_all_goes_well(rings: Path, lock: int) -> Iterator[None]:
 
 
 def has_rings(rings: Path) -> bool:
-    """Whether anything was recorded there."""
+    """Whether the folder contains rings."""
     return any(rings.glob("*.ring"))
 
 
 def left_folders() -> list[Path]:
-    """The folders of this user that have rings, and no recorder. Those without rings are removed."""
+    """This user's folders with rings but without a running recorder. Folders without rings are removed."""
     found = []
     for left in sorted(path for base in _bases() for path in base.glob(f"{_PREFIX}*")):
-        with suppress(OSError):  # its recorder lives, or it is not ours
+        with suppress(OSError):  # its recorder is running, or it is not ours
             if left.lstat().st_uid != os.geteuid():
                 continue
             lock = take_folder(left)
@@ -80,7 +80,7 @@ def left_folders() -> list[Path]:
 
 
 def running_rings() -> list[Path]:
-    """The rings of this user's processes that run under a recorder now."""
+    """The rings of this user's processes that are running under a recorder."""
     found = []
     for path in (path for base in _bases() for path in base.glob(f"{_PREFIX}*/*.ring")):
         with suppress(OSError):
@@ -91,13 +91,13 @@ def running_rings() -> list[Path]:
 
 @contextmanager
 def kept_small(rings: Path) -> Iterator[None]:
-    """Meanwhile the rings of processes that have ended give back the memory that they did not need."""
+    """During the block, free the unused memory in rings of processes that have ended."""
     over, done = threading.Event(), set[Path]()
 
     def look() -> None:
         while not over.wait(_EVERY_S):
             for path in set(rings.glob("*.ring")) - done:
-                with suppress(OSError):  # it is another user's
+                with suppress(OSError):  # it belongs to another user
                     if _has_ended(path):
                         trim(path)
                         done.add(path)
@@ -112,10 +112,10 @@ def kept_small(rings: Path) -> Iterator[None]:
 
 
 def trim(path: Path) -> None:
-    """Give back the memory of what was never written in a ring: blocks of zeros become holes.
+    """Free the memory of the parts of a ring that were never written: blocks of zeros become holes.
 
     Raises:
-        OSError: it cannot be read or written to.
+        OSError: the ring cannot be read or written.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     with path.open("r+b") as file:
@@ -131,7 +131,7 @@ def _bases() -> set[Path]:
 
 
 def _has_ended(path: Path) -> bool:
-    """Whether the process of a ring has; of one in another namespace, as a container's, that is not known."""
+    """Whether a ring's process has ended; False for one in another PID namespace (a container), as that is unknown."""
     facts = facts_of(path)
     is_known = facts.namespace == os.stat("/proc/self/ns/pid").st_ino
     return is_known and not Path(f"/proc/{facts.process}").exists()

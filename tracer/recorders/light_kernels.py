@@ -1,12 +1,12 @@
-"""The kernels of runs of launches: when each was launched is recorded, how long it takes is known from some.
+"""The kernels in runs of launches: every launch time is recorded, and durations are sampled.
 
-With INTERTOKEN_LIGHT_INSIDE=N the device writes its time behind the launches of some parts of runs, which the preloaded
-library chooses by chance, one in N µs; a gate holds the device back until the part is launched, so that no stamp is
-late (`native/runs.c`). From stamp to stamp it takes so much longer than around a kernel that does nothing as a launch
-takes longer than that kernel. Where the same launches come again and again, as those of a step do, the medians of what
-these tell are how long each of them takes. The kernels of a stream follow one another in the order of their launches,
-none begins before its launch has arrived, so launches and durations tell when each ran. The stamps at the ends of the
-run tell whether that is so: a run that they contradict stays as it is.
+With INTERTOKEN_LIGHT_INSIDE=N the device writes its time after each launch in some parts of runs, which the preloaded
+library chooses at random, one every N µs. A gate holds the device back until the part is launched, so that no stamp is
+late (`native/runs.c`). The time between two stamps around a launch exceeds that around a kernel that does nothing by as
+much as the launch takes longer than that kernel. The same launches recur, for example in every step, so the medians of
+the samples give the duration of each. The kernels of a stream run in launch order, and none begins before its launch
+has arrived, so launch times and durations determine when each ran. The stamps at the ends of a run verify this: a run
+that contradicts them gets no kernels.
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ from numpy.typing import NDArray
 from tracer.analysis.call_names import LAUNCH
 from tracer.recorders.light_clock import Alignment
 from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, Ring, graph_of, number_of
+from tracer.rows import numbered
 from tracer.schema import MISSING
 
 Ints = NDArray[np.int64]
 
 EMPTY_NS: Final = 544
-"""What CUPTI gives as the length of a kernel that does nothing (H200, driver 580.159), so that lengths mean what they
-mean in recordings."""
+"""The duration that CUPTI reports for a kernel that does nothing (H200, driver 580.159), so that durations compare with
+those of other recordings."""
 
-_FEWEST: Final = 3  # of a launch that are timed
-_APART_NS: Final = 20_000  # of the ends of a run that are told and stamped
-_APART: Final = 0.1  # of its length
-_MOST: Final = 0.9  # of the runs with the same launches that are told so
-_ARRIVES: Final = 0.1  # quantile of how long heads take to arrive: those that found the device idle
+_FEWEST: Final = 3  # timed samples per kind of launch
+_APART_NS: Final = 20_000  # between the predicted and the stamped end of a run
+_APART: Final = 0.1  # the same, relative to the run's length
+_MOST: Final = 0.9  # of the runs with the same launches whose end must be predicted
+_ARRIVES: Final = 0.1  # quantile of the arrival times of heads: those that found the device idle
 _COLUMNS: Final = ["start", "end", "record", "run"]
 _NONE: Final = pd.DataFrame({column: np.array([], np.int64) for column in _COLUMNS})
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a stamp adds to the device's work, ns, from a chain of stamps.
+    """The time that a stamp adds to the device's work, ns, from a chain of stamps.
 
     Attributes:
-        stamp: how long it takes itself.
-        step: from its end to the begin of what follows it.
+        stamp: the duration of the stamp.
+        step: from its end to the start of the following work.
     """
 
     stamp: int
@@ -53,12 +54,12 @@ class Cost:
 
 @dataclass(frozen=True)
 class Kernels:
-    """What became of the runs of a ring.
+    """The kernels in the runs of a ring.
 
     Attributes:
         table: a row per kernel: start end (host ns), record (position of its launch), run (row of the runs' table).
-        timed: how many launches have a stamp behind them that tells how long they took.
-        apart_ns: by how much the ends that are told and those that are stamped differ, the median; 0 of none.
+        timed: the number of launches whose duration was measured with stamps.
+        apart_ns: the median difference between predicted and stamped ends; 0 without runs.
     """
 
     table: pd.DataFrame
@@ -73,14 +74,14 @@ def run_kernels(
     clocks: list[Alignment | None],
     costs: list[Cost | None],
 ) -> Kernels:
-    """The kernels of the runs of which all is known.
+    """Reconstruct the kernels of those runs in which the duration of every launch is known.
 
     Args:
-        ring: what was recorded.
-        letter: of each record, what its call does.
-        runs: a row per run: number start end (host ns) head (likewise, MISSING without one); its index is kept.
-        clocks: of each context.
-        costs: of a stamp, likewise.
+        ring: the recording.
+        letter: what each record's call does.
+        runs: a row per run: number, start and end (host ns), head (host ns, MISSING without one); its index is kept.
+        clocks: per context.
+        costs: of a stamp, per context.
     """
     rows, runs = runs.index.to_numpy(), runs.reset_index(drop=True)
     items = _items(ring, letter, runs)
@@ -94,20 +95,20 @@ def run_kernels(
         return Kernels(_NONE, 0, 0)
     launches["place"] = launches.groupby("run").cumcount()
     launches["arrived"] = launches["returned"] + _arrival(launches, runs)
-    launches["same"], alike = _same(ring, launches)
+    launches["same"], kind = _kinds(ring, launches)
     beyond = launches["until"] - launches["since"] - (apart.nothing if apart else 0)
     took = (beyond + EMPTY_NS).clip(lower=0)
-    kinds = took.groupby(alike)
-    is_told = (kinds.transform("count") >= _FEWEST).groupby(launches["run"]).transform("all").to_numpy()
-    length = kinds.transform("median")[is_told].astype(np.int64)
-    told = _told(launches[is_told].assign(length=length), runs, cost)
-    kept, missed = _kept(told, runs, items.groupby("run")["is_before"].any(), cost)
+    samples = took.groupby(kind)
+    is_known = (samples.transform("count") >= _FEWEST).groupby(launches["run"]).transform("all").to_numpy()
+    length = samples.transform("median")[is_known].astype(np.int64)
+    predicted = _predicted(launches[is_known].assign(length=length), runs, cost)
+    kept, missed = _verified(predicted, runs, items.groupby("run")["is_before"].any(), cost)
     return Kernels(kept.assign(run=rows[kept["run"]]), int(took.notna().sum()), missed)
 
 
 def _items(ring: Ring, letter: NDArray[np.str_], runs: pd.DataFrame) -> pd.DataFrame:
-    """What lies in runs, in order: record, run, called, returned (host ns), is_launch, is_before, is_behind (whether a
-    stamp is)."""
+    """The records in runs, in order: record, run, called, returned (host ns), is_launch, is_before and is_behind
+    (whether stamps come before or after it)."""
     records = ring.records
     number = number_of(records["number"])
     run = pd.Index(runs["number"]).get_indexer(pd.Index(number))
@@ -122,7 +123,7 @@ def _items(ring: Ring, letter: NDArray[np.str_], runs: pd.DataFrame) -> pd.DataF
 
 
 def _stamps_inside(ring: Ring, clocks: list[Alignment | None]) -> pd.DataFrame:
-    """Stamps inside runs, in order: number (of the run), time (host ns)."""
+    """The stamps inside runs, sorted: number (of the run), time (host ns)."""
     frames = [pd.DataFrame({"number": np.array([], np.int64), "time": np.array([], np.int64)})]
     for stamps, clock in zip(ring.stamps, clocks, strict=True):
         inside = stamps[graph_of(stamps["word"]) == INSIDE_GRAPH]
@@ -134,18 +135,19 @@ def _stamps_inside(ring: Ring, clocks: list[Alignment | None]) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class _Apart:
-    """From stamp to stamp on a stream, ns: with nothing between them, and with a kernel that does nothing."""
+    """The time between two stamps on a stream, ns: with nothing between them, and with a kernel that does nothing."""
 
     alone: int
     nothing: int
 
 
 def _lay_stamps(items: pd.DataFrame, stamps: pd.DataFrame) -> _Apart | None:
-    """Give the items `since` and `until`, the stamps before and behind them, NaN where there is none: all of a run, or
-    none where one is missing, or too many, which says that they are late. That before one may be that behind another.
+    """Add `since` and `until` to the items: the times of the stamps before and after them, NaN without one. If a run
+    has too few or too many stamps (an extra one marks them as late), none of its items get times. The stamp after an
+    item can be the one before the next.
 
     Returns:
-        What the three stamps behind the gates say, None of none.
+        The times between the three stamps after each gate; None without gates.
     """
     marks = 3 * items["is_before"].astype(np.int64) + items["is_behind"]
     wanted, first = marks.groupby(items["number"]).sum(), stamps["number"].to_numpy()
@@ -167,39 +169,39 @@ def _lay_stamps(items: pd.DataFrame, stamps: pd.DataFrame) -> _Apart | None:
 
 
 def _arrival(launches: pd.DataFrame, runs: pd.DataFrame) -> int:
-    """From the return of a launch to its begin on an idle device, ns: that of heads, which are launched right before
-    the first launch of their run. The error of the clocks is in both."""
+    """The time from the return of a launch to its start on an idle device, ns. It is that of heads, which are launched
+    right before the first launch of their run. Both contain the error of the clocks."""
     first = launches[launches["place"] == 0]
     head = runs["head"].to_numpy()[first["run"]]
     lag = (head - first["called"].to_numpy())[head != MISSING]
     return int(np.quantile(lag, _ARRIVES)) if len(lag) else 0
 
 
-def _same(ring: Ring, launches: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of each launch two numbers: one that runs have in common that launch the same kernels on the same stream; one
-    that launches have of the same kernel and size, between the same others (two before, one behind)."""
+def _kinds(ring: Ring, launches: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Two numbers per launch: one shared by all runs that launch the same kernels on the same stream, and one shared by
+    launches of the same kernel and size between the same neighbours (two before, one after)."""
     records = ring.records[launches["record"].to_numpy()]
     what = records["object"] * np.uint64(0x9E3779B97F4A7C15) ^ records["bytes"]
     what = (what ^ what >> np.uint64(29)) * np.uint64(0xBF58476D1CE4E5B9) ^ records["stream"]
     mixed = what * (2 * launches["place"].to_numpy().astype(np.uint64) + np.uint64(1))
-    sums = pd.Series(mixed.view(np.int64)).groupby(launches["run"]).transform("sum")  # wraps around, as it may
+    sums = pd.Series(mixed.view(np.int64)).groupby(launches["run"]).transform("sum")  # may wrap around
     length = launches.groupby("run")["place"].transform("size")
     kernel = pd.Series(what.view(np.int64))
     around = [kernel.groupby(launches["run"]).shift(by, fill_value=0) for by in (2, 1, 0, -1)]
-    keys = (pd.MultiIndex.from_arrays(each).factorize()[0] for each in ([sums, length], around))
+    keys = (numbered(*each)[0] for each in ([sums, length], around))
     return next(keys), next(keys)
 
 
 def _begun(launches: pd.DataFrame, runs: pd.DataFrame, cost: Cost) -> NDArray[np.int64]:
-    """When the stream came to the run of each launch: behind its head, or behind what was stamped before it."""
+    """When the stream reached the run of each launch: after its head, or after the stamped work before it."""
     head, start = (runs[name].to_numpy()[launches["run"]] for name in ("head", "start"))
     return np.asarray(np.where(head == MISSING, start, head + cost.stamp + cost.step))
 
 
-def _told(launches: pd.DataFrame, runs: pd.DataFrame, cost: Cost) -> pd.DataFrame:
-    """When each of them ran: start, end (host ns), record, run, same. Each begins when it has arrived, and a step after
-    the end of the one before it; so an end is the latest of what all before it make it. None begins before its call,
-    which it may seem to by the error of the clocks."""
+def _predicted(launches: pd.DataFrame, runs: pd.DataFrame, cost: Cost) -> pd.DataFrame:
+    """The predicted execution of each launch: start, end (host ns), record, run, same. A kernel starts when its launch
+    has arrived and a step after the end of the previous one, so its end is the latest that any earlier launch implies.
+    None starts before its call, which the error of the clocks could suggest."""
     arrived = np.maximum(launches["arrived"], launches["called"])
     begin = np.where(launches["place"] == 0, np.maximum(_begun(launches, runs, cost), arrived), arrived)
     each = launches["length"] + cost.step
@@ -209,10 +211,10 @@ def _told(launches: pd.DataFrame, runs: pd.DataFrame, cost: Cost) -> pd.DataFram
     return launches[["record", "run", "same"]].assign(start=end - launches["length"], end=end)
 
 
-def _kept(told: pd.DataFrame, runs: pd.DataFrame, is_gated: pd.Series, cost: Cost) -> tuple[pd.DataFrame, int]:
-    """The kernels of runs that end when their stamps say, and by how much they miss that; all of the runs with the same
-    launches but a few have to. Gates delay the end of theirs, which proves nothing then, if there are others."""
-    last = told.groupby("run").agg(end=("end", "last"), same=("same", "last"))
+def _verified(predicted: pd.DataFrame, runs: pd.DataFrame, is_gated: pd.Series, cost: Cost) -> tuple[pd.DataFrame, int]:
+    """The kernels of runs whose predicted end matches their stamps, and the median error. Nearly all runs with the same
+    launches must match. Gates delay the end of their runs, so these are not tested if others can be."""
+    last = predicted.groupby("run").agg(end=("end", "last"), same=("same", "last"))
     start, end = (runs[name].to_numpy()[last.index] for name in ("start", "end"))
     end = end - cost.stamp - cost.step
     apart = np.abs(last["end"].to_numpy() - end)
@@ -221,6 +223,6 @@ def _kept(told: pd.DataFrame, runs: pd.DataFrame, is_gated: pd.Series, cost: Cos
     proves = plain.to_numpy() | ~plain.groupby(last["same"]).transform("any").to_numpy(bool)
     share = pd.Series(np.where(proves, is_right, np.nan), last.index).groupby(last["same"]).transform("mean")
     good = last.index[(is_right | ~proves) & (share >= _MOST)]
-    kept = told.loc[told["run"].isin(good), _COLUMNS].astype(np.int64).reset_index(drop=True)
+    kept = predicted.loc[predicted["run"].isin(good), _COLUMNS].astype(np.int64).reset_index(drop=True)
     right = apart[proves & last.index.isin(good)]
     return kept, int(np.median(right)) if len(right) else 0

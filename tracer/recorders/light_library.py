@@ -1,7 +1,7 @@
 """The preloaded library of the light recorder.
 
-A wheel for a platform brings it compiled; any other installation has its C alone, and compiles it when it is first
-asked for, into the user's cache.
+Platform wheels contain the compiled library. Other installations contain only its C sources and compile them on first
+use into the user's cache.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SHIPPED: Final = native.SOURCES / native.NAME
 
 
 def library() -> Path:
-    """The library for this machine, compiled now if need be.
+    """The library for this machine, compiled now if necessary.
 
     Raises:
-        RecordError: there is none, and no compiler to make it, it does not load, or another system than Linux.
+        RecordError: there is no library and no compiler, it does not load, or the system is not Linux.
     """
     if not sys.platform.startswith("linux"):
-        raise RecordError("the light recorder preloads a library, which is possible on Linux alone")
+        raise RecordError("the light recorder preloads a library, which is possible only on Linux")
     found = SHIPPED if SHIPPED.is_file() else _compiled()
     try:
         ctypes.CDLL(str(found))
@@ -61,7 +61,7 @@ def _compiled() -> Path:
 
 
 def cached() -> Path:
-    """Where it lies, or would, in the user's cache: of these sources, for this machine and its C library."""
+    """The path in the user's cache of the library compiled from these sources for this machine and its C library."""
     digest = hashlib.sha256("\0".join(platform.libc_ver()).encode())
     for source in sorted([*native.SOURCES.glob("*.[ch]"), *native.SOURCES.glob("*.py")]):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())

@@ -1,4 +1,4 @@
-"""The program's own ranges and marks (NVTX), as the light recorder's library leaves them in the ring."""
+"""The program's own ranges and marks (NVTX), as the light recorder's library writes them to the ring."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NO_TEXT: Final = ""
 
 
 def nvtx_table(ring: Ring, notes: list[str]) -> pd.DataFrame:
-    """The nvtx table. `notes` gets a line that counts ranges that are open at the end, and those whose text is gone."""
+    """Build the nvtx table. `notes` receives the numbers of ranges still open at the end and of ranges without text."""
     events, names = ring.ranges, np.array(ring.calls or [""])
     if ring.texts is None or not len(events):
         return pd.DataFrame()
@@ -35,7 +35,7 @@ def nvtx_table(ring: Ring, notes: list[str]) -> pd.DataFrame:
     chosen = events[rows]
     text, is_gone = _decoded(ring.texts, chosen)
     for count, words in ((is_open.sum(), "were still open at the end; they end with the recording"),
-                         (is_gone.sum(), "are left out: later ones took the place of their texts")):  # fmt: skip
+                         (is_gone.sum(), "are left out, because later ones overwrote their texts")):  # fmt: skip
         if count:
             notes.append(f"process {ring.process} ({ring.program}): {count} NVTX ranges {words}")
     has_color, category = chosen["stream"] >> 32 & 1, (chosen["stream"] >> 33).astype(np.int64)
@@ -53,24 +53,24 @@ def nvtx_table(ring: Ring, notes: list[str]) -> pd.DataFrame:
 def _nested(
     events: NDArray[Any], is_push: NDArray[np.bool_], is_pop: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Positions of pushes, and of the pop of each; MISSING where it has not come.
+    """The positions of pushes and of their pops; MISSING for a missing pop.
 
-    Both are of one thread, domain and turn of recording, and of one level; of a pop whose push is gone nothing is left.
+    Both have the same thread, domain, turn of recording and nesting level. A pop whose push was overwritten is ignored.
     """
     rows = np.flatnonzero(is_push | is_pop)
     frame = pd.DataFrame({"row": rows, "rise": np.where(is_push[rows], 1, -1)})
     frame = frame.assign(**{name: events[name][rows] for name in ("thread", "context", "graph")})
     level = frame.groupby(["thread", "context", "graph"], sort=False)["rise"].cumsum()
     frame["level"] = level + (frame["rise"] < 0)
-    behind = frame.groupby(["thread", "context", "graph", "level"], sort=False)[["row", "rise"]].shift(-1)
-    pushes, pops = frame[frame["rise"] > 0], behind["row"].where(behind["rise"] < 0)
+    following = frame.groupby(["thread", "context", "graph", "level"], sort=False)[["row", "rise"]].shift(-1)
+    pushes, pops = frame[frame["rise"] > 0], following["row"].where(following["rise"] < 0)
     return pushes["row"].to_numpy(np.int64), pops[pushes.index].fillna(MISSING).to_numpy(np.int64)
 
 
 def _numbered(
     events: NDArray[Any], is_start: NDArray[np.bool_], is_end: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Likewise of ranges that any thread may end, by their number."""
+    """The positions of start/end ranges, which any thread may end, and of their ends, by number."""
     rows, ends = np.flatnonzero(is_start), np.flatnonzero(is_end)
     end_of = pd.Series(ends, events["number"][ends])
     found = end_of[~end_of.index.duplicated()].reindex(events["number"][rows])
@@ -78,7 +78,7 @@ def _numbered(
 
 
 def _decoded(texts: Texts, events: NDArray[Any]) -> tuple[NDArray[np.object_], NDArray[np.bool_]]:
-    """The texts, and which of them are gone; each different one is decoded once."""
+    """The texts, and which of them were overwritten; each distinct text is decoded once."""
     found = np.full(len(events), _NO_TEXT, object)
     at, length, size = events["object"], events["result"], len(texts.content)
     is_gone = texts.end > at + np.uint64(size)
@@ -92,7 +92,7 @@ def _decoded(texts: Texts, events: NDArray[Any]) -> tuple[NDArray[np.object_], N
 
 
 def _payloads(events: NDArray[Any]) -> NDArray[np.float64]:
-    """As numbers; NaN where there is none."""
+    """The payloads as numbers; NaN without one."""
     bits = np.ascontiguousarray(events["bytes"])
     found = np.full(len(events), np.nan)
     for number, kind in _TYPES.items():

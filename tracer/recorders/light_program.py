@@ -1,4 +1,4 @@
-"""Any program under the light recorder: the library is preloaded into it and its children, and their rings are read."""
+"""Records any program with the light recorder: preloads the library into it and its children and reads their rings."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MOST_NAMES: Final = 6
 
 
 @dataclass(frozen=True)
-class Told:
-    """What came of a run.
+class Outcome:
+    """The outcome of a run.
 
     Attributes:
-        trace: what was recorded; None if nothing was.
-        code: as `foreground.run` gives it.
+        trace: the recording; None if nothing was recorded.
+        code: as returned by `foreground.run`.
         why: why nothing was recorded.
     """
 
@@ -37,8 +37,8 @@ class Told:
     why: str = ""
 
 
-def record(command: Sequence[str], rings: Path, window: Window = WHOLE) -> Told:
-    """Run a command in the foreground and read what it and its children left in a folder.
+def record(command: Sequence[str], rings: Path, window: Window = WHOLE) -> Outcome:
+    """Run a command in the foreground and read the rings that it and its children left in a folder.
 
     Raises:
         RecordError: there is no library for this machine, or the command cannot be started.
@@ -51,11 +51,11 @@ def record(command: Sequence[str], rings: Path, window: Window = WHOLE) -> Told:
             raise RecordError(f"{command[0]} cannot be run: {problem.strerror or problem}") from problem
     unread: list[str] = []
     trace = read_folder(rings, unread)
-    return Told(trace, code, "" if trace else "; ".join([_why_nothing(rings), *unread]))
+    return Outcome(trace, code, "" if trace else "; ".join([_why_nothing(rings), *unread]))
 
 
 def read_folder(rings: Path, unread: list[str] | None = None) -> Trace | None:
-    """What lies in a folder; None if it is nothing. What is missing is in the trace's notes, or in `unread`."""
+    """Read the recording in a folder; None if it is empty. Notes on missing rings go to the trace and to `unread`."""
     missing = [] if unread is None else unread
     found = [ring for ring in read_rings(rings, missing) if len(ring.records)]
     if not found:
@@ -66,15 +66,15 @@ def read_folder(rings: Path, unread: list[str] | None = None) -> Trace | None:
 
 
 def environment(preloaded: Path, rings: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of what is to be recorded; a library that the program preloads itself stays before ours, and one
-    that is to listen to its ranges goes on doing so.
+    """The environment of the program to record. A library that is already preloaded stays before ours, and an existing
+    NVTX injection library is kept.
 
     Raises:
-        RecordError: the path of the library has a character that parts those of LD_PRELOAD (ld.so(8)).
+        RecordError: the path of the library contains a separator of LD_PRELOAD (ld.so(8)).
     """
     if any(character in " :" for character in str(preloaded)):
         raise RecordError(
-            f"{preloaded}: LD_PRELOAD takes no path with a blank or a colon; set XDG_CACHE_HOME to another"
+            f"{preloaded}: LD_PRELOAD does not support blanks or colons in paths; set XDG_CACHE_HOME to another folder"
         )
     before = base.get("LD_PRELOAD", "")
     given = {"LD_PRELOAD": f"{before}:{preloaded}" if before else str(preloaded), FOLDER: str(rings)}
@@ -82,14 +82,14 @@ def environment(preloaded: Path, rings: Path, base: Mapping[str, str] = os.envir
 
 
 def _why_nothing(rings: Path) -> str:
-    """What ran, and why nothing of it was recorded."""
+    """Which programs ran, and why nothing was recorded."""
     if not (rings / "programs").exists():
         return (
-            "the library was preloaded into no program: the command is statically linked, runs with other rights "
-            "(setuid, sudo), or clears LD_PRELOAD (env -i, a container)"
+            "the library was not preloaded into any program: the command is statically linked, runs with other "
+            "privileges (setuid, sudo), or clears LD_PRELOAD (env -i, a container)"
         )
     if has_rings(rings):
-        return "no call of the CUDA driver that launches, copies or waits came while the window was open"
+        return "no call of the CUDA driver that launches, copies or waits was made while the window was open"
     if without := _without_room(rings):
         return "; ".join(without)
     names = list(dict.fromkeys(line.partition(" ")[2] for line in _programs(rings)))
@@ -97,16 +97,16 @@ def _why_nothing(rings: Path) -> str:
 
 
 def _without_room(rings: Path) -> list[str]:
-    """A note of the processes that found no room for a ring, if there are any."""
+    """A note on the processes without enough space for a ring, if any."""
     marked = [line.partition("! ") for line in _programs(rings) if "!" in line.partition(" ")[0]]
     whose = [f"process {process} ({name})" for process, _, name in marked]
     if not whose:
         return []
-    return [f"there was no room for a ring in {rings.parent}, which stays half free, for {_some(whose)}: not recorded"]
+    return [f"not enough space for a ring in {rings.parent}, half of which stays free; not recorded: {_some(whose)}"]
 
 
 def _programs(rings: Path) -> list[str]:
-    """The lines that programs wrote: the process, "!" if it found no room for a ring, and its name."""
+    """The lines that programs wrote: process id, "!" if there was no space for a ring, and name."""
     with suppress(FileNotFoundError):
         return (rings / "programs").read_text(errors="replace").splitlines()
     return []

@@ -1,7 +1,7 @@
-"""The ring that the preloaded library writes, as `tracer/recorders/native/ring.h` lays it out: one file per process.
+"""Reads the ring that the preloaded library writes, one file per process, as laid out in `recorders/native/ring.h`.
 
-It may be read while its process runs and after it died; a record that is being written is left out. It is read, not
-mapped: a page that is not there, because memory is short or the file was cut, is an error then, and no signal.
+A ring may be read while its process runs and after it died; records that are being written are skipped. It is read, not
+mapped, so that a missing page (too little memory, a truncated file) is an error and not a signal.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ RECORD: Final = np.dtype([
 STAMP: Final = np.dtype([("time", "<u8"), ("word", "<u8")])
 NO_CONTEXT: Final = 0xFF
 INSIDE_GRAPH: Final = 0x7FFE  # of stamps inside runs of launches
-BEFORE, BEHIND = 1 << 30, 1 << 31  # in a record's number: a stamp comes right before the call, or right behind it
+BEFORE, BEHIND = 1 << 30, 1 << 31  # in a record's number: a stamp comes right before or after the call
 _GRAPHS: Final = 0x7FFF
 _NUMBERS: Final = 0xFFFFFF
 PAIR: Final = np.dtype([("tick", "<u8"), ("monotonic", "<i8")])
 _HEADER: Final = struct.Struct("<8sIIIIQQQQQQQQQqqQIIII128s")
 _HEADER_BYTES: Final = 4096
 _TURNS_AT: Final = 132
-_RANGES: Final = "nvtx_"  # so begins what of NVTX is recorded
-_TEXTS_AT: Final = 1 << 16  # in their part of the file
+_RANGES: Final = "nvtx_"  # prefix of the names of NVTX records
+_TEXTS_AT: Final = 1 << 16  # offset of the texts in their part of the file
 _DOMAINS, _DOMAIN_NAME = 64, 64
-_LINE: Final = 64  # the counters that threads write begin cache lines of their own
+_LINE: Final = 64  # each counter that threads write starts a new cache line
 _FACTS: Final = struct.Struct("<QiI48s")
 _CONTEXTS: Final = 32
 _MOST_BYTES: Final = 1 << 31
@@ -47,12 +47,12 @@ _SEQUENCE: Final = 40  # bits below it in a stamp's word
 
 
 def number_of(numbers: NDArray[Any]) -> NDArray[np.int64]:
-    """Which launch of a graph, or which run of launches: of records' numbers, or of stamps' words without the graph."""
+    """The number of a graph's launch or of a run, from records' numbers or from stamps' words without the graph."""
     return numbers.astype(np.int64) & _NUMBERS
 
 
 def graph_of(words: NDArray[Any]) -> NDArray[np.int64]:
-    """Of stamps' words the graph's id, 0 of a run of launches."""
+    """The graph's id in stamps' words; 0 for a run of launches."""
     return words.astype(np.int64) >> 1 & _GRAPHS
 
 
@@ -67,7 +67,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts of ranges: the last of all the bytes that there were, up to number `end`, and the domains' names."""
+    """The texts of ranges: the last bytes of all that were written, up to number `end`, and the names of domains."""
 
     end: int
     content: NDArray[np.uint8]
@@ -76,24 +76,25 @@ class Texts:
 
 @dataclass(frozen=True)
 class Ring:
-    """What a process left in its ring.
+    """The contents of a process's ring.
 
     Attributes:
         path: the file.
-        process, parent: ids; those of the process's own namespace.
-        pid_namespace: number of that, 0 if it is not known.
+        process, parent: process ids, in the process's own namespace.
+        pid_namespace: the number of that namespace, 0 if unknown.
         program: its short name.
-        start_ns, start_utc_ns: when the ring began, by CLOCK_MONOTONIC and CLOCK_REALTIME.
-        calls: names, by the number that records have.
+        start_ns, start_utc_ns: the start of the ring, by CLOCK_MONOTONIC and CLOCK_REALTIME.
+        calls: call names, by the number used in records.
         counters: name -> count.
-        written: how many records there were; those that do not fit were overwritten.
-        records: `RECORD`, whole ones, in the order in which their calls ended; times are ns of CLOCK_MONOTONIC.
-        ranges: those of the program's own ranges and marks, which `nvtx.c` describes.
-        texts: theirs; None if there are none.
-        stamps: of each context `STAMP`, in the order of their times, the overwritten ones left out.
-        chains: of each context the stamps of the chain that tells what one costs, likewise.
-        places: how many stamps of a context there is room for.
-        contexts: as records number them.
+        written: the number of records ever written, including overwritten ones.
+        capacity: the number of records that fit.
+        records: complete records (`RECORD`), in the order in which their calls ended; times are ns of CLOCK_MONOTONIC.
+        ranges: the records of the program's own ranges and marks, described in `nvtx.c`.
+        texts: the texts of ranges; None if there are none.
+        stamps: per context, `STAMP` sorted by time, without overwritten ones.
+        chains: per context, the stamps of the chain that measures the cost of a stamp, sorted by time.
+        places: the number of stamps that fit per context.
+        contexts: in the order in which records number them.
     """
 
     path: Path
@@ -117,15 +118,15 @@ class Ring:
 
     @property
     def overwritten(self) -> int:
-        """How many records newer ones took the place of."""
+        """The number of records overwritten by newer ones."""
         return max(self.written - self.capacity, 0)
 
 
 def read_ring(path: Path, last: int | None = None) -> Ring:
-    """Read a ring, or its last records alone.
+    """Read a ring, or only its last records.
 
     Raises:
-        FormatError: it is none, or of another version.
+        FormatError: it is not a ring, or has another version.
     """
     try:
         with path.open("rb") as file:
@@ -133,11 +134,11 @@ def read_ring(path: Path, last: int | None = None) -> Ring:
     except OSError as problem:
         raise FormatError(f"{path}: cannot be read: {problem.strerror or problem}") from problem
     except (ValueError, IndexError, struct.error) as problem:
-        raise FormatError(f"{path}: a spoiled ring of the light recorder: {problem}") from problem
+        raise FormatError(f"{path}: a damaged ring of the light recorder: {problem}") from problem
 
 
 class Facts(NamedTuple):
-    """Of a ring's process its id and the namespace that it is one in; and how often it was switched: odd, it pauses."""
+    """The id of a ring's process, its PID namespace, and how often recording was switched (paused if odd)."""
 
     process: int
     namespace: int
@@ -145,10 +146,10 @@ class Facts(NamedTuple):
 
 
 def facts_of(path: Path) -> Facts:
-    """What tells rings apart; zeros of a ring that is not begun.
+    """The facts of a ring; zeros for a ring that is not initialised.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the ring cannot be read.
     """
     with path.open("rb") as file:
         head = file.read(_HEADER.size)
@@ -159,10 +160,10 @@ def facts_of(path: Path) -> Facts:
 
 
 def switch_recording(path: Path, *, on: bool) -> None:
-    """Let a process go on recording, or pause; it does so from its next call on. What is in the ring stays.
+    """Let a process resume or pause recording, from its next call on. The contents of the ring are kept.
 
     Raises:
-        OSError: the ring cannot be written to.
+        OSError: the ring cannot be written.
     """
     with path.open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as header:
         (turn,) = struct.unpack_from("<I", header, _TURNS_AT)
@@ -174,17 +175,17 @@ def _parse(path: Path, file: BinaryIO, last: int | None) -> Ring:
     size = os.fstat(file.fileno()).st_size
     head = file.read(_HEADER_BYTES)
     if size > _MOST_BYTES or len(head) < _HEADER.size or head[:8] != MAGIC:
-        raise FormatError(f"{path}: no ring of the light recorder, or one that was not begun")
+        raise FormatError(f"{path}: not a ring of the light recorder, or one that is not initialised")
     (_, version, header_bytes, process, record_bytes, capacity, places, chain, names_at, pairs_at, records_at,
      stamps_at, texts_at, text_bytes, start, start_utc, namespace, parent, contexts_used, pair_count, _, program,
      ) = _HEADER.unpack_from(head)  # fmt: skip
     if version != VERSION or record_bytes != RECORD.itemsize:
-        raise FormatError(f"{path}: a ring of version {version}; this is intertoken for version {VERSION}")
+        raise FormatError(f"{path}: the ring has version {version}; this intertoken reads version {VERSION}")
     parts = (header_bytes, names_at, pairs_at, records_at - pair_count * PAIR.itemsize)
     if list(parts) != sorted(parts) or records_at + capacity * RECORD.itemsize > stamps_at:
         raise FormatError(f"{path}: the parts of the ring overlap")
     if not capacity or contexts_used > _CONTEXTS or stamps_at > size:
-        raise FormatError(f"{path}: the header says {stamps_at} bytes, and the file has {size}")
+        raise FormatError(f"{path}: the header states {stamps_at} bytes, but the file has {size}")
     calls, counter_names = _names(os.pread(file.fileno(), pairs_at - names_at, names_at))
     at = -(-_HEADER.size // _LINE) * _LINE
     written = struct.unpack_from("<Q", head, at)[0]
@@ -227,21 +228,21 @@ def _text(padded: bytes) -> str:
 
 
 def _read(file: BinaryIO, kind: np.dtype[Any], count: int, at: int) -> NDArray[Any]:
-    """A part of the file as it is now.
+    """The current contents of a part of the file.
 
     Raises:
-        ValueError: the file ends before.
+        ValueError: the file is too short.
     """
     wanted = count * kind.itemsize
     is_there = at + wanted <= os.fstat(file.fileno()).st_size
     found = os.pread(file.fileno(), wanted, at) if wanted and is_there else b""
     if len(found) < wanted:
-        raise ValueError(f"{wanted} bytes from {at} on are not there")
+        raise ValueError(f"{wanted} bytes at offset {at} are missing")
     return np.frombuffer(found, kind)
 
 
 def _whole(file: BinaryIO, at: int, capacity: int, written: int, last: int | None) -> NDArray[Any]:
-    """The last records, in order, that are complete and were not written to while they were read."""
+    """The last records, in order, that are complete and were not modified while being read."""
     count = min(written, capacity, written if last is None else last)
     first = (written - count) % capacity
     to_the_end = min(count, capacity - first)
@@ -257,7 +258,7 @@ def _whole(file: BinaryIO, at: int, capacity: int, written: int, last: int | Non
 
 
 def _in_ns(records: NDArray[Any], pairs: NDArray[Any]) -> NDArray[Any]:
-    """Records with their ticks as ns of CLOCK_MONOTONIC; before the first and after the last pair at their pace."""
+    """Convert the ticks of records to ns of CLOCK_MONOTONIC; extrapolates before the first and after the last pair."""
     known = np.sort(pairs[pairs["monotonic"] != 0], order="tick")
     if len(known) < 2 or known["tick"][0] == known["tick"][-1]:
         return records[:0]
@@ -265,13 +266,13 @@ def _in_ns(records: NDArray[Any], pairs: NDArray[Any]) -> NDArray[Any]:
     found = records.copy()
     for name in ("begin", "end"):
         at = np.clip(np.searchsorted(tick, found[name], side="right") - 1, 0, len(known) - 2)
-        with np.errstate(all="ignore"):  # of spoiled pairs
+        with np.errstate(all="ignore"):  # damaged pairs
             pace = (ns[at + 1] - ns[at]) / (tick[at + 1] - tick[at])
             found[name] = ns[at] + np.rint((found[name] - tick[at]) * pace).astype(np.int64)
     return found
 
 
 def _in_order(stamps: NDArray[Any]) -> NDArray[Any]:
-    """Stamps by the device's time; a place that was never written has no sequence."""
+    """The written stamps, sorted by device time; a place that was never written has no sequence."""
     written = stamps[stamps["word"] >> _SEQUENCE != 0]
     return np.asarray(written[np.argsort(written["time"], kind="stable")])

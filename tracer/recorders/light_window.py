@@ -1,7 +1,7 @@
-"""A part of a run: the rings of its processes are switched on and off while they run, from outside or by the program.
+"""Records a part of a run: recording is switched on and off while processes run, from outside or by the program.
 
-When it is over, the stamps of graphs go on, and would take the place of those of the window in time; so the rings are
-copied then.
+After the window, graphs keep writing stamps, which would eventually overwrite those of the window. So the rings are
+copied when the window closes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tracer.recorders.light_folder import trim
 from tracer.recorders.light_ring import facts_of, switch_recording
 
 PAUSED: Final = "INTERTOKEN_LIGHT_PAUSED"
-"""Variable with which a process begins paused; its value says who opens the window."""
+"""The environment variable that makes a process start paused; its value says who opens the window."""
 
 _KEPT: Final = "kept"
 _EVERY_S: Final = 0.05
@@ -27,8 +27,8 @@ _EVERY_S: Final = 0.05
 
 @dataclass(frozen=True)
 class Window:
-    """The part of a run that is recorded: from `after` seconds on, for `seconds` (None: to the end); or what lies
-    between the program's own calls of cuProfilerStart and cuProfilerStop."""
+    """The part of a run to record: from `after` seconds on, for `seconds` (None: to the end), or between the program's
+    own calls of cuProfilerStart and cuProfilerStop."""
 
     after: float = 0.0
     seconds: float | None = None
@@ -36,16 +36,16 @@ class Window:
 
     @property
     def is_all(self) -> bool:
-        """Whether it is the whole run."""
+        """Whether the whole run is recorded."""
         return not self.after and self.seconds is None and not self.is_programs
 
     @property
     def variables(self) -> dict[str, str]:
-        """What a process has in its environment to begin with."""
+        """Environment variables for the processes of the run."""
         return {} if self.is_all else {PAUSED: "program" if self.is_programs else "recorder"}
 
     def holds(self, since: float) -> bool:
-        """Whether it is recorded, so many seconds after the start."""
+        """Whether the window is open `since` seconds after the start."""
         return since >= self.after and (self.seconds is None or since < self.after + self.seconds)
 
 
@@ -54,9 +54,9 @@ WHOLE: Final = Window()
 
 @contextmanager
 def switched(rings: Path, window: Window) -> Iterator[None]:
-    """Let every process record while the window is open; those that begin later, too.
+    """Let every process record while the window is open, including processes that start later.
 
-    They begin paused, by the variable `PAUSED`.
+    Processes start paused, by the variable `PAUSED`.
     """
     if window.is_all:
         yield
@@ -68,10 +68,10 @@ def switched(rings: Path, window: Window) -> Iterator[None]:
         while not over.wait(_EVERY_S):
             on = window.holds(time.monotonic() - begun)
             for path in rings.glob("*.ring"):
-                with suppress(OSError, ValueError):  # it is being made, or its process is another user's
+                with suppress(OSError, ValueError):  # it is being created, or its process is another user's
                     if not window.is_programs:
                         switch_recording(path, on=on)
-                    _keep_what_is_over(path, seen)
+                    _copy_when_closed(path, seen)
 
     switching = threading.Thread(target=switch, daemon=True)
     switching.start()
@@ -83,7 +83,7 @@ def switched(rings: Path, window: Window) -> Iterator[None]:
 
 
 def newest(path: Path) -> Path:
-    """Of a ring the copy that was made when its window was over, if nothing was recorded since; else itself."""
+    """The copy of a ring from the end of its window, if nothing was recorded since; otherwise the ring itself."""
     kept = path.parent / _KEPT / path.name
     with suppress(OSError):
         if facts_of(kept).turns == facts_of(path).turns:
@@ -91,8 +91,8 @@ def newest(path: Path) -> Path:
     return path
 
 
-def _keep_what_is_over(path: Path, seen: dict[Path, int]) -> None:
-    """Copy a ring that was on and has been off for one look; what was launched before has ended by then, mostly."""
+def _copy_when_closed(path: Path, seen: dict[Path, int]) -> None:
+    """Copy a ring whose window is closed for at least one check; by then most launched work has ended."""
     turns = facts_of(path).turns
     is_over, is_settled = turns > 1 and turns % 2 == 1, seen.get(path) == turns
     seen[path] = turns

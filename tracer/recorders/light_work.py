@@ -1,4 +1,4 @@
-"""What the device did, by its own stamps: whole graphs and runs of eager launches, in the host's time."""
+"""The device's work according to its own stamps: whole graphs and runs of eager launches, in host time."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from tracer.schema import MISSING
 
 _COLUMNS: Final = ["start", "end", "context", "stream", "record", "graph", "launches", "number", "head"]
 _LEGACY, _OWN = 1, 2  # CU_STREAM_LEGACY, CU_STREAM_PER_THREAD; 0 is the former
-_DONE: Final = {"cuStreamQuery", "cuEventQuery"}  # which say, by 0, that the work has ended
+_DONE: Final = {"cuStreamQuery", "cuEventQuery"}  # 0 means that the work has ended
 _EVERY_STREAM: Final = {"cuCtxSynchronize"}
 
 
 @dataclass(frozen=True)
 class Work:
-    """What was stamped.
+    """The stamped work.
 
     Attributes:
-        table: one row per graph launch or run of launches: start end (host ns), context (as records number them),
-            stream (as `stream_keys` has it), record (position of its launch, of a run of its first), graph (its id;
-            MISSING for a run), launches (how many kernels a run has; 0 for a graph), number (of the run, or which
-            launch of the graph), head (host ns of the stamp before it, MISSING without one).
-        kernels: of the runs of which they are known; `run` is the row of `table`.
-        alignments: of each context, None where it has no stamps.
-        costs: of each context, how long a stamp takes and the next node after it; None where there are none.
-        unmatched: stamps whose launch, or whose other half, is not there: overwritten, or not come yet.
+        table: one row per graph launch or run of launches: start end (host ns), context (as numbered in records),
+            stream (as in `stream_keys`), record (position of the launch, or of a run's first launch), graph (id;
+            MISSING for a run), launches (number of kernels in a run; 0 for a graph), number (of the run, or of the
+            graph's launch), head (host ns of the stamp before it, MISSING without one).
+        kernels: the kernels of runs, as far as known; `run` is the row of `table`.
+        alignments: per context; None without stamps.
+        costs: per context, the time that a stamp adds; None if unknown.
+        unmatched: stamps without their launch or their other half: overwritten, or not written yet.
         untimed: graph launches and runs without a row.
     """
 
@@ -46,14 +46,14 @@ class Work:
 
 
 def letters(ring: Ring) -> NDArray[np.str_]:
-    """What each record does, as a letter of a sync signature; "" for anything else."""
+    """What each record's call does, as a letter of a sync signature; "" for other calls."""
     return np.asarray(np.array([LETTERS.get(plain(name), "") for name in ring.calls] or [""])[ring.records["call"]])
 
 
 def stream_keys(records: NDArray[Any]) -> NDArray[np.int64]:
-    """What tells the streams of a process apart: the handle, or of a default stream a number < -1 of its own.
+    """A unique key for each stream of a process: the handle, or a number < -1 for default streams.
 
-    Each context has a legacy default stream, and one for each thread.
+    Each context has a legacy default stream and one per thread.
     """
     handle, context = records["stream"].astype(np.int64), records["context"].astype(np.int64)
     own = np.where(handle == _OWN, 1 + records["thread"].astype(np.int64), 0)
@@ -61,16 +61,16 @@ def stream_keys(records: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _context_keys(context: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-    """Likewise, of all streams of a context."""
+    """A key for all streams of a context."""
     return -2 - (1 << 50) - context.astype(np.int64)
 
 
 def covered(ring: Ring) -> Ring:
-    """The ring without the calls before the stamps that are left, where older ones were overwritten."""
+    """The ring without the calls that precede the oldest remaining stamps, if older stamps were overwritten."""
     launches = _launches(ring)
     since = 0
     for stamps, chain in zip(ring.stamps, ring.chains, strict=True):
-        if len(stamps) + len(chain) > ring.places:  # those of the chain were counted first, and lie elsewhere
+        if len(stamps) + len(chain) > ring.places:  # the chain's were numbered first, and are stored elsewhere
             left = _pairs(stamps)[0].merge(launches, on=["graph", "number"], how="inner")
             since = max(since, int(left["record"].min()) if len(left) else 0)
     if not since:
@@ -80,7 +80,7 @@ def covered(ring: Ring) -> Ring:
 
 
 def stamped_work(ring: Ring) -> Work:
-    """Lay the stamps to the launches."""
+    """Match the stamps with the launches."""
     launches = _launches(ring)
     frames, alignments, costs, unmatched = [], [], list[Cost | None](), 0
     for context, (stamps, chain) in enumerate(zip(ring.stamps, ring.chains, strict=True)):
@@ -108,9 +108,10 @@ def stamped_work(ring: Ring) -> Work:
 
 
 def _begun(work: pd.DataFrame) -> pd.DataFrame:
-    """The rows, where a run without a head begins with the end of the work before it on its stream, or its launch.
+    """The rows with corrected starts of runs. A run without a head starts at its launch or at the end of the previous
+    work on its stream.
 
-    The head of a run is put before its first launch, so it may run before that begins; the run does not.
+    The head of a run is launched before its first kernel and may execute before that launch; the run starts later.
     """
     work = work.sort_values("record", ignore_index=True)
     before = work.groupby("stream", sort=False)["end"].transform(lambda end: end.cummax().shift(fill_value=0))
@@ -120,7 +121,7 @@ def _begun(work: pd.DataFrame) -> pd.DataFrame:
 
 
 def _launches(ring: Ring) -> pd.DataFrame:
-    """Per graph launch and per run: graph, number, stream, record, begin, end, launches."""
+    """One row per graph launch and per run: graph, number, stream, record, begin, end, launches."""
     records, letter = ring.records, letters(ring)
     is_graph = (letter == GRAPH_LAUNCH) & (records["graph"] > 0) & (records["result"] == 0)
     in_run = (letter == LAUNCH) & (records["number"] > 0) & (records["result"] == 0)
@@ -138,9 +139,9 @@ def _launches(ring: Ring) -> pd.DataFrame:
 
 
 def _pairs(stamps: NDArray[Any]) -> tuple[pd.DataFrame, int]:
-    """Heads and tails that belong together: graph, number, head, tail (device ns); how many have no other half.
+    """Matching heads and tails: graph, number, head, tail (device ns); and the number of stamps without a match.
 
-    The head of a run may be missing (MISSING): then it follows stamped work on its stream.
+    A run may have no head (MISSING) if it follows stamped work on its stream.
     """
     stamps = stamps[graph_of(stamps["word"]) != INSIDE_GRAPH]
     word = stamps["word"]
@@ -159,7 +160,7 @@ def _pairs(stamps: NDArray[Any]) -> tuple[pd.DataFrame, int]:
 
 
 def _cost(chain: NDArray[Any]) -> Cost | None:
-    """From heads, whose time is that of their end, and tails, whose time is that of their begin, in turn."""
+    """The cost of a stamp, from alternating heads, which record the time of their end, and tails, of their start."""
     time, is_tail = chain["time"].astype(np.int64), (chain["word"] & 1).astype(bool)
     if len(chain) < 4 or (is_tail[1:] == is_tail[:-1]).all():
         return None
@@ -170,10 +171,10 @@ def _cost(chain: NDArray[Any]) -> Cost | None:
 
 
 def _bounds(ring: Ring, context: int, joined: pd.DataFrame) -> tuple[Bounds, Bounds]:
-    """What launches and waits say of the clocks' difference."""
+    """The lower and upper bounds of the clocks' difference, from launches and waits."""
     head, tail = joined["head"].to_numpy(), joined["tail"].to_numpy()
     of_graph = joined["graph"].to_numpy() > 0
-    after = np.where(of_graph, head, tail)  # a run's head is put before its first call, its tail behind its last
+    after = np.where(of_graph, head, tail)  # a run's head is launched before its first call, its tail after its last
     lower = Bounds(after, np.where(of_graph, joined["begin"], joined["end"]) - after)  # also of those without a head
     ended = np.full(len(joined), np.iinfo(np.int64).max)
     stream, of_context = joined["stream"].to_numpy(np.int64), _context_keys(np.array(context))
@@ -187,7 +188,7 @@ def _bounds(ring: Ring, context: int, joined: pd.DataFrame) -> tuple[Bounds, Bou
 
 
 def _waits(ring: Ring) -> pd.DataFrame:
-    """What says that work has ended: all that was put on `stream`, or in that context, before `since` had, at `end`."""
+    """Completion facts: all work enqueued on `stream` (or in that context) before `since` had ended by `end`."""
     records, letter = ring.records, letters(ring)
     names = np.array([plain(name) for name in ring.calls])[records["call"]]
     done = ((letter == SYNC) | np.isin(names, sorted(_DONE))) & (records["result"] == 0)
@@ -197,21 +198,21 @@ def _waits(ring: Ring) -> pd.DataFrame:
     stream[of_context] = _context_keys(records["context"][of_context])
     of_event = np.isin(names, ["cuEventSynchronize", "cuEventQuery"])
     recorded = pd.DataFrame({"event": records["object"], "begin": records["begin"], "stream": stream})[letter == EVENT]
-    asked = pd.DataFrame({"event": records["object"], "begin": records["begin"], "row": np.arange(len(records))})
-    asked = asked[done & of_event]
+    queried = pd.DataFrame({"event": records["object"], "begin": records["begin"], "row": np.arange(len(records))})
+    queried = queried[done & of_event]
     last = pd.merge_asof(
-        asked.sort_values("begin"), recorded.sort_values("begin").assign(since=recorded["begin"].sort_values()),
+        queried.sort_values("begin"), recorded.sort_values("begin").assign(since=recorded["begin"].sort_values()),
         on="begin", by="event",
     ).dropna()  # fmt: skip
     since[last["row"]], stream[last["row"]] = last["since"], last["stream"]
     rows = rows[~of_event[rows] | np.isin(rows, last["row"])]
     found = pd.DataFrame({"stream": stream[rows], "since": since[rows], "end": records["end"][rows]})
     found = found.sort_values("since", kind="stable")
-    return pd.concat([found, _behind(found, recorded, records[letter == WAIT])]).sort_values("since", kind="stable")
+    return pd.concat([found, _implied(found, recorded, records[letter == WAIT])]).sort_values("since", kind="stable")
 
 
-def _behind(waits: pd.DataFrame, recorded: pd.DataFrame, ordered: NDArray[Any]) -> pd.DataFrame:
-    """What the same waits say of another stream, whose event the awaited stream had been made to wait for."""
+def _implied(waits: pd.DataFrame, recorded: pd.DataFrame, ordered: NDArray[Any]) -> pd.DataFrame:
+    """What the same waits imply for other streams, whose events the awaited stream had been made to wait for."""
     if not len(ordered) or not len(recorded):
         return waits[:0]
     order = pd.DataFrame({

@@ -1,6 +1,6 @@
-"""Recording any command with Nsight Systems, and turning its reports into traces.
+"""Recording any command with Nsight Systems, and converting its reports to traces.
 
-Needs `nsys` on PATH (Nsight Systems; Nsight Compute brings one, too).
+Requires `nsys` on PATH (part of Nsight Systems, and also of Nsight Compute).
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def run(command: Sequence[str], graph_trace: str, report: Path) -> int:
     Args:
         command: program and arguments.
         graph_trace: "node" or "graph".
-        report: the .nsys-rep file to make; it may be missing afterwards.
+        report: the .nsys-rep file to create; it may be missing afterwards.
 
     Returns:
-        The exit code, which is the command's; -N if signal N ended nsys.
+        The exit code of the command; -N if signal N ended nsys.
 
     Raises:
         RecordError: nsys is missing.
@@ -47,24 +47,24 @@ def run(command: Sequence[str], graph_trace: str, report: Path) -> int:
 
 
 def profile(command: Sequence[str], graph_trace: str = "node") -> tuple[Trace, int]:
-    """What `run` records of a command, and its exit code.
+    """Record a command with `run`; returns the trace and the exit code.
 
     Raises:
-        RecordError: nsys is missing, or made no report.
+        RecordError: nsys is missing, or wrote no report.
     """
     with tempfile.TemporaryDirectory(prefix="intertoken-") as directory:
         report = Path(directory) / REPORT
         code = run(command, graph_trace, report)
         if not report.exists():
-            raise RecordError(f"nsys made no report (exit code {code})")
+            raise RecordError(f"nsys wrote no report (exit code {code})")
         return read_report(report), code
 
 
 def read_report(report: Path, *, whole: bool = False) -> Trace:
-    """Read a .nsys-rep file, by way of a temporary SQLite export.
+    """Read a .nsys-rep file through a temporary SQLite export.
 
     Raises:
-        FormatError: nsys is missing (the message says what to run where it is), or cannot read the file.
+        FormatError: nsys is missing (the message says what to run where it is installed), or cannot read the file.
     """
     with tempfile.TemporaryDirectory(prefix="intertoken-") as directory:
         export = Path(directory) / "export.sqlite"
@@ -74,12 +74,12 @@ def read_report(report: Path, *, whole: bool = False) -> Trace:
             done = subprocess.run(command, check=False, capture_output=True, text=True, errors="replace")
         except OSError as error:
             raise FormatError(
-                f"{report}: reading a .nsys-rep needs nsys on PATH; where it is, run "
+                f"{report}: reading a .nsys-rep needs nsys on PATH; on a machine that has it, run "
                 f"`nsys export --type sqlite -o {report.with_suffix('.sqlite').name} {report.name}` and open the result"
             ) from error
         if done.returncode or not export.exists():
-            said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
-            raise FormatError(f"{report}: nsys export failed (exit code {done.returncode}); it said: {said}")
+            output = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+            raise FormatError(f"{report}: nsys export failed (exit code {done.returncode}): {output}")
         try:
             return nsys_sqlite.read(export, whole=whole)
         except FormatError as error:

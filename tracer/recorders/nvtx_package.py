@@ -1,7 +1,8 @@
-"""Lets CUPTI see the ranges that the Python package `nvtx` opens in the default domain.
+"""Makes ranges that the Python package `nvtx` opens in the default domain visible to CUPTI.
 
-The package asks NVTX whether a domain is enabled and makes no ranges in one that is not. Under CUPTI the default domain
-is said not to be, though named ones are. So while CUPTI records, the default domain gets a name; the trace drops it.
+The package asks NVTX whether a domain is enabled, and opens no ranges if it is not. Under CUPTI the default domain is
+reported as disabled, while named domains are enabled. So the default domain gets a name while CUPTI records; the trace
+removes it again.
 """
 
 from __future__ import annotations
@@ -12,23 +13,23 @@ from typing import Any, Final
 from nvtx import nvtx as package
 
 STAND_IN: Final = "intertoken.default"
-"""The name, in the recording only."""
+"""The name of the default domain while recording."""
 
 _LOOKUP: Final = "_get_domain_cached"
 
 
 class NamedDefault:
-    """Between `install` and `remove`, what opens a range by `nvtx` without a domain opens it in `STAND_IN`.
+    """Between `install` and `remove`, ranges that `nvtx` opens without a domain are opened in `STAND_IN`.
 
-    Objects of `nvtx.annotate` made before keep the domain they got then. With a version of the package that looks
-    domains up in another way nothing happens.
+    Existing `nvtx.annotate` objects keep their domain. With a version of the package that looks up domains differently,
+    nothing happens.
     """
 
     def __init__(self) -> None:
         self._original: Callable[[str | None], Any] | None = None
 
     def install(self) -> None:
-        """Begin; once is enough."""
+        """Redirect the default domain; repeated calls do nothing."""
         original = getattr(package, _LOOKUP, None)
         if self._original is not None or original is None:
             return
@@ -36,7 +37,7 @@ class NamedDefault:
         setattr(package, _LOOKUP, lambda name: original(STAND_IN if name is None else name))
 
     def remove(self) -> None:
-        """End."""
+        """Restore the default domain."""
         if self._original is not None:
             setattr(package, _LOOKUP, self._original)
             self._original = None

@@ -1,4 +1,4 @@
-"""`annotate` marks an NVTX range, for Nsight Systems and for every recorder that is recording."""
+"""`annotate` opens an NVTX range, for Nsight Systems and for every active recorder."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from nvtx.colors import color_to_hex
 
 
 class RangeRecorder(Protocol):
-    """What `annotate` tells its ranges to.
+    """A recorder that `annotate` notifies of its ranges.
 
     Attributes:
-        takes_nvtx: whether NVTX calls of this process reach it, and nobody else; `annotate` need not make them then.
+        takes_nvtx: whether it is the only receiver of NVTX calls in this process; `annotate` can then omit them.
     """
 
     takes_nvtx: bool
 
     def push_range(self, text: str, payload: int | float | None, domain: str = "", color: int = -1) -> None:
-        """An NVTX range opens on the calling thread; colour as 0xAARRGGBB."""
+        """Open an NVTX range on the calling thread; colour as 0xAARRGGBB."""
 
     def pop_range(self) -> None:
-        """The calling thread's innermost range closes."""
+        """Close the calling thread's innermost range."""
 
 
 recording: Final[list[RangeRecorder]] = []
-"""The recorders between their `start` and `stop`; they enter and leave by themselves."""
+"""The recorders between `start` and `stop`; they add and remove themselves."""
 
 
 class annotate:  # a verb, used as `with annotate(...)`
-    """An NVTX range around the body, seen by Nsight Systems and by every active recorder.
+    """An NVTX range around the body, for Nsight Systems and for every active recorder.
 
-    A class with slots rather than a generator: it stands between two tokens, where each microsecond shows. One object
-    may be used again and again, but not inside itself.
+    It is a class with slots rather than a generator, because it runs between two tokens, where each microsecond counts.
+    An object may be reused, but not nested in itself.
 
     Args:
         text: the range's text, such as "token".
         index: its payload, such as the token's number.
-        domain: its NVTX domain; None is the default one.
-        color: a name that `nvtx` knows, or 0xAARRGGBB.
+        domain: its NVTX domain; None is the default domain.
+        color: a colour name of `nvtx`, or 0xAARRGGBB.
     """
 
     __slots__ = ("_by_nvtx", "_color", "_domain", "_index", "_recorders", "_text")

@@ -1,4 +1,4 @@
-"""Python stacks of API calls, taken while a call is made."""
+"""Python stacks of API calls, captured during the call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OWN: Final = str(Path(__file__).parent)
 
 
 def stack_here() -> Stack:
-    """The calling thread's Python frames, without the recorders' own; none on a thread that Python did not start."""
+    """The calling thread's Python frames without the recorders' own; empty on threads not started by Python."""
     frames = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

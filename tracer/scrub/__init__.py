@@ -1,14 +1,14 @@
-"""Recordings that may be given away: without what tells of a machine, its users and what else they ran.
+"""Recordings that can be shared: nothing in them identifies a machine, its users or the other programs they ran.
 
-What stays is chosen, everything else goes, and what went is listed:
+An allow-list decides what is kept. Everything else is removed, and the report lists what was removed. Kept are:
 
-- times, sizes, ids (of processes, threads, streams, ...) and all other numbers of tables and columns that we know;
-- names of kernels, NVTX ranges and domains, threads and API calls, but for what looks like a path, an address, an
-  id or a credential, or is what the recording itself calls a host, a user or a secret; names can be hashed, too;
-- if asked for, the Python functions of a PyTorch trace, without the directories of their files;
-- models and sizes of GPUs; versions; the start of the recording in UTC; of metadata and run.json the keys that we know.
+- times, sizes, ids (of processes, threads, streams, ...) and all other numbers in known tables and columns;
+- names of kernels, NVTX ranges and domains, threads and API calls, except parts that look like a path, an address, an
+  id or a credential, or that the recording itself calls a host, a user or a secret; names can be hashed, too;
+- on request, the Python functions of a PyTorch trace, without the directories of their files;
+- models and sizes of GPUs; versions; the start of the recording in UTC; the known keys of metadata and run.json.
 
-Hashed or not, analyses give the same figures.
+Analyses give the same figures with and without hashing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Texts", "learn", "scrub"]
 
 
 def learn(trace: Trace, texts: Texts) -> None:
-    """Learn from a recording what in it, and in those that belong to it, is the name of a host or user, or a secret."""
+    """Learn from a recording the names of hosts and users and the secrets to remove from it and its related files."""
     names = _names(trace)
     exports.learn(trace, texts, names)
     facts.learn(trace.metadata, texts)
@@ -39,12 +39,13 @@ def learn(trace: Trace, texts: Texts) -> None:
 
 
 def scrub(trace: Trace, texts: Texts | None = None, *, python_functions: bool = False) -> Trace:
-    """A recording without what the module's docstring does not name.
+    """Return a copy of a recording with only what the module's docstring lists.
 
     Args:
-        trace: the recording, read `whole`, or what else it holds is not there to learn from; it stays as it was.
-        texts: what cleans its texts and counts what went, after it has learnt from all recordings that belong
-            together; by default one that has learnt from this one and leaves names as they are.
+        trace: the recording, not modified. It must have been read `whole`, so that secrets can be learned from the
+            rest of the file.
+        texts: cleans the texts and counts what was removed. It must have learned from all related recordings. The
+            default learns from this recording and does not hash names.
         python_functions: keep PyTorch's ranges of Python functions: file, line and function, without directories.
 
     Example:
@@ -71,7 +72,7 @@ def scrub(trace: Trace, texts: Texts | None = None, *, python_functions: bool = 
 
 
 def _names(trace: Trace) -> set[str]:
-    """All texts that stand in a column of names."""
+    """All texts in columns of names."""
     columns = ((table.name, column.name) for table in TABLES.values() for column in table.columns if column.is_name)
     return {str(text) for table, column in columns for text in trace[table][column].cat.categories}
 
@@ -82,7 +83,7 @@ def _with_events(trace: Trace) -> set[int]:
 
 
 def _python(nvtx: pd.DataFrame, texts: Texts, keep: bool) -> pd.DataFrame:
-    """The ranges with those of Python functions without directories, or without them."""
+    """The ranges, with Python functions removed or, if kept, without the directories of their files."""
     found = (nvtx["domain"] == PYTHON_FUNCTION).to_numpy()
     if not keep:
         texts.remove("Python functions", "nvtx: text", int(found.sum()))
@@ -97,7 +98,7 @@ def _python(nvtx: pd.DataFrame, texts: Texts, keep: bool) -> pd.DataFrame:
 
 
 def _named(table: str, frame: pd.DataFrame, texts: Texts) -> pd.DataFrame:
-    """The table with its names cleaned; of processes they go."""
+    """The table with its names cleaned; names of processes are removed."""
     cleaned = {}
     for column in (column.name for column in TABLES[table].columns if column.is_name):
         names, where = frame[column].cat, f"{table}: {column}"
@@ -108,7 +109,7 @@ def _named(table: str, frame: pd.DataFrame, texts: Texts) -> pd.DataFrame:
             new = [""] * len(words)
         else:
             new = [_cleaned(table, text, where, texts) if i in used else "" for i, text in enumerate(words)]
-        if column == "domain":  # by these, analyses know what is no range of the program
+        if column == "domain":  # analyses use these to tell the profiler's own ranges from the program's
             new = [text if text in PROFILER_DOMAINS else clean for text, clean in zip(words, new, strict=True)]
         cleaned[column] = categorical(names.codes.to_numpy(), new)
     return frame.assign(**cleaned) if len(frame) else frame

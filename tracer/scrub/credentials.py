@@ -1,8 +1,8 @@
-"""Patterns of credentials: those of detect-secrets, what they lack, and what an assignment says is one.
+"""Patterns of credentials: those of detect-secrets, additional ones, and values assigned to a telling name.
 
-Of detect-secrets the plugins with patterns are used, not those that measure entropy: a mangled kernel name is as random
-as a key. Its keyword detector is made for lines of source code, where `secret::detail` does not stand alone and a value
-is quoted, or goes to the end of the line; so its words are used with a grammar of our own.
+Only those plugins of detect-secrets that use patterns are used, not those that measure entropy: a mangled kernel name
+is as random as a key. Its keyword detector expects lines of source code, where `secret::detail` does not stand alone
+and a value is quoted or extends to the end of the line; so its words are used with a grammar of our own.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from functools import cache
 from typing import Any, Final
 
 Rule = tuple[str, re.Pattern[str]]
-"""What goes, with its word in the report; of a pattern with the group `value` only that."""
+"""A label for the report and the pattern to remove. If the pattern has a group `value`, only the group is removed."""
 
 LABEL: Final = r"\[[a-z]+ \d+\]"
-"""What stands in place of what went."""
+"""The placeholder for removed text."""
 
 _MAKERS: Final = tuple(
     re.compile(pattern, re.IGNORECASE)  # the categories of Chrome JSON are read in lower case
     for pattern in (
-        # RFC 7468, and PuTTY's own files; cut short, a key goes to the text's end.
+        # RFC 7468, and PuTTY's own files; a truncated key extends to the end of the text.
         r"(?s)-{2,5} ?BEGIN [A-Z0-9 ]*PRIVATE KEY.*?(?:END [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-*|\Z)",
         r"(?s)PuTTY-User-Key-File-\d.*",
         # docs.github.com, "GitHub's token formats"; docs.gitlab.com, "Token prefixes"; docs.slack.dev, "Tokens"
@@ -30,37 +30,37 @@ _MAKERS: Final = tuple(
         r"(?<![A-Za-z0-9])(?:xox[a-z]|xapp|xwfp)-[A-Za-z0-9-]{10,}",
         # docs.stripe.com, "API keys"
         r"(?<![A-Za-z0-9])(?:[prs]k_(?:live|test)|whsec)_[A-Za-z0-9]{10,}",
-        # OpenAI, Anthropic and others that begin alike; Groq, xAI, Perplexity, Replicate: gitleaks' rules
+        # OpenAI, Anthropic and others with the same prefix; Groq, xAI, Perplexity, Replicate: gitleaks' rules
         r"(?<![A-Za-z0-9])[sp]k-[A-Za-z0-9_-]{16,}",
         r"(?<![A-Za-z0-9])(?:gsk_|xai-|pplx-|r8_)[A-Za-z0-9]{32,}",
-        # huggingface.co/docs/hub/security-tokens, and their tokens of organisations before
+        # huggingface.co/docs/hub/security-tokens, and their former organisation tokens
         r"(?<![A-Za-z0-9])(?:hf|api_org)_[A-Za-z0-9]{16,}",
         # docs.nvidia.com, "NGC user guide": keys of NVIDIA's API catalogue
         r"(?<![A-Za-z0-9])nvapi-[A-Za-z0-9_-]{16,}",
         # cloud.google.com: API keys, OAuth access tokens, client secrets; gitleaks and TruffleHog
         r"(?<![A-Za-z0-9])AIza[A-Za-z0-9_-]{30,}|(?<![A-Za-z0-9])(?:ya29\.|GOCSPX-)[A-Za-z0-9_-]{16,}",
-        # docs.aws.amazon.com, "IAM identifiers"; a secret key has no form but its length and name
+        # docs.aws.amazon.com, "IAM identifiers"; a secret key is recognisable only by its length and name
         r"(?<![A-Za-z0-9])(?:A3T[A-Z0-9]|ABIA|ACCA|AKIA|ASIA)[A-Z0-9]{16}",
-        # RFC 7519, of which the first part is an object in Base64
+        # RFC 7519: the first part is an object in Base64
         r"(?<![\w-])eyJ[\w-]{8,}\.[\w=-]+(?:\.[\w=-]*){0,3}",
-        # docs.wandb.ai, "API keys": 40 hexadecimal digits, and since 2025 with a prefix
+        # docs.wandb.ai, "API keys": 40 hexadecimal digits; since 2025 a prefix
         r"(?<![A-Za-z0-9])wandb_v\d_[A-Za-z0-9_]{16,}|(?<![0-9A-Za-z])[0-9a-f]{40}(?![0-9A-Za-z])",
-        # of gitleaks' rules: npm, PyPI, Docker, Databricks, DigitalOcean, Vault, Artifactory
+        # from gitleaks' rules: npm, PyPI, Docker, Databricks, DigitalOcean, Vault, Artifactory
         r"(?<![A-Za-z0-9])(?:npm_[A-Za-z0-9]{30,}|pypi-[A-Za-z0-9_-]{50,})",
         r"(?<![A-Za-z0-9])(?:dckr_[a-z]{3}_[A-Za-z0-9_-]{16,}|dapi[0-9a-f]{32}(?:-\d)?)",
         r"(?<![A-Za-z0-9])(?:do[opr]_v1_[0-9a-f]{32,}|hv[sb]\.[A-Za-z0-9_-]{20,}|AKC[A-Za-z0-9]{40,})",
-        # RFC 3986, 3.2.1 without a scheme
+        # RFC 3986, 3.2.1, without a scheme
         r"(?<![^\s\"'=(<])[\w.+-]+:(?![:/])[^\s:@\"']+@[\w.-]*\w",
     )
 )
-"""What detect-secrets lacks, or takes a part of."""
+"""Patterns that detect-secrets lacks, or of which it matches only a part."""
 
 _UNUSED: Final = {
-    "ArtifactoryDetector",  # AP and nine letters: APBarrierWait
-    "BasicAuthDetector",  # of an address only a part
-    "IPPublicDetector",  # private addresses go, too
-    "JwtTokenDetector", "NpmDetector", "OpenAIDetector",  # quadratic in a hostile text; ours find what they find
-    "PrivateKeyDetector",  # of a key only its head
+    "ArtifactoryDetector",  # AP and nine letters: matches APBarrierWait
+    "BasicAuthDetector",  # matches only a part of an address
+    "IPPublicDetector",  # we remove private addresses, too
+    "JwtTokenDetector", "NpmDetector", "OpenAIDetector",  # quadratic in a hostile text; our patterns find the same
+    "PrivateKeyDetector",  # matches only the header of a key
     "TwilioKeyDetector",  # AC or SK and 32 letters or digits, also inside a mangled name
 }  # fmt: skip
 
@@ -69,21 +69,22 @@ _WORDS: Final = (
     "session[_ -]?key", "signing[_ -]?key", "ssh[_ -]?key", "storage[_ -]?key", "access[_-]?token", "api[_-]?token",
     "auth[_-]?token", "refresh[_-]?token",
 )  # fmt: skip
-"""Further words after which a value is a secret, beside those of detect-secrets."""
+"""Words, in addition to those of detect-secrets, after which a value is a secret."""
 _WEAK: Final = r"(?<![A-Za-z])(?:token|auth)"
-_SIGN: Final = r"[\\\"'`\])]{0,3}\s*+(?>:=|=>|!?={1,3}|:(?!:))\s*+@?+"
+_SIGN: Final = r"(?=(?P<sign>[\\\"'`\])]{0,3}\s*(?::=|=>|!?={1,3}|:(?!:))\s*@?))(?P=sign)"
+"""Nothing of it is given back: what a lookahead has matched stays so (atomic groups came with Python 3.11)."""
 _OPTION: Final = r"(?<![\w-])--?(?:[\w-]*[_-])?"
 _QUOTED: Final = r"(?P<quote>\\?[\"'`])(?s:(?!(?P=quote))(?:\\.|.))*(?:(?P=quote)(?:[^\s,;:)}\]]\S*)?|\Z)"
 _REST: Final = rf"(?:{LABEL}|\S)"
 _ONE_LABEL: Final = rf"(?!\\?[\"'`]?{LABEL}\\?[\"'`]?(?:[\s,;)}}\]]|\Z))"
 _VALUE: Final = rf"{_ONE_LABEL}(?P<value>{_QUOTED}|{_REST}+)"
 _NAMING: Final = rf"{_ONE_LABEL}(?P<value>{_QUOTED}|(?=\S*[A-Za-z])(?:{LABEL}|[^\s<(\[,;:]){_REST}{{5,}})"
-"""A value after a word that also says something else: not `token=5`, `token: 5/128`, `token=<unk>`."""
+"""A value after an ambiguous word: not `token=5`, `token: 5/128`, `token=<unk>`."""
 
 
 @cache
 def rules() -> tuple[Rule, ...]:
-    """All patterns, in the order in which they are to be used."""
+    """All patterns, in the order in which to apply them."""
     return tuple(("credential", pattern) for pattern in (*_assigned(), *_MAKERS, *_of_detect_secrets()))
 
 
@@ -92,22 +93,22 @@ def _assigned() -> Iterator[re.Pattern[str]]:
     from detect_secrets.plugins.keyword import DENYLIST
 
     words = [*(word.replace("_?", "[_ -]?") for word in DENYLIST), *_WORDS]
-    begins = "".join(sorted({word[0] for word in words}))  # looked at first, it takes a third of the time
+    begins = "".join(sorted({word[0] for word in words}))  # tested first: takes a third of the time
     strong = rf"(?=[{begins}])(?:{'|'.join(words)})[\w-]*"
     for pattern in (
         rf"(?:authorization|cookie){_SIGN}{_ONE_LABEL}(?P<value>[^\r\n]+)",
         r"(?<![A-Za-z])bearer\s+(?P<value>(?=\S*\d|\S{20})[\w.~+/=-]{8,})",
-        rf"{strong}(?:{_SIGN}|[(\s]\s*+(?=\\?[\"'`])){_VALUE}",
-        rf"{_OPTION}{strong}\s++(?!-){_VALUE}",
+        rf"{strong}(?:{_SIGN}|[(\s]\s*(?=\\?[\"'`])){_VALUE}",
+        rf"{_OPTION}{strong}\s+(?!-){_VALUE}",
         rf"{_WEAK}{_SIGN}{_NAMING}",
-        rf"{_OPTION}(?:token|auth)\s++(?!-){_NAMING}",
+        rf"{_OPTION}(?:token|auth)\s+(?!-){_NAMING}",
         rf"(?<![\w-])(?:-u|--user)[ =]{_ONE_LABEL}(?P<value>[^\s:]+:(?!:)\S+)",
     ):
         yield re.compile(pattern, re.IGNORECASE)
 
 
 def _of_detect_secrets() -> Iterator[re.Pattern[str]]:
-    """Its patterns, each to the end of the word: of a longer token they would leave the rest."""
+    """Patterns of detect-secrets, each extended to the end of the word, so that no part of a longer token is left."""
     from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
     from detect_secrets.plugins.base import RegexBasedDetector
 

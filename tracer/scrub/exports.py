@@ -1,4 +1,4 @@
-"""What of an nsys export may stay: known numbers, the names that kept rows refer to, and what made the export."""
+"""What is kept of an nsys export: known numbers, the names that kept rows refer to, and the exporter's version."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LATER: Final = {
     nsys.CUDA_CONTEXTS: "numMultiprocessors",
     nsys.CUDA_DEVICES: "numMultiprocessors",
 }
-"""Columns of numbers that schema 3.25 has beyond 3.20."""
+"""Columns of numbers that schema 3.25 adds to 3.20."""
 _SECRET_NUMBERS: Final = {(_GPUS, "pwGpuId")}
 _NUMBERS: Final = {
     (table, column.name) for table, columns in nsys.SQL_COLUMNS.items() for column in columns if column.type != "TEXT"
@@ -38,10 +38,10 @@ _KEPT: Final = (
     nsys.ANALYSIS, nsys.CUDA_CONTEXTS, nsys.CUDA_DEVICES, _GPUS, _NVTX, TABLES["streams"].nsys,
     "CUDA_GRAPH_EVENTS", "CUDA_GRAPH_NODE_EVENTS", "CUPTI_ACTIVITY_KIND_OVERHEAD", "PROFILER_OVERHEAD",
 )  # fmt: skip
-"""Tables beside those of events whose known columns stay."""
+"""Tables, in addition to those of events, whose known columns are kept."""
 _CALLS: Final = ("nameId",)
 _NAMES: Final = ("demangledName", "shortName", "mangledName", "textId")
-"""Columns whose numbers stand for strings of StringIds."""
+"""Columns whose numbers are ids in StringIds."""
 
 _WHAT: Final = {
     "TARGET_INFO_SYSTEM_ENV": "environment", "META_DATA_CAPTURE": "command lines",
@@ -56,7 +56,7 @@ _CHIP: Final = re.compile(r"[A-Z]{2}\d{2,3}[A-Z]?")
 
 
 def learn(trace: Trace, texts: Texts, names: Set[str]) -> None:
-    """Learn from what will go: the environment, command lines, ids of GPUs, and all texts that are no `names`."""
+    """Learn from what will be removed: the environment, command lines, ids of GPUs, and all texts not in `names`."""
     for table in trace.carried.values():
         columns = {field.name: table[field.name].to_pylist() for field in table.schema if _is_text(field.type)}
         if columns.keys() >= {"name", "value"}:
@@ -69,7 +69,7 @@ def learn(trace: Trace, texts: Texts, names: Set[str]) -> None:
 
 
 def columns(trace: Trace, texts: Texts) -> None:
-    """Drop from the tables of events every carried column that is not known to be harmless; in place."""
+    """Drop carried columns not known to be harmless from the tables of events, in place."""
     for table in TABLES.values():
         frame = trace[table.name]
         for name in [name for name in map(str, frame.columns) if name.startswith(CARRIED)]:
@@ -83,9 +83,9 @@ def columns(trace: Trace, texts: Texts) -> None:
 
 
 def tables(trace: Trace, texts: Texts, names: Set[str]) -> None:
-    """Drop every carried table that is not known to be harmless, and clean the others; in place, after `columns`.
+    """Drop carried tables not known to be harmless, and clean the others, in place. Call it after `columns`.
 
-    `names` are those of the trace as they were.
+    `names` are the trace's names before scrubbing.
     """
     carried, trace.carried = trace.carried, {}
     for name, table in carried.items():
@@ -96,7 +96,7 @@ def tables(trace: Trace, texts: Texts, names: Set[str]) -> None:
         elif name in nsys.ENUMS:  # written as we know it
             texts.remove("labels", name, _unknown_labels(name, table))
         elif name not in (nsys.STRINGS, TABLES["processes"].nsys):
-            texts.remove(_WHAT.get(name, "table that is not known"), name, len(table))
+            texts.remove(_WHAT.get(name, "unknown table"), name, len(table))
     trace.carried = {name: table for name, table in trace.carried.items() if len(table)}
     if nsys.STRINGS in carried:
         trace.carried[nsys.STRINGS] = _strings(carried[nsys.STRINGS], trace, texts, names)
@@ -106,14 +106,14 @@ def _table(name: str, table: pa.Table, texts: Texts) -> pa.Table:
     kept = {column: _column(name, column, table[column], texts) for column in table.column_names}
     declared = {column.name: column for column in nsys.SQL_COLUMNS.get(name, [])}
     for column, values in kept.items():
-        if values is None and column in declared:  # nsys's own queries may ask for it
+        if values is None and column in declared:  # nsys's own queries may select it
             nothing = "" if declared[column].type == "TEXT" else 0
             kept[column] = pa.array([nothing] * len(table))
     return pa.table({column: values for column, values in kept.items() if values is not None})
 
 
 def _column(table: str, column: str, values: Any, texts: Texts) -> Any:
-    """A column as it may stay; None if it may not."""
+    """The column with its texts cleaned; None if it must be removed."""
     if pa.types.is_null(values.type):
         return None
     where = f"{table}.{column}"
@@ -130,7 +130,7 @@ def _column(table: str, column: str, values: Any, texts: Texts) -> Any:
     if number or _is_text(values.type):
         held = held.filter(pc.not_equal(held, pa.scalar(0 if number else "", values.type)))
     of_gpu = table in (_GPUS, nsys.CUDA_DEVICES)
-    texts.remove("identity of a GPU" if of_gpu else "column that is not known", where, len(held))
+    texts.remove("identity of a GPU" if of_gpu else "unknown column", where, len(held))
     return None
 
 
@@ -152,10 +152,10 @@ def _unknown_labels(name: str, table: pa.Table) -> int:
 
 
 def _strings(strings: pa.Table, trace: Trace, texts: Texts, names: Set[str]) -> pa.Table:
-    """StringIds to which carried columns refer; names of the trace are written anew."""
+    """The StringIds to which carried columns refer, cleaned; writing the trace adds its own names again."""
     is_used = _is_in(strings["id"], _used(trace))
     others = strings["value"].filter(pc.invert(is_used)).to_pylist()
-    texts.remove("strings of what went", nsys.STRINGS, sum(text not in names for text in others))
+    texts.remove("strings of removed rows", nsys.STRINGS, sum(text not in names for text in others))
     used, calls = strings.filter(is_used), set(_used(trace, _CALLS))
     ids, values = used["id"].to_pylist(), used["value"].to_pylist()
     cleaned = [
@@ -166,7 +166,7 @@ def _strings(strings: pa.Table, trace: Trace, texts: Texts, names: Set[str]) -> 
 
 
 def _used(trace: Trace, columns: Iterable[str] = (*_CALLS, *_NAMES)) -> list[int]:
-    """The ids of strings to which columns that are carried refer."""
+    """The ids of strings to which carried columns refer."""
     ids = {id for values in _references(trace, columns) for id in pc.unique(values).to_pylist()}
     return sorted(ids - {None})
 

@@ -1,6 +1,6 @@
-"""Metadata, run.json, graph.json and notes without what tells of a machine or its users.
+"""Metadata, run.json, graph.json and notes without anything that identifies a machine or its users.
 
-Of metadata only known keys stay: all of their numbers, and texts where a key is known to hold harmless ones.
+Only known keys of metadata are kept: all of their numbers, and texts only for keys known to hold harmless ones.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ def _words(*lines: str) -> frozenset[str]:
 
 
 _KEYS: Final = (
-    _words(  # of metadata, by its sources
+    _words(  # metadata, from each source
         "source schema_version start_utc_ns run clock overhead graph_trace kinds base_time_ns distributed backend rank",
         "world_size display_time_unit cuda_runtime_version cuda_driver_version origin_ns device_error_ns count ns",
         "device_drift_ppm",
     )
-    | _words(  # of run.json: what was run, where
+    | _words(  # run.json: what ran, and where
         "schema configuration machine versions clocks measured simulated plan created passes pass engine model",
         "strategy concurrency allocator launch batch tokens prompt shared_prompt micro_batch kv repeats warmup",
         "reserve seed weights context fusion sampling allow_hazards devices gpu_layers experts staging profile cpu",
         "cores gpu gpus os python driver cuda intertoken numpy cupy torch transformers vllm sglang host device name",
         "resolution_ns cpu_cores",
     )
-    | _words(  # of run.json: the plan, and what was measured
+    | _words(  # run.json: the plan and the measurements
         "splits nodes kernels inputs streams events regions graphs hazards peak_bytes peak_live_bytes reuse kv_cells",
         "fragmentation weight_bytes attended_cells state_bytes graph_plans reused updated reinstantiated freed",
         "tokens_per_s steps_per_s median low high traced light graph node gap_us p50 p90 mean causes_us sync copy",
@@ -60,7 +60,7 @@ _SOURCE: Final = re.compile(r"(?:host|nsys|cupti|PyTorch profiler|Chrome JSON)(?
 
 
 def learn(value: Any, texts: Texts, key: str = "") -> None:
-    """Learn from every text in metadata what its key says of it."""
+    """Learn from every text in metadata, by its key."""
     if isinstance(value, str):
         texts.learn(key, value)
     elif isinstance(value, Mapping):
@@ -72,7 +72,7 @@ def learn(value: Any, texts: Texts, key: str = "") -> None:
 
 
 def metadata(given: Mapping[str, Any], texts: Texts, where: str = "metadata") -> dict[str, Any]:
-    """Metadata of a trace, or an object in it, as it may stay."""
+    """Return the metadata of a trace, or an object in it, without what must be removed."""
     kept: dict[str, Any] = {}
     for key, item in given.items():
         place = "run.json" if where == "metadata" and key == RUN else f"{where}: {key}" if key in _KEYS else where
@@ -83,7 +83,7 @@ def metadata(given: Mapping[str, Any], texts: Texts, where: str = "metadata") ->
                 if isinstance(facts, Mapping)
             }
         elif key not in _KEYS:
-            texts.remove("entry that is not known", where, _leaves(item))
+            texts.remove("unknown entry", where, _leaves(item))
         else:
             value, stays = _value(key, item, texts, place)
             kept |= {key: value} if stays else {}
@@ -91,7 +91,7 @@ def metadata(given: Mapping[str, Any], texts: Texts, where: str = "metadata") ->
 
 
 def _value(key: str, item: Any, texts: Texts, where: str) -> tuple[Any, bool]:
-    """A value as it may stay, and whether it does."""
+    """The cleaned value, and whether it is kept."""
     if isinstance(item, Mapping):
         return metadata(item, texts, where), True
     if isinstance(item, list):
@@ -109,7 +109,7 @@ def _value(key: str, item: Any, texts: Texts, where: str) -> tuple[Any, bool]:
         return texts.message(item, where), True
     if (key in _NUMBERED and _NUMBER.fullmatch(item)) or (key == "source" and _SOURCE.fullmatch(item)):
         return texts.plain(item, where), True
-    texts.remove("text that is not known", where)
+    texts.remove("unknown text", where)
     return None, False
 
 
@@ -119,9 +119,9 @@ def _leaves(item: Any) -> int:
 
 
 def graph(given: RunGraph, texts: Texts) -> RunGraph:
-    """graph.json with the names of its nodes, inputs and states cleaned.
+    """Return graph.json with the names of its nodes, inputs and states cleaned.
 
-    The CPU backend's kernels are called `op(node)`; hashed, they are still found by their node.
+    The CPU backend names its kernels `op(node)`. Hashed kernel names still match the hashed names of their nodes.
     """
 
     def plain(text: str) -> str:

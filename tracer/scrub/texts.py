@@ -1,7 +1,7 @@
-"""The texts of a recording, cleaned: what looks like a secret, what the recording itself says is one, and names.
+"""Cleans the texts of a recording: removes what looks like a secret or what the recording calls one, and hashes names.
 
-The same text always becomes the same, and different ones stay different: the second path is `[path 2]`. The words by
-which token steps are found (`engines.ours.NAMES`) stay in a text that had them, so that analyses find the same steps.
+Equal texts stay equal and different texts stay different: the second path is `[path 2]`. The words that identify token
+steps (`engines.ours.NAMES`) are kept in a text that had them, so that analyses find the same steps.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 from tracer.analysis.call_names import letter
-from tracer.engines import ENGINES
+from tracer.engines import engines
 from tracer.engines.ours import NAMES, OURS, USUAL, word
 from tracer.engines.torch import OPERATOR, TRAINING_TEXT
 from tracer.engines.vllm import PARTS
@@ -50,8 +50,8 @@ _PATTERNS: Final = tuple(
         ("path", r"(?<![\w.@+/\\-])[\w.@+-]+\.(?:gguf|ggml|safetensors|nsys-rep|ipynb)(?!\w)"),
     )
 )
-"""What goes wherever it stands, with its word in the report. A path ends with its last separator's word: more rather
-than less, since file names may hold spaces."""
+"""What is removed from any text, with its label in the report. A path extends to the word after its last separator:
+rather too much than too little, since file names may contain spaces."""
 
 _HOST_KEY: Final = re.compile(r"(?i)(host|computer|node|machine)_?name|^host$")
 _USER_KEY: Final = re.compile(r"(?i)^(sudo_?)?user$|(user|log|owner)_?name|^owner$")
@@ -64,12 +64,11 @@ _NOBODY: Final = {
     "root", "user", "users", "ubuntu", "admin", "nobody", "host", "localhost", "home", "shared", "docker", "runner",
     "cuda", "nvidia", "gpu", "cpu", "true", "false", "none", *NAMES,
 }  # fmt: skip
-"""Not taken for names of hosts and users: everybody's, and words that analyses need."""
+"""Never treated as names of hosts or users: common ones, and words that analyses need."""
 _SHORTEST_NAME, _SHORTEST_SECRET = 3, 6
-_LONGEST: Final = 10_000  # characters; some patterns take quadratic time, and no name is as long
+_LONGEST: Final = 10_000  # characters; some patterns take quadratic time, and no name is this long
 
 _STEP: Final = re.compile("|".join(map(word, NAMES)))
-_MARKS: Final = tuple(mark.text for each in ENGINES if each not in (*OURS, *USUAL) for mark in each.marks)
 _BATCH: Final = re.compile(r"\b(?:raw_)?bs=\d+")
 _NO_STEP: Final = re.compile(f"{OPERATOR}|{PARTS}")
 _NUMBER: Final = re.compile(r"(?<![^\W_])\d{1,9}(?![^\W_])")
@@ -89,15 +88,15 @@ _MAIN: Final = "MainThread"  # Python's name for it, not a program's
 
 
 class Texts:
-    """Cleans the texts of recordings that belong together.
+    """Cleans the texts of related recordings.
 
     Args:
-        key: hash names with this key; None for names that stay, but for what looks like a secret.
-        words: further words that go wherever they stand.
+        key: hash names with this key; None keeps names, except parts that look like a secret.
+        words: additional words to remove from every text.
 
     Attributes:
-        removed: (what, where) -> how many; of texts that are equal one is counted.
-        kept: where -> the names that stay there as they are, but for what went from them.
+        removed: (what, where) -> count; equal texts count once.
+        kept: where -> the names that were kept there, after cleaning.
     """
 
     def __init__(self, key: bytes | None = None, words: Iterable[str] = ()) -> None:
@@ -111,14 +110,14 @@ class Texts:
         self._cleaned: dict[tuple[str, str], str] = {}
 
     def remove(self, what: str, where: str, count: int = 1) -> None:
-        """Note that something went."""
+        """Count a removal for the report."""
         if count:
             self.removed[what, where] += count
 
-    # --- what the recording says of itself ---
+    # --- learning from the recording ---
 
     def learn(self, key: str, value: str) -> None:
-        """Take `value` for a secret, or the name of a host or user, if its key says so; from now on it goes."""
+        """Remember `value` as a secret or the name of a host or user, if its key says so, to remove it later."""
         self._take(key, value)
         self.learn_from(value)
 
@@ -149,45 +148,45 @@ class Texts:
             self._order = None
 
     def learn_program(self, name: str) -> None:
-        """Take the name of a process, or of its main thread, for a program's; it goes from the names of threads."""
+        """Remember the name of a process, or of its main thread, as a program's, to remove it from thread names."""
         if name and name != _MAIN and "(" not in name:
             self.programs.add(name)
 
     # --- cleaning ---
 
     def plain(self, text: str, where: str) -> str:
-        """A text of metadata, without what looks like a secret or is known as one."""
+        """Clean a text of metadata of what looks like a secret or is known as one."""
         return self._once("plain", text, where, self._plain)
 
     def message(self, text: str, where: str) -> str:
-        """A note: without what it quotes, which may be anything a file said."""
+        """Clean a note. Its quotations, which may be anything from a file, are removed."""
         return self._once("message", text, where, self._message)
 
     def name(self, text: str, where: str) -> str:
-        """The name of a kernel, an NVTX range or its domain; hashed where names are."""
+        """Clean the name of a kernel, an NVTX range or its domain, or hash it if names are hashed."""
         return self._kept(self._once("name", text, where, self._name), where)
 
     def thread(self, text: str, where: str) -> str:
-        """A thread's name, without the program's, which the system gives to threads too (its first 15 characters)."""
+        """Clean a thread's name. Linux names threads after the program (15 characters), which is removed."""
         return self._kept(self._once("thread", text, where, self._thread), where)
 
     def frame(self, text: str, where: str) -> str:
-        """A Python function, `FILE(LINE): FUNCTION`, without the file's directories; not yet cleaned."""
+        """Remove the directories from a Python function, `FILE(LINE): FUNCTION`. The rest is not yet cleaned."""
         found = _DIRECTORIES.match(text)
         self.remove("directories of Python files", where, int(found is not None))
         return text[found.end() :] if found else text
 
     def call(self, text: str, where: str) -> str:
-        """The name of an API call, which stays; anything else there is a name as any."""
+        """Keep the name of an API call; clean any other text as a name."""
         is_call = _CALL.fullmatch(text) and (_PREFIXED.match(text) or letter(text)) and self.plain(text, where) == text
         return text if is_call else self.name(text, where)
 
     def device(self, text: str, where: str) -> str:
-        """The name of a GPU, which stays if it is made of vendors' words and model numbers."""
+        """Keep the name of a GPU if it consists of vendors' words and model numbers; else clean it as a name."""
         return text if len(text) < 100 and _GPU.fullmatch(text) else self.name(text, where)
 
     def set_name(self, text: str, cleaned: str) -> None:
-        """Fix what a name becomes."""
+        """Set the cleaned form of a name."""
         self._cleaned["name", text] = cleaned
 
     def _kept(self, name: str, where: str) -> str:
@@ -231,11 +230,11 @@ class Texts:
         return self._name(text, where)
 
     def _hashed(self, text: str, where: str) -> str:
-        """The text's hash; of one that names a token step before it its words for that and its numbers."""
+        """The text's hash. If the text names a token step, its step words and numbers come before the hash."""
         if not text:
             return text
-        mark, beside = _mark(text)
-        if mark and not _LETTER.search(beside):
+        mark, remainder = _mark(text)
+        if mark and not _LETTER.search(remainder):
             return text
         steps, rest = [] if mark or _NO_STEP.search(text) else _steps(text), text
         for _, pattern in self._substitutions():
@@ -274,13 +273,19 @@ class Texts:
         return f"[{what} {labels.setdefault(text, len(labels) + 1)}]"
 
 
+@cache
+def _marks() -> tuple[re.Pattern[str], ...]:
+    """What the marks of engines say that name their steps in words of their own."""
+    return tuple(mark.text for each in engines() if each not in (*OURS, *USUAL) for mark in each.marks)
+
+
 def _mark(text: str) -> tuple[list[str], str]:
-    """What an engine's mark says in a text by which analyses know its step, and what else stands there."""
-    found = next((match for pattern in (*_MARKS, TRAINING_TEXT) if (match := pattern.search(text))), None)
+    """The parts of a text that identify a step as an engine's mark, and the rest of the text."""
+    found = next((match for pattern in (*_marks(), TRAINING_TEXT) if (match := pattern.search(text))), None)
     if found is None:
         return [], text
-    beside = text[: found.start()] + " " + text[found.end() :]
-    return [found[0], *_BATCH.findall(beside)], _BATCH.sub(" ", beside)
+    remainder = text[: found.start()] + " " + text[found.end() :]
+    return [found[0], *_BATCH.findall(remainder)], _BATCH.sub(" ", remainder)
 
 
 def _steps(text: str) -> list[str]:

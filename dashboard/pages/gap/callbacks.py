@@ -14,7 +14,7 @@ from dashboard.figures.gaps import distribution_figure, height_of, steps_figure
 from dashboard.pages.gap.layout import LONGEST_COLUMNS, MADE_OF_COLUMNS
 from dashboard.pages.gap.tables import figures_of, longest_of, made_of, panels_of, timeline_link
 from dashboard.pages.gap.view import GapView, after
-from dashboard.pages.opening import opened_at_once
+from dashboard.pages.opening import opened_at_once, shown
 from dashboard.pages.parts import (
     HIDDEN,
     NO_RECORDINGS,
@@ -71,7 +71,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
             view = GapView.from_data(before)
             for source in sources:
                 view = after(view, source, values.get(source), (screen or {}).get("scheme", ""))
-        keys = list(view.shared.runs or ())
+        keys = shown(view.shared, store)
         if before is not None and view == GapView.from_data(before) and keys == chosen and clicks == pressed:
             raise PreventUpdate
         link = no_update if view.query() == (search or "") else view.query()

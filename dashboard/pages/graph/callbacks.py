@@ -159,7 +159,7 @@ def _render(app: Dash, store: RunStore) -> None:
 def find_run(store: RunStore, view: GraphView) -> Run | None:
     """The run of a view: the first with a graph where it names none."""
     if view.run:
-        return store.named(view.run)
+        return store.named(store.key_of(view.run))
     return next((run for run in store.each() if run.graph_file is not None), None)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from dashboard.run import Run
 from dashboard.timeline.arrange import all_groups, moved, places_of, toggled
 from dashboard.timeline.choice import found_in, looked_at, next_match, panels_of, snapped, spot_at
+from dashboard.timeline.goto import at_token, gone
 from dashboard.timeline.scene import limits_of, token_of
 from dashboard.view import (
     GROUPINGS,
@@ -57,15 +58,20 @@ def asked(view: View, wish: dict[str, Any], runs: Sequence[Run]) -> View:
             return replace(view, rows=replace(view.rows, pinned=toggled(view.rows.pinned, name)))
         case {"what": "spot", "spot": [str(run), int(row), int(event)]}:
             return _at(view, runs, Spot(run, row, event)) if min(row, event) >= 0 else view
-        case {"what": "map", "x": [int() | float() as low, int() | float() as high]}:
-            return replace(view, range=span(low * 1e9, high * 1e9))
-        case {"what": "map", "x": int() | float() as x}:
-            low, high = limits_of(runs, view)
-            return replace(view, range=span(x * 1e9 - (high - low) / 2, x * 1e9 + (high - low) / 2))
+        case {"what": "go", "text": str(text), "step": 1 | -1 as step}:
+            return gone(view, runs, words_of(text), step).view
+        case {"what": "token", "x": int() | float() as x, "y": int() | float() as y}:
+            return at_token(view, runs, panels_of(runs, view), within(x * 1e9), y)
         case {"what": "fold", "name": str(name)} if name in _names(runs, view):
             return replace(view, rows=replace(view.rows, folded=toggled(view.rows.folded, name)))
         case {"what": "hide", "name": str(name)} if name in _names(runs, view):
             return replace(view, rows=replace(view.rows, hidden=toggled(view.rows.hidden, name)))
+        case {"what": "show", "name": str(name)} if name in _names(runs, view):
+            return replace(view, rows=replace(view.rows, shown=toggled(view.rows.shown, name)))
+        case {"what": "all rows"}:
+            groups = all_groups([run.rows for run in runs], view.rows)
+            shown = tuple(group.name for group in groups)
+            return replace(view, rows=replace(view.rows, shown=shown, hidden=(), only=""))
         case {"what": "move", "name": str(name), "by": int(by)}:
             groups = all_groups([run.rows for run in runs], view.rows)
             return replace(view, rows=moved(groups, view.rows, name, by))
@@ -161,5 +167,5 @@ def _names(runs: Sequence[Run], view: View) -> set[str]:
     """What can be hidden or folded, and what is."""
     groups = all_groups(run.rows for run in runs)
     units = {unit.name for group in groups for unit in group.units}
-    known = {*view.rows.hidden, *view.rows.folded, *view.rows.pinned}
+    known = {*view.rows.hidden, *view.rows.folded, *view.rows.shown, *view.rows.pinned}
     return units | {group.name for group in groups} | known

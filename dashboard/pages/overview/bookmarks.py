@@ -11,7 +11,9 @@ from dash.exceptions import PreventUpdate
 from dashboard.bookmarks import SUFFIX, keep, kept, may_keep
 from dashboard.frame import named
 from dashboard.pages.overview.chosen import ask
+from dashboard.pages.overview.events import wishes
 from dashboard.pages.parts import text_field
+from dashboard.pages.presses import Clicks
 from dashboard.run import Run
 from dashboard.store import RunStore
 from dashboard.text import plain
@@ -62,15 +64,17 @@ def register(app: Dash, store: RunStore) -> None:
         Output("bookmarks-refused", "children"),
         Input("asked", "data"),
         State("view", "data"),
+        State("pressed", "data"),
         prevent_initial_call=True,
     )
-    def write(wish: dict[str, Any] | None, data: dict[str, Any] | None) -> tuple[Any, str]:
+    def write(wish: dict[str, Any] | None, data: dict[str, Any] | None, pressed: Clicks | None) -> tuple[Any, str]:
         view = View.from_data(data)
+        runs = store.ready(view.runs or (), view.rates)
         try:
-            done = written(wish or {}, view, store.ready(view.runs or (), view.rates))
+            done = [written(each or {}, view, runs) for each in wishes(wish, (pressed or {}).get("asked"))]
         except UsageError as problem:
             return None, f"Not kept: {problem}."
-        if not done:
+        if not any(done):
             raise PreventUpdate
         return (wish or {}).get("at"), ""
 

@@ -17,9 +17,22 @@ from dash.exceptions import PreventUpdate
 from dashboard.figures.causes import causes_figure, causes_height, causes_of, idle_of, said_of
 from dashboard.figures.timeline import packed
 from dashboard.pages.opening import opened
-from dashboard.pages.overview import areas, bookmarks, compare, costs, downloads, ladder, rates, tokens, tools
+from dashboard.pages.overview import (
+    ahead,
+    areas,
+    bookmarks,
+    compare,
+    costs,
+    downloads,
+    ladder,
+    rates,
+    strip,
+    tokens,
+    tools,
+)
 from dashboard.pages.overview.events import after, events_of
-from dashboard.pages.overview.table import GRID, columns, height, row
+from dashboard.pages.overview.table import GRID, columns, height
+from dashboard.pages.overview.table import rows as rows_of
 from dashboard.run import Run
 from dashboard.store import Progress, RunStore
 from dashboard.text import plain
@@ -41,6 +54,7 @@ def register(app: Dash, store: RunStore) -> None:
     _table(app, store)
     _reduce(app, store)
     _render(app, store)
+    strip.register(app, store)
     ladder.register(app, store)
     compare.register(app, store)
     tokens.register(app, store)
@@ -49,6 +63,7 @@ def register(app: Dash, store: RunStore) -> None:
     areas.register(app, store)
     bookmarks.register(app, store)
     costs.register(app, store)
+    ahead.register(app, store)
     downloads.register(app, store)
 
 
@@ -69,12 +84,12 @@ def _table(app: Dash, store: RunStore) -> None:
         State("view", "data"),
     )
     def load(_: Any, asks: int | None, before: int | None, search: str | None, data: Any) -> tuple[Any, ...]:
-        store.read_ahead()
+        view = View.parse(search) if data is None else View.from_data(data)
+        store.read_ahead(map(store.key_of, view.runs or ()))
         if before is None:
             store.wait(_MOMENT)
         revision, progress = store.revision, store.progress()  # before the rows, so that the last call has them all
-        view = View.parse(search) if data is None else View.from_data(data)
-        rows = [row(run) for run in store.so_far(view.rates)]
+        rows = rows_of(store.so_far(view.rates))
         return (
             [revision, asks],  # other than before, so that it is told
             rows,
@@ -82,9 +97,17 @@ def _table(app: Dash, store: RunStore) -> None:
             {"height": height(rows)},
             {**GRID, "loading": False} if before is None else no_update,
             progress.done,
-            "" if progress.done else f"{progress.read} of {progress.total} recordings read",
+            progress_said(progress, store.reading()),
             no_update if before == revision else revision,
         )
+
+
+def progress_said(progress: Progress, reading: Sequence[str]) -> str:
+    """What is read, what is being read and how much is left, in words; nothing once all is read."""
+    if progress.done:
+        return ""
+    now = f", now {', '.join(plain(name, 40) for name in reading)}" if reading else ""
+    return f"{progress.read} of {progress.total} recordings read; {progress.total - progress.read} left{now}"
 
 
 def _reduce(app: Dash, store: RunStore) -> None:
@@ -128,7 +151,8 @@ def _reduce(app: Dash, store: RunStore) -> None:
         view = View.parse(search) if opens else View.from_data(before)
         view = opened(view, store) if opens or arrives else view
         fields = dict(zip(_FIELDS, values, strict=False))
-        clicks = dict(zip(_BUTTONS, values[len(_FIELDS) :], strict=True)) | {"asked": (fields["asked"] or {}).get("at")}
+        stamps = {name: (fields[name] or {}).get("at") for name in ("asked", "timeline")}
+        clicks = dict(zip(_BUTTONS, values[len(_FIELDS) :], strict=True)) | stamps
         if not opens:
             unread = store.awaited(view.runs or ())  # the table cannot select them yet
             keys = [*(picked or {"data": []})["data"], *unread]
@@ -152,7 +176,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
             max(most, 1),
             f"of token {token_of(runs, view)} (0–{most})",
             view.align,
-            {"rowId": view.runs[0], "rowPosition": "top"} if opens and view.runs else no_update,
+            {"rowId": runs[0].key, "rowPosition": "top"} if opens and runs else no_update,
             clicks,
             view.find if opens or _asks_to_find(triggered, fields["asked"]) else no_update,
             view.rows.only if opens or not view.rows.only else no_update,

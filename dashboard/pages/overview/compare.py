@@ -1,4 +1,4 @@
-"""Why one run is faster than another: a sentence for each run against the first, and the table of its figures.
+"""Why one run is faster than another: a sentence for each run against the first, and the matrix of all their figures.
 
 The answer takes seconds, so it is worked out in the background and asked for until it is there.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import pandas as pd
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
@@ -18,82 +17,63 @@ from dashboard.pages.parts import HIDDEN, SHOWN
 from dashboard.pages.syncs.table import known
 from dashboard.run import Run
 from dashboard.store import RunStore
-from dashboard.text import plain
+from dashboard.text import apart, plain
 from dashboard.view import View
-from tracer.analysis.interval import Interval
-from tracer.compare_report import compare_table
-from tracer.compare_words import (
-    BUSY,
-    DISTORTION,
-    GAP,
-    RATES,
-    cause_row,
-    count_row,
-    difference,
-    needed_row,
-    percent,
-    phrases,
-)
-
-_KERNEL: Final = "kernel_us "
-_LABELS: Final = {
-    **{row: unit.capitalize() for unit, row in RATES.items()},
-    GAP: "Gap p50, µs",
-    "gap_us mean": "Gap mean, µs",
-    BUSY: "GPU busy, µs per token",
-    count_row("syncs"): "Syncs per token",
-    count_row("copies"): "Copies per token",
-    count_row("launches"): "Launches per token",
-    DISTORTION: "Distortion of the recording",
-    **{
-        needed_row(unit): f"{unit.capitalize()} a run that would show it" for unit in ("steps", "repeats", "recordings")
-    },
-}
-"""Row of `compare_report.compare_table` -> its label; causes stand under their own names."""
+from tracer.compare_matrix import Cell, Line, matrix
+from tracer.compare_words import phrases
+from tracer.headline import Figure, gap, idle, rate, sentence
 
 _MAKE_BASE: Final = "make-base"
 _ROOM: Final = 2  # lines
+_BESIDE: Final = 2
+"""Of so many runs the matrix has room beside the sentence."""
+_HEAD: Final = 26  # characters of a name over a column
 
 
-def section() -> html.Section:
-    """Where the sentences stand."""
+def section(*below: Any) -> html.Section:
+    """Where the sentences stand, and beside or below them the figures; what else belongs to them stands below."""
     return html.Section(
         [
             dcc.Store(id="compared"),
             dcc.Interval(id="compare-poll", interval=400, disabled=True),
-            html.Div([html.H2("Comparison"), html.P(id="compare-base", className="hint")], className="bar"),
-            html.Ul(id="compare-cautions", className="notes", **named("Before you compare")),
-            html.Div(id="compare-words", role="status"),
-        ],
-        id="compare-section",
-        style=HIDDEN,
-        **named("Comparison"),
-    )
-
-
-def figures() -> html.Section:
-    """Where their figures stand."""
-    return html.Section(
-        [
             html.Div(
                 [
-                    html.H2("Figures of this comparison"),
-                    html.P("Differences are the other run minus the base, of rates the change; in brackets 95 % "
-                           "intervals. Causes add up to the mean gap. To take away under Downloads.", className="hint"),
+                    html.H2("What they say", className="unseen"),
+                    html.Ul(id="compare-cautions", className="notes", **named("Before you compare")),
+                    html.Div(id="compare-words", role="status"),
                 ],
-                className="bar",
+                className="said",
             ),
-            html.Div(id="compare-figures", className="scrolls"),
-            html.P(id="compare-methods", className="hint foot"),
+            html.Div(
+                [
+                    html.Div(id="compare-figures", className="scrolls"),
+                    html.Details(
+                        [
+                            html.Summary("How to read these figures", className="hint"),
+                            html.P("Differences are the other run minus the base, of rates the change; in brackets "
+                                   "95 % intervals. The largest difference of a line is lit; where two runs are "
+                                   "compared, the cause that changes most. Causes add up to the mean gap. To take "
+                                   "away under Downloads.", className="hint"),
+                            html.P(id="compare-methods", className="hint"),
+                        ],
+                        className="about-figures",
+                    ),
+                ],
+                id="compare-figures-holder",
+                className="shown",
+                style=HIDDEN,
+            ),
+            *below,
         ],
-        id="compare-figures-section",
+        id="compare-section",
+        className="answers",
         style=HIDDEN,
-        **named("Figures of this comparison"),
+        **named("Comparison"),
     )  # fmt: skip
 
 
 def register(app: Dash, store: RunStore) -> None:
-    """Attach what says the comparison of the chosen runs, and what makes another of them the base."""
+    """Attach what says the comparison of the chosen runs, or the one run, and what makes another of them the base."""
     _render(app, store)
     _make_base(app, store)
 
@@ -101,9 +81,9 @@ def register(app: Dash, store: RunStore) -> None:
 def _render(app: Dash, store: RunStore) -> None:
     @app.callback(
         Output("compare-section", "style"),
-        Output("compare-base", "children"),
+        Output("compare-section", "className"),
         Output("compare-words", "children"),
-        Output("compare-figures-section", "style"),
+        Output("compare-figures-holder", "style"),
         Output("compare-figures", "children"),
         Output("compare-methods", "children"),
         Output("compare-cautions", "children"),
@@ -118,26 +98,27 @@ def _render(app: Dash, store: RunStore) -> None:
     )
     def render(_: Any, __: Any, ___: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
         view = View.from_data(data)
-        runs = store.ready(view.runs or (), view.rates)
-        answer: list[Against] | str | None = []
-        if len(runs) > 1:
+        runs, awaited = store.ready(view.runs or (), view.rates), store.awaited(view.runs or ())
+        answer: list[Against] | str | None = None if awaited else []
+        if len(runs) > 1 and not awaited:
             answer = known(ask_against_base(store, runs))
-        compared = [[run.identity for run in runs], answer is None]
+        compared = [[run.identity for run in runs], awaited, answer is None]
         if compared == before:
             raise PreventUpdate
-        found = answer if isinstance(answer, list) else []
-        tables = [table_of(number, one) for number, one in enumerate(found)]
-        return (
-            SHOWN if len(runs) > 1 else HIDDEN,
-            ["against ", html.B(_name(runs[0]))] if runs else "",
-            skeleton(len(runs) - 1) if answer is None else answer if isinstance(answer, str) else words_of(found),
-            SHOWN if any(one.found for one in found) else HIDDEN,
-            tables,
-            methods_of(found),
-            items_of(None if answer is None else cautions_of(found)),
-            answer is not None,
-            compared,
-        )
+        several = f"answers {'several' if len(runs) + len(awaited) > _BESIDE else 'few'}"
+        return SHOWN if runs else HIDDEN, several, *_said(runs, answer, len(awaited)), answer is not None, compared
+
+
+def _said(runs: Sequence[Run], answer: list[Against] | str | None, awaited: int) -> tuple[Any, ...]:
+    """Words, whether there are figures, figures, methods and cautions."""
+    if answer is None:
+        return skeleton(max(len(runs) + awaited - 1, 1)), SHOWN, ROOM, "", items_of(None)
+    if isinstance(answer, str):
+        return answer, HIDDEN, None, "", []
+    if len(runs) == 1:
+        return words_alone(runs[0]), SHOWN, table_alone(runs[0]), "", items_of(known_of(runs[0]))
+    shown = SHOWN if any(one.found for one in answer) else HIDDEN
+    return words_of(answer), shown, table_of(answer), methods_of(answer), items_of(cautions_of(answer))
 
 
 def _make_base(app: Dash, store: RunStore) -> None:
@@ -161,6 +142,10 @@ def skeleton(lines: int) -> list[Any]:
     return [html.P("Comparing …", className="skeleton"), *[html.P(className="skeleton")] * (lines - 1)]
 
 
+ROOM: Final = html.Div(className="skeleton tall")
+"""What keeps the place of the figures while they are worked out."""
+
+
 def items_of(cautions: Sequence[str] | None) -> list[html.Li]:
     """What to know before, or the room for some of it while it is worked out, so that the page moves little then."""
     if cautions is None:
@@ -180,7 +165,7 @@ def _sentence(number: int, against: Against) -> list[Any]:
     if against.found is None:
         return [f"{_name(against.other)}: {plain(against.problem)}."]
     return [
-        html.A(phrase.text, href=f"#{_row_id(number, phrase.figure)}", className="figure") if phrase.figure
+        html.A(phrase.text, href=f"#{_cell_id(number, phrase.figure)}", className="figure") if phrase.figure
         else phrase.text
         for phrase in phrases(against.found)
     ]  # fmt: skip
@@ -192,39 +177,60 @@ def _button(number: int, against: Against) -> html.Button:
     return html.Button("Make base", id=key, className="button", title=label, **named(label))
 
 
-def table_of(number: int, against: Against) -> html.Table | None:
-    """The figures of a run beside those of the base."""
-    if against.found is None:
+def words_alone(run: Run) -> list[Any]:
+    """A run that is compared with none, in a sentence."""
+    return [html.P(f"{plain(sentence(run.summary, _name(run)), 1000)}.", className="answer")]
+
+
+def known_of(run: Run) -> list[str]:
+    """What a reader must know of a run that stands alone."""
+    return [f"{text}." for text in (run.summary.warning, run.summary.problem) if text]
+
+
+def table_of(found: Sequence[Against]) -> html.Table | None:
+    """The matrix of figures and runs; None where nothing could be compared."""
+    compared = [(number, one) for number, one in enumerate(found) if one.found is not None]
+    if not compared:
         return None
-    head = ["per token", against.found.base.name, against.found.other.name, "Difference"]
-    rows = [row for row in compare_table([against.found]).to_dict("records") if not row["figure"].startswith(_KERNEL)]
+    lines = matrix([one.found for _, one in compared if one.found is not None])
+    runs = [found[0].base, *(one.other for _, one in compared)]
+    short = apart([run.name for run in runs], _HEAD)
+    heads = [
+        html.Th(text, scope="col", title=_name(run), colSpan=2 if at else 1)
+        for at, (text, run) in enumerate(zip(short, runs, strict=True))
+    ]
+    rows = [_row(line, [number for number, _ in compared]) for line in lines]
     return html.Table(
-        [
-            html.Thead(html.Tr([html.Th(text, scope="col") for text in head])),
-            html.Tbody([html.Tr(_cells(row), id=_row_id(number, row["figure"]), tabIndex="-1") for row in rows]),
-        ],
-        className="figures",
+        [html.Thead(html.Tr([html.Th("per token", scope="col"), *heads])), html.Tbody(rows)], className="figures matrix"
     )
 
 
-def _cells(row: dict[Any, Any]) -> list[Any]:
-    figure = row["figure"]
-    change, low, high = (None if pd.isna(row[key]) else row[key] for key in ("estimate", "low", "high"))
-    said = "" if change is None else (percent if figure in RATES.values() else difference)(Interval(change, low, high))
-    own = [_number(row[key], 2 if figure == DISTORTION else 1) for key in ("base", "other")]
-    return [html.Th(label_of(figure), scope="row"), *(html.Td(text) for text in (*own, said))]
+def table_alone(run: Run) -> html.Table | None:
+    """The figures of a run that is compared with none."""
+    of = run.summary
+    per_token = {"Syncs": of.syncs_per_token, "Copies": of.copies_per_token, "Launches": of.launches_per_token}
+    said = {
+        "Idle p50": idle(of).text, "Gap p50": gap(of).text, "Rate": rate(of).text,
+        "GPU busy, a step": Figure(of.busy_us, "µs", of.traced).text,
+        **{f"{what} per token": f"{count:g}" for what, count in per_token.items() if count is not None},
+    }  # fmt: skip
+    rows = [html.Tr([html.Th(label, scope="row"), html.Td(text)]) for label, text in said.items()]
+    return html.Table(html.Tbody(rows), className="figures matrix") if of.steps is not None else None
 
 
-def label_of(figure: str) -> str:
-    """How a row of the table is called on the page."""
-    return _LABELS.get(figure) or f"of it {figure.removeprefix(cause_row(''))}, µs"
+def _row(line: Line, numbers: Sequence[int]) -> html.Tr:
+    each = zip(numbers, line.cells, strict=True)
+    cells = [part for number, cell in each for part in _cells(line, number, cell)]
+    return html.Tr([html.Th(line.label, scope="row"), html.Td(line.base), *cells])
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "–" if value is None or pd.isna(value) else f"{value:,.{digits}f}".removesuffix(".0")
+def _cells(line: Line, number: int, cell: Cell) -> tuple[html.Td, html.Td]:
+    lit = "change largest" if cell.is_largest else "change"
+    own = html.Td(cell.text, id=_cell_id(number, line.figure), tabIndex="-1")
+    return own, html.Td(html.Span(cell.change), className=lit)
 
 
-def _row_id(number: int, figure: str) -> str:
+def _cell_id(number: int, figure: str) -> str:
     return f"figure-{number}-{''.join(c if c.isalnum() else '-' for c in figure)}"
 
 

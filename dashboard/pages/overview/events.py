@@ -13,6 +13,8 @@ from dashboard.timeline.scene import limits_of, range_of, token_of
 from dashboard.view import ALIGNMENTS, FURTHEST, MOST_RUNS, View, span, switched, words_of, zoom
 
 _ZOOMS = {"zoom-in": (0.5, 0.0), "zoom-out": (2.0, 0.0), "pan-left": (1.0, -0.35), "pan-right": (1.0, 0.35)}
+_STAMPED = {"asked": "asked.data", "timeline": "timeline.relayoutData"}  # what the browser stamps with its time
+_MOST = 50  # wishes of one call
 _SHOWS = {"show-gap", "show-token", "show-all"}
 
 
@@ -32,15 +34,28 @@ def events_of(
     Args:
         triggered: properties that have changed, as "component.property".
         values: what fields and the table are now, by component.
-        clicks: how often each button has been pressed, and when something was last asked for.
+        clicks: how often each button has been pressed, and when something was last asked for, or the timeline moved.
         before: the same when it was last heeded.
     """
-    buttons = {name: times for name, times in clicks.items() if name != "asked"}
-    sources = done([prop for prop in triggered if prop != "asked.data"], buttons, before)
-    asked = clicks.get("asked")
-    if asked != (before or {}).get("asked") if asked is not None else "asked.data" in triggered:
-        sources.append("asked")
-    return [Event(source, values.get(source)) for source in sources if source in buttons or source in values]
+    buttons = {name: times for name, times in clicks.items() if name not in _STAMPED}
+    sources = done([prop for prop in triggered if prop not in _STAMPED.values()], buttons, before)
+
+    def is_new(name: str) -> bool:
+        at = clicks.get(name)
+        return _STAMPED[name] in triggered if at is None else at != (before or {}).get(name)
+
+    sources = [*filter(is_new, ["timeline"]), *sources]  # it was moved before the press
+    events = [Event(source, values.get(source)) for source in sources if source in buttons or source in values]
+    if "asked" not in values or not is_new("asked"):
+        return events
+    return [*events, *(Event("asked", wish) for wish in wishes(values["asked"], (before or {}).get("asked")))]
+
+
+def wishes(asked: dict[str, Any] | None, heeded: float | None) -> list[dict[str, Any] | None]:
+    """What was asked for since something was last heeded, the last one last."""
+    earlier = (asked or {}).get("earlier", [])[-_MOST:]
+    times = [(wish.get("at"), wish) for wish in earlier]
+    return [*(wish for at, wish in times if isinstance(at, int | float) and at > (heeded or 0)), asked]
 
 
 def after(view: View, event: Event, runs: Sequence[Run], scheme: str = "light") -> View:

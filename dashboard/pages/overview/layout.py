@@ -8,7 +8,7 @@ import dash_bootstrap_components as dbc
 from dash import dcc, html
 
 from dashboard.frame import named
-from dashboard.pages.overview import compare, downloads, ladder, rates, tokens, tools
+from dashboard.pages.overview import ahead, compare, downloads, ladder, rates, strip, tokens, tools
 from dashboard.pages.overview.table import grid
 from dashboard.palette import COLOURS, HOLE_SWATCHES, NAMES
 from dashboard.view import ALIGNMENTS
@@ -18,7 +18,7 @@ LEGEND = ("kernel", "graph", "communication", "copy", "memset", "sync", "launch"
 MOVES = {
     "show-gap": ("Gap", "Zoom to the gap"),
     "show-token": ("Token", "Show one token"),
-    "show-all": ("Whole run", "Show every token"),
+    "show-all": ("Whole run", "Show the whole recording"),
     "zoom-out": ("−", "Zoom out"),
     "zoom-in": ("+", "Zoom in"),
     "pan-left": ("←", "Move left"),
@@ -31,34 +31,29 @@ _BLANK = {
         "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
     },
 }  # fmt: skip
-_GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": "autosize", "scrollZoom": False,
+_GRAPH: Any = {"displayModeBar": False, "displaylogo": False, "doubleClick": False, "scrollZoom": False,
           "showTips": False}  # fmt: skip
 
 
 def sections() -> list[Any]:
     """What stands on the page."""
     stores = [dcc.Store(id="listed"), dcc.Store(id="drawn"), dcc.Interval(id="reading", interval=400)]
-    shown = [_runs(), compare.section(), _timeline(), *_made_of(), compare.figures(), downloads.section()]
-    return [*stores, *tools.stores(), *shown]
+    shown = [_runs(), compare.section(ladder.section()), _timeline(), *_made_of(), downloads.section()]
+    return [*stores, *tools.stores(), *ahead.stores(), *shown]
 
 
 def _runs() -> html.Section:
     return html.Section(
         [
-            html.Div(
-                [
-                    html.H2("Runs"),
-                    html.P("Select one to six.  ▲ comes from a traced pass, which inflates it.", className="hint"),
-                    html.P("Looking for recordings …", id="reading-said", role="status", className="hint"),
-                    html.Button("Add recordings …", id="add", className="button moves upload",
-                                title="Upload recordings, or drop them anywhere on the page"),
-                ],
-                className="bar",
-            ),
+            strip.strip(),
             html.Ul(id="uploads", className="uploads", **named("Uploads")),
-            grid(),
+            html.Div(
+                [html.P("Select one to six.  ▲ comes from a traced pass, which inflates it.", className="hint"),
+                 grid()],
+                id="runs-panel",
+                hidden=True,
+            ),
             *rates.below(),
-            ladder.section(),
         ],
         **named("Runs"),
     )  # fmt: skip
@@ -83,10 +78,9 @@ def _timeline() -> html.Section:
                         **named("What the time axis shows"),
                     ),
                 ],
-                className="bar",
+                className="bar tools",
             ),
-            legend(),
-            *tools.above(),
+            html.Div(tools.above(), className="above"),
             html.Div("Reading the recordings …", id="nothing", className="empty"),
             html.Div(
                 _graph("timeline", 300),
@@ -95,11 +89,12 @@ def _timeline() -> html.Section:
                 **named("Timelines of the selected runs"),
             ),
             html.P("Wheel to zoom, shift-wheel or drag to move, shift-drag to zoom to a part, "
-                   "double-click for one token. Hover for names and times, "
+                   "double-click a token to zoom to it. Hover for names and times, "
                    "click an event for its exact times and what hangs together with it. "
                    "Dotted: the base's gap; hatched: what a run's gap is shorter or longer.",
                    className="hint foot"),
             *tools.below(),
+            legend(),
         ],
         **named("Timeline"),
     )  # fmt: skip
@@ -119,13 +114,16 @@ def legend() -> html.Ul:
 def _token() -> html.Div:
     return html.Div(
         [
-            html.Span("Aligned at the"),
-            dbc.RadioItems(
-                id="align",
-                options=[{"value": key, "label": key} for key in ALIGNMENTS],
-                value="end",
-                inline=True,
-                className="choice",
+            html.Label(
+                [
+                    "Aligned at the ",
+                    dbc.Select(
+                        id="align",
+                        options=[{"value": key, "label": key} for key in ALIGNMENTS],
+                        value="end",
+                        class_name="field small",
+                    ),
+                ]
             ),
             html.Span("of token", id="token-label"),
             html.Button(

@@ -9,7 +9,8 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.frame import named
-from dashboard.pages.overview.table import columns, row
+from dashboard.pages.overview.table import columns
+from dashboard.pages.overview.table import rows as rows_of
 from dashboard.rates import NoRate, pairs_of, rate_of
 from dashboard.run import Run
 from dashboard.store import RunStore
@@ -47,7 +48,7 @@ def _give(app: Dash, store: RunStore) -> None:
         view = View.from_data(data)
         given, problem = with_given(view, changes or [])
         shown = {change["rowId"] for change in changes or []}
-        again = [row(run) for run in store.so_far(given.rates) if run.key in shown]
+        again = [one for one in rows_of(store.so_far(given.rates)) if one["key"] in shown]
         if not again:
             raise PreventUpdate
         return no_update if given == view else given.query(), _update(again), problem
@@ -82,7 +83,7 @@ def _show(app: Dash, store: RunStore) -> None:
         if rated == before:
             raise PreventUpdate
         runs = store.so_far(view.rates)
-        rows = [row(run) for run in runs]
+        rows = rows_of(runs)
         others = {text.partition(":")[2] for text in (*rated, *(before or ()))}
         changed = [one for one in rows if one["key"] in others]
         return _update(changed) if changed else no_update, columns(rows), said_of(runs), rated

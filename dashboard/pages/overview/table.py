@@ -10,7 +10,7 @@ import dash_ag_grid as dag
 from dashboard.pages.graph.view import GraphView
 from dashboard.rates import text_of
 from dashboard.run import Run
-from dashboard.text import plain
+from dashboard.text import apart, plain
 from tracer.analysis.signature import MEANING
 
 
@@ -38,15 +38,19 @@ AS_TOLD: Final = "as run.json tells; another one can be given"
 COLUMNS: list[dict[str, Any]] = [
     _words("name", "Run", 268)
     | {"minWidth": 268, "flex": 3, "tooltipField": "about", "valueFormatter": {"function": "params.data.short"}},
-    _words("graph", "Graph", 68, "The graph of a token, with its streams")
-    | {"cellRenderer": "markdown", "filter": False, "sortable": False},
-    _words("model", "Model", 104) | {"tooltipField": "model"},
     _words("strategy", "Class", 70, "The strategy that the calls in the recording follow")
     | {"cellClass": "or-problem", "valueFormatter": {"function": "params.data.problem || params.value"}},
-    _words("configured", "Asked for", 96, "The strategy the run was started with"),
-    _words("mode", "Mode", 92, "Streams: sequential or concurrent branches"),
     _figure("tokens_per_s", "Tokens/s", ",.1f", "Untraced where known; ▲: the traced pass's own", 96, "rate_traced"),
     _figure("steps_per_s", "Steps/s", ",.1f", "As recorded, of the wall; of runs whose tokens no one tells", 80),
+    _figure("idle_p50", "Idle p50, µs", ",.1f", "What the device idles in the median step; ▲: traced", 100, "traced")
+    | {"tooltipField": "idle_where"},
+    _figure(
+        "untraced_idle", "Idle untraced", ",.1f", "Median idle time a step, µs, that the untraced rate leaves", 122
+    ),
+    _figure("gap_p50", "Gap p50, µs", ",.1f", "Median inter-token gap; ▲: traced, so inflated", 100, "traced"),
+    _figure("untraced_gap", "Gap untraced", ",.1f", "Median gap, µs, that the untraced rate leaves", 118),
+    _words("graph", "Graph", 68, "The graph of a token, with its streams")
+    | {"cellRenderer": "markdown", "filter": False, "sortable": False},
     {
         "field": "rate",
         "headerName": RATE,
@@ -61,14 +65,7 @@ COLUMNS: list[dict[str, Any]] = [
         "cellClassRules": {"told": "!params.value", "refused": "params.data.rate_fails"},
         "tooltipField": "rate_said",
     },
-    _figure("idle_p50", "Idle p50, µs", ",.1f", "What the device idles in the median step; ▲: traced", 100, "traced")
-    | {"tooltipField": "idle_where"},
-    _figure(
-        "untraced_idle", "Idle untraced", ",.1f", "Median idle time a step, µs, that the untraced rate leaves", 122
-    ),
-    _figure("gap_p50", "Gap p50, µs", ",.1f", "Median inter-token gap; ▲: traced, so inflated", 100, "traced"),
     _figure("gap_p90", "p90, µs", ",.1f", "90th percentile of the gap; ▲: traced, so inflated", 84, "traced"),
-    _figure("untraced_gap", "Gap untraced", ",.1f", "Median gap, µs, that the untraced rate leaves", 118),
     _figure("distortion", "Distortion", ".2f", "Traced period / untraced period", 90),
     _figure("syncs", "Syncs", ".3~g", "Host synchronisations per token", 66),
     _figure("copies", "Copies", ".3~g", "Copies per token", 70),
@@ -80,11 +77,14 @@ COLUMNS: list[dict[str, Any]] = [
         "A token's host calls: " + ", ".join(f"{letter} {meaning}" for letter, meaning in MEANING.items()),
     )
     | {"minWidth": 164, "flex": 2, "cellClass": "mono", "tooltipField": "signature"},
+    _words("model", "Model", 104) | {"tooltipField": "model"},
+    _words("configured", "Asked for", 96, "The strategy the run was started with"),
+    _words("mode", "Mode", 92, "Streams: sequential or concurrent branches"),
     _words("device", "Device", 112) | {"tooltipField": "device"},
     _words("level", "Trace", 74, "How CUDA graphs were traced: node, graph or none"),
 ]
 
-_FITS = 34  # characters of a name; of a longer one the middle is left out, because names differ at their ends
+_FITS = 34  # characters of a name
 _OPTIONAL = {"model", "mode", "distortion", "untraced_gap", "untraced_idle", "graph", "steps_per_s"}
 
 
@@ -121,6 +121,12 @@ def grid() -> dag.AgGrid:
         rowClassRules={"unreadable": "!params.data.readable"},
         style={"height": "120px"},
     )  # fmt: skip
+
+
+def rows(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """What the table says of runs, under names that stay different."""
+    short = apart([run.name for run in runs], _FITS)
+    return [row(run) | {"short": name} for run, name in zip(runs, short, strict=True)]
 
 
 def row(run: Run) -> dict[str, Any]:

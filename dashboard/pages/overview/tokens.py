@@ -16,14 +16,14 @@ from dashboard.timeline.notable import token_at
 from dashboard.view import View
 
 _MEDIAN, _WORST = 50.0, 100.0
-_BUTTONS: Final = {"token-median": ("Median token", _MEDIAN), "token-worst": ("Worst token", _WORST)}
+_BUTTONS: Final = {"token-median": ("Median", _MEDIAN), "token-worst": ("Worst", _WORST)}
 
 
 def choices() -> html.Div:
     """The buttons, and a field for the percentile."""
     return html.Div(
         [
-            *(html.Button(text, id=key, className="button", title=f"{text} by the base's gap")
+            *(html.Button(text, id=key, className="button", title=f"{text} token by the base's gap")
               for key, (text, _) in _BUTTONS.items()),
             html.Label(["percentile ", dcc.Input(id="percentile", type="number", min=0, max=100, step="any", value=90,
                                                  className="small")]),

@@ -6,35 +6,40 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import dash_bootstrap_components as dbc
-from dash import ClientsideFunction, Dash, Input, Output, Patch, State, dcc, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.figures.minimap import minimap_height, minimap_plot, range_shapes
+from dashboard.figures.minimap import Lane, minimap_height, minimap_plot
 from dashboard.figures.timeline import packed
 from dashboard.frame import named
 from dashboard.pages.overview import areas, bookmarks, costs
+from dashboard.pages.overview.acts import asked
 from dashboard.pages.overview.chosen import ask, said_of
+from dashboard.pages.overview.events import wishes
 from dashboard.pages.parts import text_field
+from dashboard.pages.presses import Clicks
 from dashboard.run import Run
 from dashboard.store import RunStore
 from dashboard.text import plain
-from dashboard.timeline.align import whole_range
 from dashboard.timeline.arrange import Group, all_groups, arranged
 from dashboard.timeline.choice import place_of
+from dashboard.timeline.goto import gone
 from dashboard.timeline.query import HINT
-from dashboard.timeline.scene import limits_of, token_of
+from dashboard.timeline.scene import token_of, whole_of
 from dashboard.timeline.search import counted
-from dashboard.view import Arrangement, View
+from dashboard.view import Arrangement, View, words_of
 
 KEYS: Final = {
     "w s": "zoom in, zoom out; so does the wheel over the timeline, at the pointer (outside of it, the page scrolls)",
-    "a d ← →": "move left, move right; so do shift and the wheel, and a drag",
-    "Home": "whole run",
+    "a d ← →": "move left, move right; so do shift and the wheel, and a drag; fingers do both",
+    "Home": "whole recording",
     "g": "the gap",
     "t": "one token",
     "n p": "next match, match before; next token, token before where nothing is searched",
     ". ,": "next token, token before",
     "/": "search by name, kind:, stream: or >50us; Enter goes to the next match, shift-Enter to the one before",
+    "j": "go to a token, to a time on the axis, or to the next gap longer than so much",
+    "[ ]": "gap before, next gap, longer than the field says if it does",
     "e": "sum what is in view (Ctrl-drag or ⌘-drag: a part of it); sum nothing",
     "b": "bookmarks",
     "m": "measure what is in view; measure nothing",
@@ -69,6 +74,10 @@ def above() -> list[Any]:
                 _step("find-back", "‹", "Match before"),
                 _step("find-on", "›", "Next match"),
                 html.Span(id="found", role="status", className="hint"),
+                _field("go", "Go to 17, 1.5 ms, > 100 µs"),
+                _step("go-back", "‹", "Gap before", disabled=False),
+                _step("go-on", "›", "Next gap, longer than the field says", disabled=False),
+                html.Span(id="gone", role="status", className="hint"),
             ],
             className="bar finds",
             role="search",
@@ -83,10 +92,13 @@ def above() -> list[Any]:
         ),
         bookmarks.above(),
         html.Div(
-            dcc.Graph(id="minimap", config={"displayModeBar": False, "showTips": False}, responsive=True,
-                      style={"height": "28px"}),
+            [
+                dcc.Graph(id="minimap", config={"displayModeBar": False, "showTips": False}, responsive=True,
+                          style={"height": "28px"}),
+                html.Div(id="in-view"),
+            ],
             id="minimap-holder", role="img", style={"display": "none"},
-            **named("The whole runs: how busy, and which part the timeline shows"),
+            **named("The whole recordings: how busy, and which part the timeline shows"),
         ),
     ]  # fmt: skip
 
@@ -115,10 +127,17 @@ def register(app: Dash, store: RunStore) -> None:
         prevent_initial_call=True,
     )  # fmt: skip
     browser.clientside_callback(
+        ClientsideFunction("gestures", "heard"), Input("pressed", "data"), State("view", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    browser.clientside_callback(
+        ClientsideFunction("gestures", "drawn"), Input("drawn", "data"), prevent_initial_call=True
+    )
+    browser.clientside_callback(
         ClientsideFunction("timeline", "clicked"), Input("timeline", "clickData"), prevent_initial_call=True
     )
     browser.clientside_callback(
-        ClientsideFunction("timeline", "mapped"),
+        ClientsideFunction("minimap", "pointed"),
         Input("minimap", "selectedData"), Input("minimap", "clickData"), prevent_initial_call=True,
     )  # fmt: skip
     browser.clientside_callback(
@@ -126,6 +145,7 @@ def register(app: Dash, store: RunStore) -> None:
         Input("row-list", "children"), Input("picked", "children"), prevent_initial_call=True,
     )  # fmt: skip
     _say(app, store)
+    _go(app, store)
     _map(app, store)
 
 
@@ -155,13 +175,32 @@ def _say(app: Dash, store: RunStore) -> None:
         )
 
 
+def _go(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("gone", "children"),
+        Input("asked", "data"),
+        State("view", "data"),
+        State("pressed", "data"),
+        prevent_initial_call=True,
+    )
+    def say(wish: dict[str, Any] | None, data: dict[str, Any] | None, pressed: Clicks | None) -> str:
+        match wish:
+            case {"what": "go", "text": str(text), "step": 1 | -1 as step}:
+                view = View.from_data(data)
+                runs = store.ready(view.runs or (), view.rates)
+                for earlier in wishes(wish, (pressed or {}).get("asked"))[:-1]:
+                    view = asked(view, earlier or {}, runs)
+                return gone(view, runs, words_of(text), step).said
+        raise PreventUpdate
+
+
 def _map(app: Dash, store: RunStore) -> None:
     @app.callback(
         Output("minimap", "figure"),
         Output("minimap", "style"),
         Output("minimap-holder", "style"),
         Output("mapped", "data"),
-        Input("screen", "data"),
+        Input("steady", "data"),
         Input("revision", "data"),
         State("view", "data"),
         State("mapped", "data"),
@@ -172,16 +211,16 @@ def _map(app: Dash, store: RunStore) -> None:
             raise PreventUpdate
         view, theme = View.from_data(data), str(screen["scheme"])
         runs = store.ready(view.runs or (), view.rates)
-        token, limits = token_of(runs, view), limits_of(runs, view)
-        lanes = [(run.name, run.busy, run.tokens.anchor(token, view.align)) for run in runs if run.tokens and run.busy]
-        whole = whole_range([run.tokens for run in runs if run.tokens is not None], token, view.align)
+        token = token_of(runs, view)
         draws = [theme, token, view.align, *(run.identity for run in runs)]
         if draws == mapped:
-            patch = Patch()
-            patch["layout"]["shapes"] = range_shapes(whole, limits, theme)
-            patch["layout"]["selections"] = []
-            return patch, no_update, no_update, no_update
-        plot = packed(minimap_plot(lanes, whole, limits, theme))
+            raise PreventUpdate
+        lanes = [
+            Lane(run.name, run.busy, run.tokens.anchor(token, view.align), run.phases_beside)
+            for run in runs
+            if run.tokens and run.busy
+        ]
+        plot = packed(minimap_plot(lanes, whole_of(runs, view), theme))
         shown = {"display": "block" if lanes else "none"}
         return plot, {"height": f"{minimap_height(len(lanes))}px"}, shown, draws
 
@@ -213,25 +252,30 @@ def row_list(groups: Sequence[Group], arrangement: Arrangement) -> list[Any]:
         return []
     items: list[Any] = []
     for group in groups:
-        inside = html.Ul([_row(unit.name, arrangement, len(unit.rows) > 1) for unit in group.units])
-        items.append(_row(group.name, arrangement, True, inside))
-    as_recorded = ask("As recorded", {"what": "as recorded"}, "Show all rows in their usual order")
-    return [html.Ul(items), as_recorded]
+        inside = html.Ul([_row(unit.name, arrangement, len(unit.rows) > 1, unit.is_aside) for unit in group.units])
+        items.append(_row(group.name, arrangement, True, all(unit.is_aside for unit in group.units), inside))
+    some_aside = any(unit.aside for group in groups for unit in group.units)
+    every = ask("All rows", {"what": "all rows"}, "Show also the rows that have nothing while steps run")
+    as_recorded = ask("As recorded", {"what": "as recorded"}, "Show the rows of the steps, in their usual order")
+    return [html.Ul(items), as_recorded, *([every] if some_aside else [])]
 
 
-def _row(name: str, arrangement: Arrangement, can_fold: bool, *inside: html.Ul) -> html.Li:
-    shown, called, is_folded = name not in arrangement.hidden, plain(name, 60), name in arrangement.folded
+def _row(name: str, arrangement: Arrangement, can_fold: bool, aside: bool, *inside: html.Ul) -> html.Li:
+    called, is_folded = plain(name, 60), name in arrangement.folded
+    shown = name in arrangement.shown if aside else name not in arrangement.hidden
+    switch = {"what": "show" if aside else "hide", "name": name}
     checked: dict[str, Any] = {"aria-checked": str(shown).lower()}
     expanded: dict[str, Any] = {"aria-expanded": str(not is_folded).lower()}
     fold = ask("▸" if is_folded else "▾", {"what": "fold", "name": name}, f"Thin lines for {called}", **expanded)
     return html.Li(
         [
-            ask("☑" if shown else "☐", {"what": "hide", "name": name}, f"Show {called}", role="checkbox", **checked),
+            ask("☑" if shown else "☐", switch, f"Show {called}", role="checkbox", **checked),
             *([fold] if can_fold else []),
             *([] if inside else [_pin(name, arrangement, called)]),
             ask("↑", {"what": "move", "name": name, "by": -1}, f"Move {called} up"),
             ask("↓", {"what": "move", "name": name, "by": 1}, f"Move {called} down"),
             html.Span(called),
+            *([html.Span("outside of the steps", className="hint")] if aside else []),
             *inside,
         ]
     )
@@ -262,5 +306,5 @@ def _field(key: str, label: str) -> html.Label:
     return html.Label([html.Span(label, className="unseen"), field])
 
 
-def _step(key: str, text: str, label: str) -> html.Button:
-    return html.Button(text, id=key, className="button", title=label, disabled=True, **named(label))
+def _step(key: str, text: str, label: str, disabled: bool = True) -> html.Button:
+    return html.Button(text, id=key, className="button", title=label, disabled=disabled, **named(label))

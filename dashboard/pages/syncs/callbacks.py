@@ -6,16 +6,14 @@ anew when there are more of them.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from dash import Dash, Input, Output, State, ctx, html, no_update
+from dash import Dash, Input, Output, State, ctx, html
 from dash.exceptions import PreventUpdate
 
 from dashboard.frame import link
-from dashboard.pages.opening import opened_at_once
-from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, keep_options, run_options, table_height
-from dashboard.pages.presses import done
+from dashboard.pages.one_run import keep_run
+from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, keep_options, table_height
 from dashboard.pages.syncs.layout import columns_of
 from dashboard.pages.syncs.table import ADDRESS, known, rows_of
 from dashboard.predictions import gain_without
@@ -23,57 +21,17 @@ from dashboard.run import Run
 from dashboard.store import RunStore
 from dashboard.text import plain
 from dashboard.units import duration
-from dashboard.view import View, switched, with_fields
+from dashboard.view import View, with_fields
 from tracer.analysis.whatif.prediction import Prediction
 from tracer.signed import percent
 
 
 def register(app: Dash, store: RunStore) -> None:
     """Attach the page's callbacks to an app that shows the syncs of a run of `store`."""
-    _reduce(app, store)
+    keep_run(app, store)
     keep_options(app, store, "run")
     _render(app, store)
     _download(app)
-
-
-def _reduce(app: Dash, store: RunStore) -> None:
-    @app.callback(
-        Output("view", "data"),
-        Output("url", "search"),
-        Output("run", "options"),
-        Output("run", "value"),
-        Output("pressed", "data"),
-        Input("url", "search"),
-        Input("run", "value"),
-        Input("theme", "n_clicks"),
-        State("pressed", "data"),
-        State("view", "data"),
-        State("screen", "data"),
-    )
-    def reduce(search: str, run: str | None, theme: Any, pressed: Any, before: Any, screen: Any) -> tuple[Any, ...]:
-        clicks = {"theme": theme}
-        sources = done([one["prop_id"] for one in ctx.triggered], clicks, pressed)
-        if before is None or "url" in sources:
-            view = replace(opened_at_once(View.parse(search), store), range=None, align="end")
-        else:
-            view = View.from_data(before)
-            for source in sources:
-                view = after(view, source, run, (screen or {}).get("scheme", ""))
-        lead = next(iter(view.runs or ()), None)
-        if before is not None and view == View.from_data(before) and lead == run and clicks == pressed:
-            raise PreventUpdate
-        query = view.query()
-        return view.data(), no_update if query == (search or "") else query, run_options(store), lead, clicks
-
-
-def after(view: View, source: str, run: str | None, scheme: str) -> View:
-    """The view after another run was chosen, or the theme switched from that `scheme`."""
-    match source, run:
-        case "run", str(key):
-            return view.led_by(key)
-        case "theme", _:
-            return replace(view, theme=switched(view.theme, scheme))
-    return view
 
 
 def _render(app: Dash, store: RunStore) -> None:
@@ -155,6 +113,7 @@ def in_words(run: Run, rows: list[dict[str, Any]], together: Prediction | str | 
     beside = sum(row["verdict"].startswith("costs nothing") for row in rows)
     said = f"{run.syncs.syncs_per_token:g} syncs a token (class {run.syncs.strategy}, {plain(run.syncs.signature, 80)})"
     said += f"; {beside} of them cost nothing. " if beside else ". "
+    said += dearest(rows)
     if together is None:
         return [said, "Predicting what it brings to do without each …"]
     if isinstance(together, str):
@@ -163,6 +122,19 @@ def in_words(run: Run, rows: list[dict[str, Any]], together: Prediction | str | 
         View(runs=(run.key,), theme=theme, rates=run.rates).query(), {"without": "all"}
     )
     return [said, html.A("Without all that data flow does not need", href=target), f": {_gained(together)}"]
+
+
+def dearest(rows: list[dict[str, Any]]) -> str:
+    """The sync without which most is gained, in a sentence; nothing while some gain is not known yet, or where none is
+    surely one."""
+    sure = [row for row in rows if row["gain"] is not None and row["low"] is not None and row["low"] > 0]
+    if not sure or any(row["pending"] for row in rows):
+        return ""
+    row = max(sure, key=lambda row: row["gain"])
+    return (
+        f"The dearest is sync {row['position']}, {plain(row['name'], 60)}: {row['gain_said']} tokens/s without it "
+        f"{row['margin']}, predicted. "
+    )
 
 
 def _gained(found: Prediction) -> str:

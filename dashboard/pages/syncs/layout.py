@@ -13,17 +13,21 @@ _POLL_MS = 700
 
 _GAIN = {"function": "params.data.gain == null ? (params.data.pending ? '…' : '–') : params.data.gain_said"}
 _GAP = {"function": "params.data.gap_us == null ? '–' : params.data.gap_said"}
+_SHORT_NAME = {"valueFormatter": {"function": "middleCut(params.value, 40)"}}
 
 COLUMNS: list[dict[str, Any]] = [
-    words("what", "Wait", 116, "A sync, a copy that blocks by itself, or a loop that asks whether work has ended"),
     number("position", "#", "d", 56, "Position among the waits of its kind in a step") | {"filter": False},
-    words("verdict", "Verdict", 390, "What data flow and the critical path say") | {"minWidth": 200},
-    number("gain", "Tokens/s without it", "", 210, "Predicted, with its model margin") | {"valueFormatter": _GAIN},
+    words("what", "Wait", 116, "A sync, a copy that blocks by itself, or a loop that asks whether work has ended"),
+    number("gain", "Tokens/s without it", "", 146, "Predicted; the dearest sync stands first")
+    | {"valueFormatter": _GAIN, "initialSort": "desc"},
+    words("margin", "Model margin", 136, "Of the prediction") | {"type": "rightAligned", "sortable": False},
     number("gap_us", "Gap, µs", "", 84, "By which the median gap would change") | {"valueFormatter": _GAP},
-    links("try", "Try", 90, "Predicts a run without it"),
-    links("show", "Timeline", 96, "Shows it in one token"),
-    words("name", "Call", 220) | {"minWidth": 180, "flex": 2},
-    words("waits_for", "Waited for", 130, "The activity it usually waited for; empty where the stream was idle"),
+    words("verdict", "Verdict", 330, "What data flow and the critical path say") | {"minWidth": 200, "flex": 3},
+    links("try", "Try", 84, "Predicts a run without it"),
+    links("show", "Timeline", 92, "Shows it in one token"),
+    words("name", "Call", 200) | {"minWidth": 190, "flex": 2, **_SHORT_NAME},
+    words("waits_for", "Waited for", 130, "The activity it usually waited for; empty where the stream was idle")
+    | {"minWidth": 120, "flex": 1, **_SHORT_NAME},
     number("waiting_share", "Waited", ".0%", 80, "Share of the steps in which the device was still busy"),
     number("median_us", "Median, µs", ",.2f", 104, "Time inside the call, as recorded"),
     number("max_us", "Longest, µs", ",.1f", 106, "As recorded"),
@@ -57,8 +61,8 @@ def sections() -> list[Any]:
         section(
             "Inventory",
             [
-                html.P("One row per sync, blocking copy and polling loop of a step. Gains are predicted by replaying "
-                       "the run without the sync.",
+                html.P("One row per sync, blocking copy and polling loop of a step, the dearest first. Gains are "
+                       "predicted by replaying the run without the sync.",
                        className="hint"),
                 html.Button("Download CSV", id="download", className="button"),
             ],

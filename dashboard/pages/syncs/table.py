@@ -80,14 +80,14 @@ def _slack(row: dict[str, Any] | None) -> dict[str, float | None]:
 
 def _gain(gain: Prediction | str | None) -> dict[str, float | str | None]:
     if not isinstance(gain, Prediction) or gain.of_engine is None:
-        return dict.fromkeys(("gain", "low", "high", "gap_us", "gain_said", "gap_said"))
+        return dict.fromkeys(("gain", "low", "high", "gap_us", "gain_said", "margin", "gap_said"))
     more, bounds = gain.of_engine.estimate - 1, gain.of_engine.bounds
     low, high = (None, None) if bounds is None else (bound - 1 for bound in bounds)
-    margin = "" if low is None or high is None else f" [{percent(low, 2)}, {percent(high, 2)}]"
+    margin = "" if low is None or high is None else f"[{percent(low, 2)}, {percent(high, 2)}]"
     after, before = (figures.gap_us.get("p50") for figures in (gain.predicted, gain.before))
     gap_us = None if after is None or before is None else after - before
     return {
-        "gain": more, "low": low, "high": high, "gap_us": gap_us, "gain_said": f"{percent(more, 2)}{margin}",
+        "gain": more, "low": low, "high": high, "gap_us": gap_us, "gain_said": percent(more, 2), "margin": margin,
         "gap_said": None if gap_us is None else signed(gap_us, 2),
     }  # fmt: skip
 

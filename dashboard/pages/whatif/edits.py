@@ -59,11 +59,11 @@ def edits_for(store: RunStore, run: Run, view: WhatIfView) -> list[Edit]:
     if view.kernels and view.times is not None:
         found.append(NamedKernels.of(view.kernels, view.times))
     if view.streams is not None:
-        found.append(_concurrent(store, run, int(view.streams)))
+        found.append(concurrent(store, run, int(view.streams)))
     return found
 
 
-def _concurrent(store: RunStore, run: Run, streams: int) -> Concurrent:
+def concurrent(store: RunStore, run: Run, streams: int) -> Concurrent:
     """The edit, with the graph of the run and the pass that has its kernels."""
     inside = store.below(run.path / _NODE_PASS) if run.path is not None else []
     node = next((one for one in inside if one.steps is not None), run)

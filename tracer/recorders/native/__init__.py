@@ -1,1 +1,1 @@
-"""The C of the light recorder's preloaded library; `compile.py` says how it is made."""
+"""The C sources of the light recorder's preloaded library; `compile.py` builds it."""

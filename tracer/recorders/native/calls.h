@@ -1,13 +1,13 @@
-/* The calls that are recorded, the one place that knows them.
+/* The recorded calls, all defined here.
  *
  * CALL(exported name, name for cuGetProcAddress, first version of this interface, 1 for the per-thread default stream,
- *      parameters, arguments, stream, object, bytes, kind of copy, what else is done)
- * `object` is the kernel, event or graph that a call is about; `bytes` of a launch are its blocks; kinds of copies are
- * numbered as CUPTI numbers them.
- * What else: PLAIN nothing; LAUNCH opens a run of launches on its stream, END ends that, FORGET ends the stream, too;
- * END_ALL ends the runs of the thread's context and waits, END_OTHER those of the context `c`; WAIT waits, END_WAIT
- * does both, ASK asks whether a stream's work has ended; BESIDE lies in a run as launches do; OWN has its wrapper
- * written out (graphs.c, contexts.c).
+ *      parameters, arguments, stream, object, bytes, kind of copy, action)
+ * `object` is the kernel, event or graph of the call; for launches `bytes` is the number of blocks; kinds of copies are
+ * numbered as in CUPTI.
+ * Actions: PLAIN none; LAUNCH opens a run of launches on its stream; END ends that run; FORGET also ends the stream;
+ * END_ALL ends the runs of the thread's context and waits; END_OTHER ends those of the context `c`; WAIT waits;
+ * END_WAIT does both; ASK queries whether a stream's work has ended; BESIDE is part of a run, as launches are; OWN has
+ * a hand-written wrapper (graphs.c, contexts.c).
  * Versions are those of the driver's typedefs (cudaTypedefs.h).
  */
 #ifndef INTERTOKEN_CALLS_H
@@ -88,7 +88,7 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
     X(cuCtxRecordEvent, "cuCtxRecordEvent", 12050, 0, P(Context c, Event v), P(c, v), NULL, v, 0, 0, END_OTHER)       \
     X(cuCtxWaitEvent, "cuCtxWaitEvent", 12050, 0, P(Context c, Event v), P(c, v), NULL, v, 0, 0, PLAIN)
 
-/* Copies: blocking ones end the runs of the context, asynchronous ones to the host that of their stream. */
+/* Copies: blocking ones end all runs of the context, asynchronous copies to the host end the run of their stream. */
 #define BLOCKING(X, name, symbol, params, args, size, kind)                                                           \
     BOTH(X, name, _ptds, symbol, 3020, 7000, params, args, NULL, NULL, size, kind, END_ALL)
 #define ASYNC(X, name, symbol, params, args, size, kind, hook)                                                        \
@@ -170,7 +170,7 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
 
 #define FILL_CALLS(X) FILLS(X, 8, unsigned char) FILLS(X, 16, unsigned short) FILLS(X, 32, unsigned)
 
-/* They end contexts, and what we loaded into them. */
+/* Calls that destroy contexts, including what we loaded into them. */
 #define CONTEXT_CALLS(X)                                                                                              \
     X(cuCtxDestroy, "cuCtxDestroy", 2000, 0, P(Context c), P(c), NULL, NULL, 0, 0, OWN)                               \
     X(cuCtxDestroy_v2, "cuCtxDestroy", 4000, 0, P(Context c), P(c), NULL, NULL, 0, 0, OWN)                            \
@@ -179,7 +179,7 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
     X(cuDevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease", 7000, 0, P(int d), P(d), NULL, NULL, 0, 0, OWN)         \
     X(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease", 11000, 0, P(int d), P(d), NULL, NULL, 0, 0, OWN)
 
-/* With which a program asks a profiler to begin and to end. */
+/* Calls with which a program starts and stops a profiler. */
 #define PROFILER_CALLS(X)                                                                                             \
     X(cuProfilerStart, "cuProfilerStart", 4000, 0, P(void), P(), NULL, NULL, 0, 0, OWN)                               \
     X(cuProfilerStop, "cuProfilerStop", 4000, 0, P(void), P(), NULL, NULL, 0, 0, OWN)

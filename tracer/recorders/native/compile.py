@@ -1,6 +1,6 @@
-"""How the library of this folder is compiled: by a build of intertoken, or on the user's machine.
+"""Compiles the library in this folder, during a build of intertoken or on the user's machine.
 
-Only the standard library is used, because a build has nothing else.
+It uses only the standard library, because nothing else is available during a build.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ FLAGS: Final = (
 
 
 class CompileError(Exception):
-    """The compiler cannot be run, or does not take the sources."""
+    """The compiler cannot be run, or rejects the sources."""
 
 
 def compiler() -> str | None:
-    """The C compiler to use: that of the variable CC, else cc, gcc or clang; None if there is none."""
+    """The C compiler to use: from the environment variable CC, else cc, gcc or clang; None if there is none."""
     names = [os.environ.get("CC", ""), "cc", "gcc", "clang"]
     return next((found for name in names if name and (found := shutil.which(name))), None)
 
 
 def compile_library(target: Path, compiler: str, flags: Sequence[str] = ()) -> None:
-    """Compile it.
+    """Compile the library.
 
     Raises:
-        CompileError: the compiler fails; the message is the first line of what it said.
+        CompileError: the compiler fails; the message is the first line of its output that reports an error.
     """
     sources = sorted(map(str, SOURCES.glob("*.c")))
     command = [compiler, *FLAGS, *flags, "-o", str(target), *sources, "-ldl"]

@@ -1,5 +1,5 @@
-/* Calls that end contexts: what was loaded into one must not be used in the next that gets its handle. And those with
- * which a program asks a profiler to begin and to end, which open and close the recording if that is wanted. */
+/* Calls that destroy contexts: anything loaded into a context must not be used in a later one with the same handle. And
+ * calls with which a program starts and stops a profiler; on request they open and close the recording. */
 #include "device.h"
 #include "interpose.h"
 #include "stamps.h"
@@ -10,7 +10,7 @@ static void write_call(enum Call call, uint64_t begin, Result result) {
     if (recording()) ring_write(&record);
 }
 
-/* Forgotten before the call: another thread may get the same handle right after it. */
+/* Forget the context before the call: another thread may get the same handle right after it. */
 #define DESTROY(id)                                                                                                   \
     Result id(Context c) {                                                                                            \
         Result (*real)(Context) = (Result(*)(Context))real_call(CALL_##id);                                           \

@@ -8,10 +8,10 @@
 #include "interpose.h"
 #include "stamps.h"
 
-/* The kernel that writes the device's clock: `counters[0]` numbers the stamps of a context, the others the launches of
- * each graph; a run of launches (graphs 0 and 32766) brings its number along. %globaltimer is in nanoseconds. One store of 16
- * bytes, so that no reader sees half a stamp. The time is that of the kernel's begin, which is where the first node
- * would have begun; but the heads of a chain of stamps (graph 32767) tell their end.
+/* The kernel that writes the device's clock. `counters[0]` numbers the stamps of a context, the others the launches of
+ * each graph; runs of launches (graphs 0 and 32766) pass their number. %globaltimer is in nanoseconds. A single 16-byte
+ * store, so that no reader sees half a stamp. The time is that of the kernel's start, which is when the first node
+ * would have started; but heads in a chain of stamps (graph 32767) write the time of their end.
  * Source: NVIDIA, "Parallel Thread Execution ISA": special registers, atom, st. */
 static const char ptx[] =
     ".version %s\n.target %s\n.address_size 64\n"
@@ -61,7 +61,7 @@ static _Atomic int is_found;
 static pthread_once_t driver_once = PTHREAD_ONCE_INIT;
 
 Device devices[CONTEXTS];
-static _Atomic uint8_t tried[CONTEXTS]; /* to load the kernel */
+static _Atomic uint8_t tried[CONTEXTS]; /* whether loading the kernel was tried */
 static _Atomic unsigned devices_known, generation = 1;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
@@ -84,7 +84,7 @@ static void find_driver(void) {
     driver.stamps_graphs = graphs;
     driver.stamps_runs = graphs && runs;
     const char *inside = getenv("INTERTOKEN_LIGHT_INSIDE");
-    driver.inside = inside ? strtoul(inside, NULL, 10) : 0; /* off until vLLM's idle time by them was held against the truth */
+    driver.inside = inside ? strtoul(inside, NULL, 10) : 0; /* off until vLLM's idle time is validated with it */
     atomic_store_explicit(&is_found, 1, memory_order_release);
 }
 
@@ -181,7 +181,7 @@ void device_forget_primary(int device) {
     pthread_mutex_unlock(&lock);
 }
 
-/* How long a stamp takes, and the next node after it: from a chain of stamps, heads and tails in turn, run twice. */
+/* Measure how long a stamp and the step to the next node take: a chain of alternating heads and tails, run twice. */
 static void run_chain(const Device *device) {
     enum { CHAIN = 32, STREAM_NON_BLOCKING = 1 };
     Result (*instantiate)(Exec *, Graph, unsigned long long) = real_call(CALL_cuGraphInstantiateWithFlags);
@@ -208,7 +208,7 @@ static void run_chain(const Device *device) {
     if (graph) driver.cuGraphDestroy(graph);
 }
 
-/* Load the kernel into the current context, and let it reach its part of the ring. */
+/* Load the kernel into the current context, and map its part of the ring for it. */
 static int load(uint8_t at) {
     char text[sizeof ptx + 32];
     Module module = NULL;
@@ -237,7 +237,7 @@ static int load(uint8_t at) {
 Device *device_with_stamps(uint8_t at) {
     if (at == NO_CONTEXT) return NULL;
     if (!atomic_load_explicit(&tried[at], memory_order_acquire)) {
-        int mode = CAPTURE_MODE_RELAXED; /* captures of other threads forbid such calls else */
+        int mode = CAPTURE_MODE_RELAXED; /* otherwise captures of other threads forbid such calls */
         pthread_mutex_lock(&lock);
         if (!atomic_load(&tried[at])) {
             driver.cuThreadExchangeStreamCaptureMode(&mode);

@@ -1,11 +1,11 @@
-/* Contexts and what is loaded into them; the driver's functions that only we call. */
+/* Contexts and the kernels loaded into them; driver functions that only we call. */
 #ifndef INTERTOKEN_DEVICE_H
 #define INTERTOKEN_DEVICE_H
 
 #include "driver.h"
 #include "ring.h"
 
-/* Found when the first context is. */
+/* Looked up together with the first context. */
 #define DRIVER_CALLS(X)                                                                                               \
     X(cuCtxGetCurrent, (Context *))                                                                                   \
     X(cuCtxGetDevice, (int *))                                                                                        \
@@ -36,47 +36,47 @@ typedef struct {
 #define X(name, params) Result(*name) params;
     DRIVER_CALLS(X)
 #undef X
-    int stamps_graphs, stamps_runs; /* whether graphs, and runs of launches, are to get stamps */
-    uint64_t inside;                /* µs between parts of runs that get stamps inside, in the mean; 0: none does */
+    int stamps_graphs, stamps_runs; /* whether graphs, and runs of launches, get stamps */
+    uint64_t inside;                /* mean µs between the parts of runs that get stamps inside; 0: none do */
 } Driver;
 
 typedef struct {
     Context context;
     Function stamp; /* NULL: no stamps in this context */
     Function gate, nothing;
-    DevicePointer places, chain; /* where it writes: what the program does, and how long a stamp takes */
-    _Atomic uint64_t *opened;    /* up to which number gates are open; behind it, which the device opened itself last */
-    _Atomic uint64_t gates;      /* how many there were */
+    DevicePointer places, chain; /* where it writes stamps of the program's work, and of the chain */
+    _Atomic uint64_t *opened;    /* number up to which gates are open, then the last that the device opened itself */
+    _Atomic uint64_t gates;      /* how many there have been */
 } Device;
 
 extern Device devices[CONTEXTS];
 
 const Driver *device_driver(void);
 
-/* The place of the calling thread's context in the header; NO_CONTEXT if it has none, or there are too many. */
+/* The index of the calling thread's context in the header; NO_CONTEXT if it has none, or there are too many. */
 uint8_t device_context(void);
 
-/* The same of another context; NO_CONTEXT if it is none of those that are known. */
+/* The same for another context; NO_CONTEXT if it is unknown. */
 uint8_t device_of(Context context);
 
-/* How many contexts are known; those from 0 on. */
+/* The number of known contexts, indexed from 0. */
 unsigned device_count(void);
 
-/* A context, which is current, with the stamping kernel loaded; NULL if it can have none. */
+/* The context, which must be current, with the stamping kernel loaded; NULL if it cannot be loaded. */
 Device *device_with_stamps(uint8_t context);
 
-/* Make a context current for a moment, which it mostly is already: -1 if it cannot be, else what `leave` is given. */
+/* Make a context current temporarily, unless it already is: -1 if impossible, else the argument for `leave`. */
 int device_enter(uint8_t context);
 void device_leave(int entered);
 
-/* A context is gone, or all of a device that has none any more: its handle may come again for another. */
+/* A context, or the primary context of a device, is gone; its handle may be reused. */
 void device_forget(Context context);
 void device_forget_primary(int device);
 
-/* A forked child has no contexts: CUDA gives it none of its parent's. */
+/* A forked child has no contexts: CUDA contexts are not inherited. */
 void device_fork(void);
 
-/* What the stamping kernel is launched with. */
+/* The launch arguments of the stamping kernel. */
 typedef struct {
     DevicePointer places;
     uint64_t told, mask;
@@ -85,8 +85,8 @@ typedef struct {
 
 KernelNode device_stamp(const Device *device, uint64_t told, Arguments *arguments);
 
-/* A kernel that holds back what is put behind it until that gate is opened, but for no longer than GATE_NS: then it
- * opens it itself. */
+/* A kernel that holds back the work enqueued after it until that gate is opened. After GATE_NS it opens the gate
+ * itself. */
 enum { GATE_NS = 250000 };
 KernelNode device_gate(const Device *device, uint64_t gate, Arguments *arguments);
 

@@ -1,4 +1,4 @@
-/* What the recorder needs of the CUDA driver API, declared here so that building it needs no CUDA toolkit.
+/* The part of the CUDA driver API that the recorder needs, declared here so that building it needs no CUDA toolkit.
  *
  * Source: NVIDIA, "CUDA Driver API" reference manual (docs.nvidia.com/cuda/cuda-driver-api), versions 10.0 to 13.0:
  * data types, graph management, stream management, memory management and driver entry point access.
@@ -31,7 +31,7 @@ typedef struct {
     unsigned attribute_count;
 } LaunchConfig;
 
-/* CUDA_MEMCPY2D and CUDA_MEMCPY3D; that of copies between contexts differs in what is reserved alone. */
+/* CUDA_MEMCPY2D and CUDA_MEMCPY3D; that of copies between contexts differs only in reserved members. */
 enum { MEMORY_HOST = 1, MEMORY_DEVICE = 2, MEMORY_ARRAY = 3, MEMORY_UNIFIED = 4 };
 
 typedef struct {

@@ -13,15 +13,15 @@
 #include <unistd.h>
 
 #define FOLDER "INTERTOKEN_LIGHT"
-#define BYTES "INTERTOKEN_LIGHT_BYTES" /* of all rings of a recording */
+#define BYTES "INTERTOKEN_LIGHT_BYTES" /* limit for all rings of a recording */
 #define DEFAULT_BYTES (UINT64_C(2) << 30)
 enum { MOST_RINGS = 1000 /* of one process: each exec makes one */, PROGRAMS_BYTES = 1 << 16 };
 
-static char *folder_path; /* as the environment said at the start */
+static char *folder_path; /* from the environment at start */
 static char ring_name[32];
 static struct stat ring_file;
 
-/* The recorder's folder, which must be this user's alone; -1 if there is none. */
+/* The recorder's folder, which must be accessible only to this user; -1 if there is none. */
 static int open_folder(void) {
     struct stat found;
     if (!folder_path || folder_path[0] != '/') return -1;
@@ -41,7 +41,7 @@ int files_find(void) {
     return folder >= 0;
 }
 
-/* Another ring of this process may be there: of the program that it was before it called exec. */
+/* There may be another ring of this process, from before it called exec. */
 int files_new(void) {
     int folder = open_folder(), file = -1;
     if (folder < 0) return 0;
@@ -56,7 +56,7 @@ int files_new(void) {
     return is_there;
 }
 
-/* Whether the file system stays half empty, for others want shared memory, too, and all rings within their bound. */
+/* Whether half of the file system stays free (others need shared memory, too) and all rings are within their limit. */
 static int has_room(int folder, uint64_t bytes) {
     struct statvfs space;
     struct stat found;
@@ -83,7 +83,7 @@ void *files_map(uint64_t at, uint64_t bytes) {
     if (is_ours && has_room(folder, bytes)) {
         int is_taken = posix_fallocate(file, (off_t)at, (off_t)bytes) == 0;
         if (is_taken) map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, (off_t)at);
-        if (map == MAP_FAILED && ftruncate(file, found.st_size)) errno = 0; /* the blocks that it had begun to take */
+        if (map == MAP_FAILED && ftruncate(file, found.st_size)) errno = 0; /* frees blocks allocated so far */
     }
     if (file >= 0) close(file);
     close(folder);

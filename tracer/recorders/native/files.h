@@ -1,20 +1,20 @@
-/* The files of this process in the recorder's folder: its ring, and the list of programs. */
+/* The files of this process in the recorder's folder: its ring and the list of programs. */
 #ifndef INTERTOKEN_FILES_H
 #define INTERTOKEN_FILES_H
 
 #include <stdint.h>
 
-/* Look where the recorder's folder is; whether there is one that may be written to. Before any other thread runs. */
+/* Find the recorder's folder; returns whether there is a usable one. Call it before any other thread runs. */
 int files_find(void);
 
-/* Make the file of a ring; whether it could be. */
+/* Create the file of a ring; returns whether this succeeded. */
 int files_new(void);
 
-/* Map a part of it. Its blocks are taken now, so that a full disk shows here. NULL if there is no room, or the recorder
- * has taken the file away. */
+/* Map a part of it. Its blocks are allocated now, so that a full disk is detected here. NULL if there is no space, or
+ * the recorder has removed the file. */
 void *files_map(uint64_t at, uint64_t bytes);
 
-/* Take the file away again. */
+/* Remove the file again. */
 void files_drop(void);
 
 /* Append a line to the list: this process, a mark, and its name. */

@@ -1,4 +1,4 @@
-/* Graphs: stamped where they are made executable, told apart where they are launched. */
+/* Graphs: stamped at instantiation, identified at launch. */
 #include <pthread.h>
 #include <string.h>
 
@@ -11,19 +11,19 @@ enum { SLOTS = 2 * MOST_GRAPHS };
 typedef struct {
     Exec exec; /* NULL: free */
     uint16_t id;
-    uint8_t is_captured; /* into another graph, which runs its stamps, too */
+    uint8_t is_captured; /* into another graph, which also runs its stamps */
 } Stamped;
 
-/* What stands for a graph in its stamps. One that is free again counts on, as the device does. */
+/* The id of a graph in its stamps. A reused id continues counting launches, as the device does. */
 typedef struct {
     uint32_t launches;
     uint8_t is_taken, context;
 } Id;
 
-/* Executable graph -> its stamps; open addressing, so a hole ends a search. */
+/* Executable graph -> its stamps; open addressing, so an empty slot ends a search. */
 static Stamped table[SLOTS];
 static Id ids[MOST_GRAPHS];
-static uint16_t last_id; /* given; the one that has been free for longest is given next */
+static uint16_t last_id; /* assigned; the one that has been free for longest is next */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 void graphs_fork(void) {
@@ -41,7 +41,7 @@ static size_t place_of(Exec exec) {
     return at;
 }
 
-/* The id of a stamped graph, 0 if it is none; and in which context its stamps run. */
+/* The id of a stamped graph, 0 if it is not stamped; and the context in which its stamps run. */
 static uint16_t id_of(Exec exec, uint8_t *context) {
     pthread_mutex_lock(&lock);
     Stamped *found = &table[place_of(exec)];
@@ -51,8 +51,8 @@ static uint16_t id_of(Exec exec, uint8_t *context) {
     return id;
 }
 
-/* A launch is about to come: its number, as the device counts. The id, 0 if there is none or the device counts others,
- * too. A program launches a graph from one thread at a time (CUDA driver API, graph objects' thread safety). */
+/* Before a launch: its number, as the device counts. Returns the id, 0 if there is none or the device also counts other
+ * launches. A program launches a graph from one thread at a time (CUDA driver API, graph object thread safety). */
 static uint16_t count_launch(Exec exec, uint32_t *number) {
     pthread_mutex_lock(&lock);
     Stamped *found = &table[place_of(exec)];
@@ -62,14 +62,14 @@ static uint16_t count_launch(Exec exec, uint32_t *number) {
     return id;
 }
 
-/* It was not launched after all. */
+/* The launch failed. */
 static void uncount_launch(uint16_t id) {
     pthread_mutex_lock(&lock);
     ids[id].launches--;
     pthread_mutex_unlock(&lock);
 }
 
-/* It was launched into a capture. */
+/* The graph was launched into a capture. */
 static void was_captured(Exec exec) {
     pthread_mutex_lock(&lock);
     Stamped *found = &table[place_of(exec)];
@@ -83,7 +83,7 @@ static void forget(Exec exec) {
     pthread_mutex_lock(&lock);
     size_t hole = place_of(exec);
     if (table[hole].exec) {
-        ids[table[hole].id].is_taken = table[hole].is_captured; /* what has its stamps may run later */
+        ids[table[hole].id].is_taken = table[hole].is_captured; /* a graph with its stamps may run later */
         for (size_t at = (hole + 1) % SLOTS; table[at].exec; at = (at + 1) % SLOTS) {
             size_t home = home_of(table[at].exec) % SLOTS;
             if ((at - home) % SLOTS >= (at - hole) % SLOTS) table[hole] = table[at], hole = at;
@@ -94,13 +94,13 @@ static void forget(Exec exec) {
 }
 
 static void remember(Exec exec, uint16_t id) {
-    forget(exec); /* another that had its handle, and ended with its context */
+    forget(exec); /* an earlier graph with this handle, destroyed with its context */
     pthread_mutex_lock(&lock);
     table[place_of(exec)] = (Stamped){exec, id, 0};
     pthread_mutex_unlock(&lock);
 }
 
-/* An id that nothing has, or had in another context, where the device counts on its own. */
+/* An id that is free and was not used in another context, where the device counts separately. */
 static uint16_t take_id(uint8_t context) {
     uint16_t id = 0;
     pthread_mutex_lock(&lock);
@@ -121,7 +121,7 @@ static void give_back(uint16_t id) {
     pthread_mutex_unlock(&lock);
 }
 
-/* Put stamps into a graph that is to be made executable: their id, 0 if it gets none. */
+/* Add stamps to a graph before instantiation; returns their id, 0 without stamps. */
 static uint16_t stamp_new(Graph graph, unsigned long long flags, Node pair[2]) {
     if (!device_driver()->stamps_graphs) return 0;
     if (flags & INSTANTIATE_DEVICE_LAUNCH) return ring_count(COUNT_graphs_left_device, 1), 0;
@@ -133,7 +133,7 @@ static uint16_t stamp_new(Graph graph, unsigned long long flags, Node pair[2]) {
     return give_back(id), 0;
 }
 
-/* Put stamps into a graph from which one that has them is to be updated: of the same kernel. */
+/* Add stamps, with the same kernel, to a graph from which a stamped executable is updated. */
 static uint16_t stamp_again(Exec exec, Graph graph, Node pair[2]) {
     uint8_t context;
     uint16_t id = id_of(exec, &context);
@@ -150,7 +150,7 @@ static void write_call(enum Call call, uint64_t begin, uint64_t end, Result resu
     if (recording()) ring_write(&record);
 }
 
-/* `result = call` with stamps in the graph, again without them if they are what it fails for. */
+/* `result = call` with stamps in the graph; repeated without them if it fails. */
 #define INSTANTIATE(which, exec, graph, flags, call)                                                                  \
     if (!real) return ERROR_NOT_SUPPORTED;                                                                            \
     if (!ring_there()) return call;                                                                                   \
@@ -201,7 +201,7 @@ Result cuGraphInstantiateWithParams_ptsz(Exec *x, Graph g, InstantiateParams *ho
     INSTANTIATE(cuGraphInstantiateWithParams_ptsz, x, g, how ? how->flags : 0, real(x, g, how))
 }
 
-/* An executable that has stamps is updated from a graph that has them for the time of the call. */
+/* A stamped executable is updated from a graph that has stamps for the duration of the call. */
 #define UPDATE(which, exec, graph, call, error_node)                                                                  \
     if (!real) return ERROR_NOT_SUPPORTED;                                                                            \
     if (!ring_there()) return call;                                                                                   \

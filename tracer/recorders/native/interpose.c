@@ -23,12 +23,12 @@ typedef void *(*Dlvsym)(void *, const char *, const char *);
 typedef Result (*GetProcAddress)(const char *, void **, int, uint64_t);
 typedef Result (*GetProcAddressV2)(const char *, void **, int, uint64_t, int *);
 
-/* Written by the constructor before any other thread runs; the assembly below jumps through them. */
+/* Set by the constructor before any other thread runs; the assembly below jumps through them. */
 __attribute__((visibility("hidden"))) Dlsym intertoken_dlsym;
 __attribute__((visibility("hidden"))) Dlvsym intertoken_dlvsym;
 static int wanted;
 
-/* What may run before a sanitizer's runtime has begun, which looks for symbols itself. */
+/* For code that may run before a sanitizer's runtime is initialised, which itself looks up symbols. */
 #define EARLY __attribute__((no_sanitize("thread", "address", "undefined")))
 
 EXPORT Result cuGetProcAddress(const char *symbol, void **found, int version, uint64_t flags);
@@ -70,9 +70,9 @@ void *interpose_driver(const char *name) {
     void *driver = found ? NULL : dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     if (driver) {
         found = intertoken_dlsym(driver, name);
-        dlclose(driver); /* the count alone: whoever loaded it keeps it */
+        dlclose(driver); /* only decrements the count; the driver stays loaded */
     }
-    if (found) dlerror(); /* of our own look-ups, which the program must not see */
+    if (found) dlerror(); /* clear errors of our own look-ups */
     return found;
 }
 
@@ -82,27 +82,27 @@ void *interpose_find(enum Call call) {
     return atomic_load(&real_calls[call]);
 }
 
-/* Two functions of one library. */
+/* Whether two functions are in the same library. */
 static int same_library(void *one, void *other) {
     Dl_info a, b;
     return dladdr(one, &a) && dladdr(other, &b) && a.dli_fbase == b.dli_fbase;
 }
 
-/* The wrapper for what the program found, if we call the same in the end; what leads past us else. */
+/* The wrapper for the function that the program found, if the wrapper calls the same one; otherwise that function. */
 static void *wrapper_for(void *found, void *wrapper, void *real) {
     if (found == wrapper || found == real || same_library(found, real)) return wrapper;
     ring_count(COUNT_entries_left, 1);
     return found;
 }
 
-/* The same of a call. What the driver has under no exported name is known from here on. */
+/* The same for a call. A driver function without an exported name is registered here. */
 static void *adopt(size_t call, void *found) {
     void *none = NULL;
     if (!real_call((enum Call)call)) atomic_compare_exchange_strong(&real_calls[call], &none, found);
     return wrapper_for(found, entries[call].wrapper, real_call((enum Call)call));
 }
 
-/* A call or a finder of its name; NULL if it is neither. */
+/* The wrapper of a call or finder with that name; NULL if it is neither. */
 EARLY static void *wrapper_of(const char *name, size_t *call) {
     *call = CALL_COUNT;
     if (!name || name[0] != 'c' || name[1] != 'u' || name[2] < 'A' || name[2] > 'Z') return NULL;
@@ -113,24 +113,24 @@ EARLY static void *wrapper_of(const char *name, size_t *call) {
     return NULL;
 }
 
-#define NOTHING ((void *)1) /* is there, and the program is to be told so */
+#define NOTHING ((void *)1) /* the symbol does not exist: the program gets NULL */
 
-/* What dlsym(handle, name) is to give instead; NULL to leave it to the linker. What a library finds behind itself
- * (RTLD_NEXT) is what it calls when it interposes the driver, too: our wrapper would lead back to it. */
+/* The result of dlsym(handle, name); NULL leaves it to the linker. A library that looks up the next definition
+ * (RTLD_NEXT) itself interposes the driver and calls the result: our wrapper would lead back to it. */
 EARLY __attribute__((visibility("hidden"), used)) void *intertoken_found(void *handle, const char *name) {
     size_t call;
     void *wrapper = handle == RTLD_NEXT ? NULL : wrapper_of(name, &call);
     void *found = wrapper ? intertoken_dlsym(handle, name) : NULL, *real;
     if (!found) return NULL;
     if (!(real = interpose_driver(name)) && found == wrapper) {
-        intertoken_dlsym(RTLD_NEXT, name); /* dlerror then says so */
+        intertoken_dlsym(RTLD_NEXT, name); /* sets dlerror */
         return NOTHING;
     }
     if (!wanted || !real) return NULL;
     return call < CALL_COUNT ? adopt(call, found) : wrapper_for(found, wrapper, real);
 }
 
-/* The linker asks for whom a symbol is sought (RTLD_NEXT) by the return address, so what is not ours is jumped to. */
+/* For RTLD_NEXT the linker identifies the caller by its return address, so other look-ups jump to the real function. */
 #if defined(__x86_64__)
 #define PASS(name, real)                                                                                              \
     __asm__(".text\n.globl " name "\n.type " name ", @function\n" name ":\n"                                          \
@@ -150,20 +150,20 @@ EARLY __attribute__((visibility("hidden"), used)) void *intertoken_found(void *h
             "  cmp x9, #1\n  b.hi 2f\n  b.eq 1f\n  adrp x9, " real "\n  ldr x9, [x9, :lo12:" real "]\n  br x9\n"      \
             "1: mov x9, #0\n2: mov x0, x9\n  ret\n.size " name ", .-" name "\n");
 #else
-#error "the recorder knows x86-64 and aarch64"
+#error "the recorder supports only x86-64 and aarch64"
 #endif
 
-/* Another library's constructor may look for symbols before ours ran. */
+/* Another library's constructor may look up symbols before ours has run. */
 EARLY __attribute__((visibility("hidden"), used)) void intertoken_early(void) { find_linker(); }
 
 PASS("dlsym", "intertoken_dlsym")
 
-/* Whether a function is wanted for the per-thread default stream; `own` where the flags do not say. */
+/* Whether a function for the per-thread default stream is requested; `own` if the flags do not say. */
 static int is_own(uint64_t flags, int own) {
     return flags & PER_THREAD_DEFAULT_STREAM ? 1 : flags & LEGACY_STREAM ? 0 : own;
 }
 
-/* The call that a name of cuGetProcAddress means in a version, if the driver agrees that it is the same function. */
+/* The call for a symbol and version of cuGetProcAddress, if the driver returns the same function for it. */
 static void *wrapped(void *real, const char *symbol, int version, uint64_t flags, int own, void *found) {
     size_t best = CALL_COUNT;
     for (size_t i = 0; i < CALL_COUNT; i++) {
@@ -181,7 +181,7 @@ static void *wrapped(void *real, const char *symbol, int version, uint64_t flags
     return found;
 }
 
-/* Asked through the first interface, which all drivers since 11.3 have. */
+/* Uses the first version of the interface, which all drivers since 11.3 have. */
 static void replace(const char *symbol, void **found, int version, uint64_t flags, int own) {
     if (!wanted || !symbol || !found || !*found || strncmp(symbol, "cu", 2) != 0) return;
     for (size_t i = 0; i < sizeof finders / sizeof *finders; i++)

@@ -1,4 +1,4 @@
-/* How calls of the driver come here, and how we reach the driver itself. */
+/* How calls of the driver are intercepted, and how we call the driver itself. */
 #ifndef INTERTOKEN_INTERPOSE_H
 #define INTERTOKEN_INTERPOSE_H
 
@@ -7,8 +7,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* What a call comes to without us: the driver's function, or that of another library that interposes it behind ours;
- * NULL where there is no driver. */
+/* The function that a call reaches without us: the driver's, or that of another interposing library loaded after ours;
+ * NULL without a driver. */
 extern _Atomic(void *) real_calls[CALL_COUNT];
 void *interpose_find(enum Call call);
 
@@ -17,10 +17,10 @@ static inline void *real_call(enum Call call) {
     return found ? found : interpose_find(call);
 }
 
-/* The same of any exported name. */
+/* The same for any exported name. */
 void *interpose_driver(const char *name);
 
-/* Whether there is a recorder. */
+/* Whether a recorder is running. */
 int interpose_wanted(void);
 
 static inline int ring_there(void) { return ring.header != NULL || ring_ready(); }

@@ -1,9 +1,9 @@
-/* The program's own ranges and marks. NVTX hands them to the library that NVTX_INJECTION64_PATH names, once for each
- * module of the program that makes them, and costs nothing where there is none.
+/* The program's own ranges and marks. NVTX passes them to the library named by NVTX_INJECTION64_PATH, initialised once
+ * for each module of the program that uses NVTX; without such a library NVTX costs nothing.
  *
- * They are records like calls: `object` where their text begins in the texts, `result` its length, `number` of a range
- * that another thread may end, `bytes` and `copy_kind` the payload and its type, `context` the domain, `stream` colour,
- * whether there is one, and category, `graph` the turn of recording, in which both ends of a range lie.
+ * They are records like calls: `object` is the offset of the text, `result` its length, `number` identifies a range
+ * that another thread may end, `bytes` and `copy_kind` are the payload and its type, `context` the domain, `stream` the
+ * colour, whether there is one, and the category, `graph` the turn of recording, the same at both ends of a range.
  * Source: NVTX 3, nvToolsExt.h and nvtxDetail/nvtxTypes.h.
  */
 #include <pthread.h>
@@ -32,16 +32,16 @@ typedef struct {
     int (*table)(int module, void ***found, unsigned *count);
 } Callbacks;
 
-/* The part of the ring's file that has the texts: a page with their end and the domains' names; then they. */
+/* The part of the ring's file for texts: a page with their end and the names of the domains, then the texts. */
 typedef struct {
-    _Atomic uint64_t end; /* of all that was ever written; the last TEXT_BYTES are there */
+    _Atomic uint64_t end; /* of everything ever written; the last TEXT_BYTES are stored */
     char domains[DOMAINS][DOMAIN_NAME];
 } TextHead;
 _Static_assert(sizeof(TextHead) <= TEXTS_AT, "the domains' names fit their place");
 
 static _Atomic(TextHead *) head;
 static int is_tried;
-static char domains[DOMAINS][DOMAIN_NAME]; /* 0 is the default one, the last stands for all that are too many */
+static char domains[DOMAINS][DOMAIN_NAME]; /* 0 is the default; the last stands for all beyond the limit */
 static unsigned domain_count = 1;
 static _Atomic uint32_t ranges_given;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -53,7 +53,7 @@ void nvtx_fork(void) {
     atomic_store(&head, NULL);
 }
 
-/* The texts, from the first call of CUDA on: what makes none has no ring. */
+/* The texts; they exist after the first CUDA call, because a process without one has no ring. */
 static TextHead *texts(void) {
     TextHead *found = atomic_load_explicit(&head, memory_order_acquire);
     if (found || !ring.header) return found;
@@ -75,7 +75,7 @@ static void write_text(TextHead *all, Record *record, const char *text) {
     record->result = (uint16_t)length;
 }
 
-/* UTF-8 of a wide text, which the caller frees. */
+/* A wide text as UTF-8; the caller frees it. */
 static char *narrow(const wchar_t *wide) {
     size_t length = wide ? wcslen(wide) : 0;
     char *text = malloc(4 * length + 1), *to = text;
@@ -111,7 +111,7 @@ static void note(enum RangeCall call, void *domain, const Attributes *what, uint
     ring_write(&record);
 }
 
-/* Their interface, without domains (as the first version of NVTX has it) and with. */
+/* The interface of NVTX, without domains (as in its first version) and with domains. */
 static uint32_t next_range(void) { return atomic_fetch_add(&ranges_given, 1u) + 1; }
 static Attributes ascii(const char *text) { return (Attributes){.message_type = ASCII, .message = text}; }
 static Attributes unicode(const wchar_t *text) { return (Attributes){.message_type = UNICODE, .message = text}; }

@@ -20,16 +20,16 @@
 #include "stamps.h"
 
 #define RECORDS "INTERTOKEN_LIGHT_RECORDS"
-#define PAUSED "INTERTOKEN_LIGHT_PAUSED" /* until the recorder says otherwise, or ("program") the program */
+#define PAUSED "INTERTOKEN_LIGHT_PAUSED" /* start paused, until the recorder or ("program") the program resumes */
 enum { DEFAULT_RECORDS = 1 << 19, LEAST_RECORDS = 1 << 12, MOST_RECORDS = 1 << 24 };
-enum { APART_NS = 50000000, AHEAD = 8 /* records, whose lines the next writers will want */ };
-enum { COMM = 17 /* with a line's end */ };
-#define STAMP_BYTES ((STAMPS + CHAIN_STAMPS) * (uint64_t)sizeof(Stamp)) /* of a context */
+enum { APART_NS = 50000000, AHEAD = 8 /* records to prefetch for the next writers */ };
+enum { COMM = 17 /* including the newline */ };
+#define STAMP_BYTES ((STAMPS + CHAIN_STAMPS) * (uint64_t)sizeof(Stamp)) /* per context */
 
 Ring ring;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static char program[64]; /* a title that the program gives itself later is written over argv */
-static int is_programs;  /* the window */
+static char program[64]; /* saved early: a title that the program sets later overwrites argv */
+static int is_programs;  /* whether the program controls the window */
 static _Thread_local uint32_t thread __attribute__((tls_model("initial-exec")));
 
 static const char names[] =
@@ -54,7 +54,7 @@ uint32_t ring_thread(void) {
 
 static uint64_t stamps_at(uint64_t records) { return RECORDS_AT + records * sizeof(Record); }
 
-/* Map a new file, with fewer records where memory is short. */
+/* Map a new file, with fewer records if memory is short. */
 static void *map_file(uint64_t *records) {
     const char *text = getenv(RECORDS);
     const uint64_t wanted = text ? strtoull(text, NULL, 10) : DEFAULT_RECORDS;
@@ -76,7 +76,7 @@ void *ring_take_texts(void) {
     return map;
 }
 
-/* Whether the processor's counter runs evenly, also while it sleeps, and alike on all cores. */
+/* Whether the processor's counter runs at a constant rate, also while idle, and is synchronised across cores. */
 static int counter_is_even(void) {
 #if defined(__x86_64__)
     unsigned a, b, c, d;
@@ -95,13 +95,13 @@ static int counter_is_even(void) {
 #endif
 }
 
-/* The first pair stays for ever, so that the whole time is spanned; the others take turns. */
+/* The first pair is kept, so that the pairs span the whole time; the others are overwritten in turn. */
 static Pair *pair_of(uint32_t number) { return &ring.pairs[number < 1 ? 0 : 1 + (number - 1) % (PAIRS - 1)]; }
 
 static void write_pair(Pair *pair) {
     uint64_t before = 0, after = UINT64_MAX;
     int64_t monotonic = 0;
-    for (int tries = 0; tries < 4; tries++) { /* the closest: another program may have had the core in between */
+    for (int tries = 0; tries < 4; tries++) { /* take the closest: the thread may be preempted in between */
         uint64_t first = ring_now();
         int64_t at = ring_monotonic();
         uint64_t second = ring_now();
@@ -112,7 +112,7 @@ static void write_pair(Pair *pair) {
     atomic_store_explicit(&pair->monotonic, monotonic, memory_order_release);
 }
 
-/* The process's name, or the title that it gave itself, as the kernel knows it. */
+/* The process's name, or the title that it set, from the kernel. */
 static void read_title(char title[COMM]) {
     int file = open("/proc/self/comm", O_RDONLY | O_CLOEXEC);
     if (file < 0) return;
@@ -158,7 +158,7 @@ static void begin(void) {
     uint64_t records;
     char *map = program[0] ? map_file(&records) : NULL;
     if (!map) {
-        if (program[0]) files_say("!", program); /* there was no room */
+        if (program[0]) files_say("!", program); /* no space */
         return;
     }
     Header *header = (Header *)map;
@@ -170,7 +170,7 @@ static void begin(void) {
     write_pair(pair_of(0));
     uint64_t tick = ring_now();
     int64_t begun = ring_monotonic();
-    while (ring_monotonic() - begun < APART_NS / 256) continue; /* 0.2 ms: what the counter does in them */
+    while (ring_monotonic() - begun < APART_NS / 256) continue; /* count ticks for 0.2 ms */
     ring.ticks_apart = 256 * (int64_t)(ring_now() - tick);
     ring.ticks_per_us = 1e3 * (double)ring.ticks_apart / APART_NS;
     write_pair(pair_of(1));
@@ -183,7 +183,7 @@ int ring_ready(void) {
     return ring.header != NULL;
 }
 
-/* A forked child writes into a ring of its own, or none: its parent's is mapped here, too. */
+/* A forked child writes to its own ring, or none; it inherits the mapping of its parent's. */
 static void forget_parent(void) {
     pthread_once_t again = PTHREAD_ONCE_INIT;
     ring.header = NULL;
@@ -199,7 +199,7 @@ void ring_announce(void) {
     char title[COMM] = "";
     const char *name = program_invocation_short_name;
     if (!files_find()) return;
-    read_title(title); /* that of a script is the script's, not its interpreter's */
+    read_title(title); /* for a script this is the script's name, not its interpreter's */
     snprintf(program, sizeof program, "%s", title[0] && strncmp(title, name, strlen(title)) ? title : name);
     pthread_atfork(NULL, NULL, forget_parent);
     files_say("", program);
@@ -219,7 +219,7 @@ void ring_write(Record *from) {
     __builtin_prefetch(&ring.records[(number + AHEAD) & ring.mask], 1);
     atomic_store_explicit(&to->sequence, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
-    /* Word by word: a thread that was asleep for a whole round may write here, too. */
+    /* Word by word: a thread that slept for a whole round of the ring may write here at the same time. */
     for (size_t i = 1; i < WORDS; i++)
         __atomic_store_n((uint64_t *)to + i, ((const uint64_t *)from)[i], __ATOMIC_RELAXED);
     atomic_store_explicit(&to->sequence, number + 1, memory_order_release);

@@ -1,17 +1,17 @@
-/* Runs of eager launches: a head before the first, a tail behind the last before somebody waits or fetches.
+/* Runs of eager launches: a head before the first, a tail after the last before a wait or a fetch.
  *
- * A run belongs to a stream, whichever threads launch into it and wait for it. One that follows stamped work on its
- * stream, with no wait of anybody in between, gets no head: the host is ahead, and the run begins where that work ends.
+ * A run belongs to a stream, whichever threads launch into it and wait for it. A run that follows stamped work on its
+ * stream without any wait in between gets no head: the host is ahead, and the run starts when that work ends.
  *
- * How long the launches in it take is known of some: now and then a part of a run has a stamp behind each launch and
- * each copy. The device would mostly wait for the host there, and a stamp come later than the end that it is to tell; so
- * a gate holds it back until the part is launched, and three stamps behind the gate, with nothing and with a kernel that
- * does nothing between them, tell how far they are apart. As the same launches come again and again, some parts tell of
- * all, and cost next to nothing.
+ * The durations of launches are sampled: at times a part of a run has a stamp after each launch and each copy. There
+ * the device would mostly wait for the host, and a stamp would be later than the end it measures. So a gate holds the
+ * device back until the part is launched. Three stamps after the gate, with nothing and then an empty kernel between
+ * them, give the time between stamps. Because the same launches recur, some parts describe all of them, at almost no
+ * cost.
  *
- * A lock per context: stamps are put while it is held, so that nobody ends a stream meanwhile. A launch may block until
- * the device has room, and what it does may depend on what another thread gives another device. A profiler in the
- * program may call the driver from within that launch, which then is left alone.
+ * A lock per context is held while stamps are launched, so that no other thread ends the stream meanwhile. It is not
+ * global, because a launch may block until the device has space, which may depend on work that another thread gives
+ * another device. A profiler in the program may call the driver from within such a launch; such calls are in no run.
  */
 #include <pthread.h>
 
@@ -21,31 +21,31 @@
 typedef struct {
     uint64_t key;            /* of the stream */
     _Atomic uint32_t number; /* of the open run; 0: none */
-    uint32_t turn;           /* of recording; what was paused in between is over */
-    uint32_t waits;          /* how many there were when stamped work was last put on the stream; 0: none was */
-    _Atomic uint32_t launches; /* in it, until now */
-    _Atomic uint64_t gate;     /* that of the part that is being launched; 0: none is */
-    uint32_t part;             /* how many launches there were when it began */
-    uint64_t until;            /* which it is launched then at the latest, or the gate opens itself */
+    uint32_t turn;           /* of recording; a pause in between ends the run */
+    uint32_t waits;          /* count of waits when stamped work was last enqueued on the stream; 0: never */
+    _Atomic uint32_t launches; /* in it, so far */
+    _Atomic uint64_t gate;     /* of the part that is being launched; 0: none */
+    uint32_t part;             /* number of launches when the part began */
+    uint64_t until;            /* deadline for launching the part, before the gate opens itself */
 } Run;
 
-enum { RUNS = 16, PART = 8 /* launches at most */, LEGACY = 1, OWN = 2 /* CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */ };
+enum { RUNS = 16, PART = 8 /* maximum launches */, LEGACY = 1, OWN = 2 /* CU_STREAM_LEGACY, CU_STREAM_PER_THREAD */ };
 
 typedef struct {
     pthread_mutex_t lock;
-    _Atomic uint32_t open; /* how many runs are; also those whose tail is being put */
+    _Atomic uint32_t open; /* number of open runs, including those whose tail is being launched */
     uint32_t next;
     Run runs[RUNS];
 } Runs;
 
 static Runs contexts[CONTEXTS] = {[0 ... CONTEXTS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 static _Atomic uint32_t given;
-static _Atomic uint32_t waits = 1; /* how often somebody waited, and one */
-static _Atomic uint64_t next_part; /* when a part is to get stamps inside, a tick */
+static _Atomic uint32_t waits = 1; /* number of waits plus one */
+static _Atomic uint64_t next_part; /* the tick from which the next part gets stamps inside */
 
 static _Thread_local __attribute__((tls_model("initial-exec"))) uint8_t has_lock;
 
-/* Lock the runs of a context; not those that this thread puts a stamp for. */
+/* Lock the runs of a context; fails if this thread is launching a stamp. */
 static int lock(Runs *all) {
     if (has_lock) return 0;
     pthread_mutex_lock(&all->lock);
@@ -57,7 +57,7 @@ static void unlock(Runs *all) {
     pthread_mutex_unlock(&all->lock);
 }
 
-/* The run that this thread launched into last. */
+/* The run into which this thread last launched. */
 static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
     Run *run;
     uint64_t key;
@@ -71,13 +71,13 @@ void stamps_fork(void) {
     for (unsigned at = 0; at < CONTEXTS; at++) contexts[at] = none;
 }
 
-/* What tells streams of a context apart: each thread has a default stream of its own. */
+/* A unique key for each stream of a context: each thread has its own default stream. */
 static uint64_t key_of(Stream on) {
     uintptr_t handle = (uintptr_t)on;
     return handle == OWN ? (uint64_t)ring_thread() << 32 | OWN : handle == LEGACY ? 0 : handle;
 }
 
-/* The handle by which this thread reaches a stream; whether it can. */
+/* The handle by which this thread can use a stream; returns whether it can. */
 static int reaches(uint64_t key, Stream *on) {
     int is_own = (key & 3) == OWN;
     *on = (Stream)(uintptr_t)(is_own ? OWN : key);
@@ -105,15 +105,15 @@ static int put(const Device *device, Stream stream, uint32_t number, unsigned ki
     return launch(device_stamp(device, (uint64_t)number << 16 | kind, &a), stream);
 }
 
-/* Let the device go on to what is behind all gates of a context. */
+/* Open all gates of a context. */
 static void open_gates(uint8_t context) {
     Device *device = &devices[context];
     uint64_t gates = atomic_load_explicit(&device->gates, memory_order_relaxed);
     if (gates && device->opened) atomic_store_explicit(device->opened, gates, memory_order_release);
 }
 
-/* A part of a run is launched: open its gate, unless it is open already, so that stamps came late. One too many says
- * so. */
+/* A part of a run is launched: open its gate. If it is already open, the stamps are late; one stamp too many marks
+ * this. */
 static void end_part(uint8_t context, Run *run, Stream on) {
     _Atomic uint64_t *opened = devices[context].opened;
     if (!run->gate) return;
@@ -123,7 +123,7 @@ static void end_part(uint8_t context, Run *run, Stream on) {
     if (is_late) put(&devices[context], on, number_of(run), INSIDE_GRAPH << 1 | TAIL);
 }
 
-/* Put the tail of an open run, if it has one to come. */
+/* Close an open run, with a tail if `has_tail`. */
 static void end_run(uint8_t context, Run *run, int has_tail) {
     Stream on;
     int entered = -1, is_put = 0;
@@ -141,7 +141,7 @@ static void end_run(uint8_t context, Run *run, int has_tail) {
     atomic_fetch_sub(&contexts[context].open, 1u);
 }
 
-/* End the open runs of a context, or that of one stream. */
+/* End the open runs of a context, or only that of one stream. */
 static void end_runs(uint8_t context, const uint64_t *key, int has_tail) {
     Runs *all = &contexts[context];
     if (!atomic_load(&all->open) || !lock(all)) return;
@@ -150,7 +150,7 @@ static void end_runs(uint8_t context, const uint64_t *key, int has_tail) {
     unlock(all);
 }
 
-/* The same of a stream, whose context need not be the thread's, unless it is a default stream. */
+/* The same for a stream, whose context may differ from the thread's unless it is a default stream. */
 static void end_stream(uint8_t context, Stream on, int has_tail) {
     uint64_t key = key_of(on);
     int is_default = (uintptr_t)on <= OWN;
@@ -158,7 +158,7 @@ static void end_stream(uint8_t context, Stream on, int has_tail) {
         if (!is_default || at == context) end_runs((uint8_t)at, &key, has_tail);
 }
 
-/* The place of a stream; another's, of which nothing is open any more, if it has none. */
+/* The slot of a stream; if it has none, that of another stream, whose run is closed first if all are open. */
 static Run *place_of(uint8_t context, uint64_t key) {
     Runs *all = &contexts[context];
     Run *run = all->runs;
@@ -187,7 +187,7 @@ static int is_open(uint32_t number) {
     return atomic_load_explicit(&last.run->number, memory_order_acquire) == number;
 }
 
-/* Whether a part begins with the launch that is to come: from time to time, by chance, or it would be the same launch of
+/* Whether the next launch starts a part: from time to time, at random, because otherwise it would be the same launch of
  * each step. */
 static int begins_part(uint64_t now) {
     uint64_t next = atomic_load_explicit(&next_part, memory_order_relaxed);
@@ -197,7 +197,7 @@ static int begins_part(uint64_t now) {
     return atomic_compare_exchange_strong(&next_part, &next, now + apart / 2 + (apart * chance >> 32));
 }
 
-/* Whether this thread can put something into the run that it launched into last, which it locks then. */
+/* Whether this thread can launch into the run into which it last launched; if so, locks it. */
 static int enter_run(uint8_t context, Stream on) {
     if (!lock(&contexts[context])) return 0;
     if (is_open(last.number) && last.turn == ring_turn() && stamps_runs_now(on)) return 1;
@@ -223,7 +223,7 @@ static int begin_part(uint8_t context, Stream on, uint64_t now) {
     return is_put;
 }
 
-/* The number that a launch into the run that this thread launched into last is recorded with. */
+/* The number to record for a launch into this thread's last run. */
 static uint32_t next_of(uint8_t context, Stream on) {
     uint64_t now = device_driver()->inside ? ring_now() : 0;
     int begins = now && begins_part(now) && begin_part(context, on, now);
@@ -297,7 +297,7 @@ void stamps_forget(uint8_t context, Stream on) {
     }
 }
 
-/* The part that this thread launches ends where it waits: all of it is launched, and what follows would come late. */
+/* A wait ends the part that this thread is launching: all of it is launched, and later stamps would be late. */
 static void end_own_part(void) {
     Stream on;
     if (!last.number || !is_open(last.number) || !atomic_load(&last.run->gate) || !reaches(last.key, &on)) return;

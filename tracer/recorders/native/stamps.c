@@ -2,11 +2,11 @@
 
 #include <stdlib.h>
 
-static const Driver *driver; /* always the same once it is there */
+static const Driver *driver; /* constant once set */
 
 enum { DEEPEST = 8 };
 
-/* Count a reason to leave a graph alone: nodes that forbid that others are removed again, or that we do not know. */
+/* Whether a graph can be stamped. If not, count why: nodes that prevent removing others again, or unknown nodes. */
 static int can_take(const Node *nodes, size_t count, int depth) {
     for (size_t i = 0; i < count; i++) {
         int type = -1;

@@ -1,4 +1,4 @@
-/* The device's own clock: kernels that write it into the ring, at head and tail of graphs and of runs of launches. */
+/* The device's own clock: kernels that write it to the ring, at the head and tail of graphs and runs of launches. */
 #ifndef INTERTOKEN_STAMPS_H
 #define INTERTOKEN_STAMPS_H
 
@@ -9,51 +9,51 @@
 enum { HEAD = 0, TAIL = 1 };
 enum {
     MOST_GRAPHS = 1 << 15,
-    CHAIN_GRAPH = MOST_GRAPHS - 1,  /* stamps alone, one behind the other */
+    CHAIN_GRAPH = MOST_GRAPHS - 1,  /* a chain of only stamps */
     INSIDE_GRAPH = MOST_GRAPHS - 2, /* stamps inside a run of launches, between its head and its tail */
 };
 
-/* Streams are handles as `stamps_stream` gives them, in the calling thread's context if they are a default one. */
+/* Streams are handles from `stamps_stream`; default streams belong to the calling thread's context. */
 
-/* A launch is about to come: the number of the run that it lies in, which gets a head stamp if it begins here. Of some
- * launches, chosen by chance, it is to be known how long they take: BEHIND. */
+/* Before a launch: the number of its run, which gets a head stamp if it starts here. BEHIND marks launches that are
+ * sampled at random to measure their duration. */
 uint32_t stamps_run(uint8_t context, Stream on);
 
-/* The launch was made: the number that is recorded, 0 if the run has ended meanwhile, so that its tail may come before
- * the launch. */
+/* After a launch: the number to record, 0 if the run has ended in the meantime, so that its tail may precede the
+ * launch. */
 uint32_t stamps_ran(uint8_t context, Stream on, uint32_t number, Result result);
 
-/* A copy was put on a stream: the number of the run that it lies in, if it is to be known how long it takes; else 0. */
+/* After a copy was enqueued: the number of its run if its duration is measured; else 0. */
 uint32_t stamps_beside(uint8_t context, Stream on, Result result);
 
-/* A wait, a fetch, or whatever else ends a run is about to come on a stream, or in a whole context. */
+/* Before a wait, a fetch, or anything else that ends a run on a stream, or all runs of a context. */
 void stamps_end(uint8_t context, Stream on);
 void stamps_end_all(uint8_t context);
 
-/* The work on a stream has ended, and nobody knows when. */
+/* The work on a stream has ended at an unknown time. */
 void stamps_leave(uint8_t context, Stream on);
 
-/* A stream is about to end; another may get its handle. */
+/* Before a stream is destroyed; its handle may be reused. */
 void stamps_forget(uint8_t context, Stream on);
 
-/* Somebody waits, or has learned that something has ended: the device may have nothing to do afterwards. */
+/* A thread waits, or has learned that work has ended: the device may be idle afterwards. */
 void stamps_wait(void);
 
-/* A stamped graph was put on a stream. */
+/* A stamped graph was launched on a stream. */
 void stamps_graph(uint8_t context, Stream on);
 
-/* Put a head before the roots and a tail behind the leaves of a graph; whether both are there. */
+/* Add a head before the roots and a tail after the leaves of a graph; returns whether both were added. */
 int stamps_add(Device *device, Graph graph, uint16_t id, Node pair[2]);
 void stamps_remove(Node pair[2]);
 
-/* Whether work that is put on a stream now runs, and is not captured into a graph. */
+/* Whether work enqueued on a stream runs, rather than being captured into a graph. */
 int stamps_runs_now(Stream stream);
 
-/* A forked child has neither runs nor graphs. */
+/* A forked child has no runs and no graphs. */
 void stamps_fork(void);
 void graphs_fork(void);
 
-/* The handle that stands for a stream in records. */
+/* The handle of a stream in records. */
 static inline Stream stamps_stream(Stream stream, int own) { return stream || !own ? stream : (Stream)2; }
 
 #endif

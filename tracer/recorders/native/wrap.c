@@ -1,4 +1,4 @@
-/* The wrappers of all calls but those that are written out in graphs.c and contexts.c. */
+/* The wrappers of all calls except those in graphs.c and contexts.c. */
 #include "device.h"
 #include "interpose.h"
 #include "stamps.h"
@@ -23,7 +23,7 @@ static inline uint64_t bytes_all(const size_t *sizes, size_t count) {
     return bytes;
 }
 
-/* What is done before a call and after it; `s` is the stream, as `stamps.h` wants it. */
+/* The actions before and after a call; `s` is the stream, as defined in `stamps.h`. */
 #define BEFORE_PLAIN(s)
 #define BEFORE_LAUNCH(s) record.number = stamps_run(record.context, s);
 #define BEFORE_END(s) stamps_end(record.context, s);
@@ -43,7 +43,7 @@ static inline uint64_t bytes_all(const size_t *sizes, size_t count) {
 #define AFTER_END_OTHER(s)
 #define AFTER_WAIT(s)
 #define AFTER_END_WAIT(s)
-/* A tail before the call would change what it says; behind work that has ended already it tells nothing. */
+/* A tail before the query would change its result; after work that has already ended a tail is useless. */
 #define AFTER_ASK(s)                                                                                                  \
     if (record.result == SUCCESS) stamps_leave(record.context, s);                                                    \
     else stamps_end(record.context, s);                                                                               \

@@ -1,0 +1,40 @@
+// The minimap: a frame around what the timeline shows, which moves with the hand, and what is pointed at in it.
+(function () {
+  const LEAST = 4; // px: a narrower frame would not be seen
+  const plotted = () => {
+    const plot = document.querySelector("#minimap .js-plotly-plot");
+    return plot?._fullLayout?.xaxis && plot.data?.length ? plot : null;
+  };
+  let shown = null;
+  const attended = new WeakSet();
+
+  const place = () => {
+    const plot = plotted(), frame = document.getElementById("in-view");
+    if (!plot || !shown || !frame) return;
+    const { xaxis, _size } = plot._fullLayout, px = (time) => Math.min(Math.max(xaxis.l2p(time), 0), xaxis._length);
+    const [low, high] = shown.map(px), wide = Math.max(high - low, LEAST);
+    const from = Math.min(Math.max((low + high - wide) / 2, 0), xaxis._length - wide);
+    Object.assign(frame.style, { display: "block", left: `${xaxis._offset + from}px`, width: `${wide}px`, top: `${_size.t}px`, height: `${_size.h}px` });
+    if (attended.has(plot)) return;
+    attended.add(plot);
+    plot.on("plotly_afterplot", place);
+  };
+
+  window.dash_clientside = window.dash_clientside || {};
+  window.dash_clientside.minimap = {
+    frame: function (range) {
+      shown = range;
+      place();
+    },
+    drawn: place,
+
+    // A range dragged over it, or a click in it: the timeline moves there.
+    pointed: function (selected, click) {
+      const { go, range } = window.dash_clientside.gestures, x = click?.points?.[0]?.x, now = range();
+      if (selected?.range) go([...selected.range.x].sort((one, other) => one - other));
+      else if (x !== undefined && now) go(now.map((time) => time + x - (now[0] + now[1]) / 2));
+      if (selected) window.Plotly.relayout(plotted(), { selections: [] });
+      if (selected || click) window.dash_clientside.set_props("minimap", { selectedData: null, clickData: null });
+    },
+  };
+})();

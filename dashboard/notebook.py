@@ -1,0 +1,43 @@
+"""The timeline of a recording as a figure for notebooks: as the page draws it, without the page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import plotly.graph_objects as go
+
+from dashboard.run import Recording, Run
+from dashboard.text import plain
+from dashboard.timeline import scene
+from dashboard.view import View
+from tracer.analysis.summary import analyse
+from tracer.errors import EmptyTraceError
+from tracer.trace import Trace
+
+
+def timeline(
+    trace: Trace, token: int | None = None, show: str = "token", theme: str = "light", width: int = 1100
+) -> go.Figure:
+    """The timeline at one of its tokens.
+
+    Args:
+        trace: the recording.
+        token: its number, from 0; None for the most typical one.
+        show: "token", "gap" or "all", as of `intertoken timeline`.
+        theme: "light" or "dark".
+        width: px.
+
+    Raises:
+        EmptyTraceError: it has no token steps.
+    """
+    name = plain(str(trace.metadata.get("source") or "recording"))
+    found = analyse(trace, name)
+    run = Run("0", name, found.summary, Recording(Path(), trace), found.steps)
+    run.__dict__.update(gaps=found.gaps, syncs=found.syncs)
+    if run.tokens is None:
+        raise EmptyTraceError(found.summary.problem or f"{name} has no token steps")
+    view = View(runs=(run.key,), token=token)
+    view = replace(view, range=scene.range_of([run], view, show))
+    figure, height = scene.timeline([run], view, theme, width)
+    return figure.update_layout(width=width, height=height, autosize=False)

@@ -1,0 +1,134 @@
+"""The callbacks of the advice page.
+
+A new view is drawn at once with what is known of its run; while answers are missing the page asks again, and is drawn
+again when there are more of them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from dash import Dash, Input, Output, State, ctx, html
+from dash.exceptions import PreventUpdate
+
+from dashboard.pages.advice.tables import advice_rows, more_edits, site_rows
+from dashboard.pages.one_run import keep_run
+from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, keep_options, table_height
+from dashboard.pages.syncs.table import known
+from dashboard.predictions import Sites, advice_of, sites_of
+from dashboard.run import Run
+from dashboard.store import RunStore
+from dashboard.text import plain
+from dashboard.view import View
+from tracer.advice_words import cells, facts_of, notes_of, rest
+from tracer.analysis.advice import Advised
+from tracer.analysis.whatif.base import TRACED
+from tracer.analysis.whatif.prediction import WITHOUT_RATE
+
+_WIDE_ROW = 74  # px, of a change with its conditions
+
+
+def register(app: Dash, store: RunStore) -> None:
+    """Attach the page's callbacks to an app that shows the advice for a run of `store`."""
+    keep_run(app, store)
+    keep_options(app, store, "run")
+    _render(app, store)
+
+
+def _render(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("advice", "rowData"),
+        Output("advice", "style"),
+        Output("advice-holder", "style"),
+        Output("said-of-advice", "children"),
+        Output("warning", "children"),
+        Output("advice-notes", "children"),
+        Output("idle-sites", "rowData"),
+        Output("idle-sites", "style"),
+        Output("idle-section", "style"),
+        Output("call-sites", "rowData"),
+        Output("call-sites", "style"),
+        Output("calls-section", "style"),
+        Output("site-notes", "children"),
+        Output("nothing", "children"),
+        Output("nothing", "style"),
+        Output("poll", "disabled"),
+        Output("progress", "data"),
+        Input("screen", "data"),
+        Input("poll", "n_intervals"),
+        State("view", "data"),
+        State("progress", "data"),
+        prevent_initial_call=True,
+    )
+    def render(_: Any, __: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
+        view = View.from_data(data)
+        run = next(iter(store.chosen(view.runs or (), view.rates)), None)
+        nothing = nothing_to_show(store, run)
+        advised: Advised | str | None = None
+        sites: Sites | str | None = None
+        if run is not None and not nothing:
+            advised = known(advice_of(store, run, partial(more_edits, store, run)))
+            sites = known(sites_of(store, run))
+        missing = 0 if nothing else (advised is None) + (sites is None)
+        progress = [view.query(), missing]
+        if ctx.triggered_id == "poll" and progress == before:
+            raise PreventUpdate
+        rows, said, notes = ([], "", []) if run is None or nothing else in_words(run, advised, view.theme)
+        idle, calls, of_sites = tables_of(sites)
+        return (
+            rows,
+            {"height": f"{40 + _WIDE_ROW * min(len(rows), 8)}px"},
+            SHOWN if rows else HIDDEN,
+            said,
+            run.rate_said if run is not None else "",
+            [html.Li(plain(note, 400)) for note in notes],
+            idle,
+            table_height(idle),
+            SHOWN if idle else HIDDEN,
+            calls,
+            table_height(calls),
+            SHOWN if calls else HIDDEN,
+            [html.Li(plain(note, 400)) for note in of_sites],
+            nothing,
+            SHOWN if nothing else HIDDEN,
+            missing == 0,
+            progress,
+        )
+
+
+def nothing_to_show(store: RunStore, run: Run | None) -> str:
+    """What to do where there is no advice to give; empty where there is some."""
+    if not store.so_far():
+        return NO_RECORDINGS
+    if run is None:
+        return "Choose a run above."
+    if run.syncs is None:
+        return f"{plain(run.name, 90)} shows no CUDA calls inside token steps, so no change can be predicted."
+    return ""
+
+
+def in_words(run: Run, advised: Advised | str | None, theme: str) -> tuple[list[dict[str, str]], str, list[str]]:
+    """The rows of the table, the answer, and what a reader must know of both."""
+    if advised is None:
+        return [], "Predicting every change that data flow allows …", []
+    if isinstance(advised, str):
+        return [], plain(advised, 300), []
+    if advised.state == TRACED:
+        return [], f"No advice: {WITHOUT_RATE}", []
+    facts = facts_of(advised, run.key, [])
+    left = rest(facts)
+    if not advised.kept:
+        return [], f"{left[0].capitalize()}.", left[1:]
+    best = cells(facts["advice"][0])
+    said = f"The largest predicted gain: {best['edit']}, {best['gain']} tokens/s [model margin {best['margin']}]."
+    return advice_rows(run, advised.kept, facts, theme), said, [*notes_of(facts), *left]
+
+
+def tables_of(sites: Sites | str | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
+    """The rows of both tables of call sites, and what part has none."""
+    if sites is None:
+        return [], [], []
+    if isinstance(sites, str):
+        return [], [], [sites]
+    return site_rows(sites.idle), site_rows(sites.calls), sites.notes

@@ -1,0 +1,70 @@
+"""The layout of the advice page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import dcc, html
+
+from dashboard.frame import named
+from dashboard.pages.parts import choice, csv_file, links, number, section, table_of, words
+
+_POLL_MS = 700
+
+ADVICE: list[dict[str, Any]] = [
+    links("edit", "Change", 210, "Opens the what-if page with this change"),
+    words("gain", "Tokens/s", 96, "Predicted") | {"type": "rightAligned", "sortable": False},
+    words("margin", "Model margin", 150, "Of the prediction") | {"type": "rightAligned", "sortable": False},
+    words("steps", "Steps/s", 96, "Predicted") | {"type": "rightAligned", "sortable": False},
+    words("conditions", "Safe if", 420, "What must be true, which the recording does not show")
+    | {"minWidth": 240, "flex": 3, "wrapText": True, "autoHeight": True},
+    words("settings", "In the engine", 260, "What the engine calls it, and the version in which that was seen")
+    | {"minWidth": 160, "flex": 2, "wrapText": True, "autoHeight": True},
+]  # fmt: skip
+
+IDLE: list[dict[str, Any]] = [
+    number("idle_us", "Idle, µs a step", ",.1f", 128, "While the host is in this function itself"),
+    number("share", "Share", ".1%", 84, "Of the idle time"),
+    number("calls_us", "In CUDA calls, µs", ",.1f", 136, "The part of it inside CUDA calls"),
+    words("site", "Function, or the innermost range", 600) | {"minWidth": 240, "flex": 4},
+]
+
+CALLS: list[dict[str, Any]] = [
+    words("what", "Call", 150),
+    number("per_step", "A step", ",.2f", 84, "Calls a step, mean"),
+    number("us_per_step", "µs a step", ",.1f", 96, "Time inside the calls, as recorded"),
+    words("site", "Call site", 440, "The innermost function of the program, or the innermost range")
+    | {"minWidth": 220, "flex": 3},
+    words("through", "Through", 320, "The innermost function below it") | {"minWidth": 140, "flex": 2},
+    words("name", "Name", 220) | {"minWidth": 140, "flex": 1},
+]  # fmt: skip
+
+
+def sections() -> list[Any]:
+    """The sections of the page."""
+    return [
+        dcc.Interval(id="poll", interval=_POLL_MS, disabled=True),
+        dcc.Store(id="progress"),
+        section(
+            "What to change",
+            [choice("run", "Run", clearable=False)],
+            html.Div("Reading the recording …", id="nothing", className="empty", role="status"),
+            html.P(id="said-of-advice", className="answer", role="status"),
+            html.P(id="warning", className="hint warns"),
+            html.Div(table_of("advice", ADVICE), id="advice-holder"),
+            html.Ul(id="advice-notes", className="notes", **named("About the advice")),
+        ),
+        section(
+            "Where the host is while the device idles",
+            [html.P("Self time of functions, or of ranges where the recording has no functions.", className="hint")],
+            table_of("idle-sites", IDLE, csvExportParams=csv_file("intertoken-idle-sites.csv")),
+            key="idle-section",
+        ),
+        section(
+            "Where the calls are made",
+            [html.P("Syncs, copies and launches of a step by call site.", className="hint")],
+            table_of("call-sites", CALLS, csvExportParams=csv_file("intertoken-call-sites.csv")),
+            html.Ul(id="site-notes", className="notes", **named("About the call sites")),
+            key="calls-section",
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,5 @@
+"""`python -m intertoken`."""
+
+from intertoken import main
+
+main()

@@ -1,0 +1,163 @@
+"""The first screen in a real Chromium: what stands on it, how the table of runs folds, six runs, links to nothing."""
+
+import json
+import shutil
+
+import pytest
+from selenium.webdriver import Keys
+from selenium.webdriver.common.by import By
+
+from dashboard.app import Serving
+from dashboard.readers import Readers
+from tests.dashboard.conftest import faults, screen_of, served, until
+from tests.recordings import LLAMA, SAMPLES
+
+pytestmark = pytest.mark.browser
+
+OURS = [f"llama-1.1b-{way}-sequential-cuda" for way in ("sccc", "saaas", "aaas", "aga", "aaeg", "ggg")]
+LLAMA_TWO = [LLAMA[way, "graph"].name for way in ("sccc", "saaas")]
+VLLM_TWO = ["vllm-b8-graph-nvtx", "vllm-b8-graph"]
+TOP = 160
+"""px of the timeline that are seen at least."""
+PLACES = """
+const at = (e) => e && e.checkVisibility() ? e.getBoundingClientRect() : null;
+const lasting = ["#chips", "#compare-words .answer", "#compare-figures table", "#timeline"]
+  .map((selector) => at(document.querySelector(selector)));
+const rests = !document.querySelector(".skeleton") && document.querySelector("#timeline .barlayer path");
+return lasting.every(Boolean) && rests
+  ? lasting.map(({ top, bottom }) => [top, bottom]) : null;
+"""
+ROW = """
+const boxes = [...document.querySelectorAll(".tools button, .tools select, .tools input")]
+  .filter((e) => e.checkVisibility()).map((e) => e.getBoundingClientRect());
+const middles = boxes.map((box) => Math.round((box.top + box.bottom) / 2));
+return { middles, right: Math.max(...boxes.map((box) => box.right)) };
+"""
+CUT = """
+return [...document.querySelectorAll(arguments[0])]
+  .filter((e) => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1).map((e) => e.innerText)
+"""
+
+DRAWN = """
+const headings = (document.querySelector("#timeline .js-plotly-plot")?.layout?.annotations || [])
+  .filter((a) => a.name === "heading").length;
+return headings === 2 && document.querySelectorAll("#chips b").length === 2;
+"""
+
+
+def link(runs):
+    return "?" + "&".join(f"run={run}" for run in runs)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("runs")
+    for name in (*OURS, *LLAMA_TWO, *VLLM_TWO):
+        shutil.copytree(SAMPLES / name, runs / name, ignore=shutil.ignore_patterns("node"))
+    with served(runs) as address:
+        yield address
+
+
+@pytest.fixture
+def page(browser):
+    browser.get("about:blank")
+    faults(browser)
+    yield browser
+    assert faults(browser) == []
+
+
+@pytest.mark.parametrize("runs", [LLAMA_TWO[:1], LLAMA_TWO, VLLM_TWO[:1], VLLM_TWO], ids=" ".join)
+def test_the_sentence_the_figures_and_the_top_of_the_timeline_need_no_scrolling(page, address, runs):
+    with screen_of(page, 1440, 900):
+        page.get(f"{address}{link(runs)}")
+        chips, sentence, figures, timeline = until(page, lambda: page.execute_script(PLACES), "all of them")
+        assert page.execute_script("return scrollY") == 0
+        assert chips[1] < sentence[1] < 900
+        assert figures[1] < timeline[0] < 900 - TOP
+        row = page.execute_script(ROW)
+        assert max(row["middles"]) - min(row["middles"]) <= 4, "the toolbar in one row"
+        assert row["right"] <= 1440
+
+
+def test_the_table_opens_and_folds_by_keyboard(page, address):
+    page.get(f"{address}{link(LLAMA_TWO)}")
+    until(page, lambda: len(page.find_elements(By.CSS_SELECTOR, "#chips li")) == 2, "two chips")
+    chip = page.find_element(By.CSS_SELECTOR, "#chips li").text.split()
+    assert chip == [LLAMA_TWO[0], "base", "sccc", "idle", "78.1", "µs", "gap", "78.1", "µs", "748.7", "steps/s"]
+    opens, panel = page.find_element(By.ID, "runs-open"), page.find_element(By.ID, "runs-panel")
+    for key, expanded in ((Keys.ENTER, "true"), (Keys.SPACE, "false"), (Keys.ENTER, "true")):
+        opens.send_keys(key)
+        until(page, lambda wanted=expanded: opens.get_attribute("aria-expanded") == wanted, f"expanded {expanded}")
+        assert panel.is_displayed() == (expanded == "true")
+    assert opens.get_attribute("aria-controls") == "runs-panel"
+    until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#runs .ag-row"), "rows")
+    assert opens.text.startswith("All 10 runs")
+
+
+def test_a_rate_on_a_chip_leads_to_its_field(page, address):
+    page.get(f"{address}{link(VLLM_TWO)}")
+    rate = until(page, lambda: page.find_elements(By.CSS_SELECTOR, "#chips [data-rate]"), "rates")[1]
+    page.execute_script("arguments[0].focus()", rate)
+    rate.send_keys(Keys.ENTER)
+    cell = f'#runs .ag-row[row-id="{VLLM_TWO[1]}"] [col-id=rate] input'
+    until(page, lambda: page.switch_to.active_element == page.find_element(By.CSS_SELECTOR, cell), "its field")
+
+
+def test_without_a_run_the_table_is_open(page, address):
+    page.get(f"{address}?run=")
+    until(page, lambda: page.find_element(By.ID, "runs-panel").is_displayed(), "the table")
+    assert page.find_element(By.ID, "runs-open").get_attribute("aria-expanded") == "true"
+
+
+def test_six_runs_have_one_matrix_and_a_sentence_each(page, address):
+    with screen_of(page, 1440, 900):
+        page.get(f"{address}{link(OURS)}")
+        until(page, lambda: page.execute_script(PLACES), "the answer")
+        (table,) = page.find_elements(By.CSS_SELECTOR, "#compare-figures table")
+        assert len(page.find_elements(By.CSS_SELECTOR, "#compare-words p")) == 5
+        assert len(page.find_elements(By.CSS_SELECTOR, "#chips li")) == 6
+        heads = [head.text for head in table.find_elements(By.CSS_SELECTOR, "thead th")]
+        assert len(set(heads)) == 7, "names that stay different"
+        titles = [head.get_attribute("title") for head in table.find_elements(By.CSS_SELECTOR, "thead th")[1:]]
+        assert titles == OURS
+        gap = next(row for row in table.find_elements(By.CSS_SELECTOR, "tbody tr") if row.text.startswith("Gap p50"))
+        assert [cell.text for cell in gap.find_elements(By.CSS_SELECTOR, ".largest")] == ["−71.3 [−72.9, −69.2]"]
+        assert page.execute_script(CUT, "#compare-figures, #chips li, .tools") == []
+        parts = page.find_elements(By.CSS_SELECTOR, "#compare-figures, .ladder, #timeline")
+        tops = [part.rect["y"] for part in parts]
+        assert tops == sorted(tops)
+        assert len(tops) == 3
+
+
+def test_a_link_to_what_is_not_there_says_which(page, address):
+    for place, also in (("", OURS[1]), ("gap/", OURS[1]), ("syncs/", OURS[1]), ("whatif/", OURS[1])):
+        page.get(f"{address}{place}?run=no-such-run&run={also}&theme=light")
+        said = until(page, lambda: page.find_element(By.ID, "missing").text, "what is missing")
+        assert said == "The link asks for no-such-run, which is not here: none of 10 recordings is called so."
+        assert "no-such-run" in page.current_url
+    page.get(f"{address}graph/?run=no-such-run")
+    until(page, lambda: "There is no run 'no-such-run' here" in page.find_element(By.ID, "content").text, "which")
+
+
+def test_a_folder_of_54_recordings_shows_the_pair_of_a_link_soon_and_reads_the_rest_behind(page, tmp_path):
+    """3 s on an idle machine (benchmarks/many_recordings.py); here the pair is there long before the rest is read."""
+    for number in range(54):
+        name = (*LLAMA_TWO, *VLLM_TWO)[number % 4]
+        copy = tmp_path / "runs" / f"{number:02}-{name}"
+        shutil.copytree(SAMPLES / name, copy, ignore=shutil.ignore_patterns("node"))
+        told = json.loads((copy / "run.json").read_text())
+        (copy / "run.json").write_text(json.dumps(told | {"copy": number}))
+    pair = [f"{number}-{(*LLAMA_TWO, *VLLM_TWO)[number % 4]}" for number in (52, 53)]
+    readers = Readers()
+    readers.start()
+    try:
+        with served(tmp_path / "runs", Serving(readers=readers)) as address:
+            page.get(f"{address}{link(pair)}")
+            until(page, lambda: page.execute_script(DRAWN), "the pair")
+            said = page.find_element(By.ID, "reading-said").text
+            read, left = int(said.split()[0]), int(said.split("; ")[1].split()[0])
+            assert said.startswith(f"{read} of 54 recordings read; {left} left, now ")
+            assert (read + left, read < 27) == (54, True)
+            page.get("about:blank")
+    finally:
+        readers.close()

@@ -1,0 +1,23 @@
+"""Numbers of rows: as those of `pandas.factorize`, and for no rows at all."""
+
+import numpy as np
+import pandas as pd
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracer.rows import numbered
+
+ROWS = st.lists(st.tuples(st.integers(-2, 2), st.integers(-(2**63), 2**63 - 1), st.integers(0, 1)), max_size=12)
+
+
+@given(ROWS)
+def test_equal_rows_have_the_same_number(rows: list[tuple[int, int, int]]) -> None:
+    columns = [np.array([row[i] for row in rows], np.int64) for i in range(3)]
+    codes, distinct = numbered(*columns)
+    assert distinct == list(dict.fromkeys(rows))
+    assert [distinct[code] for code in codes] == rows
+
+
+def test_columns_are_taken_by_position() -> None:
+    codes, distinct = numbered(pd.Series([5, 5, 6], index=[9, 8, 7]), pd.Series([1, 1, 1]))
+    assert (codes.tolist(), distinct) == ([0, 0, 1], [(5, 1), (6, 1)])

@@ -1,0 +1,107 @@
+"""Advice as facts, for programs, and in sentences; the one source of both for the command and the page."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from tracer.report import number
+from tracer.signed import percent
+
+if TYPE_CHECKING:
+    from tracer.analysis.advice import Advice, Advised
+
+
+def facts_of(found: Advised, path: str, options: list[str]) -> dict[str, Any]:
+    """What `--json` prints. `path` and `options` of the recording are quoted as a shell needs them."""
+    before = found.before
+    return {
+        "before": asdict(before),
+        "base": found.state,
+        "bound": found.bound,
+        "advice": [_facts(advice, path, options) for advice in found.kept],
+        "unsure": [
+            {"edit": edit, "speedup": asdict(one.speedup), "assumptions": one.notes}
+            for edit, one in found.unsure.items()
+        ],
+        "engine": found.engine.name if found.engine else None,
+        "unused": [asdict(setting) for setting in found.unused],
+        "refused": [{"edit": edit, "why": why} for edit, why in found.refused.items()],
+    }
+
+
+def _facts(advice: Advice, path: str, options: list[str]) -> dict[str, Any]:
+    found = advice.prediction
+    return {
+        "edit": found.label,
+        "speedup": asdict(found.speedup),
+        "steps_per_s": found.predicted.steps_per_s,
+        "tokens_per_s": found.predicted.tokens_per_s,
+        "conditions": list(advice.conditions),
+        "settings": [asdict(setting) for setting in advice.settings],
+        "assumptions": found.notes,
+        "shown_by": " ".join(["intertoken whatif", path, *options, advice.command]),
+        "checked_by": f"intertoken compare {path} AFTER",
+    }
+
+
+def cells(one: dict[str, Any]) -> dict[str, str]:
+    """One edit as the cells of a table: edit, gain, margin, steps."""
+    speedup = one["speedup"]
+    low, high = (percent(speedup[end] - 1) for end in ("low", "high"))
+    return {
+        "edit": one["edit"],
+        "gain": percent(speedup["estimate"] - 1),
+        "margin": f"{low} to {high}",
+        "steps": number(one["steps_per_s"]),
+    }
+
+
+def details(facts: dict[str, Any]) -> list[str]:
+    """What must be true for each edit to be safe, what its engine calls it, and how to check it."""
+    advice = facts["advice"]
+    lines = [f"{one['edit']}: safe if {'; and if '.join(one['conditions'])}" for one in advice]
+    named = {(setting["name"], setting["seen"]): list[str]() for one in advice for setting in one["settings"]}
+    for one in advice:
+        for setting in one["settings"]:
+            named[setting["name"], setting["seen"]].append(one["edit"])
+    lines += [
+        f"{', '.join(edits)}: in {facts['engine']} {name} (seen in {seen})" for (name, seen), edits in named.items()
+    ]
+    lines += notes_of(facts)
+    return [*lines, *([f"after the change, record again and check: {advice[0]['checked_by']}"] if advice else [])]
+
+
+def notes_of(facts: dict[str, Any]) -> list[str]:
+    """What the predictions of the listed edits assume, each once."""
+    return list(dict.fromkeys(note for one in facts["advice"] for note in one["assumptions"]))
+
+
+def rest(facts: dict[str, Any]) -> list[str]:
+    """What shows no gain, what data flow forbids, what the engine offers unused, and the upper bound."""
+    from tracer.analysis.whatif.prediction import NO_MARGIN
+
+    lines = [f"{one['edit']}: forbidden, {one['why']}" for one in facts["refused"]]
+    shown = [one["edit"] for one in facts["unsure"] if one["speedup"]["low"] is not None]
+    without = [one for one in facts["unsure"] if one["speedup"]["low"] is None]
+    if shown:
+        lines.append(f"no gain shown, since the margin includes none: {', '.join(shown)}")
+    reasons = dict.fromkeys(note for one in without for note in one["assumptions"] if note in NO_MARGIN)
+    lines += [
+        f"not predicted: {', '.join(one['edit'] for one in without if why in one['assumptions'])}; {why}"
+        for why in reasons
+    ]
+    lines += [
+        f"{facts['engine']} offers {setting['change']}, which this recording does not use: {setting['name']} (seen in "
+        f"{setting['seen']}); its gain is not predicted"
+        for setting in facts["unused"]
+    ]
+    before, bound = facts["before"], facts["bound"]
+    if not facts["advice"]:
+        lines.insert(0, "no edit is predicted to gain more than its margin")
+    if bound is not None:
+        lines.append(
+            f"the device computes for {1 / bound:.0%} of a step of {number(before['period_us'])} µs: without any idle "
+            f"time it would be about {(bound - 1) * 100:.1f} % faster"
+        )
+    return lines

@@ -1,0 +1,67 @@
+"""The critical path of a trace's steps as one report: its pieces, what they add up to, and the calls beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pandas as pd
+
+from tracer.analysis.causality.paths import PIECES, Causality, StepEnds, call_slack, critical_path, path_shares
+from tracer.analysis.causality.positions import by_position
+from tracer.analysis.distortion import known
+from tracer.analysis.gaps import graph_trace_level
+from tracer.analysis.step_work import step_compute
+from tracer.analysis.tokens import Steps
+from tracer.trace import Trace
+
+_TABLE: Final = [name for name in PIECES if name != "of"]
+
+
+@dataclass(frozen=True, eq=False)
+class PathReport:
+    """What each step waited for.
+
+    Attributes:
+        table: one row per piece of a step's path: step, start and end (ns), kind (call, host, device, ...), name.
+        shares: what the paths consist of, see `paths.path_shares`.
+        calls: the syncs, copies and launches of a step, see `positions.by_position`.
+        steps: how many steps have a path: those behind another one.
+        warning: what tracing adds to the path; None where nothing was traced.
+        notes: doubts about the clocks.
+    """
+
+    table: pd.DataFrame
+    shares: pd.DataFrame
+    calls: pd.DataFrame
+    steps: int
+    warning: str | None
+    notes: tuple[str, ...]
+
+    @property
+    def path_us(self) -> float:
+        """How long the path of a step is: mean, µs."""
+        return float(self.shares["ns_per_step"].sum() / 1e3)
+
+
+def path_report(trace: Trace, steps: Steps) -> PathReport:
+    """Follow what waits for what.
+
+    Raises:
+        EmptyTraceError: no step is followed by another with compute of its own.
+    """
+    causality = Causality.of(trace)
+    ends = StepEnds.of(causality, steps)
+    pieces = critical_path(causality, ends)
+    source = str(trace.metadata.get("source", ""))
+    level = graph_trace_level(step_compute(trace, steps), trace)
+    backward = causality.dag.backward
+    doubt = f"{backward} edges lead back in time and are left out: clocks of host and device disagree"
+    return PathReport(
+        table=pieces[_TABLE],
+        shares=path_shares(pieces),
+        calls=by_position(call_slack(causality, ends, pieces, steps)),
+        steps=len(ends.followed),
+        warning=None if source == "host" else f"{known(level, source)}; the path holds what it added",
+        notes=(doubt,) if backward else (),
+    )

@@ -1,0 +1,50 @@
+"""What the engine of a recording calls the changes that advice proposes, and which of them it does not make yet."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracer.analysis.calls import GRAPH_LAUNCH, rows_named
+from tracer.analysis.syncs import SyncReport
+from tracer.analysis.whatif.edits import Edit, OneGraph, Strategy
+from tracer.analysis.whatif.strategies import LADDER
+from tracer.analysis.whatif.streams import Concurrent
+from tracer.engines import engines
+from tracer.engines.engine import COPIES, GRAPH, RUN_AHEAD, STREAMS, Engine, Setting
+from tracer.trace import Trace
+
+
+def engine_of(trace: Trace) -> Engine | None:
+    """The engine that made a recording, by the kernels that only it launches; None if no kernel tells."""
+    names = trace["kernels"]["name"]
+    with_kernels = ((engine, engine.kernels) for engine in engines() if engine.kernels is not None)
+    return next((engine for engine, kernels in with_kernels if rows_named(names, kernels.search).any()), None)
+
+
+def change_of(edit: Edit) -> str:
+    """The change, as in `Setting.change`, that an edit makes; "" for one that no engine has a name for."""
+    if isinstance(edit, Strategy):
+        return RUN_AHEAD if edit.name == LADDER[-1] else COPIES
+    if isinstance(edit, OneGraph):
+        return GRAPH
+    return STREAMS if isinstance(edit, Concurrent) else ""
+
+
+def settings_of(engine: Engine | None, edit: Edit) -> tuple[Setting, ...]:
+    """What the engine calls an edit."""
+    change = change_of(edit)
+    return tuple(setting for setting in engine.settings if setting.change == change) if engine is not None else ()
+
+
+def unused_settings(engine: Engine | None, found: SyncReport) -> tuple[Setting, ...]:
+    """Settings of the engine that its steps show to be off.
+
+    The host runs ahead where it reads the result of an earlier step than the one that it launched last. A step is one
+    graph launch where the median step replays one graph; none is eager, several are pieces.
+    """
+    graphs = found.calls["letter"].eq(GRAPH_LAUNCH).groupby(found.calls["step"]).sum()
+    is_off = {
+        RUN_AHEAD: found.fetch_lag is not None and found.fetch_lag.median == 0,
+        GRAPH: bool(len(graphs)) and float(np.median(graphs)) != 1,
+    }
+    return tuple(setting for setting in engine.settings if is_off.get(setting.change)) if engine is not None else ()

@@ -1,0 +1,199 @@
+"""The small public face: `tracer.analyse` and `tracer.compare`, which do what the commands of these names print.
+
+`tracer.read`, `tracer.record` and `tracer.annotate` stand beside them in the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeAlias
+
+from tracer import kept
+from tracer.analysis.causality.report import PathReport, path_report
+from tracer.analysis.compare import Comparison, Run
+from tracer.analysis.compare import compare as compare_runs
+from tracer.analysis.gaps import GapReport, gap_report, measured_rate
+from tracer.analysis.idle import IdleReport
+from tracer.analysis.recorded import Recording, measure
+from tracer.analysis.summary import Summary, figures
+from tracer.analysis.syncs import SyncReport, sync_report
+from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps
+from tracer.errors import TraceError, UsageError, printable
+from tracer.extensions import ANALYSES, extensions
+from tracer.trace import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Analysis:
+    """One recording, analysed: each part is computed when it is first asked for, and kept.
+
+    What a recording does not carry raises `EmptyTraceError` where it is asked for; the other parts are there all the
+    same. `analysis[name]` is what an analysis of another distribution returns (`intertoken.analyses`).
+
+    Attributes:
+        trace: the recording.
+        name: what messages call it.
+        place: where it came from, "" if from no file.
+        within: the NVTX range that the steps are from, None for all.
+        bounds: which steps are meant.
+        rates: steps per second without a profiler, one per repeat; empty where they are not given.
+
+    Example:
+        >>> from tracer import Trace, analyse
+        >>> analyse(Trace.from_columns()).steps
+        Traceback (most recent call last):
+        tracer.errors.EmptyTraceError: the trace has no kernels and no graph launches; ...
+    """
+
+    trace: Trace
+    name: str
+    _: KW_ONLY
+    place: str = ""
+    within: str | None = None
+    bounds: Bounds = ALL_STEPS
+    rates: tuple[float, ...] = ()
+    _added: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The steps, how they were found, and how sure that is."""
+        return choose_steps(self.trace, self.within, self.bounds)
+
+    @cached_property
+    def syncs(self) -> SyncReport:
+        """Which syncs, copies and launches a step makes."""
+        return sync_report(self.trace, self.steps)
+
+    @cached_property
+    def gaps(self) -> GapReport:
+        """How long the device idles between two steps, and why.
+
+        Raises:
+            TraceError: the given rate is of another run.
+        """
+        found = gap_report(self.trace, self.steps, self.untraced_steps_per_s)
+        if found.refused is not None and self.rates:
+            raise TraceError(f"{self.name}: {found.refused}")
+        return found
+
+    @property
+    def idle(self) -> IdleReport:
+        """How long the device idles in a step: between steps (the gap), before, between and after its kernels."""
+        return self.gaps.idle
+
+    @cached_property
+    def path(self) -> PathReport:
+        """What each step waited for: the critical path, and the slack of what lies beside it."""
+        return path_report(self.trace, self.steps)
+
+    @cached_property
+    def summary(self) -> Summary:
+        """The figures that `intertoken info` prints."""
+        return figures(self.trace, self.name, self.steps, self.syncs, self.gaps, self.within)
+
+    @cached_property
+    def recording(self) -> Recording:
+        """The recording as `tracer.compare` takes it."""
+        return measure(self.trace, self.steps, self.name, within=self.within, untraced_tokens_per_s=self.rates)
+
+    @property
+    def untraced_steps_per_s(self) -> float | None:
+        """The rate without a profiler: the median of those given, or what run.json tells; None if unknown."""
+        if self.rates:
+            return median(self.rates)
+        return measured_rate(self.trace, self.steps, self.within)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must know of the recording and its steps."""
+        return [*self.trace.notes, *self.steps.notes]
+
+    def __getitem__(self, name: str) -> Any:
+        """What the analysis returns that another distribution adds under this name.
+
+        Raises:
+            KeyError: no installed distribution adds one of this name.
+            ExtensionError: it cannot be loaded.
+        """
+        if name not in self._added:
+            known = dict(extensions(ANALYSES, Callable))
+            if name not in known:
+                raise KeyError(f"no analysis {name!r} is installed; there are {', '.join(known) or 'none'}")
+            self._added[name] = known[name](self.trace, self.steps)
+        return self._added[name]
+
+
+Source: TypeAlias = str | Path | Trace | Analysis
+"""A recording: where it is, or read, or analysed."""
+
+
+def analyse(
+    source: str | Path | Trace,
+    *,
+    name: str | None = None,
+    within: str | None = None,
+    steps: slice | None = None,
+    phase: str | None = None,
+    pattern: str | None = None,
+    untraced_steps_per_s: float | Sequence[float] = (),
+) -> Analysis:
+    """Read a recording, if it is not a trace yet, to be asked for its steps, syncs, idle time, gaps and path.
+
+    Args:
+        source: the recording; one of a file is kept parsed, as for the commands.
+        name: what messages call it, instead of its file's name.
+        within: only inside the NVTX ranges of this text (or regular expression).
+        steps: only these of the steps, such as `slice(5, 20)`.
+        phase: only steps of this phase, or "all"; None for decode, or all where there is none.
+        pattern: regular expression of what begins a step, instead of what the engine's marks tell.
+        untraced_steps_per_s: the engine's own rate without a profiler, or that of each repeat: corrects idle time and
+            gap.
+
+    Raises:
+        FormatError: no such path, not a trace, or a damaged one.
+        UsageError: a slice with a step, or a rate that is none.
+    """
+    part = steps or slice(None)
+    if part.step not in (None, 1):
+        raise UsageError(f"steps={part}: the steps must follow one another")
+    given = untraced_steps_per_s if isinstance(untraced_steps_per_s, Sequence) else [untraced_steps_per_s]
+    rates = tuple(map(float, given))
+    if not all(0 < rate < float("inf") for rate in rates):
+        raise UsageError(f"untraced_steps_per_s={untraced_steps_per_s}: a rate is a positive number")
+    bounds = Bounds(part.start, part.stop, phase, pattern)
+    trace, path = (source, None) if isinstance(source, Trace) else (kept.read(Path(source)), Path(source))
+    return Analysis(
+        trace, name or (printable(path.name) if path else "the trace"), place=str(path or ""), within=within,
+        bounds=bounds, rates=rates,
+    )  # fmt: skip
+
+
+def compare(base: Source | Sequence[Source], other: Source | Sequence[Source], *, force: bool = False) -> Comparison:
+    """Did it change? A run against a base, with 95 % intervals, or why nothing can be said.
+
+    Args:
+        base: the run that speed-ups and differences refer to: a recording, or several of the same configuration.
+        other: the run in question. What `analyse` was given (a rate, a range, ...) counts for a recording analysed.
+        force: compare also what is not comparable, without a verdict.
+
+    Raises:
+        IncomparableError: another GPU, model or batch, or no kernel in common.
+        EmptyTraceError: a recording has no two steps that follow each other.
+
+    Example:
+        >>> found = compare("base.sqlite", ["new-1.sqlite", "new-2.sqlite"])  # doctest: +SKIP
+        >>> found.verdict, found.speedup
+    """
+    return compare_runs(_run(base), _run(other), force=force)
+
+
+def _run(source: Source | Sequence[Source]) -> Run:
+    several = [source] if isinstance(source, (str, Path, Trace, Analysis)) else list(source)
+    if not several:
+        raise UsageError("a run to compare is a recording, or several; none was given")
+    found = [one if isinstance(one, Analysis) else analyse(one) for one in several]
+    return Run.of(*(one.recording for one in found), place=",".join(one.place for one in found))

@@ -1,0 +1,66 @@
+"""What stands first of a recording: its class, idle time, gap and rate, without the profiler where that is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracer.analysis.interval import Interval
+from tracer.analysis.summary import Summary
+
+MARK = "▲"
+"""Behind what comes from a traced pass, which inflates it."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number, None where it is not known, or one that is estimated; its unit, and whether a profiler inflates it."""
+
+    value: float | Interval | None
+    unit: str
+    inflated: bool = False
+
+    @property
+    def text(self) -> str:
+        """As it reads, such as "51.7 µs"; a dash where it is not known."""
+        if self.value is None:
+            return "–"
+        if isinstance(self.value, Interval):
+            bounds = f" [{', '.join(f'{bound:,.1f}' for bound in self.value.bounds)}]" if self.value.bounds else ""
+            return f"about {self.value.estimate:,.1f}{bounds} {self.unit}"
+        return f"{self.value:,.1f} {self.unit}{f' {MARK}' if self.inflated else ''}"
+
+
+def idle(of: Summary) -> Figure:
+    """What a device idles in the median step."""
+    return _untraced(of, of.untraced_idle_us, of.idle_us.get("p50"), "µs")
+
+
+def gap(of: Summary) -> Figure:
+    """The median gap."""
+    return _untraced(of, of.estimated_untraced_gap_us or of.untraced_gap_us, of.gap_p50_us, "µs")
+
+
+def rate(of: Summary) -> Figure:
+    """Steps per second."""
+    return _untraced(of, of.untraced_steps_per_s, of.steps_per_s, "steps/s")
+
+
+def _untraced(of: Summary, untraced: float | Interval | None, recorded: float | None, unit: str) -> Figure:
+    if not of.traced or untraced is None:
+        return Figure(recorded, unit, of.traced)
+    return Figure(untraced, unit)
+
+
+def headline(of: Summary) -> dict[str, str]:
+    """The figures in words: class, idle, gap and rate."""
+    figures = {"idle": idle(of).text, "gap": gap(of).text, "rate": rate(of).text}
+    return {"class": of.strategy or "–", **figures}
+
+
+def sentence(of: Summary, name: str) -> str:
+    """A recording that stands alone in a sentence, or why it has no figures."""
+    if of.steps is None or not of.idle_us:
+        return f"{name}: {of.problem or 'no token steps'}"
+    said = f"{name}: {of.what}; a step idles {idle(of).text} (p50)"
+    where = f", as recorded mostly {of.idle_where}" if of.idle_where else ""
+    return f"{said}{where}; gap {gap(of).text} (p50); {rate(of).text}"
