@@ -47,15 +47,22 @@ class WhatIf:
     runs: tuple[Run, ...]
 
 
+def calls_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
+    """Every sync, copy and launch of a run's steps, see `paths.call_slack`; fails with TraceError where there is no
+    path."""
+    return store.background.ask(_SYNCS, (run.recorded, "calls"), lambda: _calls(store, run), len)
+
+
+def _calls(store: RunStore, run: Run) -> pd.DataFrame:
+    causality, steps = _causality(store, run), _recorded(run)[1]
+    ends = StepEnds.of(causality, steps)
+    return call_slack(causality, ends, critical_path(causality, ends), steps)
+
+
 def slack_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
     """The syncs of a run, see `positions.syncs_by_position`; fails with TraceError where there is no path."""
 
-    def work() -> pd.DataFrame:
-        causality, steps = _causality(store, run), _recorded(run)[1]
-        ends = StepEnds.of(causality, steps)
-        return syncs_by_position(call_slack(causality, ends, critical_path(causality, ends), steps))
-
-    return store.background.ask(_SYNCS, (run.recorded, "slack"), work)
+    return store.background.ask(_SYNCS, (run.recorded, "slack"), lambda: syncs_by_position(_calls(store, run)))
 
 
 def gain_without(store: RunStore, run: Run, positions: tuple[int, ...] | None) -> Future[Prediction]:

@@ -19,6 +19,7 @@ from dashboard.timeline.flows import event_pairs
 from dashboard.timeline.holes import HoleRow, hole_rows
 from dashboard.timeline.marks import NO_WAITS, waits_of
 from dashboard.timeline.minimap import Busy, busy_of
+from dashboard.timeline.operators import operators_of
 from dashboard.timeline.phases import NOTHING, phases_of
 from dashboard.timeline.rows import Row, rows_of
 from tracer import formats
@@ -275,6 +276,17 @@ class Run:
     def inflated(self) -> bool:
         """Whether its timeline comes from a traced pass, which lengthens the gap."""
         return self.summary.traced and not self.predicted
+
+    @_Recorded
+    def _named(self) -> dict[Row, pd.Series]:
+        return {}
+
+    def operators(self, row: Row) -> pd.Series:
+        """Of each event of one of its rows the operator; see `timeline.operators`."""
+        known: dict[Row, pd.Series] = self._named
+        if row not in known:
+            known[row] = operators_of(self.trace if self.trace is not None else Trace({}), row)
+        return known[row]
 
     @_Recorded
     def rows(self) -> list[Row]:

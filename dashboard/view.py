@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs, quote, unquote, urlencode
 
 from pydantic import AfterValidator, Field, TypeAdapter
 
@@ -18,12 +18,22 @@ ALIGNMENTS: Final = {
     "start": "start of its compute",
 }
 THEME_NAMES: Final = ("auto", "light", "dark")
+GROUPINGS: Final = {
+    "kind": "kind",
+    "kernel": "kernel or copy",
+    "operator": "operator",
+    "stream": "stream",
+    "thread": "thread",
+}
+"""By what an area's events are summed, and how the page calls it."""
 MOST_RUNS: Final = 6
+MOST_BOOKMARKS: Final = 100
 SHORTEST: Final = 100
 """The narrowest range that can be shown, ns."""
 _MOST_NAMES: Final = 60
 _LONGEST: Final = 200
 _MOST_ARRANGED: Final = 10_000
+_LISTS: Final = ("hide", "fold", "order", "show", "pin")
 FURTHEST: Final = 10**15
 """The furthest time from time 0, ns: eleven days, which keeps hostile links inside int64 whatever is added to them."""
 
@@ -64,6 +74,7 @@ class Arrangement:
         folded: what is drawn in thin lines.
         order: what stands in another order than usual, in that order.
         shown: what is shown although nothing of it is while steps run.
+        pinned: what stands on top of its run, whatever else is shown.
     """
 
     only: Words = ""
@@ -71,6 +82,33 @@ class Arrangement:
     folded: Names = ()
     order: Names = ()
     shown: Names = ()
+    pinned: Names = ()
+
+
+class Bookmark(NamedTuple):
+    """A part of a run to come back to: its key, from when to when (ns from the start of its first token's compute, as
+    the recording's own clock has more digits than a browser), and a note."""
+
+    run: str
+    low: Time
+    high: Time
+    note: Words = ""
+
+
+@dataclass(frozen=True)
+class Area:
+    """A part of the timeline, to be summed.
+
+    Attributes:
+        low, high: from when to when, ns from time 0.
+        rows: the names of its rows, as `timeline.arrange` gives them; () for all that are shown.
+        by: by what, a key of `GROUPINGS`.
+    """
+
+    low: Time
+    high: Time
+    rows: Names = ()
+    by: Annotated[str, one_of(GROUPINGS)] = "kind"
 
 
 @dataclass(frozen=True)
@@ -86,6 +124,8 @@ class View:
         find: events with this in their name are in the light, the others dimmed; "" for none.
         event: the event that is chosen.
         ruler: what is measured, ns from time 0; both ends are one while the other is still to be chosen.
+        area: what is summed.
+        bookmarks: parts of recordings to come back to.
         rows: which rows are shown.
         rates: the engines' own rates that were given, of runs that are shown or not.
     """
@@ -98,6 +138,8 @@ class View:
     find: Words = ""
     event: Spot | None = None
     ruler: tuple[Time, Time] | None = None
+    area: Area | None = None
+    bookmarks: Annotated[tuple[Bookmark, ...], Field(max_length=MOST_BOOKMARKS)] = ()
     rows: Arrangement = Arrangement()
     rates: Rates = ()
 
@@ -118,10 +160,15 @@ class View:
             pairs.append(("event", f"{self.event.row}.{self.event.event}.{self.event.run}"))
         if self.ruler is not None:
             pairs.append(("ruler", _dotted(self.ruler)))
+        if self.area is not None:
+            pairs.append(("area", _dotted((self.area.low, self.area.high))))
+            pairs += [("of", name) for name in self.area.rows]
+            pairs += [("by", self.area.by)] if self.area.by != "kind" else []
+        pairs += [("bookmark", f"{_dotted((b.low, b.high))}.{_pointless(b.run)}.{b.note}") for b in self.bookmarks]
         if self.rows.only:
             pairs.append(("rows", self.rows.only))
         lists = {"hide": self.rows.hidden, "fold": self.rows.folded, "order": self.rows.order,
-                 "show": self.rows.shown}  # fmt: skip
+                 "show": self.rows.shown, "pin": self.rows.pinned}  # fmt: skip
         pairs += [(name, each) for name, names in lists.items() for each in names]
         pairs += pairs_of(self.rates)
         if self.theme != "auto":
@@ -143,10 +190,9 @@ class View:
             find=words_of(last_of(query, "find")),
             event=_spot(last_of(query, "event")),
             ruler=_ends(last_of(query, "ruler")),
-            rows=Arrangement(
-                words_of(last_of(query, "rows")),
-                *(_names(query.get(field, [])) for field in ("hide", "fold", "order", "show")),
-            ),
+            rows=Arrangement(words_of(last_of(query, "rows")), *(_names(query.get(field, [])) for field in _LISTS)),
+            area=_area(query),
+            bookmarks=tuple(found for text in query.get("bookmark", []) if (found := _bookmark(text)))[:MOST_BOOKMARKS],
             rates=parsed(query.get("rate", [])),
         )
 
@@ -162,7 +208,7 @@ class View:
         """The view with this run in front; one that was not chosen takes the place of the first."""
         runs = self.runs or ()
         others = [k for k in runs if k != key] if key in runs else runs[1:]
-        return replace(self, runs=(key, *others), range=None, event=None, ruler=None)
+        return replace(self, runs=(key, *others), range=None, event=None, ruler=None, area=None)
 
     def data(self) -> dict[str, Any]:
         """The view as JSON, for a dcc.Store."""
@@ -271,6 +317,26 @@ def _ends(text: str) -> tuple[int, int] | None:
     except ValueError:
         return None
     return ends if dots else None
+
+
+def _area(query: dict[str, list[str]]) -> Area | None:
+    ends, by = _ends(last_of(query, "area")), last_of(query, "by")
+    if ends is None:
+        return None
+    return Area(min(ends), max(ends), _names(query.get("of", [])), by if by in GROUPINGS else "kind")
+
+
+def _pointless(key: str) -> str:
+    return quote(key, safe="").replace(".", "%2E")
+
+
+def _bookmark(text: str) -> Bookmark | None:
+    """As `View.query` writes it: LOW..HIGH.RUN.NOTE, the run's key quoted once more, because it may have points."""
+    low, _, rest = text.partition("..")
+    high, _, rest = rest.partition(".")
+    run, _, note = rest.partition(".")
+    ends = _ends(f"{low}..{high}")
+    return None if not run or ends is None else Bookmark(unquote(run), min(ends), max(ends), words_of(note))
 
 
 def _spot(text: str) -> Spot | None:

@@ -14,9 +14,12 @@
   document.addEventListener("pointerdown", ({ clientX, shiftKey }) => Object.assign(pointer, { x: clientX, shift: shiftKey }), true);
 
   document.addEventListener("click", ({ target }) => {
+    const copies = target.closest("[data-copies]"), notes = target.closest("[data-notes]");
+    if (copies) window.dash_clientside.intertoken.copy(document.getElementById(copies.dataset.copies).textContent, copies.id, copies.textContent);
+    if (notes) ask({ what: "bookmark", note: document.getElementById(notes.dataset.notes).value });
     const button = target.closest("[data-ask]");
     if (!button) return;
-    pressed = { ask: button.dataset.ask, holder: button.closest("#row-list, #picked") };
+    pressed = { ask: button.dataset.ask, holder: button.closest("#row-list, #picked, #sums, #bookmark-list") };
     ask(JSON.parse(button.dataset.ask));
   });
   let pressed = null;
@@ -25,7 +28,7 @@
   const go = (step) => ask({ what: "go", text: document.getElementById("go").value, step: step });
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Enter") return;
-    if (event.target.id === "find") ask({ what: "next", find: event.target.value });
+    if (event.target.id === "find") ask({ what: "next", find: event.target.value, back: event.shiftKey });
     if (event.target.id === "go") go(event.shiftKey ? -1 : 1);
   });
   document.addEventListener("click", ({ target }) => {
@@ -41,6 +44,8 @@
 
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.timeline = {
+    ask: ask,
+
     // A click on a mark: which one, and where on the time axis. Told once; the same mark may be clicked again.
     clicked: function (click) {
       const point = click && click.points && click.points[0];
@@ -50,6 +55,13 @@
       const event = Array.isArray(point.customdata) ? point.customdata[0] : -1;
       window.dash_clientside.set_props("timeline", { clickData: null });
       ask({ what: "click", y: point.y, event: event, x: x, measure: pointer.shift });
+    },
+
+    // The part of the view that sums depend on, told only when it is another.
+    summed: function (part, before) {
+      const { runs, token, align, area, rows, rates } = part || {};
+      const now = area ? { runs, token, align, area, rows, rates } : null;
+      return JSON.stringify(now) === JSON.stringify(before ?? null) ? window.dash_clientside.no_update : now;
     },
 
     // Give the focus back to a button that has been drawn anew, or to the first one that stands there now.

@@ -51,6 +51,21 @@ def add(
     layout["annotations"] += annotations
 
 
+def area(ends: tuple[int, int] | None, places: Iterable[tuple[int, int]], look: Theme) -> list[dict[str, Any]]:
+    """What is summed, between two times (ns from time 0), over these rows from top to bottom (px)."""
+    if ends is None:
+        return []
+    at = {
+        "x0": ends[0] / 1e9,
+        "x1": ends[1] / 1e9,
+        "type": "rect",
+        "name": "area",
+        "fillcolor": look.ink,
+        "opacity": 0.12,
+    }
+    return [{**at, "y0": top, "y1": bottom, "line": {"width": 0}} for top, bottom in places]
+
+
 def frames(chosen: pd.DataFrame, look: Theme) -> list[dict[str, Any]]:
     """A frame around the chosen event ; `chosen` has x0 x1 (s), top bottom (px)."""
     return [

@@ -16,6 +16,7 @@ from dashboard.view import Arrangement
 from tracer.schema import MISSING
 
 _FOLDED: Final = "▸ "
+_PINNED: Final = "● "
 _THIN, _SPACE, _CLOSE = 7, 4, 1  # px: a thin line with its space, the space below others, and below thin ones
 AS_RECORDED: Final = Arrangement()
 
@@ -100,7 +101,7 @@ def all_groups(runs: Iterable[Sequence[Row]], arrangement: Arrangement = AS_RECO
 
 def arranged(rows: Sequence[Row], arrangement: Arrangement = AS_RECORDED) -> list[Line]:
     """The rows that are shown, top to bottom."""
-    lines: list[Line] = []
+    lines: list[Line] = _pinned(rows, arrangement.pinned)
     for group in _ordered(groups_of(rows), arrangement):
         if group.name in arrangement.hidden:
             continue
@@ -115,6 +116,13 @@ def arranged(rows: Sequence[Row], arrangement: Arrangement = AS_RECORDED) -> lis
             else:
                 lines += [Line(rows[index], index, rows[index].label, rows[index].height) for index in unit.rows]
     return lines
+
+
+def _pinned(rows: Sequence[Row], names: Sequence[str]) -> list[Line]:
+    """The rows on top, in the order in which they were pinned."""
+    units = {unit.name: unit for group in groups_of(rows) for unit in group.units}
+    found = [(name, index) for name in names if name in units for index in units[name].rows]
+    return [Line(rows[i], i, f"{_PINNED}{rows[i].label}" if rows[i].label else "", rows[i].height) for _, i in found]
 
 
 def moved(groups: Sequence[Group], arrangement: Arrangement, name: str, by: int) -> Arrangement:
@@ -158,6 +166,8 @@ def _without_aside(group: Group, unit: Unit, rows: Sequence[Row], arrangement: A
 
 def _is_shown(group: Group, unit: Unit, arrangement: Arrangement) -> bool:
     wanted = arrangement.only.casefold()
+    if unit.name in arrangement.pinned:
+        return False  # it stands above
     return unit.name not in arrangement.hidden and wanted in f"{group.name}\n{unit.name}".casefold()
 
 

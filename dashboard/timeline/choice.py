@@ -19,6 +19,8 @@ from tracer.intervals import Ints
 from tracer.schema import MOST_NS
 
 _ROOM: Final = 0.8  # share of the range that an event takes at most when it is looked at
+_SEEN: Final = 0.02  # share of the range that it takes at least
+_CLOSEST: Final = 500  # ns on both sides of the middle of what takes no time
 _TOUCH: Final = 12  # px from an edge that still mean it
 
 
@@ -148,6 +150,28 @@ def next_match(runs: Sequence[Run], view: View, token: int, limits: tuple[int, i
     return min(found)[1] if found else None
 
 
+def place_of(runs: Sequence[Run], view: View, token: int) -> tuple[int, int]:
+    """Which of what the view's search finds is chosen, from 1 on in the order of `next_match`, and how many there are.
+
+    The first is 0 where none of them is chosen.
+    """
+    finders = [
+        (at, line.index, line.row.finder) for at, run in enumerate(runs) for line in arranged(run.rows, view.rows)
+    ]
+    count = sum(len(finder.positions(view.find)) for _, _, finder in finders)
+    run = found_in(runs, view.event)
+    if run is None or view.event is None:
+        return 0, count
+    here, time, before, found = (runs.index(run), view.event.row), _start(run, view.event, view, token), 0, False
+    for at, index, finder in finders:
+        if (at, index) == here:
+            before += finder.before(view.find, view.event.event)
+            found = finder.has(view.find, view.event.event)
+        else:
+            before += finder.starting_before(view.find, time + _anchor(runs[at], view, token) + ((at, index) < here))
+    return before + 1 if found else 0, count
+
+
 def _anchor(run: Run, view: View, token: int) -> int:
     return 0 if run.tokens is None else run.tokens.anchor(token, view.align)
 
@@ -158,15 +182,19 @@ def _start(run: Run, spot: Spot, view: View, token: int) -> int:
 
 
 def looked_at(runs: Sequence[Run], view: View, token: int, limits: tuple[int, int], spot: Spot) -> tuple[int, int]:
-    """A range as wide as `limits` with the event in its middle, or `limits` where that is in view; wider if it must."""
+    """A range with the event in its middle, as wide as `limits` if it can be seen in it, else narrower or wider.
+
+    `limits` itself where the event can be seen in it.
+    """
     run = found_in(runs, spot)
     if run is None:
         return limits
     low = _start(run, spot, view, token)
     high = low + int(run.rows[spot.row].end[spot.event] - run.rows[spot.row].start[spot.event])
-    if limits[0] <= low and high <= limits[1]:
+    half, length = (limits[1] - limits[0]) / 2, max(high - low, 1)
+    if limits[0] <= low and high <= limits[1] and length >= 2 * half * _SEEN:
         return limits
-    half = max((limits[1] - limits[0]) / 2, (high - low) / 2 / _ROOM)
+    half = min(max(half, length / 2 / _ROOM), max(length / 2 / _SEEN, _CLOSEST))
     return span((low + high) / 2 - half, (low + high) / 2 + half)
 
 

@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dashboard.palette import KINDS
 from dashboard.text import markup
 from dashboard.timeline.detail import Detail
+from dashboard.timeline.facts import lines_of, times_of
 from dashboard.timeline.layout import Panel, Placed
 from dashboard.timeline.rows import Row
-from dashboard.units import difference, duration, size
+from dashboard.units import duration
 from tracer.intervals import Ints
 from tracer.schema import MISSING
 
@@ -152,45 +152,9 @@ def _texts(row: Row, index: Ints, room: NDArray[np.float64]) -> list[str]:
 
 def _hovers(row: Row, index: Ints, window: Window, waits: pd.DataFrame, whole: bool) -> list[str]:
     """What a hover says of events below their title; of very many only the times, as all would weigh too much."""
-    columns = [row.events[c].to_numpy()[index].tolist() for c in ("start", "end", "stream", "correlation", "bytes")]
-    notes = _wait_notes(row, index, waits) if whole else [""] * len(index)
-    return [
-        f"{duration(end - start)}, from {difference(start - window.anchor, 4)}"
-        f"{_ids(stream, number, count, end - start) if whole else ''}{note}"
-        for start, end, stream, number, count, note in zip(*columns, notes, strict=True)
-    ]
-
-
-def _ids(stream: int, correlation: int, count: int, ns: int) -> str:
-    known = [f"stream {stream}"] if stream != MISSING else []
-    known += [f"correlation {correlation}"] if correlation != MISSING else []
-    known += [size(count)] if count != MISSING else []
-    known += [f"{count / ns:.2f} GB/s"] if count > 0 and ns > 0 else []
-    return "<br>" + " · ".join(known) if known else ""
-
-
-def _wait_notes(row: Row, index: Ints, waits: pd.DataFrame) -> list[str]:
-    """For the syncs among the events what they waited for."""
-    notes = [""] * len(index)
-    if row.role != "api" or not len(index):
-        return notes
-    near = slice(*waits["start"].searchsorted([row.start[index[0]], row.start[index[-1]] + 1]))
-    mine = waits.iloc[near]
-    mine = mine[(mine["process"] == row.process) & (mine["thread"] == row.thread)]
-    if not len(mine):
-        return notes
-    starts = mine["start"].to_numpy()
-    at = np.minimum(np.searchsorted(starts, row.start[index]), len(starts) - 1)
-    for i in np.flatnonzero(
-        (starts[at] == row.start[index]) & (row.events["what"].to_numpy()[index] == KINDS.index("sync"))
-    ):
-        wait = mine.iloc[at[i]]
-        if wait["waited_until"] == MISSING:
-            notes[i] = "<br>waited for nothing: the stream was idle"
-        else:
-            ago = duration(wait["end"] - wait["waited_until"])
-            notes[i] = f"<br>waited for {markup(wait['waited_for'], 60)}, which ended {ago} before it returned"
-    return notes
+    if not whole:
+        return times_of(row, index, window.anchor)
+    return ["<br>".join(map(markup, lines)) for lines in lines_of(row, index, window.anchor, waits)]
 
 
 def waits_of(calls: pd.DataFrame) -> pd.DataFrame:

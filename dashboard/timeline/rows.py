@@ -18,13 +18,14 @@ from dashboard.palette import KINDS
 from dashboard.text import markup, plain
 from dashboard.timeline.pyramid import Pyramid
 from dashboard.timeline.search import Finder
+from dashboard.timeline.shapes import shapes_of
 from tracer.analysis.calls import COPIES, LAUNCHES, SYNC, letters_of, match_rows
 from tracer.collectives import collectives
 from tracer.intervals import Ints
 from tracer.schema import HOST_COMPUTE, MISSING
 from tracer.trace import Trace
 
-COLUMNS: Final = ["start", "end", "what", "name", "full", "stream", "correlation", "bytes"]
+COLUMNS: Final = ["start", "end", "what", "name", "full", "stream", "correlation", "bytes", "shape"]
 Codes = NDArray[np.integer[Any]]
 _API_KINDS: Final = {SYNC: "sync"} | dict.fromkeys(COPIES, "copy") | dict.fromkeys(LAUNCHES, "launch")
 _DEVICE_KINDS: Final = {
@@ -50,7 +51,8 @@ class Row:
         process, thread: of a host row; MISSING thread for a device row.
         device, stream: of a device row; MISSING for a host row.
         events: one row per event, by start: start end (ns), what (position in `palette.KINDS`), name and full
-            (short and whole, categorical), stream, correlation, bytes (MISSING where there is none).
+            (short and whole, categorical), stream, correlation, bytes (MISSING where there is none), shape (what a
+            kernel was launched with, in words, categorical; "" for others).
         aside: whether none of its events is while steps run, so that it is shown only if somebody asks for it.
     """
 
@@ -90,8 +92,9 @@ class Row:
 
     @cached_property
     def finder(self) -> Finder:
-        """What finds its events by name."""
-        return Finder(self.start, self.events["what"].to_numpy(), [self.events[c] for c in ("full", "name")])
+        """What finds its events."""
+        what, stream = (self.events[column].to_numpy() for column in ("what", "stream"))
+        return Finder(self.start, self.end, what, stream, [self.events[c] for c in ("full", "name")])
 
     @cached_property
     def texts(self) -> NDArray[np.object_]:
@@ -207,10 +210,11 @@ def _device_rows(trace: Trace) -> Iterator[Row]:
         table = trace[name]
         short, full = _device_names(name, table)
         what = _kernel_kinds(table) if name == "kernels" else kind
-        part = _events(table, what, short, full, table["stream"].to_numpy())
+        shape = shapes_of(table) if name == "kernels" else None
+        part = _events(table, what, short, full, table["stream"].to_numpy(), shape)
         parts.append(part.assign(process=table["process"].to_numpy(), device=table["device"].to_numpy()))
-    joined = pd.concat([p.drop(columns=["name", "full"]) for p in parts], ignore_index=True)
-    for column in ("name", "full"):
+    joined = pd.concat([p.drop(columns=["name", "full", "shape"]) for p in parts], ignore_index=True)
+    for column in ("name", "full", "shape"):
         joined[column] = union_categoricals([p[column] for p in parts])
     joined = joined.sort_values("start", kind="stable", ignore_index=True)
     groups: dict[Any, Any] = joined.groupby(["device", "process", "stream"], sort=True).indices
@@ -249,7 +253,9 @@ def _events(
     name: pd.Series,
     full: pd.Series,
     stream: Ints | int = MISSING,
+    shape: pd.Categorical | None = None,
 ) -> pd.DataFrame:
+    none = np.zeros(len(frame), np.int8)
     return pd.DataFrame(
         {
             "start": frame["start"].to_numpy(),
@@ -260,5 +266,6 @@ def _events(
             "stream": stream,
             "correlation": frame["correlation"].to_numpy() if "correlation" in frame else MISSING,
             "bytes": frame["bytes"].to_numpy() if "bytes" in frame else MISSING,
+            "shape": pd.Categorical.from_codes(none, pd.Index([""])) if shape is None else shape,
         }
     ).astype({"what": "int8", "stream": "int64", "correlation": "int64", "bytes": "int64"})

@@ -12,11 +12,14 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from dashboard.figures import overlay
 from dashboard.figures.shades import LABELLED
 from dashboard.figures.timeline import MARGIN, Drawing, Plot, height_of, timeline_figure, timeline_plot
+from dashboard.palette import THEMES
 from dashboard.run import Run
 from dashboard.timeline import align, holes
 from dashboard.timeline.ahead import around
+from dashboard.timeline.arrange import places_of
 from dashboard.timeline.choice import arrows_of, chosen_in, outline, panels_of
 from dashboard.timeline.detail import Detail
 from dashboard.timeline.differences import differences, with_differences
@@ -62,6 +65,7 @@ def timeline_of(runs: Sequence[Run], view: View, theme: str, width: int) -> tupl
     origin = f"{view.align} of token {token_of(runs, view)}’s compute"
     limits = limits_of(runs, view)
     plot = timeline_plot(drawings, limits, origin, theme, within, bool(view.find), view.ruler)
+    plot["layout"]["shapes"] += overlay.area(*_area_of(runs, view), THEMES[theme])
     usual = align.default_range(_tokens(runs), view.align)  # what the browser takes a view without a range for
     plot["layout"]["meta"] = {"usual": [time / 1e9 for time in usual], "part": _part(runs, view, theme)}
     return with_differences(plot, _differences(runs, view, drawings), limits, within, theme), height_of(drawings)
@@ -95,6 +99,19 @@ def _part(runs: Sequence[Run], view: View, theme: str) -> str:
     """Tells apart drawings whose rows, or whose time 0, are not in the same places."""
     placed = [(run.key, run.rate) for run in runs], token_of(runs, view), view.align, view.rows, theme
     return hashlib.sha256(repr(placed).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _area_of(runs: Sequence[Run], view: View) -> tuple[tuple[int, int] | None, list[tuple[int, int]]]:
+    """From when to when the area is, and from where to where its rows are, px."""
+    if view.area is None:
+        return None, []
+    places = [
+        (placed.top, placed.bottom)
+        for run, panel in zip(runs, panels_of(runs, view), strict=True)
+        for placed, (_, unit, _) in ((p, places_of(run.rows)[p.line.index]) for p in panel.rows)
+        if not view.area.rows or unit in view.area.rows
+    ]
+    return (view.area.low, view.area.high), places
 
 
 def _differences(runs: Sequence[Run], view: View, drawings: Sequence[Drawing]) -> list[pd.DataFrame]:

@@ -1,4 +1,4 @@
-"""Events found by a part of their name, whatever the case of its letters."""
+"""Events found by a part of their name, whatever the case of its letters, and by what else a search asks for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dashboard.palette import KINDS, NAMES
+from dashboard.timeline.query import Query, query_of
 from tracer.intervals import Ints
 
 _REMEMBERED: Final = 2  # searches of a row: a position each of ten million events takes 40 MB
@@ -24,12 +25,16 @@ class Finder:
 
     Args:
         start: when they begin, in order, ns.
+        end: when they end.
         what: their positions in `palette.KINDS`.
+        stream: the streams that they are on, MISSING for none.
         names: columns of names, categoricals; one match suffices.
     """
 
-    def __init__(self, start: Ints, what: NDArray[np.int8], names: Sequence[pd.Series]) -> None:
-        self._start, self._what = start, what
+    def __init__(
+        self, start: Ints, end: Ints, what: NDArray[np.int8], stream: Ints, names: Sequence[pd.Series]
+    ) -> None:
+        self._start, self._end, self._what, self._stream = start, end, what, stream
         self._names = [cast(pd.Categorical, column.array) for column in names]
         self.positions = lru_cache(maxsize=_REMEMBERED)(self._positions)
 
@@ -44,13 +49,25 @@ class Finder:
         return np.bincount(self._what, minlength=len(KINDS))
 
     def _positions(self, find: str) -> Positions:
-        """The events whose names have `find` in them, by start."""
+        """The events that a search as it was typed means, by start."""
+        query = query_of(find)
         hit = np.zeros(len(self._start), bool)
         for column, names in zip(self._names, self._folded, strict=True):
-            wanted = np.array([find.casefold() in name for name in names], dtype=bool)
+            wanted = np.array([query.text.casefold() in name for name in names], dtype=bool)
             if wanted.any():
                 hit |= wanted[column.codes]
-        return np.flatnonzero(hit).astype(np.int32)
+        found = np.flatnonzero(hit).astype(np.int32)
+        return self._kept(found, query) if query.filters else found
+
+    def _kept(self, found: Positions, query: Query) -> Positions:
+        """Those of the events that pass the filters."""
+        length = self._end[found] - self._start[found]
+        kept = (length > query.longer) & (length < query.shorter)
+        if query.kinds is not None:
+            kept &= np.isin(self._what[found], list(query.kinds))
+        if query.streams is not None:
+            kept &= np.isin(self._stream[found], list(query.streams))
+        return found[kept]
 
     def among(self, events: Ints, find: str) -> Ints:
         """1 for each of these events that is found, 0 for others."""
@@ -67,6 +84,18 @@ class Finder:
     def counts(self, find: str) -> Ints:
         """How many events of each kind are found."""
         return np.bincount(self._what[self.positions(find)], minlength=len(KINDS))
+
+    def before(self, find: str, at: int) -> int:
+        """How many found events are before position `at`."""
+        return int(np.searchsorted(self.positions(find), at))
+
+    def starting_before(self, find: str, time: int) -> int:
+        """How many found events start before a time, ns."""
+        return self.before(find, int(np.searchsorted(self._start, time)))
+
+    def has(self, find: str, event: int) -> bool:
+        """Whether this event is found."""
+        return bool(self.among(np.array([event]), find)[0])
 
     def beside(self, find: str, at: int, step: int) -> int | None:
         """The first found event from position `at` on (`step` 1), or the last before it (-1); None if there is none."""
@@ -87,7 +116,7 @@ def counted(finders: Iterable[Finder], find: str) -> str:
         found += finder.counts(find)
         totals += finder.totals
     if not found.any():
-        return f"nothing is called “{find}”"
+        return f"nothing is found by “{find}”" if query_of(find).filters else f"nothing is called “{find}”"
     kinds = np.flatnonzero(found).tolist()
     return ", ".join(f"{found[kind]:,} of {totals[kind]:,} {_plural(KINDS[kind])}" for kind in kinds)
 

@@ -20,13 +20,13 @@ from dashboard.pages.overview.tools import found, measured, row_list
 from dashboard.palette import KINDS
 from dashboard.store import RunStore
 from dashboard.timeline.arrange import AS_RECORDED, all_groups, arranged, groups_of, moved
-from dashboard.timeline.choice import chosen_in, next_match, panels_of
+from dashboard.timeline.choice import chosen_in, next_match, panels_of, place_of
 from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, event_pairs, flows_of
 from dashboard.timeline.marks import NO_WAITS
 from dashboard.timeline.minimap import BINS, busy_of
 from dashboard.timeline.phases import AFTER, BEFORE, CAPTURE, NOTHING, captures, phases_of
 from dashboard.timeline.rows import Row, rows_of
-from dashboard.timeline.scene import timeline_of
+from dashboard.timeline.scene import timeline_of, token_of
 from dashboard.timeline.search import Finder
 from dashboard.view import Arrangement, Spot, View
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
@@ -52,7 +52,13 @@ def _row(run, label):
 def _finder(names, full=None):
     start = np.arange(len(names), dtype=np.int64) * 10
     what = np.zeros(len(names), np.int8)
-    return Finder(start, what, [pd.Series(n, dtype="str").astype("category") for n in (full or names, names)])
+    return Finder(
+        start,
+        start + 5,
+        what,
+        0 * start,
+        [pd.Series(n, dtype="str").astype("category") for n in (full or names, names)],
+    )
 
 
 NAMES = st.lists(st.sampled_from(["gemm", "GEMM_f16", "softmax", "rope", "Straße", ""]), min_size=1, max_size=60)
@@ -89,16 +95,21 @@ def test_the_count_says_of_how_many(runs):
 
 def test_the_next_match_goes_through_all_runs_in_time_and_around(runs):
     view = View(runs=("a", "b"), token=2, find="cudamemcpy", range=(0, PERIOD))
-    times = []
+    times, places = [], []
     for _ in range(2 * TOKENS):
         view = after(view, Event("find-on"), runs)
         run = runs[("a", "b").index(view.event.run)]
         times.append((int(run.rows[view.event.row].start[view.event.event]) - run.tokens.anchor(2, "end"), run.key))
         assert view.range[0] <= times[-1][0] <= view.range[1]
-        assert view.range[1] - view.range[0] == pytest.approx(PERIOD, abs=2)
+        assert view.range[1] - view.range[0] == pytest.approx(50 * 2_000, abs=2), "the call of 2 µs is seen"
+        place, count = place_of(runs, view, 2)
+        places.append(place)
+        assert count == 2 * TOKENS
     first = times.index(min(times))
     assert times[first:] + times[:first] == sorted(times)
     assert len(set(times)) == 2 * TOKENS
+    assert places[first:] + places[:first] == list(range(1, 2 * TOKENS + 1))
+    assert found(view, runs).startswith(f"{places[-1]} of {2 * TOKENS} · {2 * TOKENS} of ")
     last = view.event
     forth = after(view, Event("find-on"), runs)
     assert after(forth, Event("find-back"), runs).event == last
@@ -302,8 +313,10 @@ def test_a_chosen_event_is_chosen_in_every_run_and_has_arrows_there(runs):
 def test_the_exact_times_are_said(runs):
     row = _row(runs[0], "stream 14")
     said = str(said_of(View(runs=("a",), event=Spot("a", row, 1)), runs))
+    zero = runs[0].tokens.anchor(token_of(runs, View()), "end")
     start, end = (int(times[1]) for times in (runs[0].rows[row].start, runs[0].rows[row].end))
-    assert f"start {start} ns, end {end} ns, duration {end - start} ns" in said
+    assert f"start {start - zero} ns, end {end - zero} ns after time 0, duration {end - start} ns" in said
+    assert f"own clock it starts at {start} ns" in said
     assert "cudaLaunchKernel" in said
     assert said_of(View(event=Spot("b", row, 1)), runs[:1]) == []
 

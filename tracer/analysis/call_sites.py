@@ -47,8 +47,8 @@ def call_sites(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     nvtx = host_ranges(trace)
     python = nvtx[nvtx["domain"] == PYTHON_FUNCTION]
     of_program, with_file = (_texts(python, below=below) for below in (False, True))
-    site, lowest = (_innermost(python[python["text"].isin(texts)], calls) for texts in (of_program, with_file))
-    ranges = _innermost(nvtx[nvtx["domain"] != PYTHON_FUNCTION], calls)
+    site, lowest = (innermost_ranges(python[python["text"].isin(texts)], calls) for texts in (of_program, with_file))
+    ranges = innermost_ranges(nvtx[nvtx["domain"] != PYTHON_FUNCTION], calls)
     found = np.where(site != "", site, np.where(lowest != "", lowest, ranges))
     source = np.where((site != "") | (lowest != ""), PYTHON, np.where(ranges != "", RANGES, ""))
     through = np.where((site != "") & (lowest != site), lowest, "")
@@ -134,7 +134,7 @@ def _texts(python: pd.DataFrame, *, below: bool) -> list[str]:
     return [text for text in texts if _HAS_FILE.search(text) and (below or not _BELOW.search(text))]
 
 
-def _innermost(ranges: pd.DataFrame, calls: pd.DataFrame) -> NDArray[np.object_]:
+def innermost_ranges(ranges: pd.DataFrame, calls: pd.DataFrame) -> NDArray[np.object_]:
     """The text of the innermost of the ranges, which nest on each thread, that is open when each call begins."""
     found = np.full(len(calls), "", object)
     ranges = ranges[ranges["end"] > ranges["start"]]

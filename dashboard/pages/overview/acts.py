@@ -7,11 +7,22 @@ from dataclasses import replace
 from typing import Any, Final
 
 from dashboard.run import Run
-from dashboard.timeline.arrange import all_groups, moved, toggled
+from dashboard.timeline.arrange import all_groups, moved, places_of, toggled
 from dashboard.timeline.choice import found_in, looked_at, next_match, panels_of, snapped, spot_at
 from dashboard.timeline.goto import at_token, gone
 from dashboard.timeline.scene import limits_of, token_of
-from dashboard.view import Arrangement, Spot, View, span, within, words_of
+from dashboard.view import (
+    GROUPINGS,
+    MOST_BOOKMARKS,
+    Area,
+    Arrangement,
+    Bookmark,
+    Spot,
+    View,
+    span,
+    within,
+    words_of,
+)
 
 _PIXELS: Final = 1000  # about as many as the timeline is wide
 
@@ -22,7 +33,29 @@ def asked(view: View, wish: dict[str, Any], runs: Sequence[Run]) -> View:
         case {"what": "click", "y": int() | float() as y, "event": int(event), "x": int() | float() as x}:
             return _clicked(view, runs, y, event, x, bool(wish.get("measure")))
         case {"what": "next", "find": str(text)}:
-            return next_found(replace(view, find=words_of(text)), runs, 1)
+            return next_found(replace(view, find=words_of(text)), runs, -1 if wish.get("back") else 1)
+        case {"what": "find", "find": str(text)}:
+            return replace(view, find=words_of(text))
+        case {
+            "what": "area",
+            "x": [int() | float() as low, int() | float() as high],
+            "y": [int() | float() as top, int() | float() as bottom],
+        }:
+            return replace(view, area=_area(view, runs, span(low * 1e9, high * 1e9), (top, bottom)))
+        case {"what": "sum by", "by": str(by)} if by in GROUPINGS and view.area is not None:
+            return replace(view, area=replace(view.area, by=by))
+        case {"what": "no area"}:
+            return replace(view, area=None)
+        case {"what": "bookmark"}:
+            return _bookmarked(view, runs, words_of(note) if isinstance(note := wish.get("note"), str) else "")
+        case {"what": "unmark", "of": [str(run), int(low), int(high), str(note)]}:
+            return replace(view, bookmarks=tuple(b for b in view.bookmarks if b != (run, low, high, note)))
+        case {"what": "go to bookmark", "of": [str(key), int(low), int(high), _]}:
+            meant = next((run for run in runs if run.key == key and run.tokens is not None), None)
+            zero = 0 if meant is None else _first_token(meant, view, runs)
+            return view if meant is None else replace(view, range=span(within(low) + zero, within(high) + zero))
+        case {"what": "pin", "name": str(name)} if name in _names(runs, view):
+            return replace(view, rows=replace(view.rows, pinned=toggled(view.rows.pinned, name)))
         case {"what": "spot", "spot": [str(run), int(row), int(event)]}:
             return _at(view, runs, Spot(run, row, event)) if min(row, event) >= 0 else view
         case {"what": "go", "text": str(text), "step": 1 | -1 as step}:
@@ -59,6 +92,11 @@ def next_found(view: View, runs: Sequence[Run], step: int) -> View:
     return view if spot is None else _at(view, runs, spot)
 
 
+def summed(view: View, runs: Sequence[Run]) -> View:
+    """The view with what is in view summed, or with nothing if something was."""
+    return replace(view, area=Area(*limits_of(runs, view)) if view.area is None else None)
+
+
 def measured(view: View, runs: Sequence[Run]) -> View:
     """The view with what is in view measured, or with nothing if something was."""
     return replace(view, ruler=limits_of(runs, view) if view.ruler is None else None)
@@ -83,6 +121,34 @@ def _measured_from(view: View, runs: Sequence[Run], edge: str) -> View:
     return replace(view, ruler=(time, time))
 
 
+def _area(view: View, runs: Sequence[Run], times: tuple[int, int], heights: tuple[float, float]) -> Area:
+    """The area of a box that was drawn over the figure: the rows that it touches, or all where it touches none."""
+    top, bottom = sorted(heights)
+    names: dict[str, None] = {}
+    for run, panel in zip(runs, panels_of(runs, view), strict=True):
+        places = places_of(run.rows)
+        names |= {places[p.line.index][1]: None for p in panel.rows if p.top <= bottom and p.bottom >= top}
+    return Area(*times, tuple(names), view.area.by if view.area is not None else "kind")
+
+
+def _bookmarked(view: View, runs: Sequence[Run], note: str) -> View:
+    """The view with a bookmark of what is in view, of the run of the chosen event, or else of the first one."""
+    run = found_in(runs, view.event) or next((run for run in runs if run.tokens is not None), None)
+    if run is None or run.tokens is None or len(view.bookmarks) >= MOST_BOOKMARKS:
+        return view
+    low, high = (within(time - _first_token(run, view, runs)) for time in limits_of(runs, view))
+    mark = Bookmark(run.key, low, high, note)
+    return view if mark in view.bookmarks else replace(view, bookmarks=(*view.bookmarks, mark))
+
+
+def _first_token(run: Run, view: View, runs: Sequence[Run]) -> int:
+    """When a run's first token begins its compute, ns from time 0."""
+    tokens = run.tokens
+    assert tokens is not None
+    zero: int = tokens.anchor(token_of(runs, view), view.align)
+    return int(tokens.start[0]) - zero
+
+
 def _clicked(view: View, runs: Sequence[Run], y: float, event: int, x: float, shift: bool) -> View:
     is_begun = view.ruler is not None and view.ruler[0] == view.ruler[1]
     if not shift and not is_begun:
@@ -101,4 +167,5 @@ def _names(runs: Sequence[Run], view: View) -> set[str]:
     """What can be hidden or folded, and what is."""
     groups = all_groups(run.rows for run in runs)
     units = {unit.name for group in groups for unit in group.units}
-    return units | {group.name for group in groups} | {*view.rows.hidden, *view.rows.folded, *view.rows.shown}
+    known = {*view.rows.hidden, *view.rows.folded, *view.rows.shown, *view.rows.pinned}
+    return units | {group.name for group in groups} | known

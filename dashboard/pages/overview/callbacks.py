@@ -17,7 +17,19 @@ from dash.exceptions import PreventUpdate
 from dashboard.figures.causes import causes_figure, causes_height, causes_of, idle_of, said_of
 from dashboard.figures.timeline import packed
 from dashboard.pages.opening import opened
-from dashboard.pages.overview import ahead, compare, downloads, ladder, rates, strip, tokens, tools
+from dashboard.pages.overview import (
+    ahead,
+    areas,
+    bookmarks,
+    compare,
+    costs,
+    downloads,
+    ladder,
+    rates,
+    strip,
+    tokens,
+    tools,
+)
 from dashboard.pages.overview.events import after, events_of
 from dashboard.pages.overview.table import GRID, columns, height
 from dashboard.pages.overview.table import rows as rows_of
@@ -30,7 +42,7 @@ from dashboard.view import View
 _BUTTONS = (
     *("token-back", "token-on", "show-gap", "show-token", "show-all"),
     *("zoom-in", "zoom-out", "pan-left", "pan-right", "theme"),
-    *("find-on", "find-back", "measure"),
+    *("find-on", "find-back", "measure", "sum"),
 )
 _FIELDS = ("token", "align", "timeline", "find", "only", "asked")
 _MOMENT = 0.3  # seconds: a few small recordings are read by then, and the table need not come twice
@@ -48,6 +60,9 @@ def register(app: Dash, store: RunStore) -> None:
     tokens.register(app, store)
     rates.register(app, store)
     tools.register(app, store)
+    areas.register(app, store)
+    bookmarks.register(app, store)
+    costs.register(app, store)
     ahead.register(app, store)
     downloads.register(app, store)
 
@@ -163,9 +178,14 @@ def _reduce(app: Dash, store: RunStore) -> None:
             view.align,
             {"rowId": runs[0].key, "rowPosition": "top"} if opens and runs else no_update,
             clicks,
-            view.find if opens else no_update,
+            view.find if opens or _asks_to_find(triggered, fields["asked"]) else no_update,
             view.rows.only if opens or not view.rows.only else no_update,
         )
+
+
+def _asks_to_find(triggered: Sequence[str], wish: Any) -> bool:
+    """Whether a button searches, so that the field has to say for what."""
+    return "asked.data" in triggered and (wish or {}).get("what") == "find"
 
 
 def _keys(selected: Any) -> list[str]:

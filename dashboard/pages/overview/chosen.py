@@ -6,13 +6,16 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
 from dash import dcc, html
 
 from dashboard.frame import named
 from dashboard.pages.graph.view import GraphView
 from dashboard.run import Run
 from dashboard.text import plain
+from dashboard.timeline.arrange import places_of
 from dashboard.timeline.choice import found_in
+from dashboard.timeline.facts import lines_of
 from dashboard.timeline.flows import EVENT, LAUNCH, flows_of
 from dashboard.timeline.scene import token_of
 from dashboard.units import duration
@@ -35,12 +38,16 @@ def said_of(view: View, runs: Sequence[Run]) -> list[Any]:
     row = run.rows[spot.row]
     event = row.events.iloc[spot.event]
     start, end = int(event["start"]), int(event["end"])
-    times = f"start {start} ns, end {end} ns, duration {end - start} ns"
+    anchor = 0 if run.tokens is None else run.tokens.anchor(token_of(runs, view), view.align)
+    times = f"start {start - anchor} ns, end {end - anchor} ns after time 0, duration {end - start} ns"
+    lines = lines_of(row, np.array([spot.event]), anchor, run.waits)[0]
+    clock = f"On the recording’s own clock it starts at {start} ns"
     return [
-        html.P([html.B(plain(str(event["full"]), 160)), f" · {plain(run.name, 80)}"]),
+        html.P([html.B(plain(str(event["full"]), 160)), f" · {row_name(run, spot)} · {plain(run.name, 80)}"]),
+        *(html.P(line) for line in lines),
         html.P(
             [
-                html.Code(times, id="exact"),
+                html.Code(times, id="exact", title=clock),
                 dcc.Clipboard(target_id="exact", title="Copy the times", className="inline copies"),
                 ask("Measure from its start", {"what": "measure", "from": "start"}, "Then click another event", "link"),
                 " ",
@@ -52,6 +59,12 @@ def said_of(view: View, runs: Sequence[Run]) -> list[Any]:
         *_linked(run, spot),
         *_node(run, view, token_of(runs, view), event, row.role == "stream"),
     ]
+
+
+def row_name(run: Run, spot: Spot) -> str:
+    """What the row of an event is called, with its group."""
+    group, unit, _ = places_of(run.rows)[spot.row]
+    return plain(" · ".join(dict.fromkeys((group, unit))), 60)
 
 
 def ask(text: str, wish: dict[str, Any], label: str, look: str = "button", **more: Any) -> html.Button:

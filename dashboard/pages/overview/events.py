@@ -89,6 +89,8 @@ def after(view: View, event: Event, runs: Sequence[Run], scheme: str = "light") 
             return replace(view, rows=replace(view.rows, only=words_of(text)))
         case Event("find-on" | "find-back" as which):
             return acts.next_found(view, runs, 1 if which == "find-on" else -1)
+        case Event("sum"):
+            return acts.summed(view, runs)
         case Event("measure"):
             return acts.measured(view, runs)
         case Event("asked", dict(wish)):

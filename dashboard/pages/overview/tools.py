@@ -12,6 +12,7 @@ from dash.exceptions import PreventUpdate
 from dashboard.figures.minimap import Lane, minimap_height, minimap_plot
 from dashboard.figures.timeline import packed
 from dashboard.frame import named
+from dashboard.pages.overview import areas, bookmarks, costs
 from dashboard.pages.overview.acts import asked
 from dashboard.pages.overview.chosen import ask, said_of
 from dashboard.pages.overview.events import wishes
@@ -21,7 +22,9 @@ from dashboard.run import Run
 from dashboard.store import RunStore
 from dashboard.text import plain
 from dashboard.timeline.arrange import Group, all_groups, arranged
+from dashboard.timeline.choice import place_of
 from dashboard.timeline.goto import gone
+from dashboard.timeline.query import HINT
 from dashboard.timeline.scene import token_of, whole_of
 from dashboard.timeline.search import counted
 from dashboard.view import Arrangement, View, words_of
@@ -34,9 +37,11 @@ KEYS: Final = {
     "t": "one token",
     "n p": "next match, match before; next token, token before where nothing is searched",
     ". ,": "next token, token before",
-    "/": "search by name; Enter goes to the next match",
+    "/": "search by name, kind:, stream: or >50us; Enter goes to the next match, shift-Enter to the one before",
     "j": "go to a token, to a time on the axis, or to the next gap longer than so much",
     "[ ]": "gap before, next gap, longer than the field says if it does",
+    "e": "sum what is in view (Ctrl-drag or ⌘-drag: a part of it); sum nothing",
+    "b": "bookmarks",
     "m": "measure what is in view; measure nothing",
     "r": "rows",
     "?": "these keys",
@@ -55,16 +60,17 @@ def buttons() -> list[Any]:
     measure = "Measure what is in view; between two edges: shift-click both events, or choose one and measure from it"
     return [
         html.Button("Measure", id="measure", className="button", title=measure, **named(measure)),
+        *areas.buttons(),
         html.Button("?", id="help", className="button", title="Keys", **named("Keys")),
     ]
 
 
 def above() -> list[Any]:
-    """Search, rows, and the minimap."""
+    """Search, rows, bookmarks, and the minimap."""
     return [
         html.Div(
             [
-                _field("find", "Search by name, such as gemm"),
+                _field("find", f"Search, such as {HINT}"),
                 _step("find-back", "‹", "Match before"),
                 _step("find-on", "›", "Next match"),
                 html.Span(id="found", role="status", className="hint"),
@@ -84,6 +90,7 @@ def above() -> list[Any]:
             ],
             className="rows",
         ),
+        bookmarks.above(),
         html.Div(
             [
                 dcc.Graph(id="minimap", config={"displayModeBar": False, "showTips": False}, responsive=True,
@@ -100,7 +107,9 @@ def below() -> list[Any]:
     """What is measured, the chosen event, and the list of keys."""
     return [
         html.P(id="measured", role="status", className="picked"),
+        *areas.below(),
         html.Div(id="picked", role="status", className="picked"),
+        *costs.below(),
         _keys(),
     ]
 
@@ -217,10 +226,12 @@ def _map(app: Dash, store: RunStore) -> None:
 
 
 def found(view: View, runs: Sequence[Run]) -> str:
-    """How much a search finds in the rows that are shown."""
+    """Which match is chosen, and how much a search finds in the rows that are shown."""
     if not view.find or not runs:
         return ""
-    return counted((line.row.finder for run in runs for line in arranged(run.rows, view.rows)), view.find)
+    at, count = place_of(runs, view, token_of(runs, view))
+    place = f"{at:,} of {count:,} · " if at else ""
+    return place + counted((line.row.finder for run in runs for line in arranged(run.rows, view.rows)), view.find)
 
 
 def measured(view: View) -> list[Any]:
@@ -260,6 +271,7 @@ def _row(name: str, arrangement: Arrangement, can_fold: bool, aside: bool, *insi
         [
             ask("☑" if shown else "☐", switch, f"Show {called}", role="checkbox", **checked),
             *([fold] if can_fold else []),
+            *([] if inside else [_pin(name, arrangement, called)]),
             ask("↑", {"what": "move", "name": name, "by": -1}, f"Move {called} up"),
             ask("↓", {"what": "move", "name": name, "by": 1}, f"Move {called} down"),
             html.Span(called),
@@ -267,6 +279,12 @@ def _row(name: str, arrangement: Arrangement, can_fold: bool, aside: bool, *insi
             *inside,
         ]
     )
+
+
+def _pin(name: str, arrangement: Arrangement, called: str) -> html.Button:
+    pressed: dict[str, Any] = {"aria-pressed": str(name in arrangement.pinned).lower()}
+    text = "●" if name in arrangement.pinned else "○"
+    return ask(text, {"what": "pin", "name": name}, f"Keep {called} on top", **pressed)
 
 
 def _keys() -> html.Dialog:

@@ -1,0 +1,135 @@
+"""Bookmarks with a note: in the link, and where this server may write there, in a file beside the recording."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dash import Dash, Input, Output, State, dcc, html
+from dash.exceptions import PreventUpdate
+
+from dashboard.bookmarks import SUFFIX, keep, kept, may_keep
+from dashboard.frame import named
+from dashboard.pages.overview.chosen import ask
+from dashboard.pages.overview.events import wishes
+from dashboard.pages.parts import text_field
+from dashboard.pages.presses import Clicks
+from dashboard.run import Run
+from dashboard.store import RunStore
+from dashboard.text import plain
+from dashboard.units import difference, duration
+from dashboard.view import Bookmark, View
+from tracer.errors import UsageError
+
+
+def above() -> html.Details:
+    """The list, and a field for the note of another one."""
+    field = text_field("note", True, placeholder="Note", maxLength=200)
+    add: dict[str, Any] = {"data-notes": "note"}
+    return html.Details(
+        [
+            html.Summary("Bookmarks", id="bookmarks-open"),
+            html.Div(
+                [
+                    html.Label([html.Span("Note of the bookmark", className="unseen"), field]),
+                    html.Button("Bookmark what is in view", id="bookmark", className="button", **add),
+                ],
+                className="bar",
+            ),
+            html.Div(id="bookmark-list"),
+            html.P(id="bookmarks-refused", className="problem", role="alert"),
+            dcc.Store(id="bookmarks-kept"),
+        ],
+        className="rows",
+    )
+
+
+def register(app: Dash, store: RunStore) -> None:
+    """Attach what lists them, and what writes and forgets those in files."""
+
+    @app.callback(
+        Output("bookmark-list", "children"),
+        Input("chosen", "data"),
+        Input("bookmarks-kept", "data"),
+        Input("revision", "data"),
+        State("view", "data"),
+        prevent_initial_call=True,
+    )
+    def say(_: Any, __: Any, ___: Any, data: dict[str, Any] | None) -> list[Any]:
+        view = View.from_data(data)
+        return listed(view, store.ready(view.runs or (), view.rates))
+
+    @app.callback(
+        Output("bookmarks-kept", "data"),
+        Output("bookmarks-refused", "children"),
+        Input("asked", "data"),
+        State("view", "data"),
+        State("pressed", "data"),
+        prevent_initial_call=True,
+    )
+    def write(wish: dict[str, Any] | None, data: dict[str, Any] | None, pressed: Clicks | None) -> tuple[Any, str]:
+        view = View.from_data(data)
+        runs = store.ready(view.runs or (), view.rates)
+        try:
+            done = [written(each or {}, view, runs) for each in wishes(wish, (pressed or {}).get("asked"))]
+        except UsageError as problem:
+            return None, f"Not kept: {problem}."
+        if not any(done):
+            raise PreventUpdate
+        return (wish or {}).get("at"), ""
+
+
+def written(wish: dict[str, Any], view: View, runs: Sequence[Run]) -> bool:
+    """Whether what the browser asks for has changed a file.
+
+    Raises:
+        UsageError: it could not be written.
+    """
+    match wish:
+        case {"what": "keep bookmarks", "run": str(key)}:
+            run = next((run for run in runs if run.key == key), None)
+            if run is not None:
+                keep(run, [*kept(run), *(mark for mark in view.bookmarks if mark.run == key)])
+            return run is not None
+        case {"what": "drop bookmark", "of": [str(key), int(low), int(high), str(note)]}:
+            run = next((run for run in runs if run.key == key), None)
+            if run is None or Bookmark(key, low, high, note) not in kept(run):
+                return False
+            keep(run, [mark for mark in kept(run) if mark != Bookmark(key, low, high, note)])
+            return True
+    return False
+
+
+def listed(view: View, runs: Sequence[Run]) -> list[Any]:
+    """All of the runs that are shown, those in files first; and what keeps those of the link."""
+    in_files = {run.key: kept(run) for run in runs}
+    items = [_item(run, mark, "drop bookmark") for run in runs for mark in in_files[run.key]]
+    names = {run.key: run for run in runs}
+    linked = [mark for mark in view.bookmarks if mark.run in names and mark not in in_files[mark.run]]
+    items += [_item(names[mark.run], mark, "unmark") for mark in linked]
+    buttons = [
+        ask(f"Keep those of {plain(run.name, 40)} beside the recording", {"what": "keep bookmarks", "run": run.key},
+            f"Write them to {plain(run.name, 60)}{SUFFIX}")
+        for run in runs
+        if any(mark.run == run.key for mark in linked) and may_keep(run)
+    ]  # fmt: skip
+    if not items:
+        return [html.P("None yet. They stay in the link, and can be kept beside the recording.", className="hint")]
+    return [html.Ul(items, **named("Bookmarks")), *buttons]
+
+
+def _item(run: Run, mark: Bookmark, forgets: str) -> html.Li:
+    called = plain(mark.note, 200) or "without a note"
+    where = "in the file beside the recording" if forgets == "drop bookmark" else "in the link"
+    wish = {"of": [mark.run, mark.low, mark.high, mark.note]}
+    return html.Li(
+        [
+            ask(called, {"what": "go to bookmark", **wish}, f"Go to {called}", "link"),
+            html.Span(
+                f"{plain(run.name, 40)}, {duration(mark.high - mark.low)} from {difference(mark.low, 4)} after the "
+                f"first token began, {where}",
+                className="hint",
+            ),
+            ask("×", {"what": forgets, **wish}, f"Forget {called}"),
+        ]
+    )

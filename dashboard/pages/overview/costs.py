@@ -1,0 +1,155 @@
+"""What stands behind the chosen event: where the program made it, and for a call its slack, its row on the syncs page,
+and what a token gains without it.
+
+Slack and gain take seconds, so the page asks again until they are there. Of a long recording only the syncs page works
+them out, which a reader opens to know them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pandas as pd
+from dash import Dash, Input, Output, State, ctx, dcc, html
+from dash.exceptions import PreventUpdate
+
+from dashboard.frame import link
+from dashboard.predictions import calls_of, gain_without
+from dashboard.run import Run
+from dashboard.store import RunStore
+from dashboard.text import plain
+from dashboard.timeline.choice import found_in
+from dashboard.timeline.operators import launch_of, open_ranges, operator_in, own_ranges
+from dashboard.timeline.rows import Row
+from dashboard.units import duration
+from dashboard.view import View, with_fields
+from tracer.analysis.call_sites import call_sites
+from tracer.analysis.calls import SYNC
+from tracer.analysis.causality.dag import NEVER
+from tracer.analysis.whatif.prediction import Prediction
+from tracer.errors import IntertokenError, printable
+from tracer.schema import PYTHON_FUNCTION
+from tracer.signed import percent
+from tracer.trace import Trace
+
+_POLL_MS: Final = 700
+_MOST_EVENTS: Final = 500_000  # of a recording, whose paths are then found within seconds
+_WAITED: Final = "Slack and gain are worked out …"
+
+
+def below() -> list[Any]:
+    """Where it is said."""
+    poll = dcc.Interval(id="cost-poll", interval=_POLL_MS, disabled=True)
+    return [poll, html.Div(id="cost", role="status", className="picked")]
+
+
+def register(app: Dash, store: RunStore) -> None:
+    """Attach what says it."""
+
+    @app.callback(
+        Output("cost", "children"),
+        Output("cost-poll", "disabled"),
+        Input("chosen", "data"),
+        Input("revision", "data"),
+        Input("cost-poll", "n_intervals"),
+        State("view", "data"),
+        prevent_initial_call=True,
+    )
+    def say(_: Any, __: Any, ___: Any, data: dict[str, Any] | None) -> tuple[list[Any], bool]:
+        said, pending = cost_of(store, View.from_data(data))
+        if pending and ctx.triggered_id == "cost-poll":
+            raise PreventUpdate
+        return said, not pending
+
+
+def cost_of(store: RunStore, view: View) -> tuple[list[Any], bool]:
+    """Where the chosen event was made, slack, row and gain of a call, in words; and whether more of it will come."""
+    run, spot = found_in(store.ready(view.runs or (), view.rates), view.event), view.event
+    if run is None or spot is None or run.trace is None:
+        return [], False
+    made = made_at(run.trace, run.rows[spot.row], spot.event)
+    costs, pending = _costs(store, view, run, run.rows[spot.row], spot.event) if run.syncs is not None else ([], False)
+    return [*([html.Ul([html.Li(line) for line in made])] if made else []), *costs], pending
+
+
+def made_at(trace: Trace, row: Row, event: int) -> list[str]:
+    """In which NVTX ranges, operator and place of the program an event's call was made; nothing of what is not told."""
+    call = launch_of(trace, row, event)
+    if call is None:
+        return []
+    ranges = open_ranges(trace, int(call["process"]), int(call["thread"]), int(call["start"]))
+    path, operator = own_ranges(ranges), operator_in(ranges)
+    said = [f"NVTX: {plain(' › '.join(path), 300)}"] if path else []
+    said += [f"operator: {plain(operator, 120)}"] if operator else []
+    if (ranges["domain"] == PYTHON_FUNCTION).any():
+        here = trace["api"].loc[[call.name]]
+        site = call_sites(Trace({"nvtx": ranges}), here).iloc[0]
+        through = f", through {plain(site['through'], 120)}" if site["through"] else ""
+        said.append(f"call site: {plain(site['site'], 200)}{through}")
+    return said
+
+
+def _costs(store: RunStore, view: View, run: Run, row: Row, event: int) -> tuple[list[Any], bool]:
+    assert run.syncs is not None
+    assert run.trace is not None
+    if row.role != "api":
+        return [], False
+    calls = run.syncs.calls
+    place = _place(calls, int(row.start[event]), row.process, row.thread)
+    if place is None:
+        return [], False
+    of_run = View(runs=(run.key,), theme=view.theme, rates=run.rates).query()
+    said: list[Any] = []
+    sync = None
+    if place["letter"] == SYNC:
+        same = calls[(calls["step"] == place["step"]) & (calls["letter"] == SYNC)].sort_values("start", kind="stable")
+        sync = int((same["start"] <= place["start"]).sum())
+        said = [html.A(f"Row {sync} of the syncs", href=link("syncs/", "") + of_run, id="to-sync"), " · "]
+        try_it = link("whatif/", "") + with_fields(of_run, {"without": sync})
+        said += [html.A("What if it were not made", href=try_it, id="to-what-if")]
+    if len(run.trace) > _MOST_EVENTS:
+        return ([html.P([*said, ": slack and gain stand there"])] if said else []), False
+    slack, pending = _slack(store, run, place)
+    gain, more = _gain(store, run, sync) if sync is not None else ("", False)
+    parts = [part for part in (slack, gain) if part]
+    return [html.P([*said, *([" · "] if said and parts else []), " · ".join(parts)])], pending or more
+
+
+def _place(calls: pd.DataFrame, start: int, process: int, thread: int) -> pd.Series | None:
+    """The call of a step, as `SyncReport.calls` has it."""
+    mine = calls[(calls["start"] == start) & (calls["process"] == process) & (calls["thread"] == thread)]
+    return None if mine.empty else mine.iloc[0]
+
+
+def _slack(store: RunStore, run: Run, place: pd.Series) -> tuple[str, bool]:
+    """How much later it could be, and whether that is still asked for."""
+    answer = calls_of(store, run)
+    if not answer.done():
+        return _WAITED, True
+    if (problem := answer.exception()) is not None:
+        return _why(problem), False
+    found = _place(answer.result(), int(place["start"]), int(place["process"]), int(place["thread"]))
+    if found is None:
+        return "", False
+    slack, on_path = int(found["slack_ns"]), int(found["on_path_ns"])
+    later = "nothing waits for it" if slack >= NEVER // 2 else f"slack {duration(slack)}"
+    return f"{later}, {duration(on_path)} of the critical path", False
+
+
+def _gain(store: RunStore, run: Run, position: int) -> tuple[str, bool]:
+    """What a token gains without the sync at this position of every step, and whether that is still asked for."""
+    answer = gain_without(store, run, (position,))
+    if not answer.done():
+        return "", True
+    if (problem := answer.exception()) is not None:
+        return _why(problem), False
+    found: Prediction = answer.result()
+    if found.of_engine is None:
+        return "what it gains to do without is not known without the engine's own rate", False
+    bounds = found.of_engine.bounds
+    margin = f" [{percent(bounds[0] - 1, 2)}, {percent(bounds[1] - 1, 2)}]" if bounds else ""
+    return f"without it {percent(found.of_engine.estimate - 1, 2)} tokens/s{margin}, predicted", False
+
+
+def _why(problem: BaseException) -> str:
+    return plain(printable(str(problem)), 300) if isinstance(problem, IntertokenError) else "it cannot be worked out"

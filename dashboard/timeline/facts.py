@@ -1,0 +1,77 @@
+"""What a recording tells of an event, in lines of words: a hover and the page say the same.
+
+Nothing that the recording does not have is said. Names in the lines are cut, but not escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pandas as pd
+
+from dashboard.palette import KINDS
+from dashboard.text import plain
+from dashboard.timeline.rows import Row
+from dashboard.units import difference, duration, size
+from tracer.intervals import Ints
+from tracer.schema import MISSING
+
+_SYNC: Final = KINDS.index("sync")
+
+
+def times_of(row: Row, index: Ints, anchor: int) -> list[str]:
+    """Of events how long they take, and when they start, on the axis whose zero is at `anchor`."""
+    return [
+        f"{duration(end - start)}, from {difference(start - anchor, 4)}"
+        for start, end in zip(row.start[index].tolist(), row.end[index].tolist(), strict=True)
+    ]
+
+
+def lines_of(row: Row, index: Ints, anchor: int, waits: pd.DataFrame) -> list[list[str]]:
+    """Of events, by start, all that is known without looking beyond their own rows.
+
+    Args:
+        row: of the events.
+        index: their positions in it.
+        anchor: time 0, ns of the recording.
+        waits: as `marks.waits_of` makes them.
+    """
+    columns = [row.events[c].to_numpy()[index].tolist() for c in ("stream", "correlation", "bytes", "shape")]
+    lengths = (row.end[index] - row.start[index]).tolist()
+    each = zip(times_of(row, index, anchor), *columns, lengths, _waits(row, index, waits), strict=True)
+    return [
+        [line for line in (times, _ids(stream, number, count, ns), shape, wait) if line]
+        for times, stream, number, count, shape, ns, wait in each
+    ]
+
+
+def _ids(stream: int, correlation: int, count: int, ns: int) -> str:
+    known = [f"stream {stream}"] if stream != MISSING else []
+    known += [f"correlation {correlation}"] if correlation != MISSING else []
+    known += [size(count)] if count != MISSING else []
+    known += [f"{count / ns:.2f} GB/s"] if count > 0 and ns > 0 else []
+    return " · ".join(known)
+
+
+def _waits(row: Row, index: Ints, waits: pd.DataFrame) -> Sequence[str]:
+    """For the syncs among the events what they waited for."""
+    notes = [""] * len(index)
+    if row.role != "api" or not len(index):
+        return notes
+    near = slice(*waits["start"].searchsorted([row.start[index].min(), row.start[index].max() + 1]))
+    mine = waits.iloc[near]
+    mine = mine[(mine["process"] == row.process) & (mine["thread"] == row.thread)]
+    if not len(mine):
+        return notes
+    starts = mine["start"].to_numpy()
+    at = np.minimum(np.searchsorted(starts, row.start[index]), len(starts) - 1)
+    for i in np.flatnonzero((starts[at] == row.start[index]) & (row.events["what"].to_numpy()[index] == _SYNC)):
+        wait = mine.iloc[at[i]]
+        if wait["waited_until"] == MISSING:
+            notes[i] = "waited for nothing: the stream was idle"
+        else:
+            ago = duration(wait["end"] - wait["waited_until"])
+            notes[i] = f"waited for {plain(wait['waited_for'], 60)}, which ended {ago} before it returned"
+    return notes

@@ -1,0 +1,47 @@
+"""What a kernel was launched with: grid, block, shared memory and registers, in words. Of millions of kernels there are
+few different ones, so the words are made once for each."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from dashboard.units import size
+
+_COLUMNS: Final = [
+    *(f"{of}_{axis}" for of in ("grid", "block") for axis in "xyz"),
+    *("static_shared", "dynamic_shared", "registers"),
+]  # fmt: skip
+
+
+def shapes_of(kernels: pd.DataFrame) -> pd.Categorical:
+    """Of each kernel its words; "" where the recording does not tell.
+
+    Args:
+        kernels: as `schema.TABLES` has them.
+    """
+    code = np.zeros(len(kernels), np.int64)
+    for column in _COLUMNS:
+        values = kernels[column].to_numpy()
+        if len(values) and (values != values[0]).any():
+            mine, different = pd.factorize(values)
+            code, _ = pd.factorize(code * len(different) + mine)
+    first = np.flatnonzero(~pd.Series(code).duplicated())  # codes count up as they appear
+    words, of_code = pd.factorize(
+        np.array([_words(kernel) for kernel in kernels.iloc[first].to_dict("records")], object)
+    )
+    return pd.Categorical.from_codes(words[code] if len(code) else code, pd.Index(of_code, dtype="str"))
+
+
+def _words(kernel: dict[Any, Any]) -> str:
+    known = [
+        f"{of} {' × '.join(str(kernel[f'{of}_{axis}']) for axis in 'xyz')}"
+        for of in ("grid", "block")
+        if min(kernel[f"{of}_{axis}"] for axis in "xyz") > 0
+    ]
+    shared = kernel["static_shared"], kernel["dynamic_shared"]
+    known += [f"shared memory {size(sum(shared))}"] if known and min(shared) >= 0 else []
+    known += [f"{kernel['registers']} registers a thread"] if kernel["registers"] > 0 else []
+    return " · ".join(known)
