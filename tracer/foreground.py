@@ -19,9 +19,10 @@ _PR_SET_PDEATHSIG: Final = 1
 
 def module_command(module: str) -> tuple[str, ...]:
     """The command that runs one of our modules, whatever the current directory holds (`python -P -m MODULE`)."""
-    if sys.version_info >= (3, 11):
+    if sys.version_info < (3, 11):
+        return (sys.executable, "-c", _RUN_MODULE.format(module))
+    else:
         return (sys.executable, "-P", "-m", module)
-    return (sys.executable, "-c", _RUN_MODULE.format(module))
 
 
 def run(command: Sequence[str], pass_fds: Sequence[int] = (), environment: Mapping[str, str] | None = None) -> int:
