@@ -19,5 +19,5 @@ def numbered(*columns: ArrayLike) -> tuple[NDArray[np.int64], list[tuple[Any, ..
         (array([0, 1, 0]), [(3, 0), (1, 0)])
     """
     frame = pd.DataFrame({number: np.asarray(column) for number, column in enumerate(columns)})
-    codes = frame.groupby(list(frame), sort=False, dropna=False).ngroup()
-    return np.asarray(codes, dtype=np.int64), list(frame.drop_duplicates().itertuples(index=False, name=None))
+    codes = np.asarray(frame.groupby(list(frame), sort=False, dropna=False).ngroup(), dtype=np.int64)
+    return codes, list(frame.drop_duplicates().itertuples(index=False, name=None))

@@ -144,13 +144,13 @@ class _Reader:
         header = file.read(100)
         if len(header) < 100:
             raise _NotPlain
-        size = int.from_bytes(header[16:18])
+        size = int.from_bytes(header[16:18], "big")
         self._size = 65536 if size == 1 else size
         self._usable = self._size - header[20]
         if self._size not in {1 << bits for bits in range(9, 17)} or self._usable < 480:
             raise _NotPlain
         # An outdated page count (1.3.7) may be too low; then pages are refused, which does no harm.
-        self._most_pages = int.from_bytes(header[28:32])
+        self._most_pages = int.from_bytes(header[28:32], "big")
         self._file = file
         self.pages_of_a_chunk = max(1, _CHUNK // self._size)
         self._data = np.zeros(self.pages_of_a_chunk * self._size + PADDING, np.uint8)
