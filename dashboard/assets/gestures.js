@@ -4,7 +4,7 @@
 (function () {
   const REST = 150; // ms without a movement
   const PER_NOTCH = 0.0018, PER_PINCH = 0.01; // of a wheel's pixels: how much the range's logarithm changes
-  const PATIENCE = 5000; // ms until something asked of the server counts as lost
+  const PATIENCE = 30000; // ms until something asked of the server counts as lost
   const SLACK = 4, APART = 10; // px: a press that moves less is none, fingers that are nearer do not pinch
   const SHORTEST = 1e-7, LONGEST = 1e5; // s
   const STEPS = { "zoom-in": [0.5, 0], "zoom-out": [2, 0], "pan-left": [1, -0.35], "pan-right": [1, 0.35] };
