@@ -52,7 +52,7 @@ def parsed(text: str) -> Any:
 
 def _integer(text: str) -> int:
     if len(text.lstrip("-")) > MOST_DIGITS:
-        raise ValueError(f"holds a number of more than {MOST_DIGITS} digits")
+        raise ValueError(f"contains a number with more than {MOST_DIGITS} digits")
     return int(text)
 
 

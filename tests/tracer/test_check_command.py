@@ -136,7 +136,7 @@ def test_write_budget_then_check(tmp_path: Path) -> None:
     assert run(SIX, "--budget", target).exit_code == 0
     again = run(SIX, "--range", "run sccc concurrent", "--write-budget", target)
     assert again.exit_code == 2
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
     assert run(SIX, "--range", "run sccc concurrent", "--write-budget", target, "--force").exit_code == 0
     assert run(SIX, "--budget", target, "--steps", "3:9").exit_code == 0
 
@@ -151,18 +151,18 @@ def bad(folder: Path) -> dict[str, tuple[list[Any], str]]:
         "json and github": (["--budget", BUDGET, "--json", "--github"], "choose one"),
         "no file": (["--budget", folder / "none.toml"], "none.toml: No such file"),
         "folder": (["--budget", folder], "Is a directory"),
-        "no TOML": (["--budget", file(folder, "syncs =", "a.toml")], "a.toml: is no TOML: Invalid value"),
-        "no limit": (["--budget", file(folder, f"syncs = {'9' * 5000}", "f.toml")], "f.toml: is no TOML: Exceeds the"),
-        "nested": (["--budget", file(folder, f"a = {'[' * 5000}", "g.toml")], "g.toml: is no TOML: "),
+        "no TOML": (["--budget", file(folder, "syncs =", "a.toml")], "a.toml: not valid TOML: Invalid value"),
+        "no limit": (["--budget", file(folder, f"syncs = {'9' * 5000}", "f.toml")], "f.toml: not valid TOML: Exceeds"),
+        "nested": (["--budget", file(folder, f"a = {'[' * 5000}", "g.toml")], "g.toml: not valid TOML: "),
         "base's name": (
             ["--budget", file(folder, 'base = {recording = "a\\u0000", max_slowdown = 1}', "h.toml")], "h.toml: base: "
         ),
-        "no text": (["--budget", latin], "latin.toml: is no TOML"),
+        "no text": (["--budget", latin], "latin.toml: not valid TOML"),
         "unknown key": (["--budget", file(folder, "synks = 1", "c.toml")], "c.toml: unknown key synks"),
         "unknown cause": (["--budget", file(folder, "causes_us.traced.x.max = 1", "d.toml")], "d.toml: unknown cause"),
         "no range": (["--budget", file(folder, "[range.x]\nsyncs = 1", "e.toml")], "no NVTX range 'x'"),
-        "JUnit's name": (["--budget", BUDGET, "--junit", folder / "a.txt"], "JUnit XML ends with .xml"),
-        "budget's name": (["--write-budget", folder / "a.json"], "a budget ends with .toml"),
+        "JUnit's name": (["--budget", BUDGET, "--junit", folder / "a.txt"], "a JUnit XML file must end with .xml"),
+        "budget's name": (["--write-budget", folder / "a.json"], "the name of a budget must end with .toml"),
         "no steps": (["--budget", BUDGET, "--steps", "900:"], "no token step in 900:"),
     }  # fmt: skip
 

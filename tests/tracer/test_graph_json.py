@@ -81,8 +81,8 @@ def _with(key, **change):
         (_with("regions", join=3), "fork or join is 3"),
         (_with("waits", target=9), "node of a wait is 9"),
         (_with("waits", source_stream=-1), "stream of a wait is -1"),
-        (GOOD | {"launches": [0]}, "launches are not its nodes"),
-        (GOOD | {"launches": [0, 0, 2]}, "launches are not its nodes"),
+        (GOOD | {"launches": [0]}, "launches are not exactly the nodes"),
+        (GOOD | {"launches": [0, 0, 2]}, "launches are not exactly the nodes"),
         (GOOD | {"streams": 10**9}, "1000000000 streams"),
     ],
 )

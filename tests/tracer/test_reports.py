@@ -181,7 +181,7 @@ def test_a_directory_is_compared_on_the_command_line(tmp_path: Path) -> None:
     assert "5 reports, 5 rows" in result.stdout
     again = CliRunner().invoke(main, arguments)
     assert again.exit_code == 2
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
 
 
 def test_what_is_no_directory_of_reports_is_one_line(tmp_path: Path) -> None:

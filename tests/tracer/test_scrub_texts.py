@@ -182,7 +182,7 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
     before = target.read_bytes()
     again = run("scrub", source, target, "--names")
     assert again.exit_code == 2
-    assert again.stderr.splitlines() == [f"intertoken: {target}: exists already; choose another name or --force"]
+    assert again.stderr.splitlines() == [f"intertoken: {target}: already exists; choose another name or --force"]
     assert target.read_bytes() == before
     assert run("scrub", source, target, "--names", "--force").exit_code == 0
     assert target.read_bytes() != before
