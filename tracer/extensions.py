@@ -42,12 +42,12 @@ def _loaded(entry: EntryPoint, kind: Any) -> Any:
     try:
         found = entry.load()
     except Exception as problem:  # extensions may raise anything
-        raise ExtensionError(_said(entry, f"cannot be loaded: {type(problem).__name__}: {problem}")) from problem
+        raise ExtensionError(_message(entry, f"cannot be loaded: {type(problem).__name__}: {problem}")) from problem
     if not isinstance(found, kind):
-        raise ExtensionError(_said(entry, f"is of type {type(found).__name__}, not {kind.__name__}"))
+        raise ExtensionError(_message(entry, f"is of type {type(found).__name__}, not {kind.__name__}"))
     return found
 
 
-def _said(entry: EntryPoint, what: str) -> str:
+def _message(entry: EntryPoint, what: str) -> str:
     owner = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "an unnamed distribution"
     return f"{owner}: entry point {entry.name!r} of {entry.group} {what}; update or uninstall the distribution"

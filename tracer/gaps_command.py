@@ -46,7 +46,7 @@ def gaps(
     """Show how long the device idles within and between steps, and why.
 
     A profiler slows what it records. The engine's own rate, measured without a profiler, corrects the idle time and
-    the gap; they cannot be known from a recording alone.
+    the gap; a traced recording alone cannot show them.
 
     \b
     Examples:

@@ -67,7 +67,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.fixture
 def recording(request: pytest.FixtureRequest) -> Recording:
-    """The recording of the calls to CUDA, or to a reporting backend, in this test: `token()`, `trace`, `report`."""
+    """The recording of this test's calls to CUDA or to a reporting backend: `token()`, `trace`, `report`."""
     return _recording_of(request.node)
 
 

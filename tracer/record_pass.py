@@ -56,26 +56,27 @@ def record_light(command: Sequence[str], target: Path, window: Window, save: Cal
         click.echo(f"note: a killed recorder left a recording: {_advice(left)}", err=True)
     with light_folder.folder() as rings:
         try:
-            told = light_program.record(command, rings, window)
-            if told.trace is not None:
-                save(told.trace)
+            outcome = light_program.record(command, rings, window)
+            if outcome.trace is not None:
+                save(outcome.trace)
         except BaseException:  # also Ctrl-C
             if light_folder.has_rings(rings):
                 click.echo(f"intertoken: the recording is kept in memory: {_advice(rings)}", err=True)
             raise
-    if told.trace is None:
-        if not told.code:
-            raise RecordError(f"nothing was recorded: {told.why}")
+    if outcome.trace is None:
+        if not outcome.code:
+            raise RecordError(f"nothing was recorded: {outcome.why}")
         click.echo(
-            f"intertoken: {target}: nothing was recorded: the program {how_it_ended(told.code)}; {told.why}", err=True
+            f"intertoken: {target}: nothing was recorded: the program {how_it_ended(outcome.code)}; {outcome.why}",
+            err=True,
         )
-        return told.code
-    if told.code < 0:
+        return outcome.code
+    if outcome.code < 0:
         click.echo(
-            f"intertoken: the program {how_it_ended(told.code)}; everything recorded until then is kept", err=True
+            f"intertoken: the program {how_it_ended(outcome.code)}; everything recorded until then is kept", err=True
         )
-    _tell(target, len(told.trace), told.trace.notes)
-    return told.code
+    _print_summary(target, len(outcome.trace), outcome.trace.notes)
+    return outcome.code
 
 
 def _advice(rings: Path) -> str:
@@ -98,7 +99,7 @@ def recover(left: Path, target: Path, force: bool) -> None:
         if trace is None:
             raise RecordError(f"{left}: no process made a call that is recorded")
         write(trace, target, replace=force)
-    _tell(target, len(trace), trace.notes)
+    _print_summary(target, len(trace), trace.notes)
 
 
 def record_traced(command: Sequence[str], level: str, target: Path, force: bool) -> int:
@@ -112,31 +113,31 @@ def record_traced(command: Sequence[str], level: str, target: Path, force: bool)
     if program is not None:
         from tracer.recorders import cupti_program
 
-        told, code = cupti_program.record(program, level, target, replace=force)
-        if not told.unavailable:
-            _conclude(told, code, target)
+        outcome, code = cupti_program.record(program, level, target, replace=force)
+        if not outcome.unavailable:
+            _print_outcome(outcome, code, target)
             return code
-        reason = told.unavailable
+        reason = outcome.unavailable
     return _through_nsys(command, level, target, force, reason)
 
 
-def _conclude(told: Outcome, code: int, target: Path) -> None:
+def _print_outcome(outcome: Outcome, code: int, target: Path) -> None:
     """Print the outcome of a recording.
 
     Raises:
         TraceError: the recording could not be started or written.
     """
-    if told.failed:
-        raise TraceError(told.failed)
-    if told.events is None:
+    if outcome.failed:
+        raise TraceError(outcome.failed)
+    if outcome.events is None:
         clear_away(target)  # it may have been writing
         lost = "and the recording in its memory was lost"
         click.echo(f"intertoken: {target}: nothing was recorded: the program {how_it_ended(code)} {lost}", err=True)
         return
-    if told.signal or code < 0:
-        how = f"ended by {told.signal}" if told.signal else how_it_ended(code)
+    if outcome.signal or code < 0:
+        how = f"ended by {outcome.signal}" if outcome.signal else how_it_ended(code)
         click.echo(f"intertoken: the program {how}; everything recorded until then is kept", err=True)
-    _tell(target, told.events, told.notes)
+    _print_summary(target, outcome.events, outcome.notes)
 
 
 def _through_nsys(command: Sequence[str], graph_trace: str, target: Path, force: bool, reason: str) -> int:
@@ -163,11 +164,11 @@ def _through_nsys(command: Sequence[str], graph_trace: str, target: Path, force:
             return code
         trace = nsys.read_report(report)  # not whole: nsys reports contain the environment
         write(trace, target, replace=force)
-    _tell(target, len(trace), trace.notes)
+    _print_summary(target, len(trace), trace.notes)
     return code
 
 
-def _tell(target: Path, events: int, notes: Sequence[str]) -> None:
+def _print_summary(target: Path, events: int, notes: Sequence[str]) -> None:
     for note in notes:
         click.echo(f"note: {spelled(note)}", err=True)
     click.echo(f"{target}: {events} events", err=True)

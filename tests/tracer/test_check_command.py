@@ -80,11 +80,11 @@ def test_what_is_not_shown_is_said_and_breaks_nothing(tmp_path: Path) -> None:
     budget = file(tmp_path, "gap_us.untraced.p50.max = 70")
     result = run(LLAMA["sccc", "node"], "--budget", budget, "--junit", tmp_path / "x.xml", "--github")
     assert result.exit_code == 0
-    assert "not shown either way" in result.stdout
+    assert "inconclusive" in result.stdout
     assert f"::warning file={budget},title=token budget%3A gap_us.untraced.p50::" in result.stdout
     (suite,) = ElementTree.parse(tmp_path / "x.xml").getroot()
     assert suite.get("failures") == "0"
-    assert "not shown either way" in str(suite[0].findtext("system-out"))
+    assert "inconclusive" in str(suite[0].findtext("system-out"))
 
 
 def test_github_annotations() -> None:
@@ -122,7 +122,7 @@ def test_annotations_and_junit_hold_any_text(within: str, file_name: str, found:
         (Finding(Line(Scope(), "class", ("aaas", "aaag")), "sccc", "broken"),
          "class: found sccc, allowed aaas or aaag"),
         (Finding(Line(Scope(), "base.max_slowdown", Limit(most=0.02)), 0.01, "not shown", 0.0, None, (-0.01, 0.03)),
-         "base.max_slowdown: found 0.01, allowed at most 0.02, 95 % interval -0.01 to 0.03, not shown either way"),
+         "base.max_slowdown: found 0.01, allowed at most 0.02, 95 % interval -0.01 to 0.03, inconclusive"),
     ],
 )  # fmt: skip
 def test_sentences(finding: Finding, words: str) -> None:

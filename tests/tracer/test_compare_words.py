@@ -143,9 +143,9 @@ def test_the_sentence(comparison: Any, words: str) -> None:
     [
         (
             [LLAMA[s, "graph"] for s in ("sccc", "saaas")],
-            "llama1b-saaas-graph is faster than llama1b-sccc-graph: gap from 78.1 to 58.6 µs (−25 %; untraced, from the "
-            "rate, distortion 1.05 and 1.04), because of 9 fewer syncs (sync −28.2 µs); tokens/s +1.4 % [+0.9, +2.0], "
-            "untraced",
+            "llama1b-saaas-graph is faster than llama1b-sccc-graph: gap from 78.1 to 58.6 µs (−25 %; untraced, from "
+            "the rate, distortion 1.05 and 1.04), because of 9 fewer syncs (sync −28.2 µs); tokens/s +1.4 % [+0.9, "
+            "+2.0], untraced",
         ),
         (
             [SAMPLES / f"llama-1.1b-{s}-sequential-cuda" for s in ("sccc", "saaas")],

@@ -59,7 +59,7 @@ def test_the_kernels_of_chosen_steps(suffix: str, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     facts, table = json.loads(result.stdout), READERS[suffix](path)
     assert facts["schema"] == "intertoken.events/1"
-    assert facts["columns"]["name"] == "in full, demangled"
+    assert facts["columns"]["name"] == "full demangled name"
     assert set(table["step"]) == {3, 4}
     assert len(table) == facts["rows"] == len(facts["events"])
     assert records(table) == records(pd.DataFrame(facts["events"]))
@@ -88,7 +88,7 @@ def test_events_of_a_recording_without_steps(tmp_path: Path) -> None:
 
 def test_what_events_prints_for_people_says_the_columns() -> None:
     shown = run("events", SAMPLE, "memcpys").stdout
-    assert "rows of memcpys: copies as the device performs them" in shown
+    assert "rows of memcpys: memory copies on the device" in shown
     assert "token step" in shown
 
 

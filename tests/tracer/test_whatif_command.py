@@ -73,7 +73,7 @@ def test_recorded_corrected_and_predicted_are_columns(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "nothing is different"),
+        ([], "no change given"),
         (["--without-sync", "13"], "llama1b-sccc-graph: sync 13 cannot go: the host reads"),
         (["--without-sync", "x"], "not a list of positions"),
         (["--scale-kernels", "a"], "is not REGEX=FACTOR"),
@@ -81,9 +81,9 @@ def test_recorded_corrected_and_predicted_are_columns(tmp_path) -> None:
         (["--scale-host", "nan"], "nan is not a number"),
         (["--sync-latency-us", "nan"], "nan is not a number"),
         (["--concurrent"], "has no graph.json"),
-        (["--learn-from", "."], "nothing is different"),
-        (["--without-syncs", "--learn-from", "."], "--learn-from is for --concurrent"),
-        (["--sync", "saaas,aaag", "-o", "x.sqlite"], "-o takes one prediction"),
+        (["--learn-from", "."], "no change given"),
+        (["--without-syncs", "--learn-from", "."], "--learn-from needs --concurrent"),
+        (["--sync", "saaas,aaag", "-o", "x.sqlite"], "-o writes one prediction"),
         (["--graph"], "nothing to put into a graph"),
     ],
 )
