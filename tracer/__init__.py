@@ -1,4 +1,4 @@
-"""What happened: the trace model, recorders, formats and analyses."""
+"""The trace model, recorders, formats and analyses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HOMES: Final = {
     "record": "tracer.recorders",
     "write": "tracer.formats",
 }
-"""Name -> module, imported when first used: pytest imports the package in every session, for its plugin."""
+"""Name -> module, imported on first use: pytest imports this package in every session, for its plugin."""
 
 
 def __getattr__(name: str) -> Any:

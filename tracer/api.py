@@ -1,6 +1,6 @@
-"""The small public face: `tracer.analyse` and `tracer.compare`, which do what the commands of these names print.
+"""The public API: `tracer.analyse` and `tracer.compare`, which return what the commands print.
 
-`tracer.read`, `tracer.record` and `tracer.annotate` stand beside them in the package.
+`tracer.read`, `tracer.record` and `tracer.annotate` complete it.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from tracer.trace import Trace
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """One recording, analysed: each part is computed when it is first asked for, and kept.
+    """The analyses of one recording, each computed on first access and then cached.
 
-    What a recording does not carry raises `EmptyTraceError` where it is asked for; the other parts are there all the
-    same. `analysis[name]` is what an analysis of another distribution returns (`intertoken.analyses`).
+    A part for which the recording lacks the data raises `EmptyTraceError` on access; the other parts still work.
+    `analysis[name]` returns the result of an analysis of another distribution (entry points `intertoken.analyses`).
 
     Attributes:
         trace: the recording.
-        name: what messages call it.
-        place: where it came from, "" if from no file.
+        name: its name in messages.
+        place: its path, "" if it was not read from a file.
         within: the NVTX range that the steps are from, None for all.
-        bounds: which steps are meant.
-        rates: steps per second without a profiler, one per repeat; empty where they are not given.
+        bounds: the selected steps.
+        rates: steps per second without a profiler, one per repeat; empty if not given.
 
     Example:
         >>> from tracer import Trace, analyse
@@ -60,12 +60,12 @@ class Analysis:
 
     @cached_property
     def steps(self) -> Steps:
-        """The steps, how they were found, and how sure that is."""
+        """The steps, how they were found, and with what confidence."""
         return choose_steps(self.trace, self.within, self.bounds)
 
     @cached_property
     def syncs(self) -> SyncReport:
-        """Which syncs, copies and launches a step makes."""
+        """The syncs, copies and launches of a step."""
         return sync_report(self.trace, self.steps)
 
     @cached_property
@@ -73,7 +73,7 @@ class Analysis:
         """How long the device idles between two steps, and why.
 
         Raises:
-            TraceError: the given rate is of another run.
+            TraceError: the given rate is that of another run.
         """
         found = gap_report(self.trace, self.steps, self.untraced_steps_per_s)
         if found.refused is not None and self.rates:
@@ -87,37 +87,37 @@ class Analysis:
 
     @cached_property
     def path(self) -> PathReport:
-        """What each step waited for: the critical path, and the slack of what lies beside it."""
+        """What each step waited for: the critical path, and the slack of everything off it."""
         return path_report(self.trace, self.steps)
 
     @cached_property
     def summary(self) -> Summary:
-        """The figures that `intertoken info` prints."""
+        """The figures of `intertoken info`."""
         return figures(self.trace, self.name, self.steps, self.syncs, self.gaps, self.within)
 
     @cached_property
     def recording(self) -> Recording:
-        """The recording as `tracer.compare` takes it."""
+        """The measurements that `tracer.compare` compares."""
         return measure(self.trace, self.steps, self.name, within=self.within, untraced_tokens_per_s=self.rates)
 
     @property
     def untraced_steps_per_s(self) -> float | None:
-        """The rate without a profiler: the median of those given, or what run.json tells; None if unknown."""
+        """The rate without a profiler: the median of the given rates, or that of run.json; None if unknown."""
         if self.rates:
             return median(self.rates)
         return measured_rate(self.trace, self.steps, self.within)
 
     @property
     def notes(self) -> list[str]:
-        """What a reader must know of the recording and its steps."""
+        """What to know about the recording and its steps."""
         return [*self.trace.notes, *self.steps.notes]
 
     def __getitem__(self, name: str) -> Any:
-        """What the analysis returns that another distribution adds under this name.
+        """The result of the analysis that another distribution adds under this name.
 
         Raises:
-            KeyError: no installed distribution adds one of this name.
-            ExtensionError: it cannot be loaded.
+            KeyError: no installed distribution adds an analysis of this name.
+            ExtensionError: the analysis cannot be loaded.
         """
         if name not in self._added:
             known = dict(extensions(ANALYSES, Callable))
@@ -128,7 +128,7 @@ class Analysis:
 
 
 Source: TypeAlias = str | Path | Trace | Analysis
-"""A recording: where it is, or read, or analysed."""
+"""A recording: its path, its trace or its analysis."""
 
 
 def analyse(
@@ -141,29 +141,29 @@ def analyse(
     pattern: str | None = None,
     untraced_steps_per_s: float | Sequence[float] = (),
 ) -> Analysis:
-    """Read a recording, if it is not a trace yet, to be asked for its steps, syncs, idle time, gaps and path.
+    """Analyse a recording: its steps, syncs, idle time, gaps and critical path.
 
     Args:
-        source: the recording; one of a file is kept parsed, as for the commands.
-        name: what messages call it, instead of its file's name.
-        within: only inside the NVTX ranges of this text (or regular expression).
-        steps: only these of the steps, such as `slice(5, 20)`.
-        phase: only steps of this phase, or "all"; None for decode, or all where there is none.
-        pattern: regular expression of what begins a step, instead of what the engine's marks tell.
-        untraced_steps_per_s: the engine's own rate without a profiler, or that of each repeat: corrects idle time and
+        source: a trace, or the path of a recording, whose parsed form is cached as for the commands.
+        name: its name in messages, instead of the file name.
+        within: only inside NVTX ranges with this text (or regular expression).
+        steps: only these steps, such as `slice(5, 20)`.
+        phase: only steps of this phase, or "all"; None for decode, or all if there are no decode steps.
+        pattern: regular expression that matches the start of a step, instead of the engine's marks.
+        untraced_steps_per_s: the engine's own rate without a profiler, or one rate per repeat; corrects idle time and
             gap.
 
     Raises:
-        FormatError: no such path, not a trace, or a damaged one.
-        UsageError: a slice with a step, or a rate that is none.
+        FormatError: the path does not exist, is not a trace, or is a damaged one.
+        UsageError: a slice with a step, or a rate that is not a positive number.
     """
     part = steps or slice(None)
     if part.step not in (None, 1):
-        raise UsageError(f"steps={part}: the steps must follow one another")
+        raise UsageError(f"steps={part}: steps must be consecutive")
     given = untraced_steps_per_s if isinstance(untraced_steps_per_s, Sequence) else [untraced_steps_per_s]
     rates = tuple(map(float, given))
     if not all(0 < rate < float("inf") for rate in rates):
-        raise UsageError(f"untraced_steps_per_s={untraced_steps_per_s}: a rate is a positive number")
+        raise UsageError(f"untraced_steps_per_s={untraced_steps_per_s}: a rate must be a positive number")
     bounds = Bounds(part.start, part.stop, phase, pattern)
     trace, path = (source, None) if isinstance(source, Trace) else (kept.read(Path(source)), Path(source))
     return Analysis(
@@ -173,16 +173,16 @@ def analyse(
 
 
 def compare(base: Source | Sequence[Source], other: Source | Sequence[Source], *, force: bool = False) -> Comparison:
-    """Did it change? A run against a base, with 95 % intervals, or why nothing can be said.
+    """Compare a run with a base, with 95 % intervals, or say why there is no verdict.
 
     Args:
         base: the run that speed-ups and differences refer to: a recording, or several of the same configuration.
-        other: the run in question. What `analyse` was given (a rate, a range, ...) counts for a recording analysed.
-        force: compare also what is not comparable, without a verdict.
+        other: the run to compare with it. An analysed recording keeps the options given to `analyse`.
+        force: compare runs that are not comparable too, without a verdict.
 
     Raises:
-        IncomparableError: another GPU, model or batch, or no kernel in common.
-        EmptyTraceError: a recording has no two steps that follow each other.
+        IncomparableError: the runs differ in GPU, model or batch, or have no kernel in common.
+        EmptyTraceError: a recording has no two consecutive steps.
 
     Example:
         >>> found = compare("base.sqlite", ["new-1.sqlite", "new-2.sqlite"])  # doctest: +SKIP
@@ -194,6 +194,6 @@ def compare(base: Source | Sequence[Source], other: Source | Sequence[Source], *
 def _run(source: Source | Sequence[Source]) -> Run:
     several = [source] if isinstance(source, (str, Path, Trace, Analysis)) else list(source)
     if not several:
-        raise UsageError("a run to compare is a recording, or several; none was given")
+        raise UsageError("no recording given: a run to compare needs at least one")
     found = [one if isinstance(one, Analysis) else analyse(one) for one in several]
     return Run.of(*(one.recording for one in found), place=",".join(one.place for one in found))

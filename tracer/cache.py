@@ -1,8 +1,8 @@
-"""What was read of recordings, kept on disk so that the next command, or page, reads no trace again.
+"""Cache on disk of what was read from recordings, so that the next command or page does not parse them again.
 
-An entry is made for a recording as it is: its path, the sizes and times of its files, and this code. It lies in the
-cache's own directory, never beside the recording, and only its user can read it. Entries that are damaged are thrown
-away, and the longest unused make room for new ones. A cache that cannot be read or written costs time and nothing else.
+The key of an entry is the recording's path, the sizes and times of its files, and this code. Entries are stored in the
+cache's own directory, never next to the recording, and only their user can read them. Damaged entries are deleted, and
+the least recently used make room for new ones. A cache that cannot be read or written costs only time.
 """
 
 from __future__ import annotations
@@ -27,37 +27,37 @@ from tracer import snapshot
 from tracer.errors import UsageError
 
 VARIABLE: Final = "INTERTOKEN_CACHE"
-"""The variable that names the directory, or says `OFF`."""
+"""Environment variable: the cache's directory, or `OFF`."""
 
 OFF: Final = "off"
 MOST_BYTES: Final = 8 << 30
 TRACE: Final = "trace"
-"""Begins the name of a part that is the trace itself, whose arrays are as those of one that was read."""
+"""Prefix of the name of a part that is the trace itself; its arrays are as in a trace just read."""
 
-_NEW: Final = "new-"  # and the process that makes it: an entry that is not whole
-_DAY: Final = 86_400.0  # s; nobody takes so long for one
-_CODE: Final = ("dashboard", "tracer")  # of both are parts
+_NEW: Final = "new-"  # followed by the id of the writing process: an incomplete entry
+_DAY: Final = 86_400.0  # s; no entry takes that long to write
+_CODE: Final = ("dashboard", "tracer")  # packages whose classes are in entries
 Value = TypeVar("Value")
 _log = logging.getLogger(__name__)
-_log.addHandler(logging.NullHandler())  # a server's log has what is said here, a command's stderr has not
+_log.addHandler(logging.NullHandler())  # messages appear in a server's log, not on a command's stderr
 
 
 def directory_of_user() -> Path | None:
-    """Where the user wants it: what `VARIABLE` says, else the user's cache directory; None for nowhere.
+    """The directory that `VARIABLE` names, else the user's cache directory; None if the cache is off.
 
     Raises:
-        UsageError: the variable names no absolute path.
+        UsageError: the variable is not an absolute path.
     """
     said = os.environ.get(VARIABLE, "")
     if said.lower() == OFF:
         return None
     if said and not Path(said).is_absolute():
-        raise UsageError(f"{VARIABLE}={said}: is neither an absolute path nor {OFF!r}")
+        raise UsageError(f"{VARIABLE}={said}: neither an absolute path nor {OFF!r}")
     return Path(said) if said else platformdirs.user_cache_path("intertoken", appauthor=False) / "recordings"
 
 
 class Cache:
-    """Entries below a directory, which is made when first needed; together at most `most_bytes`."""
+    """Entries in a directory, which is created on first use; at most `most_bytes` in total."""
 
     def __init__(self, directory: Path, most_bytes: int = MOST_BYTES) -> None:
         self.directory, self.most_bytes = directory, most_bytes
@@ -65,9 +65,9 @@ class Cache:
     def load(
         self, recording: Path, classes: tuple[type, ...], restored: Callable[[Any], Value], part: str = "runs"
     ) -> Value | None:
-        """What `restored` makes of a part kept for a recording, which may hold these dataclasses.
+        """Load a part of a recording, which may contain these dataclasses, and pass it through `restored`.
 
-        None if there is no sound value.
+        Returns None if there is no intact entry.
         """
         try:
             entry = self.entry(recording, part)
@@ -76,15 +76,15 @@ class Cache:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-            _log.warning("a cached recording is damaged and read anew: %s", problem)
+            _log.warning("a cached recording is damaged and will be read again: %s", problem)
             shutil.rmtree(entry, ignore_errors=True)
             return None
         return value
 
     def save(self, recording: Path, value: Any, part: str = "runs", entry: Path | None = None) -> bool:
-        """Keep a part for a recording; False if the disk does not let us, or it takes more than all may.
+        """Save a part of a recording; False if the disk refuses, or the part alone exceeds `most_bytes`.
 
-        With the `entry` that it had before it was read, nothing is kept of a recording that has changed since.
+        Given the `entry` from before the recording was read, nothing is saved if the recording has changed since.
         """
         try:
             now = self.entry(recording, part)
@@ -94,7 +94,7 @@ class Cache:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             scratch = Path(tempfile.mkdtemp(prefix=f"{_NEW}{os.getpid()}-", dir=self.directory))
         except OSError as problem:
-            _log.warning("nothing is kept in %s: %s", self.directory, problem)
+            _log.warning("cannot cache in %s: %s", self.directory, problem)
             return False
         try:
             snapshot.save(value, scratch)
@@ -105,27 +105,24 @@ class Cache:
             shutil.rmtree(entry, ignore_errors=True)
             scratch.rename(entry)
         except OSError as problem:
-            _log.warning("%s is not kept: %s", recording, problem)
+            _log.warning("cannot cache %s: %s", recording, problem)
             return False
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
         return True
 
     def remove_unfinished(self, process: int) -> None:
-        """Remove what a process has left that ended while it was saving."""
+        """Remove the incomplete entries of a process that ended while saving."""
         for scratch in self.directory.glob(f"{_NEW}{process}-*"):
             shutil.rmtree(scratch, ignore_errors=True)
 
     def entry(self, recording: Path, part: str = "runs") -> Path:
-        """Where a part of a recording, as that is now, is kept."""
+        """The directory of a part of a recording in its present state."""
         facts = [part, str(recording.absolute()), _fingerprint(recording), _code()]
         return self.directory / hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
     def _make_room(self, needed: int) -> None:
-        """Remove the longest unused entries until all, with one of `needed` bytes more, are few enough.
-
-        What was left unfinished a day ago goes too.
-        """
+        """Remove the least recently used entries until `needed` more bytes fit, and incomplete ones over a day old."""
         entries = []
         for entry in self.directory.iterdir():
             with suppress(OSError):
@@ -147,7 +144,7 @@ def _files(directory: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _fingerprint(recording: Path) -> list[list[Any]]:
-    """Name, size and times of its files, and of those that SQLite puts beside one."""
+    """Name, size and times of the recording's files, including SQLite's journal and write-ahead log."""
     beside = (recording.with_name(f"{recording.name}-{kind}") for kind in ("journal", "wal"))
     files = sorted(recording.iterdir()) if recording.is_dir() else [recording, *(p for p in beside if p.exists())]
     stats = [(path.name, path.stat()) for path in files if not path.is_dir()]
@@ -156,7 +153,7 @@ def _fingerprint(recording: Path) -> list[list[Any]]:
 
 @cache
 def _code() -> list[Any]:
-    """The version, and for who works on it, when its files last changed."""
+    """The version and, for development, the time of the last change of the code."""
     root = Path(__file__).parents[1]
     changed = max(path.stat().st_mtime_ns for name in _CODE for path in (root / name).rglob("*.py"))
     return [version("intertoken"), changed]

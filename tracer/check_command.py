@@ -1,4 +1,4 @@
-"""`intertoken check`: does a recording keep a budget?"""
+"""`intertoken check`: check a recording against a budget."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 @click.command()
 @trace_options
 @untraced_option
-@click.option("--budget", "budget_path", metavar="FILE", type=click.Path(path_type=Path), help="The budget, TOML.")
+@click.option("--budget", "budget_path", metavar="FILE", type=click.Path(path_type=Path), help="The budget (TOML).")
 @click.option("--junit", metavar="FILE", type=click.Path(path_type=Path), help="Also write JUnit XML (.xml).")
-@click.option("--github", is_flag=True, help="Also print annotations for GitHub Actions.")
+@click.option("--github", is_flag=True, help="Also print GitHub Actions annotations.")
 @click.option(
     "--write-budget", "target", metavar="FILE", type=click.Path(path_type=Path),
-    help="Instead write a budget that the recording fulfils (.toml).",
+    help="Write a budget that the recording meets (.toml), instead of checking one.",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Let --write-budget replace FILE.")
 @click.pass_context
@@ -42,7 +42,7 @@ def check(
     untraced_tokens_per_s: float | None, budget_path: Path | None, junit: Path | None, github: bool,
     target: Path | None, force: bool,
 ) -> None:  # fmt: skip
-    """Does a recording keep a budget? Exit code 1 where it does not.
+    """Check a recording against a budget. Exit code 1 if a line is broken.
 
     \b
     A budget (counts are medians over the steps; a number is exact):
@@ -56,11 +56,11 @@ def check(
       causes_us.traced.sync.max = 50
       [device.1]                          # gap and causes of one device
       gap_us.traced.p90.max = 600
-      [range."run saaas concurrent"]      # any of these inside NVTX ranges
+      [range."run saaas concurrent"]      # any of the lines above, inside NVTX ranges
       syncs = 3
-      [site."runner.py fetch"]            # calls whose call site has these words: the most of any step
+      [site."runner.py fetch"]            # calls whose call site contains these words; the largest count of a step
       syncs = 0
-      [base]                              # broken only where the 95 % interval lies beyond
+      [base]                              # broken only if the whole 95 % interval is beyond the limit
       recording = "main.sqlite"
       max_slowdown = 0.02
       max_extra_gap_us = 5
@@ -70,7 +70,7 @@ def check(
       intertoken check rep.sqlite --budget budget.toml
       intertoken check rep.sqlite --budget budget.toml --github --junit budget.xml
 
-    --range says where the lines hold that name no range, --steps which steps of each range count.
+    --range applies to lines that name no range; --steps selects the steps of each range.
     """
     if (budget_path is None) == (target is None):
         raise UsageError("give either --budget FILE or --write-budget FILE")
@@ -83,7 +83,7 @@ def check(
     from tracer import verdicts
 
     if junit is not None:
-        check_output(junit, "JUnit XML", (".xml",), replace=True)
+        check_output(junit, "a JUnit XML file", (".xml",), replace=True)
     findings, notes = _findings(budget_path, path, within, bounds, untraced_tokens_per_s)
     if junit is not None:
         xml = verdicts.junit(findings, path, budget_path)
@@ -105,7 +105,7 @@ def check(
 def _findings(
     budget_path: Path, path: Path, within: str | None, bounds: Bounds, rate: float | None
 ) -> tuple[list[Finding], list[str]]:  # fmt: skip
-    """The lines of a budget beside a recording, and what a reader must know."""
+    """The findings for each line of a budget, and the notes."""
     from tracer.analysis.budget_check import check_lines
     from tracer.formats import format_of, read
 
@@ -123,10 +123,10 @@ def _findings(
 
 
 def read_budget(path: Path) -> Budget:
-    """A budget's file.
+    """Read a budget.
 
     Raises:
-        UsageError: it is no TOML, or says what no budget may say.
+        UsageError: the file is not TOML, or not a valid budget.
     """
     from tracer.analysis.budget import parse
 
@@ -135,15 +135,15 @@ def read_budget(path: Path) -> Budget:
         table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except FormatError as problem:
         raise UsageError(f"{path}: {problem}") from None
-    except (ValueError, RecursionError) as problem:  # no TOML, no UTF-8, or numbers and tables beyond Python's limits
-        raise UsageError(f"{path}: is no TOML: {problem}") from None
+    except (ValueError, RecursionError) as problem:  # not TOML, not UTF-8, or numbers and tables beyond Python's limits
+        raise UsageError(f"{path}: not valid TOML: {problem}") from None
     return parse(table, str(path))
 
 
 def _compared(
     base: Base, budget: Path, path: Path, trace: Trace, within: str | None, bounds: Bounds, rate: float | None
 ) -> tuple[list[Finding], list[str]]:  # fmt: skip
-    """The lines of a budget's base, and what a reader must know of the comparison.
+    """The findings for the lines of a budget's base, and the cautions of the comparison.
 
     Raises:
         UsageError: the base cannot be read or measured, or is not comparable.
@@ -183,7 +183,7 @@ def _write_budget(
 
 
 def _show(rows: list[dict[str, Any]], remarks: list[str]) -> None:
-    """`intertoken check`: a row per line of the budget, and what is said below them."""
+    """Print `intertoken check`: one row per line of the budget, and the remarks below them."""
     console = report.new_console()
     headings = {
         "mark": "",

@@ -1,4 +1,4 @@
-"""The `intertoken` command: the group in which every installed package registers its commands."""
+"""The `intertoken` command: the group that every installed package adds its commands to."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ EXAMPLES = """
 \b
 Examples:
   intertoken run -o runs                           record every strategy on the CPU backend
-  intertoken syncs rep.sqlite                      which syncs a token makes
+  intertoken syncs rep.sqlite                      the syncs of a token
   intertoken gaps rep.sqlite --untraced-tokens-per-s 748.7
-  intertoken compare base.sqlite new.sqlite        did it change, with intervals
-  intertoken whatif rep.sqlite --without-syncs     what would it take to remove the gap
-  intertoken check rep.sqlite --budget budget.toml exit code 1 where a token costs more than that
-  intertoken dashboard runs rep.sqlite             see them side by side
+  intertoken compare base.sqlite new.sqlite        what changed, with intervals
+  intertoken whatif rep.sqlite --without-syncs     predict the rate without syncs
+  intertoken check rep.sqlite --budget budget.toml exit code 1 if a token exceeds the budget
+  intertoken dashboard runs rep.sqlite             view recordings side by side
 \b
 Tab completion (bash): eval "$(_INTERTOKEN_COMPLETE=bash_source intertoken)"
 """
 
 
 COMMANDS: Final = {
-    "info_command:info": "What a recording holds: source, devices, steps, idle time, gap.",
-    "tokens_command:tokens": "The steps, how they were found, and how sure that is.",
-    "syncs_command:syncs": "Which syncs, copies and launches a step makes.",
-    "gaps_command:gaps": "How long the device idles in a step and between two, and why.",
+    "info_command:info": "Summarise a recording: source, devices, steps, idle time, gap.",
+    "tokens_command:tokens": "List the steps, how they were found, and with what confidence.",
+    "syncs_command:syncs": "Count the syncs, copies and launches of a step.",
+    "gaps_command:gaps": "How long the device idles within and between steps, and why.",
     "streams_command:streams": "How busy each stream is, and how much streams overlap.",
-    "compare_command:compare": "Did it change? Runs against a base, with 95 % intervals.",
+    "compare_command:compare": "Compare runs with a base, with 95 % intervals.",
     "convert_command:convert": "Write a recording in another format.",
     "path_command:path": "What each step waited for: critical path and slack.",
-    "whatif_command:whatif": "Predict it with other syncs, copies, launches or kernels.",
-    "advise_command:advise": "What to change, by predicted gain, and what must be true for it.",
-    "events_command:events": "One table of a recording: kernels, memcpys, syncs, api, nvtx, ...",
-    "check_command:check": "Does a recording keep a budget? Exit code 1 where it does not.",
-    "scrub_command:scrub": "Write a recording without what tells of the machine and its user.",
+    "whatif_command:whatif": "Predict the rate with other syncs, copies, launches or kernels.",
+    "advise_command:advise": "Rank possible changes by predicted gain, with their conditions.",
+    "events_command:events": "Show one table of a recording: kernels, memcpys, syncs, api, ...",
+    "check_command:check": "Check a recording against a budget. Exit code 1 if broken.",
+    "scrub_command:scrub": "Write a recording without data about the machine and its users.",
     "record_command:record": "Run a command and record its CUDA activity.",
-    "watch_command:watch": "What runs under the recorder now: steps/s, idle time, gap.",
+    "watch_command:watch": "Watch what runs under the recorder now: steps/s, idle time, gap.",
 }
 """Module and command -> its line in the list of commands."""
 
@@ -57,9 +57,9 @@ def register(group: Intertoken) -> None:
 )
 @click.version_option(package_name="intertoken", prog_name="intertoken")
 def main() -> None:
-    """What happens between two tokens of an LLM decode loop, and what it would take to remove it.
+    """Show what happens between two tokens of an LLM decode loop, and predict what would shorten it.
 
-    TRACE is a run directory, what Nsight Systems wrote (.sqlite, a parquetdir or arrowdir; .nsys-rep where nsys is
+    TRACE is a run directory, an export of Nsight Systems (.sqlite, a parquetdir or arrowdir; .nsys-rep if nsys is
     on PATH), or Chrome JSON of PyTorch's profiler (.json, .json.gz).
     """
 

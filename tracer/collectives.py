@@ -1,8 +1,8 @@
-"""Which kernels are communication between devices: the one place for the names.
+"""Recognition of communication kernels by name: the only place for these names.
 
-Names are of the kernels that libraries launch: NCCL (`src/device/generate.py`, its symmetric kernels, and those before
-2.19), RCCL, MSCCL and MSCCL++, NVSHMEM, DeepEP, MoRI; custom all-reduces of vLLM, SGLang, AITER, TensorRT-LLM and
-FlashInfer; PyTorch's symmetric memory. A kernel that reduces and normalises in one is communication as a whole.
+The names are those of NCCL (`src/device/generate.py`, its symmetric kernels, and those before 2.19), RCCL, MSCCL and
+MSCCL++, NVSHMEM, DeepEP, MoRI; custom all-reduces of vLLM, SGLang, AITER, TensorRT-LLM and FlashInfer; PyTorch's
+symmetric memory. A kernel that fuses a reduction with a normalisation counts as communication.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COLLECTIVE: Final = re.compile(
     r"|(^|::)(barrier|put_signal|wait_signal)_kernel$"
 )
 _FUSED: Final = re.compile(r"triton_[a-z]+_fused_")
-"""Inductor names a kernel of its own after the operators around it, be one of them a collective."""
+"""Inductor names its kernels after the fused operators, even when one of them is a collective."""
 
 _LONGEST: Final = 4096
 _NO_ARGUMENTS: Final = re.compile(r"\(anonymous namespace\)::|\(anonymous\)::")
@@ -33,7 +33,7 @@ _NO_ARGUMENTS: Final = re.compile(r"\(anonymous namespace\)::|\(anonymous\)::")
 
 @lru_cache(maxsize=1 << 14)
 def is_collective(name: str) -> bool:
-    """Whether a kernel of this name, in full or short, is communication.
+    """Whether a kernel with this full or short name is communication.
 
     Example:
         >>> is_collective("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
@@ -46,7 +46,7 @@ def is_collective(name: str) -> bool:
 
 
 def collectives(kernels: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which rows of trace["kernels"] are; one look at each distinct name."""
+    """Which rows of trace["kernels"] are communication; each distinct name is examined once."""
     full, short = (
         np.array([is_collective(str(name)) for name in kernels[column].cat.categories], dtype=bool)
         for column in ("name", "short_name")
@@ -57,7 +57,7 @@ def collectives(kernels: pd.DataFrame) -> NDArray[np.bool_]:
 
 
 def computes(activities: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which rows of `Trace.activities` are compute, as the gap's definition has it: no copy, no collective."""
+    """Which rows of `Trace.activities` are compute as in the definition of the gap: no copies, no collectives."""
     return np.asarray(activities["table"].isin(COMPUTE_TABLES) & ~activities["collective"])
 
 
@@ -66,9 +66,9 @@ def _of(found: NDArray[np.bool_], names: pd.Series) -> NDArray[np.bool_]:
 
 
 def _plain(name: str) -> str:
-    """The function's qualified name, without template arguments, parameters and what stands before it.
+    """The function's qualified name, without return type, template arguments and parameters.
 
-    Template arguments name types and operators of which the kernel is none.
+    Template arguments name types and operators other than the kernel.
     """
     kept, depth = [], 0
     for letter in _NO_ARGUMENTS.sub("", name[:_LONGEST]):

@@ -1,4 +1,4 @@
-"""The group of all commands: those of every installed package, imported when they are used."""
+"""The group of the commands of all installed packages, which are imported on use."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tracer.text import spelled
 
 
 class Intertoken(click.Group):
-    """Has the commands of all installed packages and maps errors to exit codes.
+    """The commands of all installed packages; maps errors to exit codes.
 
-    A command is imported when it is used: help and completion import none.
+    A command is imported on use: help and completion import none.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -29,7 +29,7 @@ class Intertoken(click.Group):
         self._is_complete = False
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the command line; what cannot be loaded is one line and exit code 2 before anything runs."""
+        """Run the command line; an extension that cannot be loaded ends it with one line and exit code 2."""
         try:
             self._complete()
         except ExtensionError as problem:
@@ -45,10 +45,10 @@ class Intertoken(click.Group):
             self._is_complete = True
 
     def add_lazy(self, target: str, short_help: str) -> None:
-        """Add a command that is imported when it is used.
+        """Add a command that is imported on use.
 
         Args:
-            target: "MODULE:NAME", the command's name being that of the function.
+            target: "MODULE:NAME"; the command has the function's name.
             short_help: its line in the list of commands.
         """
         self._lazy[target.partition(":")[2]] = target, short_help
@@ -59,7 +59,7 @@ class Intertoken(click.Group):
         return sorted({*self.commands, *self._lazy})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name, imported now."""
+        """Import the command of a name."""
         self._complete()
         if cmd_name in self._lazy and cmd_name not in self.commands:
             module, _, name = self._lazy[cmd_name][0].partition(":")
@@ -67,12 +67,12 @@ class Intertoken(click.Group):
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands."""
+        """Write the list of commands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, self._in_short(name)) for name in self.list_commands(ctx)])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The commands, or else the options, that begin so."""
+        """The commands and options that start with this text."""
         names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
         return [CompletionItem(name, help=self._in_short(name)) for name in names] + click.Command.shell_complete(
             self, ctx, incomplete
@@ -82,7 +82,7 @@ class Intertoken(click.Group):
         return self._lazy[name][1] if name in self._lazy else self.commands[name].get_short_help_str(80)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; an error of the input or the system, or a lack of memory, becomes one line and exit code 2."""
+        """Run a command; an error of the input or the system, or out of memory, becomes one line and exit code 2."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")  # a terminal without µ or × gets ?, not a traceback
@@ -101,5 +101,5 @@ class Intertoken(click.Group):
             click.echo("Aborted!", err=True)
             ctx.exit(130)  # as shells number SIGINT
         except MemoryError as problem:
-            click.echo(f"intertoken: too little memory on the host: {problem or 'choose smaller numbers'}", err=True)
+            click.echo(f"intertoken: out of memory on the host: {problem or 'choose smaller numbers'}", err=True)
             ctx.exit(2)

@@ -1,6 +1,6 @@
-"""What the commands share that read recordings: their options, how they read, and how they answer.
+"""Options, reading and output shared by the commands that read recordings.
 
-Each prints a table for people, or with --json one object whose `schema` key names its form; --table writes the rows.
+Each command prints a table, or with --json one object whose `schema` key names its form; --table writes the rows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def parse_slice(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, int | None]:
-    """`A:B` as two ints, either may be left out."""
+    """Parse `A:B` as two ints, either of which may be omitted."""
     first, colon, last = (value or ":").partition(":")
     try:
         bounds = (int(first) if first else None, int(last) if last else None)
@@ -40,11 +40,11 @@ def parse_slice(ctx: click.Context, parameter: click.Parameter, value: str | Non
 
 
 def trace_options(command: Command) -> Command:
-    """TRACE, the options that say which steps, and --json, which every analysis takes."""
+    """Add TRACE, the options that select steps, and --json, which every analysis takes."""
     command = step_options(_naming_the_file(command))
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-        click.option("--range", "within", metavar="TEXT", help="Only inside the NVTX ranges of that text (or regex)."),
+        click.option("--range", "within", metavar="TEXT", help="Only inside NVTX ranges with this text (or regex)."),
         click.argument("path", metavar="TRACE", type=click.Path(path_type=Path)),
     ):
         command = option(command)
@@ -52,17 +52,17 @@ def trace_options(command: Command) -> Command:
 
 
 def step_options(command: Command) -> Command:
-    """--steps, --phase and --pattern, which the command gets as `bounds`."""
+    """Add --steps, --phase and --pattern, which the command gets as `bounds`."""
     command = _bounded(command)
     for option in (
         click.option("--steps", "part", callback=parse_slice, metavar="A:B", help="Only steps A to B-1."),
         click.option(
             "--phase", type=click.Choice([*PHASES, "all"]), metavar="PHASE",
-            help=f"Only steps of this phase: {', '.join(PHASES)} or all. [default: decode, or all where there is none]",
+            help=f"Only steps of this phase: {', '.join(PHASES)} or all. [default: decode, or all if none decodes]",
         ),
         click.option(
             "--pattern", metavar="REGEX",
-            help="What begins a step: NVTX ranges of such a text, else API calls or kernels of such a name.",
+            help="What starts a step: NVTX ranges whose text matches, else API calls or kernels whose name matches.",
         ),
     ):  # fmt: skip
         command = option(command)
@@ -70,7 +70,7 @@ def step_options(command: Command) -> Command:
 
 
 def _bounded(command: Command) -> Command:
-    """Gather --steps, --phase and --pattern as the one argument `bounds`."""
+    """Pass --steps, --phase and --pattern as one argument, `bounds`."""
 
     @wraps(command)
     def bounded(part: tuple[int | None, int | None], phase: str | None, pattern: str | None, **options: Any) -> None:
@@ -80,22 +80,22 @@ def _bounded(command: Command) -> Command:
 
 
 def no_nan(ctx: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
-    """What `click.FloatRange` lets through."""
+    """Reject NaN, which `click.FloatRange` accepts."""
     if value is not None and math.isnan(value):
-        raise click.BadParameter("nan is no number")
+        raise click.BadParameter("nan is not a number")
     return value
 
 
 untraced_option = click.option(
     "--untraced-tokens-per-s", "--untraced-steps-per-s", "untraced_tokens_per_s", type=click.FloatRange(*RATES),
     callback=no_nan, metavar="X",
-    help="Steps per second by the engine's own benchmark, without a profiler: corrects idle time and gap. These are "
-    "tokens/s of one sequence: divide the tokens/s of a batch by its size.",
+    help="Steps per second of the engine's own benchmark, without a profiler: corrects idle time and gap. This equals "
+    "the tokens/s of one sequence: divide the tokens/s of a batch by the batch size.",
 )  # fmt: skip
 
 
 def _naming_the_file(command: Command) -> Command:
-    """Let every error that a recording causes begin with its path."""
+    """Start every error that a recording causes with its path."""
 
     @wraps(command)
     def named(path: Path, **options: Any) -> None:
@@ -109,9 +109,9 @@ def _naming_the_file(command: Command) -> Command:
 
 
 def load(path: Path, within: str | None, bounds: Bounds, *, python_functions: bool = False) -> tuple[Trace, Steps]:
-    """The trace and the chosen token steps; what must be known about these is added to its notes.
+    """Read the trace and select its steps; notes about the steps are added to those of the trace.
 
-    `python_functions` keeps those of a format that leaves them out unless asked.
+    `python_functions` keeps Python functions where the format leaves them out by default.
     """
     from tracer import kept
     from tracer.analysis.tokens import choose_steps
@@ -124,7 +124,7 @@ def load(path: Path, within: str | None, bounds: Bounds, *, python_functions: bo
 
 
 def emit(as_json: bool, facts: dict[str, Any], show: Callable[[dict[str, Any]], None], notes: list[str]) -> None:
-    """Print the facts as JSON or through `show`; notes (doubts, partial results) go to stderr before."""
+    """Print the notes (doubts, partial results) on stderr, then the facts as JSON or through `show`."""
     for note in notes:
         click.echo(f"note: {printable(note)}", err=True)
     if as_json:

@@ -1,4 +1,4 @@
-"""`intertoken compare`: runs against a base, or every report below a directory."""
+"""`intertoken compare`: compare runs with a base, or every report below a directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Rates = tuple[float, ...]
 
 
 def parse_rates(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[Rates, ...]:
-    """`748.7` or, of several repeats, `748.7,750.1,746.0`; once per run."""
+    """Parse `748.7` or, for several repeats, `748.7,750.1,746.0`, given once per run."""
     return tuple(tuple(_rate(text) for text in value.split(",")) for value in values)
 
 
@@ -34,7 +34,7 @@ def _rate(text: str) -> float:
     except ValueError:
         rate = math.nan
     if not RATES[0] <= rate <= RATES[1]:
-        raise click.BadParameter(f"{text!r} is no rate of {RATES[0]:g} to {RATES[1]:g} per second")
+        raise click.BadParameter(f"{text!r} is not a rate from {RATES[0]:g} to {RATES[1]:g} per second")
     return rate
 
 
@@ -47,7 +47,7 @@ def _rate(text: str) -> float:
     "ranges",
     multiple=True,
     metavar="TEXT",
-    help="Only inside the NVTX ranges of that text (or regex); once for all runs, or once for each.",
+    help="Only inside NVTX ranges with this text (or regex); give it once, or once per run.",
 )
 @click.option(
     "--untraced-tokens-per-s",
@@ -56,38 +56,37 @@ def _rate(text: str) -> float:
     multiple=True,
     callback=parse_rates,
     metavar="X[,X...]",
-    help="Steps per second by the engine's own benchmark, without a profiler (tokens/s of one sequence); once for "
-    "each run, base first. Several repeats, joined by commas, give an interval.",
+    help="Steps per second of the engine's own benchmark, without a profiler (tokens/s of one sequence); once per run, "
+    "base first. Several repeats, separated by commas, give an interval.",
 )
-@click.option("--force", is_flag=True, help="Compare what is not comparable, without a verdict, and replace FILE.")
+@click.option("--force", is_flag=True, help="Compare runs even if not comparable, without a verdict, and replace FILE.")
 @click.option("--scheduler", metavar="ADDRESS", help="With DIR: the Dask scheduler to use.  [default: this machine]")
 @click.option(
     "--workers",
     type=click.IntRange(1, 1024),
     metavar="N",
-    help="With DIR: how many processes of this machine.  [default: one per core]",
+    help="With DIR: number of processes on this machine.  [default: one per core]",
 )
 @click.option(
     "-o",
     "--table",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Also write a table, as FILE's suffix says (.csv or .parquet): one row per other run and figure: run, figure, "
-    "base, other, and estimate, low, high of their ratio (tokens/s) or difference. With DIR: one row per report and "
-    "device.",
+    help="Also write a table (.csv or .parquet): one row per other run and figure, with run, figure, base, other, and "
+    "estimate, low and high of their ratio (tokens/s) or difference. With DIR: one row per report and device.",
 )
 def compare(
     paths: tuple[str, ...], as_json: bool, bounds: Bounds, ranges: tuple[str, ...], rates: tuple[Rates, ...],
     force: bool, scheduler: str | None, workers: int | None, table: Path | None,
 ) -> None:  # fmt: skip
-    """Did it change? Runs against a base, with 95 % intervals.
+    """Compare runs with a base, with 95 % intervals.
 
-    Each of BASE and OTHER is a recording, or several of the same configuration, joined by commas. Runs of another GPU,
-    model or batch are refused. Where a profiler may have made the difference there is no verdict: it is said why, what
-    can be said all the same, and what to measure.
+    BASE and OTHER are each a recording, or several of the same configuration separated by commas. Runs on another GPU,
+    model or batch are refused. If the profiler may have caused the difference there is no verdict; the output then
+    gives the reason, what is known anyway, and what to measure.
 
-    DIR holds reports and runs at any depth, of several ranks maybe (rank3 in a path, or as the report says). They
-    are read on Dask, and one that cannot be read does not stop the others; the table of all goes to FILE.
+    DIR holds reports and runs at any depth, possibly of several ranks (rank3 in a path, or as stored in the report).
+    Dask reads them in parallel; a report that cannot be read does not stop the others. FILE gets the table of all.
 
     \b
     Examples:
@@ -100,7 +99,7 @@ def compare(
         directory = _directory(paths[0])
         if len(ranges) > 1 or rates:
             raise UsageError(
-                f"{directory}: of many reports --range is one, and untraced rates are those of their run.json"
+                f"{directory}: with a directory, give --range at most once; untraced rates come from each run.json"
             )
         from tracer.reports_command import compare_reports
 
@@ -108,7 +107,7 @@ def compare(
                         workers=workers, as_json=as_json, save=save)  # fmt: skip
         return
     if scheduler is not None or workers is not None:
-        raise UsageError("--scheduler and --workers are for a directory of many reports")
+        raise UsageError("--scheduler and --workers need a directory of reports")
     runs = _load(paths, bounds, ranges, rates)
     from tracer.analysis.compare import best_basis
     from tracer.analysis.compare import compare as compare_runs
@@ -119,7 +118,7 @@ def compare(
         try:
             found = [compare_runs(base, other, force=force) for other in others]
         except IncomparableError as problem:
-            raise UsageError(f"{problem} (--force compares all the same)") from None
+            raise UsageError(f"{problem} (--force compares them anyway)") from None
     save(compare_table(found))
     unity = {"speedup": {"estimate": 1.0, "low": 1.0, "high": 1.0}}
     facts = {
@@ -132,17 +131,17 @@ def compare(
 
 
 def _directory(path: str) -> Path:
-    """The one argument, if it holds reports."""
+    """The only argument, which must be a directory of reports."""
     from tracer.formats import is_trace
 
     directory = Path(path)
     if not directory.is_dir() or is_trace(directory):
-        raise UsageError(f"{path}: what is it to be compared with? name another run, or a directory of reports alone")
+        raise UsageError(f"{path}: give a second run to compare it with, or a directory of reports")
     return directory
 
 
 def _load(paths: Sequence[str], bounds: Bounds, ranges: Sequence[str], rates: Sequence[Rates]) -> list[Run]:
-    """The runs, read and measured."""
+    """Read and measure the runs."""
     from tracer.analysis.compare import Run
 
     if len(ranges) not in (0, 1, len(paths)):
@@ -151,12 +150,14 @@ def _load(paths: Sequence[str], bounds: Bounds, ranges: Sequence[str], rates: Se
         raise UsageError(f"--untraced-tokens-per-s is given {len(rates)} times for {len(paths)} runs; give it for each")
     within = ranges if len(ranges) == len(paths) else [next(iter(ranges), None)] * len(paths)
     parts = [_parts(text) for text in paths]
-    twins = Counter(part.name for mine in parts for part in mine)
+    names = Counter(part.name for paths_of_run in parts for part in paths_of_run)
     runs = []
-    for text, mine, each_within, each_rates in zip(paths, parts, within, rates or [()] * len(paths), strict=True):
+    for text, paths_of_run, each_within, each_rates in zip(
+        paths, parts, within, rates or [()] * len(paths), strict=True
+    ):
         recordings = []
-        for part in mine:
-            name = printable(part.name if twins[part.name] == 1 else str(part))
+        for part in paths_of_run:
+            name = printable(part.name if names[part.name] == 1 else str(part))
             name = f"{name} · {each_within}" if len(ranges) > 1 else name
             recordings.append(_measure(part, name, each_within, bounds, each_rates))
         runs.append(Run.of(*recordings, place=printable(text)))
@@ -164,7 +165,7 @@ def _load(paths: Sequence[str], bounds: Bounds, ranges: Sequence[str], rates: Se
 
 
 def _parts(text: str) -> list[Path]:
-    """The recordings of a run: a path, or several joined by commas."""
+    """The recordings of a run: a path, or several separated by commas."""
     return [Path(text)] if Path(text).exists() or "," not in text else [Path(part) for part in text.split(",")]
 
 

@@ -1,6 +1,6 @@
-"""Comparisons with one base as one matrix: figures down, runs across, each with its difference; the largest is marked.
+"""Comparisons with one base as a matrix: figures as rows, runs as columns, the largest difference of a row marked.
 
-The figures are the rows of `compare_report.compare_table`, their words those of `compare_words`.
+The figures are the rows of `compare_report.compare_table`, worded as in `compare_words`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tracer.compare_words import (
 )
 
 _MEAN: Final = "gap_us mean"
-_CAUSES: Final = {cause_row(cause): f"of it {cause}, µs" for cause in CAUSES.values()}
+_CAUSES: Final = {cause_row(cause): f"of which {cause}, µs" for cause in CAUSES.values()}
 _LABELS: Final = {
     **{row: unit.capitalize() for unit, row in RATES.items()},
     GAP: "Gap p50, µs",
@@ -42,18 +42,18 @@ _LABELS: Final = {
     **{count_row(kind): f"{kind.capitalize()} per token" for kind in COUNTS},
     DISTORTION: "Distortion of the recording",
     **{
-        needed_row(unit): f"{unit.capitalize()} a run that would show it" for unit in ("steps", "repeats", "recordings")
+        needed_row(unit): f"{unit.capitalize()} per run to show it" for unit in ("steps", "repeats", "recordings")
     },
 }  # fmt: skip
-"""Row of `compare_report.compare_table` -> its label, in their order; kernels are not in the matrix."""
+"""Row of `compare_report.compare_table` -> its label, in display order; kernels are not in the matrix."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A run's own figure, and its difference from the base's with the interval; "" where there is none.
+    """A run's own figure, and its difference from the base with the interval; "" if there is none.
 
-    `is_largest` marks the largest difference of its line, of those that are shown (`compare_words.is_shown`); where
-    only one run stands beside the base, the cause that changes most.
+    `is_largest` marks the largest difference of the line that excludes 0 (`compare_words.is_shown`); if only one run
+    is compared, the cause that changes most.
     """
 
     text: str
@@ -63,7 +63,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """A figure: its row in `compare_table`, its label, that of the base, and a cell for each other run."""
+    """A figure: its row in `compare_table`, its label, its value in the base, and a cell for each other run."""
 
     figure: str
     label: str
@@ -72,7 +72,7 @@ class Line:
 
 
 def matrix(found: Sequence[Comparison]) -> list[Line]:
-    """The matrix of comparisons that have one base."""
+    """The matrix of comparisons with one base."""
     bases = {(one.rate, one.basis) for one in found}
     tables = [dict(_rows(one, several=len(bases) > 1)) for one in found]
     names = dict.fromkeys(name for table in tables for name in table)
@@ -90,16 +90,16 @@ def matrix(found: Sequence[Comparison]) -> list[Line]:
 
 
 def label_of(figure: str) -> str:
-    """How a row of the table is called."""
+    """The label of a row of `compare_table`."""
     return _LABELS[figure]
 
 
 _Name = tuple[str, str]
-"""Of a line: the row in `compare_table`, and what stands behind its label where there are several of that row."""
+"""A line: its row in `compare_table`, and the suffix of its label if several lines have that row."""
 
 
 def _rows(found: Comparison, several: bool) -> Iterator[tuple[_Name, dict[Any, Any]]]:
-    """A comparison's rows by line: rates of different bases are figures of their own."""
+    """The rows of a comparison by line; rates on different bases have separate lines."""
     for row in compare_table([found]).to_dict("records"):
         figure = row["figure"]
         if figure in _LABELS:
@@ -122,7 +122,7 @@ def _change(figure: str, change: Interval | None) -> str:
 
 
 def _size(found: Comparison, row: dict[Any, Any] | None) -> float:
-    """How large a difference is, 0 where none is shown."""
+    """The size of a difference, 0 if its interval includes 0."""
     change = None if row is None else _interval(row)
     if row is None or change is None:
         return 0.0
@@ -132,7 +132,7 @@ def _size(found: Comparison, row: dict[Any, Any] | None) -> float:
 
 
 def _largest(sizes: dict[_Name, list[float]]) -> set[tuple[_Name, int]]:
-    """Which cells are marked: line and place in it."""
+    """The marked cells, as line and index in it."""
     if all(len(line) > 1 for line in sizes.values()):
         groups = [{(name, at): size for at, size in enumerate(line)} for name, line in sizes.items()]
     else:
@@ -141,7 +141,7 @@ def _largest(sizes: dict[_Name, list[float]]) -> set[tuple[_Name, int]]:
 
 
 def number_of(figure: str, value: float | None) -> str:
-    """A run's own figure."""
+    """Format a run's own figure."""
     if value is None or pd.isna(value):
         return "–"
     return f"{value:,.{2 if figure == DISTORTION else 1}f}".removesuffix(".0")

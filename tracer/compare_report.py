@@ -1,4 +1,4 @@
-"""What `intertoken compare` says: JSON facts, table rows, and words for people."""
+"""The output of `intertoken compare`: JSON facts, table rows and text."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from tracer.compare_words import (
 from tracer.signed import signed
 
 _MOST_KERNELS: Final = 10
-_BESIDE: Final = 2  # others for which a line has room for figure and change
+_BESIDE: Final = 2  # most other runs for which figure and change fit on one line
 _BASIS: Final[dict[Basis, str]] = {
     "untraced": "without a profiler",
     "light": "of the recorded steps, without a profiler",
-    "traced": "of the recorded steps, traced: tracing slows runs unequally",
+    "traced": "of the recorded steps, traced (tracing does not slow all runs equally)",
 }
 _NOTHING: Final[dict[str, float | None]] = {"estimate": None, "low": None, "high": None}
 _COLOURS: Final = {"faster": "green", "slower": "red"}
 
 
 def run_facts(run: Run) -> dict[str, Any]:
-    """A run's own figures, its rates on the best basis that it has; null what is not known."""
+    """A run's own figures, with its rates on the best basis available; null if unknown."""
     first, rates = run.recordings[0], run.rates(run.basis)
     return {
         "name": run.name,
@@ -64,7 +64,7 @@ def run_facts(run: Run) -> dict[str, Any]:
 
 
 def comparison_facts(found: Comparison) -> dict[str, Any]:
-    """What the comparison adds to the other run's figures; null where the recordings do not carry one."""
+    """What the comparison adds to the other run's figures; null if the recordings lack the data."""
     return {
         "speedup": _facts(found.speedup),
         "verdict": found.verdict,
@@ -95,8 +95,8 @@ def _facts(change: Interval | None) -> dict[str, float | None]:
 def compare_table(comparisons: Sequence[Comparison]) -> pd.DataFrame:
     """One row per other run and figure: run, figure, base, other, estimate (ratio or difference), low, high.
 
-    Of a distortion, and of how many units would show a difference (`needed UNIT`, as `other`), no change is estimated;
-    nor where the recordings do not carry one.
+    Rows of the distortion and of the required sample size (`needed UNIT`, in `other`) have no change; nor do figures
+    that the recordings lack.
     """
     return pd.DataFrame(chain.from_iterable(_rows(found) for found in comparisons))
 
@@ -132,7 +132,7 @@ def _rows(found: Comparison) -> Iterator[dict[str, Any]]:
 
 
 def show_comparison(base: Run, comparisons: Sequence[Comparison]) -> None:
-    """What to beware of, then the sentences, the runs side by side, and the kernels that changed."""
+    """Print the cautions, then the sentences, the runs side by side, and the kernels that changed."""
     for caution in dict.fromkeys(text for found in comparisons for text in found.cautions):
         report.show(report.said(f"warning: {caution}", "yellow"))
     for found in comparisons:
@@ -146,7 +146,7 @@ def show_comparison(base: Run, comparisons: Sequence[Comparison]) -> None:
 
 
 def _about(base: Run, comparisons: Sequence[Comparison]) -> str:
-    """Where the rates and the intervals come from."""
+    """The origin of the rates and of the intervals."""
     runs: dict[Basis, list[str]] = {}
     for run in (base, *(found.other for found in comparisons)):
         runs.setdefault(run.basis, []).append(run.name)
@@ -189,7 +189,7 @@ def _side_by_side(base: Run, comparisons: Sequence[Comparison]) -> Table:
     for kind in COUNTS:
         changed = [c.counts.get(kind) for c in comparisons]
         add(kind, [report.number(f[f"{kind}_per_token"]) for f in facts], [signed(c) if c else "" for c in changed])
-    add("period × by tracing", [report.number(f["distortion"], 2) for f in facts], [""] * len(comparisons))
+    add("tracing overhead, ×", [report.number(f["distortion"], 2) for f in facts], [""] * len(comparisons))
     add("class", [f["class"] or "–" for f in facts], [""] * len(comparisons))
     return table
 

@@ -1,6 +1,6 @@
-"""A comparison in words: what is faster, by how much, and which cause the figures name.
+"""A comparison in words: what is faster, by how much, and from which cause.
 
-A sentence is made of phrases; those that state a figure name its row in `compare_report.compare_table`.
+A sentence is a list of phrases; a phrase with a figure names its row in `compare_report.compare_table`.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from tracer.signed import percent as percent_of
 from tracer.signed import signed
 
 RATES: Final[dict[Unit, str]] = {"tokens/s": "tokens_per_s, ratio", "steps/s": "steps_per_s, ratio"}
-"""Of what a rate is -> its row."""
+"""Unit of a rate -> its row."""
 
 GAP: Final = "gap_us p50"
 BUSY: Final = "busy_us"
 DISTORTION: Final = "distortion"
 _COUNT_OF: Final = {"sync": "syncs", "copy": "copies", "launch": "launches"}
-"""Cause of the gap -> the calls that it comes from."""
+"""Cause of the gap -> the calls behind it."""
 
 _ONE: Final = {"syncs": "sync", "copies": "copy", "launches": "launch"}
-_ABOUT: Final = "untraced, about"
+_ESTIMATED: Final = "untraced, estimated"
 RATE_BASIS: Final = {
     "untraced": "untraced",
     "light": "of the recorded steps, untraced",
-    "traced": "as traced, whatever tracing added",
+    "traced": "as traced, including tracing overhead",
 }
 
 
 @dataclass(frozen=True)
 class Phrase:
-    """A part of a sentence, and the row of the table that its figures stand in ("" where it has none)."""
+    """A part of a sentence, and the row of the table with its figures ("" if it has none)."""
 
     text: str
     figure: str = ""
@@ -54,7 +54,7 @@ def count_row(kind: str) -> str:
 
 
 def needed_row(unit: str) -> str:
-    """The row of how many steps, repeats or recordings would show a difference."""
+    """The row of the required number of steps, repeats or recordings."""
     return f"needed {unit}"
 
 
@@ -64,16 +64,16 @@ def sentence(found: Comparison) -> str:
 
 
 def phrases(found: Comparison) -> list[Phrase]:
-    """The sentence in its parts."""
+    """The sentence as phrases."""
     if found.refusal is not None:
         return list(_no_verdict(found, found.refusal))
     rate = _rate(found)
     if found.needed is not None:
         power = f"would show an effect of that size ({POWER:.0%} power)"
-        rate += [Phrase("; about "), Phrase(f"{found.needed:,} {found.unit} a run", needed_row(found.unit))]
+        rate += [Phrase("; about "), Phrase(f"{found.needed:,} {found.unit} per run", needed_row(found.unit))]
         rate += [Phrase(f" {power}")]
     if found.verdict == "no interval":
-        rate.append(Phrase(f" ({found.method}, so that no interval can be given)"))
+        rate.append(Phrase(f" ({found.method}, so no interval can be given)"))
     first, second = rate, [*_gpu(found), *_gap(found)]
     if found.verdict in ("faster", "slower"):
         first, second = second, first
@@ -81,7 +81,7 @@ def phrases(found: Comparison) -> list[Phrase]:
 
 
 def _no_verdict(found: Comparison, refusal: Refusal) -> Iterator[Phrase]:
-    """Why there is none, what can be said all the same, and what to measure."""
+    """Why there is no verdict, what can be said anyway, and what to measure."""
     yield Phrase(f"{found.other.name} against {found.base.name}: no verdict: {refusal.why}")
     for number, phrases_of in enumerate(_all_the_same(found)):
         yield Phrase(", " if number else "; what can be said: ")
@@ -94,13 +94,13 @@ def _all_the_same(found: Comparison) -> Iterator[list[Phrase]]:
     if found.speedup is not None:
         yield _rate(found)
     for kind, change in found.counts.items():
-        yield [Phrase(_counted(kind, change) if change else f"as many {kind}", count_row(kind))]
+        yield [Phrase(_counted(kind, change) if change else f"same number of {kind}", count_row(kind))]
     if found.busy_us is not None:
-        yield [Phrase(f"GPU busy {difference(found.busy_us)} µs a token", BUSY)]
+        yield [Phrase(f"GPU busy {difference(found.busy_us)} µs per token", BUSY)]
     kernels = found.kernels[found.kernels["name"] != WHOLE_GRAPH]
     if len(kernels):
         changed = kernels["verdict"].isin(["slower", "faster"]).sum()
-        yield [Phrase(f"{changed} of {len(kernels)} kernels of another duration a call")]
+        yield [Phrase(f"{changed} of {len(kernels)} kernels with another duration per call")]
 
 
 def _rate(found: Comparison) -> list[Phrase]:
@@ -120,11 +120,11 @@ def _verdict(found: Comparison) -> str:
 
 
 def _gpu(found: Comparison) -> Iterator[Phrase]:
-    """What the device itself takes longer or shorter, where that outweighs the gap."""
+    """The change of the device's busy time, if it outweighs that of the gap."""
     if found.busy_us is None or not is_shown(found.busy_us):
         return
     if abs(found.busy_us.estimate) > abs(_mean_gap(found)):
-        yield Phrase(f"GPU busy {signed(found.busy_us.estimate)} µs a token", BUSY)
+        yield Phrase(f"GPU busy {signed(found.busy_us.estimate)} µs per token", BUSY)
         yield Phrase("; ")
 
 
@@ -148,15 +148,15 @@ def _gap(found: Comparison) -> Iterator[Phrase]:
 
 
 def _gap_change(found: Comparison, change: Interval) -> str:
-    """By how much, as a share where both gaps are known and not only their difference."""
+    """The change of the gap: relative if both gaps are known, absolute if only their difference is."""
     base, other = (run.gap_us["p50"] for run in (found.base, found.other))
-    if _ABOUT in (_kind(found.base), _kind(found.other)):
+    if _ESTIMATED in (_kind(found.base), _kind(found.other)):
         return f"{signed(change.estimate)} µs"
     return percent_of(other / base - 1, 0) if base > 0 else ""
 
 
 def _reasons(found: Comparison, way: float) -> Iterator[Phrase]:
-    """The largest of the causes that go the gap's way, with the calls that became fewer or more with it."""
+    """The largest causes that change in the gap's direction, with the calls whose number changed."""
     counts = {kind: change for kind, change in found.counts.items() if change}
     causes = {name: c for name, c in found.causes_us.items() if is_shown(c) and c.estimate * way > 0}
     causes = dict(sorted(causes.items(), key=lambda item: -abs(item[1].estimate)))
@@ -171,7 +171,7 @@ def _reasons(found: Comparison, way: float) -> Iterator[Phrase]:
         name, most = next(iter(causes.items()))
         share = "most of it" if abs(most.estimate) > abs(_mean_gap(found)) / 2 else "above all"
         calls = _COUNT_OF.get(name, "")
-        same = f", in as many {calls}" if calls in found.counts and calls not in counts else ""
+        same = f", in the same number of {calls}" if calls in found.counts and calls not in counts else ""
         yield Phrase(f", {share} {name} ({signed(most.estimate)} µs{same})", cause_row(name))
     for number, (kind, change) in enumerate(counts.items()):
         yield Phrase(" and " if number else ", with ")
@@ -180,11 +180,11 @@ def _reasons(found: Comparison, way: float) -> Iterator[Phrase]:
 
 def _counted(kind: str, change: float) -> str:
     name = _ONE[kind] if abs(change) == 1 else kind
-    return f"{abs(change):g} {name} {'fewer' if change < 0 else 'more'}"
+    return f"{abs(change):g} {'fewer' if change < 0 else 'more'} {name}"
 
 
 def _measured(found: Comparison) -> Iterator[Phrase]:
-    """Whether the gaps are measured, estimated or inflated, with the distortion of what comes from a traced pass."""
+    """Whether the gaps are measured, estimated or inflated, with the distortion of traced passes."""
     base, other = _kind(found.base), _kind(found.other)
     if base == other:
         yield Phrase(base)
@@ -202,7 +202,7 @@ def _kind(run: Run) -> str:
         return "untraced"
     if first.inflated:
         return "as traced"
-    return _ABOUT if first.graph_trace == "node" else "untraced, by the rate"
+    return _ESTIMATED if first.graph_trace == "node" else "untraced, from the rate"
 
 
 def _distortion(*runs: Run) -> list[Phrase]:
@@ -216,13 +216,13 @@ def _mean_gap(found: Comparison) -> float:
 
 
 def is_shown(change: Interval) -> bool:
-    """Whether the interval of a difference leaves out 0, also as it reads."""
+    """Whether the interval of a difference excludes 0, also after rounding for display."""
     least = 0.05
     return change.low is not None and change.high is not None and (change.low >= least or change.high <= -least)
 
 
 def percent(speedup: Interval | None) -> str:
-    """A speed-up as percent, with its interval; "" where there is none."""
+    """Format a speed-up in percent, with its interval; "" if there is none."""
     if speedup is None:
         return ""
     first, *bounds = (
@@ -232,7 +232,7 @@ def percent(speedup: Interval | None) -> str:
 
 
 def difference(change: Interval | None) -> str:
-    """A difference, with its interval; "" where there is none."""
+    """Format a difference with its interval; "" if there is none."""
     if change is None:
         return ""
     text = signed(change.estimate)

@@ -1,4 +1,4 @@
-"""Loops that no array operation expresses, compiled by Numba."""
+"""Numba compilation of loops that no array operation expresses."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
 def compiled(loop: Loop) -> Loop:
-    """The loop, compiled when first called; Numba keeps it beside its file or in the user's cache.
+    """Compile the loop on its first call; Numba caches it next to its file or in the user's cache.
 
-    Numba is imported then, too: most commands run none of these loops. For a loop that others call see `inlined`.
+    Numba too is imported only then: most commands run none of these loops. For a loop called by others see `inlined`.
     """
 
     @cache
@@ -26,10 +26,10 @@ def compiled(loop: Loop) -> Loop:
 
 
 def inlined(loop: Loop, **options: Any) -> Loop:
-    """The same at once, as Numba needs it of what a compiled loop calls; options are those of `numba.njit`."""
+    """Compile a loop at once, as Numba requires for loops that a compiled loop calls; takes `numba.njit`'s options."""
     import numba
 
     try:
         return cast(Loop, numba.njit(nogil=True, cache=True, **options)(loop))
-    except RuntimeError:  # neither can be written
+    except RuntimeError:  # neither cache directory is writable
         return cast(Loop, numba.njit(nogil=True, **options)(loop))

@@ -1,4 +1,4 @@
-"""`intertoken convert`: a recording in another format."""
+"""`intertoken convert`: write a recording in another format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracer.output import OR_FORCE
 
 
 class _NamingTheFormats(click.Command):
-    """A command whose help ends with the formats that can be written."""
+    """A command whose help ends with a list of the writable formats."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from tracer.formats import registered
@@ -27,23 +27,25 @@ class _NamingTheFormats(click.Command):
 @click.command(cls=_NamingTheFormats)
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
-@click.option("--force", is_flag=True, help="Replace OUT, once the new recording is complete.")
+@click.option("--force", is_flag=True, help="Replace OUT once the new recording is complete.")
 @click.option(
     "--python-functions", is_flag=True, help="Keep the Python functions of a PyTorch trace (with_stack=True)."
 )
 def convert(source: Path, target: Path, force: bool, python_functions: bool) -> None:
-    """Write a recording in another format, chosen by OUT's suffix; IN may be of any, judged by its content.
+    """Write a recording in another format.
+
+    OUT's suffix selects the format; IN may have any format, which is detected from its content.
 
     \b
     Examples:
       intertoken convert rep.nsys-rep rep.sqlite       for nsys stats, nsys analyze and our commands
       intertoken convert rep.sqlite rep.json.gz        for chrome://tracing, Perfetto, HolisticTraceAnalysis
-      intertoken convert trace.json.gz trace           a parquetdir, our native form
+      intertoken convert trace.json.gz trace           a parquetdir, the native format
       touch x.nsys-rep && intertoken convert runs/tiny-aaag-sequential x_pqtdir
                                                        for nsys recipe NAME --input x.nsys-rep
 
-    It never overwrites without --force, and OUT appears whole or not at all. What a format has no place
-    for is listed.
+    Nothing is overwritten without --force, and OUT appears complete or not at all. Data that the format
+    cannot hold is listed.
     """
     from tracer.formats import beside, check_writable, read, write
 
@@ -53,10 +55,10 @@ def convert(source: Path, target: Path, force: bool, python_functions: bool) -> 
     others = ", ".join(path.name for path in beside(source))
     with report.working(f"writing {target}"):
         notes = write(trace, target, replace=force)
-    notes += [f"left out is what stands beside the recording: {others}"] if others else []
+    notes += [f"not converted: {others}, next to the recording"] if others else []
     emit(False, {"events": len(trace), "target": str(target)}, _show, trace.notes + notes)
 
 
 def _show(facts: dict[str, Any]) -> None:
-    """`intertoken convert`."""
+    """Print `intertoken convert`."""
     report.new_console().print(report.said(f"{facts['target']}: {facts['events']:,} events"))

@@ -2,17 +2,17 @@
 
     IntertokenError
     ├── TraceError            a recording cannot be read, written or analysed
-    │   ├── FormatError       not a trace, a damaged one, or a format we do not know
-    │   ├── EmptyTraceError   readable, but without what the question needs
-    │   └── RecordError       nothing can be recorded here: no driver, no CUPTI, no nsys, or another profiler
-    ├── UsageError            an option or argument that makes no sense
+    │   ├── FormatError       not a trace, a damaged trace, or an unknown format
+    │   ├── EmptyTraceError   readable, but without the data that the analysis needs
+    │   └── RecordError       recording is impossible here: no driver, CUPTI or nsys, or another profiler is active
+    ├── UsageError            an invalid option or argument
     │   └── IncomparableError runs that do not do the same work on the same device
-    ├── ExtensionError        what another distribution adds to intertoken cannot be loaded
-    └── ExecutionError        a run that cannot be done
-        └── UnsafePlanError   a strategy, backend and mode that do not fit together
+    ├── ExtensionError        an extension by another distribution cannot be loaded
+    └── ExecutionError        a run that is impossible
+        └── UnsafePlanError   a strategy, backend and mode that do not work together
 
-A message names the file, table, tensor, device or size and says what to do. Only the command line maps these
-to exit code 2.
+A message names the file, table, tensor, device or size and says what to do. Only the command line maps these errors to
+exit code 2.
 """
 
 import re
@@ -21,7 +21,7 @@ _DIGITS = re.compile(r"(\d{10})\d{70,}")
 
 
 class IntertokenError(Exception):
-    """Base of all errors that are the input's fault, not the program's."""
+    """Base of all errors caused by the input or the system, not by a bug."""
 
 
 class TraceError(IntertokenError):
@@ -29,19 +29,19 @@ class TraceError(IntertokenError):
 
 
 class FormatError(TraceError):
-    """A file is not a trace, is damaged, or has a format we do not know."""
+    """A file is not a trace, is damaged, or has an unknown format."""
 
 
 class EmptyTraceError(TraceError):
-    """A trace is readable but lacks what the question needs (kernels, token steps, ...)."""
+    """A trace is readable but lacks the data that the analysis needs (kernels, token steps, ...)."""
 
 
 class RecordError(TraceError):
-    """Nothing can be recorded here: a driver, CUPTI or nsys is missing, or another profiler holds CUPTI."""
+    """Recording is impossible here: the driver, CUPTI or nsys is missing, or another profiler uses CUPTI."""
 
 
 class UsageError(IntertokenError):
-    """An option or argument that makes no sense."""
+    """An invalid option or argument."""
 
 
 class IncomparableError(UsageError):
@@ -49,18 +49,18 @@ class IncomparableError(UsageError):
 
 
 class ExtensionError(IntertokenError):
-    """What another distribution adds to intertoken (`tracer.extensions`) cannot be loaded."""
+    """An extension by another distribution (`tracer.extensions`) cannot be loaded."""
 
 
 class ExecutionError(IntertokenError):
-    """A run that cannot be done."""
+    """A run that is impossible."""
 
 
 class UnsafePlanError(ExecutionError):
-    """A strategy, a backend and a mode that do not fit together."""
+    """A strategy, a backend and a mode that do not work together."""
 
 
 def printable(text: str, longest: int = 1000) -> str:
-    """One line of printable characters, long numbers cut, for what may quote names and bytes of a file."""
+    """Reduce a text that may quote a file to one line of printable characters, with long numbers cut."""
     line = _DIGITS.sub(lambda found: f"{found[1]}...", "".join(c if c.isprintable() else "?" for c in text))
     return line if len(line) <= longest else f"{line[:longest]}..."

@@ -1,4 +1,4 @@
-"""`intertoken events`: the rows of one table."""
+"""`intertoken events`: show the rows of one table."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tracer.tables import Save, table_option
 @click.command()
 @trace_options
 @click.argument("table_name", metavar="TABLE", type=click.Choice(list(TABLES)))
-@table_option("the columns that the command lists without this option")
+@table_option("the columns that the command prints without this option")
 def events(path: Path, table_name: str, within: str | None, bounds: Bounds, as_json: bool, save: Save) -> None:
-    """One table of the recording: kernels, memcpys, memsets, api, syncs, nvtx, ...
+    """Show one table of a recording: kernels, memcpys, memsets, api, syncs, nvtx, ...
 
-    Prints what the table holds; --table writes its rows, --json prints them. Events carry the token step that they
-    belong to (a kernel to the step that launched it), -1 for none; --range and --steps leave out the others.
+    Describes the table; --table writes its rows, --json prints them. Every event has the token step that it belongs to
+    (for a kernel, the step that launched it), or -1; --range and --steps keep only the events of their steps.
 
     \b
     Example:
@@ -49,7 +49,7 @@ def events(path: Path, table_name: str, within: str | None, bounds: Bounds, as_j
 
 
 def _show(facts: dict[str, Any]) -> None:
-    """`intertoken events`."""
+    """Print `intertoken events`."""
     console = report.new_console()
     console.print(report.said(f"{facts['rows']:,} rows of {facts['table']}: {facts['holds']}"))
     console.print(report.grid(facts["columns"]))

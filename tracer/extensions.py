@@ -1,4 +1,4 @@
-"""What installed distributions add to intertoken through entry points: commands, formats, engines and analyses."""
+"""Extensions by installed distributions through entry points: commands, formats, engines and analyses."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ from typing import Any, Final
 from tracer.errors import ExtensionError
 
 COMMANDS: Final = "intertoken.commands"
-"""Functions that get the click group and add commands to it."""
+"""Functions that take the click group and add commands to it."""
 FORMATS: Final = "intertoken.formats"
 """`tracer.formats.Format`."""
 ENGINES: Final = "intertoken.engines"
 """`tracer.engines.engine.Engine`."""
 ANALYSES: Final = "intertoken.analyses"
-"""Functions of a trace and its steps; `tracer.analyse(path)[name]` is what they return."""
+"""Functions that take a trace and its steps; `tracer.analyse(path)[name]` returns their result."""
 
 
 @cache
 def extensions(group: str, kind: Any) -> tuple[tuple[str, Any], ...]:
-    """The name and the object of every entry point of a group, imported once.
+    """Import the entry points of a group, once, and return their names and objects.
 
     Args:
         group: one of the groups above.
-        kind: the class that they must be of.
+        kind: the required class of the objects.
 
     Raises:
-        ExtensionError: one cannot be imported, or is something else.
+        ExtensionError: an entry point cannot be imported, or is not of the class.
     """
     return tuple((entry.name, _loaded(entry, kind)) for entry in _installed().select(group=group))
 
 
 @cache
 def _installed() -> Any:
-    """Read once for all groups: it opens a file of every distribution."""
+    """All entry points, read once: this opens a file of every distribution."""
     return entry_points()
 
 
 def _loaded(entry: EntryPoint, kind: Any) -> Any:
     try:
         found = entry.load()
-    except Exception as problem:  # whatever the code of others raises
-        raise ExtensionError(_said(entry, f"cannot be loaded: {type(problem).__name__}: {problem}")) from problem
+    except Exception as problem:  # extensions may raise anything
+        raise ExtensionError(_message(entry, f"cannot be loaded: {type(problem).__name__}: {problem}")) from problem
     if not isinstance(found, kind):
-        raise ExtensionError(_said(entry, f"is of type {type(found).__name__}, not {kind.__name__}"))
+        raise ExtensionError(_message(entry, f"is of type {type(found).__name__}, not {kind.__name__}"))
     return found
 
 
-def _said(entry: EntryPoint, what: str) -> str:
-    owner = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "a distribution without a name"
-    return f"{owner}: its entry point {entry.name!r} of {entry.group} {what}; update or uninstall it"
+def _message(entry: EntryPoint, what: str) -> str:
+    owner = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "an unnamed distribution"
+    return f"{owner}: entry point {entry.name!r} of {entry.group} {what}; update or uninstall the distribution"

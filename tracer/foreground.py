@@ -1,4 +1,4 @@
-"""Running a program in the foreground, as a shell does: it has the terminal, and what ends us ends it."""
+"""Run a program in the foreground, as a shell does: it has the terminal, and signals that end us end it too."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def module_command(module: str) -> tuple[str, ...]:
 
 
 def run(command: Sequence[str], pass_fds: Sequence[int] = (), environment: Mapping[str, str] | None = None) -> int:
-    """Run a command to its end.
+    """Run a command and wait for it to end.
 
-    Its environment is ours if none is given. SIGTERM, SIGHUP and SIGINT are passed on to it; but Ctrl-C, which the
-    terminal sends to both, is not sent twice.
+    Without `environment` it inherits ours. SIGTERM, SIGHUP and SIGINT are passed on to it, except for Ctrl-C, which
+    the terminal sends to both.
 
     Returns:
         its exit code; -N if signal N ended it.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the command cannot be started.
     """
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []
@@ -60,20 +60,20 @@ def run(command: Sequence[str], pass_fds: Sequence[int] = (), environment: Mappi
 
 
 def shell_code(code: int) -> int:
-    """The exit code that a shell gives for what `run` returns."""
+    """The exit code that a shell reports for a return value of `run`."""
     return code if code >= 0 else 128 - code
 
 
 def how_it_ended(code: int) -> str:
-    """In words, what `run` returned: "ended by SIGKILL", "ended with exit code 3"."""
+    """A return value of `run` in words: "ended by SIGKILL", "ended with exit code 3"."""
     return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def end_with(parent: int) -> None:
-    """Let this process, a child of `parent`, get SIGTERM when that ends, however it does."""
+    """Have this process, a child of `parent`, receive SIGTERM when `parent` ends for any reason."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it ended before
+    if os.getppid() != parent:  # it has already ended
         os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -1,4 +1,4 @@
-"""`intertoken gaps`: how long the device idles, in a step and between two."""
+"""`intertoken gaps`: how long the device idles, within and between steps."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tracer.tables import Save, table_option
 @trace_options
 @untraced_option
 @table_option(
-    "one row per gap, as recorded: the step before it, device, and in ns start, end, gap, its causes communication, "
-    "sync, copy, launch, host and other (process or thread), which add up to gap, and the parts of each, as sync_wait; "
-    "calls counts the CUDA calls in it, graph_launch is 1 where a CUDA graph ends it"
+    "one row per gap, as recorded: the step before it, device, and in ns start, end, gap, the causes communication, "
+    "sync, copy, launch, host and other (process or thread), which add up to gap, and the parts of each (sync_wait, "
+    "...); calls is the number of CUDA calls in the gap, graph_launch is 1 if a CUDA graph ends it"
 )
-@click.option("--bubbles", "inside", is_flag=True, help="Also the idle time inside the steps, and of each stream.")
+@click.option("--bubbles", "inside", is_flag=True, help="Also show the idle time inside steps, and of each stream.")
 @click.option(
     "--call-sites", "with_sites", is_flag=True,
-    help="Also where in the program the host is while the device idles: by Python functions (torch.profiler's "
-    "with_stack=True), else by the range or operator around it.",
+    help="Also show where in the program the host is while the device idles: the Python function (torch.profiler's "
+    "with_stack=True), else the enclosing range or operator.",
 )  # fmt: skip
 @click.option(
     "--stacks", metavar="FILE", type=click.Path(path_type=Path),
-    help="Write what the host does while the device idles as collapsed stacks (.folded or .txt), ns, for speedscope or "
-    "flamegraph.pl.",
+    help="Write the host's activity while the device idles as collapsed stacks in ns (.folded or .txt), for speedscope "
+    "or flamegraph.pl.",
 )  # fmt: skip
 def gaps(
     path: Path,
@@ -43,10 +43,10 @@ def gaps(
     with_sites: bool,
     stacks: Path | None,
 ) -> None:
-    """How long the device idles in a step and between two, and what the time between is made of.
+    """Show how long the device idles within and between steps, and why.
 
-    A profiler lengthens what it shows. With the engine's own rate, measured without one, the idle time and the gap are
-    corrected; without it no recording tells them.
+    A profiler slows what it records. The engine's own rate, measured without a profiler, corrects the idle time and
+    the gap; a traced recording alone cannot show them.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""What `intertoken gaps` says: the idle time of a step and its places, the gap and its causes, ranks, bubbles."""
+"""The output of `intertoken gaps`: idle time of a step and its places, gap and causes, ranks, bubbles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tracer.report import (
 from tracer.text import spelled
 
 _MOST_HOLES: Final = 20
-"""Kinds of holes in JSON; the text shows those of at least `_LEAST` of the idle time."""
+"""Kinds of holes in JSON; the text shows those with at least `_LEAST` of the idle time."""
 _LEAST: Final = 0.05
 
 
@@ -36,7 +36,7 @@ _MOST_SITES: Final = 25
 
 
 def idle_facts(summary: Summary, found: GapReport) -> dict[str, Any]:
-    """What `gaps` says of idle time, as JSON has it."""
+    """The idle time in the JSON of `intertoken gaps`."""
     return {
         "idle_us": summary.idle_us,
         "idle_share": summary.idle_share,
@@ -50,7 +50,7 @@ def idle_facts(summary: Summary, found: GapReport) -> dict[str, Any]:
 
 
 def show_gaps(facts: dict[str, Any]) -> None:
-    """`intertoken gaps`."""
+    """Print `intertoken gaps`."""
     console = new_console()
     _show_idle(console, facts)
     gap, causes = facts["gap_us"], facts["causes_us"]
@@ -79,7 +79,7 @@ def show_gaps(facts: dict[str, Any]) -> None:
                 )
     if corrected:
         recorded = f"{number(facts['traced_gap_us']['p50'])} µs{distortion_words(facts['distortion'])}"
-        console.print(Text(f"as recorded: p50 {recorded}; places keep their recorded proportions", "dim"))
+        console.print(Text(f"as recorded: p50 {recorded}; the places keep their recorded proportions", "dim"))
     warn(console, facts["warning"])
     show_ranks(console, facts)
     if facts.get("idle_sites"):
@@ -95,7 +95,7 @@ def show_gaps(facts: dict[str, Any]) -> None:
         if len(rows) > _MOST_SITES:
             rest = sum(row["idle_us"] for row in rows[_MOST_SITES:])
             console.print(
-                Text(f"and {len(rows) - _MOST_SITES} others, {number(rest)} µs a step (--json has all)", "dim")
+                Text(f"and {len(rows) - _MOST_SITES} others, {number(rest)} µs a step (--json shows all)", "dim")
             )
     if "bubbles" in facts:
         _show_bubbles(console, facts["bubbles"])
@@ -139,12 +139,12 @@ def _show_idle(console: Console, facts: dict[str, Any]) -> None:
 
 
 def _statistics(us: dict[str, float | None]) -> str:
-    """Those that are known."""
+    """Format the known statistics."""
     return "   ".join(f"{name} {number(us[name])} µs" for name in ("p50", "p90", "mean") if us[name] is not None)
 
 
 def _small(us: float) -> str:
-    """A time as a figure that is not 0."""
+    """Format a time with enough digits not to read as 0."""
     return number(us) if us >= 0.05 else f"{us:.3f}"
 
 
@@ -155,9 +155,9 @@ def _show_bubbles(console: Console, facts: dict[str, Any]) -> None:
     }  # fmt: skip
     if not any(row["communication_us"] for row in facts["devices"]):
         del headings["communication_us"]
-    console.print(Text("\nbubbles, inside the steps (causes in µs a step):"))
+    console.print(Text("\nbubbles: idle time inside the steps (causes in µs a step):"))
     console.print(table_of(facts["devices"], headings))
-    console.print(Text("\nstreams, idle inside a step (µs a step), and for what:"))
+    console.print(Text("\nstreams: idle time inside a step (µs a step), and what they wait for:"))
     waits = {f"{wait}_us": name for wait, name in WAITS.items()}
     rows = [row | {"waits_on": None if row["waits_on"] < 0 else row["waits_on"]} for row in facts["streams"]]
     headings = {"device": "device", "stream": "stream", "idle_us": "idle", **waits, "waits_on": "mostly on stream"}

@@ -1,6 +1,6 @@
-"""graph.json of a run directory: the graph that was run, its streams and events, and what each allocator takes.
+"""graph.json of a run directory: the executed graph, its streams and events, and the memory of each allocator.
 
-Its form, `intertoken.graph/1`, is that of `RunGraph` as JSON; nodes are named by their indices.
+The schema, `intertoken.graph/1`, is `RunGraph` as JSON; nodes are referred to by index.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_STREAMS: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """An input or a state; `kind` is "input" or "state", `nbytes` its size."""
+    """An input or a state; `kind` is "input" or "state", `nbytes` the size."""
 
     name: str
     kind: str
@@ -37,12 +37,12 @@ class Node:
 
     Attributes:
         shape: in NumPy's order, the last dimension contiguous.
-        nbytes: of its result.
-        stream: of its kernel, or None if it has none and only names memory.
+        nbytes: size of its result.
+        stream: stream of its kernel, or None if it has no kernel and only names memory.
         src: indices of the nodes that it reads.
         leaves: indices of the inputs and states that it reads.
-        weight_bytes: of the weights that it reads.
-        region: index of the innermost region that it is a branch node of, or None.
+        weight_bytes: size of the weights that it reads.
+        region: index of the innermost region with the node in a branch, or None.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class RegionOf:
-    """Branches between a fork and a join (indices of nodes); `level` 0 lies in no other region."""
+    """Branches between a fork and a join (indices of nodes); a region at `level` 0 is in no other region."""
 
     fork: int
     join: int
@@ -73,9 +73,9 @@ class StreamWait:
 
     Attributes:
         event: its number in the plan.
-        source: the node after whose kernel the event is recorded; None at the start of the step.
-        target: the node before whose kernel the stream waits; None at the end of the step.
-        source_stream, target_stream: where it is recorded, and which stream waits.
+        source: the event is recorded after the kernel of this node; None at the start of the step.
+        target: the stream waits before the kernel of this node; None at the end of the step.
+        source_stream, target_stream: the stream that records the event, and the stream that waits.
     """
 
     event: int
@@ -87,7 +87,7 @@ class StreamWait:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What an allocator makes of the plan: size of its arena, what tensors need at least, and its hazards."""
+    """The result of an allocator for the plan: size of its arena, peak size of live tensors, number of hazards."""
 
     allocator: str
     peak_bytes: int
@@ -100,11 +100,11 @@ class RunGraph:
     """The graph of a run.
 
     Attributes:
-        weights, weight_bytes: how many weights there are, and their size.
-        launches: indices of the nodes with kernels, in the order in which CUDA graphs are made of them.
+        weights, weight_bytes: number of weights, and their total size.
+        launches: indices of the nodes with kernels, in the order of their capture into CUDA graphs.
         memory: one entry per allocator.
         allocator: the one that the run used.
-        devices: the device of every stream, where there are several devices.
+        devices: the device of every stream, if there are several devices.
     """
 
     nodes: tuple[Node, ...]
@@ -122,11 +122,11 @@ class RunGraph:
 
     @cached_property
     def index(self) -> Mapping[str, int]:
-        """Name -> index of the node."""
+        """Node name -> index."""
         return {node.name: i for i, node in enumerate(self.nodes)}
 
     def stream_name(self, stream: int) -> str:
-        """A stream in words, with its number among its device's."""
+        """A stream in words, numbered within its device."""
         if not self.devices:
             return f"stream {stream}"
         device = self.devices[stream]
@@ -134,7 +134,7 @@ class RunGraph:
 
     @cached_property
     def readers(self) -> Sequence[Sequence[int]]:
-        """For every node those that read it."""
+        """For every node, the nodes that read it."""
         found: list[list[int]] = [[] for _ in self.nodes]
         for i, node in enumerate(self.nodes):
             for source in dict.fromkeys(node.src):
@@ -143,10 +143,10 @@ class RunGraph:
 
 
 def write_graph(graph: RunGraph, path: Path) -> None:
-    """Write the file; what is as by default stays out of it.
+    """Write the file, without node fields that have their default value.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     usual = {f.name: f.default for f in fields(Node) if f.default is not MISSING}
     data = asdict(graph)
@@ -158,7 +158,7 @@ def read_graph(path: Path) -> RunGraph:
     """Read the file.
 
     Raises:
-        FormatError: it cannot be read, has another form, or its indices lead nowhere.
+        FormatError: the file cannot be read, has another schema, or has indices out of range.
     """
     try:
         graph: RunGraph = typed_object(read_object(path, SCHEMA), RunGraph, "graph")
@@ -169,14 +169,14 @@ def read_graph(path: Path) -> RunGraph:
 
 
 def _check(graph: RunGraph) -> None:
-    """Every index leads somewhere, sources come first, names are unique."""
+    """Check that indices are in range, sources come first, and names are unique."""
     nodes, leaves, regions = len(graph.nodes), len(graph.leaves), len(graph.regions)
     if not nodes:
         raise FormatError("the graph has no nodes")
     if graph.devices and len(graph.devices) != graph.streams:
-        raise FormatError(f"it names devices of {len(graph.devices)} streams, and has {graph.streams}")
+        raise FormatError(f"{graph.streams} streams, but devices for {len(graph.devices)}")
     if not 0 < graph.streams <= _MOST_STREAMS:
-        raise FormatError(f"it has {graph.streams} streams; at most {_MOST_STREAMS} can be shown")
+        raise FormatError(f"{graph.streams} streams; the supported number is 1 to {_MOST_STREAMS}")
     if len(graph.index) < nodes:
         raise FormatError("two nodes have the same name")
     for i, node in enumerate(graph.nodes):
@@ -190,7 +190,7 @@ def _check(graph: RunGraph) -> None:
         _within("node of a wait", (wait.source, wait.target), nodes)
         _within("stream of a wait", (wait.source_stream, wait.target_stream), graph.streams)
     if sorted(graph.launches) != [i for i, node in enumerate(graph.nodes) if node.stream is not None]:
-        raise FormatError("its launches are not its nodes with a stream")
+        raise FormatError("the launches are not exactly the nodes with a stream")
 
 
 def _within(what: str, indices: Sequence[int | None], end: int) -> None:

@@ -1,4 +1,4 @@
-"""What stands first of a recording: its class, idle time, gap and rate, without the profiler where that is known."""
+"""The headline figures of a recording: class, idle time, gap and rate, without the profiler where known."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tracer.analysis.interval import Interval
 from tracer.analysis.summary import Summary
 
 MARK = "▲"
-"""Behind what comes from a traced pass, which inflates it."""
+"""Marks a figure from a traced pass, which inflates it."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A number, None where it is not known, or one that is estimated; its unit, and whether a profiler inflates it."""
+    """A number, an estimate, or None if unknown; its unit, and whether a profiler inflates it."""
 
     value: float | Interval | None
     unit: str
@@ -21,7 +21,7 @@ class Figure:
 
     @property
     def text(self) -> str:
-        """As it reads, such as "51.7 µs"; a dash where it is not known."""
+        """The figure as shown, such as "51.7 µs"; a dash if unknown."""
         if self.value is None:
             return "–"
         if isinstance(self.value, Interval):
@@ -31,7 +31,7 @@ class Figure:
 
 
 def idle(of: Summary) -> Figure:
-    """What a device idles in the median step."""
+    """Idle time of a device in the median step."""
     return _untraced(of, of.untraced_idle_us, of.idle_us.get("p50"), "µs")
 
 
@@ -58,7 +58,7 @@ def headline(of: Summary) -> dict[str, str]:
 
 
 def sentence(of: Summary, name: str) -> str:
-    """A recording that stands alone in a sentence, or why it has no figures."""
+    """The figures of one recording in a sentence, or why it has none."""
     if of.steps is None or not of.idle_us:
         return f"{name}: {of.problem or 'no token steps'}"
     said = f"{name}: {of.what}; a step idles {idle(of).text} (p50)"

@@ -1,4 +1,4 @@
-"""`intertoken info`: what a recording holds."""
+"""`intertoken info`: summarise a recording."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tracer.report import number
 @click.command()
 @trace_options
 def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
-    """What a recording holds: source, devices, events, token steps, and the main figures.
+    """Summarise a recording: source, devices, events, token steps, and the main figures.
 
-    Also for a recording without kernels or token steps, which the other commands refuse.
+    Works also for recordings without kernels or token steps, which the other commands refuse.
     """
     from tracer import kept
     from tracer.analysis.summary import analyse
@@ -38,7 +38,7 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
 
 
 def show_info(facts: dict[str, Any]) -> None:
-    """`intertoken info`."""
+    """Print `intertoken info`."""
     console = report.new_console()
     events = ", ".join(f"{count:,} {name}" for name, count in facts["events"].items() if count)
     console.print(
@@ -57,7 +57,7 @@ def show_info(facts: dict[str, Any]) -> None:
     share = f" ({facts['strategy_share']:.0%} of {of})" if facts["strategy"] else ""
     gap = f"p50 {number(facts['gap_p50_us'])} µs, p90 {number(facts['gap_p90_us'])} µs"
     usual = f" (the median step takes {number(facts['period_us'])} µs)" if facts["period_us"] else ""
-    rates = f"{number(facts['steps_per_s'])} as recorded, of the wall{usual}"
+    rates = f"{number(facts['steps_per_s'])} as recorded, wall-clock{usual}"
     untraced, traced = number(facts["tokens_per_s"]), number(facts["traced_tokens_per_s"])
     console.print(
         report.grid(
@@ -80,7 +80,7 @@ def show_info(facts: dict[str, Any]) -> None:
 
 
 def _idle(facts: dict[str, Any]) -> str:
-    """The idle time of a step, and where it lies."""
+    """The idle time of a step, and its places."""
     idle = facts["idle_us"]
     if not idle:
         return "–"
@@ -90,6 +90,6 @@ def _idle(facts: dict[str, Any]) -> str:
 
 
 def _waits(facts: dict[str, Any]) -> str:
-    """The waits beside syncs, where there are some."""
+    """Waits other than syncs, if any."""
     found = {"blocking copies": facts["blocking_copies_per_token"], "polls": facts["polls_per_token"]}
     return "".join(f", {number(count)} {what}" for what, count in found.items() if count)

@@ -1,6 +1,6 @@
-"""Interval arithmetic on arrays of [start, end) in ns: the one place that takes unions.
+"""Interval arithmetic on arrays of [start, end) in ns: the only place that takes unions.
 
-Sums of interval lengths are wrong wherever intervals overlap; everything here works on unions, in O(n log n) and
+Sums of interval lengths are wrong where intervals overlap; every function here works on unions, in O(n log n) and
 without a Python loop per event.
 """
 
@@ -20,9 +20,9 @@ def _int64(values: ArrayLike) -> Ints:
 
 
 def union(starts: ArrayLike, ends: ArrayLike) -> tuple[Ints, Ints]:
-    """Disjoint, sorted intervals covering exactly what the given ones cover.
+    """Disjoint, sorted intervals that cover exactly what the given intervals cover.
 
-    Intervals that touch are merged; empty and reversed ones (end <= start) cover nothing and are dropped.
+    Touching intervals are merged; empty and reversed ones (end <= start) are dropped.
 
     Example:
         >>> union([0, 5, 20], [10, 12, 30])
@@ -42,7 +42,7 @@ def union(starts: ArrayLike, ends: ArrayLike) -> tuple[Ints, Ints]:
 
 
 def intersection(one: tuple[Ints, Ints], other: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-    """Disjoint, sorted intervals covering what both cover.
+    """Disjoint, sorted intervals that cover what both cover.
 
     Example:
         >>> intersection((np.array([0, 20]), np.array([10, 30])), (np.array([5]), np.array([25])))
@@ -51,7 +51,7 @@ def intersection(one: tuple[Ints, Ints], other: tuple[Ints, Ints]) -> tuple[Ints
     (first, last), (lower, upper) = union(*one), union(*other)
     if not len(first) or not len(lower):
         return first[:0], last[:0]
-    edges = np.sort(np.concatenate((first, last, lower, upper)))  # equal ones make windows of no length
+    edges = np.sort(np.concatenate((first, last, lower, upper)))  # equal edges make empty windows
     starts, ends = edges[:-1], edges[1:]
     both = [covered(*each, starts, ends) > 0 for each in ((first, last), (lower, upper))]
     return union(starts[both[0] & both[1]], ends[both[0] & both[1]])
@@ -82,7 +82,7 @@ def covered(starts: ArrayLike, ends: ArrayLike, window_starts: ArrayLike, window
 def uncovered(
     starts: ArrayLike, ends: ArrayLike, window_starts: ArrayLike, window_ends: ArrayLike
 ) -> tuple[Ints, Ints, Ints]:
-    """What the union leaves of each window: the pieces, window after window, and for each the number of its window.
+    """The pieces of each window outside the union, window by window: starts, ends and the index of the window.
 
     Example:
         >>> uncovered([2, 8], [4, 12], [0, 10], [10, 20])
@@ -102,7 +102,7 @@ def uncovered(
 
 
 def touching(starts: ArrayLike, ends: ArrayLike, windows: tuple[Ints, Ints]) -> NDArray[np.bool_]:
-    """Which of the intervals share time with any of the windows, which `union` has made disjoint and sorted."""
+    """Which intervals overlap any of the windows, which must be disjoint and sorted as by `union`."""
     first, last = windows
     if len(first) == 0:
         return np.zeros(len(_int64(starts)), dtype=bool)
@@ -111,14 +111,14 @@ def touching(starts: ArrayLike, ends: ArrayLike, windows: tuple[Ints, Ints]) -> 
 
 
 def within_any(rows: pd.DataFrame, windows: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which rows lie, from start to end, inside the union of the windows."""
+    """Which rows are entirely inside the union of the windows."""
     starts, ends = union(windows["start"], windows["end"])
     at = np.searchsorted(starts, rows["start"], side="right") - 1
     return np.asarray((at >= 0) & (rows["end"] <= ends[at]))
 
 
 def depth_changes(starts: ArrayLike, ends: ArrayLike) -> tuple[Ints, Ints]:
-    """Where the number of open intervals changes: (times, depth from that time on), times strictly increasing."""
+    """Changes of the number of open intervals: (times, depth from that time on), times strictly increasing."""
     first, last = _int64(starts), _int64(ends)
     keep = last > first
     times, index = np.unique(np.concatenate((first[keep], last[keep])), return_inverse=True)
@@ -129,6 +129,6 @@ def depth_changes(starts: ArrayLike, ends: ArrayLike) -> tuple[Ints, Ints]:
 
 
 def overlap(starts: ArrayLike, ends: ArrayLike) -> int:
-    """How long two or more of the intervals are open at once, ns."""
+    """Time during which two or more intervals are open, ns."""
     times, depth = depth_changes(starts, ends)
     return int(np.diff(times)[depth[:-1] >= 2].sum()) if len(times) else 0

@@ -1,7 +1,7 @@
-"""What JSON of unknown origin may be before a parser sees it, checked in pieces as they come.
+"""Limits on JSON of unknown origin, checked piece by piece before the parser sees it.
 
-The parser of streams (yajl) takes the square of the depth, more than linear time for long texts, and ends the process
-where an integer is longer than Python turns into a number (4300 digits).
+The streaming parser (yajl) takes time quadratic in the depth and superlinear in the length of a string, and ends the
+process on an integer with more digits than Python converts (4300).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 DEEPEST: Final = 1000
 """Levels; events have about 5."""
 MOST_DIGITS: Final = 100
-"""In a row, of a number; 64 bits have 20."""
+"""Consecutive digits of a number; 64-bit integers have up to 20."""
 LONGEST: Final = 1 << 20
-"""Bytes of one text; names of kernels have up to some 10,000."""
+"""Bytes of one string; kernel names have up to about 10,000."""
 
-_SLICE: Final = 1 << 16  # bytes; a text within one is short enough
+_SLICE: Final = 1 << 16  # bytes; a string within one slice is short enough
 _DIGITS: Final = b"0123456789"
 _STRUCTURE: Final = bytes(set(range(256)) - set(b'[]{}"'))
 _ALL_DIGITS_AS_0: Final = bytes.maketrans(_DIGITS, b"0" * 10)
@@ -25,20 +25,20 @@ _TOO_MANY: Final = b"0" * (MOST_DIGITS + 1)
 
 
 class Pieces:
-    """Pieces of one JSON text, in order."""
+    """Checks the pieces of one JSON document, in order."""
 
     def __init__(self) -> None:
         self._depth = 0
         self._in_text = False
-        self._length = 0  # of the text that the next piece begins in
-        self._digits = b""  # at the end of the last piece
+        self._length = 0  # of the string that continues in the next piece
+        self._digits = b""  # digits at the end of the last piece
         self._escape = b""
 
     def check(self, piece: bytes) -> None:
-        """Take the next piece.
+        """Check the next piece.
 
         Raises:
-            ValueError: with it the JSON is nested too deeply, or has a number or a text that is too long.
+            ValueError: the JSON is nested too deeply, or has a number or a string that is too long.
         """
         for start in range(0, len(piece), _SLICE):
             self._check(piece[start : start + _SLICE])
@@ -68,7 +68,7 @@ class Pieces:
             end = plain.find(b'"')
             self._length += len(plain) if end < 0 else end
             if self._length > LONGEST:
-                raise ValueError(f"holds a text of more than {LONGEST >> 20} MiB")
+                raise ValueError(f"contains a string longer than {LONGEST >> 20} MiB")
             if end < 0:
                 return
         self._length = len(plain) - plain.rfind(b'"') - 1
@@ -78,6 +78,6 @@ class Pieces:
         if _TOO_MANY in plain.translate(_ALL_DIGITS_AS_0):
             numbers = b'"'.join(plain.split(b'"')[begins_in_text::2])
             if _TOO_MANY in numbers.translate(_ALL_DIGITS_AS_0):
-                raise ValueError(f"holds a number of more than {MOST_DIGITS} digits")
+                raise ValueError(f"contains a number with more than {MOST_DIGITS} digits")
         digits = b"" if self._in_text else plain[-MOST_DIGITS:]
         self._digits = digits[len(digits.rstrip(_DIGITS)) :]

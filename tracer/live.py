@@ -1,4 +1,4 @@
-"""What runs under the light recorder now: each process by its last calls, with the analyses of any recording."""
+"""Processes that run under the light recorder now, analysed from their last calls like any recording."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from tracer.recorders.light_ring import Ring, read_ring
 from tracer.trace import Trace
 
 LAST_CALLS: Final = 20_000
-"""Of each process, what its figures are from."""
+"""Calls of each process that its figures are computed from."""
 _CALL: Final = ["process", "correlation"]
 
 
 @dataclass(frozen=True)
 class Live:
-    """A device of a process, or a process without steps (`why` says why there are none).
+    """The figures of a device of a process, or a process without steps.
 
     Attributes:
-        process, program: which.
-        calls, overwritten: how many calls were recorded since it began, and how many of them are gone.
-        device: number, None without steps.
-        steps_per_s: of the last calls.
-        idle_us, gap_us: p50 and p95 of a step.
+        process, program: process id and program.
+        calls, overwritten: number of calls recorded since the process started, and how many were overwritten.
+        device: device number, None without steps.
+        steps_per_s: rate over the last calls.
+        idle_us, gap_us: p50 and p95 per step.
         syncs, launches: per step, median.
-        why: there are no figures.
+        why: the reason if there are no figures.
     """
 
     process: int
@@ -54,35 +54,35 @@ class Live:
 
 
 def live(chosen: str | None = None) -> list[Live]:
-    """Figures of all that runs now.
+    """Figures of all processes that run now.
 
     Args:
-        chosen: only the process of this id, or those whose program has this in its name.
+        chosen: only the process with this id, or processes with this text in the name of their program.
     """
     return [row for ring in _rings(chosen, LAST_CALLS) for row in figures(ring)]
 
 
 def snapshot(chosen: str | int | None = None, seconds: float | None = None) -> Trace:
-    """What lies in the rings now, as a recording; the programs go on.
+    """The present content of the rings as a recording; the programs keep running.
 
     Args:
-        chosen: as in `live`; a number is the id of a process and nothing else.
-        seconds: only the last ones; None for all that the rings hold.
+        chosen: as in `live`; a number is always a process id.
+        seconds: only the last seconds; None for everything in the rings.
 
     Raises:
-        EmptyTraceError: nothing that was chosen runs under the recorder, or it made no call in that time.
+        EmptyTraceError: no chosen process runs under the recorder, or none has made a call.
     """
     rings = [ring for ring in _rings(chosen) if len(ring.records)]
     if not rings:
-        named = "" if chosen is None else f" that is {chosen} or has it in its name"
-        raise EmptyTraceError(f"nothing{named} runs under the light recorder and has called the CUDA driver")
+        named = "" if chosen is None else f" with id {chosen} or {chosen} in its name"
+        raise EmptyTraceError(f"no process{named} runs under the light recorder and has called the CUDA driver")
     trace = light_trace(rings)
     return trace if seconds is None else _last(trace, seconds)
 
 
 def _rings(chosen: str | int | None, last: int | None = None) -> Iterator[Ring]:
     for path in running_rings():
-        with suppress(TraceError):  # it is being made
+        with suppress(TraceError):  # the ring is being created
             ring = read_ring(path, last)
             if isinstance(chosen, int):
                 is_chosen = chosen == ring.process
@@ -93,7 +93,7 @@ def _rings(chosen: str | int | None, last: int | None = None) -> Iterator[Ring]:
 
 
 def _last(trace: Trace, seconds: float) -> Trace:
-    """The calls of the last seconds, and what they made the device do."""
+    """The calls of the last seconds, and the device activity that they caused."""
     api = trace["api"]
     kept = api["start"] >= api["end"].max() - int(seconds * 1e9)
     calls = pd.MultiIndex.from_frame(api.loc[kept, _CALL])

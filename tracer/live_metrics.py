@@ -11,9 +11,9 @@ from tracer.live import Live
 _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 _HELP: Final = {
     "intertoken_calls_total": ("counter", "Calls of the CUDA driver recorded since the process began."),
-    "intertoken_calls_overwritten_total": ("counter", "Recorded calls that newer ones took the place of."),
+    "intertoken_calls_overwritten_total": ("counter", "Recorded calls that were overwritten by newer ones."),
     "intertoken_steps_per_second": ("gauge", "Steps per second over the last calls."),
-    "intertoken_step_idle_seconds": ("gauge", "Time of a step in which nothing computes on the device."),
+    "intertoken_step_idle_seconds": ("gauge", "Time of a step during which the device computes nothing."),
     "intertoken_step_gap_seconds": ("gauge", "Time between the compute of two steps."),
     "intertoken_step_syncs": ("gauge", "Host synchronisations per step."),
     "intertoken_step_launches": ("gauge", "Launches of kernels and graphs per step."),
@@ -21,7 +21,7 @@ _HELP: Final = {
 
 
 def metrics(rows: Sequence[Live]) -> str:
-    """The rows as text."""
+    """The rows in Prometheus's text format."""
     samples: dict[str, dict[str, float]] = {name: {} for name in _HELP}
     for row in rows:
         for name, labels, value in _samples(row):
@@ -56,10 +56,10 @@ def _escaped(text: str) -> str:
 
 
 def serve(port: int, look: Callable[[], Iterable[Live]], say: Callable[[str], object]) -> None:
-    """Serve /metrics on the loopback address until it is interrupted; `say` gets the address.
+    """Serve /metrics on the loopback address until interrupted; `say` receives the address.
 
     Raises:
-        OSError: the port is taken.
+        OSError: the port is in use.
     """
 
     class Metrics(BaseHTTPRequestHandler):
@@ -72,7 +72,7 @@ def serve(port: int, look: Callable[[], Iterable[Live]], say: Callable[[str], ob
             self.wfile.write(body)
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Nothing: who asks is no news."""
+            """Log nothing: requests are not worth a line."""
 
     with ThreadingHTTPServer(("127.0.0.1", port), Metrics) as server:
         say(f"127.0.0.1:{server.server_address[1]}")

@@ -1,4 +1,4 @@
-"""What recordings and comparisons show of themselves in a notebook: the page's figures, as HTML without scripts."""
+"""Display of recordings and comparisons in notebooks: the dashboard's figures, as HTML without scripts."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from tracer.trace import Trace
 
 VIEWS: Final = "intertoken.views"
-"""The group of entry points of what draws a trace; `dashboard` is one."""
+"""The group of entry points of functions that draw a trace; `dashboard` provides one."""
 _LONGEST: Final = 60
 
 
 def trace_html(trace: Trace) -> str:
-    """A recording: what it holds in a sentence, its class, idle time, gap and rate, and what a reader must know."""
+    """A recording as HTML: a sentence about its content, its class, idle time, gap and rate, and the notes."""
     of = summarise(trace, plain(str(trace.metadata.get("source") or "recording"), _LONGEST))
     lines = [[escape(label), escape(text)] for label, text in headline(of).items()]
     known = [text for text in (of.warning, of.problem, *trace.notes) if text]
@@ -33,7 +33,7 @@ def trace_html(trace: Trace) -> str:
 
 
 def comparison_html(found: Sequence[Comparison]) -> str:
-    """Runs against their base: what to know before, a sentence for each, and the matrix of their figures."""
+    """Comparisons with a base as HTML: the cautions, a sentence for each run, and the matrix of the figures."""
     cautions = dict.fromkeys(text for one in found for text in one.cautions)
     head = ["per token", found[0].base.name, *(one.other.name for one in found)] if found else []
     lines = [[escape(line.label), escape(line.base), *(_cell(cell) for cell in line.cells)] for line in matrix(found)]
@@ -42,14 +42,14 @@ def comparison_html(found: Sequence[Comparison]) -> str:
 
 
 def timeline(trace: Trace, **options: Any) -> Any:
-    """The timeline of a recording, drawn by the installed package that registers `timeline` as one of `VIEWS`.
+    """Draw the timeline of a recording with the installed package that registers `timeline` in `VIEWS`.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no package does.
     """
     for entry in entry_points(group=VIEWS, name="timeline"):
         return entry.load()(trace, **options)
-    raise UsageError("no installed package draws timelines: install intertoken whole (pip install intertoken)")
+    raise UsageError("no installed package draws timelines: install all of intertoken (pip install intertoken)")
 
 
 def _cell(cell: Cell) -> str:
@@ -67,7 +67,7 @@ def _caution(text: str) -> str:
 
 
 def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table of cells that are HTML."""
+    """A table; the cells are HTML."""
     heads = "".join(f'<th scope="col">{text}</th>' for text in head)
     rows = [f'<th scope="row">{first}</th>{"".join(f"<td>{text}</td>" for text in rest)}' for first, *rest in lines]
     above = f"<thead><tr>{heads}</tr></thead>" if head else ""

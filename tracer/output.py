@@ -1,7 +1,7 @@
-"""Files and directories that a command makes for its user: never over another one unasked, and whole or not at all.
+"""Output files and directories: nothing is overwritten without permission, and output appears complete or not at all.
 
-What is not complete lies in a hidden folder beside its place, locked while its writer lives. What a killed writer left
-there is removed by whoever writes to the same place next.
+Incomplete output is kept in a hidden folder next to its destination, locked while its writer runs. The next writer to
+the same destination removes what a killed writer left there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OR_FORCE: Final = "choose another name or --force"
 """Advice of a command that has --force."""
 
 _LOCK: Final = ".intertoken-lock"
-"""A file that says that a folder is ours; who holds its lock writes."""
+"""A file that marks a folder as ours; the writer holds its lock."""
 _REPLACED: Final = ".intertoken-replaced"
 _LONGEST_SHORT: Final = 200  # bytes
 _HERE, _NO_REPLACE, _EXCHANGE = -100, 1, 2  # AT_FDCWD, RENAME_NOREPLACE, RENAME_EXCHANGE: renameat2(2)
@@ -36,23 +36,23 @@ _UNSUPPORTED: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
 def check_place(path: Path, *, replace: bool, a_directory: bool = False, advice: str = "choose another name") -> None:
-    """Refuse a path at which nothing can be put; worth asking before long work.
+    """Check, before long work, that output can be written to a path.
 
-    A link is never written through: it counts as there, and what replaces it takes the link's own place.
+    Symbolic links are never followed: a link counts as existing, and the output replaces the link itself.
 
     Args:
-        path: the place.
-        replace: whether what is there may go, if it is of the same kind.
-        a_directory: the kind that is to come.
-        advice: what to do about something that is there and must stay.
+        path: the destination.
+        replace: whether existing output of the same kind may be replaced.
+        a_directory: whether the output is a directory.
+        advice: what to do if the path exists and must not be replaced.
 
     Raises:
-        TraceError: something is there and must stay, or the directory around it cannot be written to.
+        TraceError: the path exists and must not be replaced, or its parent directory is not writable.
     """
     try:
         if _exists(path):
             if not replace:
-                raise TraceError(f"{path}: exists already; {advice}")
+                raise TraceError(f"{path}: already exists; {advice}")
             kind = "a directory" if path.is_dir() else "a file" if path.is_file() or not path.exists() else "a device"
             if kind != ("a directory" if a_directory else "a file"):
                 raise TraceError(f"{path}: is {kind}; choose another name")
@@ -67,22 +67,22 @@ def check_place(path: Path, *, replace: bool, a_directory: bool = False, advice:
 
 
 def check_output(path: Path, what: str, suffixes: Iterable[str], *, replace: bool) -> None:
-    """Refuse a path to which `what` (such as "a table") cannot go; worth asking before long work.
+    """Check, before long work, that `what` (such as "a table") can be written to a path.
 
     Raises:
-        UsageError: it ends with none of the suffixes, exists and is not to be replaced, or cannot be written.
+        UsageError: the path has none of the suffixes, exists and must not be replaced, or cannot be written.
     """
     if path.suffix.lower() not in suffixes:
-        raise UsageError(f"{path}: {what} ends with {' or '.join(suffixes)}")
+        raise UsageError(f"{path}: the name of {what} must end with {' or '.join(suffixes)}")
     with blaming_the_choice():
         check_place(path, replace=replace, advice=OR_FORCE)
 
 
 def write_output(path: Path, write: Callable[[Path], object], *, replace: bool) -> None:
-    """Let `write` make the file, which appears once it is complete.
+    """Write the file with `write`; it appears once it is complete.
 
     Raises:
-        UsageError: it exists and is not to be replaced, or cannot be written.
+        UsageError: the file exists and must not be replaced, or cannot be written.
     """
     with blaming_the_choice(), appearing(path, replace=replace) as partial:
         write(partial)
@@ -90,7 +90,7 @@ def write_output(path: Path, write: Callable[[Path], object], *, replace: bool) 
 
 @contextmanager
 def blaming_the_choice() -> Iterator[None]:
-    """Let what is wrong with a place be a UsageError: the path is the user's choice, and no recording is at fault."""
+    """Turn a TraceError about a path into a UsageError: the user chose the path, and the recording is not at fault."""
     try:
         yield
     except TraceError as problem:
@@ -99,29 +99,29 @@ def blaming_the_choice() -> Iterator[None]:
 
 @contextmanager
 def appearing(path: Path, *, replace: bool = False) -> Iterator[Path]:
-    """A place for a file or a directory that becomes `path` when the block ends; gone if it fails.
+    """A temporary path for a file or directory that becomes `path` when the block ends; removed if the block fails.
 
-    `replace` lets it take the place of what is there, which stays until then.
+    With `replace`, existing output stays until then.
 
     Raises:
-        TraceError: the path exists and is not to be replaced, or it cannot be written.
+        TraceError: the path exists and must not be replaced, or it cannot be written.
     """
     partial = path
     try:
         if _exists(path) and not replace:
-            raise TraceError(f"{path}: exists already; choose another name")
+            raise TraceError(f"{path}: already exists; choose another name")
         with beside(path) as folder:
             partial = folder / path.name
             yield partial
             _put(partial, path, folder, replace=replace)
     except OSError as error:
         raise TraceError(f"{path}: cannot be written: {error.strerror or error}") from error
-    except TraceError as problem:  # of what is written in parts that appear themselves
+    except TraceError as problem:  # from parts that are written with `appearing` themselves
         raise type(problem)(str(problem).replace(str(partial), str(path))) from problem
 
 
 def _short(path: Path) -> str:
-    """A name that leaves room for what is added, of the 255 bytes that file systems let it have."""
+    """The name, shortened so that additions fit into the 255 bytes that file systems allow."""
     name = os.fsencode(path.name)
     if len(name) <= _LONGEST_SHORT:
         return path.name
@@ -130,10 +130,10 @@ def _short(path: Path) -> str:
 
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """A hidden folder beside a path, gone when the block ends or a signal ends the process.
+    """A hidden folder next to a path, removed when the block ends or a signal ends the process.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_away(path)
@@ -151,12 +151,12 @@ def beside(path: Path) -> Iterator[Path]:
 
 
 def is_leftover(path: Path) -> bool:
-    """Whether it is a folder that a killed writer left."""
+    """Whether the path is a folder that a killed writer left."""
     return path.name.endswith(".partial") and not path.is_symlink() and (path / _LOCK).is_file()
 
 
 def _exists(path: Path) -> bool:
-    """Whether something is there, be it a link that leads nowhere."""
+    """Whether the path exists, even as a broken link."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -165,23 +165,23 @@ def _exists(path: Path) -> bool:
 
 
 def lock_folder(folder: Path) -> int:
-    """Mark a folder as ours, until the file that is returned is closed or this process ends.
+    """Mark a folder as ours until the returned file descriptor is closed or this process ends.
 
-    The mark gets its name once it is locked: nobody finds it unlocked.
+    The lock file gets its name once it is locked, so no process finds it unlocked.
     """
     new = folder / f"{_LOCK}.new"
     lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with suppress(OSError):  # not every file system has locks; there nobody else gets this one either
+    with suppress(OSError):  # some file systems have no locks; no other process gets this one there either
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     new.rename(folder / _LOCK)
     return lock
 
 
 def take_folder(folder: Path) -> int:
-    """The same of a folder whose writer left it.
+    """Lock a folder that its writer left, as `lock_folder` does.
 
     Raises:
-        OSError: it has no mark, or its writer lives.
+        OSError: the folder is not marked, or its writer still runs.
     """
     lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -193,11 +193,11 @@ def take_folder(folder: Path) -> int:
 
 
 def clear_away(path: Path) -> None:
-    """Remove what killed writers to this path left; what one of them was about to replace goes back."""
+    """Remove what killed writers to this path left; restore what one of them was about to replace."""
     named = re.compile(rf"\.{re.escape(_short(path))}\.[0-9a-f]{{8}}\.partial")
     with suppress(OSError), os.scandir(path.parent) as entries:
         for folder in [Path(e.path) for e in entries if named.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]:
-            with suppress(OSError):  # it is not ours, or its writer lives
+            with suppress(OSError):  # it is not ours, or its writer still runs
                 lock = take_folder(folder)
                 try:
                     if _exists(folder / _REPLACED) and not _exists(path):
@@ -208,15 +208,16 @@ def clear_away(path: Path) -> None:
 
 
 def _put(new: Path, path: Path, folder: Path, *, replace: bool) -> None:
-    """Put what is complete into its place, in one step where the file system can.
+    """Move complete output to its destination, atomically where the file system can.
 
     Raises:
-        OSError: something has come there meanwhile and must stay, or the like.
+        TraceError: the destination was created meanwhile and must not be replaced.
+        OSError: the output cannot be moved.
     """
     there = _exists(path)
     problem = _rename(new, path, _EXCHANGE if replace and there else _NO_REPLACE)
     if problem == errno.EEXIST or (problem in _UNSUPPORTED and there and not replace):
-        raise TraceError(f"{path}: exists already, and did not before; choose another name")
+        raise TraceError(f"{path}: already exists: it was created meanwhile; choose another name")
     if problem not in _UNSUPPORTED:
         if problem:
             raise OSError(problem, os.strerror(problem))
@@ -232,7 +233,7 @@ def _put(new: Path, path: Path, folder: Path, *, replace: bool) -> None:
 
 
 def _rename(old: Path, new: Path, flags: int) -> int:
-    """renameat2 of Linux; its error, 0 for none."""
+    """Call Linux's renameat2; return its error number, 0 for success."""
     library = ctypes.CDLL(None, use_errno=True)
     if not hasattr(library, "renameat2"):
         return errno.ENOSYS
@@ -242,7 +243,7 @@ def _rename(old: Path, new: Path, flags: int) -> int:
 
 @contextmanager
 def _signals_unwind() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP, where they would end the process at once, end it by SystemExit, as shells number it."""
+    """Turn SIGTERM and SIGHUP, where they would end the process at once, into SystemExit with the shell's code."""
 
     def unwind(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

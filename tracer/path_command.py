@@ -1,4 +1,4 @@
-"""`intertoken path`: the critical path of the token steps, and the slack of what lies beside it."""
+"""`intertoken path`: the critical path of the token steps, and the slack of everything off it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tracer.tables import Save, table_option
 if TYPE_CHECKING:
     import pandas as pd
 
-_SHOWN = 12  # rows of what the path consists of
+_SHOWN = 12  # rows of the path's composition
 
 
 @click.command()
@@ -26,11 +26,11 @@ _SHOWN = 12  # rows of what the path consists of
     "return, event), name"
 )
 def path(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save) -> None:
-    """What each token waited for: the critical path, and what lies beside it.
+    """Show what each token waited for: the critical path, and the slack of calls off it.
 
-    The path of a step leads from the end of the last compute before it to the end of its own: over kernels,
-    copies, launches, syncs and host code, each of which began because the one before it ended. What is not on it
-    has slack, and removing it gains nothing.
+    The path of a step runs from the end of the last compute before it to the end of its own, through kernels,
+    copies, launches, syncs and host code, each of which started because its predecessor ended. Anything off the
+    path has slack, and removing it gains nothing.
 
     \b
     Example:
@@ -39,7 +39,7 @@ def path(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Sa
     from tracer.analysis.causality.report import path_report
 
     trace, steps = load(path, within, bounds)
-    with report.working("following what waits for what"):
+    with report.working("computing the critical path"):
         found = path_report(trace, steps)
     save(found.table)
     shares = found.shares.assign(us_per_step=found.shares["ns_per_step"] / 1e3).drop(columns="ns_per_step")
@@ -75,7 +75,7 @@ def _show(facts: dict[str, Any]) -> None:
             "name": row["name"],
             "does": f"{row['letter']} {row['sync']}" if row["sync"] > 0 else row["letter"],
             "on_path": number(row["on_path_us"], 2),
-            "slack": "none waits for it" if row["slack_us"] is None else number(row["slack_us"], 2),
+            "slack": "nothing waits for it" if row["slack_us"] is None else number(row["slack_us"], 2),
             "verdict": row["verdict"],
         }
         for row in facts["calls"]

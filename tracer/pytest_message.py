@@ -1,4 +1,4 @@
-"""What the pytest plugin prints of a broken budget."""
+"""The pytest plugin's message for a broken budget."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def failure_message(
 
     Args:
         findings: one per line of the budget.
-        report: what the steps do.
-        steps: those that count.
-        left_out: whether there was one before them.
+        report: the syncs, copies and launches of the steps.
+        steps: the steps that count.
+        left_out: whether a first step was excluded.
         expected: the signature of the budget, if it has one.
         stacks: correlation of a call -> its Python stack.
-        reported: whether the innermost frames are those of a backend that reports its calls.
+        reported: whether the innermost frames belong to a backend that reports its calls.
     """
-    counted = f"medians of {len(steps)} token steps" if len(steps) > 1 else "those of one step"
-    of_steps = f"{printable(steps.detail)}{'; the first is left out' * left_out}"
+    counted = f"medians of {len(steps)} token steps" if len(steps) > 1 else "from one step"
+    of_steps = f"{printable(steps.detail)}{'; the first is excluded' * left_out}"
     lines = [
         f"the sync budget is broken; counts are {counted} ({of_steps})",
         *(_row(finding) for finding in findings if finding.line.name != "signature"),
@@ -59,10 +59,10 @@ def _row(finding: Finding) -> str:
 
 
 def _stack_lines(surplus: Surplus, stacks: Mapping[int, Stack], reported: bool) -> Iterator[str]:
-    """The user's own line first, with its source; then all frames, outwards, those of libraries in brackets."""
+    """The user's own line first, with its source; then all frames, innermost first, libraries in brackets."""
     stack = list(_inside_the_test(stacks.get(surplus.correlation, ())))
     if not stack:
-        yield "  made where no Python code was running"
+        yield "  called while no Python code was running"
         return
     callers = [frame for frame in stack if not _of_a_library(frame)] or stack
     own = next((frame for frame in callers if not (reported and frame[0] == stack[0][0])), callers[0])
@@ -74,7 +74,7 @@ def _stack_lines(surplus: Surplus, stacks: Mapping[int, Stack], reported: bool) 
 
 
 def _inside_the_test(stack: Stack) -> Iterator[Frame]:
-    """The frames up to the one that pytest called."""
+    """The frames from the innermost to the one that pytest called."""
     for frame in stack:
         if _RUNNER & set(Path(frame[0]).parts):
             return
@@ -82,7 +82,7 @@ def _inside_the_test(stack: Stack) -> Iterator[Frame]:
 
 
 def _of_a_library(frame: Frame) -> bool:
-    """Whether it belongs to an installed package, the standard library or generated code."""
+    """Whether the frame belongs to an installed package, the standard library or generated code."""
     path = Path(frame[0])
     return bool(_INSTALLED & set(path.parts)) or path.is_relative_to(_STANDARD) or not path.is_file()
 

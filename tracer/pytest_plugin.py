@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixture `recording` and the mark `sync_budget`.
+"""The pytest plugin: the fixture `recording` and the marker `sync_budget`.
 
     @pytest.mark.sync_budget(syncs=2, copies=6, launches=1)
     def test_decode(recording):
@@ -7,7 +7,7 @@
             with recording.token(index):
                 model.decode()
 
-Only hooks are here, and they import nothing for tests that use neither; `pytest_recording` does the work.
+This module has only the hooks, which import nothing for tests that use neither; `pytest_recording` does the work.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _RECORDING: Final = pytest.StashKey["Recording"]()
 
 _MARK_HELP: Final = (
     "sync_budget(syncs=N, copies=N, launches=N, class_=NAME, signature=TEXT, backend='cupti'|'host', steps='found'): "
-    "what a token step of the test may do between host and device; N is exact, or {'max': N, 'min': N}. Counts are "
-    "medians over the steps after the first. Steps are marked by `with recording.token():` or NVTX ranges such as "
-    "token; steps='found' finds them from the repeating calls; else the whole test is one step. Recorded by CUPTI "
-    "where it sees CUDA calls, else by the host recorders that are made in the test; backend takes one of them only."
+    "limits what a token step of the test does between host and device; N is exact, or {'max': N, 'min': N}. Counts "
+    "are medians over the steps after the first. Steps are marked by `with recording.token():` or NVTX ranges such as "
+    "token; steps='found' finds them from repeating calls; otherwise the whole test is one step. Recorded by CUPTI if "
+    "it sees CUDA calls, else by the host recorders created in the test; backend allows only one of the two."
 )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known."""
+    """Register the marker."""
     config.addinivalue_line("markers", _MARK_HELP)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Read the test's mark before its fixtures are made."""
+    """Read the test's marker before its fixtures are set up."""
     if item.get_closest_marker(MARK) is not None:
         _recording_of(item)
 
@@ -67,7 +67,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.fixture
 def recording(request: pytest.FixtureRequest) -> Recording:
-    """What CUDA, or a backend that reports to a host recorder, does in this test: `token()`, `trace`, `report`."""
+    """The recording of this test's calls to CUDA or to a reporting backend: `token()`, `trace`, `report`."""
     return _recording_of(request.node)
 
 
@@ -84,7 +84,7 @@ def _recording_of(item: pytest.Item) -> Recording:
 
 @contextmanager
 def _failing() -> Iterator[None]:
-    """Let an error that is no program's fault fail the test with one line."""
+    """Fail the test with one line on an error that is not a bug of intertoken."""
     from tracer.errors import IntertokenError
 
     try:

@@ -1,4 +1,4 @@
-"""What the pytest plugin records in a test, and the check of its budget."""
+"""The pytest plugin's recording of a test, and the check of its budget."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _OPTIONS: Final[dict[str, tuple[str, ...]]] = {"backend": ("cupti", "host"), "st
 
 @dataclass(frozen=True)
 class Observed:
-    """One recording of a test: what a recorder saw, and its token steps.
+    """One recording of a test, and its token steps.
 
     Attributes:
         trace: the recording.
         stacks: correlation of a call -> its Python stack.
-        steps: those that count.
-        left_out: whether a first step was left out.
+        steps: the steps that count.
+        left_out: whether a first step was excluded.
     """
 
     trace: Trace
@@ -45,22 +45,22 @@ class Observed:
 
     @property
     def reported(self) -> bool:
-        """Whether a backend reported the calls, rather than CUPTI."""
+        """Whether a backend, not CUPTI, reported the calls."""
         return self.trace.metadata.get("source") == "host"
 
     @cached_property
     def measured(self) -> Measured:
-        """Its figures."""
+        """The figures of the recording."""
         return Measured(self.trace, Scope(), self.steps)
 
 
 class Recording:
-    """Records a test's body, and checks its budget.
+    """Records the body of a test, and checks its budget.
 
     Args:
-        budget: what a step may do; None: anything.
-        backend: the only recorder to use; None: CUPTI where it sees calls of CUDA, else host recorders.
-        find: whether to find steps from the repeating calls where none are marked.
+        budget: the budget of a step; None for no limit.
+        backend: the only recorder to use; None for CUPTI if it sees CUDA calls, else host recorders.
+        find: whether to find steps from repeating calls if none are marked.
     """
 
     def __init__(self, budget: Budget | None = None, backend: Backend | None = None, find: bool = False) -> None:
@@ -86,19 +86,19 @@ class Recording:
 
     @property
     def report(self) -> SyncReport:
-        """Counts, class, signature and calls of the steps so far, the first left out where there are several.
+        """Counts, class, signature and calls of the steps so far, without the first if there are several.
 
         Raises:
             RecordError: as for `trace`.
-            EmptyTraceError: no call lies inside a step.
+            EmptyTraceError: no call is inside a step.
         """
         return self._only.measured.syncs
 
     def start(self) -> None:
-        """Begin to record.
+        """Start recording.
 
         Raises:
-            RecordError: another profiler holds CUPTI, or there is none and the mark asks for it.
+            RecordError: another profiler uses CUPTI, or the marker requires CUPTI and there is none.
         """
         if self._backend != "cupti":
             self._hosts = self._open.enter_context(watched())
@@ -122,7 +122,7 @@ class Recording:
         self._open.close()
 
     def observed(self) -> list[Observed]:
-        """What was recorded: by CUPTI if it saw calls that copy, launch, wait or order, else by each host recorder.
+        """The recordings: that of CUPTI if it saw calls that copy, launch, wait or order, else of each host recorder.
 
         Raises:
             RecordError: no recorder saw such a call.
@@ -143,7 +143,7 @@ class Recording:
         return found
 
     def failure(self) -> str | None:
-        """Why the test breaks its budget; None if it keeps it or has none.
+        """Why the test breaks its budget; None if it does not, or has no budget.
 
         Raises:
             RecordError: there is a budget, but nothing was recorded.
@@ -166,11 +166,11 @@ class Recording:
     def _only(self) -> Observed:
         observed = self.observed()
         if len(observed) > 1:
-            raise RecordError(f"this test made {len(observed)} recordings; `recording.observed()` has each")
+            raise RecordError(f"this test made {len(observed)} recordings; `recording.observed()` returns each")
         return observed[0]
 
     def _steps(self, trace: Trace) -> tuple[Steps, bool]:
-        """The steps that count, and whether a first one was left out."""
+        """The steps that count, and whether a first one was excluded."""
         steps = marked_steps(trace) or (find_steps(trace) if self._find else None)
         if steps is None:
             return _whole_body(trace), False
@@ -179,37 +179,37 @@ class Recording:
     def _nothing(self) -> str:
         watched_here = {
             "cupti": "CUPTI saw no call",
-            "host": "no host recorder that was made in the test saw a call",
-            None: "neither CUPTI nor a host recorder that was made in the test saw a call",
+            "host": "no host recorder created in the test saw a call",
+            None: "neither CUPTI nor a host recorder created in the test saw a call",
         }[self._backend]
-        remedy = f" (CUPTI does not record here: {self._no_cupti})" if self._no_cupti else ""
+        remedy = f" (CUPTI cannot record here: {self._no_cupti})" if self._no_cupti else ""
         return f"nothing to count: {watched_here} that copies, launches, waits or orders{remedy}"
 
 
 def recording_for(marks: Sequence[Mapping[str, Any]]) -> Recording:
-    """The recording of a test with these marks, the closest first; of several that say a thing the closest counts.
+    """The recording of a test with these markers, closest first; the closest marker with a keyword sets its value.
 
     Args:
-        marks: the keywords of each; there is no budget without any, or where they only choose backend and steps.
+        marks: the keywords of each; without any, or with only backend and steps, there is no budget.
 
     Raises:
-        UsageError: a keyword that there is not, or a value that makes no sense.
+        UsageError: an unknown keyword, or an invalid value.
     """
     given = {key: value for mark in reversed(marks) for key, value in mark.items()}
     origin = "@pytest.mark.sync_budget"
     known = ("syncs", "copies", "launches", "class_", "signature", *_OPTIONS)
     if unknown := [key for key in given if key not in known]:
-        raise UsageError(f"{origin}: takes no {unknown[0]}; it takes {', '.join(known)} by keyword")
+        raise UsageError(f"{origin}: {unknown[0]} is not an option; options are {', '.join(known)}")
     for option, choices in _OPTIONS.items():
         if given.get(option) not in (None, *choices):
-            raise UsageError(f"{origin}: {option} is {given[option]!r}; it may be {' or '.join(choices)}")
+            raise UsageError(f"{origin}: {option} is {given[option]!r}; it must be {' or '.join(choices)}")
     lines = {key.rstrip("_"): list(v) if isinstance(v, tuple) else v for key, v in given.items() if key not in _OPTIONS}
     budget = parse(lines, origin) if lines or (marks and not given) else None
     return Recording(budget, given.get("backend"), given.get("steps") is not None)
 
 
 def _whole_body(trace: Trace) -> Steps:
-    """All that was recorded, as one step."""
+    """The whole recording as one step."""
     start, end = trace.span
     first = trace["api"].iloc[0]
     row = {"step": 0, "start": start, "end": end + 1, "process": first["process"], "thread": first["thread"]}

@@ -1,4 +1,4 @@
-"""What `gaps` and `streams` say of ranks."""
+"""The output of `gaps` and `streams` about ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def rank_facts(trace: Trace, steps: Steps, gaps: pd.DataFrame | None = None) -> dict[str, Any]:
-    """What `gaps` and `streams` say of ranks, where there are several or any communication; adds to the notes."""
+    """The JSON of `gaps` and `streams` about ranks, if there are several or any communication; adds to the notes."""
     from tracer.analysis.ranks import gaps_of, has_ranks, rank_report
 
     if not has_ranks(trace, steps):
@@ -30,7 +30,7 @@ def rank_facts(trace: Trace, steps: Steps, gaps: pd.DataFrame | None = None) -> 
 
 
 def show_ranks(console: Console, facts: dict[str, Any]) -> None:
-    """A row per rank, where there are several, or any that communicates."""
+    """Print a row per rank, if there are several or one communicates."""
     ranks = facts.get("ranks", [])
     if not ranks:
         return

@@ -1,4 +1,4 @@
-"""`intertoken record`: run a command and record what CUDA does in it."""
+"""`intertoken record`: run a command and record its CUDA activity."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 Traced = Literal["graph", "node"]
 LEVELS: Final = ("light", "graph", "node")
-"""In the order in which several are recorded."""
+"""Recorded in this order if several are chosen."""
 
 
 def _levels(_ctx: click.Context, _parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    """Comma-separated levels, in the order of `LEVELS`."""
+    """Parse comma-separated levels, in the order of `LEVELS`."""
     names = {name.strip() for name in value.split(",")}
     if unknown := sorted(names - {*LEVELS}):
         raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(LEVELS)}")
@@ -32,7 +32,7 @@ def _levels(_ctx: click.Context, _parameter: click.Parameter, value: str) -> tup
 
 
 def _completed(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """What the last of the comma-separated levels can become."""
+    """The completions of the last of the comma-separated levels."""
     before, comma, last = incomplete.rpartition(",")
     return [f"{before}{comma}{level}" for level in LEVELS if level.startswith(last) and level not in before.split(",")]
 
@@ -42,28 +42,28 @@ def _completed(_ctx: click.Context, _parameter: click.Parameter, incomplete: str
 @click.option(
     "--passes", "levels", default="light", show_default=True, metavar="LEVEL,...", callback=_levels,
     shell_complete=_completed,
-    help="How closely: light (no profiler: the true gap, idle time, syncs), graph (a profiler, one row per CUDA graph) "
-    "or node (a profiler, every kernel). Of several, each runs COMMAND once.",
+    help="Level of detail: light (no profiler: the true gap, idle time, syncs), graph (profiler, one row per CUDA "
+    "graph) or node (profiler, every kernel). Each level runs COMMAND once.",
 )  # fmt: skip
-@click.option("--graph-trace", type=click.Choice(["node", "graph"]), help="The same as --passes of that name.")
+@click.option("--graph-trace", type=click.Choice(["node", "graph"]), help="Same as --passes with that level.")
 @click.option(
-    "--after", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Record from then on (light only)."
+    "--after", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Start recording then (light only)."
 )
 @click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Record for so long (light only)."
+    "--seconds", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="How long to record (light only)."
 )
 @click.option(
-    "--steps", type=click.IntRange(min=1), metavar="N", help="Keep the first N steps of what is recorded (light only)."
+    "--steps", type=click.IntRange(min=1), metavar="N", help="Keep only the first N recorded steps (light only)."
 )
 @click.option(
     "--profiler-window", is_flag=True,
-    help="Record what lies between the program's own calls of cudaProfilerStart and cudaProfilerStop (light only).",
+    help="Record between the program's own calls of cudaProfilerStart and cudaProfilerStop (light only).",
 )  # fmt: skip
 @click.option(
     "--recover", "left", metavar="FOLDER", type=click.Path(path_type=Path),
-    help="Run nothing: make TRACE of what a light recorder that was killed left in FOLDER.",
+    help="Do not run a command: write TRACE from what a killed light recorder left in FOLDER.",
 )  # fmt: skip
-@click.option("--force", is_flag=True, help="Replace TRACE, once the new recording is complete.")
+@click.option("--force", is_flag=True, help="Replace TRACE once the new recording is complete.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND ...")
 @click.pass_context
 def record(
@@ -73,19 +73,19 @@ def record(
 ) -> None:  # fmt: skip
     """Run COMMAND and record its CUDA activity into TRACE.
 
-    A light recording is of any program and all its children, without a profiler: a library that is preloaded stamps
-    their calls of the CUDA driver, and when each CUDA graph and each run of launches begins and ends on the device.
-    Profilers show every kernel, but stretch what lies between: with --passes graph or node a Python program of this
-    installation (`python SCRIPT`, `python -m MODULE`) is recorded in its process through CUPTI, its child processes are
-    not; anything else is recorded through nsys.
+    A light recording covers any program and all its children without a profiler: a preloaded library timestamps
+    their CUDA driver calls, and the start and end of each CUDA graph and each run of launches on the device.
+    Profilers show every kernel but lengthen the time between kernels. With --passes graph or node, a Python program
+    of this installation (`python SCRIPT`, `python -m MODULE`) is recorded in its process through CUPTI, without its
+    child processes; any other program is recorded through nsys.
 
     \b
     The exit code is the command's, 128 + N if signal N ended it, and 2 if it could not be recorded.
-    TRACE appears whole or not at all. Ctrl-C, SIGTERM and SIGHUP reach the command, and what was
-    recorded until it ends is kept. When this process is killed, or TRACE cannot be written, a light
-    recording stays in memory, and the next one says where: --recover. Under a profiler the command ends,
-    and what was recorded is kept, too (under nsys, which goes on then, it is lost). A Python program that
-    is killed itself takes what CUPTI recorded with it.
+    TRACE appears complete or not at all. Ctrl-C, SIGTERM and SIGHUP are passed to the command, and
+    everything recorded until it ends is kept. If this process is killed, or TRACE cannot be written, a
+    light recording stays in memory, and the next recording prints its location for --recover. With CUPTI
+    the command then ends and its recording is kept; with nsys the command goes on and the recording is
+    lost. If a Python program itself is killed, what CUPTI recorded of it is lost.
 
     \b
     Examples:
@@ -107,13 +107,13 @@ def record(
         record_pass.recover(left, target, force)
         return
     if graph_trace and levels not in (("light",), (graph_trace,)):
-        raise UsageError(f"--passes {','.join(levels)} and --graph-trace {graph_trace} contradict each other")
+        raise UsageError(f"--passes {','.join(levels)} contradicts --graph-trace {graph_trace}; give only one of them")
     chosen = (graph_trace,) if graph_trace else levels
     in_part = bool(after) or seconds is not None
     if (in_part or steps is not None or profiler_window) and "light" not in chosen:
-        raise UsageError(f"--after, --seconds, --steps and --profiler-window are not for --passes {','.join(chosen)}")
+        raise UsageError(f"--after, --seconds, --steps and --profiler-window need --passes light, not {chosen[0]}")
     if profiler_window and in_part:
-        raise UsageError("--profiler-window is the program's own; --after and --seconds are another")
+        raise UsageError("--profiler-window cannot be combined with --after or --seconds")
     if "light" not in chosen and not several:
         ctx.exit(shell_code(record_pass.record_traced(command, chosen[0], target, force)))
     write = partial(formats.write, path=target, replace=force, is_part=is_part)
@@ -125,7 +125,7 @@ def _light(
     command: Sequence[str], target: Path, window: Window, steps: int | None, write: Callable[[Trace], object], *,
     with_rate: bool,
 ) -> int:  # fmt: skip
-    """The light pass; with its rate in run.json, if others are to be corrected by it. The command's exit code."""
+    """Record the light pass, with its rate in run.json if it is to correct others; return the command's exit code."""
     from tracer.recorders.light_cut import first_steps
     from tracer.run_passes import run_of
 
@@ -145,20 +145,20 @@ def _several(command: Sequence[str], levels: Sequence[str], target: Path, light:
         the exit code of the last run of the command, as `foreground.run` gives it.
 
     Raises:
-        UsageError: no light pass, or the target is a file.
-        TraceError: a pass could not be recorded; those before it are kept.
+        UsageError: there is no light pass, or the target is a file.
+        TraceError: a pass could not be recorded; earlier passes are kept.
     """
     from tracer.formats import nsys_parquet, writer_of
     from tracer.run_passes import hand_on
 
     if levels[0] != "light":
-        raise UsageError(f"--passes {','.join(levels)}: several are set beside the light one, which is not among them")
+        raise UsageError(f"--passes {','.join(levels)}: several passes must include light, which corrects the others")
     if writer_of(target) is not nsys_parquet.write:
-        raise UsageError(f"{target}: several passes are a directory, not a {target.suffix} file")
+        raise UsageError(f"{target}: several passes need a directory, not a {target.suffix} file")
     code = light(with_rate=True)
     for level in levels[1:]:
         if code or not target.exists():
-            click.echo(f"intertoken: the {level} pass is left out, since the run before it failed", err=True)
+            click.echo(f"intertoken: skipped the {level} pass because the run before it failed", err=True)
             break
         code = record_pass.record_traced(command, level, target / level, force=False)
         if (target / level).exists():

@@ -1,4 +1,4 @@
-"""One pass of a command: recorded without a profiler, through CUPTI in its process, or through nsys."""
+"""Recording of one pass of a command: without a profiler, through CUPTI in its process, or through nsys."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def python_program(command: Sequence[str]) -> tuple[str, ...] | None:
-    """What this interpreter would run: ("-m", module, ...) or (script, ...); None if the command is another program.
+    """The Python program of a command: ("-m", module, ...) or (script, ...); None for anything else.
 
-    Interpreter options other than -m make it another program, too.
+    A command of another interpreter, or with interpreter options other than -m, is not a Python program here.
     """
     found = shutil.which(command[0])
     if (
@@ -41,110 +41,113 @@ def python_program(command: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def record_light(command: Sequence[str], target: Path, window: Window, save: Callable[[Trace], object]) -> int:
-    """Record the command without a profiler; `save` gets the recording, to write it to the target.
+    """Record the command without a profiler; `save` writes the recording to the target.
 
     Returns:
         the exit code, as `foreground.run` gives it.
 
     Raises:
-        RecordError: it cannot be started or recorded, or made no call that is recorded and ended well.
-        TraceError: it cannot be written; what was recorded stays in memory.
+        RecordError: the command cannot be started or recorded, or it succeeded without a call that is recorded.
+        TraceError: the recording cannot be written; it stays in memory.
     """
     from tracer.recorders import light_folder, light_program
 
     for left in light_folder.left_folders():
-        click.echo(f"note: a recorder that was killed left a recording: {_advice(left)}", err=True)
+        click.echo(f"note: a killed recorder left a recording: {_advice(left)}", err=True)
     with light_folder.folder() as rings:
         try:
-            told = light_program.record(command, rings, window)
-            if told.trace is not None:
-                save(told.trace)
+            outcome = light_program.record(command, rings, window)
+            if outcome.trace is not None:
+                save(outcome.trace)
         except BaseException:  # also Ctrl-C
             if light_folder.has_rings(rings):
-                click.echo(f"intertoken: what was recorded is kept in memory: {_advice(rings)}", err=True)
+                click.echo(f"intertoken: the recording is kept in memory: {_advice(rings)}", err=True)
             raise
-    if told.trace is None:
-        if not told.code:
-            raise RecordError(f"nothing was recorded: {told.why}")
+    if outcome.trace is None:
+        if not outcome.code:
+            raise RecordError(f"nothing was recorded: {outcome.why}")
         click.echo(
-            f"intertoken: {target}: there is no recording: the program {how_it_ended(told.code)}; {told.why}", err=True
+            f"intertoken: {target}: nothing was recorded: the program {how_it_ended(outcome.code)}; {outcome.why}",
+            err=True,
         )
-        return told.code
-    if told.code < 0:
-        click.echo(f"intertoken: the program {how_it_ended(told.code)}; what was recorded until then is kept", err=True)
-    _tell(target, len(told.trace), told.trace.notes)
-    return told.code
+        return outcome.code
+    if outcome.code < 0:
+        click.echo(
+            f"intertoken: the program {how_it_ended(outcome.code)}; everything recorded until then is kept", err=True
+        )
+    _print_summary(target, len(outcome.trace), outcome.trace.notes)
+    return outcome.code
 
 
 def _advice(rings: Path) -> str:
-    return f"`intertoken record -o TRACE --recover {rings}`, or remove that folder"
+    return f"`intertoken record -o TRACE --recover {rings}`, or remove this folder"
 
 
 def recover(left: Path, target: Path, force: bool) -> None:
-    """Write what a recorder left, as far as its programs came.
+    """Write the recording that a killed recorder left.
 
     Raises:
-        RecordError: there is nothing, or its recorder lives.
+        RecordError: the folder holds no recording, or its recorder still runs.
     """
     from tracer.formats import write
     from tracer.recorders import light_folder, light_program
 
     if left.absolute() not in light_folder.left_folders():
-        raise RecordError(f"{left}: no folder that a recorder of yours left, or it goes on recording")
+        raise RecordError(f"{left}: not the folder of a recorder of yours that has ended")
     with light_folder.taken(left):
         trace = light_program.read_folder(left)
         if trace is None:
             raise RecordError(f"{left}: no process made a call that is recorded")
         write(trace, target, replace=force)
-    _tell(target, len(trace), trace.notes)
+    _print_summary(target, len(trace), trace.notes)
 
 
 def record_traced(command: Sequence[str], level: str, target: Path, force: bool) -> int:
-    """Record the command under a profiler: CUPTI in its process where that can be, else nsys.
+    """Record the command under a profiler: CUPTI in its process if possible, else nsys.
 
     Returns, Raises:
         as `record_light`.
     """
     program = python_program(command)
-    reason = f"{command[0]} is no Python program of this installation ({sys.executable})"
+    reason = f"{command[0]} is not a Python program of this installation ({sys.executable})"
     if program is not None:
         from tracer.recorders import cupti_program
 
-        told, code = cupti_program.record(program, level, target, replace=force)
-        if not told.unavailable:
-            _conclude(told, code, target)
+        outcome, code = cupti_program.record(program, level, target, replace=force)
+        if not outcome.unavailable:
+            _print_outcome(outcome, code, target)
             return code
-        reason = told.unavailable
+        reason = outcome.unavailable
     return _through_nsys(command, level, target, force, reason)
 
 
-def _conclude(told: Outcome, code: int, target: Path) -> None:
-    """Say what became of the recording.
+def _print_outcome(outcome: Outcome, code: int, target: Path) -> None:
+    """Print the outcome of a recording.
 
     Raises:
-        TraceError: it could not be written, or not begin.
+        TraceError: the recording could not be started or written.
     """
-    if told.failed:
-        raise TraceError(told.failed)
-    if told.events is None:
-        clear_away(target)  # what it may have been writing
-        lost = "and took with it what was recorded in its memory"
-        click.echo(f"intertoken: {target}: there is no recording: the program {how_it_ended(code)} {lost}", err=True)
+    if outcome.failed:
+        raise TraceError(outcome.failed)
+    if outcome.events is None:
+        clear_away(target)  # it may have been writing
+        lost = "and the recording in its memory was lost"
+        click.echo(f"intertoken: {target}: nothing was recorded: the program {how_it_ended(code)} {lost}", err=True)
         return
-    if told.signal or code < 0:
-        how = f"ended by {told.signal}" if told.signal else how_it_ended(code)
-        click.echo(f"intertoken: the program {how}; what was recorded until then is kept", err=True)
-    _tell(target, told.events, told.notes)
+    if outcome.signal or code < 0:
+        how = f"ended by {outcome.signal}" if outcome.signal else how_it_ended(code)
+        click.echo(f"intertoken: the program {how}; everything recorded until then is kept", err=True)
+    _print_summary(target, outcome.events, outcome.notes)
 
 
 def _through_nsys(command: Sequence[str], graph_trace: str, target: Path, force: bool, reason: str) -> int:
-    """Record the command with nsys, if it is here.
+    """Record the command with nsys, if installed.
 
     Returns:
         the exit code, as `foreground.run` gives it.
 
     Raises:
-        RecordError: nsys is missing, or made no report.
+        RecordError: nsys is missing, or wrote no report.
     """
     from tracer.formats import write
     from tracer.recorders import nsys
@@ -157,15 +160,15 @@ def _through_nsys(command: Sequence[str], graph_trace: str, target: Path, force:
         if not report.exists() and code >= 0:
             raise RecordError(f"nsys wrote no report (exit code {code})")
         if not report.exists():
-            click.echo(f"intertoken: {target}: there is no recording: nsys {how_it_ended(code)}", err=True)
+            click.echo(f"intertoken: {target}: nothing was recorded: nsys {how_it_ended(code)}", err=True)
             return code
-        trace = nsys.read_report(report)  # not whole: nsys keeps the environment
+        trace = nsys.read_report(report)  # not whole: nsys reports contain the environment
         write(trace, target, replace=force)
-    _tell(target, len(trace), trace.notes)
+    _print_summary(target, len(trace), trace.notes)
     return code
 
 
-def _tell(target: Path, events: int, notes: Sequence[str]) -> None:
+def _print_summary(target: Path, events: int, notes: Sequence[str]) -> None:
     for note in notes:
         click.echo(f"note: {spelled(note)}", err=True)
     click.echo(f"{target}: {events} events", err=True)

@@ -1,4 +1,4 @@
-"""Only regular files are read: opening a FIFO waits for a writer that may never come, and a device may do anything."""
+"""The check that a file is regular: opening a FIFO may wait forever for a writer, and a device may do anything."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tracer.errors import FormatError
 
 
 def check_regular(path: Path) -> None:
-    """Raise FormatError where a path leads to neither a file nor a directory; the path is not in the message.
+    """Raise FormatError if a path is neither a file nor a directory; the message does not contain the path.
 
-    A directory, and what is not there, is left to whoever opens it.
+    Directories and missing files pass: the code that opens the path reports them.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise FormatError("is no regular file")
+        raise FormatError("not a regular file")

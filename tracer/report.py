@@ -1,4 +1,4 @@
-"""What the commands print with: tables and bars through rich, numbers, times in µs."""
+"""Console output of the commands: tables and bars by rich, numbers, times in µs."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _BAR_WIDTH: Final = 60
 
 
 def new_console() -> Console:
-    """Where to print: as wide as the terminal, 120 columns into a file."""
+    """A console as wide as the terminal, or 120 columns if the output is not a terminal."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 @contextmanager
 def working(task: str) -> Iterator[None]:
-    """A bar on stderr while something long is done, such as `writing a.sqlite`; it moves where the work tells."""
+    """Show a progress bar on stderr during long work such as `writing a.sqlite`; it moves if the work reports."""
     stderr = Console(stderr=True)
     if not stderr.is_terminal:
         yield
@@ -50,31 +50,31 @@ def working(task: str) -> Iterator[None]:
 
 
 def reading(path: Path) -> AbstractContextManager[None]:
-    """A bar on stderr while a recording is read."""
+    """Show a progress bar on stderr while a recording is read."""
     return working(f"reading {path}")
 
 
 def said(text: str, style: str = "") -> Text:
-    """Text for the terminal, in which names from a recording steer nothing."""
+    """Text for the terminal, without control characters from names in a recording."""
     return Text(spelled(text), style)
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    """A figure for a table; an en dash where there is none."""
+    """Format a figure for a table; an en dash if there is none."""
     if value is None:
         return "–"
     return f"{value:,.{digits}f}".removesuffix(".0") if digits == 1 else f"{value:,.{digits}f}"
 
 
 def show(*parts: RenderableType) -> None:
-    """Print on stdout, as every command does."""
+    """Print on stdout."""
     console = new_console()
     for part in parts:
         console.print(part)
 
 
 def grid(rows: dict[str, str]) -> Table:
-    """Labels and what they say, side by side."""
+    """Labels with their values."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column()
@@ -84,7 +84,7 @@ def grid(rows: dict[str, str]) -> Table:
 
 
 def show_table(rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
-    """Print a table of records, see `table_of`."""
+    """Print a table of records as `table_of` makes it."""
     new_console().print(table_of(rows, columns))
 
 
@@ -106,7 +106,7 @@ def _cell(value: Any) -> str:
 
 
 def cause_bar(causes_us: dict[str, float]) -> Text:
-    """The causes of a gap as one bar, each as long as its share."""
+    """The causes of a gap as one bar, with lengths proportional to their shares."""
     total = sum(causes_us.values())
     bar = Text()
     if total > 0:
@@ -116,13 +116,12 @@ def cause_bar(causes_us: dict[str, float]) -> Text:
 
 
 def where_label(facts: dict[str, Any]) -> str:
-    """What stands before the words on where the idle time lies: tracing may have added to some causes more than to
-    others."""
+    """The label of the main places of idle time: tracing may have lengthened some causes more than others."""
     return "mostly" if facts["distortion"] == 1.0 else "as recorded"
 
 
 def followers(kind: str) -> str:
-    """What follows a class: input copies, or where a step has none the steps."""
+    """What a class describes: input copies, or the steps if they have none."""
     return "steps" if kind in WITHOUT_COPIES else "input copies"
 
 
@@ -132,11 +131,11 @@ def estimated_row(estimate: dict[str, float] | None) -> dict[str, str]:
 
 
 def distortion_words(value: float | None) -> str:
-    """What tracing adds to a period, where it adds anything."""
+    """The tracing overhead of a period in words; "" if there is none."""
     return f"   (period {value:.2f} × the untraced one)" if value is not None and abs(value - 1) > 0.005 else ""
 
 
 def warn(console: Console, warning: str | None) -> None:
-    """A warning, if there is one."""
+    """Print a warning, if there is one."""
     if warning:
         console.print(said(f"warning: {warning}", "yellow"))

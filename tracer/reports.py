@@ -1,4 +1,4 @@
-"""Many reports in one table: which there are below a directory, one row per report and device, and their summary."""
+"""Many reports in one table: the reports below a directory, one row per report and device, and their summary."""
 
 from __future__ import annotations
 
@@ -33,15 +33,18 @@ COLUMNS: Final[dict[str, str]] = {
     "busy_us": "float64", "compute_us": "float64", "step_communication_us": "float64", "step_idle_us": "float64",
     "waiting_us": "float64", "caused_share": "float64", "gap_corrected": "boolean", "notes": "str", "problem": "str",
 }  # fmt: skip
-"""Columns of the table and their dtypes. Times are per token: µs of the steps of that device; the causes are means that
-add up to gap_mean_us, busy_us and compute_us are means, too; step_communication_us is where a step's device
-communicates and computes nothing, step_idle_us where it does neither. waiting_us is what a rank waits for others of its
-run in a collective, on average, and caused_share the part of all such waiting that is for this rank (`analysis.ranks`;
-by durations alone, since clocks of different recordings cannot be compared). tokens_per_s is without a profiler, where
-that is known; the recorded rates are by the median period, that of tokens where it is known how many a step gains.
-configuration is run.json's, as JSON.
-A report that could not be read is one row with its problem, and so is one in which no step follows another, with its
-steps; what is only partly there says so in notes."""
+"""Columns of the table and their dtypes.
+
+Times are per token, in µs, over the steps of the device. The causes are means that add up to gap_mean_us; busy_us and
+compute_us are means too. step_communication_us is the time of a step during which the device communicates and computes
+nothing, step_idle_us the time during which it does neither. waiting_us is the mean time that a rank waits in a
+collective for other ranks of its run, caused_share the share of all such waiting that is for this rank
+(`analysis.ranks`; from durations alone, because clocks of different recordings cannot be compared). tokens_per_s is
+without a profiler, if known; the recorded rates follow from the median period, that of tokens only if the number of
+tokens per step is known. configuration is that of run.json, as JSON.
+
+A report that could not be read has one row with its problem. So has a report without consecutive steps, with the number
+of its steps. Partial results are stated in notes."""
 
 FAR: Final = 3.5
 """Modified z-score above which a report is an outlier (Iglewicz and Hoaglin, "How to detect and handle outliers",
@@ -51,20 +54,20 @@ _APART: Final = (
     "engine", "model", "strategy", "class", "concurrency", "launch", "batch", "prompt", "devices", "gpu_layers",
     "experts", "graph_trace", "recorder",
 )  # fmt: skip
-"""What a report must have in common with those whose outlier it may be."""
+"""Facts that a report must share with the reports that it is compared with for outliers."""
 
 _ONE_STEP: Final = "one step: no period"
 _LONGEST_PATH: Final = 4096
-_LEAST_SPREAD: Final = 1e-3  # of log period: runs that hardly scatter have no outliers within 0.35 %
+_LEAST_SPREAD: Final = 1e-3  # of log period: runs with little scatter have no outliers within 0.35 %
 _LEAST_REPORTS: Final = 5
 _RANK: Final = re.compile(r"(?i)(?<![a-z])rank[-_ .=]?(\d{1,6})(?!\d)")
 
 
 def find_reports(directory: Path) -> list[Path]:
-    """The recordings below a directory, also damaged ones that say by suffix or run.json what they are, by path.
+    """The recordings below a directory, sorted by path, including damaged ones with a known suffix or a run.json.
 
-    What lies inside a recording (a run directory's traced passes) is part of it, and a .nsys-rep beside its own
-    export is the same report.
+    Recordings inside a recording (the traced passes of a run directory) are part of it, and a .nsys-rep next to its
+    own export is the same report.
 
     Raises:
         OSError: the directory cannot be listed.
@@ -87,17 +90,17 @@ def _below(directory: Path) -> Iterator[Path]:
 def _is_report(path: Path) -> bool:
     try:
         return formats.is_trace(path) or (path / "run.json").is_file()
-    except OSError:  # reading it says what is wrong
+    except OSError:  # reading it reports the problem
         return True
 
 
 def report_rows(path: Path, root: Path, within: str | None = None, bounds: Bounds = ALL_STEPS) -> list[dict[str, Any]]:
-    """A report's rows, one per device, or one with the problem; keys are of `COLUMNS`.
+    """The rows of a report, one per device, or a single row with the problem; keys are from `COLUMNS`.
 
     Args:
         path: the recording.
-        root: the directory that was searched, which `report` and `run` are relative to.
-        within: only the NVTX range of this text.
+        root: the directory that was searched; `report` and `run` are relative to it.
+        within: only inside the NVTX range with this text.
         bounds: only these steps.
     """
     from tracer.analysis.ranks import rank_report
@@ -147,7 +150,7 @@ def _step_times(ranks: pd.DataFrame, device: int | None = None) -> dict[str, flo
 
 
 def _collectives(trace: Trace, path: str) -> dict[str, Any]:
-    """Of a recording of one rank: which, and its collectives as `ranks.durations_of`; nothing of any other."""
+    """The rank of a recording of one rank, and its collectives as by `ranks.durations_of`; empty for any other."""
     from tracer.analysis.ranks import durations_of
 
     communication = trace.communication()
@@ -163,7 +166,7 @@ def problem_row(path: Path, root: Path, problem: str) -> dict[str, Any]:
 
 
 def table_of_reports(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Rows as a table with all of `COLUMNS`, by report and device."""
+    """Rows as a table with all `COLUMNS`, sorted by report and device."""
     table = pd.DataFrame(_with_waiting(rows), columns=list(COLUMNS))
     texts = [name for name, dtype in COLUMNS.items() if dtype == "str"]
     table = table.astype(dict.fromkeys(texts, "object")).fillna(dict.fromkeys(texts, "")).astype(COLUMNS)
@@ -171,7 +174,7 @@ def table_of_reports(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _with_waiting(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with what ranks of a run wait for one another; ranks of which there are two recordings have it not."""
+    """Add the time that ranks of a run wait for one another; not for runs with two recordings of one rank."""
     from tracer.analysis.ranks import waiting
 
     found = list(rows)
@@ -196,7 +199,7 @@ def _with_waiting(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _place(path: Path, root: Path) -> dict[str, str]:
-    """Report and run: the path below the root, and its folders, with the file's name if that names a rank, without it.
+    """Report and run: the path below the root, and its folders (and the file's name if it has a rank) without ranks.
 
     Example:
         >>> _place(Path("/r/nightly/rank3/a.sqlite"), Path("/r"))["run"]
@@ -236,19 +239,19 @@ def _device_figures(found: Recording) -> Iterator[tuple[int, dict[str, float]]]:
 
 @dataclass(frozen=True, eq=False)
 class Overview:
-    """What many reports say together.
+    """Summary of many reports.
 
     Attributes:
-        runs: one row per run: run, reports, unread (of them), ranks, and over its rows the medians
+        runs: one row per run: run, reports, unread (number of unread reports), ranks, and the medians over its rows of
             recorded_tokens_per_s, recorded_steps_per_s, gap_p50_us, busy_us, syncs_per_token; slowest_rank (by the
-            median period of its rows; missing where ranks are unknown), slowest_ratio (its period over the run's
-            median), waited_for_rank (in collectives, missing where it is none in particular) with the share of all
-            waiting that is for it (waited_for_share), outliers (how many).
+            median period of its rows; missing if ranks are unknown), slowest_ratio (its period over the run's
+            median), waited_for_rank (in collectives; missing if no rank stands out) with its share of all waiting
+            (waited_for_share), outliers (number).
         ranks: one row per rank that communicates: run, rank, step_idle_us, step_communication_us, waiting_us and
             caused_share, as in `COLUMNS`.
-        outliers: one row per report and device whose period lies far from its run's (`FAR`): report, rank, device,
+        outliers: one row per report and device whose period is far from that of its run (`FAR`): report, rank, device,
             recorded_tokens_per_s, recorded_steps_per_s, of_run (the run's median steps/s), z.
-        problems: one row per report that could not be read, or has steps but no period: report, steps (missing where
+        problems: one row per report that could not be read, or has steps but no period: report, steps (missing if
             it was not read), problem.
     """
 
@@ -259,7 +262,7 @@ class Overview:
 
 
 def overview(table: pd.DataFrame) -> Overview:
-    """Sum up a table of reports; those of a run that were configured or traced otherwise are a run of their own."""
+    """Summarise a table of reports; reports of a run with another configuration or tracing become a separate run."""
     table = table.assign(run=_runs_apart(table))
     read = table[table["device"].notna()].copy()
     read["log_period"] = -np.log(read["recorded_steps_per_s"])
@@ -285,7 +288,7 @@ def _configuration(trace: Trace, within: str | None) -> str:
 
 
 def _runs_apart(table: pd.DataFrame) -> list[str]:
-    """The run of each row, with what its configuration, class and tracing have that others of the run have not."""
+    """The run of each row, with the facts of configuration, class and tracing that differ within the run."""
     names = table["run"].tolist()
     facts = [
         {"class": kind} | _object(text) | {"graph_trace": level, "recorder": source.partition(" ")[0]}
@@ -313,7 +316,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def _run_row(rows: pd.DataFrame, read: pd.DataFrame) -> dict[str, Any]:
-    """A row of `Overview.runs`, of all rows of a run and of those with figures."""
+    """A row of `Overview.runs`, from all rows of a run and those with figures."""
     figures = ["recorded_tokens_per_s", "recorded_steps_per_s", "gap_p50_us", "busy_us", "syncs_per_token"]
     by_rank = read.dropna(subset="rank").groupby("rank")["log_period"].median()
     slowest: dict[str, Any] = {"slowest_rank": None, "slowest_ratio": None}

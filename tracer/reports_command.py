@@ -1,4 +1,4 @@
-"""`intertoken compare DIR`: every report below a directory in one table, and what stands out."""
+"""`intertoken compare DIR`: every report below a directory in one table, and its outliers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def compare_reports(
     root = directory.resolve()
     paths = find_reports(root)
     if not paths:
-        raise UsageError(f"{directory}: no report in it or below it")
+        raise UsageError(f"{directory}: no reports in or below this directory")
     with report.working(f"reading {len(paths)} reports"), connected(scheduler, workers) as client:
         table = analyse(paths, root, client, tell=progress.tell, within=within, bounds=bounds)
     save(table)
@@ -59,16 +59,16 @@ def _show(found: Overview, reports: int, table: pd.DataFrame) -> None:
         "run": "run", "reports": "reports", "ranks": "ranks", "recorded_steps_per_s": "steps/s recorded",
         "gap_p50_us": "gap p50 µs", "busy_us": "GPU busy µs", "syncs_per_token": "syncs",
         "slowest_rank": "slowest rank", "slowest_ratio": "its period ×", "waited_for_rank": "others wait for rank",
-        "waited_for_share": "of their waiting", "outliers": "outliers", "unread": "unread",
+        "waited_for_share": "share of waiting", "outliers": "outliers", "unread": "unread",
     }  # fmt: skip
     report.show(report.table_of(_records(found.runs), headings))
     if len(found.ranks):
         headings = {
             "run": "run", "rank": "rank", "step_idle_us": "idle µs a step", "step_communication_us": "communicates µs",
-            "waiting_us": "waits µs a collective", "caused_share": "of all waiting, for it",
+            "waiting_us": "waits µs a collective", "caused_share": "share of waiting for it",
         }  # fmt: skip
         report.show(Text(), report.table_of(_records(found.ranks.head(_MOST_LINES)), headings))
-        report.show(Text("by the durations of collectives: clocks of different recordings are not compared", "dim"))
+        report.show(Text("from the durations of collectives; clocks of different recordings are not compared", "dim"))
     if len(found.outliers):
         headings = {
             "report": "outlier", "rank": "rank", "device": "device", "recorded_steps_per_s": "steps/s recorded",

@@ -1,4 +1,4 @@
-"""Many reports at once on Dask: one task per report, on processes of this machine or a cluster's workers."""
+"""Parallel analysis of many reports on Dask: one task per report, on local processes or the workers of a cluster."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tracer.reports import problem_row, report_rows, table_of_reports
 try:
     from distributed import Client, KilledWorker, LocalCluster, as_completed
 except ImportError as missing:
-    raise UsageError("many reports are compared on Dask, which is missing: pip install 'intertoken[dask]'") from missing
+    raise UsageError("comparing a directory needs Dask: pip install 'intertoken[dask]'") from missing
 
 _CONNECT_S = 10
 
 
 @contextmanager
 def connected(scheduler: str | None, workers: int | None) -> Iterator[Client]:
-    """A client of the scheduler at this address, or of a cluster of processes on this machine.
+    """A client of the scheduler at this address, or of a cluster of local processes.
 
     Raises:
-        UsageError: there is no scheduler.
+        UsageError: no scheduler answers.
     """
     if scheduler is None:
         cluster = LocalCluster(
@@ -53,14 +53,14 @@ def analyse(
 ) -> pd.DataFrame:  # fmt: skip
     """The table of `reports.COLUMNS` over reports that every worker can read at these paths.
 
-    A report whose worker is lost is given to another one; one that keeps killing workers becomes a row with its
+    If a worker is lost, another one takes its report. A report that keeps killing workers becomes a row with its
     problem, like any that cannot be read.
 
     Args:
         paths: the reports.
-        root: what they are named relative to.
-        client: of the workers.
-        tell: hears how many reports of how many are done.
+        root: the names of the reports are relative to it.
+        client: a Dask client.
+        tell: called with the number of finished reports and of all reports.
         options: `within` and `bounds` of `report_rows`.
     """
     futures = client.map(report_rows, list(paths), root=root, pure=False, **options)
@@ -78,5 +78,5 @@ def analyse(
 
 def _words(problem: BaseException) -> str:
     if isinstance(problem, KilledWorker):
-        return "every worker that read it was lost; it may need more memory than they have"
+        return "every worker that read it was lost; the report may need more memory than the workers have"
     return f"{type(problem).__name__}: {problem}"

@@ -1,4 +1,4 @@
-"""Rows that are equal in several columns."""
+"""Numbering of rows that are equal in several columns."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def numbered(*columns: ArrayLike) -> tuple[NDArray[np.int64], list[tuple[Any, ...]]]:
-    """The number of each row, equal rows having the same, and the distinct rows: 0, 1, ... in the order of appearance.
+    """Number the distinct rows in order of appearance: the number of each row, and the distinct rows.
 
-    (`pandas.factorize` of a MultiIndex makes a tuple of every row, and in pandas 2.2 fails where there is none.)
+    (`pandas.factorize` of a MultiIndex makes a tuple of every row, and fails in pandas 2.2 if there are no rows.)
 
     Example:
         >>> numbered([3, 1, 3], [0, 0, 0])

@@ -1,4 +1,4 @@
-"""What belongs to a run directory: the recording, its traced passes and its graph."""
+"""The parts of a run directory: the recording, its traced passes and its graph."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tracer.graph_json import GRAPH_FILE
 from tracer.output import is_leftover
 
 PASSES: Final = ("graph", "node")
-"""Traced passes of a run, in folders of these names."""
+"""Traced passes of a run, in folders with these names."""
 
 
 def is_part_of_run(path: Path) -> bool:
-    """Whether what lies in a run directory goes with it when that is replaced."""
+    """Whether an entry of a run directory is removed when the run is replaced."""
     if path.name in PASSES and path.is_dir():
         return all(nsys_parquet.is_part(part) or is_leftover(part) for part in path.iterdir())
     return nsys_parquet.is_part(path) or (path.name == GRAPH_FILE and path.is_file())

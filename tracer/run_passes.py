@@ -1,4 +1,4 @@
-"""What the light pass of a command hands on to its traced passes: run.json with the untraced rate."""
+"""The run.json with the untraced rate that the light pass of a command passes on to its traced passes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracer.trace import Trace
 
 
 def run_of(light: Trace) -> dict[str, Any]:
-    """The run.json of a light pass: the rate of its decode steps, by their median period, if it has any."""
+    """The run.json of a light pass: the rate of its decode steps from their median period, if it has any."""
     measured: dict[str, Any] = {"pass": "light", "traced": False}
     try:
         steps = choose_steps(light, None, ALL_STEPS)
@@ -27,12 +27,12 @@ def run_of(light: Trace) -> dict[str, Any]:
             if steps.tokens_per_step is not None:
                 measured["tokens_per_s"] = {"median": rate * steps.tokens_per_step}
     except TraceError:
-        """Without steps it has no rate, which whoever asks for one is told."""
+        """Without steps there is no rate; code that needs one reports it."""
     return {"schema": SCHEMA, "measured": measured}
 
 
 def hand_on(directory: Path, level: str) -> None:
-    """Write what the light pass in a run directory measured into run.json of the pass in its folder `level`."""
+    """Write the measurements of a run directory's light pass into the run.json of the pass in its folder `level`."""
     run = read_run(directory / RUN_FILE)
     text = json.dumps({**run, "measured": {**run["measured"], "pass": level}}, indent=2) + "\n"
     write_output(directory / level / RUN_FILE, lambda partial: partial.write_text(text, encoding="utf-8"), replace=True)

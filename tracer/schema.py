@@ -1,9 +1,9 @@
-"""The tables of a trace: columns, dtypes, units, enum values, and the names Nsight Systems gives them.
+"""The tables of a trace: columns, dtypes, units, enum values, and their names in Nsight Systems.
 
-This is the only place that knows them. All times are int64 nanoseconds on the trace's one clock. An id or
-number that the source does not know is `MISSING` (-1), never null, so every column keeps its dtype.
-Source of the nsys names: the SQLite exports' own schema, versions 3.20 and 3.25; what nsys has beyond our
-tables (id packing, helper tables, enum labels) is in `tracer.formats.nsys_schema`.
+This is the only place that defines them. All times are int64 nanoseconds on the trace's one clock. An unknown id or
+number is `MISSING` (-1), never null, so every column keeps its dtype. Source of the nsys names: the schema of the
+SQLite exports, versions 3.20 and 3.25; what nsys has beyond these tables (id packing, helper tables, enum labels) is in
+`tracer.formats.nsys_schema`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pandas as pd
 
 MISSING: Final = -1
 
-# Enum values: our short word -> nsys id. The order is nsys's.
+# Enum values: short word -> nsys id, in the order of nsys.
 MEMCPY_KINDS: Final = {
     "unknown": 0, "HtoD": 1, "DtoH": 2, "HtoA": 3, "AtoH": 4, "AtoA": 5, "AtoD": 6, "DtoA": 7, "DtoD": 8,
     "HtoH": 9, "PtoP": 10, "UVM HtoD": 11, "UVM DtoH": 12, "UVM DtoD": 13,
@@ -29,26 +29,26 @@ SYNC_TYPES: Final = {"unknown": 0, "event": 1, "stream wait": 2, "stream": 3, "c
 API_LAYERS: Final = {"runtime": 0, "driver": 1}
 NVTX_KINDS: Final = {"mark": 34, "push/pop": 59, "start/end": 60}
 
-NAME: Final = "name"  # marks a categorical column of free strings, which nsys keeps in StringIds
-TEXT: Final = "text"  # the same, but nsys keeps the strings in the row itself
+NAME: Final = "name"  # a categorical column of free strings, which nsys stores in StringIds
+TEXT: Final = "text"  # the same, but nsys stores the strings in the rows
 
 CARRIED: Final = "nsys."
-"""Begins the name of a column that a frame has beyond its schema: an nsys column that no analysis uses, kept as
-it was to be written again (`tracer.formats.nsys_carry`)."""
+"""Prefix of columns beyond the schema: nsys columns that no analysis uses, kept unchanged to be written again
+(`tracer.formats.nsys_carry`)."""
 
 MOST_NS: Final = 2**62
-"""No time lies farther from 0, so that differences of times are int64, too; 146 years."""
+"""Largest absolute time (146 years), so that differences of times fit into int64."""
 
 NO_ID: Final = 2**32 - 1  # what CUPTI, and so nsys, stores for "no event" and "no stream"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its name, its kind, the nsys column it comes from, and what it means.
+    """One column: its name, its kind, its nsys column, and its meaning.
 
     `kind` is "int64", "float64", `NAME` or `TEXT` (categoricals of free strings) or an enum (word -> id).
-    `nsys` is None for what nsys derives from elsewhere (ids packed into `globalTid`, for example).
-    `missing` is what nsys stores for MISSING, None being NULL.
+    `nsys` is None if the value is derived from other nsys columns (ids packed into `globalTid`, for example).
+    `missing` is what nsys stores for MISSING; None stands for NULL.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Column:
 
     @property
     def default(self) -> int | float | str:
-        """The value of a row for which the source does not know this column."""
+        """The value of this column if the source does not have it."""
         if self.enum is not None:
             return "unknown" if "unknown" in self.enum else next(iter(self.enum))
         if self.is_name:
@@ -87,7 +87,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """One table: its name, the nsys table it is stored in, and its columns in order."""
+    """One table: its name, its nsys table, and its columns in order."""
 
     name: str
     nsys: str
@@ -95,7 +95,7 @@ class Table:
     doc: str
 
     def column(self, name: str) -> Column:
-        """The column of that name."""
+        """The column with this name."""
         return next(c for c in self.columns if c.name == name)
 
     @property
@@ -104,8 +104,8 @@ class Table:
         return [c.name for c in self.columns]
 
     def empty(self) -> pd.DataFrame:
-        """An empty frame with every column in its dtype."""
-        return _empty(self).copy(deep=False)  # copied where it is written to
+        """An empty frame with all columns and their dtypes."""
+        return _empty(self).copy(deep=False)  # pandas copies on write
 
 
 @cache
@@ -122,15 +122,15 @@ _ON_STREAM = (
     Column("process", doc="operating-system process id"),
 )
 _ON_THREAD = (Column("process", doc="process id"), Column("thread", doc="operating-system thread id"))
-_GRAPH_NODE = Column("graph_node", nsys="graphNodeId", doc="node of the CUDA graph it ran in, or MISSING")
+_GRAPH_NODE = Column("graph_node", nsys="graphNodeId", doc="node of its CUDA graph, or MISSING")
 
 TABLES: Final[dict[str, Table]] = {
     t.name: t
     for t in (
         Table("kernels", "CUPTI_ACTIVITY_KIND_KERNEL", (
             *_SPAN, *_ON_STREAM,
-            Column("name", NAME, "demangledName", "in full, demangled"),
-            Column("short_name", NAME, "shortName", "without arguments and template"),
+            Column("name", NAME, "demangledName", "full demangled name"),
+            Column("short_name", NAME, "shortName", "without arguments and template parameters"),
             Column("grid_x", nsys="gridX"), Column("grid_y", nsys="gridY"), Column("grid_z", nsys="gridZ"),
             Column("block_x", nsys="blockX"), Column("block_y", nsys="blockY"),
             Column("block_z", nsys="blockZ"),
@@ -138,7 +138,7 @@ TABLES: Final[dict[str, Table]] = {
             Column("static_shared", nsys="staticSharedMemory", doc="bytes"),
             Column("dynamic_shared", nsys="dynamicSharedMemory", doc="bytes"),
             _GRAPH_NODE,
-            Column("graph", nsys="graphId", doc="CUDA graph it ran in, or MISSING"),
+            Column("graph", nsys="graphId", doc="its CUDA graph, or MISSING"),
         ), "kernel executions"),
         Table("memcpys", "CUPTI_ACTIVITY_KIND_MEMCPY", (
             *_SPAN, *_ON_STREAM,
@@ -147,24 +147,24 @@ TABLES: Final[dict[str, Table]] = {
             Column("src_kind", MEMORY_KINDS, "srcKind"), Column("dst_kind", MEMORY_KINDS, "dstKind"),
             Column("src_device", nsys="srcDeviceId"), Column("dst_device", nsys="dstDeviceId"),
             _GRAPH_NODE,
-        ), "copies as the device performs them"),
+        ), "memory copies on the device"),
         Table("memsets", "CUPTI_ACTIVITY_KIND_MEMSET", (
             *_SPAN, *_ON_STREAM,
             Column("value", nsys="value"), Column("bytes", nsys="bytes"),
             Column("mem_kind", MEMORY_KINDS, "memKind"),
             _GRAPH_NODE,
-        ), "fills as the device performs them"),
+        ), "memory fills on the device"),
         Table("api", "CUPTI_ACTIVITY_KIND_RUNTIME", (
             *_SPAN, *_ON_THREAD,
             Column("correlation", nsys="correlationId"),
-            Column("name", NAME, "nameId", "with the version suffix that CUPTI gives it"),
+            Column("name", NAME, "nameId", "with CUPTI's version suffix"),
             Column("return_value", nsys="returnValue", missing=MISSING),
             Column("layer", API_LAYERS, "eventClass"),
         ), "CUDA runtime and driver calls on host threads"),
         Table("syncs", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", (
             *_SPAN, Column("type", SYNC_TYPES, "syncType"), *_ON_STREAM,
             Column("event", nsys="eventId", missing=NO_ID),
-        ), "what an API call waited for"),
+        ), "synchronisations: what an API call waited for"),
         Table("cuda_events", "CUPTI_ACTIVITY_KIND_CUDA_EVENT", (
             *_ON_STREAM, Column("event", nsys="eventId", missing=NO_ID),
             Column("event_sync", nsys="eventSyncId", doc="which record of the event", missing=NO_ID),
@@ -178,7 +178,7 @@ TABLES: Final[dict[str, Table]] = {
             Column("domain", TEXT),
             Column("category", nsys="category"), Column("color", nsys="color", doc="ARGB"),
             Column("range_id", nsys="rangeId"),
-            Column("payload", "float64", "doubleValue", "NaN where there is none; integers exact to 2**53"),
+            Column("payload", "float64", "doubleValue", "NaN if there is none; integers exact up to 2**53"),
         ), "NVTX ranges and marks; a mark ends where it starts"),
         Table("streams", "TARGET_INFO_CUDA_STREAM", (
             Column("process", nsys="processId"), Column("context", nsys="contextId"),
@@ -188,7 +188,7 @@ TABLES: Final[dict[str, Table]] = {
         Table("devices", "TARGET_INFO_GPU", (
             Column("device", nsys="id"), Column("name", TEXT, "name"),
             Column("sm_count", nsys="smCount"), Column("total_memory", nsys="totalMemory", doc="bytes"),
-            Column("memory_bandwidth", nsys="memoryBandwidth", doc="bytes/s by the device's own statement"),
+            Column("memory_bandwidth", nsys="memoryBandwidth", doc="bytes/s as reported by the device"),
             Column("clock_rate", nsys="clockRate", doc="Hz"),
         ), "devices"),
         Table("threads", "ThreadNames", (*_ON_THREAD, Column("name", NAME, "nameId")), "host threads"),
@@ -199,29 +199,29 @@ TABLES: Final[dict[str, Table]] = {
 }  # fmt: skip
 
 DEVICE_TABLES: Final = ("kernels", "memcpys", "memsets", "graph_launches")
-"""Tables whose rows occupy a device; all carry start, end, device, context, stream, correlation, process."""
+"""Tables whose rows occupy a device; all have start, end, device, context, stream, correlation, process."""
 
 DEVICE_DOMAINS: Final = frozenset({"gpu_user_annotation", "cuda_profiler_range"})
-"""Domains of `nvtx` whose ranges are no host's: PyTorch's profiler repeats annotations over the device's time."""
+"""Domains of `nvtx` with ranges of devices, not hosts: PyTorch's profiler repeats annotations in device time."""
 
 PYTHON_FUNCTION: Final = "python_function"
-"""The domain of `nvtx` whose ranges are calls of Python functions, `FILE(LINE): FUNCTION`."""
+"""The domain of `nvtx` with calls of Python functions, `FILE(LINE): FUNCTION`."""
 
 OTHER_DOMAINS: Final = frozenset({
     "mtia_runtime", "mtia_ccp_events", "mtia_insight", "mtia_counters", "glow_runtime", "hpu_op", "xpu_runtime",
     "xpu_driver", "xpu_scope_profiler", "xpu_sync", "privateuse1_runtime", "privateuse1_driver",
 })  # fmt: skip
-"""Domains of `nvtx` whose ranges are of accelerators that we do not understand; Kineto's ActivityType has them all."""
+"""Domains of `nvtx` for unsupported accelerators; Kineto's ActivityType lists them all."""
 
 PROFILER_DOMAINS: Final = (
     DEVICE_DOMAINS | OTHER_DOMAINS | {"cpu_op", "cpu_instant_event", PYTHON_FUNCTION, "overhead", "trace"}
 )
-"""Domains of `nvtx` whose ranges PyTorch's profiler set by itself; their names say nothing about token steps."""
+"""Domains of `nvtx` with ranges that PyTorch's profiler creates; their names say nothing about token steps."""
 
 HOST_COMPUTE: Final = "host compute"
-"""The domain of `nvtx` whose ranges are what our executor's host computes as a device of its own: a range is a kernel,
-its text the kernel's name, its payload the bytes of weights that it reads, if it tells."""
+"""The domain of `nvtx` with the computations of intertoken's executor on the host, treated as a device: a range is a
+kernel, its text the kernel's name, its payload the bytes of weights that it reads, if known."""
 
 COMPUTE_TABLES: Final = ("kernels", "graph_launches")
-"""Tables whose rows are compute, as the definition of the gap means it: copies and fills are not, nor are the kernels
-that `tracer.collectives` knows."""
+"""Tables whose rows are compute as in the definition of the gap: without copies and fills, and without the kernels that
+`tracer.collectives` recognises."""

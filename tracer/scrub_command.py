@@ -1,4 +1,4 @@
-"""`intertoken scrub`: a recording that may be given away."""
+"""`intertoken scrub`: make a recording safe to share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LONGEST_KEY: Final = 64  # of BLAKE2b
 
 @dataclass
 class Run:
-    """A recording, and of a run directory its traced passes and the graph that was run."""
+    """A recording; for a run directory, also its traced passes and the executed graph."""
 
     trace: Trace
     passes: dict[str, Trace]
@@ -34,13 +34,13 @@ class Run:
 @click.command()
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
-@click.option("--names", is_flag=True, help="Hash names of kernels, NVTX ranges, threads and models, too.")
-@click.option("--key", metavar="TEXT", help="Of the hashes: recordings with the same key can be compared by name.")
-@click.option("--word", "words", multiple=True, metavar="TEXT", help="A further text that goes wherever it stands.")
+@click.option("--names", is_flag=True, help="Also hash names of kernels, NVTX ranges, threads and models.")
+@click.option("--key", metavar="TEXT", help="Key of the hashes: recordings with the same key can be compared by name.")
+@click.option("--word", "words", multiple=True, metavar="TEXT", help="Remove this text too, wherever it occurs.")
 @click.option(
     "--python-functions", is_flag=True, help="Keep the Python functions of a PyTorch trace, without directories."
 )
-@click.option("--force", is_flag=True, help="Replace OUT, once the new recording is complete.")
+@click.option("--force", is_flag=True, help="Replace OUT once the new recording is complete.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def scrub(
     source: Path,
@@ -52,19 +52,19 @@ def scrub(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Write a recording without what tells of the machine and its users, and list what went.
+    """Write a recording without data about the machine and its users, and list what was removed.
 
     \b
-    What goes: environment, command lines, process names and output, messages, host and user names,
-      paths, addresses, credentials, ids of GPUs, every table, column or entry that is not known,
+    Removed: environment, command lines, process names and output, messages, host and user names,
+      paths, addresses, credentials, ids of GPUs, every unknown table, column or entry,
       Python functions (see --python-functions).
-    What stays: times, sizes, ids of processes, threads and streams, API calls, GPU models, versions,
-      the start in UTC, what was measured; names of kernels, NVTX ranges and threads (see --names).
-    Names stay but for what looks like one of these; the last line says where there are any, to be looked at.
+    Kept: times, sizes, ids of processes, threads and streams, API calls, GPU models, versions,
+      the start in UTC, measurements; names of kernels, NVTX ranges and threads (see --names).
+    In names, only text that looks like removed data is removed; the last line lists the names to review.
     With --names, an NVTX text that names a token step keeps its word for it and its numbers.
 
-    OUT's suffix chooses the format, as in `convert`; a run directory keeps its traced passes and graph
-    where OUT is a directory.
+    OUT's suffix selects the format, as in `convert`; a run directory keeps its traced passes and graph
+    if OUT is a directory.
 
     \b
     Examples:
@@ -77,9 +77,9 @@ def scrub(
     from tracer.scrub import facts
 
     if key is not None and not names:
-        raise UsageError("--key is of the hashes that --names makes; give both")
+        raise UsageError("--key needs --names, which makes the hashes; give both")
     if key is not None and not 0 < len(key.encode()) <= _LONGEST_KEY:
-        raise UsageError(f"--key has {len(key.encode())} bytes; 1 to {_LONGEST_KEY} are possible")
+        raise UsageError(f"--key has {len(key.encode())} bytes; the length must be 1 to {_LONGEST_KEY}")
     if any(not word.strip() for word in words):
         raise UsageError("--word is empty")
     check_writable(target, replace=force, advice=OR_FORCE, is_part=is_part_of_run)
@@ -121,11 +121,11 @@ def _is_directory(target: Path) -> bool:
 
 
 def _read(source: Path, *, in_full: bool, python_functions: bool) -> tuple[Run, list[str]]:
-    """What is to be scrubbed, and the names of the files beside it that are left out."""
+    """Read what is to be scrubbed; also return the names of the files next to it that are left out."""
     from tracer.formats import beside, format_of, is_trace, read
     from tracer.run_parts import PASSES
 
-    asked = python_functions and "python_functions" in format_of(source).options  # of others the trace has them or not
+    asked = python_functions and "python_functions" in format_of(source).options  # other formats have no such option
     run, others = Run(read(source, python_functions=asked), {}), beside(source)
     if in_full and others:
         run.passes = {path.name: read(path) for path in others if path.name in PASSES and is_trace(path)}
@@ -135,7 +135,7 @@ def _read(source: Path, *, in_full: bool, python_functions: bool) -> tuple[Run, 
 
 
 def _write(run: Run, target: Path, force: bool) -> list[str]:
-    """Write it; notes on what the format has no place for."""
+    """Write the run; return notes about data that the format cannot hold."""
     from tracer.formats import nsys_parquet, writer_of
 
     with appearing(target, replace=force) as new:
@@ -148,7 +148,7 @@ def _write(run: Run, target: Path, force: bool) -> list[str]:
 
 
 def _show(facts: dict[str, Any]) -> None:
-    """`intertoken scrub`."""
+    """Print `intertoken scrub`."""
     console = report.new_console()
     if facts["removed"]:
         console.print(report.table_of(facts["removed"], {"what": "removed", "where": "where", "count": "how many"}))
@@ -156,10 +156,10 @@ def _show(facts: dict[str, Any]) -> None:
 
 
 def _show_kept(facts: dict[str, Any]) -> None:
-    """The last line of `intertoken scrub`: where names still stand."""
+    """Print the last line of `intertoken scrub`: where names were kept."""
     console = report.new_console()
     if facts["names"] == "hashed":
         console.print("names of kernels, NVTX ranges, threads and models are hashed")
     else:
         kept = ", ".join(f"{field['where']} ({field['count']:,})" for field in facts["kept"]) or "none"
-        console.print(report.said(f"kept as names, look at them or hash them with --names: {kept}"), soft_wrap=True)
+        console.print(report.said(f"names kept (review them, or hash them with --names): {kept}"), soft_wrap=True)

@@ -1,10 +1,10 @@
-"""Numbers with their sign, the one way in which every text states a difference."""
+"""Numbers with a sign: the format of every difference in the output."""
 
 from __future__ import annotations
 
 
 def with_sign(value: float, size: str) -> str:
-    """A size in words with the sign of its value; ± where the words round to nothing, so that no direction is stated.
+    """Put the sign of a value before its formatted size; ± if the size is rounded to 0, so that no direction is stated.
 
     Example:
         >>> with_sign(-18_000, "18.0 µs"), with_sign(-1e-9, "0 ns")
@@ -16,7 +16,7 @@ def with_sign(value: float, size: str) -> str:
 
 
 def signed(value: float, digits: int = 1) -> str:
-    """A number with its sign.
+    """Format a number with its sign.
 
     Example:
         >>> signed(-1234.56), signed(-0.04)
@@ -26,7 +26,7 @@ def signed(value: float, digits: int = 1) -> str:
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A change as a percentage.
+    """Format a relative change as a percentage.
 
     Example:
         >>> percent(0.0153), percent(-0.2, 0), percent(-0.00004, 2)

@@ -1,7 +1,7 @@
-"""Values on disk whose arrays are mapped into memory when they are read: a tree in JSON, and all arrays in one file.
+"""Values on disk with memory-mapped arrays: a tree as JSON, and one file with all arrays.
 
-Nothing in the files is executed: a value is made of the plain types of JSON, tuples, arrays, frames, and the
-dataclasses that the caller names.
+Nothing in the files is executed: a value consists of JSON's types, tuples, arrays, frames, and the dataclasses that the
+caller names.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ def _private(path: str, flags: int) -> int:
 
 
 def load(directory: Path, classes: Sequence[type], *, own: bool = False) -> Any:
-    """The value that `save` wrote.
+    """Load a value written by `save`.
 
     Args:
-        directory: where.
-        classes: the dataclasses it may hold.
-        own: make arrays as NumPy makes them, writable (in memory, not on disk) and one value after the other;
-            otherwise they are read-only, and where all values are the same there is one.
+        directory: the directory given to `save`.
+        classes: the dataclasses that the value may contain.
+        own: return ordinary contiguous arrays, writable in memory but not on disk; otherwise arrays are read-only, and
+            an array of equal values stores only one.
 
     Raises:
-        OSError: there is none, or it cannot be read.
-        ValueError, KeyError, TypeError: it is damaged, as far as its tree and the length of its arrays show.
+        OSError: there is no value, or it cannot be read.
+        ValueError, KeyError, TypeError: the tree or the length of the arrays shows that it is damaged.
     """
     found = json.loads((directory / _TREE).read_text(encoding="utf-8"))
     size = (directory / _ARRAYS).stat().st_size
@@ -78,7 +78,7 @@ def _tree(value: Any, arrays: IO[bytes]) -> Any:
 
 
 def _written(array: NDArray[Any], arrays: IO[bytes]) -> dict[str, Any]:
-    """Where an array is in the file; of one value again and again it holds one."""
+    """Write an array and return its place in the file; an array of equal values is stored as one value."""
     if len(array) > 1 and (array[0] == array[-1]) and (array == array[0]).all():
         return {"array": array.dtype.str, "at": _put(array[:1], arrays), "of": 1, "length": len(array)}
     return {"array": array.dtype.str, "at": _put(array, arrays), "of": len(array), "length": len(array)}

@@ -1,7 +1,7 @@
-"""Runs on one stream and on several that stand beside each other: what overlapping kernels cost is learned from them.
+"""Pairs of runs on one stream and on several, from which the cost of overlapping kernels is learned.
 
-Both are run directories of the same configuration but for concurrency and allocator. That on one stream has its
-graph.json and a recording with every kernel in `node/`; that on several its graph.json.
+Both are run directories in the same folder, with the same configuration except for concurrency and allocator. The run
+on one stream has graph.json and a recording with every kernel in `node/`; the run on several has graph.json.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tracer.reports import find_reports
 from tracer.trace import Trace
 
 NODE_PASS: Final = "node"
-"""The directory of a run that has its recording with every kernel."""
+"""The folder of a run with the recording of every kernel."""
 
 _ONE, _SEVERAL = "sequential", "branches"
 _MAY_DIFFER: Final = ("concurrency", "allocator", "repeats")
@@ -36,7 +36,7 @@ _MAY_DIFFER: Final = ("concurrency", "allocator", "repeats")
 
 @dataclass(frozen=True)
 class RunPair:
-    """The run directories on one stream and on several, and what they have in common, see `work_of`."""
+    """The run directories on one stream and on several, and the work that they share, see `work_of`."""
 
     one: Path
     several: Path
@@ -44,20 +44,20 @@ class RunPair:
 
 
 def work_of(configuration: Mapping[str, Any]) -> str:
-    """What a run does, however many streams it has: its configuration without what may differ in a pair, as JSON."""
+    """The work of a run regardless of streams: its configuration without the keys that may differ, as JSON."""
     return json.dumps({k: v for k, v in configuration.items() if k not in _MAY_DIFFER}, sort_keys=True)
 
 
 def gpu_of(trace: Trace) -> str:
-    """The names of its devices."""
+    """The names of the trace's devices."""
     return ", ".join(sorted(set(trace["devices"]["name"].astype("str"))))
 
 
 def find_pairs(directories: Sequence[Path]) -> list[RunPair]:
-    """The pairs among the run directories below some directories, by path.
+    """The pairs among the run directories below the given directories, sorted by path.
 
     Raises:
-        FormatError: a damaged run.json.
+        FormatError: a run.json is damaged.
         OSError: a directory cannot be listed.
     """
     runs = {run.absolute() for directory in directories for run in find_reports(directory) if _has(run, RUN_FILE)}
@@ -80,7 +80,7 @@ def _has(run: Path, name: str) -> bool:
 
 
 def compute_ns(trace: Trace) -> float:
-    """How long a step computes: from its first kernel to the end of its last, the median of the steps."""
+    """Median time from the start of a step's first kernel to the end of its last."""
     spans = step_spans(trace, find_steps(trace))
     return float((spans["end"] - spans["start"]).median())
 
@@ -90,11 +90,11 @@ def pair_of(one: Path, streams: int, relative: float) -> Pair:
 
     Args:
         one: the directory.
-        streams: how many the other run had.
+        streams: number of streams of the other run.
         relative: see `Pair.relative`.
 
     Raises:
-        UsageError, TraceError: its recording has no such kernels, or cannot be read.
+        UsageError, TraceError: the recording lacks the kernels of the graph, or cannot be read.
     """
     node = read(one / NODE_PASS, whole=False)
     kernels = StepKernels.of(read_graph(one / GRAPH_FILE), RecordedStep.of(node, find_steps(node)))
@@ -102,7 +102,7 @@ def pair_of(one: Path, streams: int, relative: float) -> Pair:
 
 
 def read_pair(one: Path, several: Path) -> Pair:
-    """The pair, from both light passes and the node pass.
+    """Read a pair from both light passes and the node pass.
 
     Raises:
         UsageError, TraceError: a recording cannot be used; the message names it.
@@ -110,7 +110,7 @@ def read_pair(one: Path, several: Path) -> Pair:
     try:
         relative = compute_ns(read(several, whole=False)) / compute_ns(read(one, whole=False))
         if not (np.isfinite(relative) and relative > 0):
-            raise UsageError("a step's compute takes no time")
+            raise UsageError("the compute of a step has zero duration")
         return pair_of(one, read_graph(several / GRAPH_FILE).streams, relative)
     except IntertokenError as error:
         text = str(error)
@@ -119,26 +119,26 @@ def read_pair(one: Path, several: Path) -> Pair:
 
 
 def learn_from(directories: Sequence[Path], configuration: Mapping[str, Any], gpu: str) -> Learned:
-    """What the pairs below some directories teach about a run; its own pair is left out.
+    """Learn from the pairs below the given directories for a run; its own pair is excluded.
 
     Args:
         directories: see `find_pairs`.
-        configuration: of the run.
-        gpu: on which it ran; pairs of others teach nothing about it.
+        configuration: configuration of the run.
+        gpu: the GPU of the run; only pairs on the same GPU are used.
 
     Raises:
-        UsageError: there is no pair, or one cannot be read.
+        UsageError: there is no such pair, or one cannot be read.
     """
     own = work_of(configuration)
     try:
         others = [found for found in find_pairs(directories) if found.work != own]
         pairs = [read_pair(p.one, p.several) for p in others if gpu_of(read(p.one, whole=False)) == gpu]
-    except TraceError as error:  # it is not of the run's recording
+    except TraceError as error:  # not about the run's own recording
         raise UsageError(f"--learn-from: {error}") from error
     if not pairs:
         where = ", ".join(map(str, directories))
         raise UsageError(
-            f"{where}: no pair of other runs on {gpu or 'such a device'} to learn from: one with --concurrency "
-            f"{_ONE} that has {GRAPH_FILE} and {NODE_PASS}/, and beside it the same with {_SEVERAL}"
+            f"{where}: no pair of other runs on {gpu or 'such a device'} to learn from; record one with --concurrency "
+            f"{_ONE} (with {GRAPH_FILE} and {NODE_PASS}/), and in the same folder one with {_SEVERAL}"
         )
     return learned(pairs)

@@ -1,4 +1,4 @@
-"""`intertoken streams`: how busy each stream is."""
+"""`intertoken streams`: show how busy each stream is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tracer.tables import Save, table_option
     "communication_us, busy_share"
 )
 def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save) -> None:
-    """How busy each stream is, and how much streams overlap."""
+    """Show how busy each stream is, and how much streams overlap."""
     from tracer.analysis.streams import stream_report
 
     trace, steps = load(path, within, bounds)
@@ -40,7 +40,7 @@ def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save:
 
 
 def _show(facts: dict[str, Any]) -> None:
-    """`intertoken streams`."""
+    """Print `intertoken streams`."""
     console = report.new_console()
     headings = {
         "device": "device", "stream": "stream", "kernels": "kernels", "copies": "copies", "bytes": "bytes copied",

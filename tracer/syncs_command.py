@@ -1,4 +1,4 @@
-"""`intertoken syncs`: what a token does between host and device."""
+"""`intertoken syncs`: count the syncs, copies and launches of a token."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
 @click.command()
 @trace_options
 @table_option(
-    "one row per wait of a step, its syncs in their order, then blocking copies and polling loops: what, position, "
-    "name, stream, steps (that have it), median_us, max_us, waiting_share (of the steps in which the device was still "
-    "busy), queries, waits_for"
+    "one row per wait of a step, first its syncs in order, then blocking copies and polling loops: what, position, "
+    "name, stream, steps (number of steps with it), median_us, max_us, waiting_share (share of steps in which the "
+    "device was still busy), queries, waits_for"
 )
 @click.option(
     "--call-sites", "with_sites", is_flag=True,
-    help="Also where in the program each call is made: by Python functions (torch.profiler's with_stack=True), else by "
-    "the range or operator around it.",
+    help="Also show where in the program each call is made: the Python function (torch.profiler's with_stack=True), "
+    "else the enclosing range or operator.",
 )  # fmt: skip
 def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save, with_sites: bool) -> None:
-    """Which host synchronisations, copies and launches a token makes, and how far the host runs ahead.
+    """Count the host synchronisations, copies and launches of a token, and show how far the host runs ahead.
 
     \b
     Examples:
       intertoken syncs llama1b-sccc-node.sqlite        class sccc, 14 syncs per token
-      intertoken syncs vllm.json.gz --call-sites       which line of the engine makes each
+      intertoken syncs vllm.json.gz --call-sites       which line of the engine makes each call
     """
     from tracer.analysis.summary import figures
     from tracer.analysis.syncs import sync_report
@@ -72,7 +72,7 @@ def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: S
 
 
 def _sites(trace: Trace, analysed: SyncReport) -> list[dict[str, Any]]:
-    """The calls of a step by where they are made; a note where nothing tells."""
+    """The calls of a step by call site; adds a note if call sites are unknown."""
     from tracer.analysis.call_sites import by_site, call_sites, without_site
 
     table = by_site(analysed.calls, call_sites(trace, analysed.calls), analysed.steps)
@@ -82,7 +82,7 @@ def _sites(trace: Trace, analysed: SyncReport) -> list[dict[str, Any]]:
 
 
 def _show(facts: dict[str, Any]) -> None:
-    """`intertoken syncs`."""
+    """Print `intertoken syncs`."""
     console = report.new_console()
     rows = {}
     if facts["class"]:
@@ -124,9 +124,9 @@ def _show(facts: dict[str, Any]) -> None:
 
 
 def _fetched(lag: dict[str, Any] | None) -> str:
-    """Which step's result the host reads."""
+    """The step whose result the host reads."""
     if lag is None:
-        return "the recording does not tell which step's result"
+        return "unknown: the recording does not show which step's result"
     whose = {0.0: "the result of the step it launched last", 1.0: "the result of the step before, one step ahead"}
-    ahead = f"a result of {number(lag['median'])} steps before"
+    ahead = f"a result from {number(lag['median'])} steps before"
     return f"{whose.get(lag['median'], ahead)}  ({lag['share']:.0%} of {lag['fetches']} fetches)"

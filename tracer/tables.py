@@ -1,4 +1,4 @@
-"""Analysis tables as files for other programs: CSV, guarded as `without_formulas` says, or Parquet as recorded."""
+"""Analysis tables as files for other programs: CSV, guarded by `without_formulas`, or Parquet, unchanged."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tracer.text import without_formulas
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Save = Callable[[pd.DataFrame], None]
-"""What a command with a table calls once its table is known."""
+"""Saves the table of a command."""
 
 
 def _write_parquet(table: pd.DataFrame, path: Path) -> None:
-    with path.open("wb") as file:  # Arrow opens no path that is not UTF-8
+    with path.open("wb") as file:  # Arrow cannot open paths that are not UTF-8
         table.to_parquet(file, index=False)
 
 
@@ -30,7 +30,7 @@ _WRITERS: Final[dict[str, Callable[[pd.DataFrame, Path], None]]] = {
 
 
 def table_option(holds: str) -> Callable[[Command], Command]:
-    """--table and --force for a command, which gets `save`, to be called with its table; `holds` says what is in it."""
+    """Add --table and --force to a command, which gets `save` to call with its table; `holds` describes the table."""
 
     def decorate(command: Command) -> Command:
         @wraps(command)
@@ -40,7 +40,7 @@ def table_option(holds: str) -> Callable[[Command], Command]:
         options = (
             click.option("--force", is_flag=True, help="Replace the table's FILE."),
             click.option("--table", metavar="FILE", type=click.Path(path_type=Path),
-                         help=f"Also write a table, as FILE's suffix says (.csv or .parquet): {holds}."),
+                         help=f"Also write a table (.csv or .parquet): {holds}."),
         )  # fmt: skip
         decorated = saving
         for option in options:
@@ -51,7 +51,7 @@ def table_option(holds: str) -> Callable[[Command], Command]:
 
 
 def saver(path: Path | None, replace: bool) -> Save:
-    """What writes a table to the path, checked before anything is read; without a path it does nothing."""
+    """A function that writes a table to the path, which is checked at once; without a path it does nothing."""
     if path is None:
         return lambda table: None
     check_output(path, "a table", _WRITERS, replace=replace)

@@ -1,4 +1,4 @@
-"""Names from recordings, made safe to show on a terminal, in a spreadsheet and on a page."""
+"""Make names from recordings safe for a terminal, a spreadsheet and a web page."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 LONGEST: Final = 400
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
-"""Controls, bidirectional overrides, lone surrogates, line separators: what moves a cursor or other text."""
+"""Control characters, bidirectional overrides, lone surrogates, line separators: they move the cursor or other text."""
 
 _FORMULA: Final = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 
 
 def spelled(text: str) -> str:
-    r"""A text with invisible characters spelled out, so that no terminal obeys them.
+    r"""Spell out the invisible characters of a text, so that a terminal does not obey them.
 
     Example:
         >>> spelled("\x1b[2Jk")
@@ -27,7 +27,7 @@ def spelled(text: str) -> str:
 
 
 def plain(name: str, limit: int = LONGEST) -> str:
-    r"""A name with invisible characters spelled out and its middle cut if longer than `limit`.
+    r"""Spell out the invisible characters of a name, and cut its middle if it is longer than `limit`.
 
     Example:
         >>> plain("a\x00b")
@@ -40,11 +40,11 @@ def plain(name: str, limit: int = LONGEST) -> str:
 
 
 def without_formulas(table: pd.DataFrame) -> pd.DataFrame:
-    """The table as a CSV may hold it, whose texts come from recordings.
+    """Make the texts of a table, which come from recordings, safe for a CSV file.
 
-    A text that a spreadsheet would take for a formula (OWASP, CSV Injection) gets an apostrophe in front; invisible
-    characters but a line feed are spelled out, since a CSV is shown on terminals, too. Numbers stay as they are,
-    negative ones too.
+    A text that a spreadsheet would take for a formula (OWASP, CSV Injection) gets a leading apostrophe. Invisible
+    characters except line feeds are spelled out, because a CSV is also shown on terminals. Numbers are unchanged, even
+    negative ones.
 
     Example:
         >>> without_formulas(pd.DataFrame({"name": ["=1+1", "k"], "slack_us": [-1.5, 2.0]})).to_dict("list")
@@ -57,7 +57,7 @@ def without_formulas(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _guarded(column: pd.Series[Any]) -> pd.Series[Any]:
-    """The column with each distinct text guarded once."""
+    """The column with its texts guarded, each distinct text once."""
     values = column.astype(object)
     known: dict[Hashable, Any] = {text: _cell(text) for text in values.unique() if isinstance(text, str)}
     return values.map(lambda value: known.get(value, value) if isinstance(value, str) else value)

@@ -1,4 +1,4 @@
-"""`intertoken tokens`: the token steps of a recording."""
+"""`intertoken tokens`: list the token steps of a recording."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tracer.tables import Save, table_option
 @trace_options
 @table_option(
     "one row per step and device that computes for it: step, process, thread, group, phase, device, and in ns "
-    "start and end on the host, start_compute and end_compute there"
+    "start and end on the host, start_compute and end_compute on the device"
 )
 def tokens(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save) -> None:
-    """The token steps, how they were found, and how sure that is.
+    """List the token steps, how they were found, and with what confidence.
 
     \b
     Examples:
       intertoken tokens rep.sqlite --phase all           prefill steps as well
-      intertoken tokens rep.sqlite --pattern embedding   a step begins with each launch of such a kernel
+      intertoken tokens rep.sqlite --pattern embedding   a step starts at each launch of such a kernel
     """
     from tracer.analysis.step_work import step_spans
     from tracer.analysis.summary import figures
@@ -56,7 +56,7 @@ def tokens(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: 
 
 
 def _show(facts: dict[str, Any]) -> None:
-    """`intertoken tokens`."""
+    """Print `intertoken tokens`."""
     console = report.new_console()
     console.print(report.said(f"{facts['what']}, from {facts['detail']} (confidence {facts['confidence']:.2f})"))
     rows = [

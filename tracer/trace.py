@@ -1,4 +1,4 @@
-"""A trace: named tables of fixed columns, and metadata."""
+"""The trace: named tables with fixed columns, and metadata."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from tracer.schema import CARRIED, COMPUTE_TABLES, DEVICE_TABLES, MISSING, TABLE
 
 LIGHT: Final = "light"
 RUN: Final = "graph"
-"""Name of a row of `graph_launches` of which is not known which graph it was, see `Trace.has_runs`."""
+"""Name of a row of `graph_launches` whose graph is unknown, see `Trace.has_runs`."""
 
 UNTRACED: Final = ("host", LIGHT)
-"""Recorders (`metadata["source"]`) that do not disturb what they record by more than they say."""
+"""Recorders (`metadata["source"]`) whose overhead on the program is no more than they state."""
 
 Columns = Mapping[str, Sequence[Any] | np.ndarray[Any, Any] | pd.Categorical]
-"""Column name -> its values, all of one length."""
+"""Column name -> values, all of the same length."""
 
 
 @dataclass(eq=False)
 class Trace:
-    """What happened: one pandas frame per table of `schema.TABLES`, always all of them, possibly empty.
+    """A recording: one pandas frame for every table of `schema.TABLES`, possibly empty.
 
     Attributes:
-        tables: name -> frame with the schema's columns and dtypes, and behind them those that it only carries
-            (`schema.CARRIED`). Rows are in order of their start.
+        tables: name -> frame with the schema's columns and dtypes, followed by carried columns (`schema.CARRIED`).
+            Rows are sorted by start.
         metadata: JSON-able facts about the recording: `source` (such as "nsys 2025.3.2" or "host"), `run`
             (the contents of run.json, if it came from a run directory), `clock` and others.
-        notes: partial results a reader or recorder must state (dropped records, ranges never closed).
-        carried: nsys tables that no table here stands for, as they were read, by nsys's names.
+        notes: limitations that a reader or recorder must state (dropped records, unclosed ranges).
+        carried: nsys tables that have no counterpart in the schema, unchanged, by their nsys names.
 
     Example:
         >>> trace = Trace.from_columns(kernels={"start": [0, 20], "end": [10, 30], "name": ["k", "k"]})
@@ -61,7 +61,7 @@ class Trace:
         metadata: dict[str, Any] | None = None,
         **tables: pd.DataFrame | Columns,
     ) -> Trace:
-        """Build a trace from table=columns pairs; what is not given takes the schema's default."""
+        """Build a trace from table=columns pairs; missing tables and columns get the schema's defaults."""
         trace = cls({}, dict(metadata or {}))
         trace.tables |= {name: conform(columns, TABLES[name]) for name, columns in tables.items()}
         return trace
@@ -71,16 +71,16 @@ class Trace:
 
     @property
     def is_untraced(self) -> bool:
-        """Whether its recorder is no profiler, so that its times are the program's own: it is its own light pass."""
+        """Whether it was recorded without a profiler, so that the times are those of the undisturbed program."""
         return self.metadata.get("source") in UNTRACED
 
     @property
     def has_runs(self) -> bool:
-        """Whether one row of `graph_launches` may stand for several launches of kernels, see `recorders.light`."""
+        """Whether a row of `graph_launches` may represent several kernel launches, see `recorders.light`."""
         return self.metadata.get("source") == LIGHT
 
     def __len__(self) -> int:
-        """How many events there are in all tables that have times."""
+        """Number of events in all tables with times."""
         return sum(len(frame) for frame in self.tables.values() if "start" in frame)
 
     @property
@@ -92,11 +92,11 @@ class Trace:
         return min(int(t["start"].min()) for t in timed), max(int(t["end"].max()) for t in timed)
 
     def activities(self, tables: Iterable[str] = DEVICE_TABLES) -> pd.DataFrame:
-        """The rows of several device tables as one frame, by start.
+        """The rows of several device tables as one frame, sorted by start.
 
-        Columns: start end device context stream correlation process name bytes table collective, where a copy's
-        name says its kind, bytes is 0 for compute, `table` says which table a row came from, and `collective` whether
-        it is communication between devices.
+        Columns: start end device context stream correlation process name bytes table collective. The name of a copy is
+        its kind, bytes is 0 for compute, `table` is the source table of the row, and `collective` marks communication
+        between devices.
         """
         parts = {name: self.tables[name] for name in tables}
         columns = ["start", "end", "device", "context", "stream", "correlation", "process"]
@@ -115,7 +115,7 @@ class Trace:
         return joined.sort_values("start", kind="stable", ignore_index=True)
 
     def compute(self) -> pd.DataFrame:
-        """The rows of `activities` that compute: kernels but for collectives, and whole graphs."""
+        """The rows of `activities` that compute: kernels except collectives, and whole graphs."""
         found = self.activities(COMPUTE_TABLES)
         return found[~found["collective"]].reset_index(drop=True)
 
@@ -125,13 +125,13 @@ class Trace:
         return found[found["collective"]].reset_index(drop=True)
 
     def timeline(self, token: int | None = None, **options: Any) -> Any:
-        """The timeline at a token (None: the most typical one), a Plotly figure: `dashboard.notebook.timeline`."""
+        """The timeline at a token (None: the most typical one) as a Plotly figure, by `dashboard.notebook.timeline`."""
         from tracer.notebook import timeline
 
         return timeline(self, token=token, **options)
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """HTML for notebooks."""
         from tracer.notebook import trace_html
 
         return trace_html(self)
@@ -143,7 +143,7 @@ class Trace:
 
 
 def conform(frame: pd.DataFrame | Columns | None, table: Table) -> pd.DataFrame:
-    """Bring a frame, or columns by name, to a table's columns, dtypes and order by start; what lacks: its default."""
+    """Convert a frame, or columns by name, to a table's columns, dtypes, defaults and order by start."""
     length = len(frame[next(iter(frame.keys()))]) if frame is not None and len(frame.keys()) else 0
     if frame is None or length == 0:
         return table.empty()
@@ -190,7 +190,7 @@ def _categorical(names: Any) -> pd.Categorical:
 
 @cache
 def _dtype_of(words: tuple[str, ...]) -> pd.CategoricalDtype:
-    """Made once for every list of words: pandas checks them each time."""
+    """Cached for every list of words, because pandas checks them each time."""
     return pd.CategoricalDtype(pd.Index(words, dtype="str"))
 
 

@@ -1,4 +1,4 @@
-"""JSON into dataclasses, checked against their annotations; whatever does not fit is named by where it stands."""
+"""Read JSON into dataclasses, checked against their annotations; errors name the place in the JSON."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _MOST_BYTES: Final = 8 * 2**20  # of a file; the graph of an 8B model has 0.2 MB
 
 
 def read_object(path: Path, schema: str) -> dict[str, Any]:
-    """The object in a file, if its `schema` is that.
+    """Read the object in a file and check its `schema`.
 
     Raises:
-        FormatError: the file cannot be read, is too large, or has another form; the path is not in the message.
+        FormatError: the file cannot be read, is too large, or has another schema; the message has no path.
     """
     check_regular(path)
     try:
         if path.stat().st_size > _MOST_BYTES:
-            raise FormatError(f"has more than {_MOST_BYTES >> 20} MiB; that is no file of ours")
+            raise FormatError(f"larger than the limit of {_MOST_BYTES >> 20} MiB")
         data = parsed(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise FormatError(f"is no JSON: {error}") from error
+        raise FormatError(f"not valid JSON: {error}") from error
     if not isinstance(data, dict) or data.get("schema") != schema:
         raise FormatError(f"its schema is not {schema!r}")
     return data
 
 
 def parsed(text: str) -> Any:
-    """JSON as Python has it.
+    """Parse JSON.
 
     Raises:
-        ValueError: no JSON, or with an integer of too many digits, or with half a surrogate pair, which can be neither
-            written nor shown.
-        RecursionError: nested too deeply.
+        ValueError: invalid JSON, an integer with too many digits, or a lone surrogate, which can be neither written
+            nor shown.
+        RecursionError: the JSON is nested too deeply.
     """
     value = json.loads(text, parse_int=_integer)
     if "\\ud" in text.casefold():
@@ -52,18 +52,18 @@ def parsed(text: str) -> Any:
 
 def _integer(text: str) -> int:
     if len(text.lstrip("-")) > MOST_DIGITS:
-        raise ValueError(f"holds a number of more than {MOST_DIGITS} digits")
+        raise ValueError(f"contains a number with more than {MOST_DIGITS} digits")
     return int(text)
 
 
 def typed_object(value: Any, wanted: Any, where: str) -> Any:
-    """An instance of the dataclass `wanted` from an object; what the class does not know is left out.
+    """An instance of the dataclass `wanted` from an object; unknown keys are ignored.
 
     Raises:
-        FormatError: no object, a field is missing or has another type.
+        FormatError: the value is not an object, or a field is missing or has the wrong type.
     """
     if not isinstance(value, dict):
-        raise FormatError(f"{where} is no object")
+        raise FormatError(f"{where} is not an object")
     kinds = _hints(wanted)
     needed = {f.name for f in fields(wanted) if f.default is MISSING and f.default_factory is MISSING}
     if lacking := needed - value.keys():
@@ -86,22 +86,22 @@ def _typed(value: Any, wanted: Any, where: str) -> Any:
         )
     if origin is tuple:
         if not isinstance(value, list):
-            raise FormatError(f"{where} is no array")
+            raise FormatError(f"{where} is not an array")
         inner = get_args(wanted)[0]
         return tuple(_typed(v, inner, f"{where}[{i}]") for i, v in enumerate(value))
     if origin is Mapping:
         if not isinstance(value, dict):
-            raise FormatError(f"{where} is no object")
+            raise FormatError(f"{where} is not an object")
         inner = get_args(wanted)[1]
         return {key: _typed(v, inner, f"{where}[{key!r}]") for key, v in value.items()}
     if wanted is float:
         if type(value) not in (int, float) or not math.isfinite(value):
-            raise FormatError(f"{where} is no finite number")
+            raise FormatError(f"{where} is not a finite number")
         return float(value)
     if wanted not in (int, str, bool):
         return typed_object(value, wanted, where)
     if type(value) is not wanted:
-        raise FormatError(f"{where} is no {wanted.__name__}")
+        raise FormatError(f"{where} is not of type {wanted.__name__}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""The findings of `intertoken check` for people, for programs, for JUnit's readers and for GitHub."""
+"""The findings of `intertoken check` as text, JSON facts, JUnit XML and GitHub annotations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracer.analysis.budget_check import Finding
 from tracer.analysis.surplus import Surplus
 from tracer.errors import printable
 
-_MOST_RANGES: Final = 5  # around a call, in a sentence
+_MOST_RANGES: Final = 5  # enclosing ranges of a call shown in a sentence
 MARKS: Final = {"kept": "✓", "broken": "✗", "not shown": "?"}
 
 
@@ -39,7 +39,7 @@ def facts_of(finding: Finding) -> dict[str, Any]:
 
 
 def rows(findings: Sequence[Finding]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The rows of a table for people, and the sentences below it: first surplus calls, and what is not shown."""
+    """The rows of the table, and the sentences below it: first surplus calls, and inconclusive lines."""
     table = [
         {
             "mark": MARKS[finding.verdict],
@@ -56,18 +56,18 @@ def rows(findings: Sequence[Finding]) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def figure(value: float | str) -> str:
-    """A figure as people read it; a class or signature as it is."""
+    """Format a figure; a class or signature is unchanged."""
     return value if isinstance(value, str) else f"{round(value, 4):.10g}"
 
 
 def allowed_words(finding: Finding) -> str:
-    """What is allowed, such as `at most 14`."""
+    """The allowed values in words, such as `at most 14`."""
     allowed = finding.line.allowed
     return str(allowed) if isinstance(allowed, Limit) else " or ".join(allowed)
 
 
 def excess_words(finding: Finding) -> str:
-    """By how much a figure misses its budget, such as `2 too many`; "" where that says nothing."""
+    """By how much a figure misses its budget, such as `2 too many`; "" if that is not a number."""
     if finding.verdict != "broken" or not finding.excess:
         return ""
     counted = "." not in finding.line.name
@@ -76,7 +76,7 @@ def excess_words(finding: Finding) -> str:
 
 
 def surplus_words(call: Surplus) -> str:
-    """Which call is too many, and where it stands."""
+    """The first surplus call, and where it is made."""
     inner = ["…", *call.nvtx[-_MOST_RANGES:]] if len(call.nvtx) > _MOST_RANGES else call.nvtx
     where = f", in {' / '.join(inner)}" if call.nvtx else ""
     return printable(
@@ -91,18 +91,18 @@ def sentence(finding: Finding) -> str:
     if finding.interval is not None:
         parts.append(f"95 % interval {figure(finding.interval[0])} to {figure(finding.interval[1])}")
     if finding.verdict == "not shown":
-        parts.append("not shown either way")
+        parts.append("inconclusive")
     text = printable(f"{title(finding)}: {', '.join(filter(None, parts))}")
     return text if finding.surplus is None else f"{text}; {surplus_words(finding.surplus)}"
 
 
 def title(finding: Finding) -> str:
-    """The line's name, behind its range and device."""
+    """The line's name, preceded by its range and device."""
     return printable(": ".join(filter(None, (str(finding.line.scope), finding.line.name))))
 
 
 def junit(findings: Sequence[Finding], recording: Path, budget: Path) -> bytes:
-    """JUnit's XML: one test case per line of the budget, its class name the recording."""
+    """JUnit XML: one test case per line of the budget, with the recording as class name."""
     broken = sum(finding.verdict == "broken" for finding in findings)
     counts = {"name": printable(f"intertoken check {budget}"), "tests": str(len(findings)), "failures": str(broken)}
     root = ElementTree.Element("testsuites")
@@ -119,9 +119,9 @@ def junit(findings: Sequence[Finding], recording: Path, budget: Path) -> bytes:
 
 
 def github(finding: Finding, budget: Path) -> str | None:
-    """An annotation of GitHub's workflow commands: an error where a line is broken, a warning where it is not shown.
+    """A GitHub workflow command: an error if a line is broken, a warning if it is inconclusive, None if it is kept.
 
-    What is escaped and how: toolkit/packages/core/src/command.ts of github.com/actions.
+    Source of the escaping rules: toolkit/packages/core/src/command.ts of github.com/actions.
     """
     level = {"broken": "error", "not shown": "warning"}.get(finding.verdict)
     if level is None:

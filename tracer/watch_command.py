@@ -1,4 +1,4 @@
-"""`intertoken watch`: what runs under the light recorder now."""
+"""`intertoken watch`: show what runs under the light recorder now."""
 
 from __future__ import annotations
 
@@ -21,21 +21,23 @@ _COLUMNS = ("process", "program", "device", "steps/s", "idle p50", "p95 µs", "g
 
 @click.command()
 @click.argument("chosen", required=False, metavar="[PID|NAME]")
-@click.option("--every", type=click.FloatRange(min=0.2), default=1.0, show_default=True, help="Seconds between looks.")
-@click.option("--once", is_flag=True, help="Look once, print, and end.")
+@click.option(
+    "--every", type=click.FloatRange(min=0.2), default=1.0, show_default=True, help="Seconds between updates."
+)
+@click.option("--once", is_flag=True, help="Print the figures once and exit.")
 @click.option("--prometheus", "port", type=click.IntRange(0, 65535), metavar="PORT",
-              help="Serve the figures as metrics on 127.0.0.1:PORT/metrics instead (0: any free port).")  # fmt: skip
+              help="Instead serve the figures as metrics on 127.0.0.1:PORT/metrics (0: any free port).")  # fmt: skip
 @click.option("--keep", "target", type=click.Path(path_type=Path), metavar="TRACE",
-              help="Write what the rings hold now as a recording, and end; the programs go on.")  # fmt: skip
+              help="Write what the rings hold now as a recording and exit; the programs go on.")  # fmt: skip
 @click.option("--last", "seconds", type=click.FloatRange(0, 86_400, min_open=True), callback=no_nan, metavar="SECONDS",
               help="With --keep: only the last seconds.")  # fmt: skip
 def watch(
     chosen: str | None, every: float, once: bool, port: int | None, target: Path | None, seconds: float | None
 ) -> None:
-    """Steps/s, idle time, gap, syncs and launches of what runs under `intertoken record` now.
+    """Show steps/s, idle time, gap, syncs and launches of programs that run under `intertoken record` now.
 
-    A row is a device of a process, from its last calls; idle time and gap are of a step, in µs. Nothing of the programs
-    is disturbed: their rings are read.
+    Each row is a device of a process, from its last calls; idle time and gap are per step, in µs. The programs are not
+    disturbed: only their rings are read.
 
     \b
     Examples:
@@ -50,7 +52,7 @@ def watch(
     from tracer.live import live, snapshot
 
     if seconds is not None and target is None:
-        raise UsageError("--last is for --keep TRACE")
+        raise UsageError("--last needs --keep TRACE")
     if target is not None:
         from tracer.formats import check_writable, write
 
@@ -74,7 +76,7 @@ def watch(
 
 
 def table_of(rows: list[Live]) -> Table:
-    """The rows as a table; of a process without figures why it has none."""
+    """The rows as a table; a process without figures shows the reason."""
     table = Table(*_COLUMNS, box=None, caption=None if rows else "nothing runs under the light recorder")
     for row in rows:
         pairs = [f"{value:,.1f}" for pair in (row.idle_us, row.gap_us) for value in pair or ()]

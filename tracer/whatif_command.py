@@ -1,4 +1,4 @@
-"""`intertoken whatif`: what a recording would have been with another strategy, without a sync, as one graph, ..."""
+"""`intertoken whatif`: predict a recording with another strategy, without a sync, as one graph, ..."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ROWS: Final = {
     "speed-up": "speed-up",
     "margin": MARGIN,
 }
-"""Key of a prediction -> what stands before its row."""
+"""Key of a prediction -> label of its row."""
 
 if TYPE_CHECKING:
     from tracer.analysis.whatif.edits import Edit
@@ -63,34 +63,34 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
 @trace_options
 @untraced_option
 @click.option("--sync", "strategies", metavar="NAME,...", help="Another strategy: saaas, aaas, aaag or ggg.")
-@click.option("--without-syncs", is_flag=True, help="Without all syncs that data flow does not need.")
+@click.option("--without-syncs", is_flag=True, help="Remove all syncs that data flow does not need.")
 @click.option(
     "--without-sync", "positions", metavar="N,...", callback=_positions,
-    help="Without these syncs of every step (1 is its first); refused where data flow needs one.",
+    help="Remove these syncs from every step (1 is the first); refused if data flow needs one.",
 )  # fmt: skip
-@click.option("--graph", "one_graph", is_flag=True, help="Kernels launched one by one as one graph launch.")
-@click.option("--early-starts", is_flag=True, help="For --graph: its kernels begin early (programmatic launch).")
-@click.option("--concurrent", is_flag=True, help="Independent kernels on several streams (runs with graph.json).")
-@click.option("--streams", type=click.IntRange(2, 64), default=4, show_default=True, help="For --concurrent: at most.")
+@click.option("--graph", "one_graph", is_flag=True, help="Launch individually launched kernels as one CUDA graph.")
+@click.option("--early-starts", is_flag=True, help="For --graph: kernels start early (programmatic launch).")
+@click.option("--concurrent", is_flag=True, help="Use several streams for independent kernels (needs graph.json).")
+@click.option("--streams", type=click.IntRange(2, 64), default=4, show_default=True, help="Limit for --concurrent.")
 @click.option(
     "--learn-from", metavar="DIRECTORY", multiple=True, type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="For --concurrent: what kernels on several streams lose and hide, learned from the runs below it that were "
-    "made on one stream (with graph.json and node/) and, beside it, on several (--concurrency branches). The pair of "
-    "TRACE itself is left out, so that no prediction is of what was learned. [default: numbers of an H200]",
+    help="For --concurrent: learn the cost of overlapping kernels from pairs of runs below DIRECTORY, in one folder: "
+    "one on one stream (with graph.json and node/), one on several (--concurrency branches). The pair of TRACE itself "
+    "is excluded, so that the prediction is not learned from its own answer. [default: values of an H200]",
 )  # fmt: skip
 @click.option(
     "--scale-kernels", "kernels", metavar="REGEX=F", multiple=True, callback=_scaled,
-    help="Kernels of these names take F times as long.",
+    help="Multiply the duration of kernels with matching names by F.",
 )  # fmt: skip
 @click.option(
-    "--scale-host", type=click.FloatRange(0, 1e6), callback=no_nan, metavar="F", help="Host code takes F times as long."
+    "--scale-host", type=click.FloatRange(0, 1e6), callback=no_nan, metavar="F", help="Multiply host time by F."
 )
 @click.option(
     "--sync-latency-us", type=click.FloatRange(-1e6, 1e6), callback=no_nan, metavar="X",
-    help="Every sync returns X µs later (negative: earlier), as on another platform.",
+    help="Let every sync return X µs later (negative: earlier), as on another platform.",
 )  # fmt: skip
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Write the new timeline, as OUTPUT's suffix says."
+    "-o", "--output", type=click.Path(path_type=Path), help="Write the predicted timeline in the format of the suffix."
 )
 @click.option("--force", is_flag=True, help="Replace OUTPUT.")
 def whatif(
@@ -98,17 +98,17 @@ def whatif(
     strategies: str | None, concurrent: bool, streams: int, learn_from: tuple[Path, ...], output: Path | None,
     force: bool, **different: Any,
 ) -> None:  # fmt: skip
-    """What the recording would have been, had something been different.
+    """Predict the recording with changes to its syncs, launches, kernels or host code.
 
-    The recording is replayed: every call, kernel and copy begins when what it waited for has ended. Edits
-    add up; several strategies are predicted one by one. A removal that would let the host or a stream read what
-    is not there yet is refused.
+    The recording is replayed: every call, kernel and copy starts when what it waited for has ended. Edits are
+    combined; several strategies are predicted separately. Removing a sync is refused if the host or a stream
+    would then read data that is not there yet.
 
     \b
     Examples:
       intertoken whatif runs/tiny-sccc-sequential --sync saaas,aaas,aaag,ggg
       intertoken whatif rep.sqlite --without-syncs --untraced-tokens-per-s 748.7
-      intertoken whatif rep.sqlite --without-sync 14       does the last one cost anything?
+      intertoken whatif rep.sqlite --without-sync 14       does the last sync cost anything?
       intertoken whatif rep.sqlite --scale-kernels 'mul_mat=0.5' -o faster.sqlite
       intertoken whatif runs/tiny-aaag-sequential --concurrent --learn-from runs
     """
@@ -121,9 +121,9 @@ def whatif(
     common = edits_of(**different)
     chosen = [name.strip() for name in strategies.split(",")] if strategies else []
     if not (common or chosen or concurrent):
-        raise UsageError("nothing is different; give --sync, --without-syncs, --graph, ... (see --help)")
+        raise UsageError("no change given; use --sync, --without-syncs, --graph, ... (see --help)")
     if learn_from and not concurrent:
-        raise UsageError("--learn-from is for --concurrent")
+        raise UsageError("--learn-from needs --concurrent")
     if output is not None:
         _check_output(output, len(chosen), force)
     trace, steps = load(path, within, bounds)
@@ -145,13 +145,13 @@ def _check_output(output: Path, predictions: int, force: bool) -> None:
     from tracer.formats import check_writable
 
     if predictions > 1:
-        raise UsageError("-o takes one prediction; give --sync one strategy")
+        raise UsageError("-o writes one prediction; give --sync only one strategy")
     with blaming_the_choice():
         check_writable(output, replace=force, advice=OR_FORCE)
 
 
 def concurrent_edit(path: Path, within: str | None, streams: int, learn_from: tuple[Path, ...], trace: Trace) -> Edit:
-    """The edit `Concurrent`, with the graph of a run directory and the pass that has its kernels.
+    """The edit `Concurrent`, with the graph of a run directory and the pass with its kernels.
 
     Raises:
         UsageError: the directory has no graph.
@@ -165,7 +165,7 @@ def concurrent_edit(path: Path, within: str | None, streams: int, learn_from: tu
     graph, node_pass = path / GRAPH_FILE, path / stream_pairs.NODE_PASS
     if not graph.is_file():
         raise UsageError(
-            f"{path}: has no {GRAPH_FILE}; a recording of one stream does not tell which kernels are independent"
+            f"{path}: no {GRAPH_FILE}; a recording of one stream does not show which kernels are independent"
         )
     node, steps = load(node_pass if node_pass.is_dir() else path, within, ALL_STEPS)
     learned = H200
@@ -176,7 +176,7 @@ def concurrent_edit(path: Path, within: str | None, streams: int, learn_from: tu
 
 
 def _facts(found: Prediction) -> dict[str, Any]:
-    """Keys of a prediction; what would be of the engine is null where it is only of the engine under its profiler."""
+    """A prediction as JSON; figures of the engine are null if only the engine under its profiler was predicted."""
     of_engine = found.of_engine
     return {
         "edit": found.label,
@@ -211,7 +211,7 @@ def _show(facts: dict[str, Any]) -> None:
     report.show_table(rows, {name: name for name in rows[0]})
     for one in facts["predictions"]:
         if one["speedup"] and one["speedup"]["low"] is not None and one["speedup"]["low"] < 1 < one["speedup"]["high"]:
-            click.echo(f"  {spelled(one['edit'])}: no difference shown, the margin holds 1")
+            click.echo(f"  {spelled(one['edit'])}: no difference shown, the margin includes 1")
     for note in dict.fromkeys(note for one in facts["predictions"] for note in one["assumptions"]):
         click.echo(f"  {spelled(note)}")
     if not facts["speedup"]:

@@ -87,7 +87,7 @@ def test_an_upload_that_once_ended_the_process(tmp_path, readers):
 
     (refused,) = send("killer.json", KILLER)
     assert refused.status_code == 422
-    assert refused.get_json() == {"error": "holds a number of more than 100 digits, so it is not a trace"}
+    assert refused.get_json() == {"error": "contains a number with more than 100 digits, so it is not a trace"}
     (aborted,) = send("abort.sqlite", (tmp_path / "good.sqlite").read_bytes())
     assert aborted.status_code == 422
     assert aborted.get_json() == {"error": SAID["abort"]}
@@ -122,7 +122,7 @@ def test_the_server_outlives_an_upload_that_once_ended_it(tmp_path):
                     return refused.code, json.load(refused)
 
         for name, data, expected in (
-            ("killer.json", KILLER, (422, "holds a number of more than 100 digits, so it is not a trace")),
+            ("killer.json", KILLER, (422, "contains a number with more than 100 digits, so it is not a trace")),
             ("good.json", b'[{"ph":"X","cat":"cpu_op","name":"a","ts":1,"dur":1,"pid":1,"tid":1}]', (200, None)),
         ):
             _, begun = ask("POST", f"upload?name={name}&size={len(data)}", b"")

@@ -206,12 +206,12 @@ def test_the_command_writes_one_file_and_replaces_none(hand_made, tmp_path):
     assert target.stat().st_size < 6e6
     again = CliRunner().invoke(main, ["report", *map(str, hand_made), "-o", str(target)])
     assert again.exit_code == 2
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
 
 
 @pytest.mark.parametrize(
     ("command", "output", "says"),
-    [("report", "a.pdf", "a report ends with .html or .htm"), ("timeline", "a.pdf", "a picture ends with .svg or .png"),
+    [("report", "a.pdf", "a report must end with .html or .htm"), ("timeline", "a.pdf", "must end with .svg or .png"),
      ("report", "a.html", "no such file")],
 )  # fmt: skip
 def test_bad_input_is_one_line(command, output, says, tmp_path):

@@ -131,5 +131,5 @@ def test_why_a_recording_cannot_be_read_stands_in_its_row(page, tmp_path):
             ? [...row.querySelectorAll("[role=gridcell]")].filter(each => each.checkVisibility(
                 {visibilityProperty: true})).map(each => each.innerText.trim()).filter(Boolean) : null;
     """
-    said = "holds a number of more than 100 digits, so it is not a trace"
+    said = "contains a number with more than 100 digits, so it is not a trace"
     until(page, lambda: page.execute_script(shown) == ["broken", said], "the reason, whole")

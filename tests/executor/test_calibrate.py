@@ -185,7 +185,7 @@ def test_the_command(tmp_path):
     ("trace", "output", "said"),
     [
         ("nowhere", "p.json", "nowhere"),
-        (BASE, "p.txt", "a profile ends with .json"),
+        (BASE, "p.txt", "the name of a profile must end with .json"),
         (BASE, "file/p.json", "cannot be written"),
     ],
 )

@@ -99,4 +99,4 @@ def test_too_little_memory_on_the_host(monkeypatch, tmp_path):
     monkeypatch.setattr("executor.run.plan_cache", plan_cache)
     result = CliRunner().invoke(main, ["run", "-o", str(tmp_path / "runs")])
     assert result.exit_code == 2
-    assert result.stderr == "intertoken: too little memory on the host: Unable to allocate 21.5 GiB\n"
+    assert result.stderr == "intertoken: out of memory on the host: Unable to allocate 21.5 GiB\n"

@@ -72,14 +72,14 @@ def change(*path, to=None, drop=False):
     [
         (change("schema", to="other"), f"its schema is not '{SCHEMA}'"),
         (change("wake_up_ns", drop=True), "profile lacks wake_up_ns"),
-        (change("wake_up_ns", to="1"), "profile.wake_up_ns is no int"),
-        (change("wake_up_ns", to=1.5), "profile.wake_up_ns is no int"),
-        (change("wake_up_ns", to=True), "profile.wake_up_ns is no int"),
+        (change("wake_up_ns", to="1"), "profile.wake_up_ns is not of type int"),
+        (change("wake_up_ns", to=1.5), "profile.wake_up_ns is not of type int"),
+        (change("wake_up_ns", to=True), "profile.wake_up_ns is not of type int"),
         (change("wake_up_ns", to=-1), "wake_up_ns must be at least 0, not -1"),
         (change("bytes_per_ns", to=0), "bytes_per_ns must be more than 0, not 0.0"),
-        (change("bytes_per_ns", to=math.nan), "profile.bytes_per_ns is no finite number"),
+        (change("bytes_per_ns", to=math.nan), "profile.bytes_per_ns is not a finite number"),
         (change("copy_in", "bytes_per_ns", to=0), "copy_in.bytes_per_ns must be more than 0"),
-        (change("copy_out", to=[]), "profile.copy_out is no object"),
+        (change("copy_out", to=[]), "profile.copy_out is not an object"),
         (change("calls_ns", "sync", drop=True), "calls_ns lacks sync"),
         (change("calls_ns", "malloc", to=1), "unknown host call 'malloc'"),
         (change("between_ns", "sync>free", to=1), "unknown host call 'sync>free'"),
@@ -107,7 +107,7 @@ def test_bad_profiles(tmp_path, damage, said):
 def test_files_that_are_no_profiles(tmp_path, content):
     path = tmp_path / "bad.json"
     path.write_text(content)
-    with pytest.raises(FormatError, match=r"bad\.json: (is no JSON|its schema)"):
+    with pytest.raises(FormatError, match=r"bad\.json: (not valid JSON|its schema)"):
         read_profile(path)
 
 

@@ -149,7 +149,7 @@ def test_bubbles_and_compute_fill_the_device_and_waits_the_stream_s_idle_time(tr
 def test_the_command_shows_them_and_the_streams() -> None:
     path = str(SAMPLES / "llama-1.1b-sccc-branches-cuda" / "node")
     text = CliRunner().invoke(gaps, [path, "--bubbles"]).output
-    assert "bubbles, inside the steps" in text
+    assert "bubbles: idle time inside the steps" in text
     assert "another stream" in text
     facts = json.loads(CliRunner().invoke(gaps, [path, "--bubbles", "--json"]).stdout)["bubbles"]
     assert [row["stream"] for row in facts["streams"]] == [13, 17, 18]

@@ -66,7 +66,7 @@ def test_recordings_that_carry_no_verdict_are_not_shown_either_way(tmp_path: Pat
         result = run(tmp_path / current, "--budget", based(tmp_path, base, 0.001, 1))
         assert result.exit_code == 0, result.output
         words = " ".join(result.stdout.split())
-        assert words.count("not shown either way") == 2
+        assert words.count("inconclusive") == 2
         assert "✗" not in words
         assert "✓" not in words
 
@@ -87,7 +87,7 @@ def test_sccc_beside_saaas(tmp_path: Path) -> None:
     assert "95 % interval" in (tmp_path / "a.xml").read_text()
     unclear = run(LLAMA["sccc", "graph"], "--budget", based(tmp_path, base, 0.0142, 30))
     assert unclear.exit_code == 0
-    assert "not shown either way" in unclear.stdout
+    assert "inconclusive" in unclear.stdout
 
 
 def test_the_path_of_the_base_is_relative_to_the_budget(tmp_path: Path) -> None:

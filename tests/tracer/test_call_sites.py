@@ -178,8 +178,8 @@ def test_stacks_are_written_once_and_as_viewers_read_them(tmp_path: Path) -> Non
     assert lines[0][0] == "execute_context_0(0)_generation_1(1)"
     assert sum(int(ns) for _, ns in lines) / 1e3 / 63 == pytest.approx(facts["idle_us"]["mean"])
     again = gaps("--stacks", folded)
-    assert (again.exit_code, "exists already" in again.stderr) == (2, True)
-    assert "a file of stacks ends with .folded or .txt" in gaps("--stacks", tmp_path / "x.svg").stderr
+    assert (again.exit_code, "already exists" in again.stderr) == (2, True)
+    assert "the name of a file of stacks must end with .folded or .txt" in gaps("--stacks", tmp_path / "x.svg").stderr
 
 
 @pytest.mark.parametrize("name", ["vllm-b8-torch", "vllm-b1-graph-nvtx", "llama1b-sccc-graph"])

@@ -99,7 +99,7 @@ def test_convert_keeps_the_answers_and_overwrites_nothing(tmp_path: Path) -> Non
     assert as_json("syncs", target) == as_json("syncs", LLAMA["sccc", "graph"])
     again = run("convert", LLAMA["sccc", "graph"], target)
     assert again.exit_code == 2
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
 
 
 def test_a_directory_may_have_dots_in_its_name(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_convert_and_scrub_tell_what_is_left_out(tmp_path: Path) -> None:
     (folder / "graph.json").write_text("{}")
     (folder / "node").mkdir()
     told = run("convert", folder, tmp_path / "a.sqlite").stderr
-    assert told == "note: left out is what stands beside the recording: graph.json, node\n"
+    assert told == "note: not converted: graph.json, node, next to the recording\n"
 
 
 def test_files_of_an_arrowdir_are_not_left_out(tmp_path: Path) -> None:

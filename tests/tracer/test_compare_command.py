@@ -68,7 +68,7 @@ def test_words_for_people() -> None:
     result = run(*GRAPH)
     words = " ".join(result.stdout.split())
     assert "llama1b-saaas-graph is faster than llama1b-sccc-graph: gap from 78.1 to 58.6 µs (−25 %; untraced" in words
-    assert "because of 9 syncs fewer (sync −28.2 µs)" in words
+    assert "because of 9 fewer syncs (sync −28.2 µs)" in words
     assert "tokens/s +1.4 % [+0.9, +2.0]" in words
     same = " ".join(run(GRAPH[0], GRAPH[0]).stdout.split())
     assert "no difference shown: tokens/s ±0.0 %" in same
@@ -115,7 +115,7 @@ def test_the_table_has_a_row_per_figure(tmp_path: Path) -> None:
     assert table.loc["syncs_per_token", ["base", "other", "estimate"]].tolist() == [14, 5, -9]
     assert table.loc["gap_us p50", "high"] < 0
     assert "kernel_us CUDA graph of 1 blocks" in table.index
-    assert "exists already" in run(*GRAPH, "--table", target).stderr
+    assert "already exists" in run(*GRAPH, "--table", target).stderr
 
 
 def test_runs_that_are_not_comparable_need_force(tmp_path: Path) -> None:
@@ -192,11 +192,11 @@ def test_a_run_whose_rate_is_unknown_does_not_take_the_others_verdict(tmp_path: 
     [
         ([GRAPH[0], "nowhere"], "no such file"),
         ([*GRAPH, "--untraced-tokens-per-s", "700"], "given 1 times for 2 runs"),
-        ([*GRAPH, "--untraced-tokens-per-s", "nan", "--untraced-tokens-per-s", "1"], "'nan' is no rate"),
+        ([*GRAPH, "--untraced-tokens-per-s", "nan", "--untraced-tokens-per-s", "1"], "'nan' is not a rate"),
         ([*GRAPH, *["--range", "x"] * 3], "given 3 times"),
-        ([*GRAPH, "--workers", "2"], "for a directory"),
+        ([*GRAPH, "--workers", "2"], "need a directory of reports"),
         ([*GRAPH, "--steps", "500:"], "no token step"),
-        ([SAMPLES, "--untraced-tokens-per-s", "700"], "of many reports"),
+        ([SAMPLES, "--untraced-tokens-per-s", "700"], "untraced rates come from each run.json"),
     ],
 )
 def test_bad_input_is_one_clear_line(arguments: list[object], message: str) -> None:

@@ -54,57 +54,58 @@ A, B = run("sccc", 77.0), run("saaas", 60.0)
     [
         (
             found(A, B, causes={"sync": shown(-12.0)}, counts=COUNTS),
-            "saaas is faster than sccc: gap from 77.0 to 60.0 µs (−22 %; untraced), because of 9 syncs fewer "
+            "saaas is faster than sccc: gap from 77.0 to 60.0 µs (−22 %; untraced), because of 9 fewer syncs "
             "(sync −12.0 µs); tokens/s +1.4 % [+1.1, +1.7], untraced",
         ),
         (
             found(B, A, verdict="slower", speedup=Interval(0.986, 0.98, 0.99), causes={"sync": shown(12.0)},
                   counts={"syncs": 1.0}),
-            "sccc is slower than saaas: gap from 60.0 to 77.0 µs (+28 %; untraced), because of 1 sync more "
+            "sccc is slower than saaas: gap from 60.0 to 77.0 µs (+28 %; untraced), because of 1 more sync "
             "(sync +12.0 µs); tokens/s −1.4 % [−2.0, −1.0], untraced",
         ),
         (
             found(A, run("same", 77.2), verdict="no difference shown", speedup=Interval(1.0, 0.99, 1.01), needed=1234,
                   unit="steps"),
-            "same against sccc: no difference shown: tokens/s ±0.0 % [−1.0, +1.0], untraced; about 1,234 steps a run "
+            "same against sccc: no difference shown: tokens/s ±0.0 % [−1.0, +1.0], untraced; about 1,234 steps per run "
             "would show an effect of that size (80% power); gap from 77.0 to 77.2 µs (no difference shown; untraced)",
         ),
         (
             found(A, B, verdict="no interval", speedup=Interval(1.2), method="only 2 periods", gap_us=Interval(-17.0)),
-            "saaas against sccc: tokens/s +20.0 %, untraced (only 2 periods, so that no interval can be given); gap "
+            "saaas against sccc: tokens/s +20.0 %, untraced (only 2 periods, so no interval can be given); gap "
             "from 77.0 to 60.0 µs (no interval; untraced)",
         ),
         (
             found(run("a", 78.1, traced=True), run("b", 58.0, traced=True, distortion=1.2),
                   causes={"sync": shown(-5.0), "launch": shown(-15.0)}, counts=COUNTS),
-            "b is faster than a: gap from 78.1 to 58.0 µs (−26 %; untraced, by the rate, distortion 1.00 and 1.20), "
-            "most of it launch (−15.0 µs, in as many launches), with 9 syncs fewer; tokens/s +1.4 % [+1.1, +1.7], "
-            "untraced",
+            "b is faster than a: gap from 78.1 to 58.0 µs (−26 %; untraced, from the rate, distortion 1.00 and 1.20), "
+            "most of it launch (−15.0 µs, in the same number of launches), with 9 fewer syncs; tokens/s +1.4 % "
+            "[+1.1, +1.7], untraced",
         ),
         (
             found(run("a", 150.0, **TRACED, distortion=1.05), run("b", 30.0, **TRACED, distortion=None), basis="traced",
                   speedup=Interval(2.0, 1.1, 2.4), busy_us=shown(-900.0), gap_us=None, mean_gap_us=None, counts=COUNTS),
-            "b is faster than a: GPU busy −900.0 µs a token; gaps of 150.0 and 30.0 µs, not comparable (as traced, "
-            "distortion 1.05 and unknown); tokens/s +100.0 % [+10.0, +140.0], as traced, whatever tracing added, "
+            "b is faster than a: GPU busy −900.0 µs per token; gaps of 150.0 and 30.0 µs, not comparable (as traced, "
+            "distortion 1.05 and unknown); tokens/s +100.0 % [+10.0, +140.0], as traced, including tracing overhead, "
             "distortion 1.05 and unknown",
         ),
         (
             found(run("a", 78.1, traced=True, distortion=1.05), run("b", 22.0, traced=True, graph_trace="node",
                   distortion=1.22), gap_us=None, mean_gap_us=None, counts=COUNTS),
-            "b is faster than a: gaps of 78.1 and 22.0 µs, not comparable (untraced, by the rate, distortion 1.05 "
-            "against untraced, about, distortion 1.22); tokens/s +1.4 % [+1.1, +1.7], untraced",
+            "b is faster than a: gaps of 78.1 and 22.0 µs, not comparable (untraced, from the rate, distortion 1.05 "
+            "against untraced, estimated, distortion 1.22); tokens/s +1.4 % [+1.1, +1.7], untraced",
         ),
         (
             found(run("a", 64.0, traced=True, graph_trace="node"), run("b", 46.2, traced=True, graph_trace="node")),
-            "b is faster than a: gap from 64.0 to 46.2 µs (−17.8 µs; untraced, about, distortion 1.00); tokens/s "
+            "b is faster than a: gap from 64.0 to 46.2 µs (−17.8 µs; untraced, estimated, distortion 1.00); tokens/s "
             "+1.4 % [+1.1, +1.7], untraced",
         ),
         (
             found(run("a", 354.9, **TRACED), run("b", 310.0, **TRACED), basis="traced", verdict="no verdict",
                   speedup=None, gap_us=None, mean_gap_us=None, counts=COUNTS, refusal=Refusal("why", "do this"),
                   kernels=pd.DataFrame([{"name": "k", "verdict": "slower"}, {"name": "CUDA graph"}], columns=COLUMNS)),
-            "b against a: no verdict: why; what can be said: 9 syncs fewer, as many copies, as many launches, GPU busy "
-            "±0.0 [−1.0, +1.0] µs a token, 1 of 1 kernels of another duration a call; for a verdict, do this",
+            "b against a: no verdict: why; what can be said: 9 fewer syncs, same number of copies, same number of "
+            "launches, GPU busy ±0.0 [−1.0, +1.0] µs per token, 1 of 1 kernels with another duration per call; for a "
+            "verdict, do this",
         ),
         (
             found(A, B, verdict="no verdict", refusal=Refusal("compared by force", "do this"), busy_us=None),
@@ -118,17 +119,17 @@ A, B = run("sccc", 77.0), run("saaas", 60.0)
         (
             found(A, run("ggg", 0.0), causes={"sync": shown(-40.0), "copy": shown(-12.0), "host": shown(-18.0)},
                   counts={"syncs": -8.0, "copies": -7.0, "launches": 0.0}),
-            "ggg is faster than sccc: gap from 77.0 to 0.0 µs (−100 %; untraced), because of 8 syncs fewer (sync −40.0 "
-            "µs) and 7 copies fewer (copy −12.0 µs); tokens/s +1.4 % [+1.1, +1.7], untraced",
+            "ggg is faster than sccc: gap from 77.0 to 0.0 µs (−100 %; untraced), because of 8 fewer syncs (sync −40.0 "
+            "µs) and 7 fewer copies (copy −12.0 µs); tokens/s +1.4 % [+1.1, +1.7], untraced",
         ),
         (
             found(A, B, causes={"host": shown(-5.0), "sync": shown(3.0)}, counts={"syncs": 2.0}),
             "saaas is faster than sccc: gap from 77.0 to 60.0 µs (−22 %; untraced), above all host (−5.0 µs), with 2 "
-            "syncs more; tokens/s +1.4 % [+1.1, +1.7], untraced",
+            "more syncs; tokens/s +1.4 % [+1.1, +1.7], untraced",
         ),
         (
             found(run("a", 0.0), run("b", 0.4), gap_us=NOTHING, busy_us=shown(-15.9)),
-            "b is faster than a: GPU busy −15.9 µs a token; gap from 0.0 to 0.4 µs (no difference shown; untraced); "
+            "b is faster than a: GPU busy −15.9 µs per token; gap from 0.0 to 0.4 µs (no difference shown; untraced); "
             "tokens/s +1.4 % [+1.1, +1.7], untraced",
         ),
     ],
@@ -142,14 +143,14 @@ def test_the_sentence(comparison: Any, words: str) -> None:
     [
         (
             [LLAMA[s, "graph"] for s in ("sccc", "saaas")],
-            "llama1b-saaas-graph is faster than llama1b-sccc-graph: gap from 78.1 to 58.6 µs (−25 %; untraced, by the "
-            "rate, distortion 1.05 and 1.04), because of 9 syncs fewer (sync −28.2 µs); tokens/s +1.4 % [+0.9, +2.0], "
-            "untraced",
+            "llama1b-saaas-graph is faster than llama1b-sccc-graph: gap from 78.1 to 58.6 µs (−25 %; untraced, from "
+            "the rate, distortion 1.05 and 1.04), because of 9 fewer syncs (sync −28.2 µs); tokens/s +1.4 % [+0.9, "
+            "+2.0], untraced",
         ),
         (
             [SAMPLES / f"llama-1.1b-{s}-sequential-cuda" for s in ("sccc", "saaas")],
             "llama-1.1b-saaas-sequential-cuda is faster than llama-1.1b-sccc-sequential-cuda: gap from 73.4 to 51.7 µs "
-            "(−30 %; untraced), because of 5 syncs fewer (sync −21.6 µs); tokens/s +3.0 % [+2.4, +3.7], untraced",
+            "(−30 %; untraced), because of 5 fewer syncs (sync −21.6 µs); tokens/s +3.0 % [+2.4, +3.7], untraced",
         ),
     ],
 )

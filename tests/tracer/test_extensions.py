@@ -146,7 +146,7 @@ def test_commands_use_all_of_them(install: Install, tmp_path: Path) -> None:
     ("module", "entries", "said"),
     [
         ("import no_such_module", ENTRIES, "entry point 'tiny' of intertoken.formats cannot be loaded: "
-         "ModuleNotFoundError: No module named 'no_such_module'; update or uninstall it"),
+         "ModuleNotFoundError: No module named 'no_such_module'; update or uninstall the distribution"),
         (MODULE, "[intertoken.formats]\ntiny = tiny_extension:nothing\n", "cannot be loaded: AttributeError: "),
         (MODULE, "[intertoken.formats]\ntiny = tiny_extension:read\n", "is of type function, not Format; update"),
     ],
@@ -155,7 +155,7 @@ def test_what_cannot_be_loaded_is_said_with_its_distribution(
     install: Install, module: str, entries: str, said: str
 ) -> None:
     install(module, entries)
-    with pytest.raises(ExtensionError, match=r"^tiny-extension 1\.5: its entry point") as problem:
+    with pytest.raises(ExtensionError, match=r"^tiny-extension 1\.5: entry point") as problem:
         formats.registered()
     assert said in str(problem.value)
 
@@ -166,6 +166,6 @@ def test_a_broken_command_is_one_line(install: Install) -> None:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "intertoken: tiny-extension 1.5: its entry point 'tiny' of intertoken.commands cannot be loaded: "
-        "OSError: broken; update or uninstall it\n"
+        "intertoken: tiny-extension 1.5: entry point 'tiny' of intertoken.commands cannot be loaded: "
+        "OSError: broken; update or uninstall the distribution\n"
     )

@@ -243,7 +243,7 @@ def test_run_json_is_the_run(parquet: Path, tmp_path: Path) -> None:
 
 
 def test_nothing_is_overwritten(parquet: Path) -> None:
-    with pytest.raises(TraceError, match="exists already"):
+    with pytest.raises(TraceError, match="already exists"):
         formats.write(Trace({}), parquet)
 
 

@@ -285,7 +285,7 @@ def test_two_part_suffixes(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes().startswith(b"\x1f\x8b" if name.endswith("gz") else b"{")
     with pytest.raises(FormatError, match=r"cannot write \.gz; supported formats: .*Chrome or Kineto JSON \(\.json\)"):
         formats.write(trace, tmp_path / "a.gz")
-    with pytest.raises(FormatError, match="exists already"):
+    with pytest.raises(FormatError, match="already exists"):
         formats.write(trace, tmp_path / "a.json.gz")
 
 

@@ -25,19 +25,25 @@ from tracer.typed_json import parsed
 EVENT = json.dumps(event("cpu_op", "op", 1, 1))
 LONG = "1" * 4301  # what CPython refuses to make a number of
 REFUSED = {
-    "a number that ends the process": (f'[{EVENT}, {{"ts": {LONG}}}]', "holds a number of more than 100 digits"),
-    "one below zero": (f'[{EVENT}, {{"ts": -{LONG}}}]', "holds a number of more than 100 digits"),
-    "a fraction": (f'[{EVENT}, {{"ts": 0.{LONG}}}]', "holds a number of more than 100 digits"),
-    "an exponent": (f'[{EVENT}, {{"ts": 1e{LONG}}}]', "holds a number of more than 100 digits"),
-    "one that never ends": (f'[{EVENT}, {{"ts": ' + "7" * 2_000_000, "holds a number of more than 100 digits"),
-    "one before the events": (f'{{"a": {LONG}, "traceEvents": [{EVENT}]}}', "holds a number of more than 100 digits"),
-    "one instead of events": (f'{{"traceEvents": {LONG}}}', "holds a number of more than 100 digits"),
-    "one behind the events": (f'{{"traceEvents": [{EVENT}], "a": {LONG}}}', "holds a number of more than 100 digits"),
-    "one far behind": (f"[{','.join([EVENT] * 12_000)}, {LONG}]", "holds a number of more than 100 digits"),
+    "a number that ends the process": (f'[{EVENT}, {{"ts": {LONG}}}]', "contains a number with more than 100 digits"),
+    "one below zero": (f'[{EVENT}, {{"ts": -{LONG}}}]', "contains a number with more than 100 digits"),
+    "a fraction": (f'[{EVENT}, {{"ts": 0.{LONG}}}]', "contains a number with more than 100 digits"),
+    "an exponent": (f'[{EVENT}, {{"ts": 1e{LONG}}}]', "contains a number with more than 100 digits"),
+    "one that never ends": (f'[{EVENT}, {{"ts": ' + "7" * 2_000_000, "contains a number with more than 100 digits"),
+    "one before the events": (
+        f'{{"a": {LONG}, "traceEvents": [{EVENT}]}}',
+        "contains a number with more than 100 digits",
+    ),
+    "one instead of events": (f'{{"traceEvents": {LONG}}}', "contains a number with more than 100 digits"),
+    "one behind the events": (
+        f'{{"traceEvents": [{EVENT}], "a": {LONG}}}',
+        "contains a number with more than 100 digits",
+    ),
+    "one far behind": (f"[{','.join([EVENT] * 12_000)}, {LONG}]", "contains a number with more than 100 digits"),
     "an exponent that no decimal has": (f'[{EVENT}, {{"ts": 1e{"9" * 30}}}]', "whose exponent is out of range"),
-    "a text without end": (f'[{EVENT}, {{"name": "' + "x" * 3_000_000, "holds a text of more than 1 MiB"),
-    "a text of quotes": (f'[{EVENT}, {{"name": "' + '\\"' * 1_000_000, "holds a text of more than 1 MiB"),
-    "a key without end": (f'[{EVENT}, {{"' + "x" * 3_000_000 + '": 1}]', "a text of more than 1 MiB"),
+    "a text without end": (f'[{EVENT}, {{"name": "' + "x" * 3_000_000, "contains a string longer than 1 MiB"),
+    "a text of quotes": (f'[{EVENT}, {{"name": "' + '\\"' * 1_000_000, "contains a string longer than 1 MiB"),
+    "a key without end": (f'[{EVENT}, {{"' + "x" * 3_000_000 + '": 1}]', "a string longer than 1 MiB"),
 }
 
 
@@ -57,7 +63,7 @@ def test_a_process_of_its_own_survives_it(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", REFUSED["a number that ends the process"][0].encode())
     done = subprocess.run([sys.executable, "-m", "tracer.cli", "info", str(path)], capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr == f"intertoken: {path}: holds a number of more than 100 digits, so it is not a trace\n"
+    assert done.stderr == f"intertoken: {path}: contains a number with more than 100 digits, so it is not a trace\n"
 
 
 def test_texts_of_digits_are_texts(tmp_path: Path) -> None:
@@ -133,7 +139,7 @@ def test_the_limits_are_exact(size: int) -> None:
 def test_small_files_of_json() -> None:
     assert parsed(f'{{"a": [{"9" * 100}, "{LONG}", 1e5]}}') == {"a": [10**100 - 1, LONG, 1e5]}
     for text in (LONG, f"-{LONG}", f"[{'9' * 101}]"):
-        with pytest.raises(ValueError, match="holds a number of more than 100 digits"):
+        with pytest.raises(ValueError, match="contains a number with more than 100 digits"):
             parsed(text)
 
 

@@ -1,4 +1,4 @@
-"""What is no regular file (a FIFO, a socket, a device, a link to one) is named, and never waited for."""
+"""What not a regular file (a FIFO, a socket, a device, a link to one) is named, and never waited for."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_recording_that_is_no_file(tmp_path: Path, make: Callable[[Path], None
 def test_a_part_of_a_run_directory(run: Path, make: Callable[[Path], None], name: str) -> None:
     (run / name).unlink(missing_ok=True)
     make(run / name)
-    with pytest.raises(FormatError, match=f"{name}: is no regular file"):
+    with pytest.raises(FormatError, match=f"{name}: not a regular file"):
         formats.read(run)
     result = CliRunner().invoke(main, ["info", str(run)])
     if name == "other.parquet":  # info reads no more than it needs
@@ -93,14 +93,14 @@ def test_a_part_of_an_arrowdir(tmp_path: Path, make: Callable[[Path], None]) -> 
     assert not formats.is_trace(tmp_path)
     (tmp_path / "StringIds.arrow").touch()
     assert formats.is_trace(tmp_path)
-    with pytest.raises(FormatError, match=f"{KERNELS}.arrow: is no regular file"):
+    with pytest.raises(FormatError, match=f"{KERNELS}.arrow: not a regular file"):
         formats.read(tmp_path)
 
 
 @pytest.mark.parametrize("make", KINDS)
 def test_a_graph(run: Path, make: Callable[[Path], None]) -> None:
     make(run / "graph.json")
-    with pytest.raises(FormatError, match=r"graph\.json: is no regular file"):
+    with pytest.raises(FormatError, match=r"graph\.json: not a regular file"):
         read_graph(run / "graph.json")
     assert [found.graph_file for found in RunStore([run]).runs()] == [None]
 
@@ -109,7 +109,7 @@ def test_a_graph(run: Path, make: Callable[[Path], None]) -> None:
 def test_a_budget(run: Path, make: Callable[[Path], None]) -> None:
     budget = run.parent / "budget.toml"
     make(budget)
-    with pytest.raises(UsageError, match=r"budget\.toml: is no regular file"):
+    with pytest.raises(UsageError, match=r"budget\.toml: not a regular file"):
         read_budget(budget)
     result = CliRunner().invoke(main, ["check", str(run), "--budget", str(budget)])
-    assert (result.exit_code, result.stderr) == (2, f"intertoken: {budget}: is no regular file\n")
+    assert (result.exit_code, result.stderr) == (2, f"intertoken: {budget}: not a regular file\n")

@@ -26,7 +26,7 @@ def test_folders_of_recorders_that_live_are_left_alone(tmp_path: Path) -> None:
         assert light_folder.left_folders() == []
         result = run("record", "-o", tmp_path / "out", "--recover", made)
         assert result.exit_code == 2
-        assert "no folder that a recorder of yours left, or it goes on recording" in result.stderr
+        assert "not the folder of a recorder of yours that has ended" in result.stderr
         assert made.is_dir()
     assert not made.exists()
 
@@ -62,7 +62,7 @@ def test_what_a_killed_recorder_left_is_said_and_recovered(built: Build, tmp_pat
         (left,) = light_folder.left_folders()
         result = run("record", "-o", tmp_path / "other", "--", built.folder / "decode", "proc")
         advice = f"`intertoken record -o TRACE --recover {left}`"
-        assert f"note: a recorder that was killed left a recording: {advice}" in result.stderr
+        assert f"note: a killed recorder left a recording: {advice}" in result.stderr
         result = run("record", "-o", tmp_path / "out", "--recover", left)
         assert result.exit_code == 0, result.output
     assert not left.exists()
@@ -82,7 +82,7 @@ def test_what_cannot_be_written_stays_in_memory(
         result = run("record", "-o", tmp_path / "out", "--", built.folder / "decode", "proc", "", TOKENS)
     assert result.exit_code != 0
     (left,) = light_folder.left_folders()
-    assert f"what was recorded is kept in memory: `intertoken record -o TRACE --recover {left}`" in result.stderr
+    assert f"the recording is kept in memory: `intertoken record -o TRACE --recover {left}`" in result.stderr
     assert run("record", "-o", tmp_path / "out", "--recover", left).exit_code == 0
     assert len(read(tmp_path / "out")["graph_launches"]) == 2 * TOKENS
 

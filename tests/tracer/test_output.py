@@ -85,7 +85,7 @@ def test_a_link_is_neither_followed_nor_unasked_replaced(command, tmp_path, nsys
         path.symlink_to(target)
         code, stderr, _ = invoke(command, tmp_path / "out", force=False)
         assert code == 2
-        assert "exists already" in stderr or "already holds" in stderr
+        assert "already exists" in stderr or "already holds" in stderr
         assert os.readlink(path) == str(target)
     assert os.listdir(tmp_path / "elsewhere") == []
     assert not (tmp_path / "nothing").exists()
@@ -215,7 +215,7 @@ def test_what_comes_meanwhile_stays(exchanges, tmp_path):
         partial.write_text("mine")
         path.write_text("theirs")
 
-    with pytest.raises(UsageError, match="a: exists already, and did not before"):
+    with pytest.raises(UsageError, match="a: already exists: it was created meanwhile"):
         write_output(path, write, replace=False)
     assert path.read_text() == "theirs"
     assert os.listdir(tmp_path) == ["a"]
@@ -239,5 +239,5 @@ def test_what_was_about_to_be_replaced_comes_back(tmp_path, monkeypatch):
 
 def test_the_current_directory_and_the_root_are_there_already():
     for path in (Path("."), Path("/"), Path("..")):
-        with pytest.raises(TraceError, match="exists already"):
+        with pytest.raises(TraceError, match="already exists"):
             check_place(path, replace=False)

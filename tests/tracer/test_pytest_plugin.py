@@ -94,7 +94,7 @@ def test_it(recording):
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "the sync budget is broken; counts are medians of 3 token steps (NVTX ranges token; the first is left out)",
+            "the sync budget is broken; counts are medians of 3 token steps (NVTX ranges token; the first is excluded)",
             "  ✗ syncs      found 2      allowed 1      1 too many",
             "  ✓ copies     found 2      allowed 2",
             "signature found:    a×2 s×2  (100% of the steps)",
@@ -135,7 +135,7 @@ def test_too_many():
 """,
     )
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*counts are those of one step (the whole test body)"])
+    result.stdout.fnmatch_lines(["*counts are from one step (the whole test body)"])
 
 
 def test_the_first_step_and_what_differs_in_few_steps_do_not_count(pytester: pytest.Pytester) -> None:
@@ -208,7 +208,7 @@ def test_nothing_recorded_fails_and_says_so(pytester: pytest.Pytester) -> None:
     result = ran(pytester, "@pytest.mark.sync_budget(syncs=0, backend='host')\ndef test_it(): pass")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["sync_budget: nothing to count: no host recorder that was made in the test saw a call that copies, *"]
+        ["sync_budget: nothing to count: no host recorder created in the test saw a call that copies, *"]
     )
 
 
@@ -222,7 +222,7 @@ def test_without_cupti_the_message_says_why(pytester: pytest.Pytester, monkeypat
     result = ran(pytester, body)
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
-        ["*nothing to count: *(CUPTI does not record here: there is no NVIDIA driver here)",
+        ["*nothing to count: *(CUPTI cannot record here: there is no NVIDIA driver here)",
          "sync_budget: there is no NVIDIA driver here"]
     )  # fmt: skip
     assert "During handling" not in said(result)
@@ -250,12 +250,12 @@ def test_another_profiler_is_an_error_of_one_line(pytester: pytest.Pytester, mon
 @pytest.mark.parametrize(
     ("mark", "message"),
     [
-        ("sinks=1", "takes no sinks; it takes syncs, copies, launches, class_, signature, backend, steps by keyword"),
-        ("2", "takes no positional arguments; *"),
+        ("sinks=1", "sinks is not an option; options are syncs, copies, launches, class_, signature, backend, steps"),
+        ("2", "positional arguments is not an option; *"),
         ("", "holds no budget; *"),
         ("syncs=-1", "syncs is -1; it is a number from 0 to 1e+18"),
         ("syncs={'most': 1}", "unknown key syncs.most; here may stand min, max"),
-        ("syncs=1, backend='gpu'", "backend is 'gpu'; it may be cupti or host"),
+        ("syncs=1, backend='gpu'", "backend is 'gpu'; it must be cupti or host"),
     ],
 )
 def test_a_mark_that_makes_no_sense(pytester: pytest.Pytester, mark: str, message: str) -> None:

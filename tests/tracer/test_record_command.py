@@ -55,7 +55,7 @@ def test_it_never_overwrites(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     result = run("record", "-o", tmp_path / "out", "--passes", "node", "--", "/bin/true")
     assert result.exit_code == 2
-    assert "exists already" in result.stderr
+    assert "already exists" in result.stderr
 
 
 def test_other_programs_go_through_nsys_and_keep_their_exit_code(bare_path: Path, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_nsys_that_is_killed_is_said_and_leaves_nothing(bare_path: Path, tmp_p
     (bare_path / "nsys").chmod(0o755)
     result = run("record", "-o", tmp_path / "out", "--passes", "node", "--", "/bin/true")
     assert result.exit_code == 137
-    assert result.stderr == f"intertoken: {tmp_path / 'out'}: there is no recording: nsys ended by SIGKILL\n"
+    assert result.stderr == f"intertoken: {tmp_path / 'out'}: nothing was recorded: nsys ended by SIGKILL\n"
     assert [path.name for path in tmp_path.iterdir()] == ["bin"]
 
 

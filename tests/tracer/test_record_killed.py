@@ -142,8 +142,8 @@ def test_an_exception_of_the_program_is_its_own(start, folder):
 def test_a_program_that_dies_is_said_in_one_line_and_leaves_nothing(start, folder, statement, code, how):
     ended = start(folder).do(statement)
     assert ended.code == code
-    lost = "and took with it what was recorded in its memory"
-    assert ended.err == [f"intertoken: {folder / 'out'}: there is no recording: the program {how} {lost}"]
+    lost = "and the recording in its memory was lost"
+    assert ended.err == [f"intertoken: {folder / 'out'}: nothing was recorded: the program {how} {lost}"]
     assert ended.files == []
 
 
@@ -160,7 +160,7 @@ def test_what_was_recorded_until_a_signal_is_kept(start, folder, number, told):
         os.kill(recording.process.pid if told == "tool" else recording.pid, number)
     ended = recording.wait()
     assert ended.code == 128 + number
-    kept = f"intertoken: the program ended by {number.name}; what was recorded until then is kept"
+    kept = f"intertoken: the program ended by {number.name}; everything recorded until then is kept"
     assert ended.err[-2:] == [kept, f"{folder / 'out'}: 10 events"]
     assert (ended.err[0] == kept) == (number != signal.SIGINT)  # which Python shows by a traceback
     assert ended.files == ["out"]
@@ -216,6 +216,6 @@ def test_a_name_that_is_taken_meanwhile_stays(start, folder):
     (folder / "out").write_text("precious")
     ended = recording.do("")
     assert ended.code == 2
-    assert ended.err == [f"intertoken: {folder / 'out'}: exists already; choose another name"]
+    assert ended.err == [f"intertoken: {folder / 'out'}: already exists; choose another name"]
     assert (folder / "out").read_text() == "precious"
     assert ended.files == ["out"]

@@ -52,7 +52,7 @@ def test_each_pass_runs_the_command_and_gets_the_light_rate(built: Build, tmp_pa
         assert run_json.steps_per_s(read(out / level)) == pytest.approx(1e6 / period)
     again = record(out, "light,graph,node", "--", "sh", "-c", script)
     assert again.exit_code == 2
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
     assert record(out, "light,graph", "--force", "--", "sh", "-c", script).exit_code == 0
     assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["graph"]
 
@@ -60,7 +60,7 @@ def test_each_pass_runs_the_command_and_gets_the_light_rate(built: Build, tmp_pa
 def test_a_command_that_fails_is_not_run_again(built: Build, tmp_path: Path) -> None:
     result = record(tmp_path / "out", "light,node", "--", "sh", "-c", f"{built.folder}/decode proc '' 5; exit 9")
     assert result.exit_code == 9
-    assert "the node pass is left out, since the run before it failed" in result.stderr
+    assert "skipped the node pass because the run before it failed" in result.stderr
     assert len(read(tmp_path / "out")["graph_launches"]) == 10
     assert not (tmp_path / "out" / "node").exists()
 
@@ -76,8 +76,8 @@ def test_a_light_pass_without_steps_hands_on_no_rate(built: Build, tmp_path: Pat
 @pytest.mark.parametrize(
     ("passes", "name", "message"),
     [
-        ("graph,node", "out", "several are set beside the light one, which is not among them"),
-        ("light,node", "out.json", "several passes are a directory, not a .json file"),
+        ("graph,node", "out", "several passes must include light, which corrects the others"),
+        ("light,node", "out.json", "several passes need a directory, not a .json file"),
         ("light,kernels", "out", "'kernels' is not one of light, graph, node"),
     ],
 )

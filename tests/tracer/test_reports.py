@@ -181,15 +181,15 @@ def test_a_directory_is_compared_on_the_command_line(tmp_path: Path) -> None:
     assert "5 reports, 5 rows" in result.stdout
     again = CliRunner().invoke(main, arguments)
     assert again.exit_code == 2
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
 
 
 def test_what_is_no_directory_of_reports_is_one_line(tmp_path: Path) -> None:
     for arguments, message in (
-        ([tmp_path], "no report in it"),
-        ([tmp_path / "nowhere"], "to be compared with"),
-        ([tmp_path, "--scheduler", "tcp://127.0.0.1:1"], "no report in it"),
-        ([LLAMA["sccc", "graph"]], "to be compared with"),
+        ([tmp_path], "no reports in or below"),
+        ([tmp_path / "nowhere"], "give a second run to compare it with"),
+        ([tmp_path, "--scheduler", "tcp://127.0.0.1:1"], "no reports in or below"),
+        ([LLAMA["sccc", "graph"]], "give a second run to compare it with"),
     ):
         result = CliRunner().invoke(main, ["compare", *map(str, arguments)])
         assert result.exit_code == 2

@@ -209,7 +209,7 @@ def test_the_last_line_names_the_fields_that_were_kept(tmp_path: Path) -> None:
     formats.write(trace, tmp_path / "a")
     result = run("scrub", tmp_path / "a", tmp_path / "b")
     kept = "kernels: name (2), nvtx: domain (1), nvtx: text (1)"
-    assert result.stdout.splitlines()[-1] == f"kept as names, look at them or hash them with --names: {kept}"
+    assert result.stdout.splitlines()[-1] == f"names kept (review them, or hash them with --names): {kept}"
     facts = as_json("scrub", tmp_path / "a", tmp_path / "c")
     assert facts["kept"] == [
         {"where": "kernels: name", "count": 2},

@@ -182,7 +182,7 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
     before = target.read_bytes()
     again = run("scrub", source, target, "--names")
     assert again.exit_code == 2
-    assert again.stderr.splitlines() == [f"intertoken: {target}: exists already; choose another name or --force"]
+    assert again.stderr.splitlines() == [f"intertoken: {target}: already exists; choose another name or --force"]
     assert target.read_bytes() == before
     assert run("scrub", source, target, "--names", "--force").exit_code == 0
     assert target.read_bytes() != before
@@ -217,7 +217,7 @@ def test_what_was_there_stays_if_writing_fails(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--key", "x"], "--key is of the hashes that --names makes"),
+        (["--key", "x"], "--key needs --names, which makes the hashes"),
         (["--names", "--key", "x" * 65], "--key has 65 bytes"),
         (["--names", "--key", ""], "--key has 0 bytes"),
         (["--word", " "], "--word is empty"),
@@ -236,5 +236,5 @@ def test_a_format_that_cannot_be_written_is_refused_before_reading(tmp_path: Pat
 
 
 def test_the_command_says_that_names_stay(tmp_path: Path) -> None:
-    assert "kept as names" in run("scrub", RUN_DIRECTORY, tmp_path / "a.sqlite").stdout.splitlines()[-1]
+    assert "names kept" in run("scrub", RUN_DIRECTORY, tmp_path / "a.sqlite").stdout.splitlines()[-1]
     assert "are hashed" in run("scrub", RUN_DIRECTORY, tmp_path / "b.sqlite", "--names").stdout

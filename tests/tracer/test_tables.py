@@ -59,7 +59,7 @@ def test_the_kernels_of_chosen_steps(suffix: str, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     facts, table = json.loads(result.stdout), READERS[suffix](path)
     assert facts["schema"] == "intertoken.events/1"
-    assert facts["columns"]["name"] == "in full, demangled"
+    assert facts["columns"]["name"] == "full demangled name"
     assert set(table["step"]) == {3, 4}
     assert len(table) == facts["rows"] == len(facts["events"])
     assert records(table) == records(pd.DataFrame(facts["events"]))
@@ -88,7 +88,7 @@ def test_events_of_a_recording_without_steps(tmp_path: Path) -> None:
 
 def test_what_events_prints_for_people_says_the_columns() -> None:
     shown = run("events", SAMPLE, "memcpys").stdout
-    assert "rows of memcpys: copies as the device performs them" in shown
+    assert "rows of memcpys: memory copies on the device" in shown
     assert "token step" in shown
 
 
@@ -98,14 +98,14 @@ def test_no_file_is_overwritten_unless_asked(command: str, tmp_path: Path) -> No
     path.write_text("precious")
     refused = run(command, SAMPLE, "--table", path)
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert refused.stderr.strip() == f"intertoken: {path}: exists already; choose another name or --force"
+    assert refused.stderr.strip() == f"intertoken: {path}: already exists; choose another name or --force"
     assert path.read_text() == "precious"
     assert run(command, SAMPLE, "--table", path, "--force").exit_code == 0
     assert len(pd.read_csv(path)) > 0
     assert [p.name for p in tmp_path.iterdir()] == ["mine.csv"]
 
 
-@pytest.mark.parametrize(("name", "says"), [("t.xlsx", "ends with .csv or .parquet"), ("t", "ends with"),
+@pytest.mark.parametrize(("name", "says"), [("t.xlsx", "must end with .csv or .parquet"), ("t", "must end with"),
                                             ("file/t.csv", "cannot be written"), ("dir.csv", "directory")])  # fmt: skip
 def test_a_bad_place_is_one_line(name: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
@@ -129,7 +129,7 @@ def test_a_file_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
         write_output(path, half, replace=True)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already exists"):
         write_output(path, half, replace=False)
 
 

@@ -79,14 +79,14 @@ def test_a_window_of_what_runs_is_kept_as_a_recording(program: int, tmp_path: Pa
     assert set(kept["graph_launches"]["correlation"]) <= set(kept["api"]["correlation"])
     again = runner.invoke(main, ["watch", "--keep", str(tmp_path / "half")])
     assert again.exit_code == 2
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
 
 
 def test_there_must_be_something_to_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(light_folder, "_MEMORY", tmp_path)
     result = CliRunner().invoke(main, ["watch", "vllm", "--keep", str(tmp_path / "out")])
     assert result.exit_code == 2
-    assert "nothing that is vllm or has it in its name runs under the light recorder" in result.stderr
+    assert "no process with id vllm or vllm in its name runs under the light recorder" in result.stderr
     assert CliRunner().invoke(main, ["watch", "--last", "1"]).exit_code == 2
     assert not (tmp_path / "out").exists()
 

@@ -42,7 +42,7 @@ def test_the_command_prints_a_table_and_json(tmp_path) -> None:
     assert gap_report(*with_steps(read(out))).gap_us["p50"] < 60
     again = run(name, "--sync", "aaag", "-o", out)
     assert again.exit_code == 2
-    assert "exists already" in again.output
+    assert "already exists" in again.output
 
 
 def test_recorded_corrected_and_predicted_are_columns(tmp_path) -> None:
@@ -73,17 +73,17 @@ def test_recorded_corrected_and_predicted_are_columns(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "nothing is different"),
+        ([], "no change given"),
         (["--without-sync", "13"], "llama1b-sccc-graph: sync 13 cannot go: the host reads"),
         (["--without-sync", "x"], "not a list of positions"),
         (["--scale-kernels", "a"], "is not REGEX=FACTOR"),
         (["--scale-kernels", "a=-1"], "is not REGEX=FACTOR"),
-        (["--scale-host", "nan"], "nan is no number"),
-        (["--sync-latency-us", "nan"], "nan is no number"),
+        (["--scale-host", "nan"], "nan is not a number"),
+        (["--sync-latency-us", "nan"], "nan is not a number"),
         (["--concurrent"], "has no graph.json"),
-        (["--learn-from", "."], "nothing is different"),
-        (["--without-syncs", "--learn-from", "."], "--learn-from is for --concurrent"),
-        (["--sync", "saaas,aaag", "-o", "x.sqlite"], "-o takes one prediction"),
+        (["--learn-from", "."], "no change given"),
+        (["--without-syncs", "--learn-from", "."], "--learn-from needs --concurrent"),
+        (["--sync", "saaas,aaag", "-o", "x.sqlite"], "-o writes one prediction"),
         (["--graph"], "nothing to put into a graph"),
     ],
 )
