@@ -24,7 +24,7 @@ def test_by_keyboard_from_page_to_page_with_the_chosen_run_token_and_theme(brows
     browser.get(f"{address}?run=tiny-sccc-branches&token=2&theme=dark")
     until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#timeline .barlayer path"), "a timeline")
     order = []
-    for _ in range(9):
+    for _ in range(10):
         ActionChains(browser).send_keys(Keys.TAB).perform()
         order.append(browser.execute_script(FOCUSED))
     assert order == [
@@ -32,6 +32,7 @@ def test_by_keyboard_from_page_to_page_with_the_chosen_run_token_and_theme(brows
         "page-runs",
         "page-gap",
         "page-syncs",
+        "page-advice",
         "page-what-if",
         "page-graph",
         "page-record",

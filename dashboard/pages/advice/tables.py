@@ -46,9 +46,11 @@ def advice_table(run: Run, kept: tuple[Advice, ...], facts: dict[str, Any], them
         label, *figures = cells(one).values()
         address = link(WHAT_IF, ADDRESS) + with_fields(query, fields)
         names = "; ".join(f"{s['name']} ({s['seen']})".replace("`", "") for s in one["settings"])
-        cell = [*(html.Td(figure, className="number") for figure in figures), html.Td("; and ".join(one["conditions"]))]
+        texts = (*figures, "; and ".join(one["conditions"]), names or "–")
+        named: list[dict[str, Any]] = [{"data-head": head} for head in _HEADS[1:]]
+        cell = [html.Td(text, **name) for text, name in zip(texts, named, strict=True)]
         head = html.Th(html.A(plain(label, 60), href=address), scope="row")
-        rows.append(html.Tr([head, *cell, html.Td(names or "–")]))
+        rows.append(html.Tr([head, *cell]))
     heads = html.Thead(html.Tr([html.Th(head, scope="col") for head in _HEADS]))
     return html.Table([heads, html.Tbody(rows)], className="figures")
 
