@@ -98,5 +98,5 @@ def test_a_missing_and_a_huge_one_are_refused(tmp_path):
         read_graph(tmp_path / "graph.json")
     with (tmp_path / "huge.json").open("wb") as file:
         file.truncate(9 * 2**20)
-    with pytest.raises(FormatError, match="more than 8 MiB"):
+    with pytest.raises(FormatError, match="larger than the limit of 8 MiB"):
         read_graph(tmp_path / "huge.json")

@@ -80,7 +80,7 @@ def test_recorded_corrected_and_predicted_are_columns(tmp_path) -> None:
         (["--scale-kernels", "a=-1"], "is not REGEX=FACTOR"),
         (["--scale-host", "nan"], "nan is not a number"),
         (["--sync-latency-us", "nan"], "nan is not a number"),
-        (["--concurrent"], "has no graph.json"),
+        (["--concurrent"], "no graph.json"),
         (["--learn-from", "."], "no change given"),
         (["--without-syncs", "--learn-from", "."], "--learn-from needs --concurrent"),
         (["--sync", "saaas,aaag", "-o", "x.sqlite"], "-o writes one prediction"),
