@@ -116,10 +116,13 @@ def _register(app: Dash, page: Page, pages: Sequence[Page]) -> None:
 
 
 def _say_missing(app: Dash, page: Page, store: RunStore) -> None:
+    _in_browser(app, "runsOf", Output("named", "data"), Input("view", "data"), State("named", "data"))
+
     @app.callback(
-        Output("missing", "children"), Input("view", "data"), Input("revision", "data"), prevent_initial_call=True
-    )
-    def say(data: Any, _: Any) -> list[html.P]:
+        Output("missing", "children"), Input("named", "data"), Input("revision", "data"), State("view", "data"),
+        prevent_initial_call=True,
+    )  # fmt: skip
+    def say(_: Any, __: Any, data: Any) -> list[html.P]:
         view = page.view(data)
         view = getattr(view, "shared", view)
         return [html.P(line) for line in missing(view, store)] if isinstance(view, View) else []
@@ -136,6 +139,7 @@ def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> html.Div:
         [
             dcc.Location(id="url", refresh=False),
             dcc.Store(id="view"),
+            dcc.Store(id="named"),
             dcc.Store(id="screen"),
             dcc.Store(id="revision"),
             dcc.Store(id="pressed"),

@@ -91,6 +91,12 @@ window.dash_clientside.intertoken = {
   },
   root: () => document.getElementById("page").dataset.root,
 
+  // The runs of the view, updated only when they change.
+  runsOf: function (view, before) {
+    const now = view?.runs ?? null;
+    return JSON.stringify(now) === JSON.stringify(before ?? null) ? window.dash_clientside.no_update : now;
+  },
+
   // The links to other pages take the chosen runs, their rates, the token and the theme along.
   carry: function (search, ...links) {
     const kept = new URLSearchParams([...new URLSearchParams(search)].filter(([name]) => ["run", "token", "theme", "rate"].includes(name)));
