@@ -75,11 +75,11 @@ def test_of_each_line_the_largest_difference_is_lit_and_of_two_runs_the_largest_
         return {line.label: [at for at, cell in enumerate(line.cells) if cell.is_largest] for line in lines}
 
     several = lit(matrix([one.found for one in ladder]))
-    assert several["Gap p50, µs"] == several["Tokens/s"] == several["of it sync, µs"] == [1]
-    assert several["of it other process/thread, µs"] == []  # none is shown
+    assert several["Gap p50, µs"] == several["Tokens/s"] == several["of which sync, µs"] == [1]
+    assert several["of which other process/thread, µs"] == []  # none is shown
     assert several["Syncs per token"] == []  # no interval
     one = lit(matrix([ladder[0].found]))
-    assert [label for label, cells in one.items() if cells] == ["of it sync, µs"]
+    assert [label for label, cells in one.items() if cells] == ["of which sync, µs"]
 
 
 def test_rates_of_other_bases_are_lines_of_their_own(tmp_path):
@@ -129,7 +129,7 @@ def test_the_table_has_labels_and_takes_away_the_same_figures(ladder):
     row = frame.set_index("figure").loc["causes_us sync"]
     assert row["other"] - row["base"] == pytest.approx(row["estimate"]) == pytest.approx(-21.6, abs=0.1)
     labels = [label_of(figure) for figure in frame["figure"] if not figure.startswith("kernel_us")]
-    assert labels[:4] == ["Tokens/s", "Gap p50, µs", "Gap mean, µs", "of it sync, µs"]
+    assert labels[:4] == ["Tokens/s", "Gap p50, µs", "Gap mean, µs", "of which sync, µs"]
     assert "Syncs per token" in labels
     assert comparison_table([]).empty
     assert "Welch" in methods_of(ladder)
