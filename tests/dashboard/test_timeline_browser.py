@@ -51,11 +51,16 @@ class Page:
         return high - low
 
     def moves(self, *keys):
-        """Press keys, wait until the range is another, drawn or not, and say which."""
+        """Press keys, wait until the range is another and drawn, and say which."""
         before = self.range()
         self.press(*keys)
         until(self.browser, lambda: self.range() not in (None, before), f"another range than {before}")
+        until(self.browser, lambda: self.drawn_range() == pytest.approx(self.range(), abs=2), "it drawn")
         return self.range()
+
+    def drawn_range(self):
+        axis = "document.querySelector('#timeline .js-plotly-plot')._fullLayout.xaxis"
+        return self.browser.execute_script(f"return {axis}.range.map((x) => x * 1e9)")
 
     def focused(self):
         return self.browser.execute_script("return document.activeElement.id")
