@@ -88,7 +88,10 @@ def read_functions(path: Path, cache: Cache | None, readers: Readers | None) -> 
     if kept is not None:
         return kept
     if readers is None:
-        return formats.read(path, whole=False, python_functions=True)
+        trace = formats.read(path, whole=False, python_functions=True)
+        if cache is not None:
+            cache.save(path, trace, FUNCTIONS)
+        return trace
     readers.do(path, keep_functions, caches)
     return _first(kept_trace(path, one, FUNCTIONS) for one in caches)
 

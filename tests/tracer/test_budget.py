@@ -451,3 +451,13 @@ def test_a_recording_without_call_sites_cannot_hold_one() -> None:
         budget("[site.fetch]\nclass = 'sccc'")
     with pytest.raises(UsageError, match=r'site."": give a part of the call site'):
         budget('[site." "]\nsyncs = 0')
+
+
+def test_a_recording_without_python_functions_cannot_tell_that_a_function_makes_no_call() -> None:
+    """Its ranges are call sites; one of another name may be a function."""
+    trace = loop("sg", TOKENS).trace
+    assert findings(trace, "[site.token]\nsyncs = 1")["site token: syncs"].verdict == "kept"
+    with pytest.raises(
+        EmptyTraceError, match=r"^site fetch: no range has this name, and there are no Python functions$"
+    ):
+        check_lines(trace, budget("[site.fetch]\nsyncs = 0"))

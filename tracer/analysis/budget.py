@@ -12,7 +12,7 @@
     gap_us.traced.p90.max = 600
     [range."run saaas concurrent"]              # any of these, inside NVTX ranges
     syncs = 3
-    [site."runner.py: fetch"]                   # calls made where the call site has all of these words
+    [site."runner.py fetch"]                    # calls made where the call site has all of these words
     syncs = 0                                   # the most that any step makes there
     [base]                                      # against another recording; the path is relative to the budget's file
     recording = "../main"

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Final, Literal
 
 from tracer.analysis.budget import COUNTS, STATISTICS, TRACINGS, Budget, Limit, Line, Scope, toml_string
-from tracer.analysis.call_sites import call_sites, without_site
+from tracer.analysis.call_sites import PYTHON, call_sites, without_site
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.interval import Interval
 from tracer.analysis.rates import tokens_per_step
@@ -220,16 +220,16 @@ def _at_site(trace: Trace, found: SyncReport, words: str) -> SyncReport:
     """The same with only the calls whose call site has all these words.
 
     Raises:
-        EmptyTraceError: no call of the steps has a call site.
+        EmptyTraceError: none has, and the recording has no Python functions, so that it cannot tell.
     """
     sites = call_sites(trace, found.calls)
-    if not (sites["source"] != "").any():
-        raise EmptyTraceError(f"site {printable(words)}: {without_site(1.0)[0]}")
-    texts = sites["site"].unique()
+    texts, without = sites["site"].unique(), float((sites["source"] == "").mean())
     chosen = [text for text in texts if all(word in text for word in words.split())]
-    if not chosen:
-        note = f"site {words}: no call of the steps is made there"
-        trace.notes += [note] if note not in trace.notes else []
+    if not chosen and not (sites["source"] == PYTHON).any():
+        where = without_site(1.0)[0] if without == 1 else "no range has this name, and there are no Python functions"
+        raise EmptyTraceError(f"site {printable(words)}: {where}")
+    notes = [] if chosen else [f"site {words}: no call of the steps is made there"]
+    trace.notes += [note for note in (*notes, *without_site(without)) if note not in trace.notes]
     return replace(found, calls=found.calls[sites["site"].isin(chosen)])
 
 

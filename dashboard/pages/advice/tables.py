@@ -74,7 +74,9 @@ def site_rows(sites: pd.DataFrame | None) -> list[dict[str, Any]]:
     if sites is None or not (sites["source"] != "").any():
         return []
     texts = [name for name in ("site", "through", "name", "what") if name in sites]
-    shown = sites.head(_MOST_ROWS)
-    return shown.assign(**{name: [plain(str(text), 200) or "–" for text in shown[name]] for name in texts}).to_dict(
-        "records"
-    )  # type: ignore[return-value]
+    shown = sites.head(_MOST_ROWS).to_dict("records")
+    return [{str(key): value for key, value in row.items()} | _plain(row, texts) for row in shown]
+
+
+def _plain(row: dict[Any, Any], names: list[str]) -> dict[str, str]:
+    return {name: plain(str(row[name]), 200) or "–" for name in names}
