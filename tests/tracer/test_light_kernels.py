@@ -71,8 +71,9 @@ class Engine:
     def record(self, call: int, begin: int, number: int = 0, kernel: int = 0) -> None:
         self.records.append((len(self.records) + 1, begin, self.now, 1, call, 0, 13, kernel, 1, number, 0, 0, 0))
 
-    def run(self, number: int, kernels: list[tuple[int, int, int]], told: set[int]) -> None:
-        """Kernels with their name, length and the host's time before each; stamps inside the parts that are told."""
+    def run(self, number: int, kernels: list[tuple[int, int, int]], told: set[int], pause: int = 0) -> None:
+        """Kernels with their name, length and the host's time before each; stamps inside the parts that are told; the
+        host pauses before the call that ends the run."""
         self.stamp(number, 0, 0)
         for place, (name, length, host) in enumerate(kernels):
             self.now += host
@@ -92,6 +93,7 @@ class Engine:
                 self.stamp(number, INSIDE_GRAPH, 1)
                 if (place + 1) % PART == 0 or place == len(kernels) - 1:
                     self.open(number)
+        self.now += pause
         self.stamp(number, 0, 1)
         begin = self.now
         self.work()
@@ -181,6 +183,20 @@ def test_a_run_whose_kernels_took_longer_stays_whole() -> None:
     work = stamped_work(made.ring())
     assert len(work.kernels.table) == 59 * len(KERNELS)
     assert set(work.table.index) - set(work.kernels.table["run"]) == {30}
+
+
+def test_a_tail_that_comes_late_is_one_of_a_host_that_paused() -> None:
+    """vLLM prepares its inputs and works in Python for 100 µs before it launches the graph."""
+    made = Engine()
+    for step in range(60):
+        made.run(step + 1, KERNELS, {0, 1} if step < 9 else set(), pause=100_000 + 500 * step)
+    work = stamped_work(made.ring())
+    assert len(work.kernels.table) == 60 * len(KERNELS)
+    ends = work.kernels.table.groupby("run")["end"].last().to_numpy()
+    truth = np.array(made.kernels)[len(KERNELS) - 1 :: len(KERNELS), 1]
+    assert np.abs(ends - truth)[9:].max() <= work.alignments[0].error_ns
+    assert (work.table["end"].to_numpy() - ends).min() > 40_000  # idle until the tail
+    assert work.kernels.apart_ns <= work.alignments[0].error_ns
 
 
 def test_other_kernels_are_other_runs() -> None:

@@ -6,7 +6,8 @@ late (`native/runs.c`). The time between two stamps around a launch exceeds that
 much as the launch takes longer than that kernel. The same launches recur, for example in every step, so the medians of
 the samples give the duration of each. The kernels of a stream run in launch order, and none begins before its launch
 has arrived, so launch times and durations determine when each ran. The stamps at the ends of a run verify this: a run
-that contradicts them gets no kernels.
+that contradicts them gets no kernels. Where the host paused before the call that ended the run, the stamp is that much
+later than the last kernel: the tail is launched right before that call.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ def run_kernels(
     if not len(launches):
         return Kernels(_NONE, 0, 0)
     launches["place"] = launches.groupby("run").cumcount()
-    launches["arrived"] = launches["returned"] + _arrival(launches, runs)
+    arrival = _arrival(launches, runs)
+    launches["arrived"] = launches["returned"] + arrival
     launches["same"], kind = _kinds(ring, launches)
     beyond = launches["until"] - launches["since"] - (apart.nothing if apart else 0)
     took = (beyond + EMPTY_NS).clip(lower=0)
@@ -102,7 +104,8 @@ def run_kernels(
     is_known = (samples.transform("count") >= _FEWEST).groupby(launches["run"]).transform("all").to_numpy()
     length = samples.transform("median")[is_known].astype(np.int64)
     predicted = _predicted(launches[is_known].assign(length=length), runs, cost)
-    kept, missed = _verified(predicted, runs, items.groupby("run")["is_before"].any(), cost)
+    tails = np.sort(ring.records["begin"][letter != LAUNCH]) + arrival  # a call that ends a run has its tail before it
+    kept, missed = _verified(predicted, runs, items.groupby("run")["is_before"].any(), cost, tails)
     return Kernels(kept.assign(run=rows[kept["run"]]), int(took.notna().sum()), missed)
 
 
@@ -211,13 +214,21 @@ def _predicted(launches: pd.DataFrame, runs: pd.DataFrame, cost: Cost) -> pd.Dat
     return launches[["record", "run", "same"]].assign(start=end - launches["length"], end=end)
 
 
-def _verified(predicted: pd.DataFrame, runs: pd.DataFrame, is_gated: pd.Series, cost: Cost) -> tuple[pd.DataFrame, int]:
+def _verified(
+    predicted: pd.DataFrame, runs: pd.DataFrame, is_gated: pd.Series, cost: Cost, tails: Ints
+) -> tuple[pd.DataFrame, int]:
     """The kernels of runs whose predicted end matches their stamps, and the median error. Nearly all runs with the same
-    launches must match. Gates delay the end of their runs, so these are not tested if others can be."""
+    launches must match. Gates delay the end of their runs, so these are not tested if others can be.
+
+    Args:
+        tails: when a tail launched before each call that may end a run arrived, host ns, sorted. A tail that arrived
+            after the predicted end of the last kernel started then, on an idle device.
+    """
     last = predicted.groupby("run").agg(end=("end", "last"), same=("same", "last"))
     start, end = (runs[name].to_numpy()[last.index] for name in ("start", "end"))
     end = end - cost.stamp - cost.step
-    apart = np.abs(last["end"].to_numpy() - end)
+    late = end - last["end"].to_numpy()
+    apart = np.where(late > 0, np.minimum(late, _nearest(tails - cost.step, end)), -late)
     is_right = apart <= np.maximum(_APART_NS, _APART * (end - start))
     plain = pd.Series(~is_gated[last.index].to_numpy(bool), last.index)
     proves = plain.to_numpy() | ~plain.groupby(last["same"]).transform("any").to_numpy(bool)
@@ -226,3 +237,12 @@ def _verified(predicted: pd.DataFrame, runs: pd.DataFrame, is_gated: pd.Series, 
     kept = predicted.loc[predicted["run"].isin(good), _COLUMNS].astype(np.int64).reset_index(drop=True)
     right = apart[proves & last.index.isin(good)]
     return kept, int(np.median(right)) if len(right) else 0
+
+
+def _nearest(times: Ints, to: Ints) -> Ints:
+    """The distance from each of `to` to the nearest of the sorted times."""
+    if not len(times):
+        return np.full(len(to), np.iinfo(np.int64).max)
+    at = np.searchsorted(times, to).clip(1, max(len(times) - 1, 1))
+    near = np.minimum(np.abs(to - times[at - 1]), np.abs(to - times[at.clip(max=len(times) - 1)]))
+    return np.asarray(near, np.int64)
