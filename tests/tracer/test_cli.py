@@ -76,7 +76,7 @@ def test_phases_and_patterns_choose() -> None:
     for command in ANALYSES:
         wrong = run(command, SIX, "--pattern", "(")
         assert (wrong.exit_code, wrong.output.count("\n")) == (2, 1), wrong.output
-        assert "--pattern '(' is no regular expression" in wrong.output
+        assert "--pattern '(' is not a valid regular expression" in wrong.output
 
 
 @pytest.mark.parametrize("command", ANALYSES)

@@ -1,7 +1,7 @@
-"""A budget against a base: is a recording slower than another one, or its gap longer, by more than is allowed?
+"""A budget relative to a base recording: is a recording slower, or its gap longer, by more than the budget allows?
 
-A line is broken only where the 95 % interval of the comparison lies beyond what is allowed, and kept only where all of
-it lies within; between the two, and where the recordings carry no comparison, nothing is shown.
+A limit fails only if the whole 95 % interval of the comparison is beyond it, and passes only if the whole interval is
+within it. Otherwise, and where the recordings cannot be compared, the result is inconclusive.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tracer.analysis.interval import Interval
 
 
 def check_base(base: Base, comparison: Comparison) -> Iterator[Finding]:
-    """The base's lines beside a comparison in which it is the base.
+    """The budget's `base` limits, checked against a comparison with the base.
 
-    `base.max_slowdown` is 1 - speedup, so 0.02 where 2 % of the tokens/s are lost; `base.max_extra_gap_us` the
-    difference of the median gaps.
+    `base.max_slowdown` is 1 - speedup: 0.02 if 2 % of the tokens/s are lost. `base.max_extra_gap_us` is the difference
+    between the median gaps.
     """
     if base.max_slowdown is not None:
         speedup, slowdown = comparison.speedup, None

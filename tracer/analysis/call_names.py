@@ -1,9 +1,9 @@
-"""The calls that launch, copy, synchronise, poll or order, by their real names: the one place that knows them.
+"""The names of calls that launch, copy, synchronise, poll or order work: the only place that lists them.
 
-Source: CUDA 13.0's `cupti_runtime_cbid.h` and `cupti_driver_cbid.h`, which keep the names of earlier versions; HIP's
-dispatch table (`hip_api_trace.hpp` of ROCm 6.2 and 7) with `hip_runtime_api.h` for what they do; the names that our own
-backends give their calls. Names stand without the suffixes of versions (`_v3020`, `_v2`) and of per-thread default
-streams (`_ptsz`, `_ptds`, `_spt`), see `plain`.
+Sources: CUDA 13.0's `cupti_runtime_cbid.h` and `cupti_driver_cbid.h`, which keep the names of earlier versions; HIP's
+dispatch table (`hip_api_trace.hpp` of ROCm 6.2 and 7), with `hip_runtime_api.h` for their meaning; the names that this
+project's backends give their calls. Names are listed without version suffixes (`_v3020`, `_v2`) and those of per-thread
+default streams (`_ptsz`, `_ptds`, `_spt`), see `plain`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 SYNC, COPY, BLOCKING_COPY, LAUNCH, GRAPH_LAUNCH, EVENT, WAIT, POLL = "s", "a", "c", "k", "g", "e", "w", "q"
 """The letters of a sync signature: sync, asynchronous copy, blocking copy, kernel launch, graph launch, event record,
-stream wait, query whether work has ended."""
+stream wait, query whether work has completed."""
 
 BEGIN_CAPTURE: Final = "<"
 END_CAPTURE: Final = ">"
@@ -93,7 +93,7 @@ _ON_GRAPHS: Final = re.compile(r"(cuda|cu|hip|hipDrv)Graph(?!Launch)\w+")
 
 
 def plain(name: str) -> str:
-    """A call's name without the suffixes of its version and of per-thread default streams.
+    """A call's name without the suffixes for its version and for per-thread default streams.
 
     Example:
         >>> plain("cudaMemcpyAsync_ptsz_v7000"), plain("hipLaunchKernel_spt"), plain("cuMemcpyDtoH_v2")
@@ -103,7 +103,7 @@ def plain(name: str) -> str:
 
 
 def letter(name: str) -> str:
-    """The letter of one API call's name, or "" for a call that does nothing of the kind.
+    """The letter of an API call's name, or "" for any other kind of call.
 
     Example:
         >>> letter("cudaMemcpyAsync_v3020"), letter("hipExtModuleLaunchKernel"), letter("cudaMalloc_v3020")
@@ -113,7 +113,7 @@ def letter(name: str) -> str:
 
 
 def is_unknown(name: str) -> bool:
-    """Whether a call that is in no list launches, copies or synchronises by its name: a newer driver's, or another's.
+    """Whether the name of an unlisted call (of a newer or another driver) suggests a launch, copy or synchronization.
 
     Example:
         >>> is_unknown("hipLaunchKernelTwice"), is_unknown("cudaLaunchKernel"), is_unknown("cudaFuncSetAttribute")

@@ -1,4 +1,4 @@
-"""Which kernels got slower or faster: per token and per call, over many kernels at once."""
+"""Which kernels got slower or faster, per token and per call, over many kernels at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracer.analysis.estimates import Draws, Floats, means
 from tracer.analysis.recorded import KERNEL, WHOLE_GRAPH, Recording
 
 FALSE_DISCOVERIES: Final = 0.05
-"""Which share of the kernels that are called slower or faster may be so by chance."""
+"""The accepted share of false discoveries among the kernels reported as slower or faster."""
 
 COLUMNS: Final = [
     *KERNEL, "base_calls", "other_calls", "base_us", "other_us", "difference_us", "difference_low", "difference_high",
@@ -23,19 +23,19 @@ COLUMNS: Final = [
 
 
 def compare_kernels(base: Sequence[Recording], other: Sequence[Recording], paired: bool) -> pd.DataFrame:
-    """Each kernel of either run, by the size of its difference per token.
+    """Each kernel of either run, sorted by the size of its difference per token.
 
-    Intervals are of the one kernel (95 %). `p` is for the hypothesis that a call takes as long in both runs, adjusted
-    over all kernels that both have by Benjamini and Hochberg's method (1995), which bounds the share of false
-    discoveries; Holm's would bound the chance of a single one and miss most where there are hundreds. The steps of
-    several recordings are taken as one run's. Whole graphs are one kernel, and a call of them is compared only where a
-    token launches as many in both runs: halves of a model are not faster than all of it.
+    Intervals are for the individual kernel (95 %). `p` is for the hypothesis that a call takes the same time in both
+    runs, adjusted over all kernels that occur in both with the method of Benjamini and Hochberg (1995), which bounds
+    the share of false discoveries. Holm's method would bound the chance of even one and miss most differences among
+    hundreds of kernels. The steps of several recordings count as those of one run. A whole graph is one kernel; its
+    calls are compared only if a token launches the same number in both runs, since half a model is not a faster model.
 
     Returns:
         Columns name, blocks (class of the grid), base_calls and other_calls (per token), base_us and other_us (per
         token), difference_us (other - base) with low and high, base_us_per_call and other_us_per_call, per_call_ratio
         (other / base) with low and high, p, verdict: "slower" or "faster" per call, "only in base", "only in other",
-        "" where no difference is shown.
+        "" if no difference is shown.
     """
     tables = [pd.concat([_wide(r.kernels) for r in recordings]) for recordings in (base, other)]
     names = sorted({(str(key[1]), int(key[2])) for table in tables for key in table.columns})
@@ -59,23 +59,23 @@ def compare_kernels(base: Sequence[Recording], other: Sequence[Recording], paire
 
 
 def no_kernels() -> pd.DataFrame:
-    """The table without a row."""
+    """The table without rows."""
     return pd.DataFrame(columns=COLUMNS)
 
 
 def _wide(kernels: pd.DataFrame) -> pd.DataFrame:
-    """Index step; columns (us or calls, name, blocks), 0 where a step lacks the kernel."""
+    """Index step; columns (us or calls, name, blocks); 0 if a step lacks the kernel."""
     return kernels.pivot_table(["us", "calls"], "step", KERNEL, "sum", fill_value=0).astype(np.float64)
 
 
 def _values(table: pd.DataFrame, names: list[tuple[str, int]]) -> Floats:
-    """(n steps, 2m): µs of the m kernels, then their calls."""
+    """(n steps, 2m): µs of the m kernels, followed by their calls."""
     columns = [(kind, *name) for kind in ("us", "calls") for name in names]
     return np.asarray(table.reindex(columns=pd.MultiIndex.from_tuples(columns)).fillna(0.0), dtype=np.float64)
 
 
 def _draws(values: Sequence[Floats], paired: bool) -> tuple[list[Draws], list[Draws]]:
-    """Draws of the mean µs and the mean calls per token, each of base and other; of paired runs drawn together."""
+    """Resampled mean µs and mean calls per token, each for base and other; paired runs are resampled together."""
     m = values[0].shape[1] // 2
     if paired:
         both = means(np.concatenate(values, axis=1))
@@ -86,7 +86,7 @@ def _draws(values: Sequence[Floats], paired: bool) -> tuple[list[Draws], list[Dr
 
 
 def _per_call(us: list[Draws], calls: list[Draws], alike: NDArray[np.bool_], paired: bool) -> pd.DataFrame:
-    """Ratio per call with interval, p and verdict of those `alike` kernels that each resample of both runs has."""
+    """Ratio per call with interval, p and verdict of the `alike` kernels that occur in every resample of both runs."""
     shared = np.logical_and.reduce([(each.draws > 0).all(axis=0) for each in (*us, *calls)]) & alike
     base, other = (
         u.of(shared).log().minus(c.of(shared).log(), paired=True) for u, c in zip(us, calls, strict=True)

@@ -1,4 +1,4 @@
-"""One side of a comparison, and what its tokens/s come from."""
+"""One side of a comparison, and the source of its tokens/s."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tracer.analysis.recorded import Recording, Unit, Untraced, counts_per_token
 from tracer.errors import UsageError
 
 Basis = Literal["untraced", "light", "traced"]
-"""Where tokens/s come from: measured without a profiler, the recorded steps of a light pass, or traced steps."""
+"""The source of tokens/s: measured without a profiler, the recorded steps of a light pass, or traced steps."""
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
     """One side of a comparison: a recording, or several of the same configuration.
 
-    `place` is how a command line names it, where it came from one.
+    `place` is its argument on the command line, if it came from one.
     """
 
     name: str
@@ -29,12 +29,12 @@ class Run:
 
     @classmethod
     def of(cls, *recordings: Recording, place: str = "") -> Run:
-        """A run under the name of its first recording."""
+        """A run named after its first recording."""
         return cls(recordings[0].name, recordings, place)
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """`Recording.steps` of all recordings, one behind the other."""
+        """`Recording.steps` of all recordings, concatenated."""
         return pd.concat([r.steps for r in self.recordings])
 
     @property
@@ -44,35 +44,35 @@ class Run:
 
     @property
     def gap_us(self) -> dict[str, float]:
-        """p50, mean and, where no rate corrects it, p90; of several recordings their median."""
+        """p50, mean and, unless corrected by a rate, p90; the median over several recordings."""
         gaps = pd.DataFrame([r.gaps.gap_us for r in self.recordings]).dropna(axis=1).median()
         return {str(name): float(value) for name, value in gaps.items()}
 
     @property
     def causes_us(self) -> dict[str, float]:
-        """Cause's name -> mean over the recordings; they add up to the mean gap of one."""
+        """Name of each cause -> mean over the recordings; within one recording they add up to the mean gap."""
         causes = pd.DataFrame([r.gaps.causes_us for r in self.recordings]).mean()
         return {str(name): float(value) for name, value in causes.items()}
 
     @property
     def traced(self) -> bool:
-        """Whether a profiler was there at any of the recordings."""
+        """Whether any of the recordings was made under a profiler."""
         return any(recording.traced for recording in self.recordings)
 
     @property
     def inflated(self) -> bool:
-        """Whether any of the gaps are longer than without a profiler."""
+        """Whether any of the gaps are longer than they would be without a profiler."""
         return any(recording.inflated for recording in self.recordings)
 
     @property
     def least_share(self) -> float:
-        """What of a step's recorded period is there without a profiler, too, whatever it added."""
+        """The share of a step's recorded period that would certainly remain without a profiler."""
         return min(recording.least_share for recording in self.recordings)
 
     @property
     def untraced(self) -> Untraced | None:
-        """The rate without a profiler; of several recordings each one's is a repeat. None if one lacks it, or if some
-        are of tokens and some of steps."""
+        """The rate without a profiler; with several recordings, the rate of each is a repeat. None if one lacks it, or
+        if some count tokens and some steps."""
         known = [r.untraced for r in self.recordings if r.untraced is not None]
         if len(known) < len(self.recordings) or len(known) == 1:
             return known[0] if len(self.recordings) == 1 and known else None
@@ -84,17 +84,17 @@ class Run:
 
     @property
     def basis(self) -> Basis:
-        """The best that it has."""
+        """The best available basis."""
         return best_basis(self)
 
     @property
     def tokens_per_step(self) -> float | None:
-        """Of several recordings their median; None if one does not tell."""
+        """The median over several recordings; None if one of them lacks it."""
         known = [r.tokens_per_step for r in self.recordings if r.tokens_per_step is not None]
         return float(np.median(known)) if len(known) == len(self.recordings) else None
 
     def rates(self, basis: Basis) -> dict[Unit, float]:
-        """The rate on that basis, of tokens and of steps as far as either is known; of several recordings the median.
+        """The rate on that basis, of tokens and of steps as far as known; the median over several recordings.
 
         Raises:
             UsageError: the untraced rate is unknown.
@@ -104,7 +104,7 @@ class Run:
             steps = float(np.median([r.steps_per_s for r in self.recordings]))
             return _both("steps/s", steps, "tokens/s", steps * gained if gained else None)
         if self.untraced is None:
-            raise UsageError(f"{self.name}: no untraced rate is known; give --untraced-tokens-per-s")
+            raise UsageError(f"{self.name}: the untraced rate is unknown; give --untraced-tokens-per-s")
         rate = self.untraced.median
         if self.untraced.unit == "steps/s":
             return {"steps/s": rate}
@@ -116,8 +116,8 @@ def _both(unit: Unit, rate: float, other: Unit, converted: float | None) -> dict
 
 
 def best_basis(*runs: Run) -> Basis:
-    """Untraced rates if every run has them, all of tokens or all of steps, else the recorded steps, of which those of
-    light passes come before a rate without repeats or a spread."""
+    """Untraced rates if every run has them, all in tokens or all in steps; else the recorded steps. Those of light
+    passes are preferred to a rate without repeats or spread."""
     rates = [run.untraced for run in runs]
     traced = any(run.traced for run in runs)
     units = {None if rate is None else rate.unit for rate in rates}

@@ -12,11 +12,11 @@ _TRACING_CUDA: Final = {
     "nsys": "nsys --trace=cuda,nvtx",
     "PyTorch": "torch.profiler with activities=[CPU, CUDA], on a GPU",
 }
-"""How a trace's source begins -> how its recorder is told to trace CUDA."""
+"""How a trace's source begins -> how to make its recorder trace CUDA."""
 
 
 def conditions(trace: Trace, within: str | None = None) -> dict[str, str]:
-    """What run.json and the device table say of the circumstances, as text; what is unknown is left out."""
+    """The circumstances given by run.json and the device table, as text; unknown ones are left out."""
     machine = run_json.machine(trace)
     devices = trace["devices"]
     clocks = sorted({int(rate) for rate in devices["clock_rate"] if rate > 0})
@@ -30,11 +30,11 @@ def conditions(trace: Trace, within: str | None = None) -> dict[str, str]:
 
 
 def was_traced(what: str, trace: Trace) -> str:
-    """The question whether something was recorded, with the remedy of the trace's own recorder; of a recording of an
-    accelerator that is not understood, that."""
+    """Ask whether something was recorded, with the remedy for the trace's own recorder. For a recording of an
+    unsupported accelerator, say that instead."""
     others = OTHER_DOMAINS & set(trace["nvtx"]["domain"].astype(str).unique())
     if others:
-        return f"its work is of an accelerator that is not understood ({', '.join(sorted(others))})"
+        return f"its work ran on an accelerator that is not supported ({', '.join(sorted(others))})"
     source = str(trace.metadata.get("source", ""))
     remedy = next((f" ({words})" for recorder, words in _TRACING_CUDA.items() if source.startswith(recorder)), "")
     return f"was {what} traced{remedy}?"

@@ -13,17 +13,17 @@ from tracer.trace import Trace
 
 
 def events_of(trace: Trace, name: str, within: str | None = None, bounds: Bounds = ALL_STEPS) -> pd.DataFrame:
-    """The rows of a table; those of a table with times have a column `step` in front, MISSING for no step.
+    """The rows of a table. If the table has times, its first column is `step`, MISSING outside of all steps.
 
     Args:
         trace: the recording.
-        name: of the table, one of `schema.TABLES`.
-        within: only events of the steps inside the NVTX ranges of this text.
+        name: the table, one of `schema.TABLES`.
+        within: only events of the steps inside the NVTX ranges with this text.
         bounds: only events of these steps.
 
     Raises:
-        EmptyTraceError: steps are asked for, and there are none.
-        UsageError: steps are asked for of a table without times.
+        EmptyTraceError: steps were requested, and there are none.
+        UsageError: steps were requested for a table without times.
     """
     table = trace[name]
     chosen = within is not None or bounds != ALL_STEPS

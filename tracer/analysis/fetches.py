@@ -21,10 +21,10 @@ class FetchLag:
     """Which step's result a fetch reads.
 
     Attributes:
-        median: 0 for the step that was launched last, 1 for the one before it: the host launches a step before it has
-            the result of the one before (asynchronous scheduling).
-        share: of the fetches that read just so.
-        fetches: how many there are.
+        median: 0 if it reads the result of the step launched last, 1 if that of the step before: the host launches a
+            step before it has the result of the previous one (asynchronous scheduling).
+        share: the share of fetches that do exactly this.
+        fetches: their number.
     """
 
     median: float
@@ -33,10 +33,10 @@ class FetchLag:
 
 
 def fetch_lag(trace: Trace, calls: pd.DataFrame, waits: pd.DataFrame, asked: Targets) -> FetchLag | None:
-    """How far fetches lag behind launches; None where the trace tells of too few copies who waits for them.
+    """How far fetches lag behind launches; None if the trace shows for too few copies what waits for them.
 
-    A fetch is the first wait for a copy to the host. Its result is of the step whose launch came last before that copy
-    was issued; it is read when the step is under way whose launch came last before the wait returned.
+    A fetch is the first wait for a copy to the host. Its result is that of the step with the last launch before the
+    copy was issued. It is read during the step with the last launch before the wait returned.
 
     Args:
         trace: the recording.
@@ -57,7 +57,7 @@ def fetch_lag(trace: Trace, calls: pd.DataFrame, waits: pd.DataFrame, asked: Tar
 
 
 def _copies_to_host(trace: Trace) -> pd.DataFrame:
-    """Process, thread, issued (start of its call, ns) and stream of each, in that order."""
+    """Process, thread, issue time (start of the call, ns) and stream of each copy, in that order."""
     copies = trace["memcpys"][trace["memcpys"]["kind"] == "DtoH"]
     call = match_rows(trace["api"], copies)
     found = trace["api"].iloc[call[call >= 0]][[*_THREAD, "start"]].rename(columns={"start": "issued"})
@@ -65,8 +65,8 @@ def _copies_to_host(trace: Trace) -> pd.DataFrame:
 
 
 def _fetches(copies: pd.DataFrame, waits: pd.DataFrame, asked: Targets) -> pd.DataFrame:
-    """One row per copy to the host that something waits for: process and thread (that waits), issued and end (of the
-    first such wait), ns."""
+    """One row per copy to the host that something waits for: process and thread (of the waiter), issued and end (of
+    the first such wait), ns."""
     copies = copies.drop(columns="thread").assign(copy=np.arange(len(copies)))
     copies = pd.concat([copies, copies.assign(stream=MISSING)]).sort_values("issued")  # some wait for every stream
     found = waits[[*_THREAD, "end"]].reset_index(drop=True).join(asked.table[["stream", "until"]])
@@ -77,7 +77,7 @@ def _fetches(copies: pd.DataFrame, waits: pd.DataFrame, asked: Targets) -> pd.Da
 
 
 def _of_launching_threads(fetches: pd.DataFrame, launched: pd.DataFrame) -> pd.DataFrame:
-    """The fetches, those of a thread that launches nothing given to the one of its process that launches most."""
+    """The fetches; those of a thread that launches nothing are attributed to the busiest launcher of its process."""
     most = launched.groupby("process")["thread"].agg(lambda threads: threads.mode().iloc[0])
     own = pd.MultiIndex.from_frame(fetches[_THREAD]).isin(pd.MultiIndex.from_frame(launched[_THREAD]))
     other = most.reindex(fetches["process"]).fillna(MISSING).to_numpy(np.int64)

@@ -1,4 +1,4 @@
-"""A figure with its 95 % interval, the one type for all of them."""
+"""A figure with its 95 % interval: the one type used everywhere."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from math import exp, log, sqrt
 from typing import Final
 
 SHOWN: Final = 5e-4
-"""Of a ratio: a bound nearer to 1 reads ±0.0 %, and shows no direction."""
+"""For a ratio: a bound closer to 1 would print as ±0.0 % and shows no direction."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A figure and its 95 % interval; low and high are None where nothing tells how far it could be off."""
+    """A figure and its 95 % interval; low and high are None if its error is unknown."""
 
     estimate: float
     low: float | None = None
@@ -33,19 +33,19 @@ class Interval:
         return self.bounds is not None and self.bounds[0] <= value <= self.bounds[1]
 
     def exp(self) -> Interval:
-        """The same of the exponential."""
+        """The interval of the exponential."""
         return Interval(exp(self.estimate), *(None if x is None else exp(x) for x in (self.low, self.high)))
 
     def log(self) -> Interval:
-        """The same of the logarithm of something positive."""
+        """The interval of the logarithm, for positive figures."""
         return Interval(log(self.estimate), *(None if x is None else log(x) for x in (self.low, self.high)))
 
     def times(self, factor: float) -> Interval:
-        """The same of the product with a known factor."""
+        """The interval of the product with a known factor."""
         return Interval(self.estimate * factor, *(None if x is None else x * factor for x in (self.low, self.high)))
 
     def widened(self, half_width: float) -> Interval:
-        """With the half width of an independent error added in square (Zou and Donner, "Construction of confidence
+        """Add the half width of an independent error in quadrature (Zou and Donner, "Construction of confidence
         limits about effect measures", Statistics in Medicine 27, 2008)."""
         if self.low is None or self.high is None:
             return self

@@ -1,4 +1,4 @@
-"""Polling: a host that asks again and again whether work has ended waits for it, as a sync does."""
+"""Polling: a host that queries repeatedly whether work has completed waits for it, as a sync does."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tracer.schema import DEVICE_TABLES, MISSING
 from tracer.trace import Trace
 
 MANY: Final = 3
-"""Queries that are a loop even where their answers are not known; two are what an allocator asks of two events."""
+"""This many queries are a loop even if their results are unknown; two can be an allocator querying two events."""
 
 _COLUMNS: Final = ["start", "end", "process", "thread", "correlation", "name"]
 _THREAD: Final = ["process", "thread"]
-_ENDED: Final = 0  # what a query returns once the work has ended; cudaErrorNotReady and hipErrorNotReady are 600
+_ENDED: Final = 0  # what a query returns once the work has completed; cudaErrorNotReady and hipErrorNotReady are 600
 
 
 def poll_loops(trace: Trace) -> pd.DataFrame:
-    """The loops of queries: two or more of one thread, of the same stream or event, with no other call between.
+    """Find polling loops: two or more queries by one thread, of the same stream or event, without another call between.
 
-    A loop ends with the query that finds the work ended, where the trace says what calls return. A single query waits
-    for nothing, nor do several of which each may be of another event (allocators ask so what they may use again): where
-    a trace tells neither answers nor events, there are `MANY` at least, and work of the process ends between the last
-    two.
+    If the trace records return values, a loop ends with the query that finds the work completed. A single query waits
+    for nothing. Neither do several queries that may be of different events: allocators query which blocks they can
+    reuse. If a trace has neither return values nor events, a loop needs at least `MANY` queries, and work of the
+    process must end between the last two.
 
     Returns:
         Columns start (of the first query) end (of the last) process thread correlation name (both of the last) letter
@@ -55,14 +55,14 @@ def poll_loops(trace: Trace) -> pd.DataFrame:
 
 
 def _asked(trace: Trace, calls: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The event and the stream that each call asks for, as far as the trace says."""
+    """The event and the stream that each call queries, as far as the trace records them."""
     rows = match_rows(trace["syncs"], calls)
     event, stream = (np.append(trace["syncs"][c].to_numpy(), MISSING)[rows] for c in ("event", "stream"))
     return event, stream
 
 
 def _work_ended(trace: Trace, loops: pd.DataFrame) -> NDArray[np.bool_]:
-    """Whether work of the process ended between the start of the query before the last and the end of the last."""
+    """Whether work of the process ended between the start of the second-to-last query and the end of the last."""
     ended = np.zeros(len(loops), dtype=bool)
     for process in loops["process"].unique():
         ends = np.sort(

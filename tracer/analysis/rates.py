@@ -1,4 +1,4 @@
-"""Rates as recorded: how many steps a second of the wall has, and how many tokens a step."""
+"""Rates as recorded: steps per second of wall-clock time, and tokens per step."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _HOST: Final = ["process", "thread"]
 
 
 def steps_per_s(trace: Trace, steps: Steps) -> float | None:
-    """Steps per second of the wall, of several hosts their median; None if they take no time."""
+    """Steps per second of wall-clock time, the median over several hosts; None if the steps take no time."""
     rates = list(wall_rates(trace, steps).values())
     return float(np.median(rates)) if rates else None
 
 
 def wall_rates(trace: Trace, steps: Steps) -> dict[tuple[int, int], float]:
-    """Process and thread of each host -> its steps per second of the wall, if they take any time.
+    """Process and thread of each host -> its steps per second of wall-clock time, if its steps take any time.
 
-    The wall is the longer of two times: the host's, from the begin of its first step to the end of its last one, and
-    the device's, from their first compute to the end of the last. A host that runs ahead has launched all its steps
-    before the device has computed a few. What lies between the steps, as prompts that are left out, counts; what is in
-    doubt (`Steps.spoilt`) does not.
+    The wall-clock time is the longer of two: on the host, from the start of its first step to the end of its last, and
+    on the device, from the first compute of these steps to the end of the last. A host that runs ahead has launched
+    all its steps before the device has executed many. Work between the steps, such as prompts that are left out,
+    counts; periods in doubt (`Steps.spoilt`) do not.
     """
     hosts = steps.table.groupby(_HOST)
     walls = hosts.agg(start=("start", "min"), end=("end", "max"))
@@ -42,7 +42,7 @@ def wall_rates(trace: Trace, steps: Steps) -> dict[tuple[int, int], float]:
 
 
 def _ns(steps: Steps, walls: pd.DataFrame) -> NDArray[np.int64]:
-    """How long each host's wall is, without what is in doubt of it."""
+    """The wall-clock time of each host, without the periods in doubt."""
     begin, finish = walls["start"].to_numpy(), walls["end"].to_numpy()
     took: NDArray[np.int64] = finish - begin
     for process, thread, rows in by_thread(steps.spoilt):
@@ -53,8 +53,8 @@ def _ns(steps: Steps, walls: pd.DataFrame) -> NDArray[np.int64]:
 
 
 def tokens_per_step(trace: Trace, steps: Steps, within: str | None = None) -> float | None:
-    """How many tokens a step gains on average: by its marks or its batch, else by the two rates that run.json measured
-    of decode; None where none of these tells."""
+    """The mean number of tokens per step: from the marks or the batch size, else from the two decode rates that
+    run.json gives; None if none of these is known."""
     if steps.tokens_per_step is not None or not steps.decode_alone:
         return steps.tokens_per_step
     return run_json.tokens_per_step(trace, within)

@@ -1,4 +1,4 @@
-"""Sync signatures: the letters of a step's host calls, the strategy they follow, and how to write them short."""
+"""Sync signatures: the letters of a step's host calls, the strategy they follow, and their compressed form."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ STRATEGIES: Final = ("sccc", "saaas", "aaas", "aaag", "ggg")
 MIXED: Final = "mixed"
 NONE: Final = "none"
 WITHOUT_COPIES: Final = ("ggg", NONE)
-"""Classes of steps that bring no input."""
+"""Classes of steps without input copies."""
 MIN_SHARE: Final = 0.6
-"""A class that fewer of the copies follow is called mixed."""
+"""Below this share of copies that follow it, a class is called mixed."""
 
 MEANING: Final = {
     SYNC: "sync", COPY: "asynchronous copy", BLOCKING_COPY: "blocking copy", GRAPH_LAUNCH: "graph launch",
     LAUNCH: "kernel launch", EVENT: "event record", WAIT: "stream wait", POLL: "polling loop",
 }  # fmt: skip
-"""What the letters of a signature stand for."""
+"""The meaning of each letter of a signature."""
 
 _TOKEN: Final = re.compile(f"{LAUNCH}+|.")
 _GROUP: Final = re.compile(r"\(([^()]*)\)×(\d+)")
@@ -29,8 +29,8 @@ _LONGEST_UNIT = 24
 
 
 def compress(letters: str) -> str:
-    """Write letters short: repeats become `s×3` or `(sc)×6`, the rest stays apart by spaces; a run of kernel launches
-    stays whole.
+    """Compress letters: repeats become `s×3` or `(sc)×6`, everything else is separated by spaces; a run of kernel
+    launches is never split.
 
     Example:
         >>> compress("scscscscscscgass"), compress("akkakkakkk")
@@ -52,7 +52,7 @@ def compress(letters: str) -> str:
 
 
 def expand(signature: str) -> str:
-    """The letters of a signature that `compress` wrote.
+    """The letters of a signature that was written by `compress`.
 
     Example:
         >>> expand("(sc)×3 g a k×2")
@@ -68,7 +68,7 @@ def _run(token: str) -> str:
 
 
 def _best_repeat(tokens: Sequence[str], i: int) -> tuple[int, int]:
-    """(length, times) of the repeat at `i` that covers most tokens; the shortest unit wins a tie; (1, 1) if none."""
+    """(length, times) of the repeat at `i` that covers most letters; the shortest unit wins ties; (1, 1) if none."""
     best = (1, 1)
     for length in range(1, min(_LONGEST_UNIT, (len(tokens) - i) // 2) + 1):
         unit = tokens[i : i + length]
@@ -81,11 +81,12 @@ def _best_repeat(tokens: Sequence[str], i: int) -> tuple[int, int]:
 
 
 def strategies_followed(letters: str) -> dict[str, int]:
-    """How many of a step's input copies follow which strategy.
+    """Count how many of a step's input copies follow each strategy.
 
-    Only copies before a launch count (the logits are read after it). Blocking: sccc. Asynchronous, up to the launch:
-    with a sync behind the last copy saaas (aaas if nothing synchronised before the first asynchronous one), without it
-    aaag. A blocking copy synchronises too, and so does a polling loop. Steps without such copies are ggg's or none's.
+    Only copies before a launch count, since the logits are read after it. A blocking copy is sccc. An asynchronous copy
+    before the launch is saaas if a sync follows the last copy (aaas if nothing synchronised before the first
+    asynchronous one), else aaag. A blocking copy also synchronises, as does a polling loop. Steps without such copies
+    are ggg or none.
 
     Example:
         >>> strategies_followed("scaaaaasgas")
@@ -113,7 +114,7 @@ def _asynchronous_strategy(part: str) -> str:
 
 
 def without_copies(letters: str) -> str:
-    """The class of a step that brings no input: ggg if the host waits for nothing in it, else none.
+    """The class of a step without input copies: ggg if the host waits for nothing in it, else none.
 
     Example:
         >>> without_copies("ggg"), without_copies("gs")
@@ -123,11 +124,11 @@ def without_copies(letters: str) -> str:
 
 
 def classify(copies: Mapping[str, int], steps: Mapping[str, int]) -> tuple[str, float]:
-    """The class and the share that follows it: of the copies, or of the steps where most bring no input.
+    """The class, and the share that follows it: of the copies, or of the steps if most have no input copies.
 
     Args:
         copies: `strategies_followed`, summed over the steps.
-        steps: how many steps bring no input, by `without_copies`, and under "" how many bring some.
+        steps: the number of steps without input copies, by `without_copies`; under "" the number with some.
     """
     bare = {name: count for name, count in steps.items() if name}
     most_are_bare = sum(bare.values()) >= MIN_SHARE * sum(steps.values())

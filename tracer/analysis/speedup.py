@@ -1,6 +1,6 @@
-"""By how much a run is faster than a base, with its 95 % interval and what that is made from.
+"""How much faster a run is than a base, with the 95 % interval and what it is based on.
 
-Rates are of tokens where it is known of both how many a step gains, else of steps.
+Rates count tokens if the number of tokens per step is known for both, else steps.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ BASE, OTHER = 0, 1  # seeds, so that runs which are not paired are resampled ind
 
 @dataclass(frozen=True)
 class Speedup:
-    """The rate of the other run over the base's.
+    """The rate of the other run divided by that of the base.
 
     Attributes:
         ratio: with its interval.
-        rate: of what it is.
-        method: how the interval was made.
-        unit: "steps", "repeats" or "recordings", what it is made from.
-        units: how many of these the smaller side has, None where that says nothing.
+        rate: what the rate counts.
+        method: how the interval was computed.
+        unit: the resampled unit: "steps", "repeats" or "recordings".
+        units: the number of units on the smaller side; None if that has no meaning.
     """
 
     ratio: Interval
@@ -41,8 +41,8 @@ class Speedup:
 def speedup_of(base: Run, other: Run, basis: Basis, paired: bool) -> Speedup:
     """The speed-up on that basis.
 
-    Traced steps tell only how fast the untraced ones can be at most; so the interval is of all that is left when
-    tracing added nothing to one of the runs and to the other as much as it can (`Recording.least_share`).
+    Traced steps only bound the speed of untraced ones. The interval therefore covers every case between tracing that
+    added nothing to one run and as much as it can to the other (`Recording.least_share`), and vice versa.
 
     Raises:
         UsageError: the basis is "untraced" and a rate is unknown.
@@ -57,22 +57,22 @@ def speedup_of(base: Run, other: Run, basis: Basis, paired: bool) -> Speedup:
     ratio = Interval(found.ratio.estimate)
     if bounds is not None and least > 0 and most > 0:
         ratio = Interval(found.ratio.estimate, bounds[0] * least, bounds[1] / most)
-    return Speedup(ratio, found.rate, f"{found.method}, and whatever tracing added", found.unit, None)
+    return Speedup(ratio, found.rate, f"{found.method}, plus any tracing overhead", found.unit, None)
 
 
 def clusters(base: Run, other: Run) -> bool:
-    """Whether both sides are several recordings, so that what differs between processes counts."""
+    """Whether both sides have several recordings, so that variation between processes is included."""
     return len(base.recordings) > 1 and len(other.recordings) > 1
 
 
 def complete(base: Run, other: Run, column: str) -> Floats:
-    """(n, 2): a column of both runs in the steps that have it in both."""
+    """(n, 2): a column of both runs, for the steps that have it in both."""
     both = np.stack([run.steps[column].to_numpy(dtype=np.float64) for run in (base, other)], axis=1)
     return np.asarray(both[~np.isnan(both).any(axis=1)])
 
 
 def columns(run: Run, names: list[str]) -> Floats:
-    """(n, m): columns of `Recording.steps`, of the steps that have all of them."""
+    """(n, m): columns of `Recording.steps`, for the steps that have all of them."""
     return run.steps[names].dropna().to_numpy(dtype=np.float64)
 
 
@@ -99,7 +99,7 @@ def _recorded(base: Run, other: Run, paired: bool) -> Speedup:
 def _untraced(base: Run, other: Run) -> Speedup:
     mine, theirs = base.untraced, other.untraced
     if mine is None or theirs is None:
-        raise UsageError("an untraced rate is not known of every run; give --untraced-tokens-per-s for each")
+        raise UsageError("the untraced rate of at least one run is unknown; give --untraced-tokens-per-s for each")
     if len(mine.repeats) > 1 and len(theirs.repeats) > 1:
         ratio = welch(np.log(mine.repeats), np.log(theirs.repeats), of_medians=True)
         fewest = min(len(mine.repeats), len(theirs.repeats))

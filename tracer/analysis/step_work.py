@@ -17,15 +17,15 @@ SPAN_COLUMNS: Final = ["step", "device", "group", "start", "end", "correlation",
 
 
 def launch_rows(trace: Trace, activities: pd.DataFrame) -> NDArray[np.int64]:
-    """For each device activity the position in trace["api"] of the call that caused it, or -1."""
+    """For each device activity, the position in trace["api"] of the call that launched it, or -1."""
     return match_rows(trace["api"], activities)
 
 
 def activity_steps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> NDArray[np.int64]:
-    """For each device activity the position in `steps.table` of the step that launched it, or -1.
+    """For each device activity, the position in `steps.table` of the step that launched it, or -1.
 
-    An activity belongs to the step in which its call was made, however late it ran; only where the trace lacks the
-    call does its own start decide.
+    An activity belongs to the step that contains its call, however late it executed. Its own start decides only if the
+    trace lacks the call.
     """
     api = trace["api"]
     rows = launch_rows(trace, activities)
@@ -42,7 +42,7 @@ def activity_steps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> NDAr
 
 
 def all_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
-    """All that computes, no collectives: kernels and whole graphs; `at`: the position of the step that launched it, or
+    """All compute without collectives: kernels and whole graphs. `at` is the position of the step that launched it, or
     -1."""
     compute = trace.compute()
     compute["at"] = activity_steps(trace, steps, compute)
@@ -50,13 +50,13 @@ def all_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
 
 
 def step_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
-    """What of `all_compute` the steps launched."""
+    """The part of `all_compute` that the steps launched."""
     compute = all_compute(trace, steps)
     return compute[compute["at"] >= 0].reset_index(drop=True)
 
 
 def step_spans(trace: Trace, steps: Steps, compute: pd.DataFrame | None = None) -> pd.DataFrame:
-    """First compute start and last compute end of every step on every device.
+    """The start of the first and the end of the last compute of every step on every device.
 
     Returns:
         Columns step device group start end (ns), correlation and process (of the first activity), ordinal (of the

@@ -1,4 +1,4 @@
-"""How busy each stream is and how much streams overlap: unions of intervals, never sums."""
+"""How busy each stream is and how much streams overlap, from unions of intervals rather than sums."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class StreamReport:
 
     Attributes:
         streams: one row per (device, process, stream): device process stream kernels copies bytes busy_us compute_us
-            communication_us (of collectives, which are kernels but no compute) busy_share (of the window). A whole
-            graph traced at graph level is one kernel of the stream that launched it.
+            communication_us (collectives, which are kernels but not compute) busy_share (of the window). A graph
+            traced at graph level counts as one kernel of the stream that launched it.
         devices: one row per device: device streams window_us busy_us (union over its streams) busy_share
-            communication_us (where nothing computes) overlap_us (two or more streams compute at once) concurrency
-            (streams' compute time / device's compute time; 1 where nothing overlaps).
+            communication_us (while nothing computes) overlap_us (two or more streams compute at once) concurrency
+            (streams' compute time / device's compute time; 1 if nothing overlaps).
     """
 
     streams: pd.DataFrame
@@ -38,8 +38,8 @@ def stream_report(trace: Trace, steps: Steps | None = None) -> StreamReport:
 
     Args:
         trace: the recording.
-        steps: only what these steps launched; None for the whole recording. The window of a device is the time from
-            the first to the last of its activities, added up over the groups of steps.
+        steps: only what these steps launched; None for the whole recording. The window of a device runs from its first
+            to its last activity, summed over the groups of steps.
 
     Raises:
         EmptyTraceError: nothing ran on a device.

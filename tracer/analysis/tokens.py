@@ -1,16 +1,16 @@
-"""Steps: where one iteration of an engine ends and the next begins, and what each is.
+"""Steps: where one iteration of an engine ends and the next begins, and what kind of step each is.
 
-A step is marked by its engine, or ends with the result that the host fetches before, or while, it launches the next.
+A step is either marked by its engine, or ends with the result that the host fetches before or while it launches the
+next one.
 
-Passes, in the order in which they run, each with its file in this folder:
-1. marks: the ranges of the engine that made the recording, or calls and kernels of a name that is asked for
-   (`marked.py`, `tracer.engines`);
+Stages, in order, each with its file in this folder:
+1. marks: the ranges of the engine that made the recording, or calls and kernels with a requested name (`marked.py`,
+   `tracer.engines`);
 2. turns: without marks, what each host launches between two results that it fetches (`turns.py`);
-3. passes: which turns together are one pass through a model, and so one step of a loop; each from its first input to
-   its last wait (`passes.py`);
-4. phases: what each step is, where its mark does not say it (`phases.py`);
-5. what is asked for: a phase, a regime, a slice (`steps.py`), without those of which the clocks are in doubt
-   (`clocks.py`).
+3. passes: which turns form one pass through a model, and so one step of a loop, each from its first input to its last
+   wait (`passes.py`);
+4. phases: what each step is, if its mark does not say (`phases.py`);
+5. selection: a phase, a regime, a slice (`steps.py`), without steps whose clocks are in doubt (`clocks.py`).
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ def find_steps(
 
     Args:
         trace: the recording.
-        pattern: regular expression for the NVTX text of a step, instead of the engines' marks; it may be an operator
-            or function that a profiler marked by itself, which these pass over. If no NVTX text matches, a step
-            begins with each API call, or launch of a kernel, whose name does.
-        within: only steps inside the NVTX ranges of this text (or, if none is called exactly so, matching it).
+        pattern: regular expression for the NVTX text of a step, used instead of the engines' marks. It may match
+            operators or functions that a profiler marked by itself, which those ignore. If no NVTX text matches, a
+            step begins with each API call or kernel launch whose name matches.
+        within: only steps inside the NVTX ranges with this text (or, if none has exactly this text, matching it).
         phase: see `Bounds.phase`.
 
     Raises:
-        EmptyTraceError: no kernels, no such range, or no steps to be found; the message says what to do.
-        UsageError: the pattern is no regular expression.
+        EmptyTraceError: no kernels, no such range, or no steps; the message says what to do.
+        UsageError: the pattern is not a valid regular expression.
     """
     launches = sum(len(trace[name]) for name in COMPUTE_TABLES)
     if not launches:
@@ -60,7 +60,7 @@ def find_steps(
     try:
         chosen = None if pattern is None else re.compile(pattern)
     except re.error as problem:
-        raise UsageError(f"--pattern {pattern!r} is no regular expression: {problem}") from None
+        raise UsageError(f"--pattern {pattern!r} is not a valid regular expression: {problem}") from None
     window = _windows(trace, within) if within is not None else None
     calls = host_calls(trace)
     if window is not None:
@@ -79,23 +79,22 @@ def find_steps(
 
 
 def choose_steps(trace: Trace, within: str | None, bounds: Bounds) -> Steps:
-    """The steps inside the NVTX ranges `within` that are asked for; of several regimes, unless some are asked for, the
-    longest; without those of which the clocks are in doubt. Raises like `find_steps`, `Steps.select` and
-    `without_doubtful`."""
+    """The requested steps inside the NVTX ranges `within`: of several regimes the longest, unless some are requested,
+    and without steps whose clocks are in doubt. Raises like `find_steps`, `Steps.select` and `without_doubtful`."""
     steps = find_steps(trace, pattern=bounds.pattern, within=within, phase=bounds.phase)
     every = bounds.first is None and bounds.last is None
     return without_doubtful(trace, steps.of_main_regime() if every else steps.select(bounds.first, bounds.last))
 
 
 def marked_steps(trace: Trace) -> Steps | None:
-    """The steps that marks tell, of decode if there are any, also of a trace without kernels; None if none do."""
+    """The steps given by marks, only decode if there is any, even in a trace without kernels; None without marks."""
     calls = host_calls(trace)
     steps = steps_of_marks(trace, calls)
     return None if steps is None else with_phases(trace, steps, calls).of_phase(None)
 
 
 def _windows(trace: Trace, within: str) -> pd.DataFrame:
-    """The NVTX ranges of this text, or those whose text matches it."""
+    """The NVTX ranges with this text, or else those whose text matches it."""
     nvtx = trace["nvtx"]
     ranges = nvtx[(nvtx["end"] > nvtx["start"]) & ~nvtx["domain"].isin(DEVICE_DOMAINS)]
     texts = [str(text) for text in ranges["text"].cat.remove_unused_categories().cat.categories]
@@ -114,7 +113,7 @@ def _windows(trace: Trace, within: str) -> pd.DataFrame:
 
 
 def _with_sequences(trace: Trace, steps: Steps, within: str | None) -> Steps:
-    """The steps with the sequences that the run's own description tells, where the marks do not."""
+    """The steps with the number of sequences from the run's own description, if the marks do not give it."""
     batch = run_json.batch(trace, within)
     unknown = (steps.table["sequences"] == MISSING) & (steps.table["phase"] == DECODE)
     if batch is None or not unknown.any():

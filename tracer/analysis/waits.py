@@ -15,7 +15,7 @@ from tracer.schema import DEVICE_TABLES, MISSING
 from tracer.trace import Trace
 
 UNKNOWN: Final = "unknown"
-"""Stands for what a wait waited for where the trace does not tell."""
+"""Stands for what a wait waited for if the trace does not say."""
 
 _ON_EVERY_STREAM: Final = re.compile(r"(?:Device|Ctx|Thread)Synchronize")
 _ON_A_STREAM: Final = re.compile(r"stream(?:Synchronize|Query)", re.IGNORECASE)
@@ -27,10 +27,9 @@ class Targets:
     """What calls wait for, one entry per call.
 
     Attributes:
-        table: device, context, stream (MISSING: any of the process) and until: only for what was given to them before,
-            ns.
-        known: whether the trace tells; else the row says nothing.
-        of_event: whether `until` is when an event was recorded, not when the call began.
+        table: device, context, stream (MISSING: any of the process) and until, ns: only work enqueued before then.
+        known: whether the trace says; otherwise the row has no meaning.
+        of_event: whether `until` is when an event was recorded, rather than when the call began.
     """
 
     table: pd.DataFrame
@@ -41,10 +40,10 @@ class Targets:
 def targets(trace: Trace, waits: pd.DataFrame) -> Targets:
     """What each call waits for.
 
-    A sync of a stream waits for that stream, one of a device or context for all its streams, one of an event for what
-    its stream had been given when the event was last recorded; a blocking copy for its stream. Where the trace has no
-    such row (Kineto's without `cuda_sync`, HIP's), only a sync of the device is told by its name, and one of a stream
-    if its process uses no other stream.
+    A stream sync waits for that stream, a device or context sync for all its streams, an event sync for the work that
+    its stream had been given when the event was last recorded, and a blocking copy for its stream. If the trace has no
+    row for the sync (Kineto without `cuda_sync`, HIP), only a device sync is known by its name, and a stream sync if
+    its process uses no other stream.
 
     Args:
         trace: the recording.
@@ -78,7 +77,7 @@ def targets(trace: Trace, waits: pd.DataFrame) -> Targets:
 
 
 def _named(names: pd.Series, chosen: NDArray[np.bool_], pattern: re.Pattern[str]) -> NDArray[np.bool_]:
-    """Which of the chosen calls have a name that the pattern is found in; one look at each distinct name."""
+    """Which of the chosen calls have a name that contains the pattern; each distinct name is searched once."""
     found = np.zeros(len(names), bool)
     codes, words = pd.factorize(names[chosen])
     found[chosen] = np.array([pattern.search(str(word)) is not None for word in words], bool)[codes]
@@ -86,14 +85,14 @@ def _named(names: pd.Series, chosen: NDArray[np.bool_], pattern: re.Pattern[str]
 
 
 def _only_stream(trace: Trace, processes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The stream of each process that gives all its work to one, else MISSING."""
+    """The stream of each process that uses only one, else MISSING."""
     used = pd.concat([trace[name][["process", *_PLACE]] for name in DEVICE_TABLES]).drop_duplicates()
     alone = used.drop_duplicates("process", keep=False).set_index("process")["stream"]
     return np.asarray(alone.reindex(processes).fillna(MISSING).to_numpy(np.int64))
 
 
 def _last_record(trace: Trace, waits: pd.DataFrame, place: pd.DataFrame, of_event: NDArray[np.bool_]) -> pd.DataFrame:
-    """For waits for an event, by position: where it was recorded last before the wait began, and when."""
+    """For waits for an event, by position: on which stream it was last recorded before the wait began, and when."""
     events, asked = trace["cuda_events"], np.flatnonzero(of_event & (place["event"] != MISSING).to_numpy())
     call = match_rows(trace["api"], events)
     events = events[["process", "event", *_PLACE]].assign(
@@ -113,13 +112,12 @@ def _last_record(trace: Trace, waits: pd.DataFrame, place: pd.DataFrame, of_even
 def last_awaited(
     trace: Trace, activities: pd.DataFrame, waits: pd.DataFrame, asked: Targets
 ) -> NDArray[np.int64]:  # fmt: skip
-    """For each wait the position in `activities` of what it waited for last, or -1 if that had ended before.
+    """For each wait, the position in `activities` of what it waited for last, or -1 if that had ended before.
 
     Args:
         trace: the recording.
-        activities: process device context stream end (ns) correlation; of these only those that end inside a wait
-            matter.
-        waits: start end (ns) process; `asked` is what they wait for.
+        activities: process device context stream end (ns) correlation; only those that end inside a wait matter.
+        waits: start end (ns) process; `asked` says what they wait for.
     """
     found = np.full(len(waits), -1, dtype=np.int64)
     process_of, end_of = activities["process"].to_numpy(), activities["end"].to_numpy()
@@ -135,7 +133,7 @@ def last_awaited(
         rows, at = np.flatnonzero(mine), np.asarray(index)
         rows = rows[np.argsort(end_of[rows], kind="stable")]
         last = np.searchsorted(end_of[rows], end[at], side="right") - 1
-        if by_event:  # a stream ends its work in the order in which it was given
+        if by_event:  # a stream completes its work in the order in which it was enqueued
             issued = np.maximum.accumulate(_issued(trace, activities.iloc[rows]))
             last = np.minimum(last, np.searchsorted(issued, until[at], side="left") - 1)
         waited = (last >= 0) & (end_of[rows][last] > start[at]) if len(rows) else last >= 0
@@ -144,6 +142,6 @@ def last_awaited(
 
 
 def _issued(trace: Trace, activities: pd.DataFrame) -> NDArray[np.int64]:
-    """When each activity's call began; before all where the trace has no such call."""
+    """When each activity's call began; before everything else if the trace lacks that call."""
     call = match_rows(trace["api"], activities)
     return np.append(trace["api"]["start"].to_numpy(), np.iinfo(np.int64).min)[call]

@@ -1,7 +1,7 @@
-"""Windows: times in which a device runs no compute, each nanosecond of which has one cause, and one part of it.
+"""Windows: periods in which a device runs no compute. Each nanosecond of a window has one cause, and one part of it.
 
-An inter-token gap, a bubble inside a step, any piece of a step's idle time. Each part is what one set of intervals
-covers of the window and none before it did, so parts add up to their cause and causes to the window, exactly.
+An inter-token gap, a bubble inside a step, or any piece of a step's idle time. A part is what a set of intervals covers
+of the window that no earlier set covered, so parts add up exactly to their cause, and causes to the window.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from tracer.trace import Trace
 
 
 def split_windows(trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd.DataFrame) -> pd.DataFrame:
-    """The causes of windows and the parts of them.
+    """The causes of windows and their parts.
 
     Args:
         trace: the recording.
         steps: its token steps.
-        compute: what they compute, as `step_compute` gives it.
-        windows: as of `parts_of`.
+        compute: the compute of these steps, from `step_compute`.
+        windows: as in `parts_of`.
 
     Returns:
-        A row per window, all ns: the columns of `CAUSES`, of `PART_COLUMNS`, and two counts: calls, how many of the
-        thread's CUDA calls begin in it, and graph_launch, 1 where the compute behind it comes from a graph launch.
+        A row per window, all in ns: the columns of `CAUSES` and `PART_COLUMNS`, and two counts: calls, the number of
+        CUDA calls of the thread that begin in it, and graph_launch, 1 if a graph launch produced the compute that
+        follows it.
     """
     call = launch_rows(trace, windows)
     found, none = parts_of(trace, steps, compute, windows), np.zeros(len(windows), np.int64)
@@ -51,13 +52,13 @@ def parts_of(trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd.Data
     Args:
         trace: the recording.
         steps: its token steps.
-        compute: what they compute, as `step_compute` gives it.
-        windows: one row per window, index 0, 1, ...; those of one thread and device do not overlap: start end (ns)
-            device, correlation and process of the compute behind it, step_process and step_thread of the step that
-            launched that.
+        compute: the compute of these steps, from `step_compute`.
+        windows: one row per window, index 0, 1, ...; windows of one thread and device do not overlap: start end (ns)
+            device, correlation and process of the compute that follows, step_process and step_thread of the step that
+            launched it.
 
     Returns:
-        Column of `PART_COLUMNS` -> ns of each window; none of a part that is 0 in all of them.
+        Column of `PART_COLUMNS` -> ns of each window; parts that are 0 in all windows are missing.
     """
     parts: dict[str, NDArray[np.int64]] = {}
     windows = _with_thread(trace, launch_rows(trace, windows), windows)
@@ -79,10 +80,10 @@ def parts_of(trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd.Data
 
 
 class _Cover:
-    """How much of some windows is explained: whatever covers a nanosecond first has it.
+    """How much of some windows is explained; each nanosecond belongs to the first set of intervals that covers it.
 
     Args:
-        parts: what is filled, see `parts_of`.
+        parts: the output, see `parts_of`.
         length: of its arrays.
         rows: the windows' positions in them.
         windows: the windows.
@@ -97,7 +98,7 @@ class _Cover:
         self._explained = np.zeros(len(rows), np.int64)
 
     def by(self, part: str, spans: Spans) -> None:
-        """What these intervals cover of the windows and nothing did before is this part."""
+        """Assign to this part what these intervals cover of the windows and nothing covered before."""
         spans = union(*spans)
         met = np.flatnonzero(touching(self._start, self._end, spans))
         if not len(met):
@@ -108,7 +109,7 @@ class _Cover:
         self._explained[met] = now
 
     def rest(self, part: str, chosen: NDArray[np.bool_]) -> None:
-        """What is left of the chosen windows is this part; they are done with."""
+        """Assign the rest of the chosen windows to this part; nothing remains of them."""
         self._add(part, chosen, (self._end - self._start - self._explained)[chosen])
         self._rows, self._start, self._end, self._explained = (
             values[~chosen] for values in (self._rows, self._start, self._end, self._explained)
@@ -120,7 +121,7 @@ class _Cover:
 
 
 def _with_thread(trace: Trace, call: NDArray[np.int64], windows: pd.DataFrame) -> pd.DataFrame:
-    """The windows with `call` and with process and thread of that call; the step's own where the trace lacks it."""
+    """The windows with `call`, its process and its thread; those of the step if the trace lacks the call."""
     found, changed = call >= 0, {"call": call}
     for column in ("process", "thread"):
         values = windows[f"step_{column}"].to_numpy().copy()
@@ -130,14 +131,14 @@ def _with_thread(trace: Trace, call: NDArray[np.int64], windows: pd.DataFrame) -
 
 
 def _queued(trace: Trace, windows: pd.DataFrame) -> NDArray[np.bool_]:
-    """Before which windows the launch of the compute behind them had returned: the device takes that time."""
+    """Windows in which the launch of the following compute had already returned: the device takes that time."""
     call = windows["call"].to_numpy()
     returned = np.append(trace["api"]["end"].to_numpy(), MOST_NS)[call]
     return np.asarray(returned <= windows["start"].to_numpy())
 
 
 def _begun(trace: Trace, windows: pd.DataFrame) -> NDArray[np.int64]:
-    """How many calls of its thread begin in each window."""
+    """The number of calls of its thread that begin in each window."""
     found, api = np.zeros(len(windows), np.int64), trace["api"]
     starts = {(process, thread): np.sort(api["start"].to_numpy()[rows]) for process, thread, rows in by_thread(api)}
     for process, thread, rows in by_thread(windows):

@@ -211,13 +211,13 @@ class ScaleKernels(_Unmeasured):
         """Scale them.
 
         Raises:
-            UsageError: no kernel's name matches, or the pattern is no regular expression.
+            UsageError: no kernel's name matches, or the pattern is not a valid regular expression.
         """
         activities = changes.causality.segments.activities
         try:
             names = [n for n in activities["name"].cat.categories if re.search(self.pattern, str(n))]
         except re.error as problem:
-            raise UsageError(f"{self.pattern!r} is no regular expression: {problem}") from None
+            raise UsageError(f"{self.pattern!r} is not a valid regular expression: {problem}") from None
         chosen = activities["name"].isin(names) & activities["table"].isin(["kernels", "graph_launches"])
         if not chosen.any():
             some = ", ".join(map(str, activities["name"].cat.categories[:5]))
