@@ -115,7 +115,7 @@ def test_times_of_unlike_recordings_are_not_set_against_each_other():
     assert [card.gap.change for card in shown] == ["", "", ""]
     assert facts["Tokens/s"][2][1] == ""  # of another model
     page = unescape(report_page(runs_at(paths)))
-    assert "recorded otherwise" in cautions_in(page)
+    assert "recorded differently" in cautions_in(page)
     assert "are not comparable: model llama 1.1B Q8_0 against llama-1.1b" in page
 
 

@@ -30,10 +30,10 @@ def refused(found: Comparison) -> str:
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        ({"syncs": 3}, "a step has others: 3 syncs against 1"),
-        ({"kernels": 9}, "a step has others: 9 recorded kernels against 10"),
-        ({"source": TORCH}, "other recorders made them (PyTorch against nsys)"),
-        ({"source": ""}, "other recorders made them (an unknown one against nsys)"),
+        ({"syncs": 3}, "their steps differ: 3 syncs against 1"),
+        ({"kernels": 9}, "their steps differ: 9 recorded kernels against 10"),
+        ({"source": TORCH}, "they were made by different recorders (PyTorch, nsys)"),
+        ({"source": ""}, "they were made by different recorders (an unknown one, nsys)"),
         ({"source": LIGHT}, "run was recorded under a profiler, which slows it by an unknown amount"),
     ],
 )
@@ -145,7 +145,7 @@ def test_the_batch_is_known_from_the_marks_too() -> None:
 
 def test_what_nobody_says_is_a_caution() -> None:
     found = compare(run_of([2000] * 9), run_of([1000] * 9))
-    assert any("nothing says that run and run ran with the same model" in text for text in found.cautions)
+    assert any("it is unknown whether run and run ran with the same model" in text for text in found.cautions)
     said = {"configuration": {"model": "m", "batch": 1}}
     silent = compare(run_of([2000] * 9, run=said), run_of([1000] * 9, run=said)).cautions
     assert not any("nothing says" in text for text in silent)

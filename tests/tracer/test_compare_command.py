@@ -139,7 +139,7 @@ def test_another_level_of_tracing_is_said_before_the_verdict() -> None:
     words = " ".join(result.stdout.split())
     assert "llama1b-saaas-node by nsys at node level (period × 1.2" in words
     assert "llama1b-sccc-graph by nsys at graph level (period × 1.05)" in words
-    assert words.index("recorded otherwise") < words.index("is faster than") < words.index("per token")
+    assert words.index("recorded differently") < words.index("is faster than") < words.index("per token")
 
 
 def unrated(path: Path, name: str) -> Path:

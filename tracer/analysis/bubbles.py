@@ -1,6 +1,6 @@
-"""Bubbles: where a device computes nothing between the first and the last compute of a step; and its streams' waits.
+"""Bubbles: periods without compute on a device between the first and the last compute of a step, and waits of streams.
 
-A bubble is of one host (process and thread): what others compute on the device meanwhile is a cause of it.
+A bubble belongs to one host (process and thread); compute of others on the device in the meantime is one of its causes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WAITS: Final = {
     "latency": "start on the device",
     "done": "nothing more to do",
 }
-"""Part of a stream's idle time -> what it waits for."""
+"""Part of a stream's idle time -> what the stream waits for."""
 
 _STREAM: Final = ["device", "step", "stream"]
 _LANE: Final = ["device", "process", "stream"]
@@ -40,9 +40,9 @@ class BubbleReport:
 
     Attributes:
         table: one row per bubble, by device and start: step device start end length and the columns of
-            `windows.split_windows`, ns. Communication between start and end is apart: length is what lasts besides.
-        steps: one row per device and step that computes there: device step count total longest (ns) and the causes
-            and parts of all its bubbles, ns; but for communication, which is not idle, they add up to total.
+            `windows.split_windows`, ns. Communication between start and end is separate: length excludes it.
+        steps: one row per device and step that computes there: device step count total longest (ns), and the causes
+            and parts of all its bubbles, ns; except for communication, which is not idle, they add up to total.
         streams: `stream_waits`.
     """
 
@@ -52,7 +52,8 @@ class BubbleReport:
 
     @property
     def devices(self) -> pd.DataFrame:
-        """One row per device: device steps, means per step: count, total_us and the causes, µs; longest_us of all."""
+        """One row per device: device steps, means per step: count, total_us and the causes, µs; the overall
+        longest_us."""
         groups = self.steps.groupby("device")
         found = groups[["total", *CAUSES]].mean() / 1e3
         found = found.rename(columns={"total": "total_us", **{cause: f"{cause}_us" for cause in CAUSES}})
@@ -91,9 +92,9 @@ def bubble_report(trace: Trace, steps: Steps) -> BubbleReport:
 
 
 def _bubbles(compute: pd.DataFrame, steps: Steps) -> pd.DataFrame:
-    """The windows in which no step computes on a device, but one that has begun to is not done.
+    """The windows in which no step computes on a device although at least one has started and not finished.
 
-    Where several are not, the window belongs to the one that computes longest.
+    If there are several such steps, the window belongs to the one that computes longest.
     """
     hosts = steps.table.groupby(["process", "thread"]).ngroup().to_numpy()
     compute = compute.assign(host=hosts[compute["at"]])
@@ -114,12 +115,12 @@ def _bubbles(compute: pd.DataFrame, steps: Steps) -> pd.DataFrame:
 
 
 def stream_waits(trace: Trace, steps: Steps, spans: pd.DataFrame) -> pd.DataFrame:
-    """How long each stream idles between the first and the last compute of a step, and for what.
+    """How long each stream idles between the first and the last compute of a step, and what it waits for.
 
-    Until the call returns that issues its next activity it waits for the host. Then for another stream, if the order
-    is in the trace (a stream wait between the two calls, or one graph launch on several streams), until the last
-    activity of another stream before its own ends. What is left is the device's start. Behind its last activity there
-    is nothing more to do.
+    It waits for the host until the call that issues its next activity returns. Then, if the trace shows an order
+    between streams (a stream wait between the two calls, or one graph launch on several streams), it waits for another
+    stream, until the last activity of another stream that ends before its own starts. The rest is the device's start.
+    After its last activity, nothing is left to do.
 
     Args:
         trace: the recording.
@@ -173,7 +174,7 @@ def _stream_rows(trace: Trace, steps: Steps, spans: pd.DataFrame) -> pd.DataFram
 
 
 def _in_shared_graph(rows: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which activities come from a launch that runs on several streams."""
+    """Which activities come from a launch that uses several streams."""
     launches = rows[["process", "correlation", "stream"]]
     several = launches.drop_duplicates()
     several = several[several.duplicated(["process", "correlation"])][["process", "correlation"]].drop_duplicates()
@@ -183,7 +184,7 @@ def _in_shared_graph(rows: pd.DataFrame) -> NDArray[np.bool_]:
 
 
 def _behind_stream_wait(trace: Trace, rows: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which activities were issued behind a stream wait that was issued behind the activity before them."""
+    """Which activities were issued after a stream wait that was issued after the activity before them."""
     syncs = trace["syncs"]
     waits = syncs[syncs["type"] == "stream wait"]
     behind = np.zeros(len(rows), dtype=bool)
@@ -201,7 +202,7 @@ def _behind_stream_wait(trace: Trace, rows: pd.DataFrame) -> NDArray[np.bool_]:
 
 
 def _other_stream(rows: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each row the end of the last activity of another stream of its process and device before `until`, and that
+    """For each row, the end of the last activity of another stream of its process and device before `until`, and that
     stream."""
     until, end = (rows[column].to_numpy() for column in ("until", "end"))
     latest, on = np.full(len(rows), _NEVER), np.full(len(rows), MISSING)

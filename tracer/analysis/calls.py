@@ -1,6 +1,6 @@
-"""Host calls by what they do: launches, copies, syncs, polls and events, whichever API they come from.
+"""Host calls by what they do: launches, copies, syncs, polls and events, for every API.
 
-What each call does is in `tracer.analysis.call_names`, asked once per distinct name.
+`tracer.analysis.call_names` knows what each call does; it is queried once per distinct name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tracer.trace import Trace
 LAUNCHES: Final = (LAUNCH, GRAPH_LAUNCH)
 COPIES: Final = (COPY, BLOCKING_COPY)
 CALLS: Final = (SYNC, *COPIES, *LAUNCHES, EVENT, WAIT)
-"""What `host_calls` holds."""
+"""The columns of `host_calls`."""
 
 _SETUP: Final = re.compile(r"graph.*|stream(begin|end|update)capture.*")
 _ALLOCATION: Final = re.compile(
@@ -40,12 +40,12 @@ _PREFIX: Final = re.compile(r"^(cuda|cu|hip)(?=[A-Z])")
 
 
 def among(values: NDArray[Any], wanted: Iterable[Any]) -> NDArray[np.bool_]:
-    """Which values are one of a few: `np.isin` without its sort."""
+    """Which values are among a few: `np.isin` without the sort."""
     return np.asarray(np.logical_or.reduce([values == one for one in wanted]))
 
 
 def text_of(letters: NDArray[np.str_]) -> str:
-    """Single letters, one behind the other."""
+    """Single letters, joined."""
     return letters.astype("U1").tobytes().decode("utf-32")
 
 
@@ -59,7 +59,7 @@ def is_setup(name: str) -> bool:
 
 
 def is_allocation(name: str) -> bool:
-    """Whether a call allocates, registers, maps or frees memory, of device or host.
+    """Whether a call allocates, registers, maps or frees device or host memory.
 
     Example:
         >>> is_allocation("cudaMallocAsync_v11020"), is_allocation("cuMemHostRegister_v2"), is_allocation("cuMemsetD8")
@@ -69,14 +69,14 @@ def is_allocation(name: str) -> bool:
 
 
 def rows_named(names: pd.Series, chosen: Callable[[str], object]) -> NDArray[np.bool_]:
-    """Which rows of a categorical name column have a name that is chosen; one look at each distinct name."""
+    """Which rows of a categorical name column have a chosen name; each distinct name is checked once."""
     if not len(names):
         return np.zeros(0, dtype=bool)
     return np.asarray(np.array([bool(chosen(str(name))) for name in names.cat.categories])[names.cat.codes.to_numpy()])
 
 
 def letters_of(names: pd.Series) -> NDArray[np.str_]:
-    """Per row of a categorical name column its letter; one look at each distinct name."""
+    """The letter for each row of a categorical name column; each distinct name is looked up once."""
     if not len(names):
         return np.zeros(0, dtype="U1")
     table = np.array([letter(str(name)) for name in names.cat.categories] or [""], dtype="U1")
@@ -84,14 +84,14 @@ def letters_of(names: pd.Series) -> NDArray[np.str_]:
 
 
 def unknown_calls(trace: Trace) -> Counter[str]:
-    """Names of calls that launch, copy or synchronise by their name but are in no list, and how many there are."""
+    """Unlisted names that look like launches, copies or syncs, with their counts."""
     names = trace["api"]["name"]
     counts = np.bincount(names.cat.codes.to_numpy(), minlength=len(names.cat.categories)) if len(names) else ()
     return Counter({str(n): int(c) for n, c in zip(names.cat.categories, counts, strict=False) if is_unknown(str(n))})
 
 
 def of_graph_launches(trace: Trace) -> NDArray[np.bool_]:
-    """Which rows of trace["kernels"] ran in a CUDA graph: by their node, else because a graph's launch caused them."""
+    """Which rows of trace["kernels"] ran in a CUDA graph: those with a node, or caused by a graph launch."""
     kernels, api = trace["kernels"], trace["api"]
     inside = (kernels["graph_node"] != MISSING).to_numpy()
     launching = api[letters_of(api["name"]) == GRAPH_LAUNCH]
@@ -99,15 +99,15 @@ def of_graph_launches(trace: Trace) -> NDArray[np.bool_]:
 
 
 def host_calls(trace: Trace) -> pd.DataFrame:
-    """The calls that launch, copy, synchronise or order, in the order of each thread; see `polls` for those that ask.
+    """The calls that launch, copy, synchronise or order work, sorted by thread; see `polls` for those that query.
 
-    A call made inside another one on the same thread (a driver call under a runtime call) counts once, as the outer
-    one; calls recorded into a graph between begin and end of a stream capture do not run and do not count.
+    A call made inside another on the same thread (a driver call within a runtime call) counts once, as the outer one.
+    Calls recorded into a graph between begin and end of a stream capture do not execute and do not count.
 
     Returns:
-        Columns start end process thread correlation name letter (of `s a c k g e w`), stream (what it copies on or
-        waits for; MISSING where the trace does not say), kind (of the copy; "" for other calls), sorted by
-        (process, thread, start).
+        Columns start end process thread correlation name letter (of `s a c k g e w`), stream (that it copies on or
+        waits for; MISSING if the trace does not say), kind (of the copy; "" for other calls), sorted by (process,
+        thread, start).
     """
     api = trace["api"]
     found = letters_of(api["name"])
@@ -130,18 +130,18 @@ def host_calls(trace: Trace) -> pd.DataFrame:
 
 
 def outer_calls(calls: pd.DataFrame) -> pd.DataFrame:
-    """The calls that lie in no other one of their thread, sorted by (process, thread, start)."""
+    """The outermost calls of each thread, sorted by (process, thread, start)."""
     ordered = _in_order(calls)
     return ordered[_outermost(ordered)].reset_index(drop=True)
 
 
 def outermost_calls(trace: Trace) -> tuple[pd.DataFrame, NDArray[np.int64]]:
-    """All calls that lie in no other call of their thread, whatever they do.
+    """All outermost calls of each thread, of any kind.
 
     Returns:
         (columns start end process thread correlation name, row (in trace["api"]) and letter (of the call, or else of
-        the first call inside it that has one; "" where it was recorded into a graph, or only asks), sorted by
-        (process, thread, start); for each row of trace["api"] the position of the call that it lies in).
+        the first call inside it that has one; "" if it was recorded into a graph or only queries), sorted by (process,
+        thread, start); for each row of trace["api"] the position of the call that contains it).
     """
     api = trace["api"]
     columns = ["start", "end", "process", "thread", "correlation", "name"]
@@ -184,8 +184,8 @@ def by_thread(frame: pd.DataFrame) -> Iterator[tuple[int, int, NDArray[np.int64]
 
 
 def last_before(rows: pd.DataFrame, times: ArrayLike, others: pd.DataFrame) -> NDArray[np.int64]:
-    """For each of `rows` the position in `others` of the last row of its thread that starts no later than a time (ns),
-    or -1; `others` are by start, at least within each thread."""
+    """For each of `rows`, the position in `others` of the last row of its thread that starts at or before a time (ns),
+    or -1; `others` are sorted by start, at least within each thread."""
     times, starts = np.asarray(times), others["start"].to_numpy()
     of_thread = {(process, thread): theirs for process, thread, theirs in by_thread(others)}
     result = np.full(len(rows), -1, dtype=np.int64)
@@ -196,7 +196,7 @@ def last_before(rows: pd.DataFrame, times: ArrayLike, others: pd.DataFrame) -> N
 
 
 def _in_order(calls: pd.DataFrame) -> pd.DataFrame:
-    """By process, thread and start, outer ones before those inside them."""
+    """Sorted by process, thread and start, outer calls before the calls inside them."""
     order = np.lexsort((-calls["end"], calls["start"], calls["thread"], calls["process"]))
     return calls.iloc[order].reset_index(drop=True)
 
@@ -206,7 +206,7 @@ def _thread_ids(calls: pd.DataFrame) -> NDArray[np.int64]:
 
 
 def _outermost(calls: pd.DataFrame) -> NDArray[np.bool_]:
-    """Calls that do not lie inside an earlier call of their thread; touching its end is not inside."""
+    """Calls that are not inside an earlier call of their thread; merely touching its end does not count as inside."""
     threads = _thread_ids(calls)
     reach = calls["end"].groupby(threads).cummax().to_numpy()
     start, end = calls["start"].to_numpy(), calls["end"].to_numpy()
@@ -216,7 +216,7 @@ def _outermost(calls: pd.DataFrame) -> NDArray[np.bool_]:
 
 
 def _captured(calls: pd.DataFrame) -> NDArray[np.bool_]:
-    """Calls between begin and end of a stream capture of their thread; a capture that never ends hides nothing."""
+    """Calls between begin and end of a stream capture of their thread; a capture that never ends excludes nothing."""
     letters, threads = calls["letter"].to_numpy(dtype="U1"), _thread_ids(calls)
     begins, ends = (pd.Series((letters == mark).astype(np.int64)) for mark in (BEGIN_CAPTURE, END_CAPTURE))
     ended = ends.groupby(threads).cumsum()

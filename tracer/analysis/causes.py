@@ -1,7 +1,7 @@
-"""What a device waits for while it computes nothing: the causes, their parts, and what each is seen by.
+"""What a device waits for while it computes nothing: the causes, their parts, and the intervals that show each.
 
-*The thread* is the one that launches the compute behind a time in which the device runs none. `on_device` and `on_host`
-give the intervals by which `windows.parts_of` tells the parts.
+*The thread* is the one that launches the compute after a period without compute on the device. `on_device` and
+`on_host` give the intervals from which `windows.parts_of` determines the parts.
 """
 
 from __future__ import annotations
@@ -76,17 +76,17 @@ PARTS: Final = {
 }
 """Cause's column -> part's column -> the part's name.
 
-A sync, or a loop that asks whether work has ended, waits until the last activity of what it waits for (see `waits`)
-that ends inside it; a copy of which the trace has no device record counts as running for the whole call.
-`launch_queued`: the device, not the host, takes that time. `host_compute` lies in the NVTX ranges `split N: host` that
-our executor sets. `host_lock`: the thread makes no call while another thread of its process is inside an NVTX range of
-its own; that it waits for it is a guess.
+A sync, or a loop that queries whether work has completed, waits until the last activity of its target (see `waits`)
+that ends inside it. A copy without a device record counts as running for the whole call. In `launch_queued` the device,
+not the host, takes the time. `host_compute` is in the NVTX ranges `split N: host` of this project's executor.
+`host_lock`: the thread makes no call while another thread of its process is inside an NVTX range of its own; that it
+waits for that thread is a guess.
 """
 
 PART_NAMES: Final = {part: name for parts in PARTS.values() for part, name in parts.items()}
 PART_COLUMNS: Final = list(PART_NAMES)
 CAUSE_OF: Final = {part: cause for cause, parts in PARTS.items() for part in parts}
-"""Part's column -> its cause's."""
+"""Part's column -> its cause's column."""
 
 _HOST_COMPUTE: Final = r"split \d+: host$"
 _NO_WORK: Final = PROFILER_DOMAINS - {"cpu_op", PYTHON_FUNCTION}
@@ -95,19 +95,19 @@ Spans = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 def present(causes_us: Mapping[str, float]) -> dict[str, float]:
-    """The causes, without communication where there is none, as of any one device by itself."""
+    """The causes, without communication if there is none, for each device separately."""
     return {name: us for name, us in causes_us.items() if us or name != CAUSES["communication"]}
 
 
 def of_host_compute(ranges: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which rows of trace["nvtx"] say that the host computes a part of the graph."""
+    """Which rows of trace["nvtx"] mark the host computing part of the graph."""
     return rows_named(ranges["text"], lambda text: re.match(_HOST_COMPUTE, text) is not None)
 
 
 @dataclass(frozen=True)
 class Near:
-    """What shares time with any window, and so may explain it: calls (`letter`, `behind_copy`), polling loops, copies,
-    collectives, NVTX ranges; and compute of the steps and of all, where of several devices or hosts, or processes.
+    """Everything that overlaps any window and so may explain it: calls (`letter`, `behind_copy`), polling loops,
+    copies, collectives, NVTX ranges; and, with several devices, hosts or processes, compute of the steps and of all.
     """
 
     api: pd.DataFrame
@@ -120,7 +120,7 @@ class Near:
 
     @classmethod
     def of(cls, trace: Trace, steps: Steps, compute: pd.DataFrame, windows: pd.DataFrame) -> Near:
-        """What of the trace is near these windows; arguments as of `windows.parts_of`."""
+        """The part of the trace near these windows; arguments as for `windows.parts_of`."""
         merged = union(windows["start"], windows["end"])
 
         def near(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
@@ -143,29 +143,29 @@ class Near:
         )
 
     def calls_of(self, windows: pd.DataFrame) -> pd.DataFrame:
-        """The calls of the thread whose windows these are."""
+        """The calls of the thread that these windows belong to."""
         return self.api[self.on_thread(self.api, windows)]
 
     def on_thread(self, frame: pd.DataFrame, windows: pd.DataFrame) -> NDArray[np.bool_]:
-        """Which rows are of that thread."""
+        """Which rows belong to that thread."""
         process, thread = windows["process"].iloc[0], windows["thread"].iloc[0]
         return np.asarray((frame["process"] == process) & (frame["thread"] == thread))
 
     def of_step(self, windows: pd.DataFrame) -> NDArray[np.bool_]:
-        """Which rows of `compute` the thread's own steps launched."""
+        """Which rows of `compute` were launched by the thread's own steps."""
         process, thread = windows["step_process"].iloc[0], windows["step_thread"].iloc[0]
         return np.asarray((self.compute["step_process"] == process) & (self.compute["step_thread"] == thread))
 
 
 def _if_several(column: str, *frames: pd.DataFrame) -> list[pd.DataFrame]:
-    """The frames, or nothing of them where all rows are of one device (or process) and so none of another."""
+    """The frames; without rows if all are of one device (or process), so that none belong to another."""
     values = [frame[column].to_numpy() for frame in frames if len(frame)]
     several = any((each != values[0][0]).any() for each in values)
     return [frame if several else frame.iloc[:0] for frame in frames]
 
 
 def on_device(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple[str, Spans]]:
-    """(part, its intervals) of what counts in any window; the first that covers a nanosecond has it."""
+    """(part, its intervals) that apply in any window; a nanosecond belongs to the first that covers it."""
     device, process = windows["device"].iloc[0], windows["process"].iloc[0]
     calls = near.calls_of(windows)
     communicates = near.communication
@@ -178,8 +178,8 @@ def on_device(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple
 
 
 def on_host(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple[str, Spans]]:
-    """The same of what else counts, in windows before which the launch of the compute behind them had not returned; the
-    rest of them is `host_code`."""
+    """The intervals that apply only in windows whose following compute had not been launched yet; the rest of those
+    windows is `host_code`."""
     process, meets = windows["process"].iloc[0], union(windows["start"], windows["end"])
     calls = near.calls_of(windows)
     calls = calls[touching(calls["start"], calls["end"], meets)]
@@ -199,7 +199,7 @@ def on_host(trace: Trace, near: Near, windows: pd.DataFrame) -> Iterator[tuple[s
 
 
 def _others(near: Near, windows: pd.DataFrame) -> Spans:
-    """What is computed on the device for other steps' threads, and by other processes."""
+    """Compute on the device for steps of other threads, and by other processes."""
     device, process = windows["device"].iloc[0], windows["process"].iloc[0]
     theirs = near.compute[~near.of_step(windows) & (near.compute["device"] == device)]
     every = near.all_compute
@@ -208,9 +208,10 @@ def _others(near: Near, windows: pd.DataFrame) -> Spans:
 
 
 def _behind_launch(trace: Trace, windows: pd.DataFrame, others: Spans) -> Spans:
-    """What of these lies behind the return of the launch of the compute behind each window, and before that begins.
+    """The part of these between the return of the launch of the compute after each window and the start of that
+    compute.
 
-    The device is at work for others, so the launch has no part in it.
+    The device is working for others, so the launch has no part in it.
     """
     known = windows[windows["call"] >= 0]
     returned = np.maximum(trace["api"]["end"].to_numpy()[known["call"]], known["start"].to_numpy())
@@ -220,7 +221,7 @@ def _behind_launch(trace: Trace, windows: pd.DataFrame, others: Spans) -> Spans:
 
 
 def _launched(trace: Trace, windows: pd.DataFrame) -> Spans:
-    """From the launch of the compute behind each window to its end, never before its start."""
+    """From the launch of the compute after each window to the window's end, but never before its start."""
     known = windows[windows["call"] >= 0]
     called = trace["api"]["start"].to_numpy()[known["call"]]
     return np.maximum(called, known["start"].to_numpy()), known["end"].to_numpy()
@@ -240,7 +241,7 @@ def _syncs(trace: Trace, syncs: pd.DataFrame) -> Iterator[tuple[str, Spans]]:
 
 
 def _waited_until(trace: Trace, syncs: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Per sync the end of what it waited for, ns, -`MOST_NS` where that had ended; and whether the trace tells."""
+    """Per sync, the end of what it waited for, ns, or -`MOST_NS` if that had ended; and whether it is known."""
     inside = union(syncs["start"], syncs["end"])
     columns = ["process", "device", "context", "stream", "end", "correlation"]
     tables = (trace[name] for name in DEVICE_TABLES)
@@ -251,8 +252,8 @@ def _waited_until(trace: Trace, syncs: pd.DataFrame) -> tuple[NDArray[np.int64],
 
 
 def _behind_copy(trace: Trace) -> NDArray[np.bool_]:
-    """Which API calls have a copy call of their thread between themselves and the sync before, in a trace without the
-    device's copies; in others none."""
+    """Which API calls have a copy call of their thread between themselves and the previous sync, in a trace without the
+    device's copies; none in others."""
     api = trace["api"]
     behind = np.zeros(len(api), dtype=bool)
     if len(trace["memcpys"]):

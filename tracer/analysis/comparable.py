@@ -1,9 +1,9 @@
-"""What two runs can be said to differ in: whether they did the same work, whether tracing lets their times be compared,
-and what a reader must know of both.
+"""Whether two runs can be compared: whether they did the same work, whether tracing permits comparing their times, and
+the caveats for a reader.
 
-What a profiler adds to a step is never less than nothing and never more than what the step does not compute for, and it
-goes by the calls and the kernels that it records. So traced times tell a direction only where the same recorder at the
-same level recorded as many calls of both, and where the difference is more than it can have added to either.
+A profiler adds at least nothing to a step, and at most the part of it in which the device does not compute. The amount
+depends on the calls and kernels it records. So traced times show a direction only if the same recorder, at the same
+level, recorded the same number of calls in both, and the difference exceeds what it can have added to either.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tracer.analysis.recorded import COUNTS, WHOLE_GRAPH, Recording, counts_per_
 from tracer.engines.engine import DECODE, SPECULATIVE
 
 MUST_AGREE: Final = ("gpu", "backend", "model", "batch")
-"""Conditions without which two runs do not do the same work on the same device."""
+"""Conditions that must match for two runs to do the same work on the same device."""
 
 SHOULD_AGREE: Final = (
     "prompt", "shared_prompt", "context", "gpu_layers", "devices", "experts", "engine", "clock rate", "driver",
 )  # fmt: skip
-"""Conditions that change the times; often they are what is compared."""
+"""Conditions that affect the times; often they are what is being compared."""
 
 _OF_WORK: Final = ("model", "batch")
 Test = Callable[[Recording, Recording], bool]
@@ -32,14 +32,14 @@ Test = Callable[[Recording, Recording], bool]
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why there is no verdict, and what to do for one."""
+    """Why there is no verdict, and how to get one."""
 
     why: str
     instead: str
 
 
 def obstacles(base: Recording, other: Recording) -> list[str]:
-    """Why the two are not comparable; nothing if they are, or if the recordings do not tell."""
+    """Why the two are not comparable; empty if they are, or if the recordings do not say."""
     found = [_unlike(key, base, other) for key in MUST_AGREE]
     mine, theirs = (set(r.kernels["name"]) - {WHOLE_GRAPH} for r in (base, other))
     if mine and theirs and mine.isdisjoint(theirs):
@@ -48,27 +48,27 @@ def obstacles(base: Recording, other: Recording) -> list[str]:
 
 
 def other_work(base: Run, other: Run) -> Refusal | None:
-    """A refusal where steps of other phases would be set against each other."""
+    """A refusal if steps of different phases would be compared."""
     phases = [_phases(run, by_token=bool(base.untraced and other.untraced)) for run in (base, other)]
     if phases[0] == phases[1]:
         return None
     mine, theirs = (" and ".join(sorted(each)) for each in phases)
-    why = f"their steps are of other phases: {theirs} of {other.name}, {mine} of {base.name}"
+    why = f"their steps are of different phases: {theirs} in {other.name}, {mine} in {base.name}"
     shared = set.intersection(*(set(r.held) for run in (base, other) for r in run.recordings))
     if not shared:
-        return Refusal(why, "record the same phase of both")
+        return Refusal(why, "record the same phase in both")
     phase = DECODE if DECODE in shared else min(shared)
     return Refusal(why, f"compare the same phase of both: `{_command(base, other)} --phase {phase}`")
 
 
 def other_tracing(base: Run, other: Run) -> Refusal | None:
-    """A refusal where tracing adds to both what cannot be taken for the same."""
+    """A refusal if tracing overhead cannot be assumed to be the same in both."""
     found = dict.fromkeys(text for pair in _pairs(base, other) for text in _tracing(*pair))
     return Refusal("; ".join(found), measure_untraced(base, other)) if found else None
 
 
 def measure_untraced(base: Run, other: Run) -> str:
-    """What to do where traced times tell nothing."""
+    """What to do if traced times show nothing."""
     rates = " ".join(f"--untraced-tokens-per-s {_rate(run, letter)}" for run, letter in ((base, "X"), (other, "Y")))
     unknown = [run.name for run in (base, other) if run.untraced is None]
     return (
@@ -78,8 +78,8 @@ def measure_untraced(base: Run, other: Run) -> str:
 
 
 def times_alike(base: Run, other: Run) -> bool:
-    """Whether gaps can be set against each other: none is inflated, and those that are known only up to how much
-    tracing stretched the graphs were stretched alike."""
+    """Whether the gaps can be compared: neither is inflated, and gaps known only up to the stretching of graphs by
+    tracing were stretched in the same way."""
     if base.inflated or other.inflated:
         return False
     exact = all(not r.traced or r.graph_trace == "graph" for r in (*base.recordings, *other.recordings))
@@ -87,25 +87,26 @@ def times_alike(base: Run, other: Run) -> bool:
 
 
 def causes_alike(base: Run, other: Run) -> bool:
-    """Whether the causes of the gaps can be, too: from light passes, or corrected where kernels are not stretched."""
+    """Whether the causes of the gaps can also be compared: from light passes, or corrected without stretched
+    kernels."""
     levels = {r.graph_trace if r.traced else "" for r in (*base.recordings, *other.recordings)}
     return times_alike(base, other) and (levels == {""} or levels == {"graph"})
 
 
 def kernels_alike(base: Run, other: Run, *, as_many: bool = False) -> bool:
-    """Whether tracing does the same to a kernel of both, and with `as_many` to all of a step's together."""
+    """Whether tracing affects a kernel equally in both, and with `as_many` all kernels of a step together."""
     return _all(base, other, lambda a, b: _recorded_alike(a, b) and (not as_many or _as_many_kernels(a, b)))
 
 
 def cautions(base: Run, other: Run) -> list[str]:
-    """What a reader must know before any difference: conditions, how both were recorded, and what each recording says
-    of itself. The one source of it for the command, the page and the report."""
+    """The caveats for any difference: conditions, how both were recorded, and what each recording says about itself.
+    The only source of these for the command, the page and the report."""
     found = dict.fromkeys(text for pair in _pairs(base, other) for text in _differences(*pair))
     return [*found, *notes([*base.recordings, *other.recordings])]
 
 
 def notes(recordings: Iterable[Recording]) -> list[str]:
-    """What is to be known of the recordings, their steps and their gaps, each warning once."""
+    """The caveats for the recordings, their steps and their gaps, each one once."""
     said: dict[str, list[str]] = {}
     for recording in recordings:
         for warning in filter(None, (*recording.notes, recording.gaps.warning)):
@@ -119,34 +120,34 @@ def _differences(base: Recording, other: Recording) -> Iterator[str]:
             yield f"{other.name} and {base.name} differ in {text}"
     unsaid = [key for key in _OF_WORK if key not in base.conditions or key not in other.conditions]
     if unsaid:
-        yield f"nothing says that {other.name} and {base.name} ran with the same {' and '.join(unsaid)}"
+        yield f"it is unknown whether {other.name} and {base.name} ran with the same {' and '.join(unsaid)}"
     if not _recorded_alike(base, other):
         yield (
-            f"recorded otherwise, so that gaps and kernels differ by the tracing too: {other.name} {_level(other)}, "
-            f"{base.name} {_level(base)}"
+            f"they were recorded differently, so tracing also affects the difference in gaps and kernels: {other.name} "
+            f"{_level(other)}, {base.name} {_level(base)}"
         )
     if base.inflated != other.inflated:
         inflated, honest = (base, other) if base.inflated else (other, base)
         yield (
-            f"the gap of {inflated.name} is as traced, that of {honest.name} is not inflated: their difference says "
+            f"the gap of {inflated.name} is as traced, that of {honest.name} is not inflated: their difference means "
             "nothing without --untraced-tokens-per-s for every run"
         )
 
 
 def _tracing(base: Recording, other: Recording) -> Iterator[str]:
-    """Why tracing does not add the same to both, or not for sure."""
+    """Why tracing adds different amounts to the two, or may do so."""
     if base.traced != other.traced:
         traced, light = (base, other) if base.traced else (other, base)
-        yield f"{traced.name} was recorded under a profiler, which slows it by an unknown amount, {light.name} without"
+        yield f"{traced.name} was recorded under a profiler, which slows it by an unknown amount; {light.name} was not"
         return
     if base.recorder != other.recorder or not base.recorder:
         tools = [r.recorder or "an unknown one" for r in (other, base)]
-        yield f"other recorders made them ({tools[0]} against {tools[1]}), which slow a step by other amounts"
+        yield f"they were made by different recorders ({tools[0]}, {tools[1]}), which slow a step by different amounts"
         return
     if base.graph_trace != other.graph_trace:
         yield (
-            f"they were traced at other levels ({other.graph_trace} against {base.graph_trace}), which slow a step by "
-            "other amounts"
+            f"they were traced at different levels ({other.graph_trace}, {base.graph_trace}), which slow a step by "
+            "different amounts"
         )
         return
     counts = [counts_per_token(r.steps) | {"recorded kernels": r.kernels_per_step} for r in (base, other)]
@@ -157,13 +158,13 @@ def _tracing(base: Recording, other: Recording) -> Iterator[str]:
         if kind in theirs and mine[kind] != theirs[kind]
     ]
     if unlike:
-        yield f"tracing adds time to every call and kernel that it records, and a step has others: {', '.join(unlike)}"
+        yield f"tracing adds time to every call and kernel it records, and their steps differ: {', '.join(unlike)}"
     if not all(kind in each for each in counts for kind in COUNTS):
-        yield "tracing adds time to every call, and the calls of a step were not recorded"
+        yield "tracing adds time to every call, and the calls of their steps were not recorded"
 
 
 def _phases(run: Run, by_token: bool) -> set[str]:
-    """The phases of its steps; speculative ones are like other decode steps where rates are of tokens."""
+    """The phases of its steps; if rates count tokens, speculative steps are treated as decode steps."""
     found = {phase for recording in run.recordings for phase in recording.phases}
     return {DECODE if by_token and phase == SPECULATIVE else phase for phase in found}
 
@@ -193,7 +194,7 @@ def _unlike(key: str, base: Recording, other: Recording) -> str | None:
 
 
 def _level(recording: Recording) -> str:
-    """How CUDA graphs were traced and by what, and what that did to the period."""
+    """How CUDA graphs were traced, by which recorder, and how that changed the period."""
     if not recording.traced:
         return "without a profiler"
     level = f"at {recording.graph_trace} level" if recording.graph_trace != "none" else "without CUDA graphs"
@@ -206,7 +207,7 @@ def _command(base: Run, other: Run) -> str:
 
 
 def _rate(run: Run, letter: str) -> str:
-    """Token steps per second as the option takes them, letters where they are to be measured."""
+    """Token steps per second as the option takes them, letters for those that must be measured."""
     if run.untraced is None:
         return ",".join([letter] * 3)
     rate = run.rates("untraced").get("steps/s")

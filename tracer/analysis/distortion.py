@@ -47,8 +47,8 @@ LEFT: Final = {
     "none": Left(0.4, 0.69, 3, 3),
     "PyTorch": Left(0.18, 1.91, 5, 2),
 }
-"""Level of nsys's tracing ("none": no CUDA graphs), or PyTorch's profiler -> the share of idle time that remained. Runs of
-one program vary too, so for some recordings it is more than all of it."""
+"""Level of nsys's tracing ("none": no CUDA graphs), or PyTorch's profiler -> the share of idle time that remained. Runs
+of one program vary too, so for some recordings it is more than all of it."""
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,19 @@
 """Estimates with 95 % intervals: block bootstrap over token steps, Welch's interval over repeated runs.
 
-Neighbouring steps resemble each other (the cache grows, clocks and hosts drift), so resampling them one by one would
-give intervals that are too narrow. Whole blocks are resampled instead, in a circle so that every step weighs alike
-(Politis and Romano, "A circular block-resampling procedure for stationary data", 1992). The block length comes from
-the series itself (Politis and White, "Automatic block-length selection for the dependent bootstrap", Econometric
-Reviews 23, 2004, with the correction of Patton, Politis and White, 28, 2009). Percentile intervals of few blocks are
+Consecutive steps are similar (the cache grows, clocks and hosts drift), so resampling them individually would give
+intervals that are too narrow. Instead whole blocks are resampled, circularly so that every step has equal weight
+(Politis and Romano, "A circular block-resampling procedure for stationary data", 1992). The block length is estimated
+from the series itself (Politis and White, "Automatic block-length selection for the dependent bootstrap", Econometric
+Reviews 23, 2004, with the correction of Patton, Politis and White, 28, 2009). Percentile intervals from few blocks are
 too narrow; they are widened by Hesterberg's factor ("What teachers should know about the bootstrap", The American
-Statistician 69, 2015, section 4.1: √((k+1)/k) · t / z of k degrees of freedom, here on the distance of the percentiles
-from the estimate, since the farthest tails of few values are not there). Blocks also cut the ties between neighbours:
-where a first-order autoregression sees more of them than the blocks keep, the draws are stretched (`dependence`).
+Statistician 69, 2015, section 4.1: √((k+1)/k) · t / z with k degrees of freedom, applied here to the distance of the
+percentiles from the estimate, since few values do not show the far tails). Blocks also cut the dependence between
+neighbours: if a first-order autoregression finds more of it than the blocks preserve, the draws are stretched
+(`dependence`).
 
-A run that was repeated is another matter: repeats are few and independent, and what differs between processes (memory
-layout, clocks) shows only between them. With fewer than ten units a bootstrap cannot reach the tails, so the interval
-is Welch's t on the repeats (Kalibera and Jones, "Rigorous benchmarking in reasonable time", ISMM 2013).
+Repeated runs are different: repeats are few and independent, and differences between processes (memory layout, clocks)
+appear only between them. With fewer than ten units a bootstrap cannot reach the tails, so the interval is Welch's t
+over the repeats (Kalibera and Jones, "Rigorous benchmarking in reasonable time", ISMM 2013).
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from tracer.analysis.interval import Interval
 
 LEVEL: Final = 0.95
 POWER: Final = 0.80
-"""With what probability the number of steps that `needed` names would show an effect of the estimated size."""
+"""The power: the probability that the sample size from `needed` shows an effect of the estimated size."""
 
 FEWEST: Final = 4
-"""Of fewer steps no interval is made: resampling one value only ever gives that value."""
+"""With fewer steps there is no interval: resampling a single value always gives that value."""
 
 RESAMPLES: Final = 2000
-_FEWEST_TIED: Final = 8  # of fewer repeats chance alone looks like ties
-_MOST_TIED: Final = 0.97  # correlation of neighbours; a trend comes near to 1
-_CHUNK: Final = 2_000_000  # resampled values at a time, so that memory is bounded
+_FEWEST_TIED: Final = 8  # with fewer repeats, chance alone looks like dependence
+_MOST_TIED: Final = 0.97  # correlation of neighbours; a trend comes close to 1
+_CHUNK: Final = 2_000_000  # resampled values at a time, to bound memory
 _SEED: Final = 20211
 
 Floats = NDArray[np.float64]
@@ -50,12 +51,12 @@ class Draws:
     """A statistic of m series and its bootstrap distribution.
 
     Attributes:
-        estimates: (m,) of the data.
-        draws: (RESAMPLES, m) of the resampled data.
-        freedom: (m,) degrees of freedom, from the number of blocks; NaN where the steps are too few for an interval.
-        series: (n, m) what the statistic is of, as far as neighbours resemble each other in it; no rows where `draws`
-            are stretched already.
-        block: how many steps were resampled together.
+        estimates: (m,) from the data.
+        draws: (RESAMPLES, m) from the resampled data.
+        freedom: (m,) degrees of freedom, from the number of blocks; NaN with too few steps for an interval.
+        series: (n, m) the values behind the statistic, to estimate their dependence; no rows if `draws` are already
+            stretched.
+        block: the number of steps that were resampled together.
     """
 
     estimates: Floats
@@ -70,12 +71,13 @@ class Draws:
         return Draws(estimates, draws, freedom, self.series[:, columns], self.block)
 
     def stretched(self) -> Draws:
-        """The same with draws as far from the estimates as the series' dependence asks for."""
+        """The same, with draws stretched as the series' dependence requires."""
         draws = self.estimates + (self.draws - self.estimates) * dependence(self.series, self.block)
         return Draws(self.estimates, draws, self.freedom, self.series[:0], self.block)
 
     def minus(self, other: Draws, *, paired: bool = False) -> Draws:
-        """Their difference; not `paired` (drawn together), its degrees of freedom are Welch and Satterthwaite's."""
+        """Their difference. Unless `paired` (resampled together), its degrees of freedom are Welch and
+        Satterthwaite's."""
         estimates, least = self.estimates - other.estimates, np.minimum(self.freedom, other.freedom)
         if paired:
             series = self.series - other.series
@@ -92,8 +94,8 @@ class Draws:
         return Draws(np.log(self.estimates), np.log(self.draws), self.freedom, series, self.block)
 
     def intervals(self) -> list[Interval]:
-        """An estimate per series with its expanded percentile interval (see the module), or none of too few steps."""
-        from scipy.special import ndtri  # where it is used: importing it takes as long as reading a small recording
+        """An estimate per series with its expanded percentile interval (see the module); none with too few steps."""
+        from scipy.special import ndtri  # imported here because it takes as long as reading a small recording
 
         bounds = np.quantile(self.stretched().draws, ((1 - LEVEL) / 2, (1 + LEVEL) / 2), axis=0)
         wider = np.sqrt((self.freedom + 1) / self.freedom) * _quantile(self.freedom) / ndtri((1 + LEVEL) / 2)
@@ -105,7 +107,7 @@ class Draws:
         ]
 
     def p_values(self) -> Floats:
-        """Two-sided, for the hypothesis that the statistic is 0: its t with the bootstrap's standard error."""
+        """Two-sided, for the hypothesis that the statistic is 0: its t value with the bootstrap's standard error."""
         from scipy.special import stdtr
 
         error = self.stretched().draws.std(axis=0)
@@ -131,10 +133,10 @@ def means(values: Floats, seed: int = 0) -> Draws:
 
 
 def welch(base: Floats, other: Floats, *, of_medians: bool = False) -> Interval:
-    """other's mean minus base's, of at least two values each, in their order, with Welch's 95 % interval.
+    """other's mean minus base's, from at least two values each, in chronological order, with Welch's 95 % interval.
 
-    `of_medians` gives the difference of the medians; the interval is √(π/2) times as wide, by which the median of many
-    normal values errs more than their mean; of few it errs less. See `_error` for values that are not independent.
+    `of_medians` gives the difference of the medians. Its interval is √(π/2) times as wide: the ratio of the standard
+    errors of median and mean for many normal values; for few it is smaller. For dependent values see `_error`.
     """
     (mine, mine_free), (theirs, theirs_free) = _error(base), _error(other)
     middle = np.median if of_medians else np.mean
@@ -147,7 +149,7 @@ def welch(base: Floats, other: Floats, *, of_medians: bool = False) -> Interval:
 
 
 def half_width(values: Floats) -> float:
-    """Half the 95 % interval of the mean of at least two values, in their order (Student's t)."""
+    """Half the 95 % interval of the mean of at least two values, in chronological order (Student's t)."""
     variance, freedom = _error(values)
     return float(_quantile(freedom) * sqrt(variance))
 
@@ -155,18 +157,18 @@ def half_width(values: Floats) -> float:
 def _error(values: Floats) -> tuple[float, float]:
     """Variance of the mean of some values, and its degrees of freedom.
 
-    Repeats of one process resemble each other, and the machine drifts; where there are enough of them to see that, they
-    count as the fewer independent ones that they are worth (`dependence`).
+    Repeats within one process are similar, and the machine drifts. If there are enough repeats to detect that, they
+    count as the smaller number of independent ones that they are worth (`dependence`).
     """
     wider = float(dependence(values[:, None], 1)[0]) if len(values) >= _FEWEST_TIED else 1.0
     return float(values.var(ddof=1) / len(values)) * wider**2, max(len(values) / wider**2 - 1, 1.0)
 
 
 def needed(units: int, effect: Interval) -> int | None:
-    """How many units would show an effect of this size, if it is one: the interval excludes 0 with 80 % probability.
+    """The required sample size: how many units would show an effect of this size, if it is real, with 80 % power.
 
-    The interval's half width h shrinks with the root of the number of units; the normal approximation asks for
-    (z.975 + z.8) · h / z.975 <= |effect|. None where there is no interval or no effect (under 1e-6).
+    The half width h of the interval shrinks with the square root of the number of units; by the normal approximation
+    (z.975 + z.8) · h / z.975 <= |effect|. None without an interval or an effect (under 1e-6).
     """
     from scipy.special import ndtri
 
@@ -205,12 +207,13 @@ def block_length(series: Floats) -> int:
 def dependence(series: Floats, block: int) -> Floats:
     """By how much the error of each column's mean exceeds what resampling in circular blocks shows; at least 1.
 
-    With R(k) the circular autocovariances, blocks of b steps show the long-run variance Σ (1 - |k|/b) R(k), |k| < b,
-    too little where ties reach farther or the steps are few; a first-order autoregression has R(0) (1 + ρ) / (1 - ρ).
-    Its ρ is corrected for few steps, which make it look smaller, by (1 + 3ρ) / n (Kendall, Biometrika 41, 1954).
+    With circular autocovariances R(k), blocks of b steps show the long-run variance Σ (1 - |k|/b) R(k), |k| < b. That
+    is too small if the dependence reaches farther or there are few steps; a first-order autoregression has
+    R(0) (1 + ρ) / (1 - ρ). Its ρ is corrected for its bias in short series by (1 + 3ρ) / n (Kendall, Biometrika 41,
+    1954).
 
     Args:
-        series: (n, m) values; of fewer than `FEWEST` rows nothing is said.
+        series: (n, m) values; with fewer than `FEWEST` rows the result is 1.
         block: b.
     """
     n, m = series.shape
@@ -236,12 +239,12 @@ def _draws(values: Floats, estimates: Floats, seed: int, resampled: _Statistic) 
 
 
 def _leading(values: Floats) -> Iterator[Floats]:
-    """The columns that decide on the block length: of many, the ten that vary most."""
+    """The columns that determine the block length: the ten with the largest variance, if there are many."""
     yield from values.T[np.argsort(-values.var(axis=0), kind="stable")[:10]]
 
 
 def _blocks(n: int, block: int, random: np.random.Generator) -> Iterator[Ints]:
-    """Rows of n indices each, RESAMPLES in all: blocks of neighbours, the last one cut, the series being a circle."""
+    """Rows of n indices each, RESAMPLES in all: blocks of neighbours in a circular series, the last one truncated."""
     pieces = ceil(n / block)
     at_once = max(1, _CHUNK // n)
     for first in range(0, RESAMPLES, at_once):

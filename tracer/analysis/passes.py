@@ -1,17 +1,17 @@
-"""Steps of engines that mark none: a step ends with the result that the host fetches before, or while, it launches the
+"""Steps of engines without marks: a step ends with the result that the host fetches before or while it launches the
 next, and is one pass through a model.
 
-Passes over the turns of each host (`tracer.analysis.turns`):
-1. number the kinds of turns: the graph that one replays, else what it launches most often, and for how long that runs;
-   a kind is a pass by itself if it replays a graph, or kernels that repeat layer by layer;
-2. join the turns of one step: what is no pass is part of one (a stop condition, a sequence that is sampled), runs of a
-   short pass that each end with a long one are drafts and what verifies them; and where no turn is a pass, or each
-   replays another graph of it, turns in a constant order are a step (a routing in each layer);
-3. keep the commonest kind of step, and what computes as much beside it (prompts, other batches); of what leads up to
-   them (loading, tuning, warm-up) only what follows a wait may be one, and what captures graphs is none;
+Stages, over the turns of each host (`tracer.analysis.turns`):
+1. number the kinds of turns: the graph that a turn replays, or else what it launches most often, and for how long that
+   runs; a kind is a pass by itself if it replays a graph, or kernels that repeat layer by layer;
+2. join the turns of one step: what is not a pass is part of one (a stop condition, a sequence that is sampled); runs of
+   a short pass that each end with a long one are drafts and their verification; and if no turn is a pass, or each
+   replays another graph of it, turns in a constant order form a step (routing in each layer);
+3. keep the most common kind of step, and what computes as much next to it (prompts, other batches); of what precedes
+   them (loading, tuning, warm-up) only what follows a wait can be a step, and what captures graphs is none;
 4. begin each step where its inputs begin;
-5. ask of the steps that this gives whether something speaks against one pass each;
-6. take the hosts together: the confidence is the share of the device's time that their steps explain.
+5. check whether something contradicts that each of these steps is one pass;
+6. combine the hosts: the confidence is the share of the device's time that their steps explain.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from tracer.schema import MISSING
 from tracer.trace import Trace
 
 LONGER: Final = 1.5
-"""What takes so many times as long is of another kind."""
+"""Work that takes this many times as long is of another kind."""
 MOST: Final = 0.5
-"""What holds of this share holds of all."""
+"""What holds for this share is taken to hold for all."""
 CONSTANT: Final = 0.9
-"""An order is constant if at least this share keeps to it."""
+"""An order is constant if at least this share follows it."""
 GUESSED: Final = 0.8
-"""How sure steps are that have another reading, or waits of which it is not seen what for."""
+"""The confidence in steps that can be read differently, or whose waits have an unknown target."""
 _MOST_DRAFTS: Final = 16
 """llama.cpp drafts up to 16 tokens by default (common/common.h), vLLM and SGLang fewer."""
 _EXAMPLES: Final = 64
-"""Steps, evenly spread, that are looked at."""
+"""The number of steps to examine, evenly spread."""
 _DRAFTS: Final = "drafts and what verifies them each (or prompts that have few tokens each)"
 _NO_PASS: Final = "which show no whole pass through a model"
 
 
 def steps_of_fetches(trace: Trace, calls: pd.DataFrame) -> Steps | None:
-    """Pass 6: the steps of all hosts together, or None where none does anything alike `SEVERAL` times.
+    """Stage 6: the steps of all hosts together; None if no host does anything similar `SEVERAL` times.
 
-    The confidence is the share of the device's time between them that the steps explain, times how sure the order of
-    their turns is.
+    The confidence is the share of the device's time between them that the steps explain, times the certainty of the
+    order of their turns.
 
     Args:
         trace: the recording.
-        calls: as `calls.host_calls` gives them, or some of them.
+        calls: from `calls.host_calls`, or some of them.
     """
     every = sorted(hosts(trace, calls), key=lambda host: -len(host.launches))
     found = [steps for host in every if (steps := _steps_of(host)) is not None]
@@ -86,8 +86,8 @@ def _steps_of(host: Host) -> Steps | None:
 
 
 def single_passes(trace: Trace, calls: pd.DataFrame) -> Steps | None:
-    """Single passes through a model: the turns, of too few to be a loop, whose kernels repeat layer by layer; None
-    where there are none."""
+    """Single passes through a model: the turns, too few for a loop, whose kernels repeat layer by layer; None if there
+    are none."""
     tables = []
     for host in hosts(trace, calls):
         turns, code = work_of(host, host.turns), host.launches["code"].to_numpy()
@@ -98,7 +98,7 @@ def single_passes(trace: Trace, calls: pd.DataFrame) -> Steps | None:
 
 
 def work_of(host: Host, first: Ints) -> pd.DataFrame:
-    """Pass 1: what is launched from each of some launches to the next.
+    """Stage 1: what is launched from each of some launches to the next.
 
     Returns:
         first and last (launches, half open), graph (how many are of graphs), busy (ns), inputs, waits, captures (see
@@ -110,7 +110,7 @@ def work_of(host: Host, first: Ints) -> pd.DataFrame:
     code, known = launches["code"], launches["graph"] & (launches["code"] >= 0)
     launched = pd.DataFrame({"of": np.repeat(np.arange(len(first)), last - first), "graph": known, "code": code})
     often = launched.value_counts(sort=False).reset_index()
-    often["wide"] = often.groupby("code")["of"].transform("size")  # of the graphs of a step one may be its own
+    often["wide"] = often.groupby("code")["of"].transform("size")  # each of a step's graphs may be its own
     what = often.sort_values(["of", "graph", "count", "wide", "code"]).drop_duplicates("of", keep="last")
     what = what.set_index(found.index)
     usual = found["busy"].groupby(what["code"]).transform("median")
@@ -122,19 +122,19 @@ def work_of(host: Host, first: Ints) -> pd.DataFrame:
 
 
 def _shows_pass(launches: pd.DataFrame) -> bool:
-    """Whether these replay a graph, or launch layers."""
+    """Whether these replay a graph or launch layers."""
     return bool(launches["graph"].any()) or has_layers(launches["code"].to_numpy())
 
 
 def joined(host: Host, turns: pd.DataFrame) -> tuple[Ints, str]:
-    """Pass 2: the turns that begin a step, and in words what is one."""
+    """Stage 2: the turns that begin a step, and a description of a step in words."""
     kind, busy, inputs, whole = (turns[name].to_numpy() for name in ("kind", "busy", "inputs", "whole"))
     drafts = _behind_drafts(turns[whole])
     if drafts is not None:
         return drafts[drafts < len(turns)], _DRAFTS
     for marks, length in _cycles(2 * kind + (inputs > 0)):
         fed = [float(np.median(inputs[marks[marks >= back] - back])) for back in range(length)]
-        told = min(fed) < max(fed)  # what is given most inputs begins a step, else what stands behind the mark
+        told = min(fed) < max(fed)  # the turn with the most inputs begins a step, else the one after the mark
         in_turn = length >= SEVERAL and CONSTANT * np.bincount(kind).max() <= len(marks) and told
         cycle = host.launches[turns["first"].iloc[marks[0]] : turns["last"].iloc[marks[0] : marks[0] + length].iloc[-1]]
         if (in_turn or not whole.any()) and _shows_pass(cycle):
@@ -142,14 +142,14 @@ def joined(host: Host, turns: pd.DataFrame) -> tuple[Ints, str]:
             begins = np.unique(np.concatenate(([0], begin, begin + length)))
             return begins[(begins >= 0) & (begins < len(turns))], f"{length} each"
     parts = ~whole & (LONGER * busy < (np.median(busy[whole]) if whole.any() else 0))
-    leads = parts.any() and inputs[parts].mean() > inputs[whole].mean()  # else they are of the pass before
+    leads = parts.any() and inputs[parts].mean() > inputs[whole].mean()  # otherwise they belong to the previous pass
     begins = np.flatnonzero(~np.append(False, parts[:-1]) if leads else ~parts)
     return np.union1d(0, begins), ""
 
 
 def _behind_drafts(passes: pd.DataFrame) -> Ints | None:
-    """The turns that begin a step where runs of a short pass, no longer than drafts are, each end with a long one of
-    another graph, or, eager, of more launches; None where they do not."""
+    """The turns that begin a step if runs of a short pass, no longer than drafts are, each end with a long one of
+    another graph, or (eager) of more launches; None otherwise."""
     two = passes["kind"].value_counts(sort=True).index[:2]
     size = passes["busy"].where(passes["graph"] > 0, passes["last"] - passes["first"]).groupby(passes["kind"]).first()
     graphs = (passes["graph"] > 0).groupby(passes["kind"]).first()[two]
@@ -164,8 +164,8 @@ def _behind_drafts(passes: pd.DataFrame) -> Ints | None:
 
 
 def _cycles(symbols: Ints) -> Iterator[tuple[Ints, int]]:
-    """(where a symbol other than the commonest stands, how far apart), if it stands in a constant distance over most of
-    where the commonest does; the rarest first."""
+    """(positions of a symbol other than the most common one, their distance), if it occurs at a constant distance over
+    most of the range of the most common one; the rarest first."""
     count = np.bincount(symbols)
     span = np.ptp(np.flatnonzero(symbols == count.argmax()))
     order = np.argsort(count, kind="stable")[:-1]
@@ -178,15 +178,15 @@ def _cycles(symbols: Ints) -> Iterator[tuple[Ints, int]]:
 
 
 def _kept(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
-    """Pass 3: the steps of the loop, and group: a chain of them without anything between."""
+    """Stage 3: the steps of the loop, and group: a chain of steps without anything between them."""
     main, captures = steps["kind"] == steps["kind"].mode().max(), steps["captures"] > 0
-    usual = steps[main & ~captures].iloc[1:]  # the first may have a warm-up before it
+    usual = steps[main & ~captures].iloc[1:]  # the first may be preceded by a warm-up
     if len(usual) < SEVERAL - 1:
         return steps.iloc[:0]
     launched, busy = usual["last"] - usual["first"], usual["busy"].median()
     keep = main | (~captures & (steps["whole"] | (LONGER * steps["busy"] >= busy)))
     leads = keep & ~keep.shift(fill_value=False)
-    waits = np.flatnonzero(host.launches["waits"])  # the last that leaves a usual step behind it begins who leads
+    waits = np.flatnonzero(host.launches["waits"])  # the last one that leaves a usual step behind it begins the lead
     behind = np.append(0, waits)[np.searchsorted(waits, steps["last"] - launched.min(), side="right")]
     late = leads & (steps["last"] - steps["first"] > launched.max()) & (behind > steps["first"])
     steps["first"] = steps["first"].where(~late, behind)
@@ -199,12 +199,12 @@ def _kept(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def _between_calls(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
-    """Pass 4: the steps with the times of their first and last calls.
+    """Stage 4: the steps with the times of their first and last calls.
 
     The inputs begin with the first copy to the device (or, without copies, the launch). Of two or more syncs directly
-    before it the last one guards the write and belongs to the inputs; a single one waits for the result of the step
-    before, if there is one. Who leads a chain begins no earlier before its first launch than those that follow it, who
-    ends one waits for what is idle as often as those before it.
+    before it, the last one guards the write and belongs to the inputs; a single one waits for the result of the
+    previous step, if there is one. The first step of a chain begins no earlier before its first launch than those that
+    follow it; the last one waits for idle work as often as those before it.
     """
     calls, first = host.calls, steps["first"].to_numpy()
     letters = calls["letter"].to_numpy(dtype="U1")
@@ -215,7 +215,7 @@ def _between_calls(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
     follows = np.append(~leads[1:], False)
     inputs = np.flatnonzero(copies | among(letters, LAUNCHES))
     begin = inputs[np.searchsorted(inputs, before)]
-    alone = leads & follows.any()  # of what is no loop nothing leads
+    alone = leads & follows.any()  # without a loop nothing leads
     guarded = (begin > before) & sync[begin - 1] & (alone | ((begin > before + 1) & sync[begin - 2] & copies[begin]))
     begin = begin - guarded
     if follows.any():
@@ -229,10 +229,10 @@ def _between_calls(host: Host, steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def _doubt_of(host: Host, steps: pd.DataFrame) -> str:
-    """Pass 5: why these steps may be parts of passes, or several; "" where all that is asked speaks for one each."""
+    """Stage 5: why these steps may be parts of passes, or several; "" if every check is consistent with one each."""
     some = steps.iloc[np.unique(np.linspace(0, len(steps) - 1, _EXAMPLES).astype(int))]
     codes, graphs = (host.launches[name].to_numpy() for name in ("code", "graph"))
-    seen: dict[tuple[bytes, bytes], int] = {}  # most steps launch the same
+    seen: dict[tuple[bytes, bytes], int] = {}  # most steps launch the same work
     count = np.zeros(len(some), np.int64)
     for at, (first, last) in enumerate(zip(some["first"], some["last"], strict=True)):
         code, graph = (each[first : min(last, first + 2 * LONGEST_PASS)] for each in (codes, graphs))
@@ -253,7 +253,7 @@ def _doubt_of(host: Host, steps: pd.DataFrame) -> str:
 
 
 def _passes(code: Ints, graph: NDArray[np.bool_]) -> int:
-    """How many passes through a model a step seems to be, by what it launches: 0, 1, or 2 for more."""
+    """How many passes through a model a step seems to be, judged by its launches: 0, 1, or 2 for more."""
     if graph.any():
         alike = code[graph]
         return 2 if len(np.unique(alike)) < len(alike) or (len(alike) > 1 and (alike == MISSING).any()) else 1

@@ -1,9 +1,9 @@
-"""Ranks: what each computes, communicates and idles, and for which one the others wait.
+"""Ranks: how long each computes, communicates and idles, and which one the others wait for.
 
-A rank here is a device with the host (process and thread) whose steps compute on it, so two engines on one device are
-two. A collective ends on all ranks together, and whoever enters it early waits in it: the rank that is in it for the
-shortest time came last, and what the others are in it longer than that they waited. This needs only durations, so it
-holds for ranks whose clocks nobody compared, too.
+A rank is a device together with the host (process and thread) whose steps compute on it, so two engines on one device
+are two ranks. A collective ends on all ranks at the same time, and a rank that enters early waits in it. The rank with
+the shortest time in a collective came last, and the extra time of the others is waiting. Only durations are needed, so
+this also holds for ranks whose clocks are not aligned.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ HOST: Final = ["process", "thread", "device"]
 TIMES: Final = ["window_us", "compute_us", "communication_us", "others_us", "idle_us"]
 
 _LEAST_SHARE: Final = 0.6
-"""Of the waiting, that one rank must cause to be called the one waited for; of many ranks twice its part is enough."""
+"""The share of all waiting that a rank must cause to be named; among many ranks, twice its equal share is enough."""
 
 Durations = Mapping[str, Sequence[int]]
-"""Name of a collective -> how long a rank was in each, in order, ns."""
+"""Name of a collective -> the rank's time in each occurrence, in order, ns."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """What ranks wait for one another in collectives.
+    """How ranks wait for one another in collectives.
 
     Attributes:
-        table: one row per rank, in the order given: collectives (those that all ranks entered), waiting (ns), last
-            (in how many it came last), caused (ns that the others waited where it did).
-        left_out: names of collectives that the ranks entered not equally often, so that nothing says which belong
-            together.
-        rank: position of the one that the others wait for; None where it is nobody in particular.
+        table: one row per rank, in the order given: collectives (entered by all ranks), waiting (ns), last (in how many
+            it came last), caused (ns that the others waited in those).
+        left_out: names of collectives that some ranks entered more often than others, so that occurrences cannot be
+            matched.
+        rank: position of the rank that the others wait for; None if no single rank stands out.
     """
 
     table: pd.DataFrame
@@ -53,7 +53,7 @@ class Waiting:
 
     @property
     def share(self) -> float:
-        """Of all waiting the part that is for `rank`; 0 where it is nobody."""
+        """The share of all waiting that is for `rank`; 0 if no rank stands out."""
         caused = self.table["caused"]
         return 0.0 if self.rank is None else float(caused.iloc[self.rank] / caused.sum())
 
@@ -62,7 +62,7 @@ def waiting(ranks: Sequence[Durations]) -> Waiting:
     """Who waits, and for whom.
 
     Args:
-        ranks: per rank its collectives.
+        ranks: the collectives of each rank.
 
     Example:
         >>> found = waiting([{"AllReduce": [900, 800]}, {"AllReduce": [100, 100]}])
@@ -75,7 +75,7 @@ def waiting(ranks: Sequence[Durations]) -> Waiting:
     times = np.concatenate([np.zeros((len(ranks), 0), np.int64), *took], axis=1)
     waited = times - times.min(axis=0, initial=np.iinfo(np.int64).max)
     came_last = times.argmin(axis=0) if len(ranks) else np.zeros(0, np.int64)
-    longer = waited.sum(axis=0)  # where it is 0 all came at once
+    longer = waited.sum(axis=0)  # 0 if all came at the same time
     caused = np.bincount(came_last, weights=longer, minlength=len(ranks))
     table = pd.DataFrame({
         "collectives": np.full(len(ranks), times.shape[1]), "waiting": waited.sum(axis=1),
@@ -86,7 +86,7 @@ def waiting(ranks: Sequence[Durations]) -> Waiting:
 
 
 def in_particular(caused: NDArray[np.number[Any]]) -> int | None:
-    """Position of the rank that the others wait for, by what each caused; None where it is nobody in particular."""
+    """Position of the rank that the others wait for, judged by what each caused; None if none stands out."""
     if len(caused) < 2 or not caused.sum():
         return None
     share = caused / caused.sum()
@@ -99,13 +99,13 @@ class RankReport:
     """The ranks of a trace.
 
     Attributes:
-        table: one row per rank: process thread device steps steps_per_s, and of a step in µs: window_us (from the first
-            compute to the end of the last one, over the steps) and what it consists of: compute_us, communication_us
-            (where nothing computes), others_us (the device works only for other hosts), idle_us; collectives_us (all
-            communication, beside compute or not), collectives (how many), waiting_us (part of it, by the mean of a
-            collective; None where nothing tells).
-        durations: per row its collectives, of the whole trace.
-        waiting: None where fewer than two ranks have collectives.
+        table: one row per rank: process thread device steps steps_per_s, and per step in µs: window_us (from the first
+            compute to the end of the last, over the steps) and its parts: compute_us, communication_us (while nothing
+            computes), others_us (the device works only for other hosts), idle_us; collectives_us (all communication,
+            including during compute), collectives (how many), waiting_us (part of it, from the mean over collectives;
+            None if unknown).
+        durations: the collectives of each row, over the whole trace.
+        waiting: None if fewer than two ranks have collectives.
     """
 
     table: pd.DataFrame
@@ -125,7 +125,7 @@ class RankReport:
         return self.table[[bool(each) for each in self.durations]]
 
     def records(self, gaps: pd.DataFrame | None = None) -> dict[str, Any]:
-        """JSON-able: ranks (with gap_p50_us, where `gaps_of` is given), waited_for."""
+        """JSON-able: ranks (with gap_p50_us if `gaps_of` is given), waited_for."""
         table = self.table if gaps is None else self.table.merge(gaps, on=HOST, how="left")
         ranks = json.loads(table.to_json(orient="records"))
         share = {} if self.waited_for is None or self.waiting is None else {"share": self.waiting.share}
@@ -133,7 +133,7 @@ class RankReport:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of figures over several ranks must know: who shares a device, and who is waited for."""
+        """The caveats for figures over several ranks: which share a device, and which is waited for."""
         notes = []
         for device, hosts in self.table.groupby("device"):
             if len(hosts) > 1:
@@ -144,26 +144,26 @@ class RankReport:
                          f"{self.waiting.share:.0%} of their waiting in collectives is for it")  # fmt: skip
         if self.waiting is not None and self.waiting.left_out:
             names = ", ".join(self.waiting.left_out[:3])
-            notes.append(f"the ranks entered {names} not equally often, so who waits for whom there is not told")
+            notes.append(f"some ranks entered {names} more often than others, so who waits for whom there is unknown")
         return notes
 
 
 def has_ranks(trace: Trace, steps: Steps) -> bool:
-    """Whether the steps are of several hosts or devices, or communicate: else one rank is all there is."""
+    """Whether the steps are of several hosts or devices, or communicate; otherwise there is only one rank."""
     if len(steps.table[["process", "thread"]].drop_duplicates()) > 1 or collectives(trace["kernels"]).any():
         return True
     return len({int(d) for name in COMPUTE_TABLES for d in pd.unique(trace[name]["device"])}) > 1
 
 
 def gaps_of(gaps: pd.DataFrame, steps: Steps) -> pd.DataFrame:
-    """Median gap of each rank (`HOST` and gap_p50_us), from `GapReport.table`."""
+    """The median gap of each rank (`HOST` and gap_p50_us), from `GapReport.table`."""
     hosts = steps.table[["step", "process", "thread"]]
     found = gaps[["step", "device", "gap"]].merge(hosts, on="step").groupby(HOST)["gap"].median() / 1e3
     return found.rename("gap_p50_us").reset_index()
 
 
 def rank_report(trace: Trace, steps: Steps) -> RankReport:
-    """Figures of each rank; empty where no step computes."""
+    """The figures of each rank; empty if no step computes."""
     work = trace.activities()
     work["computes"] = computes(work)
     work["at"] = activity_steps(trace, steps, work)
@@ -196,7 +196,7 @@ def rank_report(trace: Trace, steps: Steps) -> RankReport:
 
 
 def _figures(own: pd.DataFrame, on_device: pd.DataFrame, steps: Steps) -> dict[str, float]:
-    """Of a rank's steps: how many, and per step `TIMES`, collectives_us and collectives (how many)."""
+    """For a rank's steps: their number, and per step `TIMES`, collectives_us and collectives (how many)."""
     count = len(pd.unique(own["at"]))
     computing, collective = own[own["computes"]], own[own["collective"]]
     groups = computing.groupby(steps.table["group"].to_numpy()[computing["at"]])

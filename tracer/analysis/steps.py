@@ -1,4 +1,4 @@
-"""The steps of a trace, however they were found, and which of them are asked for."""
+"""The steps of a trace, however they were found, and the selection of some of them."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ COLUMNS: Final = ["step", "start", "end", "process", "thread", "group", "phase",
 _TIMES: Final = ["process", "thread", "start", "end"]
 
 UNSURE: Final = 0.9
-"""Steps found with less confidence than this are shown with the doubt first."""
+"""Below this confidence, the doubt about the steps is reported first."""
 _REGIME: Final = 8
-"""The fewest steps of a regime, and the most regimes: batches that change all the time are none."""
+"""The minimum steps of a regime, and the maximum number of regimes: batches that change constantly form none."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Which steps of a trace are asked for.
+    """A selection of a trace's steps.
 
     Attributes:
         first, last: a slice of them, as in Python.
-        phase: one of `engines.engine.PHASES`, or "all"; None for decode steps (speculative ones, where those are
-            more), or all where there are none.
-        pattern: regular expression of what begins a step, see `find_steps`.
+        phase: one of `engines.engine.PHASES`, or "all". None for decode steps (or speculative ones, if there are more
+            of those), or all steps if there are none.
+        pattern: regular expression for what begins a step, see `find_steps`.
     """
 
     first: int | None = None
@@ -47,12 +47,12 @@ class Bounds:
 
 
 ALL_STEPS: Final = Bounds()
-"""No bounds: what an analysis takes by itself."""
+"""No bounds: the default selection."""
 
 
 @dataclass(frozen=True)
 class Regime:
-    """Steps first..last-1 (positions) that follow each other and are of one configuration, which `label` names."""
+    """Consecutive steps first..last-1 (positions) of one configuration, named by `label`."""
 
     first: int
     last: int
@@ -65,16 +65,16 @@ class Steps:
 
     Attributes:
         table: one row per step, by start: step (0, 1, ...), start, end (ns), process, thread, group, phase (one of
-            `PHASES`), sequences (that it computes for), gained (tokens that they are longer by afterwards), kind
-            (numbers what is alike in steps without marks); MISSING where unknown.
+            `PHASES`), sequences (that it computes for), gained (tokens that it adds to them), kind (equal for similar
+            steps without marks); MISSING if unknown.
         source: "nvtx" or "calls", how they were found.
-        detail: the same for a reader.
-        confidence: 0..1: how sure it is that these are the engine's steps.
-        phases: phase -> how many steps of it the trace has, in the table or not.
-        regime: which of several regimes the table is, None for all there is.
-        regimes: what there is besides.
-        spoilt: process, thread, start, end (ns) of the time that steps in doubt took and no rate counts.
-        doubts: why steps were left out for doubt (`tracer.analysis.clocks`).
+        detail: the same in words.
+        confidence: 0..1: how certain it is that these are the engine's steps.
+        phases: phase -> the number of its steps in the trace, whether in the table or not.
+        regime: which of several regimes the table shows; None for everything.
+        regimes: the other ones.
+        spoilt: process, thread, start, end (ns) of the times of steps in doubt, which no rate counts.
+        doubts: why steps in doubt were left out (`tracer.analysis.clocks`).
         others: phase, start, end (ns) of the trace's steps of other phases.
     """
 
@@ -94,29 +94,29 @@ class Steps:
 
     @property
     def prefills(self) -> int:
-        """How many prefill steps the trace has, in the table or not."""
+        """The number of prefill steps in the trace, whether in the table or not."""
         return self.phases.get(PREFILL, 0)
 
     @property
     def decode_alone(self) -> bool:
-        """Whether all decode, so that rates of decode are theirs."""
+        """Whether all steps decode, so that decode rates apply to them."""
         return bool(self.table["phase"].isin([DECODE, SPECULATIVE]).all())
 
     @property
     def decodes(self) -> bool:
-        """Whether any gains tokens; else there is no strategy of decoding, and no tokens/s."""
+        """Whether any step gains tokens; otherwise there is no decoding strategy and no tokens/s."""
         return bool(self.table["phase"].isin([DECODE, SPECULATIVE, MIXED]).any())
 
     @property
     def tokens_per_step(self) -> float | None:
-        """How many tokens a step gains, of all its sequences, on average; None where that is not known of every step
-        (drafts, prompts, engines whose marks do not tell)."""
+        """The mean number of tokens per step over all its sequences; None if it is not known for every step (drafts,
+        prompts, engines whose marks do not say)."""
         gained = self.table["gained"].to_numpy()
         return float(gained.mean()) if len(gained) and (gained != MISSING).all() else None
 
     @property
     def what(self) -> str:
-        """What the trace holds, in words.
+        """What the trace contains, in words.
 
         Example:
             "59 decode steps, 1 prefill step"
@@ -130,7 +130,7 @@ class Steps:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of any figure over these steps must know, the doubt first."""
+        """The caveats for any figure over these steps, beginning with the doubt."""
         notes = []
         if self.confidence < UNSURE:
             notes.append(
@@ -141,7 +141,7 @@ class Steps:
         if self.regime is not None:
             others = "; ".join(f"--steps {r.first}:{r.last} ({r.label})" for r in self.regimes if r != self.regime)
             here = self.regime
-            notes.append(f"figures are of steps {here.first}:{here.last} ({here.label}); the others: {others}")
+            notes.append(f"figures are for steps {here.first}:{here.last} ({here.label}); the others: {others}")
         shown = set(self.table["phase"])
         left = {phase: count for phase, count in self.phases.items() if phase not in shown}
         if left:
@@ -149,11 +149,11 @@ class Steps:
         return notes
 
     def without(self, spoilt: NDArray[np.int64], spans: list[Span], why: list[str]) -> Steps:
-        """The steps but for those at some positions; what was around them is different groups then.
+        """The steps without those at some positions; the steps before and after these become separate groups.
 
         Args:
             spoilt: the positions.
-            spans: what else of the wall is in doubt, for all hosts.
+            spans: other periods in doubt, for all hosts.
             why: lines for the notes.
         """
         kept = np.ones(len(self), bool)
@@ -164,15 +164,15 @@ class Steps:
         return replace(self, table=self._parted(kept), spoilt=times, doubts=(*self.doubts, *why))
 
     def _parted(self, kept: NDArray[np.bool_]) -> pd.DataFrame:
-        """Some of the steps; those between which others were left out are different groups."""
+        """Some of the steps; where others between them were left out, a new group begins."""
         part = pd.Series(~kept).groupby(self.table["group"].to_numpy()).cumsum()
         table = self.table[kept].reset_index(drop=True)
         return table.assign(group=numbered(table["group"], part[kept])[0])
 
     def of_phase(self, phase: str | None) -> Steps:
-        """The steps of one phase, or with "all" of any, numbered anew; see `Bounds.phase`.
+        """The steps of one phase (all with "all"), renumbered; see `Bounds.phase`.
 
-        Steps between which another phase's were left out are different groups.
+        Steps that were separated by a step of another phase belong to separate groups.
 
         Raises:
             EmptyTraceError: nothing is left.
@@ -182,20 +182,20 @@ class Steps:
         phase = phase or (most if most in phases else "all")
         kept = (self.table["phase"] == phase).to_numpy() | (phase == "all")
         if not kept.any():
-            raise EmptyTraceError(f"no {phase} step in the trace, which holds {replace(self, phases=phases).what}")
+            raise EmptyTraceError(f"no {phase} step in the trace, which contains {replace(self, phases=phases).what}")
         table = self._parted(kept).assign(step=np.arange(kept.sum()))
         others = self.table.loc[~kept, ["phase", "start", "end"]].reset_index(drop=True)
         return replace(self, table=table, phases=phases, regimes=_regimes(table), others=others)
 
     def of_main_regime(self) -> Steps:
-        """The steps of the longest regime; all where there are no several."""
+        """The steps of the longest regime; all of them if there is only one."""
         if not self.regimes:
             return self
         longest = max(self.regimes, key=lambda regime: regime.last - regime.first)
         return replace(self.select(longest.first, longest.last), regime=longest)
 
     def select(self, first: int | None, last: int | None) -> Steps:
-        """Steps first..last-1, counted as in a Python slice.
+        """Steps first..last-1, as in a Python slice.
 
         Raises:
             EmptyTraceError: nothing is left.
@@ -208,9 +208,9 @@ class Steps:
     def of(
         self, times: NDArray[np.int64], processes: NDArray[np.int64], threads: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """The position in `table` of the step in which a host call at each time lies, or -1.
+        """The position in `table` of the step that contains a host call at each time, or -1.
 
-        Where all steps are on one thread, calls of its process' other threads belong to them too.
+        If all steps are on one thread, calls of its process's other threads belong to them too.
         """
         asking = pd.DataFrame({"process": processes, "thread": threads})
         if len(self.table[["process", "thread"]].drop_duplicates()) == 1:
@@ -220,7 +220,7 @@ class Steps:
 
 
 def _regimes(table: pd.DataFrame) -> tuple[Regime, ...]:
-    """Long runs of steps for equally many sequences, or of one kind, if there are several."""
+    """Long runs of steps with the same number of sequences, or of one kind, if there are several."""
     named = (table["sequences"] != MISSING).all()
     values = table["sequences" if named else "kind"].to_numpy()
     edges = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1], [True])))
@@ -231,7 +231,7 @@ def _regimes(table: pd.DataFrame) -> tuple[Regime, ...]:
 
 
 def as_steps(table: pd.DataFrame, source: str, detail: str, confidence: float) -> Steps:
-    """The steps of a table that may lack some columns of what they compute, by start; each prompt begins a group."""
+    """The steps of a table that may lack some columns of what they compute, by start; each prompt starts a group."""
     table = table.sort_values("start", kind="stable", ignore_index=True)
     begins = (table["phase"] == PREFILL).groupby(table["group"]).cumsum()
     table["group"] = numbered(table["group"], begins)[0]
@@ -244,7 +244,7 @@ _WORDS: Final = {phase: (f"{phase} step", f"{phase} steps") for phase in PHASES}
     "forward": ("forward pass", "forward passes"),
     "iteration": ("iteration", "iterations"),
 }
-"""Phase -> what one of them is called, and several."""
+"""Phase -> its name in the singular and plural."""
 
 _WITHOUT_MARKS: Final = {PREFILL: ("prefill (or mixed) step", "prefill (or mixed) steps")}
-"""Whether other sequences decode in a prompt's step no kernel tells."""
+"""No kernel shows whether other sequences decode in a prompt's step."""

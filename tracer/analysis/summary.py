@@ -1,6 +1,6 @@
-"""The figures of one recording: the one place where they are taken from the analyses.
+"""The figures of one recording: the only place that takes them from the analyses.
 
-Commands, pages, reports and exports choose among the fields of a `Summary` and say them; none computes a figure anew.
+Commands, pages, reports and exports choose from the fields of a `Summary`; none computes a figure itself.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ from tracer.trace import Trace
 
 @dataclass(frozen=True)
 class Summary:
-    """One recording in figures. A figure that could not be had is None, and `problem` says why.
+    """One recording in figures. A figure that could not be determined is None, and `problem` says why.
 
     Times are µs and as recorded, unless their name says untraced.
 
     Attributes:
-        name: what readers call it.
-        source, model, configured, concurrency, backend, gpu: what the recording, run.json (`configured` is the strategy
-            that was asked for) and the device table say; "" if unknown.
-        strategy: the class of its steps, of whose input copies (or of which) `strategy_share` follow it; None where
+        name: as shown to readers.
+        source, model, configured, concurrency, backend, gpu: from the recording, run.json (`configured` is the
+            requested strategy) and the device table; "" if unknown.
+        strategy: the class of its steps; `strategy_share` of their input copies (or of the steps) follow it; None if
             nothing decodes.
-        tokens_per_s: measured without tracing, None if unknown, or if the steps are not of decode alone;
-            `tokens_per_s_spread` is the lowest and the highest of its repeats.
-        traced_tokens_per_s: the recording's own rate, of the wall; None where it is not known how many a step gains.
-        steps_per_s: of the wall (`analysis.rates`).
-        tokens_per_step: how many tokens a step gains, None where nothing tells.
-        untraced_steps_per_s: without a profiler, as run.json tells or a user; None where no such rate counts.
+        tokens_per_s: measured without tracing; None if unknown, or if not all steps decode. `tokens_per_s_spread` is
+            the lowest and the highest of its repeats.
+        traced_tokens_per_s: the recording's own wall-clock rate; None if the tokens per step are unknown.
+        steps_per_s: by wall-clock time (`analysis.rates`).
+        tokens_per_step: the mean number of tokens per step; None if unknown.
+        untraced_steps_per_s: without a profiler, from run.json or the user; None if no such rate applies.
         period_us: from the first compute of a step to that of the next, median.
-        idle_us: `IdleReport.idle_us`; `idle_share` of all periods, and `idle_where` most of it lies, in words.
-        untraced_idle_us: the median that the untraced rate leaves.
+        idle_us: `IdleReport.idle_us`; `idle_share` of all periods, and `idle_where`, where most of it is, in words.
+        untraced_idle_us: the median that remains at the untraced rate.
         busy_us: how long the device computes for a step, median.
-        compute_us: from the first start to the last end of what a step computes, median.
-        what: what the recording holds, in words.
+        compute_us: from the first start to the last end of a step's compute, median.
+        what: what the recording contains, in words.
         gap_p50_us, gap_p90_us, gap_mean_us: the gap; `causes_us` and their `parts_us` add up to the mean.
-        untraced_causes_us: the causes as they add up to the mean gap at the untraced rate (`GapReport.corrected`).
-        untraced_gap_us: the median gap at the untraced rate; `estimated_untraced_gap_us` with its interval, where it is
-            known only so.
+        untraced_causes_us: the causes, which add up to the mean gap at the untraced rate (`GapReport.corrected`).
+        untraced_gap_us: the median gap at the untraced rate; `estimated_untraced_gap_us` with its interval if it is
+            only known that way.
         syncs_per_token, copies_per_token, launches_per_token, blocking_copies_per_token, polls_per_token, fetch_lag:
             as in `SyncReport`, like `signature` and `signature_share`.
-        steps: how many; `token_source`, `confidence` and `prefill_steps` as in `Steps`.
-        traced: whether a profiler was there; `graph_trace` and `distortion` as in `GapReport`.
-        warning: what a reader of its times must know.
-        conditions: those of `tracer.analysis.conditions`.
+        steps: their number; `token_source`, `confidence` and `prefill_steps` as in `Steps`.
+        traced: whether it was made under a profiler; `graph_trace` and `distortion` as in `GapReport`.
+        warning: the caveat for its times.
+        conditions: from `tracer.analysis.conditions`.
         notes: the recording's own.
         problem: why figures are missing.
     """
@@ -113,7 +113,7 @@ class Summary:
 
 @dataclass(frozen=True, eq=False)
 class Analysed:
-    """What a trace shows, as far as it goes: its figures, and the parts that they come from, None where one failed."""
+    """The results of analysing a trace: its figures and the analyses behind them, None for one that failed."""
 
     summary: Summary
     steps: Steps | None = None
@@ -122,21 +122,21 @@ class Analysed:
 
 
 def summarise(trace: Trace, name: str, within: str | None = None, bounds: Bounds = ALL_STEPS) -> Summary:
-    """The figures of `analyse`."""
+    """The figures from `analyse`."""
     return analyse(trace, name, within, bounds).summary
 
 
 def analyse(
     trace: Trace, name: str, within: str | None = None, bounds: Bounds = ALL_STEPS, steps: Steps | None = None
 ) -> Analysed:
-    """Analyse a trace as far as it goes; what fails is stated in the summary's `problem`, never raised.
+    """Analyse a trace as far as possible; failures are reported in the summary's `problem`, never raised.
 
     Args:
         trace: the recording.
-        name: what to call it.
-        within: only the NVTX range of this text.
+        name: how to call it.
+        within: only the NVTX range with this text.
         bounds: only these steps.
-        steps: the steps that `within` and `bounds` mean, where somebody has found them already.
+        steps: the steps selected by `within` and `bounds`, if they are already known.
     """
     syncs, gaps, problem = None, None, None
     try:
@@ -163,14 +163,14 @@ def figures(
     within: str | None = None,
     problem: str | None = None,
 ) -> Summary:
-    """The figures that these analyses of a recording give; those of one that is not given are None.
+    """The figures from these analyses of a recording; None for those of a missing analysis.
 
     Args:
         trace: the recording.
-        name: what to call it.
-        steps, syncs, gaps: its analyses, of the same steps.
+        name: how to call it.
+        steps, syncs, gaps: its analyses, over the same steps.
         within: the NVTX range that the steps are from.
-        problem: why one is not given.
+        problem: why an analysis is missing.
     """
     found = _described(trace, within)
     if steps is not None:
@@ -183,14 +183,14 @@ def figures(
 
 
 def rated(summary: Summary, gaps: GapReport) -> Summary:
-    """The figures by a rate that a user gave instead of run.json's: that which these gaps are at."""
+    """The figures at a rate that a user gave instead of run.json's: the rate of these gaps."""
     rate, gained = gaps.untraced_steps_per_s, summary.tokens_per_step
     tokens_per_s = None if rate is None or gained is None else rate * gained
     return replace(summary, **_of_gaps(gaps), tokens_per_s=tokens_per_s, tokens_per_s_spread=None)
 
 
 def _described(trace: Trace, within: str | None) -> dict[str, Any]:
-    """What the recording and run.json say of it."""
+    """What the recording and run.json say about it."""
     asked = run_json.configuration(trace, within)
     return {
         "source": str(trace.metadata.get("source", "")),

@@ -23,7 +23,7 @@ from tracer.schema import MISSING
 from tracer.trace import Trace
 
 WAITS: Final = {SYNC: "sync", BLOCKING_COPY: "blocking copy", POLL: "polling loop"}
-"""The letters of the calls in which a host waits, and what they are called."""
+"""The letters of the calls in which a host waits -> their name."""
 
 _COUNTED: Final = {
     "syncs": (SYNC,), "copies": COPIES, "launches": LAUNCHES, "blocking_copies": (BLOCKING_COPY,), "polls": (POLL,)
@@ -35,21 +35,20 @@ class SyncReport:
     """What the token steps of a trace do between host and device.
 
     Attributes:
-        strategy: class of the steps (sccc, saaas, aaas, aaag, mixed; where they bring no input ggg if the host waits
-            for nothing, else none); `share` of the input copies, or without these of the steps, follow it.
-        signature: the commonest step's calls, compressed; `signature_share` of the steps have it.
+        strategy: class of the steps (sccc, saaas, aaas, aaag, mixed; without input copies ggg if the host waits for
+            nothing, else none); `share` of the input copies follow it, or of the steps if there are none.
+        signature: the calls of the most common kind of step, compressed; `signature_share` of the steps have it.
         syncs_per_token, copies_per_token, launches_per_token: host calls of each kind, median over the steps. The sync
-            behind a blocking copy's asynchronous part counts, being a call of its own.
-        blocking_copies_per_token: those of the copies that wait by themselves, without a sync.
+            after the asynchronous part of a blocking copy counts, because it is a call of its own.
+        blocking_copies_per_token: the copies that wait by themselves, without a sync.
         polls_per_token: loops of queries, see `poll_loops`.
-        fetch_lag: which step's result the host reads; None where it cannot be told.
-        counts: one row per step: step start (ns) and how many syncs, copies, launches, blocking_copies and polls it
-            makes.
+        fetch_lag: which step's result the host reads; None if unknown.
+        counts: one row per step: step start (ns) and its number of syncs, copies, launches, blocking_copies and polls.
         calls: one row per call inside a step: step start end process thread correlation name letter stream kind,
-            queries (of a polling loop, else 0), shown (its letter in the signature, "" where it has none of its own),
-            and for those that wait waited_for (name of the last activity it waited for, "" if that had ended already,
-            `UNKNOWN` where the trace does not tell what it waits for) and waited_until (end of that activity, ns;
-            else MISSING).
+            queries (of a polling loop, else 0), shown (its letter in the signature, "" if it has none of its own),
+            and for those that wait waited_for (name of the last activity it waited for, "" if that had already ended,
+            `UNKNOWN` if the trace does not say what it waits for) and waited_until (end of that activity, ns; else
+            MISSING).
     """
 
     strategy: str
@@ -67,11 +66,11 @@ class SyncReport:
     calls: pd.DataFrame
 
     def inventory(self) -> pd.DataFrame:
-        """The waits of a step: its syncs in their order, then its blocking copies and its polling loops.
+        """The waits of a step: its syncs in order, then its blocking copies and its polling loops.
 
         Columns: position (1, 2, ... among its kind), what (of `WAITS`), name, stream, steps (that have it), median_us,
-        max_us, waiting_share (of the steps in which it found the device still busy; NaN where it never can be told),
-        waits_for (the commonest activity it waited for), queries (of a polling loop, median).
+        max_us, waiting_share (share of the steps in which the device was still busy; NaN if unknown for all),
+        waits_for (the activity it most often waited for), queries (of a polling loop, median).
         """
         waits = self.calls[self.calls["letter"].isin(WAITS)].copy()
         waits["order"] = waits["letter"].map({letter: i for i, letter in enumerate(WAITS)})
@@ -139,7 +138,7 @@ def _calls(trace: Trace) -> pd.DataFrame:
     """`host_calls` and polling loops as one table, with queries and shown."""
     calls = host_calls(trace).assign(queries=0)
     loops = poll_loops(trace)
-    loops = loops[loops["thread"].isin(calls.loc[calls["letter"].isin(LAUNCHES), "thread"])]  # not a watchdog's
+    loops = loops[loops["thread"].isin(calls.loc[calls["letter"].isin(LAUNCHES), "thread"])]  # excludes watchdogs
     if len(loops):
         calls = pd.concat([calls, loops.assign(stream=MISSING, kind="")], ignore_index=True)
         calls = calls.sort_values(["process", "thread", "start"], kind="stable", ignore_index=True)
@@ -158,10 +157,10 @@ def _class(words: Counter[str]) -> tuple[str, float]:
 
 
 def blocking_pairs(calls: pd.DataFrame) -> NDArray[np.str_]:
-    """The letters as a signature shows them.
+    """The letters as the signature shows them.
 
-    An asynchronous copy alone between syncs, its own stream's sync directly behind it, blocks: the pair is shown as
-    one `c` (the sync's own letter becomes empty).
+    An asynchronous copy that is alone between syncs and directly followed by its own stream's sync blocks: the pair is
+    shown as one `c`, and the sync's own letter becomes empty.
     """
     letters = calls["letter"].to_numpy().astype("U1")
     stream = calls["stream"].to_numpy()
@@ -182,11 +181,11 @@ def blocking_pairs(calls: pd.DataFrame) -> NDArray[np.str_]:
 
 
 def _input_letters(trace: Trace, calls: pd.DataFrame, steps: Steps) -> NDArray[np.str_]:
-    """The shown letters as the class sees them.
+    """The shown letters that determine the class.
 
-    Copies that bring no input (to the host, or inside the device) do not count, but one that blocks still
-    synchronises; one that a graph makes when it is launched brings input without a wait. What other threads than the
-    step's own do holds no launch back.
+    Copies without input (to the host, or within the device) do not count, but one that blocks still synchronises. A
+    copy that a graph launch makes brings input without a wait. Calls of other threads than the step's own do not delay
+    a launch.
     """
     letters = calls["shown"].to_numpy(dtype="U2").copy()
     no_input = calls["kind"].isin(["DtoH", "DtoD"]).to_numpy()
@@ -200,7 +199,7 @@ def _input_letters(trace: Trace, calls: pd.DataFrame, steps: Steps) -> NDArray[n
 
 
 def _letters_by_step(calls: pd.DataFrame, steps: int, column: str) -> Counter[str]:
-    """How often each distinct string of letters occurs."""
+    """The number of occurrences of each distinct string of letters."""
     ordered = calls.sort_values(["at", "start"], kind="stable")
     letters = ordered[column].to_numpy(dtype=object)
     bounds = np.searchsorted(ordered["at"].to_numpy(), np.arange(steps + 1))
@@ -208,9 +207,10 @@ def _letters_by_step(calls: pd.DataFrame, steps: int, column: str) -> Counter[st
 
 
 def _waited_for(trace: Trace, waits: pd.DataFrame, asked: Targets) -> tuple[NDArray[np.object_], NDArray[np.int64]]:
-    """Per wait (name, end) of the last activity it waited for; ("", MISSING) for none, `UNKNOWN` where not told.
+    """Per wait (name, end) of the last activity it waited for; ("", MISSING) for none, `UNKNOWN` if the trace does not
+    say.
 
-    A blocking copy waits for what its stream did before it.
+    A blocking copy waits for the preceding work of its stream.
     """
     activities = trace.activities()
     own = match_rows(trace["memcpys"], waits)
