@@ -84,31 +84,31 @@ def test_every_kind_of_line_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "holds no budget"),
-        ("[range.x]", "holds no budget"),
-        ("synks = 1", "unknown key synks; here may stand syncs, copies"),
+        ("", "contains no limits"),
+        ("[range.x]", "contains no limits"),
+        ("synks = 1", "unknown key synks; valid keys are syncs, copies"),
         ('"a b" = 1', 'unknown key "a b"'),
-        ("gap_us.traced.p75.max = 1", "unknown key gap_us.traced.p75; here may stand p50, p90, mean"),
-        ("gap_us.traced.p50.most = 1", "unknown key gap_us.traced.p50.most; here may stand min, max"),
+        ("gap_us.traced.p75.max = 1", "unknown key gap_us.traced.p75; valid keys are p50, p90, mean"),
+        ("gap_us.traced.p50.most = 1", "unknown key gap_us.traced.p50.most; valid keys are min, max"),
         ("gap_us.traced.p50 = 1", "gap_us.traced.p50 is 1; bounds are"),
-        ("gap_us = 1", "gap_us is 1; it holds traced, untraced"),
-        ("syncs = -1", "syncs is -1; it is a number from 0 to 1e[+]18"),
+        ("gap_us = 1", "gap_us is 1; it must contain traced, untraced"),
+        ("syncs = -1", "syncs is -1; it must be a number from 0 to 1e[+]18"),
         ("syncs = true", "syncs is True"),
         ("syncs.max = nan", "syncs.max is nan"),
         ("syncs.max = inf", "syncs.max is inf"),
         (f"syncs = 1{'0' * 400}", "syncs is 1000"),
         ("syncs = {}", "syncs is {}"),
         ("syncs = {min = 2, max = 1}", "syncs: min 2 is above max 1"),
-        ("class = 1", "class is 1; it is a string"),
+        ("class = 1", "class is 1; it must be a string"),
         ("signature = []", r"signature is \[\]"),
         ("range = 1", "range holds tables"),
         ("[range]\nsyncs = 1", "range holds tables"),
         ("[range.x]\nbase.recording = 'y'", "unknown key range.x.base"),
         ("[device.x]\ngap_us.traced.p50.max = 1", "device.x: a device is a number"),
-        ("[device.0]\nsyncs = 1", "unknown key device.0.syncs; here may stand gap_us, causes_us"),
+        ("[device.0]\nsyncs = 1", "unknown key device.0.syncs; valid keys are gap_us, causes_us"),
         ("base = 'x'", "base is a table"),
         ("[base]\nmax_slowdown = 0.1", "base is a table"),
-        ("[base]\nrecording = 'x'", "base states no max_slowdown"),
+        ("[base]\nrecording = 'x'", "base sets neither max_slowdown"),
         ("[base]\nrecording = 'x'\nslowdown = 1", "unknown key base.slowdown"),
     ],
 )
@@ -236,7 +236,7 @@ def test_a_lower_bound_keeps_nothing() -> None:
 
 def test_a_cause_that_there_is_not_is_named_with_the_file() -> None:
     with pytest.raises(
-        UsageError, match=r"^b.toml: unknown cause causes_us.traced.coffee; there are communication, sync, "
+        UsageError, match=r"^b.toml: unknown cause causes_us.traced.coffee; it may be communication, sync, "
     ):
         check_lines(loop("sg").trace, budget("causes_us.traced.coffee.max = 1"))
 
@@ -447,7 +447,7 @@ def test_calls_of_a_call_site_are_held_to_the_most_of_any_step() -> None:
 def test_a_recording_without_call_sites_cannot_hold_one() -> None:
     with pytest.raises(EmptyTraceError, match=r"^site fetch: 100% have no call site: .*with_stack=True"):
         check_lines(decode_loop("sg", TOKENS).trace, budget("[site.fetch]\nsyncs = 0"))
-    with pytest.raises(UsageError, match=r"here may stand syncs, copies, launches$"):
+    with pytest.raises(UsageError, match=r"valid keys are syncs, copies, launches$"):
         budget("[site.fetch]\nclass = 'sccc'")
     with pytest.raises(UsageError, match=r'site."": give a part of the call site'):
         budget('[site." "]\nsyncs = 0')

@@ -188,7 +188,7 @@ def test_an_untraced_line_of_an_unknown_rate_names_the_recording(tmp_path: Path)
     budget = file(tmp_path, "gap_us.untraced.p50.max = 1")
     result = run(tmp_path / "run", "--budget", budget)
     assert result.exit_code == 2
-    assert "run: the gap without a profiler is not known; --untraced-tokens-per-s tells it" in result.stderr
+    assert "run: the gap without a profiler is unknown; give --untraced-tokens-per-s" in result.stderr
     assert run(tmp_path / "run", "--budget", budget, "--untraced-tokens-per-s", 2e6).exit_code == 0
 
 

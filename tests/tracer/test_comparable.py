@@ -121,7 +121,7 @@ def phased(phase: str, count: int = 12) -> Run:
 
 def test_steps_of_other_phases_carry_nothing_but_their_own_figures() -> None:
     found = compare(phased("decode"), phased("all"))
-    assert "decode and prefill of all, decode of decode" in refused(found)
+    assert "decode and prefill in all, decode in decode" in refused(found)
     assert found.refusal is not None
     assert "intertoken compare decode all --phase decode" in found.refusal.instead
     assert (found.speedup, found.gap_us, found.busy_us, found.counts, len(found.kernels)) == (None, None, None, {}, 0)

@@ -237,7 +237,7 @@ def test_a_rate_does_not_tell_how_much_of_the_idle_time_is_the_gap() -> None:
     assert facts["untraced_gap_us"] is None
     assert facts["gap_us"] == facts["traced_gap_us"]
     assert facts["untraced_idle_us"]["p50"] == pytest.approx(1e6 / 614.55 - facts["busy_us"], rel=0.02)
-    assert "of which 0.0 to 4.0 µs are the gap: how much of them the rate does not tell" in facts["warning"]
+    assert "of which 0.0 to 4.0 µs are the gap; the rate does not determine how much" in facts["warning"]
 
 
 def test_a_gap_at_a_rate_lies_between_what_is_left_of_it_and_all_of_it() -> None:

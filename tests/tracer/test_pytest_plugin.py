@@ -252,9 +252,9 @@ def test_another_profiler_is_an_error_of_one_line(pytester: pytest.Pytester, mon
     [
         ("sinks=1", "sinks is not an option; options are syncs, copies, launches, class_, signature, backend, steps"),
         ("2", "positional arguments is not an option; *"),
-        ("", "holds no budget; *"),
-        ("syncs=-1", "syncs is -1; it is a number from 0 to 1e+18"),
-        ("syncs={'most': 1}", "unknown key syncs.most; here may stand min, max"),
+        ("", "contains no limits; *"),
+        ("syncs=-1", "syncs is -1; it must be a number from 0 to 1e+18"),
+        ("syncs={'most': 1}", "unknown key syncs.most; valid keys are min, max"),
         ("syncs=1, backend='gpu'", "backend is 'gpu'; it must be cupti or host"),
     ],
 )

@@ -327,7 +327,7 @@ def test_a_pattern_may_name_a_kernel_or_a_call() -> None:
     check_invariants(trace, by_sync)
     with pytest.raises(EmptyTraceError, match="no NVTX range, API call or kernel matches 'absent'"):
         find_steps(trace, pattern="absent")
-    with pytest.raises(UsageError, match="no regular expression"):
+    with pytest.raises(UsageError, match="not a valid regular expression"):
         find_steps(trace, pattern="(")
 
 

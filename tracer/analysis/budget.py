@@ -1,7 +1,7 @@
-"""Budgets: what a token may cost, as a TOML file or a test's mark states it.
+"""Budgets: what a token may cost, as stated by a TOML file or a test's mark.
 
     syncs = 14                                  # per token: a number is exact
-    copies = {min = 6, max = 7}                 # bounds, one or both; copies.max = 7 says one as well
+    copies = {min = 6, max = 7}                 # bounds, one or both; copies.max = 7 works as well
     launches = 1
     class = "sccc"                              # or a list of those allowed
     signature = "(sc)×6 g a s×2"                # likewise
@@ -12,15 +12,15 @@
     gap_us.traced.p90.max = 600
     [range."run saaas concurrent"]              # any of these, inside NVTX ranges
     syncs = 3
-    [site."runner.py fetch"]                    # calls made where the call site has all of these words
-    syncs = 0                                   # the most that any step makes there
-    [base]                                      # against another recording; the path is relative to the budget's file
+    [site."runner.py fetch"]                    # calls whose call site contains all of these words
+    syncs = 0                                   # the maximum over all steps
+    [base]                                      # compared with another recording; the path is relative to this file
     recording = "../main"
     max_slowdown = 0.02
     max_extra_gap_us = 5
 
-`traced` is what the recording shows, `untraced` what it would be without a profiler; of a recording that no profiler
-disturbed they are the same.
+`traced` is what the recording shows, `untraced` what it would be without a profiler; they are equal for a recording
+made without one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tracer.analysis.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYN
 from tracer.errors import UsageError, printable
 
 COUNTS: Final = {"syncs": SYNC, "copies": COPY + BLOCKING_COPY, "launches": LAUNCH + GRAPH_LAUNCH}
-"""Counts per token -> the letters of the calls that they count."""
+"""Counts per token -> the letters of the calls they count."""
 
 WORDS: Final = ("class", "signature")
 TRACINGS: Final = ("traced", "untraced")
@@ -50,7 +50,7 @@ _SHAPE: Final[dict[str, Any]] = {
     "gap_us": dict.fromkeys(TRACINGS, dict.fromkeys(STATISTICS, "bounds")),
     "causes_us": {tracing: {_ANY: "bounds"} for tracing in TRACINGS},
 }
-"""The keys of a budget, nested as in the file, and what stands at their end."""
+"""The keys of a budget, nested as in the file, and the kind of value of each."""
 
 _OF_A_DEVICE: Final = {key: _SHAPE[key] for key in ("gap_us", "causes_us")}
 _OF_A_SITE: Final = {key: _SHAPE[key] for key in COUNTS}
@@ -58,13 +58,13 @@ _OF_A_SITE: Final = {key: _SHAPE[key] for key in COUNTS}
 
 @dataclass(frozen=True)
 class Limit:
-    """The least and the most that a figure may be; equal for an exact one."""
+    """The minimum and maximum of a figure; equal for an exact one."""
 
     least: float = -math.inf
     most: float = math.inf
 
     def excess(self, found: float) -> float:
-        """By how much a figure is above (positive) or below (negative) what is allowed; 0 if it is kept."""
+        """By how much a figure is above (positive) or below (negative) the limit; 0 if it is within it."""
         return max(found - self.most, 0.0) + min(found - self.least, 0.0)
 
     def __str__(self) -> str:
@@ -76,7 +76,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Scope:
-    """Where a line holds: inside the NVTX ranges `within`, on one device, for calls of one call site; None for any."""
+    """Where a line applies: inside the NVTX ranges `within`, on one device, to calls of one call site; None for any."""
 
     within: str | None = None
     device: int | None = None
@@ -89,12 +89,12 @@ class Scope:
 
 @dataclass(frozen=True)
 class Line:
-    """One figure and what it may be.
+    """One figure and its limit.
 
     Attributes:
-        scope: where.
-        name: the key with dots, such as `gap_us.untraced.p50`.
-        allowed: bounds of a number, or the words that are allowed.
+        scope: where it applies.
+        name: the dotted key, such as `gap_us.untraced.p50`.
+        allowed: bounds for a number, or the allowed words.
     """
 
     scope: Scope
@@ -122,7 +122,7 @@ class Budget:
     """What a token may cost.
 
     Attributes:
-        origin: what messages about it begin with, such as the file's path.
+        origin: the prefix of messages about it, such as the file's path.
         lines: in the file's order.
         base: what to compare with, or None.
     """
@@ -132,20 +132,20 @@ class Budget:
     base: Base | None = None
 
     def signature(self, scope: Scope) -> str | None:
-        """The one signature that is allowed there, by which surplus calls are found; None if there is not just one."""
+        """The only allowed signature there, used to find surplus calls; None if there is not exactly one."""
         found = [line.allowed for line in self.lines if (line.scope, line.name) == (scope, "signature")]
         return found[0][0] if found and isinstance(found[0], tuple) and len(found[0]) == 1 else None
 
 
 def parse(table: Mapping[str, Any], origin: str) -> Budget:
-    """A budget from a parsed TOML file, or a mark's keywords.
+    """A budget from a parsed TOML file, or from a mark's keywords.
 
     Args:
         table: nested as in the module's example.
-        origin: what messages begin with, such as the file's path.
+        origin: the prefix of messages, such as the file's path.
 
     Raises:
-        UsageError: a key that there is not, a value that makes no sense, or no line at all.
+        UsageError: an unknown key, an invalid value, or no limit at all.
     """
     try:
         base = _base(table["base"]) if "base" in table else None
@@ -153,7 +153,7 @@ def parse(table: Mapping[str, Any], origin: str) -> Budget:
     except ValueError as problem:
         raise UsageError(f"{origin}: {printable(str(problem))}") from None
     if not budget.lines and base is None:
-        raise UsageError(f"{origin}: holds no budget; it may set {', '.join(_SHAPE)}, or a base")
+        raise UsageError(f"{origin}: contains no limits; it may set {', '.join(_SHAPE)}, or a base")
     return budget
 
 
@@ -183,7 +183,9 @@ def _tables(table: Mapping[str, Any], key: str, where: str = "") -> Iterator[tup
     """The named tables under a key."""
     given = table.get(key, {})
     if not isinstance(given, dict) or not all(isinstance(inner, dict) for inner in given.values()):
-        raise ValueError(f"{where}{key} holds tables, such as [{where}{key}.{'0' if key == 'device' else 'NAME'}]")
+        raise ValueError(
+            f"{where}{key} must contain tables, such as [{where}{key}.{'0' if key == 'device' else 'NAME'}]"
+        )
     yield from given.items()
 
 
@@ -191,24 +193,24 @@ def _lines(
     table: Mapping[str, Any], scope: Scope, shape: Mapping[str, Any], where: str, name: str,
     others: tuple[str, ...] = (),
 ) -> Iterator[Line]:  # fmt: skip
-    """The lines of a nested table; `where` is the path of its keys in the file, `name` that inside the scope."""
+    """The lines of a nested table; `where` is the path of its keys in the file, `name` the path inside the scope."""
     for key, value in table.items():
         path, inner = f"{where}{_key(key)}", shape.get(key, shape.get(_ANY))
         if inner is None:
-            raise ValueError(f"unknown key {path}; here may stand {', '.join((*shape, *others))}")
+            raise ValueError(f"unknown key {path}; valid keys are {', '.join((*shape, *others))}")
         if isinstance(inner, str):
             yield Line(scope, f"{name}{key}", _VALUES[inner](value, path))
         elif isinstance(value, dict):
             yield from _lines(value, scope, inner, f"{path}.", f"{name}{key}.")
         else:
-            raise ValueError(f"{path} is {value!r}; it holds {', '.join(inner)}")
+            raise ValueError(f"{path} is {value!r}; it must contain {', '.join(inner)}")
 
 
 def _bounds(value: object, path: str) -> Limit:
     if not isinstance(value, dict) or not value:
         raise ValueError(f"{path} is {value!r}; bounds are {{max = ...}}, {{min = ...}} or both")
     if unknown := [key for key in value if key not in ("min", "max")]:
-        raise ValueError(f"unknown key {path}.{_key(unknown[0])}; here may stand min, max")
+        raise ValueError(f"unknown key {path}.{_key(unknown[0])}; valid keys are min, max")
     limit = Limit(*(_number(value[k], f"{path}.{k}") if k in value else d for k, d in _OPEN.items()))
     if limit.least > limit.most:
         raise ValueError(f"{path}: min {limit.least:g} is above max {limit.most:g}")
@@ -225,7 +227,7 @@ def _count(value: object, path: str) -> Limit:
 def _words(value: object, path: str) -> tuple[str, ...]:
     words = value if isinstance(value, list) else [value]
     if not words or not all(isinstance(word, str) for word in words):
-        raise ValueError(f"{path} is {value!r}; it is a string, or a list of those allowed")
+        raise ValueError(f"{path} is {value!r}; it must be a string, or a list of allowed strings")
     return tuple(words)
 
 
@@ -240,18 +242,18 @@ _VALUES: Final[dict[str, Callable[[object, str], Limit | tuple[str, ...]]]] = {
 def _base(value: object) -> Base:
     known = ("recording", "max_slowdown", "max_extra_gap_us")
     if not isinstance(value, dict) or not isinstance(value.get("recording"), str):
-        raise ValueError('base is a table with recording = "PATH"')
+        raise ValueError('base must be a table with recording = "PATH"')
     if unknown := [key for key in value if key not in known]:
-        raise ValueError(f"unknown key base.{_key(unknown[0])}; here may stand {', '.join(known)}")
+        raise ValueError(f"unknown key base.{_key(unknown[0])}; valid keys are {', '.join(known)}")
     if not set(value) & set(known[1:]):
-        raise ValueError("base states no max_slowdown and no max_extra_gap_us")
+        raise ValueError("base sets neither max_slowdown nor max_extra_gap_us")
     return Base(value["recording"], *(_number(value[k], f"base.{k}") if k in value else None for k in known[1:]))
 
 
 def _number(value: object, path: str) -> float:
     known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _TOO_MUCH
     if not known:
-        raise ValueError(f"{path} is {value!r}; it is a number from 0 to {_TOO_MUCH:g}")
+        raise ValueError(f"{path} is {value!r}; it must be a number from 0 to {_TOO_MUCH:g}")
     return float(value)  # type: ignore[arg-type]
 
 

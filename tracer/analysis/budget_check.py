@@ -1,4 +1,4 @@
-"""Whether a recording keeps a budget, and by how much it does not."""
+"""Whether a recording meets a budget, and if not, by how much it misses it."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from tracer.errors import EmptyTraceError, TraceError, UsageError, printable
 from tracer.trace import Trace
 
 Verdict = Literal["kept", "broken", "not shown"]
-"""`not shown`: it may be kept or broken, because the figure's interval holds the bound, or only a lower bound of it is
+"""`not shown` is inconclusive: the figure's interval contains the bound, or only a lower bound of the figure is
 known."""
 
 HEADROOM: Final = 0.1
-"""By which a written budget lets times and rates be worse than those found."""
+"""How much worse than the measured ones a written budget lets times and rates be."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A line of a budget and what the recording has.
+    """A line of a budget and the recording's figure.
 
     Attributes:
-        line: what is allowed.
+        line: the limit.
         found: the figure, or the class or signature.
-        verdict: whether it is kept.
-        excess: by how much a figure is above (positive) or below what is allowed; None for words.
-        surplus: of a count or signature that is broken: the first call too many, if there is one.
-        interval: 95 % of a figure that comes from a comparison, or that is an estimate.
+        verdict: whether the limit is met.
+        excess: by how much a figure is above (positive) or below the limit; None for words.
+        surplus: for a failed count or signature, the first surplus call, if any.
+        interval: the 95 % interval of a figure that is an estimate or comes from a comparison.
     """
 
     line: Line
@@ -51,13 +51,13 @@ class Finding:
 
 
 class Measured:
-    """The figures of one scope of a trace, each analysis made when first asked for.
+    """The figures of one scope of a trace. Each analysis runs when first needed.
 
     Args:
         trace: the recording.
-        scope: what to look at.
+        scope: where to look.
         steps: the token steps there.
-        untraced_tokens_per_s: the engine's own figure, which wins over that of run.json.
+        untraced_tokens_per_s: the engine's own figure, which overrides that of run.json.
     """
 
     def __init__(self, trace: Trace, scope: Scope, steps: Steps, untraced_tokens_per_s: float | None = None) -> None:
@@ -66,13 +66,13 @@ class Measured:
 
     @cached_property
     def syncs(self) -> SyncReport:
-        """Counts, class and signature; at a call site its calls alone."""
+        """Counts, class and signature; for a call site, of its calls only."""
         found = sync_report(self.trace, self.steps)
         return found if self.scope.site is None else _at_site(self.trace, found, self.scope.site)
 
     @cached_property
     def rates(self) -> Summary:
-        """The rates, of whatever else a summary holds."""
+        """The summary, used for its rates."""
         return figures(self.trace, "", self.steps, within=self.scope.within)
 
     @cached_property
@@ -83,21 +83,21 @@ class Measured:
 
     @cached_property
     def untraced_gaps(self) -> GapReport:
-        """The same as they would be without a profiler.
+        """The gap and causes as they would be without a profiler.
 
         Raises:
-            TraceError: that is not known.
+            TraceError: they are unknown.
         """
         if self.gaps.distortion is None:
-            raise EmptyTraceError("the gap without a profiler is not known; --untraced-tokens-per-s tells it")
+            raise EmptyTraceError("the gap without a profiler is unknown; give --untraced-tokens-per-s")
         return self.gaps.corrected()
 
     def figure(self, name: str) -> float | str:
-        """The value of a line's name.
+        """The value for a line's name.
 
         Raises:
             TraceError: the recording does not have it.
-            KeyError: there is no such cause.
+            KeyError: no such cause.
         """
         kind, *rest = name.split(".", 2)
         if kind in COUNTS and self.scope.site is not None:
@@ -108,7 +108,7 @@ class Measured:
             return self.syncs.signature
         if kind == "class":
             if not self.steps.decodes:
-                raise EmptyTraceError(f"{self.steps.what}: where nothing decodes there is no class")
+                raise EmptyTraceError(f"{self.steps.what}: there is no class, because nothing decodes")
             return self.syncs.strategy
         if kind == "tokens_per_s":
             return self._untraced_rate() if rest[0] == "untraced" else self._recorded_rate()
@@ -117,18 +117,18 @@ class Measured:
             return estimate.estimate
         found = self.untraced_gaps if tracing == "untraced" else self.gaps
         if kind == "gap_us" and which not in found.gap_us:
-            raise EmptyTraceError(f"a rate is a mean: it does not tell the {which} of the gap without a profiler")
+            raise EmptyTraceError(f"a rate is a mean and does not give the {which} of the gap without a profiler")
         if kind == "gap_us":
             return found.gap_us[which]
         return found.causes_us[which]
 
     def estimate(self, name: str) -> Interval | None:
-        """The estimate, with its interval, that a line's name means where nothing better is known."""
+        """The estimate, with its interval, for a line's name if nothing better is known."""
         return self.gaps.estimated if name == "gap_us.untraced.p50" else None
 
     def _recorded_rate(self) -> float:
         if self.rates.traced_tokens_per_s is None:
-            raise EmptyTraceError("tokens/s as recorded are not known, since nothing tells how many a step gains")
+            raise EmptyTraceError("the recorded tokens/s are unknown, because the number of tokens per step is unknown")
         return self.rates.traced_tokens_per_s
 
     def _untraced_rate(self) -> float:
@@ -141,14 +141,14 @@ class Measured:
         if rate is None and light:
             rate = self._recorded_rate()
         if rate is None:
-            raise EmptyTraceError("tokens/s without a profiler are not known; --untraced-tokens-per-s tells them")
+            raise EmptyTraceError("tokens/s without a profiler are unknown; give --untraced-tokens-per-s")
         return rate
 
 
 def measure(
     trace: Trace, scope: Scope, bounds: Bounds = ALL_STEPS, untraced_tokens_per_s: float | None = None
 ) -> Measured:
-    """The figures of a scope, over the steps that are asked for.
+    """The figures of a scope, over the requested steps.
 
     Raises:
         EmptyTraceError: no steps there.
@@ -160,18 +160,18 @@ def check_lines(
     trace: Trace, budget: Budget, within: str | None = None, bounds: Bounds = ALL_STEPS,
     untraced_tokens_per_s: float | None = None,
 ) -> list[Finding]:  # fmt: skip
-    """Each line of a budget beside what the recording has; what must be known of its steps is added to its notes.
+    """Check each line of a budget against the recording; caveats about its steps are added to its notes.
 
     Args:
         trace: the recording.
-        budget: what is allowed.
-        within: the NVTX ranges in which the lines hold that name none.
+        budget: the limits.
+        within: the NVTX ranges for lines that name none.
         bounds: only these steps of each scope.
         untraced_tokens_per_s: token steps per second without a profiler.
 
     Raises:
-        TraceError: the recording lacks what a line needs, such as the Python functions of a call site.
-        UsageError: a line names a cause that there is not.
+        TraceError: the recording lacks what a line needs, such as the Python functions for a call site.
+        UsageError: a line names an unknown cause.
     """
     measured: dict[Scope, Measured] = {}
     findings = []
@@ -184,12 +184,12 @@ def check_lines(
             findings.append(judge(line, measured[scope], budget.signature(line.scope)))
         except KeyError:
             causes = ", ".join(measured[scope].gaps.causes_us)
-            raise UsageError(f"{budget.origin}: unknown cause {printable(line.name)}; there are {causes}") from None
+            raise UsageError(f"{budget.origin}: unknown cause {printable(line.name)}; it may be {causes}") from None
     return findings
 
 
 def judge(line: Line, measured: Measured, signature: str | None) -> Finding:
-    """A line beside the figure; `signature` is the one expected, by which a surplus call is found."""
+    """Check a line against the figure; `signature` is the expected one, used to find a surplus call."""
     found = measured.figure(line.name)
     if isinstance(line.allowed, tuple):
         if found in line.allowed:
@@ -210,17 +210,17 @@ def judge(line: Line, measured: Measured, signature: str | None) -> Finding:
 
 
 def verdict_of(limit: Limit, low: float, high: float) -> Verdict:
-    """A limit beside the interval of a figure: broken if all of it lies beyond, kept if all lies within."""
+    """Check a limit against the interval of a figure: failed if all of it is beyond, met if all is within."""
     if low > limit.most or high < limit.least:
         return "broken"
     return "kept" if limit.least <= low and high <= limit.most else "not shown"
 
 
 def _at_site(trace: Trace, found: SyncReport, words: str) -> SyncReport:
-    """The same with only the calls whose call site has all these words.
+    """The same with only the calls whose call site contains all these words.
 
     Raises:
-        EmptyTraceError: none has, and the recording has no Python functions, so that it cannot tell.
+        EmptyTraceError: there are none, and the recording has no Python functions to tell whether there should be.
     """
     sites = call_sites(trace, found.calls)
     texts, without = sites["site"].unique(), float((sites["source"] == "").mean())
@@ -234,13 +234,13 @@ def _at_site(trace: Trace, found: SyncReport, words: str) -> SyncReport:
 
 
 def _most_of_a_step(found: SyncReport, letters: str) -> float:
-    """The most calls of these letters that any step makes."""
+    """The maximum number of calls with these letters in any step."""
     steps = found.calls.loc[found.calls["letter"].isin(list(letters)), "step"]
     return float(steps.value_counts().max()) if len(steps) else 0.0
 
 
 def fulfilled_budget(measured: Measured) -> str:
-    """A budget, as TOML, that the recording fulfils: counts, class, signature, and gap and rate with `HEADROOM`."""
+    """A budget, as TOML, that the recording meets: counts, class, signature, and gap and rate with `HEADROOM`."""
     scope, syncs = measured.scope, measured.syncs
     facts = [f"{kind} = {measured.figure(kind):.10g}" for kind in COUNTS]
     words = ("class", "signature") if measured.steps.decodes else ("signature",)

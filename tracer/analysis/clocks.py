@@ -1,15 +1,16 @@
-"""Which steps the recording's clocks and lost records spoil, and why.
+"""Which steps are unusable because of the recording's clocks or lost records, and why.
 
-Passes:
-1. device against host: work cannot start before the call that launched it begins, nor can a wait for it return before
-   it ends. So each activity bounds how far the device's clock is ahead of the host's, from above and from below. Runs
-   of activities that agree on some offset are windows; where one does not agree on none, the clocks are apart;
-2. the clock of the host: calls of a thread are numbered in their order, so a later number at an earlier time is a jump
-   back; a long stretch in which nothing at all begins, ends or runs is a jump forward, or a pause of the program, which
-   no recording tells apart;
-3. lost records: launches of which no work was recorded, and work in the midst of a stream of which no call was.
+Stages:
+1. device against host: work cannot start before the call that launched it begins, and a wait for it cannot return
+   before it ends. So each activity gives a lower and an upper bound for how far the device's clock is ahead of the
+   host's. Sequences of activities that are consistent with one offset are windows; if that offset is not 0, the clocks
+   differ;
+2. the host's clock: calls of a thread are numbered in order, so a later number at an earlier time is a jump back; a
+   long period in which nothing begins, ends or runs is a jump forward or a pause of the program, which a recording
+   cannot distinguish;
+3. lost records: launches without recorded work, and work in the middle of a stream without a recorded launch.
 
-Steps that are spoilt are in no figure, and neither is the wall's time that they take.
+Unusable steps are excluded from every figure, as is the wall-clock time they take.
 """
 
 from __future__ import annotations
@@ -33,30 +34,32 @@ from tracer.trace import Trace
 Ints = NDArray[np.int64]
 
 TOLERANCE_NS: Final = 1000
-"""Older versions of Kineto write whole microseconds, which rounds both times that are compared."""
+"""Older versions of Kineto write whole microseconds, which rounds both of the compared times."""
 
 AHEAD_TOLERANCE_NS: Final = 30_000
-"""Recorders interpolate the device's clock between few readings of both, and stamp the end of work later than the wait
-for it saw: up to 18 µs ahead in recordings of MI300, up to 8 µs in those of NVIDIA's. That is said, and spoils no step.
-Nobody's work starts before its launch."""
+"""Recorders interpolate the device's clock between few readings of both clocks, and timestamp the end of work later
+than
+the wait for it observed: up to 18 µs ahead in recordings of MI300, up to 8 µs in those of NVIDIA GPUs. This is reported
+and makes no step unusable. In no recording does work start before its launch."""
 
 _LEAST_JUMP_NS: Final = 100_000_000
-"""Clocks are set for more: ntpd sets them from 128 ms on, systemd-timesyncd from 400 ms; for less, they slew."""
+"""Larger offsets are corrected by setting the clock (ntpd from 128 ms, systemd-timesyncd from 400 ms), smaller ones by
+slewing it."""
 _LEAST_JUMP_STEPS: Final = 20
 _TIMES_ALL: Final = 10  # times all steps together
-_USUAL: Final = 8  # activities of one name, so that their median says how long they take
+_USUAL: Final = 8  # activities with one name, so that their median is a usable duration
 _NONE: Final = np.iinfo(np.int64).max // 4  # no bound
 _NO_ROWS: Final = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """Why some steps are in no figure.
+    """Why some steps are excluded from every figure.
 
     Attributes:
-        why: for a reader, without how many.
+        why: for a reader, without their number.
         steps: positions in the table of steps.
-        spans: the wall's time that this makes worthless beyond these steps, ns.
+        spans: further periods of wall-clock time that this makes unusable, ns.
     """
 
     why: str
@@ -64,15 +67,15 @@ class Doubt:
     spans: tuple[Span, ...] = ()
 
     def line(self, of: int) -> str:
-        """The doubt in one line, with how many of so many steps are left out for it."""
+        """The doubt in one line, with how many of the steps are left out for it."""
         return self.why + (f"; left out: {len(self.steps)} of {of} steps" if len(self.steps) else "")
 
 
 def without_doubtful(trace: Trace, steps: Steps) -> Steps:
-    """The steps without those that are spoilt; its notes say which are not there, and why.
+    """The steps without the unusable ones; its notes say which are missing, and why.
 
     Raises:
-        EmptyTraceError: all are spoilt.
+        EmptyTraceError: all are unusable.
     """
     found = doubts(trace, steps)
     if not found:
@@ -80,12 +83,12 @@ def without_doubtful(trace: Trace, steps: Steps) -> Steps:
     spoilt = np.unique(np.concatenate([doubt.steps for doubt in found])).astype(np.int64)
     lines = [doubt.line(len(steps)) for doubt in found]
     if len(spoilt) == len(steps):
-        raise EmptyTraceError(f"no step of which the clocks can be trusted: {'; '.join(lines)}")
+        raise EmptyTraceError(f"the clocks of no step can be trusted: {'; '.join(lines)}")
     return steps.without(spoilt, [span for doubt in found for span in doubt.spans], lines)
 
 
 def doubts(trace: Trace, steps: Steps) -> list[Doubt]:
-    """What spoils steps of a trace; nothing where all is well."""
+    """What makes steps of a trace unusable; nothing if there is no problem."""
     activities = trace.activities()
     calls = host_calls(trace)
     at = activity_steps(trace, steps, activities)
@@ -100,7 +103,7 @@ def doubts(trace: Trace, steps: Steps) -> list[Doubt]:
 
 
 def _apart(trace: Trace, activities: pd.DataFrame, at: Ints, calls: pd.DataFrame) -> Iterator[Doubt]:
-    """Steps that launched work whose clock is not the host's."""
+    """Steps that launched work whose clock differs from the host's."""
     bounds = offsets(trace, activities, calls)
     error = _stated_error(trace)
     for place, found in activities.groupby(["process", "device"], sort=False).indices.items():
@@ -118,22 +121,22 @@ def _apart(trace: Trace, activities: pd.DataFrame, at: Ints, calls: pd.DataFrame
         told.sort(key=lambda words: "behind" not in words)
         more = f", and {len(told) - 2} other offsets" if len(told) > 2 else ""
         of_steps = np.unique(at[order[spoilt]])
-        why = f"the clock of device {device} is not the host's: {', '.join(told[:2])}{more}"
+        why = f"the clock of device {device} differs from the host's: {', '.join(told[:2])}{more}"
         if spoilt.any():
             yield Doubt(why, of_steps[of_steps >= 0])
         else:
-            yield Doubt(f"{why}; parts of gaps and waits are no more exact than that", _NO_ROWS)
+            yield Doubt(f"{why}; parts of gaps and waits have at least that error", _NO_ROWS)
 
 
 def _stated_error(trace: Trace) -> int:
-    """How far its recorder says that device times may be off, ns; 0 where it does not say."""
+    """The error of device times according to the recorder, ns; 0 if it gives none."""
     clock = trace.metadata.get("clock")
     error = clock.get("device_error_ns") if isinstance(clock, dict) else None
     return error if isinstance(error, int) and 0 < error < _NONE // 4 else 0
 
 
 def offsets(trace: Trace, activities: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
-    """How far the device's clock can be ahead of the host's, by each activity.
+    """How far the device's clock can be ahead of the host's, according to each activity.
 
     Args:
         trace: the recording.
@@ -141,7 +144,7 @@ def offsets(trace: Trace, activities: pd.DataFrame, calls: pd.DataFrame) -> pd.D
         calls: `host_calls(trace)`.
 
     Returns:
-        One row per activity: issued (its call's begin, ns), low and high (ns; without a bound -`_NONE` and `_NONE`).
+        One row per activity: issued (start of its call, ns), low and high (ns; `-_NONE` and `_NONE` without a bound).
     """
     api = trace["api"]
     call = match_rows(api, activities)
@@ -159,12 +162,12 @@ def offsets(trace: Trace, activities: pd.DataFrame, calls: pd.DataFrame) -> pd.D
 
 
 def _awaited(trace: Trace, waits: pd.DataFrame, activities: pd.DataFrame, call: Ints) -> Ints:
-    """For each wait the activity that its stream was given last before it, as a position; -1 where none is known.
+    """For each wait, the position of the last activity that its stream had been given before it; -1 if unknown.
 
-    Of a blocking copy it is the copy itself.
+    For a blocking copy it is the copy itself.
     """
     asked = targets(trace, waits)
-    given = np.append(trace["api"]["end"].to_numpy(), _NONE)[call]  # the call had returned: it was given by then
+    given = np.append(trace["api"]["end"].to_numpy(), _NONE)[call]  # the call had returned: it was enqueued by then
     place = ["device", "context", "stream"]
     works = activities[["process", *place]].assign(given=given, at=np.arange(len(activities)))[call >= 0]
     works = works.iloc[np.lexsort((activities["end"].to_numpy()[call >= 0], works["given"]))]
@@ -181,7 +184,7 @@ def _awaited(trace: Trace, waits: pd.DataFrame, activities: pd.DataFrame, call: 
 
 
 def _windows(low: Ints, high: Ints) -> list[tuple[int, int]]:
-    """Runs of bounds, as long as they can be, of which all hold for some one offset, from the first on."""
+    """Runs of bounds, each as long as possible, in which all are consistent with some one offset, from the first on."""
     windows, start = [], 0
     while start < len(low):
         size, end = 64, start
@@ -199,7 +202,7 @@ def _windows(low: Ints, high: Ints) -> list[tuple[int, int]]:
 
 
 def _agrees(low: Ints, high: Ints, ahead: int = TOLERANCE_NS) -> bool:
-    """Whether all bounds allow that both clocks are one."""
+    """Whether all bounds permit that both clocks are the same."""
     return bool(low.max() <= ahead and high.min() >= -TOLERANCE_NS)
 
 
@@ -242,7 +245,7 @@ def _jumps(trace: Trace, steps: Steps, activities: pd.DataFrame) -> Iterator[Dou
 
 
 def _matters(steps: Steps, span: Span) -> bool:
-    """Whether a silence is in a step, or between steps and longer than any pause between requests would be."""
+    """Whether a silence is within a step, or between steps and longer than any pause between requests would be."""
     start, end = steps.table["start"].to_numpy(), steps.table["end"].to_numpy()
     between = start.min() < span[1] and span[0] < end.max()
     return len(_touched(steps, [span])) > 0 or bool(between and span[1] - span[0] > _TIMES_ALL * (end - start).sum())
@@ -254,8 +257,8 @@ def _times(count: int) -> str:
 
 @dataclass(frozen=True)
 class _Turn:
-    """Where a thread's clock went back: by how much (ns), between which two times, and from when to when calls from
-    before and behind it mix, or seem to follow each other and do not."""
+    """Where a thread's clock went back: by how much (ns), between which two times, and the period in which calls from
+    before and after it are interleaved, or only appear to follow each other."""
 
     by: int
     ends: Span
@@ -263,7 +266,7 @@ class _Turn:
 
 
 def _turned_back(calls: pd.DataFrame) -> Iterator[_Turn]:
-    """The jumps back of one thread: a call with a later number begins earlier than the one before it."""
+    """The jumps back of one thread: a call with a later number begins earlier than its predecessor."""
     known = (calls["correlation"] != MISSING).to_numpy()
     order = np.argsort(calls["correlation"].to_numpy()[known], kind="stable")
     start, end = (calls[column].to_numpy()[known][order] for column in ("start", "end"))
@@ -275,7 +278,7 @@ def _turned_back(calls: pd.DataFrame) -> Iterator[_Turn]:
 
 
 def silences(trace: Trace, steps: Steps, activities: pd.DataFrame) -> list[Span]:
-    """Stretches in which nothing begins or ends and no device works, far longer than a step and `_LEAST_JUMP_NS`."""
+    """Periods in which nothing begins or ends and no device works, much longer than a step and `_LEAST_JUMP_NS`."""
     table = steps.table
     period = float((table["end"] - table["start"]).median()) if len(table) else 0.0
     least = max(_LEAST_JUMP_NS, round(_LEAST_JUMP_STEPS * period))
@@ -293,7 +296,7 @@ def silences(trace: Trace, steps: Steps, activities: pd.DataFrame) -> list[Span]
 
 
 def _usual(activities: pd.DataFrame) -> dict[str, float]:
-    """Name of activities that come often -> how long one takes, median, ns."""
+    """Name of each frequent activity -> its median duration, ns."""
     length = (activities["end"] - activities["start"]).groupby(activities["name"], observed=True)
     table = length.agg(["size", "median"])
     often = table[table["size"] >= _USUAL]["median"]
@@ -314,7 +317,7 @@ def _touched(steps: Steps, spans: list[Span]) -> Ints:
 def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, calls: pd.DataFrame) -> Iterator[Doubt]:
     """Steps with launches without work, or work without a launch.
 
-    What most steps have is how the recorder works, not a loss: it is said, and nothing is left out for it.
+    If most steps are affected, that is how the recorder works and not a loss: it is reported, and no step is left out.
     """
     if not len(activities) or not len(calls):
         return
@@ -322,7 +325,7 @@ def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, calls: pd.DataFr
     launches = launches[launches["process"].isin(activities["process"].unique())]
     idle = launches[match_rows(activities, launches) < 0]
     at = steps.of(*(idle[column].to_numpy() for column in ("start", "process", "thread")))
-    yield from _loss(steps, at, "launches of which no work was recorded")
+    yield from _loss(steps, at, "launches without recorded work")
     call = match_rows(trace["api"], activities)
     streams = activities.groupby(["process", "device", "context", "stream"], sort=False).ngroup()
     begun = (
@@ -330,7 +333,7 @@ def _lost(trace: Trace, steps: Steps, activities: pd.DataFrame, calls: pd.DataFr
     )  # work before it was launched before the recording
     orphans = activities[begun & (call < 0)]
     at = steps.of(orphans["start"].to_numpy(), orphans["process"].to_numpy(), _only_thread(steps, len(orphans)))
-    yield from _loss(steps, at, "work of which no launch was recorded")
+    yield from _loss(steps, at, "work without a recorded launch")
 
 
 def _loss(steps: Steps, at: Ints, what: str) -> Iterator[Doubt]:

@@ -1,15 +1,14 @@
-"""Did it change: runs against a base, with 95 % intervals, or why nothing can be said.
+"""Did it change? Compare runs with a base, with 95 % intervals, or say why that is impossible.
 
-Which values an interval is made from, the first that there is:
+An interval is computed from the first of these that is available:
 
 1. For tokens/s, the untraced repeats of run.json or of the engine's own benchmark.
-2. Several recordings on both sides: each is one value, so that what differs between processes counts (clusters).
-3. The token steps of the recordings, resampled in blocks. Runs with the same steps are paired, step by step, because
-   both read a cache of the same length then; its growth cancels instead of widening the interval.
+2. Several recordings on both sides: each is one value, so that variation between processes is included (clusters).
+3. The token steps of the recordings, resampled in blocks. Runs with the same steps are paired step by step, because
+   both read a cache of the same length in each; its growth cancels instead of widening the interval.
 
-Figures are medians where they are a run's headline (tokens/s, gap p50) and means where they must add up (causes,
-kernels). `tracer.analysis.estimates` makes the intervals, `tracer.analysis.comparable` says which figures can be set
-against each other.
+Figures are medians for a run's headline (tokens/s, gap p50) and means if they must add up (causes, kernels).
+`tracer.analysis.estimates` computes the intervals; `tracer.analysis.comparable` decides which figures can be compared.
 """
 
 from __future__ import annotations
@@ -49,32 +48,32 @@ Verdict = Literal["faster", "slower", "no difference shown", "no interval", "no 
 _TOTAL_DIFFERS: Final = 0.01
 
 _ONE_EACH: Final = (
-    "of one recording on a side, intervals are over its steps: what differs from process to process (clocks, memory "
-    "layout) is not in them; several recordings of each run, joined by commas, show that"
+    "with one recording on a side, intervals are over its steps and exclude variation between processes (clocks, "
+    "memory layout); several recordings of each run, joined by commas, include it"
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """One run against the base. Differences are the other's figure minus the base's; None or left out where the
-    recordings do not carry them.
+    """One run against the base. Differences are the other's figure minus the base's; None or absent if the recordings
+    do not support them.
 
     Attributes:
         base, other: the runs.
-        basis: what `speedup` is made from, `rate` of what it is; `method` says how its interval was made.
+        basis: what `speedup` is computed from, `rate` what it counts; `method` how its interval was computed.
         paired: whether step by step.
-        speedup: rate of the other over the base's; above 1 the other is faster.
-        total_speedup: the same of all recorded steps' time together, where a few slow steps count in full.
+        speedup: rate of the other / that of the base; above 1 the other is faster.
+        total_speedup: the same from the total time of all recorded steps, in which a few slow steps count fully.
         gap_us: difference of the median gaps, µs; `mean_gap_us` of the means.
         causes_us: cause's name -> difference of the means, µs; they add up to `mean_gap_us`.
         busy_us: difference of the mean time that the device computes for a step, µs.
         counts: "syncs", "copies", "launches" -> difference per token.
-        kernels: see `compare_kernels`; no rows where tracing does not do the same to a kernel of both.
-        verdict: "faster", "slower", "no difference shown" (the interval holds 1), "no interval", or "no verdict".
-        refusal: why there is no verdict, and what to do for one; None where there is one.
-        needed: how many of `unit` would show a speed-up of this size (`estimates.needed`), where none is shown.
-        unit: "steps", "repeats" or "recordings", what the interval of `speedup` is made from.
-        cautions: what a reader must know, see `comparable.cautions`.
+        kernels: see `compare_kernels`; no rows if tracing affects the kernels of the two differently.
+        verdict: "faster", "slower", "no difference shown" (the interval contains 1), "no interval", or "no verdict".
+        refusal: why there is no verdict, and how to get one; None if there is one.
+        needed: the number of `unit` that would show a speed-up of this size (`estimates.needed`), if none is shown.
+        unit: "steps", "repeats" or "recordings": what the interval of `speedup` is computed from.
+        cautions: caveats for a reader, see `comparable.cautions`.
     """
 
     base: Run
@@ -98,7 +97,7 @@ class Comparison:
     cautions: list[str]
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The HTML for notebooks."""
         from tracer.notebook import comparison_html
 
         return comparison_html([self])
@@ -109,11 +108,11 @@ def compare(base: Run, other: Run, *, force: bool = False) -> Comparison:
 
     Args:
         base: the run that speed-ups and differences refer to.
-        other: the run in question.
-        force: compare also what is not comparable, without a verdict.
+        other: the run to compare.
+        force: also compare what is not comparable, without a verdict.
 
     Raises:
-        IncomparableError: another GPU, model or batch, or no kernel in common.
+        IncomparableError: different GPUs, models or batch sizes, or no kernel in common.
     """
     against = list(dict.fromkeys(text for b in base.recordings for o in other.recordings for text in obstacles(b, o)))
     if against and not force:
@@ -154,7 +153,7 @@ def compare(base: Run, other: Run, *, force: bool = False) -> Comparison:
 
 
 def _tracing(base: Run, other: Run, speedup: Speedup) -> Refusal | None:
-    """A refusal where traced steps show no direction."""
+    """A refusal if traced steps show no direction."""
     found = other_tracing(base, other)
     if found is not None or _verdict(speedup.ratio) in ("faster", "slower"):
         return found
@@ -163,9 +162,9 @@ def _tracing(base: Run, other: Run, speedup: Speedup) -> Refusal | None:
         return Refusal(f"{speedup.method.partition(',')[0]} were recorded", instead)
     added = [_time_per_token(run) * (1 - run.least_share) for run in (base, other)]
     return Refusal(
-        "the difference lies within what tracing can have added to a step of either: what the device does not compute "
-        f"for, and a time to each kernel recorded, up to {added[1]:,.0f} µs of {other.name} and {added[0]:,.0f} µs of "
-        f"{base.name}",
+        "the difference is within what tracing can have added to a step of either run (the time in which the device "
+        f"does not compute, plus some time for each kernel recorded): up to {added[1]:,.0f} µs in {other.name} and "
+        f"{added[0]:,.0f} µs in {base.name}",
         instead,
     )
 
@@ -179,17 +178,17 @@ def _together(*refusals: Refusal | None) -> Refusal | None:
 
 
 def _of_steps(base: Run, other: Run, basis: Basis, speedup: Speedup, total: float) -> list[str]:
-    """What a speed-up over recorded steps does not tell."""
+    """What a speed-up over recorded steps does not show."""
     if basis != "light":
         return []
     said = [] if clusters(base, other) else [_ONE_EACH]
     if abs(total - speedup.ratio.estimate) > _TOTAL_DIFFERS * speedup.ratio.estimate:
-        said.append(f"by total time instead of the median step it is {total:.3f}: some steps are much slower")
+        said.append(f"from the total time instead of the median step it is {total:.3f}: some steps are much slower")
     return said
 
 
 def _paired(base: Run, other: Run) -> bool:
-    """Whether both are one recording of the same steps, of which the same are followed by another."""
+    """Whether both are single recordings of the same steps, and the same ones are followed by another."""
     if not len(base.recordings) == len(other.recordings) == 1:
         return False
     mine, theirs = (run.steps[["period", "gap"]].notna() for run in (base, other))
@@ -217,8 +216,8 @@ def _means(base: Run, other: Run, paired: bool) -> dict[str, Interval]:
 
 
 def _of_rates(base: Run, other: Run, change: Interval, cause: str = "gap") -> Interval:
-    """A difference of gaps, or of a cause of them, with what the untraced rates leave uncertain in it; without an
-    interval where that is not known."""
+    """A difference of gaps, or of one of their causes, with the uncertainty of the untraced rates; without an interval
+    if that uncertainty is unknown."""
     if clusters(base, other):
         return change
     runs = [r for run in (base, other) for r in run.recordings if r.corrected]
@@ -247,8 +246,8 @@ def _mean_differences(base: Run, other: Run, names: list[str], paired: bool) -> 
 
 
 def _gap_error(base: Run, other: Run, cause: str) -> float:
-    """What the untraced rates leave uncertain in a difference of gaps, µs, or of the part that a cause has in them,
-    with what the correction of causes does not know."""
+    """The uncertainty that the untraced rates add to a difference of gaps, µs, or to a cause's part of them, together
+    with that of correcting the causes."""
     parts = []
     for run in (base, other):
         mean = run.steps[["gap", cause]].mean().to_numpy()

@@ -1,8 +1,8 @@
-"""The inter-token gap and what it is made of.
+"""The inter-token gap and its causes.
 
 Gap of step n on a device: start of the first compute activity of step n+1 minus end of the last compute activity of
-step n; 0 where they overlap. Copies are not compute. Its causes and their parts (`tracer.analysis.causes`) add up to
-it exactly.
+step n; 0 if they overlap. Copies are not compute. Causes and their parts (`tracer.analysis.causes`) add up to it
+exactly.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tracer.analysis.windows import split_windows
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.trace import Trace
 
-_TOLD, _TOLD_US = 0.1, 1.0  # by which the gap at a rate may be off
+_TOLD, _TOLD_US = 0.1, 1.0  # the accepted error of the gap at a rate
 GIVE_RATE: Final = "give --untraced-tokens-per-s with the engine's own benchmark figure to correct it"
 STRETCHED: Final = (
-    "node-level tracing stretched the CUDA graphs, by how much is known only roughly: the median gap without it is {}; "
-    "a graph-level recording gives it closer"
+    "node-level tracing stretched the CUDA graphs by an amount that is known only roughly: the median gap without it "
+    "is {}; a graph-level recording determines it more precisely"
 )
 
 
@@ -46,21 +46,21 @@ class GapReport:
         causes_us: cause's name -> mean, µs; they add up to the mean gap.
         parts_us: cause's name -> its parts' columns (`causes.PARTS`) -> mean, µs; they add up to the cause.
         graph_trace: "node", "graph" or "none": how CUDA graphs were traced.
-        period_us: median time from a step's first compute to the next one's, traced.
+        period_us: median time from a step's first compute to that of the next step, traced.
         compute_us: median time from a step's first compute to the end of its last, traced.
         idle: the idle time of the steps, of which the gaps are a part.
-        source: the recorder, as the trace names it.
-        untraced_steps_per_s: the rate that the figures without tracing come from, None where none counts.
+        source: the recorder, as given by the trace.
+        untraced_steps_per_s: the rate on which the untraced figures are based; None if there is no valid one.
         distortion: traced period / untraced period, None if the untraced one is unknown.
-        untraced_idle_us: p50 and mean of 1 / rate - what the device is busy for; None as below.
-        untraced_gap_us: p50 and mean as they would be without tracing: of the idle time that the untraced rate leaves
-            (1 / rate - what the device is busy) the gap's part. No p90, for a rate is a mean, of which no step differs.
-            None if unknown, if the device is busy for longer, or if it idles elsewhere, too, and the rate does not tell
-            how much of what is left is the gap.
-        estimated: the median of that with its 95 % interval at node level, where the device's work is known only up to
-            how much tracing stretched it (`tracer.analysis.distortion`).
-        refused: why the rate is not this recording's, so that it counts for nothing; None if it may be.
-        warning: what a reader must know, or None.
+        untraced_idle_us: p50 and mean of 1 / rate - busy time of the device; None as below.
+        untraced_gap_us: p50 and mean as they would be without tracing: the gap's part of the idle time that the
+            untraced rate leaves (1 / rate - busy time). No p90, because a rate is a mean and says nothing about single
+            steps. None if unknown, if the device is busy for longer, or if it also idles elsewhere and the rate does
+            not determine the gap's part.
+        estimated: its median with its 95 % interval for node-level recordings, where the device's work is known only up
+            to the amount by which tracing stretched it (`tracer.analysis.distortion`).
+        refused: why the rate cannot belong to this recording and is ignored; None if it can.
+        warning: the caveat for a reader, or None.
     """
 
     table: pd.DataFrame
@@ -81,7 +81,7 @@ class GapReport:
     warning: str | None
 
     def at(self, untraced_steps_per_s: float | None) -> GapReport:
-        """The same recording by another untraced rate, None for none; what is not traced needs none."""
+        """The same recording at another untraced rate, None for none; an untraced recording needs none."""
         if self.warning is None:
             return self
         rate, idle = untraced_steps_per_s, self.idle
@@ -90,9 +90,7 @@ class GapReport:
         left, unknown = None, refused or GIVE_RATE
         if known and len(idle.steps):
             left = idle.untraced_us(known) if np.median(idle.untraced_ns(known)) > 0 else None
-            unknown = (
-                f"the device is busy for {idle.busy_us or 0:.1f} µs a step, longer than the untraced rate leaves it"
-            )
+            unknown = f"the device is busy for {idle.busy_us or 0:.1f} µs a step, longer than the untraced rate allows"
         told = None if left is None or known is None else _Told.of(self.table, idle, known, self.graph_trace)
         return replace(
             self,
@@ -108,12 +106,13 @@ class GapReport:
     def corrected(self) -> GapReport:
         """The same with `gap_us`, `causes_us` and `parts_us` as they would be without tracing.
 
-        See `distortion.untraced_causes` for what tracing adds to which cause.
+        See `distortion.untraced_causes` for how much tracing adds to each cause.
 
         Raises:
-            TraceError: the untraced rate leaves no time for a gap beside the recorded compute, or is of another run.
+            TraceError: the untraced rate leaves no time for a gap beside the recorded compute, or belongs to another
+                run.
         """
-        if self.warning is None:  # nothing was traced: the figures are the untraced ones
+        if self.warning is None:  # nothing was traced, so these are the untraced figures
             return self
         if self.refused is not None:
             raise TraceError(f"cannot correct the recording: {self.refused}")
@@ -122,8 +121,8 @@ class GapReport:
         if self.untraced_gap_us is None:
             raise TraceError(
                 f"cannot correct the gap: the device is busy for {self.idle.busy_us or 0:.1f} µs a step, longer than "
-                "the untraced rate leaves it; tracing stretched the kernels (graph level does so least), or the figure "
-                "is of another run"
+                "the untraced rate allows; tracing stretched the kernels (graph level does so least), or the figure "
+                "belongs to another run"
             )
         launch_us = float(
             (self.table[["launch_call", "launch_latency"]].sum(axis=1) * self.table["graph_launch"]).mean()
@@ -146,8 +145,8 @@ def gap_report(
         trace: the recording.
         steps: its token steps.
         untraced_tokens_per_s: token steps per second without a profiler, from the engine's own benchmark or from
-            run.json. It gives distortion and untraced gap; `gap_us` stays as traced. Nothing where nothing was traced,
-            or where the rate is of another run (`GapReport.refused`).
+            run.json. It determines distortion and untraced gap; `gap_us` stays as traced. Ignored if nothing was
+            traced, or if the rate belongs to another run (`GapReport.refused`).
         device: only the gaps of this one.
 
     Raises:
@@ -190,8 +189,8 @@ def gap_report(
 
 
 def measured_rate(trace: Trace, steps: Steps, within: str | None = None) -> float | None:
-    """The untraced rate of the steps by run.json, which measures decode: its own, or that of tokens by what a step
-    gains; None where these do not tell."""
+    """The untraced rate of the steps from run.json, which measures decode: of steps, or of tokens divided by the tokens
+    per step; None if neither is known."""
     if not steps.decode_alone:
         return None
     tokens, gained = run_json.tokens_per_s(trace, within), steps.tokens_per_step
@@ -199,7 +198,8 @@ def measured_rate(trace: Trace, steps: Steps, within: str | None = None) -> floa
 
 
 def gap_table(trace: Trace, steps: Steps, compute: pd.DataFrame) -> pd.DataFrame:
-    """One row per gap with its causes; see `GapReport.table`. Also this_start and next_start, the two steps' starts."""
+    """One row per gap with its causes; see `GapReport.table`. Also this_start and next_start, the starts of both
+    steps."""
     spans = step_spans(trace, steps, compute).sort_values(["device", "group", "step"], kind="stable")
     first, second = spans.iloc[:-1].reset_index(drop=True), spans.iloc[1:].reset_index(drop=True)
     follows = (
@@ -238,12 +238,12 @@ def _statistics(ns: NDArray[np.int64]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _Told:
-    """What a rate tells of the gap.
+    """What a rate shows about the gap.
 
     Attributes:
         gap_us: see `GapReport.untraced_gap_us`.
         interval: see `GapReport.estimated`.
-        bounds: of its median, where that is not told.
+        bounds: of its median, if it is not determined.
     """
 
     gap_us: dict[str, float] | None
@@ -266,7 +266,7 @@ class _Told:
 
 
 def _warning(unknown: str, left: dict[str, float] | None, told: _Told | None, level: str, source: str) -> str:
-    """What is to be known of the recording, and the gap without tracing, or why that is unknown."""
+    """The caveats for the recording, and the gap without tracing, or why that is unknown."""
     if left is None or told is None:
         remedy = unknown
     elif told.gap_us is not None:
@@ -274,6 +274,6 @@ def _warning(unknown: str, left: dict[str, float] | None, told: _Told | None, le
     else:
         remedy = (
             f"without it {left['p50']:.1f} µs a step are idle (p50), of which {told.bounds[0]:.1f} to "
-            f"{told.bounds[1]:.1f} µs are the gap: how much of them the rate does not tell"
+            f"{told.bounds[1]:.1f} µs are the gap; the rate does not determine how much"
         )
     return f"{known_of(level, source)}; {remedy}"

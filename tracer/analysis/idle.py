@@ -1,14 +1,14 @@
-"""Idle time of a step on a device: the time in its period in which nothing computes there.
+"""Idle time of a step on a device: the part of its period in which nothing computes there.
 
-The period of a step lasts from its first compute to that of the step behind it. Its holes are the gap to that step and
-the bubbles inside it. Collectives, and what others compute on the device meanwhile, are neither compute of the step nor
-idle: they are taken out of the holes. So period = busy + communication + others + idle, exactly, and idle is the sum of
-its four places:
+The period of a step lasts from its first compute to that of the following step. Its holes are the gap to that step and
+the bubbles inside the step. Collectives, and compute of others on the device, are neither compute of the step nor idle
+and are removed from the holes. So period = busy + communication + others + idle, exactly, and idle is the sum of four
+places:
 
 - between steps: the gap;
 - before the graph: holes that end before the step's first CUDA graph begins on the device;
-- after the graph: holes that begin behind the end of its last one;
-- between kernels: the others, in graphs whose nodes were traced and in steps without a graph.
+- after the graph: holes that begin after the end of its last one;
+- between kernels: all others, in graphs whose nodes were traced and in steps without a graph.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tracer.trace import RUN, Trace
 
 _STEPS: Final = [*PERIOD, "period", "busy", "communication", "others", "idle", *PLACES, *GRAPHS]
 _TABLE: Final = ["step", "device", "start", "end", "place", "next"]
-_MOST_RUNS: Final = 0.02  # of the time, as an error of the idle time that goes without saying
-_MOST_HOLES: Final = 200  # kinds of holes that are kept
-_LEAST, _MOST_NAMED, _LONGEST = 0.05, 3, 60  # of the parts and the name in a sentence
+_MOST_RUNS: Final = 0.02  # of the time: an error of the idle time that needs no mention
+_MOST_HOLES: Final = 200  # kinds of holes to keep
+_LEAST, _MOST_NAMED, _LONGEST = 0.05, 3, 60  # share and number of parts, and length of a name, in a sentence
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,16 @@ class IdleReport:
     """The idle time of a trace.
 
     Attributes:
-        steps: one row per device and step that another one follows, ns: device step period busy communication others
-            idle, the idle time in each of `PLACES`, and of CUDA graphs whose nodes were traced graph_kernels (how
-            many), graph_busy (their durations' sum) and graph_union (without what runs beside another).
-        holes: by place and by what computes behind them, the largest idle time first: place next (a name) count
-            idle_us (both a step) cause (the name of the largest one) part (of it, the largest: a column of
-            `causes.PARTS`) part_us (a step).
+        steps: one row per device and step that is followed by another, ns: device step period busy communication others
+            idle, the idle time in each of `PLACES`, and for CUDA graphs whose nodes were traced graph_kernels (their
+            number), graph_busy (sum of their durations) and graph_union (without overlap).
+        holes: by place and by the compute that follows, the largest idle time first: place next (its name) count
+            idle_us (both per step) cause (the name of the largest one) part (its largest part, a column of
+            `causes.PARTS`) part_us (per step).
         table: one row per piece of a hole in which the device idles: step device start end (ns) place next (the name of
-            what computes behind the hole) part (the largest of its largest cause, of `causes.PARTS`).
-        parts: what the device waits for in all of them, ns: a row per place, its columns those of `causes.PARTS`; they
-            add up to the idle time there.
+            the compute after the hole) part (the largest part of its largest cause, of `causes.PARTS`).
+        parts: what the device waits for in all of them, ns: a row per place, columns as in `causes.PARTS`; they add up
+            to the idle time there.
     """
 
     steps: pd.DataFrame
@@ -60,8 +60,8 @@ class IdleReport:
 
     @property
     def idle_us(self) -> dict[str, float]:
-        """p50, p90 and mean of a step, and the mean of each of `PLACES`, which add up to the mean, µs; nothing where no
-        step has a period."""
+        """p50, p90 and mean per step, and the mean of each of `PLACES`, which add up to the mean, µs; empty if no step
+        has a period."""
         if not len(self.steps):
             return {}
         us = self.steps["idle"].to_numpy() / 1e3
@@ -72,7 +72,7 @@ class IdleReport:
 
     @property
     def causes_us(self) -> dict[str, dict[str, float]]:
-        """Place -> cause's name -> mean of a step, µs; they add up to the place's in `idle_us`."""
+        """Place -> cause's name -> mean per step, µs; they add up to the place's mean in `idle_us`."""
         each = self.parts_us
         return {
             place: {cause: sum(inner.values()) for cause, inner in causes.items()} for place, causes in each.items()
@@ -80,7 +80,7 @@ class IdleReport:
 
     @property
     def parts_us(self) -> dict[str, dict[str, dict[str, float]]]:
-        """Place -> cause's name -> its parts' columns -> mean of a step, µs."""
+        """Place -> cause's name -> its parts' columns -> mean per step, µs."""
         if not len(self.steps):
             return {}
         means = {part: (self.parts[part] / len(self.steps) / 1e3).tolist() for part in PART_COLUMNS}
@@ -91,8 +91,8 @@ class IdleReport:
 
     @property
     def where(self) -> str | None:
-        """In words: where most of the idle time lies and for what, and the kind of hole that is the largest; None where
-        nothing idles."""
+        """In words: where most of the idle time is and what it waits for, and the largest kind of hole; None if nothing
+        idles."""
         whole = int(self.parts.to_numpy().sum())
         if not whole:
             return None
@@ -110,7 +110,7 @@ class IdleReport:
 
     @property
     def busy_us(self) -> float | None:
-        """How long the device computes for a step, the union of all that it runs for it: median, µs."""
+        """How long the device computes for a step, as the union of all its work: median, µs."""
         return float(self.steps["busy"].median() / 1e3) if len(self.steps) else None
 
     @property
@@ -119,17 +119,17 @@ class IdleReport:
         return float(self.steps["idle"].sum() / max(self.steps["period"].sum(), 1))
 
     def untraced_ns(self, steps_per_s: float, sign: int = 0) -> NDArray[np.int64]:
-        """What each step idles at a rate that was measured without a profiler: 1 / rate - busy, ns; 0 or less where the
+        """The idle time of each step at a rate measured without a profiler: 1 / rate - busy, ns; 0 or less if the
         device is busy for longer.
 
-        Tracing whole graphs leaves the device's own work as long as it is; tracing their nodes stretches the graphs
-        (`distortion.stretch_ns`), between their kernels first, and what is more than the time there is not work.
-        Communication, and what others compute, stay as recorded.
+        Tracing whole graphs does not change the device's own work. Tracing their nodes stretches the graphs
+        (`distortion.stretch_ns`), first between their kernels; only what exceeds the time there is subtracted from the
+        work. Communication and compute of others stay as recorded.
 
         Args:
             steps_per_s: the rate.
-            sign: -1 and 1 for the least and the most that nodes' tracing may have added. Where it may be hidden, 0 is
-                the least, too.
+            sign: -1 and 1 for the least and the most that node-level tracing may have added. Where it may be hidden,
+                the least is 0.
         """
         ours = self.steps[["busy", "communication", "others"]].sum(axis=1).to_numpy()
         beyond = np.maximum(self._stretch(sign) - self.steps["between_kernels"].to_numpy(), 0)
@@ -143,13 +143,13 @@ class IdleReport:
 
     @property
     def _hides(self) -> NDArray[np.bool_]:
-        """Whether kernels of each step's graphs overlap by more than the stretch was ever measured with. It may be
-        hidden then, in part or as a whole."""
+        """Whether kernels of each step's graphs overlap more than in any measurement of the stretch. It may then be
+        hidden, partly or entirely."""
         return np.asarray(self.steps["graph_union"] < STRETCH.union * self.steps["graph_busy"])
 
     @property
     def hides_stretch(self) -> bool:
-        """Whether that holds for any step."""
+        """Whether that is the case for any step."""
         return bool(self._hides.any())
 
     def untraced_us(self, steps_per_s: float) -> dict[str, float]:
@@ -160,17 +160,17 @@ class IdleReport:
     def untraced_gaps(self, gaps: pd.DataFrame, steps_per_s: float, sign: int = 0) -> NDArray[np.int64]:
         """The gaps at that rate, ns, in the order of `gaps` (`gaps.GapReport.table`).
 
-        Their idle part has the recorded share of the idle time, all of it where a step idles nowhere else; of graphs
-        whose nodes were traced, the share of what idles outside, since inside tracing adds what is known.
-        Communication in them, and what others compute, stay as recorded.
+        Their idle part keeps its recorded share of the idle time: all of it if a step idles nowhere else; for graphs
+        whose nodes were traced, its share of the idle time outside them, since what tracing adds inside is known.
+        Communication in the gaps and compute of others stay as recorded.
         """
         left, between, outside = self._outside(steps_per_s, sign)
         kept = np.where(outside == between, left, np.round(left * (between / np.maximum(outside, 1))))
         return self._with(gaps, kept - between)
 
     def bounds_of_gaps(self, gaps: pd.DataFrame, steps_per_s: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The same at the least and at the most: all that tracing added, or a slower run has more, may be the gap's or
-        that of the other places."""
+        """The lower and upper bounds: all that tracing added, or that a slower run has in excess, may belong to the gap
+        or to the other places."""
         left, between, outside = self._outside(steps_per_s, 0)
         rest = left - (outside - between)
         least = np.where(outside == between, left, np.maximum(np.minimum(rest, between), 0))
@@ -178,29 +178,29 @@ class IdleReport:
         return self._with(gaps, least - between), self._with(gaps, most - between)
 
     def _outside(self, steps_per_s: float, sign: int) -> tuple[NDArray[np.int64], ...]:
-        """Per step, ns: the idle time that a rate leaves outside of graphs whose nodes were traced, the recorded gap,
-        and all recorded idle time outside."""
+        """Per step, ns: the idle time that a rate leaves outside graphs whose nodes were traced, the recorded gap, and
+        all recorded idle time outside them."""
         idle, between, inside = (self.steps[name].to_numpy() for name in ("idle", "between_steps", "between_kernels"))
         apart = np.where(self.steps["graph_kernels"] > 0, inside, 0)
         left = np.maximum(self.untraced_ns(steps_per_s, sign), 0)
         return np.maximum(left - np.maximum(apart - self._stretch(sign), 0), 0), between, idle - apart
 
     def _with(self, gaps: pd.DataFrame, change: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The gaps with a change of each step's, none where a step has no period."""
+        """The gaps, each changed by the amount of its step; unchanged if the step has no period."""
         index = pd.MultiIndex.from_frame(self.steps[PERIOD])
         at = index.get_indexer(pd.MultiIndex.from_frame(gaps[PERIOD]))
         return np.asarray(gaps["gap"].to_numpy() + np.append(change, 0)[at], dtype=np.int64)
 
 
 def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFrame | None = None) -> IdleReport:
-    """Find the idle time in the periods of the steps; nothing where they begin to compute all at once. Left out are
-    those of which more than `_MOST_RUNS` are runs of eager launches, in which it is not known when the device computed.
+    """Find the idle time in the periods of the steps; none if they all start to compute at once. Periods of which more
+    than `_MOST_RUNS` are runs of eager launches are left out, since it is unknown when the device computed in them.
 
     Args:
         trace: the recording.
         steps: its steps.
-        gaps: `gaps.GapReport.table` of them.
-        every: `all_compute` of them, where it is at hand.
+        gaps: their `gaps.GapReport.table`.
+        every: their `all_compute`, if available.
     """
     every = all_compute(trace, steps) if every is None else every
     found = _known(holes_of(trace, steps, gaps, every), trace, steps, every)
@@ -212,7 +212,7 @@ def idle_report(trace: Trace, steps: Steps, gaps: pd.DataFrame, every: pd.DataFr
 
 def _known(found: Holes, trace: Trace, steps: Steps, every: pd.DataFrame) -> Holes:
     """The periods without those in which runs of eager launches, recorded as one row each, take more than `_MOST_RUNS`;
-    none at all where these are most."""
+    none at all if that applies to most."""
     if not trace.has_runs or not len(found.periods):
         return found
     runs = every[(every["name"] == RUN).to_numpy() & (every["at"] >= 0).to_numpy()]
@@ -231,13 +231,13 @@ def _known(found: Holes, trace: Trace, steps: Steps, every: pd.DataFrame) -> Hol
 
 
 def _pieces(holes: Holes) -> pd.DataFrame:
-    """The idle pieces, each with what is known of its hole."""
+    """The idle pieces, each with the properties of its hole."""
     of = holes.table.iloc[holes.pieces["hole"]].reset_index(drop=True)
     return of.assign(**{name: holes.pieces[name] for name in ("start", "end", "hole")})
 
 
 def _parts(trace: Trace, steps: Steps, every: pd.DataFrame, pieces: pd.DataFrame) -> dict[str, NDArray[np.int64]]:
-    """What the device waits for in each piece, as of `parts_of`."""
+    """What the device waits for in each piece, as in `parts_of`."""
     if not len(pieces):
         return {}
     hosts = {f"step_{name}": steps.table[name].to_numpy()[pieces["at"]] for name in ("process", "thread")}
@@ -246,7 +246,7 @@ def _parts(trace: Trace, steps: Steps, every: pd.DataFrame, pieces: pd.DataFrame
 
 
 def _largest(parts: dict[str, NDArray[np.int64]], length: int) -> pd.Series:
-    """Of each row the largest part of its largest cause."""
+    """For each row, the largest part of its largest cause."""
     most, chosen = np.zeros(length, np.int64), np.zeros(length, np.int8)
     for inner in PARTS.values():
         known = [part for part in inner if part in parts]

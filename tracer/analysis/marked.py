@@ -1,15 +1,15 @@
-"""Steps that are marked: by ranges and annotations of an engine, on threads that launch work, or by what is asked for.
+"""Steps with marks: ranges and annotations of an engine, on threads that launch work, or what the user asks for.
 
-Passes:
-1. of each distinct text, which mark of the engine it is and what that tells; where a pattern is asked for that no text
-   has, each call of that name, or that launches a kernel of it, is a mark;
+Stages:
+1. for each distinct text, which mark of the engine it is and what that implies; if a pattern is given that matches no
+   text, each call with a matching name, or that launches a kernel with one, is a mark;
 2. leave out ranges on threads that launch nothing;
-3. of ranges one inside another the outermost, which takes what the inner ones tell;
+3. of nested ranges keep the outermost, with the information of the inner ones;
 4. join drafts to the step that verifies them;
-5. a step lasts until the next one of its thread begins; where its mark opens late it begins with the first call behind
-   the result of the step before, where it closes the step with the first call behind the mark before;
+5. a step lasts until the next one of its thread begins. If its mark opens late, it begins with the first call after the
+   result of the previous step; if the mark closes the step, with the first call after the previous mark;
 6. leave out what launches nothing;
-7. groups: steps on one thread inside the same enclosing ranges, the last of which ends where its mark does.
+7. groups: steps on one thread inside the same enclosing ranges; the last step of a group ends where its mark does.
 """
 
 from __future__ import annotations
@@ -35,19 +35,18 @@ from tracer.trace import Trace
 _NEVER: Final = np.iinfo(np.int64).min
 _THREAD: Final = ["process", "thread"]
 _TELLING: Final = (EMPTY, "", *PHASES[::-1])
-"""Of marks inside one another, the phase that stands last here is the step's."""
+"""For nested marks, the step has the phase that comes last here."""
 
 
 def steps_of_marks(
     trace: Trace, calls: pd.DataFrame, pattern: re.Pattern[str] | None = None, window: pd.DataFrame | None = None
 ) -> Steps | None:
-    """The steps that the marks of the first engine tell whose marks are there, or those asked for; None if there are
-    none.
+    """The steps from the marks of the first engine that has any, or from the requested ones; None if there are none.
 
     Args:
         trace: the recording.
-        calls: as `calls.host_calls` gives them; where there are none at all, every range counts.
-        pattern: searched in the texts, instead of the engines' marks; then they count wherever they are.
+        calls: from `calls.host_calls`; if there are none at all, every range counts.
+        pattern: searched in the texts, instead of the engines' marks; matches then count on any thread.
         window: rows of trace["nvtx"]; only what is inside them counts.
     """
     nvtx = trace["nvtx"]
@@ -57,7 +56,7 @@ def steps_of_marks(
         ranges = ranges[within_any(ranges, window) & ~ranges.index.isin(window.index)]
     asked = () if pattern is None else (Engine("the given pattern", (Mark(pattern, named),), sure=1.0),)
     launching = calls[among(calls["letter"].to_numpy(dtype="U1"), LAUNCHES)]
-    working = launching if len(launching) else calls  # who launches nothing works by copies and waits
+    working = launching if len(launching) else calls  # without launches, copies and waits are the work
     threads = pd.MultiIndex.from_frame(working[_THREAD].drop_duplicates())
     for engine in asked or engines():
         marks = _matching(ranges, engine)
@@ -109,8 +108,8 @@ def steps_by_name(trace: Trace, pattern: re.Pattern[str], window: pd.DataFrame |
 
 
 def _matching(ranges: pd.DataFrame, engine: Engine) -> pd.DataFrame:
-    """Pass 1: the ranges that are marks, with columns phase sequences gained part (of what the first mark tells that
-    matches) lies label own (of the mark)."""
+    """Stage 1: the ranges that are marks, with columns phase sequences gained part (from the first mark that matches),
+    lies, label, own (of the mark)."""
     told = {}
     for code, text in enumerate(ranges["text"].cat.categories):
         for mark in engine.marks:
@@ -125,7 +124,7 @@ def _matching(ranges: pd.DataFrame, engine: Engine) -> pd.DataFrame:
 
 
 def _labelled(marks: pd.DataFrame) -> pd.DataFrame:
-    """Labels give their phase to the marks that they share time with; a label that shares none is a step."""
+    """Labels give their phase to the marks that they overlap; a label that overlaps none is a step."""
     steps, labels = marks[~marks["label"]], marks[marks["label"]]
     named = _overlapping(steps, labels) & (steps["phase"] == "").to_numpy()
     phase = labels["phase"].iloc[0] if len(labels) else ""
@@ -134,26 +133,26 @@ def _labelled(marks: pd.DataFrame) -> pd.DataFrame:
 
 
 def _overlapping(ranges: pd.DataFrame, others: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which ranges share time with one of the others on their thread."""
+    """Which ranges overlap one of the others on their thread."""
     others = others.sort_values("start")
     reach = np.append(others.groupby(_THREAD)["end"].cummax(), _NEVER)
     return np.asarray(reach[last_before(ranges, ranges["end"] - 1, others)] > ranges["start"])
 
 
 def _outermost(marks: pd.DataFrame) -> pd.DataFrame:
-    """Pass 3: the marks that lie in no other, in the order of their threads, each with what those inside it tell."""
+    """Stage 3: the outermost marks, sorted by thread, each with the information of the marks inside it."""
     marks = marks.sort_values([*_THREAD, "start", "end"], ascending=[True, True, True, False])
     reach = marks.assign(end=marks.groupby(_THREAD)["end"].cummax()).groupby(_THREAD)["end"].shift(fill_value=_NEVER)
     outer = (marks["end"] > reach).to_numpy()
     holder = np.cumsum(outer)
     rank = pd.Series([_TELLING.index(phase) for phase in marks["phase"]]) + 0.5 * (marks["part"].to_numpy() == "")
-    best = marks.iloc[rank.groupby(holder).idxmax()]  # what is a step by itself tells more than a part of one
+    best = marks.iloc[rank.groupby(holder).idxmax()]  # a mark of a whole step says more than a mark of a part
     told = ["phase", "sequences", "gained", "part"]
     return marks[outer].assign(**{name: best[name].to_numpy() for name in told})
 
 
 def _joined(marks: pd.DataFrame) -> pd.DataFrame:
-    """Pass 4: one row per step; what leads to a step, or follows it, is in it."""
+    """Stage 4: one row per step, including what leads to it or follows it."""
     keys = [marks[name] for name in _THREAD]
     verified = ((marks["phase"] == SPECULATIVE) & (marks["part"] == "")).groupby(keys).transform("any")
     leads = (marks["part"] == LEADS) | ((marks["part"] == LEADS_VERIFIED) & verified)
@@ -166,10 +165,10 @@ def _joined(marks: pd.DataFrame) -> pd.DataFrame:
 
 
 def _begun(steps: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
-    """Pass 5: the steps from where each begins, ns.
+    """Stage 5: the steps with their start, ns.
 
-    A late mark's step begins behind the last copy to the host, or wait, between the mark before and this one, with the
-    first call that follows it; that of a mark that closes it with the first call behind the mark before.
+    The step of a late mark begins after the last copy to the host, or wait, between the previous mark and this one,
+    with the first call that follows; the step of a closing mark with the first call after the previous mark.
     """
     starts, early = steps["start"].to_numpy(copy=True), np.flatnonzero(steps["lies"] != OPENS)
     if len(early) and len(calls):
@@ -184,14 +183,14 @@ def _begun(steps: pd.DataFrame, calls: pd.DataFrame) -> pd.DataFrame:
 
 
 def _until_next(steps: pd.DataFrame) -> pd.DataFrame:
-    """The steps until the next one of their thread begins; closes: when their mark ends."""
+    """The steps until the next one of their thread begins; if marks close steps, until their mark ends."""
     following = steps.groupby(_THREAD)["start"].shift(-1, fill_value=_NEVER)
     return steps.assign(end=following.where(following > _NEVER, steps["end"]), closes=steps["end"])
 
 
 def _grouped(steps: pd.DataFrame, nvtx: pd.DataFrame) -> pd.DataFrame:
-    """Pass 7: the steps with a group: numbers those of one thread with the same enclosing ranges, of those that hold
-    several steps."""
+    """Stage 7: the steps with a group, which numbers those of one thread with the same enclosing ranges; only ranges
+    that contain several steps count."""
     inner = np.zeros(len(steps), np.int64)
     for process, thread, rows in by_thread(steps):
         mine = nvtx[(nvtx["process"] == process) & (nvtx["thread"] == thread)]

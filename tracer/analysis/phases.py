@@ -1,17 +1,17 @@
-"""What steps are whose marks do not say it: judged by what they compute.
+"""The phase of steps whose marks do not give it, judged by what they compute.
 
-1. Training: optimizers, gradients and their kernels, which only training has; of most of the steps, or of single ones.
-2. Decoding: one result fetched each step, and as input a token or nothing at all; or kernels that only the generation
-   of one token after the other has. Then, of these steps, prompts: those in which some of the kernels that they share
-   with the usual one (at least `IN_COMMON`) are at least `LONGER` times as wide, in blocks per launch, while no more is
-   fetched, or which take so many times as long. Where the usual step replays a graph, also long ones that replay none
-   and fetch no more; other steps without a graph are `eager`, for they may be short prompts or a warm-up. Steps that
-   verify drafts have kernels that say so.
-3. What is left is a turn of a loop (`iteration`).
+1. Training: optimizers, gradients and their kernels, which only training has, in most of the steps or in single ones.
+2. Decoding: one result fetched per step, and a token or nothing as input; or kernels that only token-by-token
+   generation has. Among these steps, prompts are those in which some of the kernels shared with the usual step (at
+   least `IN_COMMON`) are at least `LONGER` times as wide, in blocks per launch, while no more is fetched, or which take
+   that many times as long. If the usual step replays a graph, long steps that replay none and fetch no more are prompts
+   too; other steps without a graph are `eager`, since they may be short prompts or a warm-up. Steps that verify drafts
+   have kernels that show it.
+3. Everything else is one iteration of a loop (`iteration`).
 
-A loop of a solver or a classifier fetches small results, too, and a loop of prompts ends each in a token. So decoding
-is sure only with evidence: attention of one query, products with one column, prompts beside the tokens, or an engine
-that is known to replay whole graphs for decoding alone; else the confidence is at most `GUESSED`.
+A solver's or a classifier's loop also fetches small results, and each iteration of a loop over prompts ends in a token.
+So decoding is certain only with evidence: attention with one query, products with one column, prompts beside the
+tokens, or an engine known to replay whole graphs only for decoding. Otherwise the confidence is at most `GUESSED`.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ from tracer.trace import Trace
 
 IN_COMMON: Final = 0.25
 _FEW: Final = 0.05
-"""What holds of no more of the steps than this changes no figure."""
+"""What applies to no more than this share of the steps changes no figure."""
 ONE_TOKEN: Final = 8
-"""The most bytes of one sequence's token. A step's smallest input is at most `ONE_TOKEN` times as large where it is a
-number per sequence (token, position, length) of up to so many; a prompt or an image is larger."""
+"""The most bytes of one sequence's token. The smallest input of a step is at most `ONE_TOKEN` times as large if it is
+one number per sequence (token, position, length), for up to that many sequences; a prompt or an image is larger."""
 
 _ONE_QUERY: Final = re.compile(
     r"(?i)mul_mat_vec|splitkv|split_kv|paged_attention_(?:v\d|ll4mi|2d)|masked_multihead_attention|\bmmha"
     r"|flash_attn(?:_ext)?_vec|batch_?decode|decode_?attention|attention_?decode|mla_?decode"
 )
-"""Kernels for one token of a sequence, which prompts do not use: products with one column, attention of one query.
-Names of ggml, cuBLAS, FlashAttention, FlashInfer, vLLM and TensorRT-LLM. A head alone has one for a prompt, too."""
+"""Kernels for one token of a sequence, which prompts do not use: products with one column, attention with one query.
+Names from ggml, cuBLAS, FlashAttention, FlashInfer, vLLM and TensorRT-LLM. The output head has one for a prompt too."""
 
 _GENERATES: Final = re.compile(
     _ONE_QUERY.pattern + "|gemv|paged_attention|decode|argmax|reshape_and_cache|top_?k.*sampl|gumbel"
 )
-"""These, and others of a step that generates: caches, sampling."""
+"""These and other kernels of a step that generates: caches, sampling."""
 
 _VERIFIES: Final = re.compile(r"(?i)rejection_?(?:\w*_)?sampl|verify_?tree|tree_?speculative|eagle|medusa|spec_?verify")
-"""Kernels that take or refuse drafts: vLLM, SGLang, TensorRT-LLM."""
+"""Kernels that accept or reject drafts: vLLM, SGLang, TensorRT-LLM."""
 
 
 def with_phases(trace: Trace, steps: Steps, calls: pd.DataFrame) -> Steps:
-    """The steps, each with a phase; those whose marks tell it keep theirs.
+    """The steps, each with a phase; those whose marks give it keep it.
 
     Args:
         trace: the recording.
-        steps: found in it.
-        calls: as `calls.host_calls` gives them.
+        steps: its steps.
+        calls: from `calls.host_calls`.
     """
     phase = steps.table["phase"].to_numpy(dtype=object, copy=True)
     known = ~np.isin(phase, ["", ITERATION])
@@ -77,7 +77,7 @@ def with_phases(trace: Trace, steps: Steps, calls: pd.DataFrame) -> Steps:
     asked = (phase == "") & ~trains
     told, prompts = np.isin(phase, TOKEN_PHASES).any(), phase == PREFILL
     phase[trains], phase[asked] = TRAINING, ITERATION
-    if trains.any() and steps.source == "calls":  # a loss may be fetched every few steps, or of every micro-batch
+    if trains.any() and steps.source == "calls":  # a loss may be fetched every few steps, or for every micro-batch
         doubts.append("which need not be steps of an optimizer")
     if asked.any() and (told or _generates(work[asked], steps)):
         found, sure = _by_work(kernels, work, ~prompts)
@@ -96,8 +96,8 @@ def with_phases(trace: Trace, steps: Steps, calls: pd.DataFrame) -> Steps:
 
 def _work(trace: Trace, steps: Steps, calls: pd.DataFrame, kernels: pd.DataFrame) -> pd.DataFrame:
     """Per step busy (ns of the device), replays (graphs that its host launches), results (how often it fetches
-    something behind launches), fetched (bytes), smallest (bytes of its smallest copy to the device, NaN where there is
-    none), and how many kernels it has that trains, generates, verifies or takes one_query."""
+    something after launches), fetched (bytes), smallest (bytes of its smallest copy to the device, NaN without any),
+    and how many of its kernels train, generate, verify, or take one_query."""
     graphs, copies = trace["graph_launches"], trace["memcpys"]
     of_graph, of_copy = (activity_steps(trace, steps, each) for each in (graphs, copies))
     calls = calls[calls["letter"].isin(LAUNCHES) | (calls["kind"] == "DtoH")].sort_values("start", kind="stable")
@@ -141,8 +141,9 @@ def _generates(work: pd.DataFrame, steps: Steps) -> bool:
 
 
 def _one_token_each(kernels: pd.DataFrame, decodes: pd.DataFrame) -> bool:
-    """Whether there is evidence that these steps compute a token each: by their kernels; or they replay one graph each,
-    and the recording has such kernels outside of graphs, or those of an engine that replays whole graphs to decode."""
+    """Whether there is evidence that these steps compute one token each: by their kernels; or they replay one graph
+    each, and the recording has such kernels outside graphs, or kernels of an engine that replays whole graphs to
+    decode."""
     if not len(decodes) or (decodes["one_query"] >= SEVERAL).mean() > MOST:
         return True
     such = rows_named(kernels["name"], _ONE_QUERY.search).sum() >= SEVERAL
@@ -157,9 +158,9 @@ def _of_engine(kernels: pd.DataFrame, such: Iterable[Engine]) -> bool:
 
 
 def _by_work(kernels: pd.DataFrame, work: pd.DataFrame, regular: Bools) -> tuple[NDArray[np.object_], bool]:
-    """Per step that generates its phase, by its work and that of the regular ones, which may be usual; and whether that
-    is sure: wide prompts beside narrow tokens."""
-    least = LONGER * work["busy"][regular].quantile(1 - CONSTANT)  # prompts may be the most
+    """The phase of each step that generates, by comparing its work with that of the regular steps, which may be the
+    usual ones; and whether that is certain: wide prompts beside narrow tokens."""
+    least = LONGER * work["busy"][regular].quantile(1 - CONSTANT)  # prompts may be the majority
     usual = (work["busy"] < least) & regular
     long = work["busy"] >= LONGER * work["busy"][regular].median()
     fetched = work["fetched"][usual].median()
@@ -174,7 +175,7 @@ def _by_work(kernels: pd.DataFrame, work: pd.DataFrame, regular: Bools) -> tuple
 
 
 def _wider(kernels: pd.DataFrame, usual: pd.Series) -> pd.Series:
-    """Which steps have enough kernels that are `LONGER` times as wide there as in the usual ones."""
+    """Which steps have enough kernels that are `LONGER` times as wide as in the usual ones."""
     blocks = (kernels["grid_x"] * kernels["grid_y"] * kernels["grid_z"]).abs()
     launched = pd.DataFrame({"step": kernels["at"], "name": kernels["name"].cat.codes, "blocks": blocks})
     means = launched[kernels["at"] >= 0].groupby(["step", "name"], as_index=False)["blocks"].mean()
@@ -187,8 +188,8 @@ def _wider(kernels: pd.DataFrame, usual: pd.Series) -> pd.Series:
 
 
 def _may_be_mixed(kernels: pd.DataFrame, work: pd.DataFrame, steps: Steps, phase: NDArray[np.object_]) -> Bools:
-    """Which steps compute a prompt in which others may decode: it follows decoding, and more is fetched than a token of
-    one sequence, or than a graph gives that only one sequence replays."""
+    """Which steps compute a prompt while others may decode: they follow decoding, and more is fetched than the token of
+    one sequence, or than from a graph that only one sequence replays."""
     follows = pd.Series(phase == DECODE).groupby(steps.table["group"].to_numpy()).cumsum() > 0
     replays = work["replays"] > 0
     alone = work["fetched"] <= ONE_TOKEN

@@ -1,4 +1,4 @@
-"""One recording as a comparison sees it: figures per token step, its kernels, and what must be alike in another one."""
+"""One recording as a comparison needs it: figures per token step, its kernels, and the conditions that must match."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ Unit = Literal["tokens/s", "steps/s"]
 
 COUNTS: Final = ("syncs", "copies", "launches")
 KERNEL: Final = ["name", "blocks"]
-"""What makes kernels comparable: the short name and the grid's class, its blocks rounded up to a power of two."""
+"""What identifies comparable kernels: the short name and the grid's class, its blocks rounded up to a power of two."""
 
 WHOLE_GRAPH: Final = "CUDA graph"
 
-_NEARLY_ALL: Final = 0.9  # of the steps; requests begin and end one by one
+_NEARLY_ALL: Final = 0.9  # of the steps; requests start and end one by one
 
 
 @dataclass(frozen=True)
 class Untraced:
-    """Tokens per second without a profiler, or steps.
+    """Tokens or steps per second without a profiler.
 
     Attributes:
         unit: "tokens/s" or "steps/s".
         median: of the repeats.
-        repeats: each one's rate; empty if unknown.
-        spread: lowest and highest, where the repeats themselves are unknown.
+        repeats: the rate of each; empty if unknown.
+        spread: lowest and highest, if the individual repeats are unknown.
         given: by the user, not by run.json.
     """
 
@@ -57,10 +57,10 @@ class Untraced:
 
     @property
     def error(self) -> float | None:
-        """Half the 95 % interval of the rate's logarithm; None where nothing tells.
+        """Half the 95 % interval of the rate's logarithm; None if unknown.
 
-        Of a spread it is half of that, as if of five repeats: the lowest to the highest of five normal values holds a
-        difference of medians in 95 % of cases, of three in 78 % only.
+        For a spread it is half of that spread, as if of five repeats: the range of five normal values contains a
+        difference of medians in 95 % of cases, that of three in only 78 %.
         """
         if len(self.repeats) > 1:
             return half_width(np.log(self.repeats))
@@ -69,26 +69,26 @@ class Untraced:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """What one trace says of its token steps; times in µs.
+    """The token steps of one trace; times in µs.
 
     Attributes:
-        name: what readers call it.
-        conditions: model, batch, gpu, ... -> their value as text; what is unknown is left out. A batch that only the
-            marks of the steps tell is among them, if nearly all steps have it.
-        phases: what the steps are, of `engines.engine.PHASES`; `held` what all steps of the recording are.
-        graph_trace: "node", "graph" or "none"; `traced` whether a profiler was there.
+        name: as shown to readers.
+        conditions: model, batch, gpu, ... -> their value as text; unknown ones are left out. A batch size that is only
+            known from the marks of the steps is included if nearly all steps have it.
+        phases: the phases of the steps, of `engines.engine.PHASES`; `held` those of all steps of the recording.
+        graph_trace: "node", "graph" or "none"; `traced` whether it was made under a profiler.
         distortion: traced / untraced period, None if unknown.
-        tokens_per_step: how many (`rates.tokens_per_step`), None where nothing tells.
+        tokens_per_step: see `rates.tokens_per_step`; None if unknown.
         steps_per_s: by the median period of the recorded steps.
         untraced: the rate without a profiler, None if unknown.
-        gaps: the gaps, without tracing's inflation where the untraced rate is known (`corrected`).
-        gap_error: half the 95 % interval of a corrected gap that comes from the untraced rate, µs; 0 if not corrected.
+        gaps: the gaps, without tracing's inflation if the untraced rate is known (`corrected`).
+        gap_error: half the 95 % interval of a corrected gap due to the untraced rate, µs; 0 if not corrected.
         device_steps: index (device, step); period, compute (first start to last end), busy (union of its kernels),
-            gap, one column per key of `CAUSES`, all µs; NaN where no step follows.
+            gap, one column per key of `CAUSES`, all µs; NaN if no step follows.
         steps: index step; the same averaged over the devices; syncs, copies, launches.
         kernels: one row per step and kernel: step, name, blocks, calls, us.
-        strategy, signature: as in `SyncReport`; None if the trace has no API calls; no strategy where nothing decodes.
-        notes: what a reader must know of the trace and its steps.
+        strategy, signature: as in `SyncReport`; None if the trace has no API calls; no strategy if nothing decodes.
+        notes: caveats about the trace and its steps.
     """
 
     name: str
@@ -113,26 +113,27 @@ class Recording:
 
     @property
     def inflated(self) -> bool:
-        """Whether the gaps are longer than without the profiler."""
+        """Whether the gaps are longer than without a profiler."""
         return self.traced and not self.corrected
 
     @property
     def recorder(self) -> str:
-        """Which tool made it, without its version; "" if unknown."""
+        """The tool that made it, without its version; "" if unknown."""
         return self.conditions.get("source", "").partition(" ")[0]
 
     @property
     def kernels_per_step(self) -> float:
-        """How many kernels a step has that were recorded one by one: median."""
+        """The median number of individually recorded kernels per step."""
         calls = self._recorded_kernels().groupby("step")["calls"].sum()
         return float(calls.reindex(self.kernels["step"].unique(), fill_value=0).median())
 
     @property
     def least_share(self) -> float:
-        """What of a step's period the device computes for at least, so that no tracing added it: 0..1; 1 if untraced.
+        """The minimum share of a step's period in which the device computes, which no tracing added: 0..1; 1 if
+        untraced.
 
-        A profiler adds host time, of which all that is recorded between the kernels may be its doing, and a time to
-        each kernel that it records, which is no longer than the shortest of them.
+        A profiler adds host time, which may account for everything between the kernels, and some time to each kernel
+        it records, at most as long as the shortest of them.
         """
         if not self.traced:
             return 1.0
@@ -147,26 +148,26 @@ class Recording:
 
 
 def counts_per_token(steps: pd.DataFrame) -> dict[str, float]:
-    """Syncs, copies and launches per token: medians over `Recording.steps`; nothing where there are no API calls."""
+    """Syncs, copies and launches per token: medians over `Recording.steps`; empty without API calls."""
     return {kind: float(steps[kind].median()) for kind in COUNTS if kind in steps}
 
 
 def measure(
     trace: Trace, steps: Steps, name: str, *, within: str | None = None, untraced_tokens_per_s: Sequence[float] = ()
 ) -> Recording:
-    """Take the figures of a trace.
+    """Compute the figures of a trace.
 
     Args:
         trace: the recording.
         steps: its token steps.
-        name: what to call it.
-        within: the NVTX range that the steps are from, for what run.json says of it.
-        untraced_tokens_per_s: token steps per second without a profiler instead of run.json's rate: one, or one per
-            repeat. Nothing where nothing was traced.
+        name: how to call it.
+        within: the NVTX range that the steps are from, to find its entry in run.json.
+        untraced_tokens_per_s: token steps per second without a profiler, instead of run.json's rate: one, or one per
+            repeat. Ignored if nothing was traced.
 
     Raises:
         EmptyTraceError: no two steps follow each other on a device, or most overlap so that they have no period.
-        TraceError: that rate is of another run.
+        TraceError: that rate belongs to another run.
     """
     per_step = tokens_per_step(trace, steps, within)
     given = [] if trace.is_untraced else list(untraced_tokens_per_s)
@@ -179,7 +180,7 @@ def measure(
         untraced = _from_run_json(trace, within)
     unused = [UNUSED_RATE] if untraced_tokens_per_s and not given else []
     if recorded.period_us <= 0:
-        raise EmptyTraceError(f"no rate: half of the {len(steps)} token steps compute before the one that came first")
+        raise EmptyTraceError(f"no rate: half of the {len(steps)} token steps compute before the preceding step")
     corrected = recorded.untraced_gap_us is not None
     compute = _step_compute(trace, steps)
     computing = compute[~compute["collective"]]
@@ -210,7 +211,7 @@ def measure(
 
 
 def _batch(steps: Steps) -> dict[str, str]:
-    """The sequences that nearly all steps compute for, where that is known."""
+    """The number of sequences that nearly all steps compute, if it is known."""
     sequences = steps.table["sequences"]
     usual = int(sequences.mode().iloc[0])
     return {"batch": str(usual)} if usual != MISSING and (sequences == usual).mean() >= _NEARLY_ALL else {}
@@ -238,7 +239,7 @@ def _step_times(found: GapReport, compute: pd.DataFrame, spans: pd.DataFrame, st
     spans["compute"] = (spans["end"] - spans["start"]) / 1e3
     by_group = spans.groupby(["device", "group"])
     follows = by_group["ordinal"].shift(-1) == spans["ordinal"] + 1
-    period = (by_group["start"].shift(-1, fill_value=MISSING) - spans["start"]) / 1e3  # integers: no ns is lost
+    period = (by_group["start"].shift(-1, fill_value=MISSING) - spans["start"]) / 1e3  # integers, to be exact to the ns
     spans["period"] = period.where(follows & (period > 0))
     gaps = found.table[["step", "device"]].join(found.table[["gap", *CAUSES]] / 1e3)
     rows = spans[["step", "device", "period", "compute", "busy"]].merge(gaps, on=["step", "device"], how="left")
@@ -254,7 +255,7 @@ def _step_times(found: GapReport, compute: pd.DataFrame, spans: pd.DataFrame, st
 def _busy(compute: pd.DataFrame, spans: pd.DataFrame) -> NDArray[np.int64]:
     """ns of each span in which its device computes for its step: the union over streams.
 
-    The spans are laid one behind the other, so that steps that overlap in time do not count for each other.
+    The spans are shifted so that they do not overlap, since steps that overlap in time must not count for each other.
     """
     length = (spans["end"] - spans["start"]).to_numpy()
     begin = np.cumsum(length) - length
@@ -264,7 +265,7 @@ def _busy(compute: pd.DataFrame, spans: pd.DataFrame) -> NDArray[np.int64]:
 
 
 def _calls(trace: Trace, steps: Steps) -> tuple[str | None, str | None, pd.DataFrame]:
-    """Class, signature and, by step, the counts of host calls; without any where the trace has no API calls."""
+    """Class, signature and, per step, the number of host calls; none of these if the trace has no API calls."""
     try:
         found = sync_report(trace, steps)
     except TraceError:
@@ -274,7 +275,7 @@ def _calls(trace: Trace, steps: Steps) -> tuple[str | None, str | None, pd.DataF
 
 def _step_compute(trace: Trace, steps: Steps) -> pd.DataFrame:
     """As `step_compute`, with collectives, the step, and the class of the grid in `blocks` (1 for whole graphs)."""
-    compute = trace.activities(COMPUTE_TABLES)  # kernels stay in the order of their table
+    compute = trace.activities(COMPUTE_TABLES)  # kernels keep the order of their table
     grid = trace["kernels"][["grid_x", "grid_y", "grid_z"]].clip(lower=1).prod(axis=1)
     compute["blocks"] = 1
     compute.loc[compute["table"] == "kernels", "blocks"] = np.exp2(np.ceil(np.log2(grid))).astype(np.int64).to_numpy()

@@ -22,14 +22,14 @@ _ALL: Final = "".join((*CALLS, POLL))
 
 @dataclass(frozen=True)
 class Surplus:
-    """A call too many.
+    """A surplus call.
 
     Attributes:
-        name: of the call, as the recording has it.
+        name: as recorded.
         process, thread: that made it.
         correlation: the call's own.
-        step: the token step in which it lies.
-        time_in_step_us: from the step's begin to the call's.
+        step: the token step that contains it.
+        time_in_step_us: from the start of the step to the start of the call.
         nvtx: texts of the ranges around it, the outermost first.
     """
 
@@ -48,12 +48,12 @@ def surplus_position(
     """The position of the first surplus call of a step, or -1.
 
     Args:
-        shown: each call's letter as a signature shows it ("" for one that it swallows).
+        shown: each call's letter in the signature ("" for one that another call's letter includes).
         letters: each call's own letter.
-        kinds: of which letters there are too many.
+        kinds: the letters that occur too often.
         most: how many are allowed.
-        expected: the signature's letters, if one is expected: then the first call of that kind which stands where the
-            signature has none; without one the first call beyond those allowed.
+        expected: the letters of the expected signature, if there is one: the result is then the first call of that kind
+            where the signature has none; otherwise it is the first call beyond those allowed.
     """
     if expected is not None:
         seen = [i for i, letter in enumerate(shown) if letter]
@@ -72,14 +72,14 @@ def surplus_position(
 
 
 def first_surplus(trace: Trace, found: SyncReport, kinds: str, most: float, signature: str | None) -> Surplus | None:
-    """The first call too many, in the first step that makes too many.
+    """The first surplus call, in the first step that has one.
 
     Args:
         trace: the recording, for its NVTX ranges.
-        found: what its steps do.
-        kinds: the letters of the calls that are limited.
+        found: the inventory of its steps.
+        kinds: the letters of the limited calls.
         most: how many of them a step may make.
-        signature: the one that is expected, if there is one.
+        signature: the expected one, if any.
     """
     calls = found.calls
     counts = calls["letter"].isin(list(kinds)).groupby(calls["step"]).sum()
@@ -89,7 +89,7 @@ def first_surplus(trace: Trace, found: SyncReport, kinds: str, most: float, sign
 
 
 def first_deviation(trace: Trace, found: SyncReport, signature: str) -> Surplus | None:
-    """The first call that stands where the signature has none, in the first step that has such a call."""
+    """The first call where the signature has none, in the first step with such a call."""
     expected = expand(signature)
     words = found.calls.sort_values("start", kind="stable").groupby("step")["shown"].agg("".join)
     steps = words[words != expected].drop_duplicates().index  # equal steps deviate alike
@@ -112,7 +112,7 @@ def _in_step(
 
 
 def ranges_around(nvtx: pd.DataFrame, at: int, process: int, thread: int) -> tuple[str, ...]:
-    """The texts of the ranges of trace["nvtx"] that hold a moment of a thread, the outermost first."""
+    """The texts of the ranges of trace["nvtx"] that contain a moment of a thread, the outermost first."""
     mine = (nvtx["process"] == process) & (nvtx["thread"] == thread) & ~nvtx["domain"].isin(DEVICE_DOMAINS)
     around = nvtx[mine & (nvtx["start"] <= at) & (nvtx["end"] > at)]
     return tuple(map(str, around.sort_values(["start", "end"], ascending=[True, False])["text"]))

@@ -1,13 +1,13 @@
-"""What one host launches between two results that it fetches: the *turns* of which steps are made.
+"""What one host launches between two results that it fetches: the *turns* that make up steps.
 
-Passes:
-1. threads that work for one another are one host: each that fetches results of its own, with those that only launch
-   on its streams; a thread that only fetches belongs to the one host of its process;
-2. a result is fetched where the host copies from the device: copies without a launch between them are one. The turn
-   ends with the wait behind it, if that comes before the most of the next turn is launched, else with the copy. Where
-   a trace shows no copies to the host, every wait ends a turn;
-3. a turn that launches the same CUDA graphs, or one whole pass of kernels, again and again is one turn for each: the
-   host runs ahead and reads later. What it launches before them is one more, if that is a pass, too (a prompt).
+Stages:
+1. threads that work for one another form one host: each thread that fetches results of its own, together with those
+   that only launch on its streams; a thread that only fetches belongs to the only host of its process;
+2. a result is fetched where the host copies from the device; copies without a launch between them are one result. The
+   turn ends with the wait that follows, if it comes before most of the next turn is launched, else with the copy. If a
+   trace has no copies to the host, every wait ends a turn;
+3. a turn that launches the same CUDA graphs, or one whole pass of kernels, repeatedly becomes one turn for each: the
+   host runs ahead and reads later. What it launches before them is another turn if it is a pass as well (a prompt).
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from tracer.trace import Trace
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 SEVERAL: Final = 3
-"""Fewer are no loop, no layers, and no layer of different kernels (a product, a norm, an activation)."""
+"""Fewer repetitions are not a loop, not layers, and not a layer of different kernels (product, norm, activation)."""
 LONGEST_PASS: Final = 1 << 13  # kernels
 _MOST_UNITS: Final = 8
-"""Kernels and graphs, the rarest first, that may come once a pass."""
+"""The number of kernels and graphs, the rarest first, that may occur once per pass."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """The calls of one host, in the order of their start, and the turns they make.
+    """The calls of one host, ordered by start, and its turns.
 
     Attributes:
         calls: rows of `calls.host_calls`.
-        process, thread: of the thread that launches most.
-        launches: call (its position in `calls`), code (numbers the kernel or graph, of each device), graph (whether it
-            replays one), busy (ns that the device works for it); since the launch before: inputs (copies to the
-            device), waits (but for those for inputs) and captures (of graphs, begun in its process); behind: the
-            position in `calls` behind the result that is fetched next, or of the next launch.
+        process, thread: of the thread with the most launches.
+        launches: call (its position in `calls`), code (numbers the kernel or graph, per device), graph (whether it
+            replays one), busy (ns that the device works for it); since the previous launch: inputs (copies to the
+            device), waits (except those for inputs) and captures (of graphs, begun in its process); behind: the
+            position in `calls` after the result that is fetched next, or of the next launch.
         turns: the first launch of each turn.
-        fetches: whether results are seen to be fetched; else turns end with waits.
+        fetches: whether the trace shows results being fetched; otherwise turns end with waits.
     """
 
     calls: pd.DataFrame
@@ -62,7 +62,7 @@ def hosts(trace: Trace, calls: pd.DataFrame) -> Iterator[Host]:
 
     Args:
         trace: the recording.
-        calls: as `calls.host_calls` gives them, or some of them.
+        calls: from `calls.host_calls`, or some of them.
     """
     api = trace["api"]
     captures = api[letters_of(api["name"]) == BEGIN_CAPTURE]
@@ -74,8 +74,8 @@ def hosts(trace: Trace, calls: pd.DataFrame) -> Iterator[Host]:
 
 
 def _with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
-    """The calls with what each made the device do: code (numbers the kernel or graph that it launched first, of each
-    device) and lane (numbers the stream of it), MISSING if unknown, and busy (ns, of all that it launched)."""
+    """The calls with what each made the device do: code (numbers the kernel or graph that it launched first, per
+    device) and lane (numbers its stream), MISSING if unknown, and busy (ns, of everything it launched)."""
     kernels, columns = trace["kernels"], ["process", "correlation", "device", "stream", "start", "end", "graph"]
     tables = (kernels[columns].assign(name=kernels["name"].cat.codes), trace["graph_launches"][columns])
     done = pd.concat(tables, ignore_index=True).fillna({"name": MISSING})
@@ -92,7 +92,7 @@ def _with_work(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
 
 
 def _together(calls: pd.DataFrame) -> dict[int, list[int]]:
-    """Pass 1: the thread that leads each host of a process -> the host's threads."""
+    """Stage 1: the leading thread of each host of a process -> the host's threads."""
     letters = calls["letter"].to_numpy(dtype="U1")
     launched = calls.loc[among(letters, LAUNCHES), ["thread", "lane"]]
     lanes = launched.drop_duplicates().groupby("thread")["lane"].agg(set)
@@ -116,7 +116,7 @@ def _host(calls: pd.DataFrame, thread: int, captures: Ints) -> Host:
     letters, fetches = calls["letter"].to_numpy(dtype="U1"), copied_out(calls)
     inputs = among(letters, COPIES) & ~fetches
     waits = among(letters, [SYNC, BLOCKING_COPY])
-    of_results = waits & ~((letters == SYNC) & np.append(False, inputs[:-1]))  # else of the copy directly before
+    of_results = waits & ~((letters == SYNC) & np.append(False, inputs[:-1]))  # otherwise for the copy directly before
     at = np.flatnonzero(among(letters, LAUNCHES))
     cuts = _behind_fetches(np.flatnonzero(waits), at, np.flatnonzero(fetches), len(calls))
     begun = np.searchsorted(captures, calls["start"].to_numpy()[at])
@@ -133,8 +133,8 @@ def _host(calls: pd.DataFrame, thread: int, captures: Ints) -> Host:
 
 
 def _behind_fetches(waits: Ints, launches: Ints, fetches: Ints, end: int) -> Ints:
-    """Pass 2: positions behind each fetch, with its wait; all given by their positions in the calls, which have an
-    end."""
+    """Stage 2: positions after each fetch with its wait; all are positions in the calls, including the position after
+    the last one."""
     if not len(fetches):
         return waits + 1
     before = np.searchsorted(launches, fetches)  # launches before each copy
@@ -147,7 +147,7 @@ def _behind_fetches(waits: Ints, launches: Ints, fetches: Ints, end: int) -> Int
 
 
 def _replays(launches: pd.DataFrame, first: Ints) -> Ints:
-    """Pass 3: the first launch of each turn, those that replay themselves divided."""
+    """Stage 3: the first launch of each turn, with turns split that repeat themselves."""
     code, graph = launches["code"].to_numpy(), launches["graph"].to_numpy()
     last = np.append(first[1:], len(code))
     graphs = np.add.reduceat(graph.astype(np.int64), first)
@@ -163,9 +163,9 @@ def _replays(launches: pd.DataFrame, first: Ints) -> Ints:
 
 
 def _heads(turn: Ints, graph: Bools) -> Ints:
-    """Where the equal passes of a turn begin behind what leads to them, which is a pass, too; none where it is one.
+    """Where the equal passes of a turn begin after a leading part that is a pass as well; none if there is only one.
 
-    Two passes with something behind them may be one step (with and without a prompt, of a diffusion).
+    Two passes followed by something else may be one step (with and without a prompt, in diffusion).
     """
     for unit in lengths(turn, SEVERAL) if (turn != MISSING).all() else []:
         begin, end = max(_runs(turn[unit:] == turn[:-unit]).tolist(), key=lambda run: run[1] - run[0], default=(0, 0))
@@ -180,7 +180,7 @@ def _heads(turn: Ints, graph: Bools) -> Ints:
 
 
 def lengths(codes: Ints, least: int) -> list[int]:
-    """How long may be what comes at least so often: how far apart the rarest of its parts stand."""
+    """The maximum length of what occurs at least that often: the distance between its rarest parts."""
     _, number, count = np.unique(codes, return_inverse=True, return_counts=True)
     rare = np.argsort(count, kind="stable")
     rare = rare[count[rare] >= least][:_MOST_UNITS]
@@ -188,7 +188,7 @@ def lengths(codes: Ints, least: int) -> list[int]:
 
 
 def _runs(flags: Bools, least: int = 1) -> Ints:
-    """Begin and end of each run of so many or more that are true."""
+    """Begin and end of each run of at least this many true values."""
     padded = np.zeros(len(flags) + 2, bool)
     padded[1:-1] = flags
     edges = np.flatnonzero(padded[1:] != padded[:-1]).reshape(-1, 2)
@@ -197,7 +197,7 @@ def _runs(flags: Bools, least: int = 1) -> Ints:
 
 def has_layers(kernels: Ints) -> bool:
     """Whether most of a run of kernels is sequences of several that repeat at least three times: the layers of a model
-    (or of several, or forward and backward). Of a longer run the first `LONGEST_PASS` kernels decide."""
+    (or of several, or forward and backward). In a longer run the first `LONGEST_PASS` kernels decide."""
     kernels = kernels[:LONGEST_PASS]
     inside = np.zeros(len(kernels), bool)
     for length in range(SEVERAL, len(kernels) // 4 + 1):
