@@ -57,7 +57,7 @@ def chain_sites(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     chain = np.append(with_chain["callchain"].to_numpy(), MISSING)[rows]
     found = _sites(chains).reindex(chain)
     known = found["site"].notna().to_numpy()
-    for column in nothing.columns:
+    for column in nothing.columns if known.any() else ():
         nothing.loc[known, column] = found[column].to_numpy()[known]
     return nothing
 
