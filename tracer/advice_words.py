@@ -39,6 +39,7 @@ def _facts(advice: Advice, path: str, options: list[str]) -> dict[str, Any]:
         "tokens_per_s": found.predicted.tokens_per_s,
         "conditions": list(advice.conditions),
         "settings": [asdict(setting) for setting in advice.settings],
+        "sites": list(advice.sites),
         "assumptions": found.notes,
         "shown_by": " ".join(["intertoken whatif", path, *options, advice.command]),
         "checked_by": f"intertoken compare {path} AFTER",
@@ -68,6 +69,11 @@ def details(facts: dict[str, Any]) -> list[str]:
     lines += [
         f"{', '.join(edits)}: in {facts['engine']} {name} (seen in {seen})" for (name, seen), edits in named.items()
     ]
+    placed = {tuple(one["sites"]): list[str]() for one in advice if one["sites"]}
+    for one in advice:
+        if one["sites"]:
+            placed[tuple(one["sites"])].append(one["edit"])
+    lines += [f"{', '.join(edits)}: the calls are made in {'; '.join(sites)}" for sites, edits in placed.items()]
     lines += notes_of(facts)
     return [*lines, *([f"after the change, record again and check: {advice[0]['checked_by']}"] if advice else [])]
 

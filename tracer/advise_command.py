@@ -44,7 +44,7 @@ def advise(
     from tracer.analysis.causality.paths import Causality
     from tracer.analysis.whatif.base import Base
 
-    trace, steps = load(path, within, bounds)
+    trace, steps = load(path, within, bounds, python_functions=True)
     with report.working("trying edits"):
         base = Base.of(Causality.of(trace), steps, untraced_tokens_per_s, within)
         found = advised(trace, steps, base, _on_streams(path, within, trace))

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tracer.analysis.call_sites import call_sites
 from tracer.analysis.interval import SHOWN
 from tracer.analysis.settings import engine_of, settings_of, unused_settings
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.base import TRACED, Base, Figures
+from tracer.analysis.whatif.changes import Changes
 from tracer.analysis.whatif.edits import Edit, OneGraph, Strategy, WithoutSyncs
 from tracer.analysis.whatif.needed import needed_syncs
 from tracer.analysis.whatif.prediction import Prediction, predict_from
@@ -25,6 +27,7 @@ from tracer.trace import Trace
 
 _MOST_SYNCS: Final = 24
 """The most sync positions that are tried one by one."""
+_MOST_SITES: Final = 8
 
 _COPIES: Final = (
     "input copies are enqueued on the compute stream, so that they run after the previous step has read its inputs",
@@ -61,6 +64,7 @@ class Advice:
         conditions: what must be true for the edit to be safe, which the recording does not show.
         command: options of `intertoken whatif` that show it.
         settings: what the recording's engine calls it.
+        sites: where in the program the calls are made that it does without, the commonest first; empty if unknown.
     """
 
     edits: tuple[Edit, ...]
@@ -68,6 +72,7 @@ class Advice:
     conditions: tuple[str, ...]
     command: str
     settings: tuple[Setting, ...]
+    sites: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -132,7 +137,8 @@ def advise(trace: Trace, steps: Steps, base: Base, more: Iterable[tuple[Edit, st
         else:
             if found.speedup.low is not None and found.speedup.low > 1 + SHOWN:
                 names = tuple(name for edit in candidate.edits for name in settings_of(engine, edit))
-                kept.append(Advice(candidate.edits, found, candidate.conditions, candidate.command, names))
+                sites = _sites(base, candidate.edits)
+                kept.append(Advice(candidate.edits, found, candidate.conditions, candidate.command, names, sites))
             else:
                 unsure[label] = found
     kept.sort(key=lambda advice: advice.prediction.speedup.estimate, reverse=True)
@@ -152,6 +158,15 @@ def _candidates(strategy: str | None, steps: Steps, base: Base) -> Iterator[_Can
     for early in (False, True):
         conditions = (*_AS_GRAPH, "its kernels are built for programmatic dependent launch") if early else _AS_GRAPH
         yield _Candidate((OneGraph(early),), conditions, "--graph --early-starts" if early else "--graph")
+
+
+def _sites(base: Base, edits: tuple[Edit, ...]) -> tuple[str, ...]:
+    changes, trace = Changes(base.causality, base.assumed), base.causality.trace
+    for edit in edits:
+        edit.apply(changes, base.steps)
+    calls = changes.calls[changes.removed[: len(changes.calls)]]
+    sites = call_sites(trace, calls)["site"]
+    return tuple(map(str, sites[sites != ""].value_counts().index[:_MOST_SITES]))
 
 
 def _bound(before: Figures) -> float | None:
