@@ -83,6 +83,15 @@ def notes_of(facts: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(note for one in facts["advice"] for note in one["assumptions"]))
 
 
+def unused_of(facts: dict[str, Any]) -> list[str]:
+    """What the engine offers, and the recording does not use."""
+    return [
+        f"{facts['engine']} offers {setting['change']}, which this recording does not use: {setting['name']} (seen in "
+        f"{setting['seen']}); its gain is not predicted"
+        for setting in facts["unused"]
+    ]
+
+
 def rest(facts: dict[str, Any]) -> list[str]:
     """What shows no gain, what data flow forbids, what the engine offers unused, and the upper bound."""
     from tracer.analysis.whatif.prediction import NO_MARGIN
@@ -97,11 +106,7 @@ def rest(facts: dict[str, Any]) -> list[str]:
         f"not predicted: {', '.join(one['edit'] for one in without if why in one['assumptions'])}; {why}"
         for why in reasons
     ]
-    lines += [
-        f"{facts['engine']} offers {setting['change']}, which this recording does not use: {setting['name']} (seen in "
-        f"{setting['seen']}); its gain is not predicted"
-        for setting in facts["unused"]
-    ]
+    lines += unused_of(facts)
     before, bound = facts["before"], facts["bound"]
     if not facts["advice"]:
         lines.insert(0, "no edit is predicted to gain more than its margin")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracer import report
-from tracer.advice_words import cells, details, facts_of, rest
+from tracer.advice_words import cells, details, facts_of, rest, unused_of
 from tracer.commands import Bounds, emit, load, trace_options, untraced_option
 from tracer.text import spelled
 
@@ -96,4 +96,6 @@ def _withheld(facts: dict[str, Any]) -> bool:
 
     if facts["base"] == TRACED:
         click.echo(f"no advice: {WITHOUT_RATE}")
+        for line in unused_of(facts):
+            click.echo(spelled(line))
     return bool(facts["base"] == TRACED)

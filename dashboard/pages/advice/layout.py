@@ -7,7 +7,7 @@ from typing import Any
 from dash import dcc, html
 
 from dashboard.frame import named
-from dashboard.pages.parts import choice, csv_file, number, section, table_of, words
+from dashboard.pages.parts import choice, csv_file, number, rate_field, section, table_of, words
 
 _POLL_MS = 700
 
@@ -37,6 +37,8 @@ def sections() -> list[Any]:
         section(
             "What to change",
             [choice("run", "Run", clearable=False)],
+            html.Div([rate_field()], className="fields", role="group", **named("The engine's own rate")),
+            html.P(id="rate-refused", className="problem", role="alert"),
             html.Div("Reading the recording …", id="nothing", className="empty", role="status"),
             html.P(id="said-of-advice", className="answer", role="status"),
             html.P(id="warning", className="hint warns"),
