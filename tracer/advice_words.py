@@ -26,6 +26,7 @@ def facts_of(found: Advised, path: str, options: list[str]) -> dict[str, Any]:
         ],
         "engine": found.engine.name if found.engine else None,
         "unused": [asdict(setting) for setting in found.unused],
+        "eager_launches": [asdict(one) for one in found.eager],
         "refused": [{"edit": edit, "why": why} for edit, why in found.refused.items()],
     }
 
@@ -55,6 +56,18 @@ def cells(one: dict[str, Any]) -> dict[str, str]:
         "gain": percent(speedup["estimate"] - 1),
         "margin": f"{low} to {high}",
         "steps": number(one["steps_per_s"]),
+    }
+
+
+def eager_cells(one: dict[str, Any]) -> dict[str, str]:
+    """An eager launch as the cells of a table."""
+    return {
+        "kernel": one["kernel"],
+        "operator": one["operator"] or "–",
+        "where": one["where"],
+        "per_step": number(one["per_step"]),
+        "hole": number(one["hole_us"]),
+        "gain": "–" if one["speedup"] is None else percent(one["speedup"] - 1),
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.advice.tables import advice_table, more_edits, site_rows
+from dashboard.pages.advice.tables import advice_table, eager_rows, more_edits, site_rows
 from dashboard.pages.one_run import keep_run
 from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, keep_options, table_height
 from dashboard.pages.syncs.table import known
@@ -79,6 +79,9 @@ def _render(app: Dash, store: RunStore) -> None:
         Output("said-of-advice", "children"),
         Output("warning", "children"),
         Output("advice-notes", "children"),
+        Output("eager-launches", "rowData"),
+        Output("eager-launches", "style"),
+        Output("eager-section", "style"),
         Output("idle-sites", "rowData"),
         Output("idle-sites", "style"),
         Output("idle-section", "style"),
@@ -110,12 +113,16 @@ def _render(app: Dash, store: RunStore) -> None:
         if ctx.triggered_id == "poll" and progress == before:
             raise PreventUpdate
         table, said, notes = (None, "", []) if run is None or nothing else in_words(run, advised, view.theme)
+        eager = eager_rows(advised.eager) if isinstance(advised, Advised) else []
         idle, calls, of_sites = tables_of(sites)
         return (
             table,
             said,
             run.rate_said if run is not None else "",
             [html.Li(plain(note, 400)) for note in notes],
+            eager,
+            table_height(eager),
+            SHOWN if eager else HIDDEN,
             idle,
             table_height(idle),
             SHOWN if idle else HIDDEN,
