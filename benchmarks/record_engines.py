@@ -102,11 +102,13 @@ def vllm(options: argparse.Namespace) -> dict[str, Any]:
     if options.window == "torch":
         profiler |= {"torch_profiler_dir": str(options.output.absolute()), "torch_profiler_with_stack": False,
                      "torch_profiler_dump_cuda_time_total": False}  # fmt: skip
+    engine_options = dict(options.engine_options)
+    graphs = {"cudagraph_mode": engine_options.pop("cudagraph_mode")} if "cudagraph_mode" in engine_options else {}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(MODEL), encoding="utf-8")
         llm = LLM(model=folder, load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", seed=0,
                   max_model_len=1024, max_num_seqs=8, gpu_memory_utilization=0.3, enable_prefix_caching=False,
-                  compilation_config={"cudagraph_capture_sizes": [1, 2, 4, 8]},
+                  compilation_config={"cudagraph_capture_sizes": [1, 2, 4, 8], **graphs}, **engine_options,
                   **({} if options.window == "none" else {"profiler_config": profiler}))  # fmt: skip
     engine, steps, seen = llm.llm_engine, list[Step](), set[str]()
     get_output = engine.engine_core.get_output
@@ -254,6 +256,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--device", default="cuda", help="of transformers")
     parser.add_argument("--model", type=json.loads, default={}, help="changes to the model's configuration, JSON")
+    parser.add_argument(
+        "--engine-options", type=json.loads, default={}, help="of vLLM's LLM, JSON; also cudagraph_mode"
+    )
     options = parser.parse_args(arguments)
     options.output.mkdir(parents=True, exist_ok=True)
     cases = ENGINES[options.engine](options)

@@ -26,6 +26,7 @@ def facts_of(found: Advised, path: str, options: list[str]) -> dict[str, Any]:
         ],
         "engine": found.engine.name if found.engine else None,
         "unused": [asdict(setting) for setting in found.unused],
+        "eager_launches": [asdict(one) for one in found.eager],
         "refused": [{"edit": edit, "why": why} for edit, why in found.refused.items()],
     }
 
@@ -39,6 +40,7 @@ def _facts(advice: Advice, path: str, options: list[str]) -> dict[str, Any]:
         "tokens_per_s": found.predicted.tokens_per_s,
         "conditions": list(advice.conditions),
         "settings": [asdict(setting) for setting in advice.settings],
+        "sites": list(advice.sites),
         "assumptions": found.notes,
         "shown_by": " ".join(["intertoken whatif", path, *options, advice.command]),
         "checked_by": f"intertoken compare {path} AFTER",
@@ -57,6 +59,18 @@ def cells(one: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def eager_cells(one: dict[str, Any]) -> dict[str, str]:
+    """An eager launch as the cells of a table."""
+    return {
+        "kernel": one["kernel"],
+        "operator": one["operator"] or "–",
+        "where": one["where"],
+        "per_step": number(one["per_step"]),
+        "hole": number(one["hole_us"]),
+        "gain": "–" if one["speedup"] is None else percent(one["speedup"] - 1),
+    }
+
+
 def details(facts: dict[str, Any]) -> list[str]:
     """What must be true for each edit to be safe, what its engine calls it, and how to check it."""
     advice = facts["advice"]
@@ -68,6 +82,11 @@ def details(facts: dict[str, Any]) -> list[str]:
     lines += [
         f"{', '.join(edits)}: in {facts['engine']} {name} (seen in {seen})" for (name, seen), edits in named.items()
     ]
+    placed = {tuple(one["sites"]): list[str]() for one in advice if one["sites"]}
+    for one in advice:
+        if one["sites"]:
+            placed[tuple(one["sites"])].append(one["edit"])
+    lines += [f"{', '.join(edits)}: the calls are made in {'; '.join(sites)}" for sites, edits in placed.items()]
     lines += notes_of(facts)
     return [*lines, *([f"after the change, record again and check: {advice[0]['checked_by']}"] if advice else [])]
 
@@ -75,6 +94,15 @@ def details(facts: dict[str, Any]) -> list[str]:
 def notes_of(facts: dict[str, Any]) -> list[str]:
     """What the predictions of the listed edits assume, each once."""
     return list(dict.fromkeys(note for one in facts["advice"] for note in one["assumptions"]))
+
+
+def unused_of(facts: dict[str, Any]) -> list[str]:
+    """What the engine offers, and the recording does not use."""
+    return [
+        f"{facts['engine']} offers {setting['change']}, which this recording does not use: {setting['name']} (seen in "
+        f"{setting['seen']}); its gain is not predicted"
+        for setting in facts["unused"]
+    ]
 
 
 def rest(facts: dict[str, Any]) -> list[str]:
@@ -91,11 +119,7 @@ def rest(facts: dict[str, Any]) -> list[str]:
         f"not predicted: {', '.join(one['edit'] for one in without if why in one['assumptions'])}; {why}"
         for why in reasons
     ]
-    lines += [
-        f"{facts['engine']} offers {setting['change']}, which this recording does not use: {setting['name']} (seen in "
-        f"{setting['seen']}); its gain is not predicted"
-        for setting in facts["unused"]
-    ]
+    lines += unused_of(facts)
     before, bound = facts["before"], facts["bound"]
     if not facts["advice"]:
         lines.insert(0, "no edit is predicted to gain more than its margin")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tracer import report
-from tracer.advice_words import cells, details, facts_of, rest
+from tracer.advice_words import cells, details, eager_cells, facts_of, rest, unused_of
 from tracer.commands import Bounds, emit, load, trace_options, untraced_option
 from tracer.text import spelled
 
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from tracer.trace import Trace
 
 _STREAMS = 4
+_LONGEST = 60
+_EAGER = {
+    "kernel": "kernel", "operator": "operator", "where": "", "per_step": "a step", "hole": "idle before it, µs a step",
+    "gain": "in the graph (no margin)",
+}  # fmt: skip
 
 
 @click.command()
@@ -44,7 +49,7 @@ def advise(
     from tracer.analysis.causality.paths import Causality
     from tracer.analysis.whatif.base import Base
 
-    trace, steps = load(path, within, bounds)
+    trace, steps = load(path, within, bounds, python_functions=True)
     with report.working("trying edits"):
         base = Base.of(Causality.of(trace), steps, untraced_tokens_per_s, within)
         found = advised(trace, steps, base, _on_streams(path, within, trace))
@@ -75,6 +80,15 @@ def _show(facts: dict[str, Any]) -> None:
             click.echo(f"  {spelled(line)}")
     for line in rest(facts):
         click.echo(f"  {spelled(line)}")
+    _show_eager(facts)
+
+
+def _show_eager(facts: dict[str, Any]) -> None:
+    """The kernels launched beside a graph; the gain is a prediction without a margin."""
+    if facts["eager_launches"]:
+        click.echo("\neager launches around the graph, by the time in which the device idles before them:")
+        rows = [eager_cells(one) | {"kernel": one["kernel"][:_LONGEST]} for one in facts["eager_launches"]]
+        report.show_table(rows, _EAGER)
 
 
 def _show_markdown(facts: dict[str, Any]) -> None:
@@ -96,4 +110,7 @@ def _withheld(facts: dict[str, Any]) -> bool:
 
     if facts["base"] == TRACED:
         click.echo(f"no advice: {WITHOUT_RATE}")
+        for line in unused_of(facts):
+            click.echo(spelled(line))
+        _show_eager(facts)
     return bool(facts["base"] == TRACED)

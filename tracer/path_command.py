@@ -25,7 +25,8 @@ _SHOWN = 12  # rows of the path's composition
     "one row per piece of a step's path: step, in ns start and end, kind (call, host, device, stream order, launch, "
     "return, event), name"
 )
-def path(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save) -> None:
+@click.option("--call-sites", "with_sites", is_flag=True, help="Also show where in the program each call is made.")
+def path(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save, with_sites: bool) -> None:
     """Show what each token waited for: the critical path, and the slack of calls off it.
 
     The path of a step runs from the end of the last compute before it to the end of its own, through kernels,
@@ -38,9 +39,9 @@ def path(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Sa
     """
     from tracer.analysis.causality.report import path_report
 
-    trace, steps = load(path, within, bounds)
+    trace, steps = load(path, within, bounds, python_functions=with_sites)
     with report.working("computing the critical path"):
-        found = path_report(trace, steps)
+        found = path_report(trace, steps, with_sites=with_sites)
     save(found.table)
     shares = found.shares.assign(us_per_step=found.shares["ns_per_step"] / 1e3).drop(columns="ns_per_step")
     facts = {
@@ -77,11 +78,14 @@ def _show(facts: dict[str, Any]) -> None:
             "on_path": number(row["on_path_us"], 2),
             "slack": "nothing waits for it" if row["slack_us"] is None else number(row["slack_us"], 2),
             "verdict": row["verdict"],
+            "site": row.get("site") or "–",
         }
         for row in facts["calls"]
     ]
     headings = {
         "position": "#", "name": "call", "does": "", "on_path": "on the path, µs", "slack": "slack, µs", "verdict": ""
     }  # fmt: skip
+    if any("site" in row for row in facts["calls"]):
+        headings["site"] = "where"
     report.show_table(rows, headings)
     report.warn(report.new_console(), facts["warning"])

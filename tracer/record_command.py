@@ -60,6 +60,11 @@ def _completed(_ctx: click.Context, _parameter: click.Parameter, incomplete: str
     help="Record between the program's own calls of cudaProfilerStart and cudaProfilerStop (light only).",
 )  # fmt: skip
 @click.option(
+    "--call-sites", is_flag=True,
+    help="Also record where in the program each CUDA call is made: the stack of each call, kept once. Adds some "
+    "microseconds to every call.",
+)  # fmt: skip
+@click.option(
     "--recover", "left", metavar="FOLDER", type=click.Path(path_type=Path),
     help="Do not run a command: write TRACE from what a killed light recorder left in FOLDER.",
 )  # fmt: skip
@@ -68,8 +73,8 @@ def _completed(_ctx: click.Context, _parameter: click.Parameter, incomplete: str
 @click.pass_context
 def record(
     ctx: click.Context, target: Path, levels: tuple[str, ...], graph_trace: Traced | None, after: float,
-    seconds: float | None, steps: int | None, profiler_window: bool, left: Path | None, force: bool,
-    command: tuple[str, ...],
+    seconds: float | None, steps: int | None, profiler_window: bool, call_sites: bool, left: Path | None,
+    force: bool, command: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Run COMMAND and record its CUDA activity into TRACE.
 
@@ -115,15 +120,17 @@ def record(
     if profiler_window and in_part:
         raise UsageError("--profiler-window cannot be combined with --after or --seconds")
     if "light" not in chosen and not several:
-        ctx.exit(shell_code(record_pass.record_traced(command, chosen[0], target, force)))
+        ctx.exit(shell_code(record_pass.record_traced(command, chosen[0], target, force, call_sites=call_sites)))
     write = partial(formats.write, path=target, replace=force, is_part=is_part)
-    light = partial(_light, command, target, Window(after, seconds, profiler_window), steps, write)
-    ctx.exit(shell_code(_several(command, chosen, target, light) if several else light(with_rate=False)))
+    window = Window(after, seconds, profiler_window)
+    light = partial(_light, command, target, window, steps, write, call_sites=call_sites)
+    code = _several(command, chosen, target, light, call_sites) if several else light(with_rate=False)
+    ctx.exit(shell_code(code))
 
 
 def _light(
     command: Sequence[str], target: Path, window: Window, steps: int | None, write: Callable[[Trace], object], *,
-    with_rate: bool,
+    with_rate: bool, call_sites: bool,
 ) -> int:  # fmt: skip
     """Record the light pass, with its rate in run.json if it is to correct others; return the command's exit code."""
     from tracer.recorders.light_cut import first_steps
@@ -135,10 +142,12 @@ def _light(
             trace.metadata["run"] = run_of(trace)
         write(trace)
 
-    return record_pass.record_light(command, target, window, save)
+    return record_pass.record_light(command, target, window, save, call_sites=call_sites)
 
 
-def _several(command: Sequence[str], levels: Sequence[str], target: Path, light: Callable[..., int]) -> int:
+def _several(
+    command: Sequence[str], levels: Sequence[str], target: Path, light: Callable[..., int], call_sites: bool
+) -> int:
     """Record the command once per level into a run directory, the light pass first.
 
     Returns:
@@ -160,7 +169,7 @@ def _several(command: Sequence[str], levels: Sequence[str], target: Path, light:
         if code or not target.exists():
             click.echo(f"intertoken: skipped the {level} pass because the run before it failed", err=True)
             break
-        code = record_pass.record_traced(command, level, target / level, force=False)
+        code = record_pass.record_traced(command, level, target / level, force=False, call_sites=call_sites)
         if (target / level).exists():
             hand_on(target, level)
     return code

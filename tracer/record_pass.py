@@ -40,8 +40,12 @@ def python_program(command: Sequence[str]) -> tuple[str, ...] | None:
     return arguments if arguments and not arguments[0].startswith("-") else None
 
 
-def record_light(command: Sequence[str], target: Path, window: Window, save: Callable[[Trace], object]) -> int:
+def record_light(
+    command: Sequence[str], target: Path, window: Window, save: Callable[[Trace], object], *, call_sites: bool = False
+) -> int:
     """Record the command without a profiler; `save` writes the recording to the target.
+
+    With `call_sites` the stack of each call is kept.
 
     Returns:
         the exit code, as `foreground.run` gives it.
@@ -56,7 +60,7 @@ def record_light(command: Sequence[str], target: Path, window: Window, save: Cal
         click.echo(f"note: a killed recorder left a recording: {_advice(left)}", err=True)
     with light_folder.folder() as rings:
         try:
-            outcome = light_program.record(command, rings, window)
+            outcome = light_program.record(command, rings, window, call_sites=call_sites)
             if outcome.trace is not None:
                 save(outcome.trace)
         except BaseException:  # also Ctrl-C
@@ -102,8 +106,10 @@ def recover(left: Path, target: Path, force: bool) -> None:
     _print_summary(target, len(trace), trace.notes)
 
 
-def record_traced(command: Sequence[str], level: str, target: Path, force: bool) -> int:
+def record_traced(command: Sequence[str], level: str, target: Path, force: bool, *, call_sites: bool = False) -> int:
     """Record the command under a profiler: CUPTI in its process if possible, else nsys.
+
+    With `call_sites` the stack of each call is kept.
 
     Returns, Raises:
         as `record_light`.
@@ -113,12 +119,12 @@ def record_traced(command: Sequence[str], level: str, target: Path, force: bool)
     if program is not None:
         from tracer.recorders import cupti_program
 
-        outcome, code = cupti_program.record(program, level, target, replace=force)
+        outcome, code = cupti_program.record(program, level, target, replace=force, stacks=call_sites)
         if not outcome.unavailable:
             _print_outcome(outcome, code, target)
             return code
         reason = outcome.unavailable
-    return _through_nsys(command, level, target, force, reason)
+    return _through_nsys(command, level, target, force, reason, call_sites)
 
 
 def _print_outcome(outcome: Outcome, code: int, target: Path) -> None:
@@ -140,7 +146,9 @@ def _print_outcome(outcome: Outcome, code: int, target: Path) -> None:
     _print_summary(target, outcome.events, outcome.notes)
 
 
-def _through_nsys(command: Sequence[str], graph_trace: str, target: Path, force: bool, reason: str) -> int:
+def _through_nsys(
+    command: Sequence[str], graph_trace: str, target: Path, force: bool, reason: str, call_sites: bool
+) -> int:
     """Record the command with nsys, if installed.
 
     Returns:
@@ -156,7 +164,7 @@ def _through_nsys(command: Sequence[str], graph_trace: str, target: Path, force:
         raise RecordError(f"{reason}; and nsys, which can record any command, is not on PATH (install Nsight Systems)")
     with beside(target) as folder:
         report = folder / nsys.REPORT
-        code = nsys.run(command, graph_trace, report)
+        code = nsys.run(command, graph_trace, report, call_sites=call_sites)
         if not report.exists() and code >= 0:
             raise RecordError(f"nsys wrote no report (exit code {code})")
         if not report.exists():

@@ -160,6 +160,7 @@ TABLES: Final[dict[str, Table]] = {
             Column("name", NAME, "nameId", "with CUPTI's version suffix"),
             Column("return_value", nsys="returnValue", missing=MISSING),
             Column("layer", API_LAYERS, "eventClass"),
+            Column("callchain", nsys="callchainId", doc="in callchains, or MISSING"),
         ), "CUDA runtime and driver calls on host threads"),
         Table("syncs", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", (
             *_SPAN, Column("type", SYNC_TYPES, "syncType"), *_ON_STREAM,
@@ -191,6 +192,12 @@ TABLES: Final[dict[str, Table]] = {
             Column("memory_bandwidth", nsys="memoryBandwidth", doc="bytes/s as reported by the device"),
             Column("clock_rate", nsys="clockRate", doc="Hz"),
         ), "devices"),
+        Table("callchains", "CUDA_CALLCHAINS", (
+            Column("chain", nsys="id", doc="as in api"),
+            Column("depth", nsys="stackDepth", doc="0 for the innermost function"),
+            Column("symbol", NAME, "symbol", "the function; FILE(LINE): FUNCTION of Python"),
+            Column("module", NAME, "module", "the file that contains it; empty for Python"),
+        ), "the functions on the stack of calls, each stack once"),
         Table("threads", "ThreadNames", (*_ON_THREAD, Column("name", NAME, "nameId")), "host threads"),
         Table("processes", "PROCESSES", (
             Column("process", nsys="pid"), Column("name", TEXT, "name"),

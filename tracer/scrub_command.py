@@ -37,9 +37,7 @@ class Run:
 @click.option("--names", is_flag=True, help="Also hash names of kernels, NVTX ranges, threads and models.")
 @click.option("--key", metavar="TEXT", help="Key of the hashes: recordings with the same key can be compared by name.")
 @click.option("--word", "words", multiple=True, metavar="TEXT", help="Remove this text too, wherever it occurs.")
-@click.option(
-    "--python-functions", is_flag=True, help="Keep the Python functions of a PyTorch trace, without directories."
-)
+@click.option("--python-functions", is_flag=True, help="Keep Python functions and call chains, without directories.")
 @click.option("--force", is_flag=True, help="Replace OUT once the new recording is complete.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def scrub(

@@ -70,6 +70,9 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
 )  # fmt: skip
 @click.option("--graph", "one_graph", is_flag=True, help="Launch individually launched kernels as one CUDA graph.")
 @click.option("--early-starts", is_flag=True, help="For --graph: kernels start early (programmatic launch).")
+@click.option(
+    "--eager-into-graph", is_flag=True, help="Kernels launched one by one beside a CUDA graph become a part of it."
+)
 @click.option("--concurrent", is_flag=True, help="Use several streams for independent kernels (needs graph.json).")
 @click.option("--streams", type=click.IntRange(2, 64), default=4, show_default=True, help="Limit for --concurrent.")
 @click.option(

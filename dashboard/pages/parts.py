@@ -131,3 +131,10 @@ def number(field: str, header: str, form: str, width: int, hint: str = "") -> di
         "filter": "agNumberColumnFilter",
         "valueFormatter": {"function": f"{value} == null ? '–' : d3.format('{form}')({value})"},
     }  # fmt: skip
+
+
+def rate_field() -> html.Label:
+    """The engine's own rate: that of the table of runs, which goes along from page to page."""
+    field = text_field("rate", True, type="text", placeholder="as run.json tells", maxlength=40)
+    hint = "Steps per second that the engine makes without a profiler, as in the table of runs"
+    return html.Label([html.Span("Untraced steps/s"), field], id="rate-field", title=hint)

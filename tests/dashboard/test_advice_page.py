@@ -6,6 +6,7 @@ import shutil
 import pytest
 from click.testing import CliRunner
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
 from dashboard.pages.advice.callbacks import in_words, nothing_to_show, tables_of
 from dashboard.pages.advice.tables import fields_of, more_edits
@@ -83,10 +84,24 @@ def test_without_a_rate_there_are_only_call_sites(tmp_path):
     (run,) = store.runs()
     table, said, notes = in_words(run, advice_of(store, run, list).result(60), "light")
     assert (table, notes) == (None, [])
-    assert said.startswith("No advice: without the rate")
+    assert said.startswith("No advice: without the engine's own rate")
+    assert said.endswith("Give it above, as untraced steps/s.")
     idle, calls, of_sites = tables_of(sites_of(store, run).result(60))
     assert (idle, calls) == ([], [])
     assert all("have no call site" in note for note in of_sites)
+
+
+def test_settings_that_are_off_are_told_without_a_rate(tmp_path):
+    shutil.copytree(SAMPLES / "transformers-eager", tmp_path / "a")
+    (tmp_path / "a" / "run.json").unlink()
+    store = RunStore([tmp_path / "a"])
+    (run,) = store.runs()
+    table, said, notes = in_words(run, advice_of(store, run, list).result(60), "light")
+    assert table is None
+    assert said.startswith("No advice")
+    assert [note.partition(", which")[0] for note in notes] == ["PyTorch offers one graph launch per step"]
+    done = CliRunner().invoke(main, ["advise", str(tmp_path / "a")])
+    assert "PyTorch offers one graph launch per step" in " ".join(done.stdout.split())
 
 
 @pytest.mark.skipif(not VLLM.exists(), reason="the recording is not here")
@@ -112,6 +127,22 @@ def test_nothing_to_show_says_what_to_do(tmp_path):
     assert "no CUDA calls inside token steps" in nothing_to_show(store, run)
     assert tables_of(Sites(None, None, [])) == ([], [], [])
     assert tables_of("it failed") == ([], [], ["it failed"])
+
+
+@pytest.mark.browser
+def test_the_rate_is_given_on_the_page(browser, tmp_path):
+    shutil.copytree(TRACED, tmp_path / "a", ignore=shutil.ignore_patterns("node"))
+    (tmp_path / "a" / "run.json").unlink()
+    with served(tmp_path) as address:
+        browser.get(f"{address}advice/?run=a")
+        said = lambda: browser.find_element(By.ID, "said-of-advice").text  # noqa: E731
+        until(browser, lambda: "Give it above" in said(), "what to give")
+        browser.find_element(By.CSS_SELECTOR, "#rate-field input").send_keys("no", Keys.ENTER)
+        until(browser, lambda: "is no rate" in browser.find_element(By.ID, "rate-refused").text, "why not")
+        field = browser.find_element(By.CSS_SELECTOR, "#rate-field input")
+        field.send_keys(Keys.BACKSPACE * 2, "748.7", Keys.ENTER)
+        until(browser, lambda: "The largest predicted gain" in said(), "advice")
+        assert "748.7" in browser.current_url
 
 
 @pytest.mark.browser

@@ -62,6 +62,7 @@ RECORDING: Rows = {
         _api(90, 1, 9), _api(500, 10, 10), _api(600, 11, 11), _api(700, 12, 12), _api(800, 13, 13),
         _api(900, 14, 14, event_class=1), _api(1000, 15, 15),
     ],
+    "CUDA_CALLCHAINS": [{"id": 3, "symbol": 30, "module": 21, "stackDepth": 0}],
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [
         {**_ON_STREAM, **_NO_EVENT, "start": start, "end": start + 9, "correlationId": correlation,
          "syncType": 2}

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 
@@ -139,3 +140,23 @@ def test_settings_that_are_off_are_named_without_a_prediction() -> None:
     facts = advised(SAMPLES / "vllm-b1-graph")
     assert (facts["engine"], facts["unused"]) == ("vLLM", [])
     assert advised(SAMPLES / "transformers-static")["unused"] == []
+
+
+def test_advice_and_path_say_where_in_the_program_the_calls_are(tmp_path: Path) -> None:
+    trace = read(LLAMA["sccc", "graph"])
+    names = trace["api"]["name"].astype(str)
+    is_sync = names.str.contains("StreamSynchronize")
+    trace.tables["api"] = trace["api"].assign(callchain=is_sync.map({True: 1, False: 2}).astype("int64"))
+    trace.tables["callchains"] = pd.DataFrame(
+        {"chain": [1, 1, 2], "depth": [0, 1, 0], "symbol": ["cudaStreamSynchronize", "ggml_sync", "ggml_launch"],
+         "module": ["/a/libggml-cuda.so"] * 3}
+    ).astype({"symbol": "category", "module": "category"})  # fmt: skip
+    write(trace, tmp_path / "with-chains")
+    facts = advised(tmp_path / "with-chains")
+    assert facts["advice"]
+    assert all(one["sites"] == ["ggml_sync (libggml-cuda.so)"] for one in facts["advice"] if one["edit"] != "ggg")
+    assert "the calls are made in ggml_sync (libggml-cuda.so)" in " ".join(run(tmp_path / "with-chains").stdout.split())
+    shown = CliRunner().invoke(main, ["path", str(tmp_path / "with-chains"), "--call-sites", "--json"])
+    sites = {(call["letter"] == "s", call["site"]) for call in json.loads(shown.stdout)["calls"]}
+    assert sites == {(True, "ggml_sync (libggml-cuda.so)"), (False, "ggml_launch (libggml-cuda.so)")}
+    assert all(one["sites"] == [] for one in advised(LLAMA["sccc", "graph"])["advice"])

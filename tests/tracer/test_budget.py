@@ -457,7 +457,5 @@ def test_a_recording_without_python_functions_cannot_tell_that_a_function_makes_
     """Its ranges are call sites; one of another name may be a function."""
     trace = loop("sg", TOKENS).trace
     assert findings(trace, "[site.token]\nsyncs = 1")["site token: syncs"].verdict == "kept"
-    with pytest.raises(
-        EmptyTraceError, match=r"^site fetch: no range has this name, and there are no Python functions$"
-    ):
+    with pytest.raises(EmptyTraceError, match=r"^site fetch: no range has this name, and there are no functions$"):
         check_lines(trace, budget("[site.fetch]\nsyncs = 0"))

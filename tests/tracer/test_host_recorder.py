@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from tracer import annotate, record
+from tracer.analysis.call_sites import PYTHON, call_sites
 from tracer.recorders import ranges
 from tracer.recorders.host import HostRecorder
 
@@ -110,3 +111,25 @@ def test_annotate_calls_nvtx_unless_a_recorder_takes_it(monkeypatch: pytest.Monk
         assert made == ["push", *calls]
         recorder.stop()
     assert made == ["push", *calls, "pop"]
+
+
+def test_stacks_are_kept_once_per_call_site_and_name_it() -> None:
+    with record("host", stacks=True) as recording:
+        for number in range(3):
+            recording.api("streamSynchronize", 10 * number, 10 * number + 5, correlation=number)
+        recording.api("launchKernel", 40, 45, correlation=9)
+    trace = recording.trace
+    assert trace["api"]["callchain"].tolist() == [1, 1, 1, 2]
+    assert trace["callchains"].groupby("chain")["depth"].min().tolist() == [0, 0]
+    site = call_sites(trace, trace["api"])
+    line = test_stacks_are_kept_once_per_call_site_and_name_it.__code__.co_firstlineno
+    here = f"{__file__}({{}}): {test_stacks_are_kept_once_per_call_site_and_name_it.__name__}"
+    assert site["site"].tolist() == [here.format(line + 3)] * 3 + [here.format(line + 4)]
+    assert set(site["source"]) == {PYTHON}
+
+
+def test_without_stacks_there_are_no_call_chains() -> None:
+    with record("host") as recording:
+        recording.api("streamSynchronize", 0, 5, correlation=1)
+    assert not len(recording.trace["callchains"])
+    assert recording.trace["api"]["callchain"].tolist() == [-1]

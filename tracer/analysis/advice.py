@@ -10,14 +10,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tracer.analysis.call_sites import call_sites
 from tracer.analysis.interval import SHOWN
 from tracer.analysis.settings import engine_of, settings_of, unused_settings
 from tracer.analysis.syncs import sync_report
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.base import TRACED, Base, Figures
+from tracer.analysis.whatif.changes import Changes
 from tracer.analysis.whatif.edits import Edit, OneGraph, Strategy, WithoutSyncs
+from tracer.analysis.whatif.into_graph import KEYS, IntoGraph, by_kernel, eager_launches
 from tracer.analysis.whatif.needed import needed_syncs
-from tracer.analysis.whatif.prediction import Prediction, predict_from
+from tracer.analysis.whatif.prediction import WITHOUT_RATE, Prediction, predict_from
 from tracer.analysis.whatif.strategies import LADDER
 from tracer.engines.engine import Engine, Setting
 from tracer.errors import TraceError, UnsafePlanError, UsageError
@@ -25,6 +28,8 @@ from tracer.trace import Trace
 
 _MOST_SYNCS: Final = 24
 """The most sync positions that are tried one by one."""
+_MOST_SITES: Final = 8
+_MOST_EAGER: Final = 16
 
 _COPIES: Final = (
     "input copies are enqueued on the compute stream, so that they run after the previous step has read its inputs",
@@ -61,6 +66,7 @@ class Advice:
         conditions: what must be true for the edit to be safe, which the recording does not show.
         command: options of `intertoken whatif` that show it.
         settings: what the recording's engine calls it.
+        sites: where in the program the calls are made that it does without, the commonest first; empty if unknown.
     """
 
     edits: tuple[Edit, ...]
@@ -68,6 +74,33 @@ class Advice:
     conditions: tuple[str, ...]
     command: str
     settings: tuple[Setting, ...]
+    sites: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class EagerLaunch:
+    """A kernel that steps with a graph launch one by one.
+
+    Attributes:
+        kernel: its short name.
+        operator: the innermost range around its launch; "" for none.
+        where: before the step's first graph or behind it.
+        per_step: how often.
+        hole_us, kernel_us, launch_us: a step, mean, as recorded: the time before it in which nothing runs on its
+            device, its own, and that of the call.
+        speedup: predicted with it in the graph, which was never measured; None where nothing is predicted.
+        why: why not; "" where it is.
+    """
+
+    kernel: str
+    operator: str
+    where: str
+    per_step: float
+    hole_us: float
+    kernel_us: float
+    launch_us: float
+    speedup: float | None
+    why: str
 
 
 @dataclass(frozen=True)
@@ -83,6 +116,7 @@ class Advised:
         bound: speedup if the device never idled; None if unknown.
         engine: what made the recording; None if unknown.
         unused: settings of the engine that are off in the recording; nothing is predicted of them.
+        eager: kernels that steps with a graph launch one by one, the largest holes first.
     """
 
     kept: tuple[Advice, ...]
@@ -93,6 +127,7 @@ class Advised:
     bound: float | None
     engine: Engine | None
     unused: tuple[Setting, ...]
+    eager: tuple[EagerLaunch, ...]
 
 
 @dataclass(frozen=True)
@@ -132,13 +167,15 @@ def advise(trace: Trace, steps: Steps, base: Base, more: Iterable[tuple[Edit, st
         else:
             if found.speedup.low is not None and found.speedup.low > 1 + SHOWN:
                 names = tuple(name for edit in candidate.edits for name in settings_of(engine, edit))
-                kept.append(Advice(candidate.edits, found, candidate.conditions, candidate.command, names))
+                sites = _sites(base, candidate.edits)
+                kept.append(Advice(candidate.edits, found, candidate.conditions, candidate.command, names, sites))
             else:
                 unsure[label] = found
     kept.sort(key=lambda advice: advice.prediction.speedup.estimate, reverse=True)
     known = {setting for advice in kept for setting in advice.settings}
     unused = tuple(setting for setting in unused if setting not in known)
-    return Advised(tuple(kept), unsure, refused, base.before, base.state, _bound(base.before), engine, unused)
+    eager = tuple(_eager(base, steps))
+    return Advised(tuple(kept), unsure, refused, base.before, base.state, _bound(base.before), engine, unused, eager)
 
 
 def _candidates(strategy: str | None, steps: Steps, base: Base) -> Iterator[_Candidate]:
@@ -152,6 +189,29 @@ def _candidates(strategy: str | None, steps: Steps, base: Base) -> Iterator[_Can
     for early in (False, True):
         conditions = (*_AS_GRAPH, "its kernels are built for programmatic dependent launch") if early else _AS_GRAPH
         yield _Candidate((OneGraph(early),), conditions, "--graph --early-starts" if early else "--graph")
+    yield _Candidate((IntoGraph(),), _AS_GRAPH, "--eager-into-graph")
+
+
+def _eager(base: Base, steps: Steps) -> Iterator[EagerLaunch]:
+    launches = by_kernel(eager_launches(base.causality, steps), len(steps)).drop(columns="is_wait_between")
+    for row in launches.head(_MOST_EAGER).to_dict("records"):
+        speedup, why = None, WITHOUT_RATE
+        if base.state != TRACED:
+            try:
+                edit = IntoGraph(*(str(row[key]) for key in KEYS))
+                speedup, why = predict_from(base, (edit,)).of_steps.estimate, ""
+            except (UnsafePlanError, TraceError) as problem:
+                why = str(problem)
+        yield EagerLaunch(**{str(name): value for name, value in row.items()}, speedup=speedup, why=why)
+
+
+def _sites(base: Base, edits: tuple[Edit, ...]) -> tuple[str, ...]:
+    changes, trace = Changes(base.causality, base.assumed), base.causality.trace
+    for edit in edits:
+        edit.apply(changes, base.steps)
+    calls = changes.calls[changes.removed[: len(changes.calls)]]
+    sites = call_sites(trace, calls)["site"]
+    return tuple(map(str, sites[sites != ""].value_counts().index[:_MOST_SITES]))
 
 
 def _bound(before: Figures) -> float | None:

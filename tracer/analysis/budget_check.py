@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Final, Literal
 
 from tracer.analysis.budget import COUNTS, STATISTICS, TRACINGS, Budget, Limit, Line, Scope, toml_string
-from tracer.analysis.call_sites import PYTHON, call_sites, without_site
+from tracer.analysis.call_sites import NATIVE, PYTHON, call_sites, without_site
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.interval import Interval
 from tracer.analysis.rates import tokens_per_step
@@ -220,13 +220,13 @@ def _at_site(trace: Trace, found: SyncReport, words: str) -> SyncReport:
     """The same with only the calls whose call site contains all these words.
 
     Raises:
-        EmptyTraceError: there are none, and the recording has no Python functions to tell whether there should be.
+        EmptyTraceError: there are none, and the recording has no functions to tell whether there should be.
     """
     sites = call_sites(trace, found.calls)
     texts, without = sites["site"].unique(), float((sites["source"] == "").mean())
     chosen = [text for text in texts if all(word in text for word in words.split())]
-    if not chosen and not (sites["source"] == PYTHON).any():
-        where = without_site(1.0)[0] if without == 1 else "no range has this name, and there are no Python functions"
+    if not chosen and not sites["source"].isin([PYTHON, NATIVE]).any():
+        where = without_site(1.0)[0] if without == 1 else "no range has this name, and there are no functions"
         raise EmptyTraceError(f"site {printable(words)}: {where}")
     notes = [] if chosen else [f"site {words}: no call of the steps is made there"]
     trace.notes += [note for note in (*notes, *without_site(without)) if note not in trace.notes]

@@ -1,19 +1,19 @@
-"""Where in the program host calls are made: the Python function, or else the range, that is open when a call begins.
+"""Where in the program host calls are made: the function, or else the range, that is open when a call begins.
 
-Python functions are those of PyTorch's profiler (`with_stack=True`), or of any recorder that sets ranges of that
-domain. The site of a call is the innermost function of the program itself; what is below it (PyTorch, Triton, the
-standard library) tells by which way it came to the call.
+Functions are those of call chains (`call_chains`), or the Python functions of PyTorch's profiler (`with_stack=True`).
+The site of a call is the innermost function of the program itself; what is below it (PyTorch, Triton, the standard
+library) tells by which way it came to the call.
 """
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from tracer.analysis.call_chains import BELOW_PROGRAM, PYTHON_FILE, chain_sites
 from tracer.analysis.calls import by_thread
 from tracer.analysis.signature import MEANING
 from tracer.compiled import compiled
@@ -21,15 +21,8 @@ from tracer.schema import DEVICE_DOMAINS, OTHER_DOMAINS, PYTHON_FUNCTION
 from tracer.text import spelled
 from tracer.trace import Trace
 
-PYTHON, RANGES = "python", "ranges"
+PYTHON, NATIVE, RANGES = "python", "native", "ranges"
 _UNNAMED: Final = "(unnamed)"
-
-_HAS_FILE: Final = re.compile(r"\(\d+\): ")
-_BELOW: Final = re.compile(
-    r"(^|/)(torch|triton|numpy|cupy|cuda|nvtx|importlib|concurrent|asyncio|multiprocessing)/|^<"
-    r"|(^|/)(contextlib|functools|threading|queue|typing|enum|abc|collections|weakref|dataclasses|_[a-z_]+)\.py\("
-)
-"""Files that a program calls rather than has written, by the paths that Kineto shortens to the module's."""
 
 
 def call_sites(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
@@ -37,21 +30,27 @@ def call_sites(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         trace: the recording, read with its Python functions if it has any.
-        calls: with start (ns), process and thread.
+        calls: with start (ns), process and thread, and correlation where they are rows of `trace["api"]`.
 
     Returns:
-        One row per call, of its index. site: `FILE(LINE): FUNCTION` of the program, or the innermost range where the
-        recording has no Python functions, "" for neither. through: the innermost function below it that has a file,
-        "" for none. source: `PYTHON`, `RANGES` or "".
+        One row per call, of its index. site: `FILE(LINE): FUNCTION` of the program, `FUNCTION (LIBRARY)` of native
+        code, or the innermost range where the recording has no functions, "" for neither. through: the innermost
+        function below it that has a file, "" for none. source: `PYTHON`, `NATIVE`, `RANGES` or "".
     """
     nvtx = host_ranges(trace)
     python = nvtx[nvtx["domain"] == PYTHON_FUNCTION]
     of_program, with_file = (_texts(python, below=below) for below in (False, True))
     site, lowest = (innermost_ranges(python[python["text"].isin(texts)], calls) for texts in (of_program, with_file))
     ranges = innermost_ranges(nvtx[nvtx["domain"] != PYTHON_FUNCTION], calls)
+    chains = chain_sites(trace, calls)
+    chained, python_chain = (chains["site"] != "").to_numpy(), chains["is_python"].to_numpy()
+    of_python = (site != "") | (lowest != "")
+    native = chained & ~python_chain & ~of_python
     found = np.where(site != "", site, np.where(lowest != "", lowest, ranges))
-    source = np.where((site != "") | (lowest != ""), PYTHON, np.where(ranges != "", RANGES, ""))
+    found = np.where((chained & python_chain) | native, chains["site"], found)
+    source = np.where(of_python | python_chain, PYTHON, np.where(native, NATIVE, np.where(ranges != "", RANGES, "")))
     through = np.where((site != "") & (lowest != site), lowest, "")
+    through = np.where(chained & (found == chains["site"]), chains["through"], through)
     return pd.DataFrame({"site": found, "through": through, "source": source}, index=calls.index)
 
 
@@ -66,8 +65,8 @@ def without_site(share: float) -> list[str]:
     if not share:
         return []
     return [
-        f"{share:.0%} have no call site: the recording has neither a Python function (torch.profiler with "
-        "with_stack=True) nor a range around them"
+        f"{share:.0%} have no call site: the recording has neither a call chain (record --call-sites, nsys "
+        "--cudabacktrace=all), a Python function (torch.profiler with with_stack=True) nor a range around them"
     ]
 
 
@@ -102,7 +101,7 @@ def stacks(trace: Trace, process: int, thread: int, times: NDArray[np.int64]) ->
     `;` between them, "" for none. Python functions without a file are left out."""
     nvtx = host_ranges(trace)
     here = nvtx[(nvtx["process"] == process) & (nvtx["thread"] == thread) & (nvtx["end"] > nvtx["start"])]
-    named = here["text"].isin([text for text in here["text"].unique() if _HAS_FILE.search(str(text))])
+    named = here["text"].isin([text for text in here["text"].unique() if PYTHON_FILE.search(str(text))])
     here = here[named | (here["domain"] != PYTHON_FUNCTION)]
     here = here.sort_values(["start", "end"], ascending=[True, False], kind="stable")
     starts, ends = (here[name].to_numpy(dtype=np.int64) for name in ("start", "end"))
@@ -131,7 +130,7 @@ def _paths(
 def _texts(python: pd.DataFrame, *, below: bool) -> list[str]:
     """The functions that have a file: all, or those of the program itself."""
     texts = [str(text) for text in python["text"].unique()]
-    return [text for text in texts if _HAS_FILE.search(text) and (below or not _BELOW.search(text))]
+    return [text for text in texts if PYTHON_FILE.search(text) and (below or not BELOW_PROGRAM.search(text))]
 
 
 def innermost_ranges(ranges: pd.DataFrame, calls: pd.DataFrame) -> NDArray[np.object_]:

@@ -1,6 +1,7 @@
 """The parts of Nsight Systems' schema that `tracer.schema` does not cover: packed ids, auxiliary tables, enum labels.
 
-Source: SQLite exports of schema 3.20.3 and 3.25.0.
+Source: SQLite exports of schema 3.20.3 and 3.25.0, and for the table of call chains the SQLite Export Schema Reference
+in the documentation of Nsight Systems.
 """
 
 from __future__ import annotations

@@ -24,8 +24,9 @@ CATEGORY_OF: Final = {
     "kernels": "kernel", "graph_launches": "graph", "memcpys": "memcpy", "memsets": "memset", "api": "cuda api",
     "nvtx": "nvtx", "syncs": "sync", "cuda_events": "event record",
 }  # fmt: skip
-_NOT_ARGUMENTS: Final = {"start", "end", "process", "thread", "device", "stream", "color", "text", "type"}
-"""Columns already expressed by a slice's times, track and name; all others become its arguments."""
+_NOT_ARGUMENTS: Final = {"start", "end", "process", "thread", "device", "stream", "color", "text", "type", "callchain"}
+"""Columns already expressed by a slice's times, track and name, and the number of a call chain, which this format does
+not hold; all others become its arguments."""
 
 
 def write_slices(trace: Trace, tracks: Tracks, uuids: list[int], packets: Packets, shift: int) -> None:

@@ -33,7 +33,7 @@ AnyRecorder = TypeVar("AnyRecorder", bound=Recorder)
 
 
 @overload
-def record(source: Literal["host"] = ...) -> AbstractContextManager[HostRecorder]: ...
+def record(source: Literal["host"] = ..., *, stacks: bool = ...) -> AbstractContextManager[HostRecorder]: ...
 @overload
 def record(
     source: Literal["cupti"],
@@ -48,7 +48,7 @@ def record(source: str = "host", **options: Any) -> AbstractContextManager[Any]:
 
     Args:
         source: "host" (events that our own backends report) or "cupti" (CUDA in this process).
-        options: arguments of the recorder; see `CuptiRecorder`.
+        options: arguments of the recorder; see `HostRecorder` and `CuptiRecorder`.
 
     Raises:
         UsageError: unknown recorder.

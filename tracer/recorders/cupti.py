@@ -24,7 +24,7 @@ from tracer.recorders.cupti_nvtx import OwnRanges
 from tracer.recorders.cupti_tables import Sources
 from tracer.recorders.cupti_trace import build
 from tracer.recorders.nvtx_package import NamedDefault
-from tracer.recorders.stacks import Stack
+from tracer.recorders.stacks import Stack, with_chains
 from tracer.trace import Trace
 
 GraphTrace = Literal["node", "graph"]
@@ -86,8 +86,8 @@ class CuptiRecorder:
             "graph" must be started before the first CUDA call of the process.
         kinds: the kinds of activity to record, of `cupti_layout.KINDS`; fewer kinds cost less.
         limit: maximum bytes of raw records to keep; later ones are dropped and counted in the trace's notes.
-        stacks: whether to keep the Python stack of each call that launches, copies, waits or orders, which costs
-            about 10 us per call.
+        stacks: whether to keep the Python stack of each call that launches, copies, waits or orders, as call chains of
+            the trace, which costs about 10 us per call.
 
     Raises:
         UsageError: unknown kind or level.
@@ -223,7 +223,7 @@ class CuptiRecorder:
             "graph_trace": self.graph_trace,
             "kinds": list(self.kinds),
         }
-        self._trace = trace
+        self._trace = with_chains(trace, self.stacks)
         return trace
 
     def _activities(self, only: Iterable[str] = ALL_KINDS) -> list[int]:

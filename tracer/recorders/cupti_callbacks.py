@@ -50,6 +50,7 @@ class CallStacks:
 
     def __init__(self, cupti: Cupti) -> None:
         self.stacks: dict[int, Stack] = {}
+        self._sites: dict[Stack, Stack] = {}  # each stack once, however many calls have it
         self._cupti = cupti
         self._callback = CALLBACK(self._called)  # CUPTI stores only its address
         self._subscriber: Any = None
@@ -76,7 +77,8 @@ class CallStacks:
             return
         data = CallbackData.from_address(address)
         if data.site == _ENTER:
-            self.stacks[data.correlation] = stack_here()
+            stack = stack_here()
+            self.stacks[data.correlation] = self._sites.setdefault(stack, stack)
 
 
 @cache

@@ -44,14 +44,17 @@ class Outcome:
     signal: str = ""
 
 
-def record(program: Sequence[str], graph_trace: str, target: Path, *, replace: bool) -> tuple[Outcome, int]:
-    """Run ("-m", module, ...) or (script, ...) in its own process, recorded into `target`.
+def record(
+    program: Sequence[str], graph_trace: str, target: Path, *, replace: bool, stacks: bool = False
+) -> tuple[Outcome, int]:
+    """Run ("-m", module, ...) or (script, ...) in its own process, recorded into `target`, with stacks if wanted.
 
     Returns:
         The outcome of the recording, and the exit code as returned by `foreground.run`.
     """
     with os.fdopen(os.memfd_create("intertoken"), "rb") as report:
-        options = (str(os.getpid()), str(report.fileno()), graph_trace, "replace" if replace else "new", str(target))
+        options = (str(os.getpid()), str(report.fileno()), graph_trace, "replace" if replace else "new",
+                   "stacks" if stacks else "plain", str(target))  # fmt: skip
         command = (*foreground.module_command(__name__), *options, *program)
         code = foreground.run(command, [report.fileno()])
         report.seek(0)
@@ -61,23 +64,25 @@ def record(program: Sequence[str], graph_trace: str, target: Path, *, replace: b
 
 def main(arguments: Sequence[str]) -> None:
     """Record the program that the arguments name."""
-    parent, report, graph_trace, replace, target, *program = arguments
+    parent, report, graph_trace, replace, stacks, target, *program = arguments
     os.set_inheritable(int(report), False)
     foreground.end_with(int(parent))
     outcome = Outcome()
     try:
-        _record(program, graph_trace, Path(target), replace == "replace", outcome)
+        _record(program, graph_trace, Path(target), replace == "replace", stacks == "stacks", outcome)
     finally:
         if os.getpid() == _PROCESS:
             os.write(int(report), json.dumps(asdict(outcome)).encode())
 
 
-def _record(program: Sequence[str], graph_trace: str, target: Path, replace: bool, outcome: Outcome) -> None:
+def _record(
+    program: Sequence[str], graph_trace: str, target: Path, replace: bool, stacks: bool, outcome: Outcome
+) -> None:
     from tracer.formats import write
     from tracer.recorders.cupti import CuptiRecorder
 
     try:
-        recorder = CuptiRecorder("graph" if graph_trace == "graph" else "node")
+        recorder = CuptiRecorder("graph" if graph_trace == "graph" else "node", stacks=stacks)
     except RecordError as problem:
         outcome.unavailable = str(problem)
         return

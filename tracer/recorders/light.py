@@ -20,6 +20,7 @@ from tracer.analysis.call_names import BLOCKING_COPY, COPY, EVENT, SYNC, WAIT, p
 from tracer.errors import FormatError
 from tracer.recorders.light_nvtx import nvtx_table
 from tracer.recorders.light_ring import NO_CONTEXT, Ring, read_ring
+from tracer.recorders.light_sites import chains_beside, sites_of
 from tracer.recorders.light_window import newest
 from tracer.recorders.light_work import Work, covered, letters, stamped_work, stream_keys
 from tracer.schema import MEMCPY_KINDS, MISSING
@@ -84,11 +85,15 @@ def light_trace(rings: Sequence[Ring]) -> Trace:
     notes: list[str] = []
     errors: list[int] = []
     calls: Counter[int] = Counter()
+    chained = 0  # call chains of earlier rings
     for whole, ring in zip(rings, kept, strict=True):
         work = stamped_work(ring)
-        for name, frame in _tables(ring, work, calls[ring.process]).items():
+        for name, frame in _tables(ring, work, calls[ring.process], chained).items():
             timed = [column for column in ("start", "end") if column in frame]
             tables.setdefault(name, []).append(frame.assign(**{c: frame[c] - origin for c in timed}))
+        chains = chains_beside(ring.path)
+        tables.setdefault("callchains", []).append(chains.assign(chain=chains["chain"] + chained))
+        chained += int(chains["chain"].max()) if len(chains) else 0
         ranges = nvtx_table(ring, notes)
         if len(ranges):
             tables.setdefault("nvtx", []).append(ranges.assign(**{c: ranges[c] - origin for c in ("start", "end")}))
@@ -117,9 +122,15 @@ def light_trace(rings: Sequence[Ring]) -> Trace:
     return trace
 
 
-def _tables(ring: Ring, work: Work, earlier: int) -> dict[str, pd.DataFrame]:
-    """The tables of a ring; `earlier` is the number of calls in the process's rings from before it called exec."""
-    records, letter = ring.records, letters(ring)
+def _tables(ring: Ring, work: Work, earlier: int, chained: int) -> dict[str, pd.DataFrame]:
+    """The tables of a ring.
+
+    Args:
+        ring, work: of the process.
+        earlier: how many calls are in the process's rings from before it called exec.
+        chained: the largest number of a call chain in earlier rings.
+    """
+    records, letter, site = ring.records, letters(ring), sites_of(ring)
     correlation = np.arange(1, len(records) + 1) + earlier
     keys = stream_keys(records)
     stream = _streams(records["stream"], keys)
@@ -152,6 +163,7 @@ def _tables(ring: Ring, work: Work, earlier: int) -> dict[str, pd.DataFrame]:
             "process": ring.process, "thread": records["thread"].astype(np.int64), "correlation": correlation,
             "name": pd.Categorical(names), "return_value": records["result"].astype(np.int64),
             "layer": pd.Categorical(np.full(len(records), "driver")),
+            "callchain": np.where(site == MISSING, MISSING, site + chained),
         }),
         "syncs": rows((letter == SYNC) | (letter == WAIT), **times, type=types,
                       stream=np.where(np.isin(types, ["event", "context"]), MISSING, stream),

@@ -19,6 +19,7 @@ from tracer.trace import Trace
 
 FOLDER: Final = "INTERTOKEN_LIGHT"
 NVTX: Final = "NVTX_INJECTION64_PATH"
+SITES: Final = "INTERTOKEN_LIGHT_SITES"
 _MOST_NAMES: Final = 6
 
 
@@ -37,13 +38,19 @@ class Outcome:
     why: str = ""
 
 
-def record(command: Sequence[str], rings: Path, window: Window = WHOLE) -> Outcome:
+def record(command: Sequence[str], rings: Path, window: Window = WHOLE, *, call_sites: bool = False) -> Outcome:
     """Run a command in the foreground and read the rings that it and its children left in a folder.
+
+    Args:
+        command: program and arguments.
+        rings: the folder.
+        window: what of the run to record.
+        call_sites: whether to keep the stack of each call.
 
     Raises:
         RecordError: there is no library for this machine, or the command cannot be started.
     """
-    given = {**environment(library(), rings), **window.variables}
+    given = {**environment(library(), rings), **window.variables, **({SITES: "1"} if call_sites else {})}
     with switched(rings, window), kept_small(rings):
         try:
             code = foreground.run(command, environment=given)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -26,6 +26,8 @@ RECORD: Final = np.dtype([
     ("graph", "<u2"),
 ])  # fmt: skip
 STAMP: Final = np.dtype([("time", "<u8"), ("word", "<u8")])
+SITE: Final = np.dtype([("sequence", "<u8"), ("site", "<u4")])
+_SITE_SHIFT: Final = 22  # a record's thread id lies below this bit, its call site above it
 NO_CONTEXT: Final = 0xFF
 INSIDE_GRAPH: Final = 0x7FFE  # of stamps inside runs of launches
 BEFORE, BEHIND = 1 << 30, 1 << 31  # in a record's number: a stamp comes right before or after the call
@@ -95,6 +97,7 @@ class Ring:
         chains: per context, the stamps of the chain that measures the cost of a stamp, sorted by time.
         places: the number of stamps that fit per context.
         contexts: in the order in which records number them.
+        sites: the call sites (`SITE`, numbered from 1) of those records that have one, by their sequence.
     """
 
     path: Path
@@ -115,6 +118,7 @@ class Ring:
     chains: list[NDArray[Any]]
     places: int
     contexts: list[Context]
+    sites: NDArray[Any] = field(default_factory=lambda: np.empty(0, SITE))
 
     @property
     def overwritten(self) -> int:
@@ -200,6 +204,7 @@ def _parse(path: Path, file: BinaryIO, last: int | None) -> Ring:
         stamps.append(_in_order(found[:places]))
         chains.append(_in_order(found[places:]))
     whole = _whole(file, records_at, capacity, min(written, _MOST_WRITTEN), last)
+    sites = _take_sites(whole)
     records = _in_ns(whole[whole["call"] < len(calls)], _read(file, PAIR, pair_count, pairs_at))
     is_range = np.array([name.startswith(_RANGES) for name in calls], bool)[records["call"]]
     texts = _texts(file, texts_at, text_bytes) if text_bytes else None  # after the records that need them
@@ -207,8 +212,18 @@ def _parse(path: Path, file: BinaryIO, last: int | None) -> Ring:
         path, process, parent, namespace, _text(program), start, start_utc, calls,
         dict(zip(counter_names, counts, strict=True)), written, capacity, records[~is_range], records[is_range], texts,
         stamps, chains, places,
-        [Context(device, _text(name), bool(has)) for _, device, has, name in facts],
+        [Context(device, _text(name), bool(has)) for _, device, has, name in facts], sites,
     )  # fmt: skip
+
+
+def _take_sites(records: NDArray[Any]) -> NDArray[Any]:
+    """The call sites of records; clears them from the records' thread ids."""
+    site = records["thread"] >> _SITE_SHIFT
+    rows = np.flatnonzero(site)
+    found = np.empty(len(rows), SITE)
+    found["sequence"], found["site"] = records["sequence"][rows], site[rows]
+    records["thread"] &= (1 << _SITE_SHIFT) - 1
+    return found
 
 
 def _texts(file: BinaryIO, at: int, size: int) -> Texts:

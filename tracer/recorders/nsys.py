@@ -25,13 +25,14 @@ def available() -> bool:
     return shutil.which("nsys") is not None
 
 
-def run(command: Sequence[str], graph_trace: str, report: Path) -> int:
+def run(command: Sequence[str], graph_trace: str, report: Path, *, call_sites: bool = False) -> int:
     """Run a command under `nsys profile`, in the foreground.
 
     Args:
         command: program and arguments.
         graph_trace: "node" or "graph".
         report: the .nsys-rep file to create; it may be missing afterwards.
+        call_sites: whether to keep the stack of each CUDA call, for which nsys must sample as well.
 
     Returns:
         The exit code of the command; -N if signal N ended nsys.
@@ -39,7 +40,8 @@ def run(command: Sequence[str], graph_trace: str, report: Path) -> int:
     Raises:
         RecordError: nsys is missing.
     """
-    options = ("--trace=cuda,nvtx", "--sample=none", "--cpuctxsw=none", f"--cuda-graph-trace={graph_trace}")
+    stacks = ("--sample=process-tree", "--cudabacktrace=all:0") if call_sites else ("--sample=none",)
+    options = ("--trace=cuda,nvtx", *stacks, "--cpuctxsw=none", f"--cuda-graph-trace={graph_trace}")
     try:
         return foreground.run(("nsys", "profile", *options, "-o", str(report), *command))
     except OSError as error:

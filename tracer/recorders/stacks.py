@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Final
+
+import pandas as pd
+
+from tracer.schema import MISSING, TABLES
+from tracer.trace import Trace, conform
 
 Frame = tuple[str, int, str]
 """File, line, function."""
@@ -26,3 +32,26 @@ def stack_here() -> Stack:
             frames.append((code.co_filename, frame.f_lineno, code.co_name))
         frame = frame.f_back
     return tuple(frames)
+
+
+def with_chains(trace: Trace, stacks: Mapping[int, Stack]) -> Trace:
+    """Let a trace of one process tell the stacks of its calls, each stack once, in place.
+
+    Args:
+        trace: without call chains.
+        stacks: correlation of a call -> its stack.
+    """
+    chains: dict[Stack, int] = {}
+    chain_of = {call: chains.setdefault(stack, len(chains) + 1) for call, stack in stacks.items() if stack}
+    if not chains:
+        return trace
+    rows = [
+        (number, depth, f"{file}({line}): {function}")
+        for stack, number in chains.items()
+        for depth, (file, line, function) in enumerate(stack)
+    ]
+    table = pd.DataFrame(rows, columns=["chain", "depth", "symbol"])
+    chain = trace["api"]["correlation"].map(chain_of).fillna(MISSING).astype("int64")
+    trace.tables["api"] = trace["api"].assign(callchain=chain)
+    trace.tables["callchains"] = conform(table, TABLES["callchains"])
+    return trace

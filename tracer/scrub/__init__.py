@@ -5,7 +5,7 @@ An allow-list decides what is kept. Everything else is removed, and the report l
 - times, sizes, ids (of processes, threads, streams, ...) and all other numbers in known tables and columns;
 - names of kernels, NVTX ranges and domains, threads and API calls, except parts that look like a path, an address, an
   id or a credential, or that the recording itself calls a host, a user or a secret; names can be hashed, too;
-- on request, the Python functions of a PyTorch trace, without the directories of their files;
+- on request, Python functions and the call chains of CUDA calls, without the directories of their files;
 - models and sizes of GPUs; versions; the start of the recording in UTC; the known keys of metadata and run.json.
 
 Analyses give the same figures with and without hashing.
@@ -46,7 +46,8 @@ def scrub(trace: Trace, texts: Texts | None = None, *, python_functions: bool = 
             rest of the file.
         texts: cleans the texts and counts what was removed. It must have learned from all related recordings. The
             default learns from this recording and does not hash names.
-        python_functions: keep PyTorch's ranges of Python functions: file, line and function, without directories.
+        python_functions: keep PyTorch's ranges of Python functions, and call chains: file, line and function, without
+            directories.
 
     Example:
         >>> trace = Trace.from_columns(nvtx={"start": [0], "end": [1], "text": ["load /home/ada/a.gguf"]})
@@ -59,6 +60,7 @@ def scrub(trace: Trace, texts: Texts | None = None, *, python_functions: bool = 
     scrubbed = Trace(dict(trace.tables), {}, [], dict(trace.carried))
     processes = _with_events(trace)
     scrubbed.tables["nvtx"] = _python(scrubbed["nvtx"], texts, python_functions)
+    _chains(scrubbed, texts, python_functions)
     for name in TABLES:
         scrubbed.tables[name] = _named(name, scrubbed[name], texts)
     alone = ~scrubbed["processes"]["process"].isin(processes)
@@ -95,6 +97,21 @@ def _python(nvtx: pd.DataFrame, texts: Texts, keep: bool) -> pd.DataFrame:
     codes[found] = [new[code] for code in codes[found]]
     words += [texts.frame(str(words[old]), "nvtx: text") for old in of_python]
     return nvtx.assign(text=categorical(codes, words)) if len(new) else nvtx
+
+
+def _chains(trace: Trace, texts: Texts, keep: bool) -> None:
+    """Remove call chains or, if kept, the directories of their files, in place."""
+    chains = trace["callchains"]
+    if not keep:
+        texts.remove("functions of call chains", "callchains: symbol", len(chains))
+        trace.tables["callchains"] = chains.iloc[:0]
+        trace.tables["api"] = trace["api"].assign(callchain=MISSING)
+        return
+    for column, clean in (("symbol", texts.frame), ("module", lambda text, _: text.rpartition("/")[2])):
+        names = chains[column].cat
+        words = [clean(str(text), f"callchains: {column}") for text in names.categories]
+        chains = chains.assign(**{column: categorical(names.codes.to_numpy(), words)})
+    trace.tables["callchains"] = chains
 
 
 def _named(table: str, frame: pd.DataFrame, texts: Texts) -> pd.DataFrame:

@@ -29,7 +29,8 @@ _LATER: Final = {
     nsys.CUDA_DEVICES: "numMultiprocessors",
 }
 """Columns of numbers that schema 3.25 adds to 3.20."""
-_SECRET_NUMBERS: Final = {(_GPUS, "pwGpuId")}
+_CHAINS: Final = TABLES["callchains"].nsys
+_SECRET_NUMBERS: Final = {(_GPUS, "pwGpuId"), (_CHAINS, "originalIP"), (_CHAINS, "unresolvedIP")}
 _NUMBERS: Final = {
     (table, column.name) for table, columns in nsys.SQL_COLUMNS.items() for column in columns if column.type != "TEXT"
 } - _SECRET_NUMBERS | {(table, column) for table, columns in _LATER.items() for column in columns.split()}

@@ -7,31 +7,70 @@ again when there are more of them.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from dash import Dash, Input, Output, State, ctx, html
+from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.advice.tables import advice_table, more_edits, site_rows
+from dashboard.pages.advice.tables import advice_table, eager_rows, more_edits, site_rows
 from dashboard.pages.one_run import keep_run
 from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, keep_options, table_height
 from dashboard.pages.syncs.table import known
 from dashboard.predictions import Sites, advice_of, sites_of
+from dashboard.rates import NoRate, rate_of, text_of
 from dashboard.run import Run
 from dashboard.store import RunStore
 from dashboard.text import plain
 from dashboard.view import View
-from tracer.advice_words import cells, facts_of, notes_of, rest
+from tracer.advice_words import cells, facts_of, notes_of, rest, unused_of
 from tracer.analysis.advice import Advised
 from tracer.analysis.whatif.base import TRACED
-from tracer.analysis.whatif.prediction import WITHOUT_RATE
+
+_WITHOUT_RATE: Final = (
+    "No advice: without the engine's own rate the answer is about the profiler. Give it above, as untraced steps/s."
+)
 
 
 def register(app: Dash, store: RunStore) -> None:
     """Attach the page's callbacks to an app that shows the advice for a run of `store`."""
     keep_run(app, store)
     keep_options(app, store, "run")
+    _give_rate(app, store)
     _render(app, store)
+
+
+def _give_rate(app: Dash, store: RunStore) -> None:
+    @app.callback(
+        Output("url", "search", allow_duplicate=True),
+        Output("rate-refused", "children"),
+        Input("rate", "value"),
+        State("run", "value"),
+        State("view", "data"),
+        prevent_initial_call=True,
+    )
+    def give(given: Any, key: str | None, data: dict[str, Any] | None) -> tuple[Any, str]:
+        view = View.from_data(data)
+        if key is None:
+            raise PreventUpdate
+        try:
+            rated = view.rated(key, rate_of(given))
+        except NoRate as problem:
+            return no_update, str(problem)
+        return no_update if rated == view else rated.query(), ""
+
+    @app.callback(
+        Output("rate-field", "style"),
+        Output("rate", "value"),
+        Input("screen", "data"),
+        State("view", "data"),
+        prevent_initial_call=True,
+    )
+    def show(_: Any, data: dict[str, Any] | None) -> tuple[Any, str]:
+        view = View.from_data(data)
+        run = next(iter(store.chosen(view.runs or (), view.rates)), None)
+        if run is None or not run.inflated:
+            return HIDDEN, ""
+        return SHOWN, text_of(view.rate_of(run.key))
 
 
 def _render(app: Dash, store: RunStore) -> None:
@@ -40,6 +79,9 @@ def _render(app: Dash, store: RunStore) -> None:
         Output("said-of-advice", "children"),
         Output("warning", "children"),
         Output("advice-notes", "children"),
+        Output("eager-launches", "rowData"),
+        Output("eager-launches", "style"),
+        Output("eager-section", "style"),
         Output("idle-sites", "rowData"),
         Output("idle-sites", "style"),
         Output("idle-section", "style"),
@@ -71,12 +113,16 @@ def _render(app: Dash, store: RunStore) -> None:
         if ctx.triggered_id == "poll" and progress == before:
             raise PreventUpdate
         table, said, notes = (None, "", []) if run is None or nothing else in_words(run, advised, view.theme)
+        eager = eager_rows(advised.eager) if isinstance(advised, Advised) else []
         idle, calls, of_sites = tables_of(sites)
         return (
             table,
             said,
             run.rate_said if run is not None else "",
             [html.Li(plain(note, 400)) for note in notes],
+            eager,
+            table_height(eager),
+            SHOWN if eager else HIDDEN,
             idle,
             table_height(idle),
             SHOWN if idle else HIDDEN,
@@ -108,9 +154,9 @@ def in_words(run: Run, advised: Advised | str | None, theme: str) -> tuple[html.
         return None, "Predicting every change that data flow allows …", []
     if isinstance(advised, str):
         return None, plain(advised, 300), []
-    if advised.state == TRACED:
-        return None, f"No advice: {WITHOUT_RATE}", []
     facts = facts_of(advised, run.key, [])
+    if advised.state == TRACED:
+        return None, _WITHOUT_RATE, unused_of(facts)
     left = rest(facts)
     if not advised.kept:
         return None, f"{left[0].capitalize()}.", left[1:]

@@ -7,7 +7,7 @@ from typing import Any
 from dash import dcc, html
 
 from dashboard.frame import named
-from dashboard.pages.parts import choice, csv_file, number, section, table_of, words
+from dashboard.pages.parts import choice, csv_file, number, rate_field, section, table_of, words
 
 _POLL_MS = 700
 
@@ -16,6 +16,18 @@ IDLE: list[dict[str, Any]] = [
     number("share", "Share", ".1%", 84, "Of the idle time"),
     number("calls_us", "In CUDA calls, µs", ",.1f", 136, "The part of it inside CUDA calls"),
     words("site", "Function, or the innermost range", 600) | {"minWidth": 240, "flex": 4},
+]
+
+EAGER: list[dict[str, Any]] = [
+    words("kernel", "Kernel", 320, "Launched on its own in steps that replay a CUDA graph")
+    | {"minWidth": 200, "flex": 3},
+    words("operator", "Operator", 240, "The innermost range around its launch") | {"minWidth": 140, "flex": 2},
+    words("where", "Where", 150),
+    number("per_step", "A step", ",.2f", 84, "Launches a step, mean"),
+    number("hole_us", "Idle before it, µs a step", ",.1f", 150, "While nothing runs on its device, as recorded"),
+    number("kernel_us", "Kernel, µs a step", ",.1f", 128, "As recorded"),
+    number("gain", "In the graph", "+.1%", 110, "Predicted; no such change was measured, so there is no margin"),
+    words("why", "Why not predicted", 200) | {"minWidth": 120, "flex": 1},
 ]
 
 CALLS: list[dict[str, Any]] = [
@@ -37,11 +49,19 @@ def sections() -> list[Any]:
         section(
             "What to change",
             [choice("run", "Run", clearable=False)],
+            html.Div([rate_field()], className="fields", role="group", **named("The engine's own rate")),
+            html.P(id="rate-refused", className="problem", role="alert"),
             html.Div("Reading the recording …", id="nothing", className="empty", role="status"),
             html.P(id="said-of-advice", className="answer", role="status"),
             html.P(id="warning", className="hint warns"),
             html.Div(id="advice"),
             html.Ul(id="advice-notes", className="notes", **named("About the advice")),
+        ),
+        section(
+            "Eager launches around the graph",
+            [html.P("Kernels that steps with a CUDA graph launch one by one.", className="hint")],
+            table_of("eager-launches", EAGER, csvExportParams=csv_file("intertoken-eager-launches.csv")),
+            key="eager-section",
         ),
         section(
             "Where the host is while the device idles",

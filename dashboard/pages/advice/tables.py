@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any, Final
 
 import pandas as pd
@@ -17,7 +19,7 @@ from dashboard.store import RunStore
 from dashboard.text import plain
 from dashboard.view import View, with_fields
 from tracer.advice_words import cells
-from tracer.analysis.advice import INDEPENDENT, Advice
+from tracer.analysis.advice import INDEPENDENT, Advice, EagerLaunch
 from tracer.analysis.whatif.edits import Edit, OneGraph, Strategy, WithoutSyncs
 
 ADDRESS: Final = "advice/"
@@ -67,6 +69,16 @@ def fields_of(edit: Edit) -> dict[str, Any]:
         case OneGraph(early):
             return {"graph": "early" if early else "plain"}
     return {"streams": _STREAMS}
+
+
+def eager_rows(eager: Iterable[EagerLaunch]) -> list[dict[str, Any]]:
+    """The rows of the table of eager launches."""
+    return [
+        asdict(one)
+        | {"gain": None if one.speedup is None else one.speedup - 1}
+        | _plain(asdict(one), ["kernel", "operator", "why"])
+        for one in eager
+    ]
 
 
 def site_rows(sites: pd.DataFrame | None) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from dash import dcc, html
 
 from dashboard.frame import named
 from dashboard.pages.overview.layout import MOVES, legend
-from dashboard.pages.parts import chart, choice, section, text_field
+from dashboard.pages.parts import chart, choice, rate_field, section, text_field
 from dashboard.pages.whatif.view import GRAPHS, NUMBERS, STRATEGIES
 
 _POLL_MS = 500
@@ -32,7 +32,7 @@ def sections() -> list[Any]:
                     _number("host", "Host code takes × as long"),
                     _number("latency", "Every sync returns later by µs"),
                     _number("streams", "Streams at most"),
-                    _rate(),
+                    rate_field(),
                 ],
                 className="fields",
                 role="group",
@@ -61,13 +61,6 @@ def sections() -> list[Any]:
 def _list(key: str, label: str, options: list[tuple[str, str]], none: str, multi: bool = False) -> html.Label:
     chosen = [{"value": value, "label": text} for value, text in options]
     return html.Label([html.Span(label), dcc.Dropdown(id=key, options=chosen, placeholder=none, multi=multi)])
-
-
-def _rate() -> html.Label:
-    """The engine's own rate: that of the table of runs, which goes along from page to page."""
-    field = text_field("rate", True, type="text", placeholder="as run.json tells", maxlength=40)
-    hint = "Steps per second that the engine makes without a profiler, as in the table of runs"
-    return html.Label([html.Span("Untraced steps/s"), field], id="rate-field", title=hint)
 
 
 def _number(key: str, label: str) -> html.Label:

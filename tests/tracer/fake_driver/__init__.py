@@ -58,7 +58,7 @@ class Build:
         cc("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1,-Bsymbolic", "-o", driver, HERE / "driver.c", HERE / "rest.c")
         cc("-o", folder / "decode", HERE / "decode.c", "-ldl")
         cc("-DLINKED", "-o", folder / "decode_linked", HERE / "decode.c", driver, "-ldl")
-        for program in ("every", "scenes", "costs", "ranges"):
+        for program in ("every", "scenes", "costs", "ranges", "sites"):
             cc("-o", folder / program, HERE / f"{program}.c", "-ldl")
 
     def environment(self, **extra: str) -> dict[str, str]:

@@ -21,12 +21,12 @@ def by_position(calls: pd.DataFrame) -> pd.DataFrame:
     """One row per position that at least half of the steps have.
 
     Args:
-        calls: as `paths.call_slack` gives them.
+        calls: as `paths.call_slack` gives them, and maybe site, the call site of each.
 
     Returns:
         Columns position, name, letter, sync (1, 2, ... among the syncs, MISSING for other calls), steps (that have
         it), on_path_us and slack_us (medians; slack is None where nothing ever waits for the call), verdict ("" for
-        what is on the path).
+        what is on the path), and site (the commonest) where the calls have one.
     """
     steps = calls["step"].nunique()
     groups = calls.groupby("position")
@@ -37,6 +37,8 @@ def by_position(calls: pd.DataFrame) -> pd.DataFrame:
         on_path_us=("on_path_ns", "median"),
         slack_us=("slack_ns", "median"),
     ).reset_index()
+    if "site" in calls:
+        table["site"] = groups["site"].agg(lambda sites: str(sites.mode().iloc[0])).to_numpy()
     table = table[table["steps"] * 2 >= steps].reset_index(drop=True)
     is_sync = table["letter"] == SYNC
     table.insert(3, "sync", is_sync.cumsum().where(is_sync, MISSING))

@@ -7,6 +7,7 @@ from typing import Final
 
 import pandas as pd
 
+from tracer.analysis.call_sites import call_sites
 from tracer.analysis.causality.paths import PIECES, Causality, StepEnds, call_slack, critical_path, path_shares
 from tracer.analysis.causality.positions import by_position
 from tracer.analysis.distortion import known
@@ -44,8 +45,13 @@ class PathReport:
         return float(self.shares["ns_per_step"].sum() / 1e3)
 
 
-def path_report(trace: Trace, steps: Steps) -> PathReport:
+def path_report(trace: Trace, steps: Steps, *, with_sites: bool = False) -> PathReport:
     """Follow what waits for what.
+
+    Args:
+        trace: the recording, for call sites read with its Python functions.
+        steps: its steps.
+        with_sites: whether to tell where in the program each call is made.
 
     Raises:
         EmptyTraceError: no step is followed by another with compute of its own.
@@ -55,12 +61,16 @@ def path_report(trace: Trace, steps: Steps) -> PathReport:
     pieces = critical_path(causality, ends)
     source = str(trace.metadata.get("source", ""))
     level = graph_trace_level(step_compute(trace, steps), trace)
+    calls = call_slack(causality, ends, pieces, steps)
+    if with_sites:
+        correlation = trace["api"]["correlation"].to_numpy()[calls["row"]]
+        calls["site"] = call_sites(trace, calls.assign(correlation=correlation))["site"]
     backward = causality.dag.backward
     doubt = f"{backward} edges lead back in time and are left out: clocks of host and device disagree"
     return PathReport(
         table=pieces[_TABLE],
         shares=path_shares(pieces),
-        calls=by_position(call_slack(causality, ends, pieces, steps)),
+        calls=by_position(calls),
         steps=len(ends.followed),
         warning=None if source == "host" else f"{known(level, source)}; the path holds what it added",
         notes=(doubt,) if backward else (),

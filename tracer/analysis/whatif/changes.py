@@ -111,6 +111,13 @@ class Changes:
         moved = among(edges.kind, [CALL, LAUNCH]) & (self._weight >= 0)
         self._weight[moved] = np.maximum(self._weight[moved] + change[edges.source[moved] // 2], 0)
 
+    def call_times(self) -> Ints:
+        """How long each call takes, ns, as changed so far; 0 where the graph of causes does not tell."""
+        own = self._edges.kind == CALL
+        found = np.zeros(len(self.causality.segments), np.int64)
+        found[self._edges.source[own] // 2] = np.maximum(self._weight[own], 0)
+        return found[: len(self.calls)]
+
     def delay_returns(self, later_ns: int) -> None:
         """Every host sync returns so much later (or, negative, earlier) than recorded."""
         edges = self._edges

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracer.analysis.whatif.edits import Edit, OneGraph, ScaleHost, ScaleKernels, SyncLatency, WithoutSyncs
+from tracer.analysis.whatif.into_graph import IntoGraph
 from tracer.errors import UsageError
 
 
 def edits_of(
     *, without_syncs: bool = False, positions: Sequence[int] = (), one_graph: bool = False, early_starts: bool = False,
+    eager_into_graph: bool = False,
     kernels: Sequence[tuple[str, float]] = (), scale_host: float | None = None, sync_latency_us: float | None = None,
 ) -> list[Edit]:  # fmt: skip
     """The edits in the order in which they are made; strategies and streams are no part of them.
@@ -24,6 +26,8 @@ def edits_of(
         raise UsageError("--early-starts is for --graph")
     if one_graph:
         found.append(OneGraph(early_starts))
+    if eager_into_graph:
+        found.append(IntoGraph())
     found += [ScaleKernels(pattern, factor) for pattern, factor in kernels]
     if scale_host is not None:
         found.append(ScaleHost(scale_host))

@@ -36,7 +36,7 @@ class Edit(Protocol):
         """Make it; what a reader must know of it."""
 
 
-class _Unmeasured:
+class Unmeasured:
     """An edit of which no case was measured."""
 
     def half_margin(self, speedup: float, profiled: bool) -> float | None:
@@ -196,7 +196,7 @@ def _branches(causality: Causality, launches: pd.DataFrame, took: dict[int, int]
 
 
 @dataclass(frozen=True)
-class ScaleKernels(_Unmeasured):
+class ScaleKernels(Unmeasured):
     """Kernels whose name matches take `factor` times as long."""
 
     pattern: str
@@ -227,7 +227,7 @@ class ScaleKernels(_Unmeasured):
 
 
 @dataclass(frozen=True)
-class ScaleHost(_Unmeasured):
+class ScaleHost(Unmeasured):
     """The host's code between calls takes `factor` times as long."""
 
     factor: float
@@ -244,7 +244,7 @@ class ScaleHost(_Unmeasured):
 
 
 @dataclass(frozen=True)
-class SyncLatency(_Unmeasured):
+class SyncLatency(Unmeasured):
     """Every host sync returns so many µs later than recorded (negative: earlier), as on another platform."""
 
     later_us: float

@@ -97,6 +97,17 @@ void files_drop(void) {
     close(folder);
 }
 
+void files_add(const char *suffix, const char *text, size_t length) {
+    char name[sizeof ring_name + 16];
+    int folder = open_folder();
+    if (folder < 0) return;
+    snprintf(name, sizeof name, "%s%s", ring_name, suffix);
+    int file = openat(folder, name, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, S_IRUSR | S_IWUSR);
+    if (file >= 0 && has_room(folder, length) && write(file, text, length) < 0) errno = 0;
+    if (file >= 0) close(file);
+    close(folder);
+}
+
 void files_say(const char *mark, const char *program) {
     char line[192];
     struct stat found;

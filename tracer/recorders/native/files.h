@@ -2,6 +2,7 @@
 #ifndef INTERTOKEN_FILES_H
 #define INTERTOKEN_FILES_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* Find the recorder's folder; returns whether there is a usable one. Call it before any other thread runs. */
@@ -16,6 +17,9 @@ void *files_map(uint64_t at, uint64_t bytes);
 
 /* Remove the file again. */
 void files_drop(void);
+
+/* Append text to the file beside the ring with this suffix. */
+void files_add(const char *suffix, const char *text, size_t length);
 
 /* Append a line to the list: this process, a mark, and its name. */
 void files_say(const char *mark, const char *program);

@@ -17,6 +17,8 @@
 #include "calls.h"
 #include "device.h"
 #include "files.h"
+#include "interpose.h"
+#include "sites.h"
 #include "stamps.h"
 
 #define RECORDS "INTERTOKEN_LIGHT_RECORDS"
@@ -193,6 +195,7 @@ static void forget_parent(void) {
     graphs_fork();
     stamps_fork();
     nvtx_fork();
+    sites_fork();
 }
 
 void ring_announce(void) {
@@ -201,6 +204,7 @@ void ring_announce(void) {
     if (!files_find()) return;
     read_title(title); /* for a script this is the script's name, not its interpreter's */
     snprintf(program, sizeof program, "%s", title[0] && strncmp(title, name, strlen(title)) ? title : name);
+    sites_start();
     pthread_atfork(NULL, NULL, forget_parent);
     files_say("", program);
 }
@@ -212,7 +216,7 @@ void ring_switch(int on) {
 
 void ring_write(Record *from) {
     enum { WORDS = sizeof(Record) / sizeof(uint64_t) };
-    from->thread = ring_thread();
+    from->thread = ring_thread() | (from->call < CALL_COUNT ? sites_here() : 0);
     Header *header = ring.header;
     uint64_t number = atomic_fetch_add_explicit(&header->written, 1, memory_order_relaxed);
     Record *to = &ring.records[number & ring.mask];

@@ -39,7 +39,7 @@ enum {
 typedef struct {
     _Atomic uint64_t sequence;
     uint64_t begin, end;    /* ticks of `ring_now`; the pairs convert them to CLOCK_MONOTONIC */
-    uint32_t thread;
+    uint32_t thread;        /* with its call site above SITE_SHIFT, 0 for none (sites.h) */
     uint16_t call, result;
     uint64_t stream, object, bytes;
     uint32_t number;        /* of the launch of a stamped graph, or of the run of launches that contains the launch,

@@ -1,0 +1,90 @@
+"""Call sites from call chains: of an nsys export, of handmade ones, and what is kept of them elsewhere."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.tracer.nsys_exports import RECORDING, export
+from tracer import formats
+from tracer.analysis.call_sites import NATIVE, PYTHON, call_sites
+from tracer.schema import MISSING
+from tracer.scrub import scrub
+from tracer.trace import Trace
+
+GGML = "/opt/ggml/libggml-cuda.so"
+CHAINS = {
+    5: [("cudaStreamSynchronize", GGML), ("ggml_backend_cuda_synchronize", GGML),
+        ("ggml_backend_sched_compute_splits", "/opt/ggml/libggml-base.so"), ("main", "/opt/llama-bench")],
+    6: [("cuLaunchKernel", "/usr/lib/libcuda.so.1"), ("at::native::add", "/x/libtorch_cuda.so"),
+        ("_PyEval_EvalFrameDefault", "/usr/bin/python3.12"),
+        ("/x/site-packages/torch/_ops.py(7): __call__", ""), ("/home/ada/decode.py(31): step", "")],
+    7: [("cuLaunchKernel", "/usr/lib/libcuda.so.1"), ("at::native::add", "/x/libtorch_cuda.so"),
+        ("_PyEval_EvalFrameDefault", "/usr/bin/python3.12")],
+}  # fmt: skip
+
+
+def handmade(chain_of: dict[int, int]) -> Trace:
+    """A call for each correlation, with its chain."""
+    rows = [(chain, depth, *f) for chain, functions in CHAINS.items() for depth, f in enumerate(functions)]
+    chain, depth, symbol, module = (list(column) for column in zip(*reversed(rows), strict=True))
+    starts = [10 * correlation for correlation in chain_of]
+    return Trace.from_columns(
+        api={"start": starts, "end": [s + 5 for s in starts], "process": [1] * len(starts), "thread": [1] * len(starts),
+             "correlation": list(chain_of), "name": ["cuStreamSynchronize"] * len(starts),
+             "callchain": list(chain_of.values())},
+        callchains={"chain": chain, "depth": depth, "symbol": symbol, "module": module},
+    )  # fmt: skip
+
+
+def sites(trace: Trace) -> list[list[Any]]:
+    return call_sites(trace, trace["api"]).to_numpy().tolist()
+
+
+def test_the_site_is_the_innermost_function_that_is_neither_of_cuda_nor_of_a_framework() -> None:
+    assert sites(handmade({1: 5, 2: 6, 3: 7, 4: MISSING, 5: 99})) == [
+        ["ggml_backend_cuda_synchronize (libggml-cuda.so)", "", NATIVE],
+        ["/home/ada/decode.py(31): step", "at::native::add (libtorch_cuda.so)", PYTHON],
+        ["at::native::add (libtorch_cuda.so)", "", NATIVE],
+        ["", "", ""],
+        ["", "", ""],
+    ]
+
+
+def test_moments_that_are_no_calls_have_no_chain() -> None:
+    points = pd.DataFrame({"start": np.array([10]), "process": 1, "thread": 1})
+    assert call_sites(handmade({1: 5}), points)["source"].tolist() == [""]
+
+
+@pytest.mark.parametrize("suffix", ["", ".sqlite"])
+def test_chains_of_an_export_are_read_and_written_again(tmp_path: Path, suffix: str) -> None:
+    strings = [*RECORDING["StringIds"], {"id": 90, "value": "ggml_sync"}, {"id": 91, "value": "/a/libggml.so"},
+               {"id": 92, "value": "cudaFree"}]  # fmt: skip
+    calls = [row | {"callchainId": 3 if row["correlationId"] == 10 else 0}
+             for row in RECORDING["CUPTI_ACTIVITY_KIND_RUNTIME"]]  # fmt: skip
+    chains = [{"id": 3, "symbol": symbol, "module": 91, "originalIP": 4096, "stackDepth": depth}
+              for depth, symbol in ((1, 90), (0, 92))]  # fmt: skip
+    recording = {**RECORDING, "StringIds": strings, "CUPTI_ACTIVITY_KIND_RUNTIME": calls, "CUDA_CALLCHAINS": chains}
+    trace = formats.read(export(tmp_path / "in.sqlite", recording))
+    found = dict(zip(trace["api"]["correlation"], sites(trace), strict=True))
+    assert found.pop(10) == ["ggml_sync (libggml.so)", "", NATIVE]
+    assert {source for _, _, source in found.values()} <= {"", "ranges"}
+    formats.write(trace, tmp_path / f"out{suffix}")
+    again = formats.read(tmp_path / f"out{suffix}")
+    pd.testing.assert_frame_equal(again["callchains"], trace["callchains"])
+    pd.testing.assert_series_equal(again["api"]["callchain"], trace["api"]["callchain"])
+
+
+def test_scrub_keeps_them_only_on_request_and_without_directories() -> None:
+    trace = handmade({1: 5, 2: 6})
+    gone = scrub(trace)
+    assert not len(gone["callchains"])
+    assert gone["api"]["callchain"].tolist() == [MISSING, MISSING]
+    kept = scrub(trace, python_functions=True)
+    texts = " ".join([*map(str, kept["callchains"]["symbol"]), *map(str, kept["callchains"]["module"])])
+    assert "/" not in texts
+    assert [site for site, *_ in sites(kept)] == [
+        "ggml_backend_cuda_synchronize (libggml-cuda.so)", "decode.py(31): step",
+    ]  # fmt: skip

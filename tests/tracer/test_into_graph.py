@@ -1,0 +1,110 @@
+"""Kernels launched beside a graph: their list with known holes, the edit that moves them in, and where it must not."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.recordings import SAMPLES
+from tests.tracer.handmade import Script
+from tracer import Trace, write
+from tracer.analysis.causality.paths import Causality
+from tracer.analysis.tokens import Steps, find_steps
+from tracer.analysis.whatif.base import Base
+from tracer.analysis.whatif.into_graph import BEFORE, BEHIND, IntoGraph, by_kernel, eager_launches
+from tracer.analysis.whatif.prediction import predict_from
+from tracer.cli import main
+from tracer.errors import EmptyTraceError, UnsafePlanError
+
+TOKENS, PERIOD = 12, 100_000
+
+
+def loop(*, wait: bool = False, eager: bool = True) -> Trace:
+    """Steps of a fill (2 µs, from 12 µs on), a graph (40 µs, from 30 µs on), an argmax (5 µs, from 75 µs on) and the
+    wait for it, until 85 µs; with `wait` the host waits for the fill."""
+    script = Script()
+    for token in range(TOKENS):
+        at = token * PERIOD
+        script.range("token", at, at + PERIOD - 1)
+        if eager:
+            script.range("aten::fill_", at + 1_000, at + 9_000, domain="cpu_op")
+            script.launch((at + 2_000, at + 8_000), (at + 12_000, at + 14_000), name="fill")
+        if wait:
+            script.sync(at + 9_000, at + 15_000)
+        script.graph((at + 20_000, at + 26_000), (at + 30_000, at + 70_000))
+        if eager:
+            script.launch((at + 60_000, at + 66_000), (at + 75_000, at + 80_000), name="argmax")
+        script.sync(at + 70_000, at + 85_000)
+    trace = script.trace
+    trace.metadata["source"] = "host"
+    return trace
+
+
+def analysed(trace: Trace) -> tuple[Causality, Steps]:
+    return Causality.of(trace), find_steps(trace)
+
+
+def test_each_kernel_has_its_operator_its_place_and_the_hole_before_it() -> None:
+    causality, steps = analysed(loop())
+    launches = eager_launches(causality, steps)
+    assert not launches["is_wait_between"].any()
+    later = launches[launches["at"] > 0]
+    assert later[later["kernel"] == "fill"]["hole_ns"].unique().tolist() == [PERIOD - 80_000 + 12_000]
+    assert launches[launches["kernel"] == "argmax"]["hole_ns"].unique().tolist() == [5_000]
+    table = by_kernel(launches, len(steps))
+    assert table[["kernel", "operator", "where", "per_step"]].to_numpy().tolist() == [
+        ["fill", "aten::fill_", BEFORE, 1], ["argmax", "token", BEHIND, 1],
+    ]  # fmt: skip
+    assert table["kernel_us"].tolist() == [2, 5]
+    assert table["launch_us"].tolist() == [6, 6]
+
+
+def test_in_the_graph_a_kernel_behind_it_follows_at_once() -> None:
+    causality, steps = analysed(loop())
+    found = predict_from(Base.of(causality, steps), [IntoGraph("argmax", "token", BEHIND)])
+    assert found.speedup.estimate > 1
+    assert found.speedup.low is None  # no such change was measured
+    kernels = found.trace["kernels"]
+    graphs = found.trace["graph_launches"]
+    behind = kernels[kernels["name"] == "argmax"]["start"].to_numpy() - graphs["end"].to_numpy()
+    assert set(behind.tolist()) == {400}
+
+
+def test_a_kernel_that_the_host_waits_for_before_the_graph_cannot_move() -> None:
+    causality, steps = analysed(loop(wait=True))
+    base = Base.of(causality, steps)
+    with pytest.raises(UnsafePlanError, match="the host waits for them"):
+        predict_from(base, [IntoGraph("fill", "aten::fill_", BEFORE)])
+    assert predict_from(base, [IntoGraph("argmax", "token", BEHIND)]).speedup.estimate > 1
+
+
+def test_without_eager_launches_there_is_nothing_to_move() -> None:
+    causality, steps = analysed(loop(eager=False))
+    assert not len(eager_launches(causality, steps))
+    with pytest.raises(EmptyTraceError, match="no step launches"):
+        predict_from(Base.of(causality, steps), [IntoGraph()])
+
+
+def test_the_commands_list_them_and_predict_all_of_them_together(tmp_path: Path) -> None:
+    write(loop(), tmp_path / "run")
+    facts = json.loads(CliRunner().invoke(main, ["advise", str(tmp_path / "run"), "--json"]).stdout)
+    assert [(one["kernel"], one["where"], one["why"]) for one in facts["eager_launches"]] == [
+        ("fill", BEFORE, ""), ("argmax", BEHIND, ""),
+    ]  # fmt: skip
+    (together,) = [one for one in facts["unsure"] if one["edit"] == "eager launches into the graph"]
+    assert together["speedup"]["low"] is None
+    shown = CliRunner().invoke(main, ["whatif", str(tmp_path / "run"), "--eager-into-graph", "--json"])
+    assert json.loads(shown.stdout)["speedup"]["estimate"] == pytest.approx(together["speedup"]["estimate"])
+    text = CliRunner().invoke(main, ["advise", str(tmp_path / "run")]).stdout
+    assert "eager launches around the graph" in text
+    assert "aten::fill_" in text
+
+
+def test_those_of_an_engine_are_the_kernels_that_it_launches_itself() -> None:
+    facts = json.loads(CliRunner().invoke(main, ["advise", str(SAMPLES / "vllm-b1-graph"), "--json"]).stdout)
+    names = [one["kernel"] for one in facts["eager_launches"]]
+    assert names[0] == "prepare_varlen_num_blocks_kernel"
+    assert {"_prepare_pos_seq_lens_kernel", "_compute_slot_mappings_kernel"} <= set(names)
+    holes = [one["hole_us"] for one in facts["eager_launches"]]
+    assert holes == sorted(holes, reverse=True)

@@ -1,0 +1,161 @@
+"""Kernels that steps launch one by one beside a CUDA graph: the hole before each, and the edit that moves them in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tracer.analysis.call_sites import host_ranges, innermost_ranges
+from tracer.analysis.calls import BLOCKING_COPY, GRAPH_LAUNCH, LAUNCH, SYNC
+from tracer.analysis.causality.dag import Edges
+from tracer.analysis.causality.edges import LAUNCH as LAUNCHED
+from tracer.analysis.causality.paths import Causality
+from tracer.analysis.tokens import Steps
+from tracer.analysis.whatif.changes import Changes
+from tracer.analysis.whatif.edits import GRAPH_NODE_NS, GRAPH_ORDER_NS, Unmeasured
+from tracer.errors import EmptyTraceError, UnsafePlanError
+from tracer.schema import COMPUTE_TABLES, PYTHON_FUNCTION
+
+BEFORE, BEHIND = "before the graph", "behind the graph"
+_WAITS: Final = "between their launch and that of the graph the host waits for them"
+KEYS: Final = ["kernel", "operator", "where"]
+
+
+def eager_launches(causality: Causality, steps: Steps) -> pd.DataFrame:
+    """The kernels that steps with a graph launch one by one.
+
+    Returns:
+        One row per kernel: kernel (short name), operator (the innermost range around its launch, "" for none), where
+        (`BEFORE` its step's first graph or `BEHIND` it), at (position in `steps`), activity and call (positions), graph
+        (the position of the graph's launch), hole_ns (in which nothing runs on its device before it), kernel_ns,
+        launch_ns (inside the call), is_wait_between (the host waits between the two
+            launches).
+    """
+    calls, activities = causality.segments.calls, causality.segments.activities
+    at = steps.of(*(calls[c].to_numpy() for c in ("start", "process", "thread")))
+    letter = calls["letter"].to_numpy(dtype="U1")
+    graphs = np.flatnonzero((at >= 0) & (letter == GRAPH_LAUNCH))
+    first = pd.Series(graphs, index=at[graphs]).groupby(level=0).first()
+    call = activities["call"].to_numpy()
+    mine = np.flatnonzero((activities["table"] == "kernels").to_numpy() & (call >= 0))
+    mine = mine[(letter[call[mine]] == LAUNCH) & np.isin(at[call[mine]], first.index)]
+    call = call[mine]
+    graph = first.reindex(at[call]).to_numpy(np.int64)
+    nvtx = host_ranges(causality.trace)
+    operator = innermost_ranges(nvtx[nvtx["domain"] != PYTHON_FUNCTION], calls.iloc[call])
+    starts = calls["start"].to_numpy()
+    return pd.DataFrame(
+        {
+            "kernel": activities["name"].astype(str).to_numpy()[mine],
+            "operator": operator.astype(str),
+            "where": np.where(starts[call] < starts[graph], BEFORE, BEHIND),
+            "at": at[call],
+            "activity": mine,
+            "call": call,
+            "graph": graph,
+            "hole_ns": _holes(activities)[mine],
+            "kernel_ns": (activities["end"] - activities["start"]).to_numpy()[mine],
+            "launch_ns": (calls["end"] - calls["start"]).to_numpy()[call],
+            "is_wait_between": _is_wait_between(calls, starts[call], starts[graph]),
+        }
+    )
+
+
+def by_kernel(launches: pd.DataFrame, steps: int) -> pd.DataFrame:
+    """The same by `KEYS`: per_step, hole_us, kernel_us and launch_us (sums of a step, mean), is_wait_between (of most);
+    the largest holes first."""
+    groups = launches.groupby(KEYS, sort=False)
+    found = groups.agg(
+        count=("call", "size"), hole=("hole_ns", "sum"), kernel=("kernel_ns", "sum"), launch=("launch_ns", "sum"),
+        waits=("is_wait_between", "mean"),
+    )  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "per_step": found["count"] / steps,
+            **{f"{name}_us": found[name] / steps / 1e3 for name in ("hole", "kernel", "launch")},
+            "is_wait_between": found["waits"] > 0.5,
+        }
+    )
+    return table.sort_values("hole_us", ascending=False, kind="stable").reset_index()
+
+
+@dataclass(frozen=True)
+class IntoGraph(Unmeasured):
+    """Kernels that are launched one by one beside a graph become a part of it.
+
+    Attributes:
+        kernel, operator, where: those of one row of `by_kernel`; None for all kernels.
+    """
+
+    kernel: str | None = None
+    operator: str = ""
+    where: str = ""
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+        return "eager launches into the graph" if self.kernel is None else f"{self.kernel} into the graph"
+
+    def apply(self, changes: Changes, steps: Steps) -> list[str]:
+        """Take their launches away; they start with the graph, or right behind what is before them.
+
+        Raises:
+            EmptyTraceError: there are none beside a graph.
+            UnsafePlanError: the host waits between their launch and the graph's.
+        """
+        launches = eager_launches(changes.causality, steps)
+        if self.kernel is not None:
+            of_row = [launches[name] == value for name, value in zip(KEYS, self._values(), strict=True)]
+            launches = launches[np.logical_and.reduce(of_row)]
+        launches = launches.drop_duplicates("activity")
+        if not len(launches):
+            raise EmptyTraceError("no step launches these kernels beside a graph")
+        if launches["is_wait_between"].mean() > 0.5:
+            raise UnsafePlanError(f"{self.label}: {_WAITS}")
+        launches = launches[~launches["is_wait_between"]]
+        activities = launches["activity"].to_numpy()
+        changes.forget_launches(activities)
+        changes.limit_orders(activities, GRAPH_ORDER_NS)
+        changes.remove_calls(launches["call"].unique(), and_issued=False)
+        changes.add(_behind_launch(changes, launches[launches["where"] == BEFORE]))
+        try:
+            changes.dag()
+        except ValueError:  # points that wait for one another
+            raise UnsafePlanError(f"{self.label}: {_WAITS}") from None
+        return [
+            f"a kernel of a graph is taken to follow the one before it within {GRAPH_ORDER_NS / 1e3:g} µs, and to add "
+            f"{GRAPH_NODE_NS} ns to its launch"
+        ]
+
+    def _values(self) -> tuple[Any, ...]:
+        return self.kernel, self.operator, self.where
+
+
+def _behind_launch(changes: Changes, launches: pd.DataFrame) -> Edges:
+    """From the launch of a graph to the kernels that were before it."""
+    graph = launches["graph"].to_numpy()
+    took = changes.call_times()[graph] + GRAPH_NODE_NS
+    start = changes.causality.segments.starts(launches["activity"].to_numpy())
+    return Edges.of(2 * graph, start, took, LAUNCHED)
+
+
+def _holes(activities: pd.DataFrame) -> NDArray[np.int64]:
+    """For how long nothing runs on its device before each activity, copies included; 0 for the first."""
+    found = np.zeros(len(activities), np.int64)
+    of_compute = activities["table"].isin([*COMPUTE_TABLES, "memcpys", "memsets"]).to_numpy()
+    for mine in activities[of_compute].groupby("device", sort=False).indices.values():
+        rows = np.flatnonzero(of_compute)[mine]
+        rows = rows[np.argsort(activities["start"].to_numpy()[rows], kind="stable")]
+        start, end = (activities[name].to_numpy()[rows] for name in ("start", "end"))
+        found[rows[1:]] = np.maximum(start[1:] - np.maximum.accumulate(end)[:-1], 0)
+    return found
+
+
+def _is_wait_between(calls: pd.DataFrame, one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.bool_]:
+    waits = np.sort(calls["start"].to_numpy()[calls["letter"].isin([SYNC, BLOCKING_COPY])])
+    low, high = np.minimum(one, other), np.maximum(one, other)
+    return np.asarray(np.searchsorted(waits, high) > np.searchsorted(waits, low))
