@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Final
 
 import pandas as pd
@@ -16,6 +16,7 @@ from tracer.analysis.call_names import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH
 from tracer.analysis.step_stacks import HostStep
 
 _LEAST: Final = 0.002  # of the longest step: a shorter piece is not drawn
+_NEARLY_ALL: Final = 0.95
 _LONGEST: Final = 90
 _ROW: Final = 22  # px
 _KINDS: Final = {SYNC: "sync", COPY: "copy", BLOCKING_COPY: "copy", LAUNCH: "launch", GRAPH_LAUNCH: "launch"}
@@ -24,13 +25,14 @@ _BETWEEN: Final = ";"
 
 def pieces_of(steps: Sequence[HostStep]) -> pd.DataFrame:
     """The pieces of the figure, outer ones first: path (names with `;` between them), parent, ns and share of the
-    step."""
-    longest = max((step.length_ns for step in steps), default=0)
+    step. Outer functions in which nearly all of both steps lies are left out, but for the innermost of them."""
+    longest, shared = max((step.length_ns for step in steps), default=0), _shared(steps)
     parts = []
     for step in steps:
         root = f"{step.name} ({step.step})"
         sums = step.samples.groupby("stack", sort=False)["ns"].sum()
-        paths = [list(accumulate([root, *stack.split(_BETWEEN)], _joined)) for stack in sums.index]
+        inner = [_below(stack.split(_BETWEEN), shared) for stack in sums.index]
+        paths = [list(accumulate([root, *names], _joined)) for names in inner]
         every = pd.Series(paths, index=sums.to_numpy()).explode()
         total = pd.Series(every.index.to_numpy(), index=every.to_numpy()).groupby(level=0, sort=False).sum()
         total = total[total >= _LEAST * longest]
@@ -38,6 +40,29 @@ def pieces_of(steps: Sequence[HostStep]) -> pd.DataFrame:
     found = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["path", "ns", "share"])
     found["parent"] = found["path"].str.rpartition(_BETWEEN)[0] if len(found) else ""
     return found
+
+
+def _shared(steps: Sequence[HostStep]) -> list[str]:
+    """The outermost names in which nearly all of the steps lies."""
+    sums = pd.concat([step.samples for step in steps]).groupby("stack")["ns"].sum() if steps else pd.Series(dtype=int)
+    stacks = [(stack.split(_BETWEEN), ns) for stack, ns in zip(map(str, sums.index), sums, strict=True)]
+    least, found = _NEARLY_ALL * sums.sum(), list[str]()
+    while stacks:
+        of_name = pd.Series({}, dtype="int64")
+        for names, ns in stacks:
+            if len(names) > len(found):
+                of_name[names[len(found)]] = of_name.get(names[len(found)], 0) + ns
+        if not len(of_name) or of_name.max() < least:
+            break
+        found.append(str(of_name.idxmax()))
+        stacks = [(names, ns) for names, ns in stacks if names[: len(found)] == found]
+    return found
+
+
+def _below(names: list[str], shared: list[str]) -> list[str]:
+    """The names without those that are shared, but for the last of them."""
+    alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(names, shared, strict=False)))
+    return names[max(min(alike, len(shared)) - 1, 0) :]
 
 
 def _joined(outer: str, name: str) -> str:

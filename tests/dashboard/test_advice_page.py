@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 from selenium.webdriver.common.by import By
@@ -20,6 +21,7 @@ from tests.dashboard.conftest import served, until
 from tests.recordings import LLAMA, SAMPLES
 from tests.tracer.test_truths import SHARED
 from tracer import formats
+from tracer.analysis.step_stacks import HostStep
 from tracer.analysis.whatif.edits import OneGraph, Strategy, WithoutSyncs
 from tracer.cli import main
 from tracer.trace import Trace
@@ -177,3 +179,14 @@ def test_the_flame_graph_has_the_pieces_of_both_steps_inside_one_another():
         assert int(size["height"].removesuffix("px")) > 60
         assert {row["step"] for row in rows} == {"median step", "slow step"}
     assert host_of([], "light")[3] == []
+
+
+def test_outer_functions_in_which_all_lies_are_left_out_of_the_flame_graph():
+    def step(name, *stacks):
+        return HostStep(name, 3, pd.DataFrame(stacks, columns=["stack", "ns"]))
+
+    pieces = pieces_of([step("median step", ("main;loop;a", 600), ("main;loop;b;c", 380), ("main", 20))])
+    assert pieces.set_index("path")["ns"].to_dict() == {
+        "median step (3)": 1000, "median step (3);loop": 980, "median step (3);loop;a": 600,
+        "median step (3);loop;b": 380, "median step (3);loop;b;c": 380, "median step (3);main": 20,
+    }  # fmt: skip

@@ -22,6 +22,7 @@ from tracer.advice_words import cells
 from tracer.analysis.advice import INDEPENDENT, Advice, EagerLaunch
 from tracer.analysis.step_stacks import HostStep, by_function
 from tracer.analysis.whatif.edits import Edit, OneGraph, Strategy, WithoutSyncs
+from tracer.analysis.whatif.streams import Concurrent
 
 ADDRESS: Final = "advice/"
 _STREAMS: Final = 4
@@ -69,7 +70,9 @@ def fields_of(edit: Edit) -> dict[str, Any]:
             return {"without": position}
         case OneGraph(early):
             return {"graph": "early" if early else "plain"}
-    return {"streams": _STREAMS}
+        case Concurrent():
+            return {"streams": _STREAMS}
+    return {}
 
 
 def eager_rows(eager: Iterable[EagerLaunch]) -> list[dict[str, Any]]:
