@@ -5,7 +5,7 @@ without a recorder. Programs of a group run alternately without a recorder, `--r
 ratio of their medians with its 95 % bootstrap interval. A program that prints `result TEXT` must print the same before
 and after the change.
 
-loops: five loops of `advice_loops.py` (PyTorch, transformers); llama.cpp: `llama-bench` with LCPP_SYNC (needs a build
+loops: seven loops of `advice_loops.py` (PyTorch, transformers); llama.cpp: `llama-bench` with LCPP_SYNC (needs a build
 that knows it, `--llama-bench`, and `--model FILE.gguf`); vllm: asynchronous scheduling, full and piecewise graphs
 (`record_engines.py`); any other pair with `--pair`.
 
@@ -33,9 +33,11 @@ import numpy as np
 
 HERE: Final = Path(__file__).absolute().parent
 LIMIT_S: Final = 400  # per run
+READ_LATER: Final = "device sampling, results read a step later"
 LOOP_EDITS: Final = {
     "needless-sync": "without syncs", "pageable-copies": "aaag", "host-sampling": "ggg", "eager": "one graph launch",
-    "dynamic-cache": "one graph launch",
+    "dynamic-cache": "one graph launch", "late-launch": "host work behind the launch",
+    "many-copies": "input copies merged",
 }  # fmt: skip
 Row = dict[str, Any]
 
@@ -114,7 +116,14 @@ def vllm(output: Path) -> Group:
         "synchronous": program(False, "FULL_AND_PIECEWISE"),
         "piecewise": program(True, "PIECEWISE"),
     }
-    return Group("vllm", programs, (("synchronous", "ggg", "full"), ("piecewise", "one graph launch", "full")))
+    return Group(
+        "vllm",
+        programs,
+        (
+            ("synchronous", READ_LATER, "full"),
+            ("piecewise", "one graph launch", "full"),
+        ),
+    )
 
 
 def advised(program: Program, folder: Path, passes: str, rate: float) -> dict[str, dict[str, Any]]:
@@ -218,7 +227,7 @@ def line(row: Row) -> str:
         said += "  OUTSIDE" if row.get("inside") is False else ""
     said += "  RESULTS DIFFER" if row["results_equal"] is False else ""
     gain = f"{measured['median']:.4f} [{measured['low']:.3f}, {measured['high']:.3f}]"
-    return f"{row['group']:16} {row['before']:12} {row['edit']:18} {row['pass']:6} measured {gain}  predicted {said}"
+    return f"{row['group']:16} {row['before']:12} {row['edit']:44} {row['pass']:6} measured {gain}  predicted {said}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -6,6 +6,8 @@ needless-sync   two syncs per step that nothing needs       changed: without the
 pageable-copies inputs are copied from pageable memory      changed: pinned memory, asynchronous copies
 host-sampling   the host takes the argmax of the logits     changed: the device does; the host reads one step late
 eager           kernels are launched one by one             changed: one CUDA graph per step
+late-launch     the host's own work comes before the launch  changed: behind it, while the device computes
+many-copies     six small asynchronous copies before it     changed: one copy of all inputs
 dynamic-cache   transformers: `generate`, dynamic cache     changed: static cache, compiled into CUDA graphs
 Usage: python benchmarks/advice_loops.py LOOP [--changed] [--layers N] [--width N] [--steps N] [--windows N]
 """
@@ -22,6 +24,8 @@ import torch
 
 VOCABULARY: Final = 32000
 INPUTS: Final = 6
+WORDS: Final = 400
+"""Tokens that are formatted in each step of late-launch, which takes the host some 50 µs."""
 Loop = Callable[[int], list[int]]
 """Decodes so many steps; returns their tokens."""
 
@@ -193,6 +197,50 @@ def eager(options: argparse.Namespace) -> Loop:
     return decode
 
 
+def late_launch(options: argparse.Namespace) -> Loop:
+    """Format the last token, and what came before it, before the next step is launched."""
+    decoder = Decoder(options)
+    decoder.capture()
+
+    def formatted(tokens: list[int]) -> str:
+        return "".join(f"{token:>8}" for token in tokens[-WORDS:])
+
+    def decode(steps: int) -> list[int]:
+        tokens: list[int] = []
+        for _ in range(steps):
+            if not options.changed:
+                formatted(tokens)
+            decoder.launch()
+            if options.changed:
+                formatted(tokens)
+            tokens.append(int(decoder.token.item()))
+        return tokens
+
+    return decode
+
+
+def many_copies(options: argparse.Namespace) -> Loop:
+    """Copy six small inputs from pinned memory, one by one or all at once."""
+    decoder = Decoder(options)
+    decoder.capture()
+    host = decoder.pinned(INPUTS, 64, dtype=torch.bfloat16)
+
+    def decode(steps: int) -> list[int]:
+        tokens = []
+        for step in range(steps):
+            host.fill_(step % 7)
+            if options.changed:
+                decoder.given.copy_(host, non_blocking=True)
+            else:
+                for given, row in zip(decoder.given, host, strict=True):
+                    given.copy_(row, non_blocking=True)
+            decoder.launch()
+            tokens.append(int(decoder.token.item()))
+        return tokens
+
+    return decode
+
+
 def dynamic_cache(options: argparse.Namespace) -> Loop:
     """`generate` with a dynamic cache, which no CUDA graph can hold."""
     from transformers import AutoModelForCausalLM, CompileConfig, LlamaConfig
@@ -220,7 +268,7 @@ def dynamic_cache(options: argparse.Namespace) -> Loop:
 
 LOOPS: Final = {
     "needless-sync": needless_sync, "pageable-copies": pageable_copies, "host-sampling": host_sampling, "eager": eager,
-    "dynamic-cache": dynamic_cache,
+    "late-launch": late_launch, "many-copies": many_copies, "dynamic-cache": dynamic_cache,
 }  # fmt: skip
 
 

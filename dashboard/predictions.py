@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,7 @@ from tracer.analysis.call_sites import by_site, call_sites, without_site
 from tracer.analysis.causality.paths import Causality, StepEnds, call_slack, critical_path
 from tracer.analysis.causality.positions import syncs_by_position
 from tracer.analysis.idle_sites import idle_by_site
+from tracer.analysis.step_stacks import HostStep, host_steps
 from tracer.analysis.summary import summarise
 from tracer.analysis.tokens import Steps, find_steps
 from tracer.analysis.whatif.base import CORRECTED, TRACED, Base
@@ -106,11 +107,13 @@ class Sites:
         idle: while the device idles, see `idle_by_site`; None where the recording shows no idle time.
         calls: when it launches, copies and waits, see `by_site`; None where it shows no calls.
         notes: what part of that has no call site.
+        hosts: the host in the median step and in a slow one, see `host_steps`.
     """
 
     idle: pd.DataFrame | None
     calls: pd.DataFrame | None
     notes: list[str]
+    hosts: list[HostStep] = field(default_factory=list)
 
 
 def sites_of(store: RunStore, run: Run) -> Future[Sites]:
@@ -126,7 +129,7 @@ def sites_of(store: RunStore, run: Run) -> Future[Sites]:
             notes += without_site(float(idle.loc[idle["source"] == "", "share"].sum()))
         if run.syncs is not None:
             calls = by_site(run.syncs.calls, call_sites(trace, run.syncs.calls), run.syncs.steps)
-        return Sites(idle, calls, notes)
+        return Sites(idle, calls, notes, host_steps(trace, steps))
 
     return store.background.ask(_ADVICE, (run.recorded, "sites"), work, lambda _: _FIGURES)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import click
@@ -32,6 +33,11 @@ from tracer.tables import Save, table_option
     help="Write the host's activity while the device idles as collapsed stacks in ns (.folded or .txt), for speedscope "
     "or flamegraph.pl.",
 )  # fmt: skip
+@click.option(
+    "--host-stacks", metavar="FILE", type=click.Path(path_type=Path),
+    help="Write the host's time in the median step and in a slow one as stacks: .json for speedscope, .folded or .txt "
+    "as collapsed stacks in ns.",
+)  # fmt: skip
 def gaps(
     path: Path,
     within: str | None,
@@ -42,6 +48,7 @@ def gaps(
     inside: bool,
     with_sites: bool,
     stacks: Path | None,
+    host_stacks: Path | None,
 ) -> None:
     """Show how long the device idles within and between steps, and why.
 
@@ -59,12 +66,17 @@ def gaps(
     from tracer.analysis.distortion import UNUSED_RATE
     from tracer.analysis.gaps import gap_report, measured_rate
     from tracer.analysis.idle_sites import idle_by_site, idle_stacks
+    from tracer.analysis.step_stacks import host_steps
     from tracer.analysis.summary import figures
     from tracer.gaps_report import idle_facts, show_gaps
+    from tracer.stack_files import SUFFIXES, write_stacks
 
     if stacks is not None:
         check_output(stacks, "a file of stacks", [".folded", ".txt"], replace=False)
-    trace, steps = load(path, within, bounds, python_functions=with_sites or stacks is not None)
+    if host_stacks is not None:
+        check_output(host_stacks, "a file of stacks", SUFFIXES, replace=False)
+    with_functions = with_sites or stacks is not None or host_stacks is not None
+    trace, steps = load(path, within, bounds, python_functions=with_functions)
     found = gap_report(trace, steps, untraced_tokens_per_s or measured_rate(trace, steps, within))
     gives_gap = found.untraced_gap_us is not None or found.untraced_idle_us is None
     shown = found.corrected() if untraced_tokens_per_s and gives_gap else found
@@ -95,6 +107,9 @@ def gaps(
     if stacks is not None:
         lines = [f"{stack or '(nothing)'} {ns}\n" for stack, ns in idle_stacks(trace, steps, found.idle).items()]
         write_output(stacks, lambda partial: partial.write_text("".join(lines), encoding="utf-8"), replace=False)
+    if host_stacks is not None:
+        write = partial(write_stacks, host_steps(trace, steps), suffix=host_stacks.suffix.lower())
+        write_output(host_stacks, write, replace=False)
     if with_sites:
         sites = idle_by_site(trace, steps, found.idle)
         facts["idle_sites"] = sites.to_dict("records")

@@ -73,6 +73,9 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
 @click.option(
     "--eager-into-graph", is_flag=True, help="Kernels launched one by one beside a CUDA graph become a part of it."
 )
+@click.option("--merge-copies", is_flag=True, help="The copies before each launch become one.")
+@click.option("--launch-first", is_flag=True, help="Host code between a result and the next launch runs behind it.")
+@click.option("--read-later", is_flag=True, help="The device samples; the host reads each result a step later.")
 @click.option("--concurrent", is_flag=True, help="Use several streams for independent kernels (needs graph.json).")
 @click.option("--streams", type=click.IntRange(2, 64), default=4, show_default=True, help="Limit for --concurrent.")
 @click.option(

@@ -3,12 +3,14 @@
 import json
 import shutil
 
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from dashboard.pages.advice.callbacks import in_words, nothing_to_show, tables_of
+from dashboard.figures.flame import pieces_of
+from dashboard.pages.advice.callbacks import host_of, in_words, nothing_to_show, tables_of
 from dashboard.pages.advice.tables import fields_of, more_edits
 from dashboard.pages.whatif.edits import edits_for
 from dashboard.pages.whatif.view import WhatIfView
@@ -19,6 +21,7 @@ from tests.dashboard.conftest import served, until
 from tests.recordings import LLAMA, SAMPLES
 from tests.tracer.test_truths import SHARED
 from tracer import formats
+from tracer.analysis.step_stacks import HostStep
 from tracer.analysis.whatif.edits import OneGraph, Strategy, WithoutSyncs
 from tracer.cli import main
 from tracer.trace import Trace
@@ -156,3 +159,34 @@ def test_from_advice_to_its_what_if(browser, tmp_path):
         until(browser, lambda: browser.find_element(By.LINK_TEXT, "aaag").click() or True, "a link")
         until(browser, lambda: "/whatif/" in browser.current_url and "sync=aaag" in browser.current_url, "the what-if")
         until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#figures td"), "its figures")
+
+
+def test_the_flame_graph_has_the_pieces_of_both_steps_inside_one_another():
+    store = RunStore([SAMPLES / "vllm-b8-torch"])
+    (run,) = store.runs()
+    hosts = sites_of(store, run).result(120).hosts
+    pieces = pieces_of(hosts)
+    roots = pieces[pieces["parent"] == ""]
+    assert [path.partition(" (")[0] for path in roots["path"]] == ["median step", "slow step"]
+    assert roots["ns"].tolist() == [step.length_ns for step in hosts]
+    inner = pieces[pieces["parent"] != ""]
+    sums = inner.groupby("parent")["ns"].sum()
+    assert (sums <= pieces.set_index("path")["ns"].reindex(sums.index)).all()
+    for theme in ("light", "dark"):
+        figure, size, said, rows, *_ = host_of(hosts, theme)
+        assert len(figure.data[0].ids) == len(pieces)
+        assert said.startswith("median step")
+        assert int(size["height"].removesuffix("px")) > 60
+        assert {row["step"] for row in rows} == {"median step", "slow step"}
+    assert host_of([], "light")[3] == []
+
+
+def test_outer_functions_in_which_all_lies_are_left_out_of_the_flame_graph():
+    def step(name, *stacks):
+        return HostStep(name, 3, pd.DataFrame(stacks, columns=["stack", "ns"]))
+
+    pieces = pieces_of([step("median step", ("main;loop;a", 600), ("main;loop;b;c", 380), ("main", 20))])
+    assert pieces.set_index("path")["ns"].to_dict() == {
+        "median step (3)": 1000, "median step (3);loop": 980, "median step (3);loop;a": 600,
+        "median step (3);loop;b": 380, "median step (3);loop;b;c": 380, "median step (3);main": 20,
+    }  # fmt: skip

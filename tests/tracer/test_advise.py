@@ -61,7 +61,13 @@ def test_advice_of_llama_cpp_with_its_own_rate() -> None:
     by_edit = {one["edit"]: one["speedup"] for one in facts["advice"]}
     assert by_edit["saaas"]["low"] < 759.5 / 748.7 < by_edit["saaas"]["high"]
     assert not [edit for edit in by_edit if edit.startswith("without sync ")]
-    assert {one["edit"] for one in facts["unsure"]} == {f"without sync {n}" for n in (*range(1, 12), 14)}
+    of_host = {
+        "input copies merged",
+        "host work behind the launch",
+        "device sampling, results read a step later",
+    }
+    assert {one["edit"] for one in facts["unsure"]} == of_host | {f"without sync {n}" for n in (*range(1, 12), 14)}
+    assert all(one["speedup"]["low"] is None for one in facts["unsure"] if one["edit"] in of_host)
 
 
 @pytest.mark.parametrize("name", ["vllm-b1-graph", "vllm-b1-node-nvtx", "vllm-b8-node", "transformers-static"])

@@ -18,9 +18,10 @@ from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.base import TRACED, Base, Figures
 from tracer.analysis.whatif.changes import Changes
 from tracer.analysis.whatif.edits import Edit, OneGraph, Strategy, WithoutSyncs
+from tracer.analysis.whatif.host_edits import LaunchFirst, MergedCopies, ReadLater
 from tracer.analysis.whatif.into_graph import KEYS, IntoGraph, by_kernel, eager_launches
 from tracer.analysis.whatif.needed import needed_syncs
-from tracer.analysis.whatif.prediction import WITHOUT_RATE, Prediction, predict_from
+from tracer.analysis.whatif.prediction import Prediction, predict_from
 from tracer.analysis.whatif.strategies import LADDER
 from tracer.engines.engine import Engine, Setting
 from tracer.errors import TraceError, UnsafePlanError, UsageError
@@ -49,6 +50,15 @@ INDEPENDENT: Final = ("buffers of independent kernels do not share memory while 
 _SYNCS_GONE: Final = (
     "whatever else the syncs protect is protected in another way, such as host memory that is overwritten or freed "
     "while a copy may still read it",
+)
+_STAGED: Final = (
+    "inputs lie in one pinned buffer of the host and one of the device, from which the kernels read them",
+    "the pinned buffer is written again only after the copy has finished",
+)
+_LATER: Final = ("none of that code prepares what the launch reads (or another thread prepares it ahead)",)
+_SAMPLED: Final = (
+    "the device chooses the token and the next step starts from it",
+    "the host needs no result to decide what the next step computes (stop conditions may take effect a step later)",
 )
 _AS_GRAPH: Final = (
     "shapes and addresses are the same in every step, or updated in the graph",
@@ -190,12 +200,15 @@ def _candidates(strategy: str | None, steps: Steps, base: Base) -> Iterator[_Can
         conditions = (*_AS_GRAPH, "its kernels are built for programmatic dependent launch") if early else _AS_GRAPH
         yield _Candidate((OneGraph(early),), conditions, "--graph --early-starts" if early else "--graph")
     yield _Candidate((IntoGraph(),), _AS_GRAPH, "--eager-into-graph")
+    yield _Candidate((MergedCopies(),), _STAGED, "--merge-copies")
+    yield _Candidate((LaunchFirst(),), _LATER, "--launch-first")
+    yield _Candidate((ReadLater(),), _SAMPLED, "--read-later")
 
 
 def _eager(base: Base, steps: Steps) -> Iterator[EagerLaunch]:
     launches = by_kernel(eager_launches(base.causality, steps), len(steps)).drop(columns="is_wait_between")
     for row in launches.head(_MOST_EAGER).to_dict("records"):
-        speedup, why = None, WITHOUT_RATE
+        speedup, why = None, "the untraced rate is not known"
         if base.state != TRACED:
             try:
                 edit = IntoGraph(*(str(row[key]) for key in KEYS))

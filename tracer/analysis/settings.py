@@ -7,6 +7,7 @@ import numpy as np
 from tracer.analysis.calls import GRAPH_LAUNCH, rows_named
 from tracer.analysis.syncs import SyncReport
 from tracer.analysis.whatif.edits import Edit, OneGraph, Strategy
+from tracer.analysis.whatif.host_edits import ReadLater
 from tracer.analysis.whatif.strategies import LADDER
 from tracer.analysis.whatif.streams import Concurrent
 from tracer.engines import engines
@@ -27,6 +28,8 @@ def change_of(edit: Edit) -> str:
         return RUN_AHEAD if edit.name == LADDER[-1] else COPIES
     if isinstance(edit, OneGraph):
         return GRAPH
+    if isinstance(edit, ReadLater):
+        return RUN_AHEAD
     return STREAMS if isinstance(edit, Concurrent) else ""
 
 

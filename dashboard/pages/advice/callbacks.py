@@ -12,7 +12,8 @@ from typing import Any, Final
 from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.advice.tables import advice_table, eager_rows, more_edits, site_rows
+from dashboard.figures.flame import flame_figure, flame_height, said_of_flame
+from dashboard.pages.advice.tables import advice_table, eager_rows, host_rows, more_edits, site_rows
 from dashboard.pages.one_run import keep_run
 from dashboard.pages.parts import HIDDEN, NO_RECORDINGS, SHOWN, keep_options, table_height
 from dashboard.pages.syncs.table import known
@@ -24,6 +25,7 @@ from dashboard.text import plain
 from dashboard.view import View
 from tracer.advice_words import cells, facts_of, notes_of, rest, unused_of
 from tracer.analysis.advice import Advised
+from tracer.analysis.step_stacks import HostStep
 from tracer.analysis.whatif.base import TRACED
 
 _WITHOUT_RATE: Final = (
@@ -85,6 +87,12 @@ def _render(app: Dash, store: RunStore) -> None:
         Output("idle-sites", "rowData"),
         Output("idle-sites", "style"),
         Output("idle-section", "style"),
+        Output("flame", "figure"),
+        Output("flame", "style"),
+        Output("flame-holder", "aria-label"),
+        Output("host-functions", "rowData"),
+        Output("host-functions", "style"),
+        Output("host-section", "style"),
         Output("call-sites", "rowData"),
         Output("call-sites", "style"),
         Output("calls-section", "style"),
@@ -99,7 +107,7 @@ def _render(app: Dash, store: RunStore) -> None:
         State("progress", "data"),
         prevent_initial_call=True,
     )
-    def render(_: Any, __: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
+    def render(screen: dict[str, Any] | None, _: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
         view = View.from_data(data)
         run = next(iter(store.chosen(view.runs or (), view.rates)), None)
         nothing = nothing_to_show(store, run)
@@ -126,6 +134,7 @@ def _render(app: Dash, store: RunStore) -> None:
             idle,
             table_height(idle),
             SHOWN if idle else HIDDEN,
+            *host_of(sites.hosts if isinstance(sites, Sites) else [], str((screen or {}).get("scheme", "light"))),
             calls,
             table_height(calls) if calls else HIDDEN,
             SHOWN if calls or of_sites else HIDDEN,
@@ -163,6 +172,14 @@ def in_words(run: Run, advised: Advised | str | None, theme: str) -> tuple[html.
     best = cells(facts["advice"][0])
     said = f"The largest predicted gain: {best['edit']}, {best['gain']} tokens/s [model margin {best['margin']}]."
     return advice_table(run, advised.kept, facts, theme), said, [*notes_of(facts), *left]
+
+
+def host_of(hosts: list[HostStep], theme: str) -> tuple[Any, ...]:
+    """The flame graph of steps, its size and words, and the table of functions."""
+    rows = host_rows(hosts)
+    size = {"height": f"{flame_height(hosts)}px"}
+    shown = SHOWN if rows else HIDDEN
+    return flame_figure(hosts, theme), size, said_of_flame(hosts), rows, table_height(rows), shown
 
 
 def tables_of(sites: Sites | str | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:

@@ -7,7 +7,7 @@ from typing import Any
 from dash import dcc, html
 
 from dashboard.frame import named
-from dashboard.pages.parts import choice, csv_file, number, rate_field, section, table_of, words
+from dashboard.pages.parts import chart, choice, csv_file, number, rate_field, section, table_of, words
 
 _POLL_MS = 700
 
@@ -28,6 +28,13 @@ EAGER: list[dict[str, Any]] = [
     number("kernel_us", "Kernel, µs a step", ",.1f", 128, "As recorded"),
     number("gain", "In the graph", "+.1%", 110, "Predicted; no such change was measured, so there is no margin"),
     words("why", "Why not predicted", 200) | {"minWidth": 120, "flex": 1},
+]
+
+HOST: list[dict[str, Any]] = [
+    words("step", "Step", 110),
+    number("self_us", "Self, µs", ",.1f", 96, "While it is the innermost one"),
+    number("total_us", "Total, µs", ",.1f", 96, "With all that it calls"),
+    words("function", "Function, range or CUDA call", 600) | {"minWidth": 240, "flex": 4},
 ]
 
 CALLS: list[dict[str, Any]] = [
@@ -68,6 +75,13 @@ def sections() -> list[Any]:
             [html.P("Self time of functions, or of ranges where the recording has no functions.", className="hint")],
             table_of("idle-sites", IDLE, csvExportParams=csv_file("intertoken-idle-sites.csv")),
             key="idle-section",
+        ),
+        section(
+            "The host in a step",
+            [html.P("The median step and a slow one, as recorded. A click on a piece enlarges it.", className="hint")],
+            chart("flame", "Flame graph of the host in the median step and a slow one"),
+            table_of("host-functions", HOST, csvExportParams=csv_file("intertoken-host-functions.csv")),
+            key="host-section",
         ),
         section(
             "Where the calls are made",

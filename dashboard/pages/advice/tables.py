@@ -20,7 +20,9 @@ from dashboard.text import plain
 from dashboard.view import View, with_fields
 from tracer.advice_words import cells
 from tracer.analysis.advice import INDEPENDENT, Advice, EagerLaunch
+from tracer.analysis.step_stacks import HostStep, by_function
 from tracer.analysis.whatif.edits import Edit, OneGraph, Strategy, WithoutSyncs
+from tracer.analysis.whatif.streams import Concurrent
 
 ADDRESS: Final = "advice/"
 _STREAMS: Final = 4
@@ -68,7 +70,9 @@ def fields_of(edit: Edit) -> dict[str, Any]:
             return {"without": position}
         case OneGraph(early):
             return {"graph": "early" if early else "plain"}
-    return {"streams": _STREAMS}
+        case Concurrent():
+            return {"streams": _STREAMS}
+    return {}
 
 
 def eager_rows(eager: Iterable[EagerLaunch]) -> list[dict[str, Any]]:
@@ -79,6 +83,13 @@ def eager_rows(eager: Iterable[EagerLaunch]) -> list[dict[str, Any]]:
         | _plain(asdict(one), ["kernel", "operator", "why"])
         for one in eager
     ]
+
+
+def host_rows(steps: Iterable[HostStep]) -> list[dict[str, Any]]:
+    """The functions of steps with their self and total time, as plain text."""
+    rows = ((step.name, row) for step in steps for row in by_function(step.samples).head(_MOST_ROWS).to_dict("records"))
+    return [{str(key): value for key, value in row.items()} | _plain(row, ["function"]) | {"step": name}
+            for name, row in rows]  # fmt: skip
 
 
 def site_rows(sites: pd.DataFrame | None) -> list[dict[str, Any]]:

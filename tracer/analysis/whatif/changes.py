@@ -94,6 +94,18 @@ class Changes:
         """The host does nothing between these calls and the next ones."""
         self._weight[(self._edges.kind == HOST) & self._chosen(calls)[self._edges.source // 2]] = 0
 
+    def move_pauses(self, calls: Ints, behind: Ints) -> None:
+        """What the host does after each of these calls it does after the call beside it in `behind` instead."""
+        rows = np.flatnonzero(self._edges.kind == HOST)
+        edge_of = np.full(len(self.causality.segments), len(self._weight))
+        edge_of[self._edges.source[rows] // 2] = rows
+        weight = np.append(self._weight, 0)  # the last call of a thread has no edge
+        source, target = edge_of[calls], edge_of[behind]
+        moved = np.where(target < len(self._weight), weight[source], 0)
+        np.subtract.at(weight, source, moved)
+        np.add.at(weight, target, moved)
+        self._weight = weight[:-1]
+
     def limit_orders(self, activities: Ints, most_ns: int) -> None:
         """Activities start at most so long after the end of the one before them on their stream."""
         chosen = self._chosen(activities + len(self.calls))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracer.analysis.whatif.edits import Edit, OneGraph, ScaleHost, ScaleKernels, SyncLatency, WithoutSyncs
+from tracer.analysis.whatif.host_edits import LaunchFirst, MergedCopies, ReadLater
 from tracer.analysis.whatif.into_graph import IntoGraph
 from tracer.errors import UsageError
 
 
 def edits_of(
     *, without_syncs: bool = False, positions: Sequence[int] = (), one_graph: bool = False, early_starts: bool = False,
-    eager_into_graph: bool = False,
+    eager_into_graph: bool = False, merge_copies: bool = False, launch_first: bool = False, read_later: bool = False,
     kernels: Sequence[tuple[str, float]] = (), scale_host: float | None = None, sync_latency_us: float | None = None,
 ) -> list[Edit]:  # fmt: skip
     """The edits in the order in which they are made; strategies and streams are no part of them.
@@ -28,6 +29,12 @@ def edits_of(
         found.append(OneGraph(early_starts))
     if eager_into_graph:
         found.append(IntoGraph())
+    if merge_copies:
+        found.append(MergedCopies())
+    if launch_first:
+        found.append(LaunchFirst())
+    if read_later:
+        found.append(ReadLater())
     found += [ScaleKernels(pattern, factor) for pattern, factor in kernels]
     if scale_host is not None:
         found.append(ScaleHost(scale_host))

@@ -65,7 +65,7 @@ def follow(changes: Changes, steps: Steps, strategy: str) -> list[str]:
     table = windows(changes, steps)
     reads = table["call"].isin(reading_syncs(changes.causality, steps))
     if strategy == "ggg":
-        _check_device_alone(changes.causality, steps, table[reads])
+        check_device_alone("ggg", changes.causality, steps, table[reads])
         launch = table["letter"].isin(LAUNCHES)
         others = table[~launch]
         inside_run = launch & launch.shift(-1, fill_value=False) & (table["window"] == table["window"].shift(-1))
@@ -89,15 +89,17 @@ def follow(changes: Changes, steps: Steps, strategy: str) -> list[str]:
     return ["copies are taken to share the queue of compute, and to read memory that outlives them"]
 
 
-def _check_device_alone(causality: Causality, steps: Steps, reads: pd.DataFrame) -> None:
+def check_device_alone(edit: str, causality: Causality, steps: Steps, reads: pd.DataFrame) -> None:
     """Raises UnsafePlanError where the host computes in the steps, or reads something between two of their launches."""
     ranges = causality.trace["nvtx"]
     ranges = ranges[of_host_compute(ranges)]
     host = steps.of(*(ranges[c].to_numpy() for c in ("start", "process", "thread"))) >= 0
     if host.any():
-        raise UnsafePlanError(f"ggg cannot be: the host computes a part of the step ({ranges['text'][host].iloc[0]!r})")
+        raise UnsafePlanError(
+            f"{edit} cannot be: the host computes a part of the step ({ranges['text'][host].iloc[0]!r})"
+        )
     if reads.loc[reads["between"], "at"].nunique() * 2 > len(steps):
-        raise UnsafePlanError("ggg cannot be: between two launches of a step the host reads what a copy brought")
+        raise UnsafePlanError(f"{edit} cannot be: between two launches of a step the host reads what a copy brought")
 
 
 def _one_queue(changes: Changes, copies: pd.DataFrame, table: pd.DataFrame) -> None:

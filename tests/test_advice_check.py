@@ -1,0 +1,67 @@
+"""The benchmark that checks advice: what it makes of predictions and rates, and one whole round over fake programs."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tracer.fake_driver import Build
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "advice_check.py"
+SPEC = importlib.util.spec_from_file_location("advice_check", SCRIPT)
+advice_check = sys.modules["advice_check"] = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(advice_check)
+
+
+def row(estimate, low, high, measured):
+    return advice_check.judged(
+        {"group": "g", "edit": "e", "pass": "light", "results_equal": True, "listed": low is not None,
+         "predicted": {"estimate": estimate, "low": low, "high": high},
+         "measured": dict(zip(("median", "low", "high"), measured, strict=True))}
+    )  # fmt: skip
+
+
+def test_a_prediction_is_judged_by_sign_error_and_margin():
+    good, wrong, nothing = (
+        row(1.05, 1.02, 1.08, (1.04, 1.03, 1.05)), row(1.05, 1.04, 1.06, (0.97, 0.96, 0.98)),
+        row(1.05, None, None, (1.0, 0.98, 1.02)),
+    )  # fmt: skip
+    assert (good["sign_right"], good["inside"]) == (True, True)
+    assert good["error_percent"] == pytest.approx(100 * (1.05 / 1.04 - 1))
+    assert (wrong["sign_right"], wrong["inside"]) == (False, False)
+    assert nothing["sign_right"] is None
+    assert "inside" not in nothing
+    found = advice_check.summary([good, wrong, nothing])
+    assert (found["predictions"], found["with_margin"], found["inside_margin"]) == (3, 2, 1)
+    assert found["wrong_sign"] == ["g e (light)"]
+
+
+def test_a_ratio_is_that_of_medians_with_its_interval():
+    found = advice_check.ratio([110.0, 110.0, 110.0], [100.0, 100.0, 100.0])
+    assert found == {"median": pytest.approx(1.1), "low": pytest.approx(1.1), "high": pytest.approx(1.1)}
+
+
+def test_what_advice_says_of_an_edit():
+    speedup = {"estimate": 1.1, "low": None, "high": None}
+    facts = {"advice": [], "unsure": [{"edit": "a", "speedup": speedup}], "refused": [{"edit": "b", "why": "needed"}]}
+    assert advice_check.predicted(facts, "a") == {"predicted": speedup, "listed": False}
+    assert advice_check.predicted(facts, "b")["why"] == "needed"
+    assert "does not allow" in advice_check.predicted(facts, "c")["why"]
+
+
+def test_programs_are_run_recorded_and_compared(tmp_path, monkeypatch):
+    Build.compile(tmp_path)
+    program = tmp_path / "program.sh"
+    program.write_text(f'#!/bin/sh\n{tmp_path}/decode proc "$1" 100 > /dev/null\necho steps/s $2\necho result same\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    pair = ("fake", "without syncs", r"steps/s (\d+)", f"{program} events 100", f"{program} none 150")
+    advice_check.main(["-o", str(tmp_path / "out"), "--groups", "fake", "--repeats", "2", "--passes", "light",
+                       "--json", str(tmp_path / "a.json"), "--pair", *pair])  # fmt: skip
+    (found,) = json.loads((tmp_path / "a.json").read_text())["rows"]
+    assert found["measured"]["median"] == pytest.approx(1.5)
+    assert found["results_equal"] is True
+    assert found["predicted"]["estimate"] >= 1
+    assert found["rates"] == {"before": [100, 100], "after": [150, 150]}

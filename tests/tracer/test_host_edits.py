@@ -1,0 +1,84 @@
+"""Copies merged, host code behind the launch, results read a step later: on loops whose gain is known."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.tracer.handmade import Script
+from tracer import Trace, write
+from tracer.analysis.causality.paths import Causality
+from tracer.analysis.tokens import find_steps
+from tracer.analysis.whatif.base import Base
+from tracer.analysis.whatif.edits import Edit
+from tracer.analysis.whatif.host_edits import LaunchFirst, MergedCopies, ReadLater
+from tracer.analysis.whatif.prediction import Prediction, predict_from
+from tracer.cli import main
+from tracer.errors import EmptyTraceError
+
+TOKENS = 16
+
+
+def loop(copies: int = 0, code: int = 0, kernel: int = 10_000) -> Trace:
+    """Steps of `code` ns of host code, copies of 10 µs of the host, a launch of 10 µs whose kernel begins 15 µs after
+    it, and the fetch of the result, for which the host waits until 3 µs after it."""
+    script, at = Script(), 0
+    for _token in range(TOKENS):
+        begin, at = at, at + code
+        for _ in range(copies):
+            script.copy((at, at + 10_000), (at + 5_000, at + 6_000))
+            at += 10_000
+        script.graph((at, at + 10_000), (at + 15_000, at + 15_000 + kernel))
+        end = at + 15_000 + kernel
+        script.copy((at + 10_000, at + 20_000), (end, end + 2_000), kind="DtoH")
+        script.sync(at + 20_000, end + 5_000)
+        at = end + 5_000
+        script.range("token", begin, at)
+    trace = script.trace
+    trace.metadata["source"] = "host"
+    return trace
+
+
+def predicted(trace: Trace, edit: Edit) -> Prediction:
+    return predict_from(Base.of(Causality.of(trace), find_steps(trace)), [edit])
+
+
+def test_of_three_copies_two_are_gone() -> None:
+    found = predicted(loop(copies=3), MergedCopies())
+    assert found.speedup.estimate == pytest.approx(60 / 40, rel=0.01)
+    assert found.speedup.low is None  # no such change was measured
+    with pytest.raises(EmptyTraceError, match="several copies"):
+        predicted(loop(copies=1), MergedCopies())
+
+
+def test_host_code_is_hidden_behind_the_launch() -> None:
+    found = predicted(loop(code=20_000, kernel=50_000), LaunchFirst())
+    assert found.speedup.estimate == pytest.approx(90 / 70, rel=0.01)
+    assert predicted(loop(kernel=50_000), LaunchFirst()).speedup.estimate == pytest.approx(1)
+
+
+def test_results_that_are_read_later_leave_the_device_busy() -> None:
+    """Of 90 µs a step the device computes 50 and copies 2."""
+    found = predicted(loop(code=20_000, kernel=50_000), ReadLater())
+    assert found.speedup.estimate == pytest.approx(90 / 52, rel=0.01)
+
+
+def test_a_host_that_is_the_limit_gains_little_by_reading_later() -> None:
+    """The host needs 80 µs a step for its code and its calls, of 120."""
+    found = predicted(loop(code=60_000, kernel=40_000), ReadLater())
+    assert 1 < found.speedup.estimate <= 120 / 80
+
+
+def test_the_commands_know_them(tmp_path: Path) -> None:
+    write(loop(copies=3, code=20_000), tmp_path / "run")
+    facts = json.loads(CliRunner().invoke(main, ["advise", str(tmp_path / "run"), "--json"]).stdout)
+    labels = {one["edit"]: one["speedup"] for one in facts["unsure"]}
+    for option, edit in (
+        ("merge-copies", MergedCopies()),
+        ("launch-first", LaunchFirst()),
+        ("read-later", ReadLater()),
+    ):
+        assert labels[edit.label]["low"] is None
+        shown = CliRunner().invoke(main, ["whatif", str(tmp_path / "run"), f"--{option}", "--json"])
+        assert json.loads(shown.stdout)["speedup"]["estimate"] == pytest.approx(labels[edit.label]["estimate"])

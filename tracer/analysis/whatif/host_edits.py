@@ -1,0 +1,108 @@
+"""Edits of what the host does between a result and the next launch: copies merged, work later, results read later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tracer.analysis.calls import COPIES, LAUNCHES, SYNC
+from tracer.analysis.tokens import Steps
+from tracer.analysis.whatif.changes import Changes
+from tracer.analysis.whatif.edits import Unmeasured
+from tracer.analysis.whatif.needed import reading_syncs
+from tracer.analysis.whatif.strategies import check_device_alone, windows
+from tracer.errors import EmptyTraceError
+
+
+@dataclass(frozen=True)
+class MergedCopies(Unmeasured):
+    """The copies before each run of launches become one, with the last one's sync."""
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+        return "input copies merged"
+
+    def apply(self, changes: Changes, steps: Steps) -> list[str]:
+        """Only the last copy of each window stays; so does a sync behind which the host reads.
+
+        Raises:
+            EmptyTraceError: no launch has several copies before it.
+        """
+        table = windows(changes, steps)
+        inputs = table[(table["window"] >= 0) & ~table["letter"].isin(LAUNCHES)]
+        copies = inputs[inputs["letter"].isin(COPIES)]
+        last = copies.groupby("window")["call"].transform("max")
+        gone = copies[copies["call"] < last]
+        if not len(gone):
+            raise EmptyTraceError("no launch has several copies before it")
+        merged = inputs["window"].map(copies.groupby("window")["call"].max())
+        begun = inputs["window"].map(copies.groupby("window")["call"].min())
+        between = (inputs["letter"] == SYNC) & (inputs["call"] > begun) & (inputs["call"] < merged)
+        between &= ~inputs["call"].isin(reading_syncs(changes.causality, steps))
+        changes.remove_calls(np.append(gone["call"].to_numpy(), inputs.loc[between, "call"].to_numpy()))
+        return ["the merged copy is taken to last as long as the last of those that it replaces"]
+
+
+@dataclass(frozen=True)
+class LaunchFirst(Unmeasured):
+    """What the host does between reading a result and the next launch, it does behind that launch."""
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+        return "host work behind the launch"
+
+    def apply(self, changes: Changes, steps: Steps) -> list[str]:
+        """Move the host's code; calls stay where they are.
+
+        Raises:
+            EmptyTraceError: no result is read between two launches.
+        """
+        table = windows(changes, steps)
+        pairs = _until_launch(table.assign(reads=table["call"].isin(reading_syncs(changes.causality, steps))))
+        if not len(pairs):
+            raise EmptyTraceError("no result is read before a launch")
+        changes.move_pauses(pairs["call"].to_numpy(), pairs["launch"].to_numpy())
+        return ["all host code between a result and the next launch is taken to be possible behind that launch"]
+
+
+def _until_launch(table: pd.DataFrame) -> pd.DataFrame:
+    """Calls from one that reads a result up to the next run of launches (columns call and launch, the run's last)."""
+    table = table.sort_values("call", kind="stable", ignore_index=True)
+    launch = table["letter"].isin(LAUNCHES)
+    ends = launch & ~launch.shift(-1, fill_value=False)
+    follows = pd.Series(np.where(ends, table["call"], np.nan)).bfill()
+    run = ends.shift(fill_value=False).cumsum()
+    has_read = table["reads"].groupby(run).cummax().astype(bool)
+    chosen = has_read & ~launch & follows.notna()
+    return pd.DataFrame({"call": table["call"], "launch": follows})[chosen].astype("int64")
+
+
+@dataclass(frozen=True)
+class ReadLater(Unmeasured):
+    """The host launches the next step before it reads the result of this one: the device samples the token."""
+
+    @property
+    def label(self) -> str:
+        """In a few words."""
+        return "device sampling, results read a step later"
+
+    def apply(self, changes: Changes, steps: Steps) -> list[str]:
+        """The waits for results are over when they are made; all else stays.
+
+        Raises:
+            EmptyTraceError: no sync reads a result.
+            UnsafePlanError: the host has a part in the step itself.
+        """
+        table = windows(changes, steps)
+        reading = reading_syncs(changes.causality, steps)
+        if not len(reading):
+            raise EmptyTraceError("no sync reads a result")
+        check_device_alone(self.label, changes.causality, steps, table[table["call"].isin(reading)])
+        gone = np.zeros(len(changes.removed), bool)
+        gone[reading] = True
+        changes.remove(gone)  # not `remove_calls`: the host's code behind the waits stays
+        return ["what the host does with a result is taken to wait until the next launch, and to take as long"]

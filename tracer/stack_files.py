@@ -1,0 +1,72 @@
+"""Host steps as files of flame graph viewers: speedscope's JSON, or collapsed stacks.
+
+speedscope: https://github.com/jlfwong/speedscope, src/lib/file-format-spec.ts, a sampled profile for each step.
+Collapsed stacks: https://github.com/brendangregg/FlameGraph, `flamegraph.pl`; a step is the outermost name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tracer.analysis.step_stacks import HostStep
+
+SUFFIXES: Final = (".json", ".folded", ".txt")
+_VERSION: Final = "0.6.0"  # since which a file may name the profile to show first
+_PYTHON: Final = re.compile(r"(?P<file>.+)\((?P<line>\d{1,9})\): ")
+_SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
+
+
+def write_stacks(steps: Sequence[HostStep], path: Path, suffix: str) -> None:
+    """Write them in the form that a suffix of `SUFFIXES` names."""
+    text = json.dumps(speedscope(steps)) if suffix == ".json" else collapsed(steps)
+    path.write_text(text, encoding="utf-8")
+
+
+def speedscope(steps: Sequence[HostStep]) -> dict[str, Any]:
+    """The steps as speedscope's file: their stacks in order of time."""
+    frames: dict[str, int] = {}
+    profiles = []
+    for step in steps:
+        stacks = {
+            stack: [frames.setdefault(name, len(frames)) for name in stack.split(";")]
+            for stack in step.samples["stack"].unique()
+        }
+        profiles.append(
+            {
+                "type": "sampled",
+                "name": _title(step),
+                "unit": "nanoseconds",
+                "startValue": 0,
+                "endValue": step.length_ns,
+                "samples": [stacks[stack] for stack in step.samples["stack"]],
+                "weights": step.samples["ns"].tolist(),
+            }
+        )
+    return {
+        "version": _VERSION,
+        "$schema": _SCHEMA,
+        "shared": {"frames": [_frame(name) for name in frames]},
+        "profiles": profiles,
+        "activeProfileIndex": 0,
+        "exporter": "intertoken",
+    }
+
+
+def collapsed(steps: Sequence[HostStep]) -> str:
+    """The steps as collapsed stacks, in ns."""
+    sums = ((_title(step), step.samples.groupby("stack", sort=False)["ns"].sum()) for step in steps)
+    return "".join(f"{title};{stack} {ns}\n" for title, found in sums for stack, ns in found.items())
+
+
+def _frame(name: str) -> dict[str, Any]:
+    """A function as speedscope's frame, with its file and line if it has any."""
+    found = _PYTHON.match(name)
+    return {"name": name} | ({"file": found["file"], "line": int(found["line"])} if found else {})
+
+
+def _title(step: HostStep) -> str:
+    return f"{step.name} ({step.step})"
