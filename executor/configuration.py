@@ -89,7 +89,10 @@ class Configuration:
         devices = tuple(
             Device(self.backend, index, self.staging, self.profile, *cores) for index in range(self.devices)
         )
-        return Placement(devices, self.gpu_layers, self.experts, Device(HOST.backend, 0, True, None, *cores))
+        host = Device(HOST.backend, 0, True, None, *cores)
+        if (simulated := backend_class(self.backend).default_profile) is not None:
+            host = Device(HOST.backend, 0, self.staging, self.profile or simulated, *cores)
+        return Placement(devices, self.gpu_layers, self.experts, host)
 
     @property
     def name(self) -> str:
@@ -137,9 +140,11 @@ def check(configuration: Configuration) -> None:
     lookup("launch kind", configuration.launch, LAUNCHERS)
     lookup("sampling", configuration.sampling, dict.fromkeys(SAMPLING))
     lookup("place of the experts", configuration.experts, dict.fromkeys(EXPERTS))
-    one_device = configuration.devices == 1 and configuration.gpu_layers is None and configuration.experts == "device"
-    if backend_class(configuration.backend).default_profile and not one_device:
-        raise UsageError(f"backend {configuration.backend!r} simulates one device that holds the whole model")
+    if backend_class(configuration.backend).default_profile:
+        if configuration.devices > 1:
+            raise UsageError(f"backend {configuration.backend!r} simulates one device")
+        if configuration.experts == "copy":
+            raise UsageError(f"backend {configuration.backend!r} computes no values, which choose the experts to copy")
     if configuration.context is not None and configuration.context < 1:
         raise UsageError(f"context must be at least 1, not {configuration.context}")
     least_of = {

@@ -196,6 +196,8 @@ class _Run:
         c = self.configuration
         loaded = weights.setdefault((c.model, c.weights, c.seed), {})
         self._backends = [backends[device] for device in self.devices]
+        for backend in self._backends:
+            backend.accompany(self._backends)
         for prepared in self._all:
             load_weights(backends, [part.split for part in prepared.splits], c.seed, loaded)
         make = partial(Scheduler, backends, launch=c.launch, weights=loaded, allow_hazards=c.allow_hazards)

@@ -51,6 +51,12 @@ def reading_syncs(causality: Causality, steps: Steps) -> Ints:
     return _readers(_lanes_of(causality, table), _work(causality))
 
 
+def bringing_copies(causality: Causality) -> Ints:
+    """The positions of the calls that copy something to the host."""
+    work = _work(causality)
+    return work.loc[work["brings"], "call"].to_numpy()
+
+
 def _syncs_inside(causality: Causality, steps: Steps) -> tuple[Ints, pd.DataFrame]:
     """(for each call its position in `steps`, or -1; the syncs inside the steps, by time)."""
     calls = causality.segments.calls
