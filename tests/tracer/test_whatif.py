@@ -365,19 +365,24 @@ COMPUTED = 2_000
 
 
 def hybrid(strategy: str, parts: int = 3, redundant: bool = False) -> Trace:
-    """Steps whose parts on the device and on the host alternate, as with experts on the host."""
+    """Steps whose parts on the device and on the host alternate, as with experts on the host, which get two inputs."""
     machine = Machine()
     for _ in range(8):
         start = machine.now
         for _ in range(parts):
             send(machine, strategy)
             machine.launch()
+            begin = machine.now
+            machine.copy("DtoH")
+            if strategy == "sccc":
+                machine.sync()
             machine.copy("DtoH")
             machine.sync()
             if redundant:
                 machine.sync()
             machine.script.range("mul_mat_id(x)", machine.now, machine.now + COMPUTED, domain=HOST_COMPUTE)
             machine.think(COMPUTED)
+            machine.script.range("split 1: host", begin, machine.now)
         send(machine, strategy)
         machine.launch()
         machine.copy("DtoH")
@@ -425,7 +430,7 @@ def test_the_syncs_that_the_host_computes_behind_are_needed() -> None:
     causality, steps = Causality.of(hybrid("sccc")), find_steps(hybrid("sccc"))
     syncs = needed_syncs(causality, steps)
     of_first = syncs[syncs["at"] == 1]
-    assert of_first.loc[of_first["reason"] == READS, "position"].to_list() == [4, 8, 12, 16]
+    assert of_first.loc[of_first["reason"] == READS, "position"].to_list() == [5, 10, 15, 19]
 
 
 def test_faster_host_code_leaves_what_the_host_computes_as_it_is() -> None:
