@@ -117,6 +117,14 @@ def test_experts_on_the_host_are_computed_beside_attention_on_the_device(strateg
     assert halves.seconds[0] < one_by_one - 0.8 * together(halves) / 1e9
 
 
+@pytest.mark.parametrize("strategy", SPLITTING)
+def test_so_are_those_of_the_next_micro_batch_of_a_prompt(strategy):
+    """Without halves: nothing is fetched between micro-batches. A prompt of one micro-batch has nothing to overlap."""
+    options = {"gpu_layers": 2, "batch": 1, "prompt": 64, "tokens": 1, "strategy": strategy}
+    assert together(simulated(**options)) == 0
+    assert together(simulated(**options, micro_batch=16)) > 0
+
+
 class NoWait(AAAG):
     """Does not wait for the tokens of a half, which the host then reads too early."""
 
