@@ -6,8 +6,9 @@ without graphs. All logits are compared with those of the first configuration. W
 a prompt, whose rate is taken from its range in the recording.
 
 `shares` says what the time of a token consists of, from the recording of the same repeats: the host's products and
-attention alone, the GPU alone, both at once, and while neither computes, calls that synchronise, copy or launch, and
-everything else. No strategy or plan can gain more than the last four. `aaeg` runs without staging, which it replaces;
+attention alone, the GPU alone (from head to tail of a split), both at once, and while neither computes, calls that
+synchronise, copy or launch, and everything else. A strategy can gain no more than the last four; a plan also pauses
+between the kernels of a split, which count as the GPU's. `aaeg` runs without staging, which it replaces;
 `aga` needs the whole step on one device and takes part only in placement `all`.
 Usage: python benchmarks/gpu_hybrid.py [--model llama-1.1b] [--placements 0,25,50,75,100] [--json FILE]
        python benchmarks/gpu_hybrid.py --model llama-8b --placements 75,50,25 --tokens 5

@@ -124,7 +124,8 @@ def concurrency(found: dict[str, Any]) -> Iterator[str]:
 
 def placements(found: dict[str, Any]) -> Iterator[str]:
     yield (
-        f"`{found['model']}`, batch 1, {found['tokens']} tokens × {found['repeats']}. {on_host(found)} *placement* is the percentage of layers on the GPU, or the place of the experts. Each cell gives "
+        f"`{found['model']}`, batch 1, {found['tokens']} tokens × {found['repeats']}. {on_host(found)} "
+        "*placement* is the percentage of layers on the GPU, or the place of the experts. Each cell gives "
         "tokens/s and the speed-up over `sccc` with the same policy; *over eager* is the speed-up of reused graphs. "
         f"{logits(found['rows'])}"
     )
@@ -148,8 +149,8 @@ def on_host(found: dict[str, Any]) -> str:
         return "The host computes in float32 with NumPy."
     return (
         f"The host computes on {found['threads']} threads in the weights' format. *host, GPU, neither* is the share of "
-        "a token, with `graph`, in which the host computes products or attention, in which the GPU alone is between head "
-        "and tail of a split, and the rest, all that a strategy or a plan can save."
+        "a token, with `graph`, in which the host computes products or attention, in which the GPU alone is between "
+        "head and tail of a split, and the rest, of which strategies can save a part."
     )
 
 
