@@ -90,7 +90,11 @@ class Scheduler:
         self._launch = self._last.launchers[0].launch
         self._alternates, self._asked = alternates, self._last.backend.event() if alternates else None
         self._brings_early = alternates and not strategy.waits_for_copies
-        self._arrived = {p: [(source, source.event()) for source in p.sources] for p in self.pieces if p.sources}
+        self._arrived = {
+            piece: {source: source.event() for source in piece.sources}
+            for piece in self.pieces
+            if self._brings_early and piece.split.device.is_host
+        }
         self._fetched: list[list[Copy]] = []
         self.room = 0
         """How many more steps fit."""
@@ -175,7 +179,7 @@ class Scheduler:
         if self._brings_early:
             for copy in copies:
                 copy.issue()
-            for source, event in self._arrived[piece]:
+            for source, event in self._arrived[piece].items():
                 source.event_record(event, MAIN_STREAM)
 
     def _open(self) -> None:
@@ -209,9 +213,9 @@ class Scheduler:
             self._strategy.settle()
         self._strategy.send(piece.backend, copies)
         if waits:
-            for source, arrived in self._arrived.get(piece, ()):  # its compute is a blocking call and cannot be queued
+            for source in piece.sources:  # its compute is a blocking call and cannot be ordered after a copy
                 if self._brings_early:
-                    source.event_synchronize(arrived)
+                    source.event_synchronize(self._arrived[piece][source])
                 else:
                     source.synchronize(MAIN_STREAM)
         piece.launch(self._steps)

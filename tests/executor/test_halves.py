@@ -10,6 +10,7 @@ from executor.halves import halves_of
 from executor.models.step import first_tokens, random_weights
 from executor.profiles import HostCost
 from executor.run import execute
+from executor.scheduler import Scheduler
 from executor.strategies import AAAG, AAEG, STRATEGIES
 from tests.executor import reference
 from tests.executor.profiles import handmade
@@ -67,6 +68,32 @@ def test_halves_compute_what_the_whole_computes(row):
             fed = [first, *found.tokens[0, :-1, sequence]]
             expected = reference.decode(random_weights(step.graph, 7), fed, TEST_SHAPES[model])
             np.testing.assert_allclose(found.logits[0, :, sequence], expected, rtol=0, atol=tolerance(model))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("place", range(len(PLACEMENTS)))
+def test_on_a_gpu_halves_compute_what_the_whole_computes(place):
+    """Its products of one sequence and of several round differently."""
+    model, placement = PLACEMENTS[place]
+    shared = {"backend": "cuda", "model": model, "tokens": 12, "repeats": 3, "warmup": 1, "seed": 7, "batch": 4,
+              "prompt": 5, **placement}  # fmt: skip
+    whole, *found = execute(
+        [
+            Configuration(**shared),
+            *(
+                Configuration(**shared, strategy=strategy, launch=launch, staging=staging, halves=True)
+                for strategy in SPLITTING
+                for launch in ("graph", "eager")
+                for staging in (True, False)
+                if staging or strategy != "aaag"
+            ),
+        ],
+        keep_logits=True,
+        models=MODELS_HERE,
+    )
+    for each in found:
+        assert all(np.array_equal(logits, found[0].logits[0]) for logits in each.logits), each.configuration.name
+    np.testing.assert_allclose(found[0].logits, whole.logits, rtol=0, atol=1e-3)
 
 
 def test_halves_grow_with_the_cache():
@@ -155,6 +182,15 @@ def test_a_missing_wait_is_found_before_anything_runs(strategy, model, placement
     configuration = Configuration(model=model, batch=2, halves=True, strategy=strategy.name, **placement)
     with pytest.raises(UnsafePlanError, match="data races between steps"):
         execute([configuration], strategies={strategy.name: strategy})
+
+
+@pytest.mark.parametrize("strategy", ["aaag", "aaeg"])
+def test_so_is_a_split_of_the_host_that_waits_for_nothing(strategy, monkeypatch):
+    """Its wait is for an event, which is not recorded here."""
+    monkeypatch.setattr(Scheduler, "_bring", lambda _self, _piece, copies: [copy.issue() for copy in copies])
+    configuration = Configuration(model="moe-tiny", batch=2, halves=True, strategy=strategy, experts="cpu")
+    with pytest.raises(UnsafePlanError, match="data races between steps"):
+        execute([configuration])
 
 
 @pytest.mark.parametrize(
