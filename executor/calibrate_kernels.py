@@ -101,4 +101,6 @@ def nodes_of(trace: Trace) -> Sequence[Tensor] | None:
     except (FormatError, UsageError, ExecutionError):
         return None
     plans = [part.plan for part in splits if not part.split.device.is_host]
+    if configuration.halves:  # whose kernels take turns
+        return None
     return None if any(plan.streams > 1 for plan in plans) else [n.node for plan in plans for n in plan.launches]

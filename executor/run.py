@@ -44,7 +44,7 @@ class Result:
     """The result of a configuration.
 
     Attributes:
-        prepared: its plan.
+        prepared: its plan; in halves, that of the first one.
         seconds: duration of each repeat, from before the first step until all its work was done.
         tokens: (repeats, tokens, batch), as sampled.
         logits: (repeats, tokens, batch, vocabulary) if requested.
@@ -98,9 +98,7 @@ def execute(
         for device in dict.fromkeys(device for run in runs for device in run.devices):
             backends[device] = stack.enter_context(closing(open_backend(device)))
         if any(run.records for run in runs):
-            launches = max(
-                len(run.prepared.splits) * max(run.configuration.tokens, run.configuration.warmup) for run in runs
-            )
+            launches = max(run.launches * max(run.configuration.tokens, run.configuration.warmup) for run in runs)
             for backend in backends.values():
                 backend.stamp_steps(launches)
         weights: dict[WeightsKey, Weights] = {}
@@ -192,6 +190,11 @@ class _Run:
     def records(self) -> bool:
         """Whether its backend reports to a recorder."""
         return self._recorder is not None
+
+    @property
+    def launches(self) -> int:
+        """How many splits a token step launches."""
+        return sum(len(sizes[-1].splits) for sizes in self._parts)
 
     @property
     def devices(self) -> list[Device]:
