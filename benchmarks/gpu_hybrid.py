@@ -6,13 +6,15 @@ without graphs. All logits are compared with those of the first configuration. W
 a prompt, whose rate is taken from its range in the recording.
 
 `shares` says what the time of a token consists of, from the recording of the same repeats: the host's products and
-attention alone, the GPU alone, both at once, and while neither computes, calls that synchronise, copy or launch, and
-everything else. No strategy or plan can gain more than the last four. `aaeg` runs without staging, which it replaces;
+attention alone, the GPU alone (from head to tail of a split), both at once, and while neither computes, calls that
+synchronise, copy or launch, and everything else. A strategy can gain no more than the last four; a plan also pauses
+between the kernels of a split, which count as the GPU's. `aaeg` runs without staging, which it replaces;
 `aga` needs the whole step on one device and takes part only in placement `all`.
 Usage: python benchmarks/gpu_hybrid.py [--model llama-1.1b] [--placements 0,25,50,75,100] [--json FILE]
        python benchmarks/gpu_hybrid.py --model llama-8b --placements 75,50,25 --tokens 5
        python benchmarks/gpu_hybrid.py --model moe-7b --placements experts-cpu,experts-copy
        python benchmarks/gpu_hybrid.py --prompt 128 --tokens 1 --policies eager,graph
+       python benchmarks/gpu_hybrid.py --model moe-7b --placements experts-cpu --batch 8 --halves
        python benchmarks/gpu_hybrid.py --devices 2 --placements all      (on a machine with two GPUs)
        python benchmarks/gpu_hybrid.py --backend cpu --model tiny        (a dry run)
 """
@@ -61,12 +63,15 @@ def configurations(options: argparse.Namespace, name: str) -> list[Configuration
     base = Configuration(
         backend=options.backend, model=options.model, tokens=options.tokens, repeats=options.repeats, warmup=3,
         devices=options.devices, concurrency=options.concurrency, prompt=options.prompt, threads=options.threads,
-        pinned=options.pinned, **placement(options.model, name),
+        pinned=options.pinned, batch=options.batch, **placement(options.model, name),
     )  # fmt: skip
     cut = name != "all" or options.devices > 1
     chosen = [s for s in options.strategies.split(",") if ALL[s].splits or not cut]
     return [
-        replace(base, strategy=s, launch=p, staging=s != "aaeg") for p in options.policies.split(",") for s in chosen
+        replace(base, strategy=s, launch=p, staging=s != "aaeg", halves=halves)
+        for halves in ((False, True) if options.halves else (False,))
+        for p in options.policies.split(",")
+        for s in chosen
     ]
 
 
@@ -113,6 +118,7 @@ def prompt_seconds(result: Result) -> list[float]:
 def row(result: Result, results: Mapping[Configuration, Result], difference: float) -> dict[str, Any]:
     c = result.configuration
     bases = {"over_sccc": replace(c, strategy="sccc", staging=True), "over_eager": replace(c, launch="eager")}
+    bases |= {"over_whole": replace(c, halves=False)} if c.halves else {}
 
     def figures(seconds: Mapping[Configuration, list[float]], tokens: int) -> dict[str, Any]:
         ratios = {n: [b / s for b, s in zip(seconds[base], seconds[c], strict=True)] for n, base in bases.items()}
@@ -120,7 +126,7 @@ def row(result: Result, results: Mapping[Configuration, Result], difference: flo
         return {"tokens_per_s": rates} | {n: interval(each, digits=4) for n, each in ratios.items()}
 
     found = {
-        "strategy": c.strategy, "policy": c.launch, "splits": len(result.prepared.splits),
+        "strategy": c.strategy, "policy": c.launch, "halves": c.halves, "splits": len(result.prepared.splits),
         **figures({each: r.seconds for each, r in results.items()}, c.tokens * c.batch),
         "shares": shares(result.trace), "logits_differ": difference,
         "graphs": {name: sum(split[name] for split in result.graphs) for name in OUTCOMES},
@@ -151,6 +157,7 @@ def show(found: dict[str, Any]) -> None:
         f"{rate['median']:8.1f} [{rate['low']:.1f} {rate['high']:.1f}]  over sccc {speedup['median']:.3f} "
         f"[{speedup['low']:.3f} {speedup['high']:.3f}]  over eager {found['over_eager']['median']:.3f}  "
         f"differ {found['logits_differ']:.1g}  {graphs}  "
+        + (f"over whole {found['over_whole']['median']:.3f}  " if found["halves"] else "")
         + ", ".join(f"{state} {share:.1%}" for state, share in found["shares"].items()),
         flush=True,
     )
@@ -171,6 +178,8 @@ def main() -> None:
     parser.add_argument("--policies", default=",".join(POLICIES), help="`eager` (the baseline) and others")
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--concurrency", default="sequential")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--halves", action="store_true", help="each configuration with and without --halves of `run`")
     parser.add_argument("--prompt", type=int, default=0)
     parser.add_argument("--tokens", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=5)
@@ -197,7 +206,8 @@ def main() -> None:
         print(f"{time.monotonic() - started:.0f} s, at most {peak:.1f} GiB of the host's memory", flush=True)
         if options.json:
             result = {
-                "model": options.model, "devices": options.devices, "prompt": options.prompt, "tokens": options.tokens,
+                "model": options.model, "devices": options.devices, "batch": options.batch, "prompt": options.prompt,
+                "tokens": options.tokens,
                 "repeats": options.repeats, "threads": options.threads or default_threads(), "pinned": options.pinned,
                 "host_peak_gib": round(peak, 1), "rows": rows,
             }  # fmt: skip

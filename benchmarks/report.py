@@ -124,12 +124,13 @@ def concurrency(found: dict[str, Any]) -> Iterator[str]:
 
 def placements(found: dict[str, Any]) -> Iterator[str]:
     yield (
-        f"`{found['model']}`, batch 1, {found['tokens']} tokens × {found['repeats']}. The host computes in float32 "
-        "with NumPy. *placement* is the percentage of layers on the GPU, or the place of the experts. Each cell gives "
+        f"`{found['model']}`, batch 1, {found['tokens']} tokens × {found['repeats']}. {on_host(found)} "
+        "*placement* is the percentage of layers on the GPU, or the place of the experts. Each cell gives "
         "tokens/s and the speed-up over `sccc` with the same policy; *over eager* is the speed-up of reused graphs. "
         f"{logits(found['rows'])}"
     )
     rows = []
+    explained = "threads" in found
     for place, cells in groupby(found["rows"], key=lambda row: row["placement"]):
         by = {(c["strategy"], c["policy"]): c for c in cells}
         policies = list(dict.fromkeys(policy for _, policy in by))
@@ -137,8 +138,25 @@ def placements(found: dict[str, Any]) -> Iterator[str]:
             row = [by[strategy, policy] for policy in policies]
             texts = [f"{rate(c['tokens_per_s'])}, {spread(c['over_sccc'])}" for c in row]
             kept = by[strategy, "graph"]["over_eager"]
-            rows.append([place, str(row[0]["splits"]), f"`{strategy}`", *texts, spread(kept)])
-    yield table(["placement", "splits", "strategy", *(f"`{p}`" for p in policies), "over eager"], rows)
+            hidden = [where(by[strategy, "graph"]["shares"])] if explained else []
+            rows.append([place, str(row[0]["splits"]), f"`{strategy}`", *texts, spread(kept), *hidden])
+    columns = ["placement", "splits", "strategy", *(f"`{p}`" for p in policies), "over eager"]
+    yield table([*columns, *(["host, GPU, neither"] if explained else [])], rows)
+
+
+def on_host(found: dict[str, Any]) -> str:
+    if "threads" not in found:
+        return "The host computes in float32 with NumPy."
+    return (
+        f"The host computes on {found['threads']} threads in the weights' format. *host, GPU, neither* is the share of "
+        "a token, with `graph`, in which the host computes products or attention, in which the GPU alone is between "
+        "head and tail of a split, and the rest, of which strategies can save a part."
+    )
+
+
+def where(shares: dict[str, float]) -> str:
+    host = shares["host"] + shares["both"]
+    return f"{host:.1%}, {shares['gpu']:.1%}, {1 - host - shares['gpu']:.1%}"
 
 
 def pipeline(found: dict[str, Any]) -> Iterator[str]:

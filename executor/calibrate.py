@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 from executor.calibrate_host import HostCalls, call_costs, launch_latency, pauses, typical
-from executor.calibrate_kernels import kernel_costs, kernel_times, nodes_of
+from executor.calibrate_kernels import kernel_costs, kernel_times, nodes_of, step_time
+from executor.calibrate_products import products_on_host
 from executor.profiles import CopyCost, GraphCost, Profile
 from tracer.analysis.gaps import measured_rate
 from tracer.analysis.tokens import find_steps
@@ -49,15 +50,18 @@ def calibrate(
     sources["wake_up_ns"] = "assumed: a polling sync takes as long after the end of the work as an idle one"
     latency_ns = launch_latency(host, sources)
     copy_in, copy_out = _copy_costs(host, node, wake_up_ns, sources)
-    edge_ns, bytes_per_ns, kernels = kernel_costs(host, kernel_times(node, within), nodes_of(trace), sources)
+    edge_ns, bytes_per_ns, kernels = kernel_costs(
+        step_time(host, trace, within), host.how, kernel_times(node, within), nodes_of(trace), sources
+    )
     sources["graph"] = "assumed: a queued graph starts as long after the work before it as on an idle device"
     sources["graph.host_node_ns"] = sources["graph.host_stream_ns"] = "assumed: part of calls_ns.graph_launch"
     sources["graph.node_ns"] = "assumed: part of the kernels' times"
     sources["streams"] = "assumed: hardware queues of NVIDIA GPUs (CUDA_DEVICE_MAX_CONNECTIONS is at most 32)"
+    of_host = products_on_host(trace, sources)
     devices = trace["devices"]["name"].astype(str).tolist()
     return Profile(
         name, devices[0] if devices else "GPU", calls_ns, between_ns, wake_up_ns, latency_ns, copy_in, copy_out,
-        edge_ns, bytes_per_ns, kernels, GraphCost(start_ns=latency_ns), sources=sources,
+        edge_ns, bytes_per_ns, kernels, GraphCost(start_ns=latency_ns), of_host, sources=sources,
     )  # fmt: skip
 
 

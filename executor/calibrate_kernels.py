@@ -16,17 +16,28 @@ from executor.graph import Tensor
 from executor.profiles import OTHER, KernelCost
 from executor.run import prepare_configuration
 from tracer import run_json
+from tracer.analysis.causes import of_host_compute
 from tracer.analysis.step_work import step_compute
 from tracer.analysis.tokens import find_steps
 from tracer.errors import ExecutionError, FormatError, UsageError
+from tracer.intervals import covered
+from tracer.schema import COMPUTE_TABLES
 from tracer.trace import Trace
 from tracer.typed_json import typed_object
 
 _ASSUMED_EDGE_NS: Final = 2000
 
 
+def step_time(host: HostCalls, trace: Trace, within: str | None) -> float:
+    """Return how long the device computes in a step, ns: from first to last kernel, without splits of the host."""
+    if of_host_compute(trace["nvtx"]).any():
+        return float(kernel_times(trace, within)[0].sum())
+    return float((host.spans["end"] - host.spans["start"]).median())
+
+
 def kernel_costs(
-    host: HostCalls,
+    step_ns: float,
+    how: str,
     measured: tuple[NDArray[np.float64], NDArray[np.float64]],
     nodes: Sequence[Tensor] | None,
     sources: dict[str, str],
@@ -36,7 +47,6 @@ def kernel_costs(
     The time of a kernel runs from the end of the previous kernel to its own end, as kernels may start before their
     predecessor has ended. The bandwidth is the highest that a kernel reaches; the rest of a kernel's time is fixed.
     """
-    step_ns = float((host.spans["end"] - host.spans["start"]).median())
     times, gaps = measured
     count = max(len(times), 1)
     scale = step_ns / times.sum() if len(times) else 1.0
@@ -54,7 +64,7 @@ def kernel_costs(
     bandwidth = float((moved / (times * scale)).max())
     fixed = pd.Series(times * scale - moved / bandwidth).groupby([n.op for n in nodes]).mean()
     kernels = {str(op): KernelCost(max(round(ns), 0)) for op, ns in fixed.items()}
-    sources["kernels"] = f"measured: node pass, scaled by {scale:.4f} to match the step time of the {host.how}"
+    sources["kernels"] = f"measured: node pass, scaled by {scale:.4f} to match the step time of the {how}"
     sources["bytes_per_ns"] = "measured: the highest of all kernels, with bytes derived from the shapes"
     sources[f"kernels.{OTHER}"] = "derived: median of all ops, for ops that the recording lacks"
     return edge_ns, bandwidth, kernels | {OTHER: KernelCost(max(round(fixed.median()), 0))}
@@ -63,10 +73,11 @@ def kernel_costs(
 def kernel_times(node: Trace | None, within: str | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the time of each kernel of a step and the gap after it, ns; empty if unknown.
 
-    Times are medians over the steps. Gaps are 10th percentiles, as the tracing of each kernel lengthens them.
+    Times are medians over the steps; behind a split of the host, a kernel's time runs from its own start. Gaps are
+    10th percentiles, as the tracing of each kernel lengthens them.
     """
     nothing = np.zeros(0), np.zeros(0)
-    if node is None or not len(node["kernels"]):
+    if node is None or not any(len(node[name]) for name in COMPUTE_TABLES):
         return nothing
     steps = find_steps(node, within=within)
     compute = step_compute(node, steps).sort_values(["at", "start"], kind="stable")
@@ -75,7 +86,10 @@ def kernel_times(node: Trace | None, within: str | None) -> tuple[NDArray[np.flo
     compute = compute[compute["at"].isin(usual)]
     start, end = (compute[c].to_numpy(dtype=np.float64).reshape(len(usual), -1) for c in ("start", "end"))
     reached = np.maximum.accumulate(end, axis=1)
-    times = np.diff(np.concatenate((start[:, :1], reached), axis=1), axis=1)
+    before = np.concatenate((start[:, :1], reached[:, :-1]), axis=1)
+    ranges = node["nvtx"][of_host_compute(node["nvtx"])]
+    apart = covered(ranges["start"], ranges["end"], before.ravel(), start.ravel()).reshape(start.shape) > 0
+    times = reached - np.where(apart, start, before)
     return np.median(times, axis=0), np.quantile(start[:, 1:] - reached[:, :-1], 0.1, axis=0)
 
 
@@ -83,7 +97,10 @@ def nodes_of(trace: Trace) -> Sequence[Tensor] | None:
     """Return the nodes of a step's kernels, in order, for a run of this executor with one stream, else None."""
     try:
         configuration: Configuration = typed_object(run_json.configuration(trace), Configuration, "configuration")
-        plan = prepare_configuration(configuration).splits[0].plan
+        splits = prepare_configuration(configuration).splits
     except (FormatError, UsageError, ExecutionError):
         return None
-    return [launch.node for launch in plan.launches] if plan.streams == 1 else None
+    plans = [part.plan for part in splits if not part.split.device.is_host]
+    if configuration.halves:  # whose kernels take turns
+        return None
+    return None if any(plan.streams > 1 for plan in plans) else [n.node for plan in plans for n in plan.launches]

@@ -109,6 +109,10 @@ def _list(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
     help="Whether asynchronous copies read staging memory, or the host's own, which must stay unchanged meanwhile.",
 )  # fmt: skip
 @click.option(
+    "--halves/--no-halves", default=False, show_default=True,
+    help="Whether each token step is run in two halves of its sequences, so that host and device compute at once.",
+)  # fmt: skip
+@click.option(
     "--threads", type=click.IntRange(1),
     help="Threads for matrix products on cpu and on the host.  [default: one per core, minus one above 4 cores]",
 )  # fmt: skip

@@ -48,6 +48,8 @@ class Configuration:
         staging: whether backends stage the sources of asynchronous copies. Ours do; engines often do not.
         experts: "device"; "cpu" if experts stay on the host; "copy" if only their weights do, and the rows that a step
             uses are copied.
+        halves: whether the parts of each token step on the host and on the devices alternate for two halves of the
+            sequences, see `halves`.
         profile: name or file of the cost profile of a simulated device; None for the backend's default.
         threads: number of threads for products on the CPU or the host; None for the machine's default.
         pinned: whether each of these threads is pinned to its own core.
@@ -78,6 +80,7 @@ class Configuration:
     gpu_layers: int | None = None
     experts: str = "device"
     staging: bool = True
+    halves: bool = False
     profile: str | None = None
     threads: int | None = None
     pinned: bool = False
@@ -89,7 +92,10 @@ class Configuration:
         devices = tuple(
             Device(self.backend, index, self.staging, self.profile, *cores) for index in range(self.devices)
         )
-        return Placement(devices, self.gpu_layers, self.experts, Device(HOST.backend, 0, True, None, *cores))
+        host = Device(HOST.backend, 0, True, None, *cores)
+        if (simulated := backend_class(self.backend).default_profile) is not None:
+            host = Device(HOST.backend, 0, self.staging, self.profile or simulated, *cores)
+        return Placement(devices, self.gpu_layers, self.experts, host)
 
     @property
     def name(self) -> str:
@@ -112,6 +118,7 @@ class Configuration:
         parts += [f"ngl{self.gpu_layers}"] if self.gpu_layers is not None else []
         parts += [f"{self.experts}-experts"] if self.experts != "device" else []
         parts += [] if self.staging else ["unstaged"]
+        parts += ["halves"] if self.halves else []
         parts += [Path(self.profile).stem] if self.profile else []
         parts += [f"t{self.threads}"] if self.threads else []
         parts += ["pinned"] if self.pinned else []
@@ -137,9 +144,11 @@ def check(configuration: Configuration) -> None:
     lookup("launch kind", configuration.launch, LAUNCHERS)
     lookup("sampling", configuration.sampling, dict.fromkeys(SAMPLING))
     lookup("place of the experts", configuration.experts, dict.fromkeys(EXPERTS))
-    one_device = configuration.devices == 1 and configuration.gpu_layers is None and configuration.experts == "device"
-    if backend_class(configuration.backend).default_profile and not one_device:
-        raise UsageError(f"backend {configuration.backend!r} simulates one device that holds the whole model")
+    if backend_class(configuration.backend).default_profile:
+        if configuration.devices > 1:
+            raise UsageError(f"backend {configuration.backend!r} simulates one device")
+        if configuration.experts == "copy":
+            raise UsageError(f"backend {configuration.backend!r} computes no values, which choose the experts to copy")
     if configuration.context is not None and configuration.context < 1:
         raise UsageError(f"context must be at least 1, not {configuration.context}")
     least_of = {
@@ -156,6 +165,11 @@ def check(configuration: Configuration) -> None:
     for option, least in least_of.items():
         if getattr(configuration, option) is not None and getattr(configuration, option) < least:
             raise UsageError(f"{option} must be at least {least}, not {getattr(configuration, option)}")
+    if configuration.halves:
+        if configuration.batch < 2:
+            raise UsageError("halves need a batch of at least 2 sequences")
+        if configuration.devices > 1 or (configuration.gpu_layers is None and configuration.experts != "cpu"):
+            raise UsageError("halves need one device, and layers or experts that compute on the host")
     lengths = configuration.prompts.lengths
     if not lengths or min(lengths) < 0:
         raise UsageError(f"prompt must be at least 0, not {configuration.prompt}")

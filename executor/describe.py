@@ -55,8 +55,8 @@ def run_json(result: Result) -> dict[str, Any]:
 def _threads(result: Result) -> int | None:
     """Return the number of threads that compute on the host, or None."""
     devices = {part.split.device for part in result.prepared.splits}
-    here = [d for d in devices if d.is_host or d.backend == "cpu"]
-    return (result.configuration.threads or default_threads()) if here else None
+    here = [d for d in devices if d.profile is None and (d.is_host or d.backend == "cpu")]
+    return (result.configuration.threads or default_threads()) if here else result.configuration.threads
 
 
 def measured(result: Result) -> dict[str, Any]:

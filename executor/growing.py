@@ -31,6 +31,10 @@ class GrowingScheduler:
         cache = self.now.step_taken.cache
         if cache is not None:
             cache.truncate(position)
+        self.start(tokens, position)
+
+    def start(self, tokens: HostArray, position: Position) -> None:
+        """Start its sequences, when those of all schedulers of the cache are as long as their positions say."""
         fitting = self._fitting(position)
         if fitting is not self.now:
             self._become(fitting)
@@ -38,11 +42,15 @@ class GrowingScheduler:
 
     def step(self) -> None:
         """Run one step, of the size that it needs."""
+        self.grow()
+        self.now.step()
+
+    def grow(self) -> None:
+        """Become the scheduler of the size that the next step needs."""
         if not self.now.room and (larger := self._fitting(self.now.position)) is not self.now:
             tokens, position = self.now.tokens, self.now.position
             self._become(larger)
             self.now.begin(tokens, position)
-        self.now.step()
 
     def _fitting(self, position: Position) -> Scheduler:
         """Return the first scheduler with enough room, else the last one."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import chain
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from executor.configuration import Configuration, check
 from executor.devices import Device
 from executor.fusion import fuse
 from executor.growing import GrowingScheduler
+from executor.halves import Halves, halves_of
 from executor.kv_cache import KvCache, plan_cache
 from executor.launchers import OUTCOMES
 from executor.memory import Backends, Weights, load_weights
@@ -42,7 +44,7 @@ class Result:
     """The result of a configuration.
 
     Attributes:
-        prepared: its plan.
+        prepared: its plan; in halves, that of the first one.
         seconds: duration of each repeat, from before the first step until all its work was done.
         tokens: (repeats, tokens, batch), as sampled.
         logits: (repeats, tokens, batch, vocabulary) if requested.
@@ -96,9 +98,7 @@ def execute(
         for device in dict.fromkeys(device for run in runs for device in run.devices):
             backends[device] = stack.enter_context(closing(open_backend(device)))
         if any(run.records for run in runs):
-            launches = max(
-                len(run.prepared.splits) * max(run.configuration.tokens, run.configuration.warmup) for run in runs
-            )
+            launches = max(run.launches * max(run.configuration.tokens, run.configuration.warmup) for run in runs)
             for backend in backends.values():
                 backend.stamp_steps(launches)
         weights: dict[WeightsKey, Weights] = {}
@@ -153,21 +153,30 @@ class _Run:
             **{name: value for name in ("weights", "context") if (value := getattr(c, name)) is not None},
         )  # fmt: skip
         on_device = self._strategy.advances_on_device
+        if c.halves and on_device:
+            raise UsageError(f"strategy {c.strategy!r} advances on the device: its steps cannot be run in halves")
         step = build(batch=c.batch, on_device=on_device, history=most, keep_logits=keep_logits)
+        if c.halves and any(node.updates for node in step.graph.nodes if not node.op.endswith("set_rows")):
+            raise UsageError(f"model {c.model!r} has recurrent state: its steps cannot be run in halves")
         if not prompts.together and any(node.updates for node in step.graph.nodes):
             raise UsageError(f"model {c.model!r} has recurrent state: prompts need equal lengths and cannot be shared")
-        smaller = [build(batch=c.batch, attended=size) for size in step.sizes[:-1]]
-        self._sizes = [
-            self._prepare(
-                sample_on_device(each) if c.sampling == "device" and not on_device else each, c.concurrency, c.allocator
-            )
-            for each in (*smaller, step)
-        ]
-        self.prepared = self._sizes[-1]
+        parts = [{"batch": len(half), "sequences": half} for half in halves_of(c.batch)] if c.halves else []
+        steps = [[build(**part, attended=size) for size in step.sizes or (None,)] for part in parts]
+        steps = steps or [[*(build(batch=c.batch, attended=size) for size in step.sizes[:-1]), step]]
+        self._parts = [
+            [
+                self._prepare(sample_on_device(each) if c.sampling == "device" and not on_device else each,
+                              c.concurrency, c.allocator)
+                for each in sizes
+            ]
+            for sizes in steps
+        ]  # fmt: skip
+        self.prepared = self._parts[0][-1]
+        self._cache = step.cache
         self._prefill = Prefill(prompts, build, self._prepare, c.seed) if any(prompts.lengths) else None
         if not c.allow_hazards:
             prefill = self._prefill.prepared if self._prefill else ()
-            refuse_hazards(self._sizes, self._strategy, prefill=prefill)
+            refuse_hazards(self._parts[0], self._strategy, prefill=prefill, others=self._parts[1:])
         self._first = first_tokens(step, c.seed)
         self._recorder = recorder
         self._kept = _Kept()
@@ -183,29 +192,41 @@ class _Run:
         return self._recorder is not None
 
     @property
+    def launches(self) -> int:
+        """How many splits a token step launches."""
+        return sum(len(sizes[-1].splits) for sizes in self._parts)
+
+    @property
     def devices(self) -> list[Device]:
         """The devices of its splits."""
         return list(dict.fromkeys(part.split.device for prepared in self._all for part in prepared.splits))
 
     @property
     def _all(self) -> list[Prepared]:
-        return [*(self._prefill.prepared if self._prefill else ()), *self._sizes]
+        return [*(self._prefill.prepared if self._prefill else ()), *chain.from_iterable(self._parts)]
 
     def place(self, backends: Backends, weights: dict[WeightsKey, Weights]) -> None:
         """Allocate memory. Runs with equal model, format and seed on a device share weights."""
         c = self.configuration
         loaded = weights.setdefault((c.model, c.weights, c.seed), {})
         self._backends = [backends[device] for device in self.devices]
+        for backend in self._backends:
+            backend.accompany(self._backends)
         for prepared in self._all:
             load_weights(backends, [part.split for part in prepared.splits], c.seed, loaded)
         make = partial(Scheduler, backends, launch=c.launch, weights=loaded, allow_hazards=c.allow_hazards)
         of_prompts = partial(make, strategy=for_prompts(self._strategy))
         prefill = self._prefill.place(of_prompts) if self._prefill else None
-        make = partial(make, strategy=self._strategy, keep_logits=self._keep_logits)
-        sizes = [make(prepared=self._sizes[0], prefill=prefill)]
-        for prepared in self._sizes[1:]:
-            sizes.append(make(prepared=prepared, smaller=sizes[-1]))
-        self._scheduler = GrowingScheduler(sizes)
+        make = partial(make, keep_logits=self._keep_logits, alternates=c.halves)
+        schedulers: list[GrowingScheduler] = []
+        for number, part in enumerate(self._parts):
+            own = partial(make, strategy=type(self._strategy)() if number else self._strategy)
+            sizes = [own(prepared=part[0], prefill=prefill)]
+            for prepared in part[1:]:
+                sizes.append(own(prepared=prepared, smaller=sizes[-1]))
+            schedulers.append(GrowingScheduler(sizes))
+            prefill = sizes[0]  # the other half has the same state
+        self._scheduler = Halves(self._cache, schedulers) if c.halves else schedulers[0]
 
     def _begin(self) -> None:
         """Start all sequences, computing any prompts up to the first sampled tokens."""
@@ -230,7 +251,7 @@ class _Run:
                 start = self._backends[0].clock()
                 tokens, logits = self._steps("token", self.configuration.tokens)
                 self._kept.seconds.append((self._backends[0].clock() - start) / 1e9)
-            if self.prepared.step.history is not None:
+            if self.prepared.step.history is not None and isinstance(self._scheduler, GrowingScheduler):
                 history = self._scheduler.now.read_history()
                 tokens, logits = list(history["tokens"]), list(history.get("logits", ()))
         self._kept.tokens.append(np.stack(tokens))

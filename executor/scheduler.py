@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -33,6 +34,7 @@ class Scheduler:
         smaller: the scheduler of the same steps over fewer cells, which shares state and graphs, see `take_over`.
         keep_logits: fetch the logits even where the device samples.
         allow_hazards: whether backends may lack what the strategy needs.
+        alternates: its steps alternate with those of another scheduler on the same devices, see `halves`.
 
     Raises:
         UnsafePlanError: a backend does not guarantee what the strategy needs.
@@ -52,6 +54,7 @@ class Scheduler:
         smaller: Scheduler | None = None,
         keep_logits: bool = False,
         allow_hazards: bool = False,
+        alternates: bool = False,
     ) -> None:
         self._prepared, self._strategy, self._keep_logits = prepared, strategy, keep_logits
         devices = [part.split.device for part in prepared.splits]
@@ -85,6 +88,14 @@ class Scheduler:
         self._staged = all(piece.backend.staged for piece in self.pieces)
         self._simple = len(self.pieces) == 1 and len(self._last.launchers) == 1 and not self._last.experts
         self._launch = self._last.launchers[0].launch
+        self._alternates, self._asked = alternates, self._last.backend.event() if alternates else None
+        self._brings_early = alternates and not strategy.waits_for_copies
+        self._arrived = {
+            piece: {source: source.event() for source in piece.sources}
+            for piece in self.pieces
+            if self._brings_early and piece.split.device.is_host
+        }
+        self._fetched: list[list[Copy]] = []
         self.room = 0
         """How many more steps fit."""
         self._kept = self._keep_inputs()
@@ -121,8 +132,12 @@ class Scheduler:
         """Run one step: send, launch and (unless the step advances on the device) fetch and sample."""
         self.submit()
         if not self._strategy.advances_on_device:
-            self._prepare_copies()
-            self.fetch()
+            self.take()
+
+    def take(self) -> None:
+        """Prepare the next step while the device computes; fetch and sample."""
+        self._prepare_copies()
+        self.fetch()
 
     def follow(self, tokens: HostArray) -> None:
         """Give the next step these tokens, which follow those already submitted."""
@@ -132,10 +147,7 @@ class Scheduler:
 
     def submit(self) -> None:
         """Send and launch a step, with only the waits of the strategy."""
-        if not self.room:
-            raise UsageError(f"the context of {self._prepared.step.context} cells is full")
-        if self._kept:
-            self._keep()
+        self._open()
         if self._simple:
             self._strategy.send(self._last.backend, self._copies[0])
             self._launch()
@@ -143,6 +155,42 @@ class Scheduler:
             for piece, copies in zip(self.pieces, self._copies, strict=True):
                 with self._range(piece):
                     self._run(piece, copies)
+        self._close()
+
+    def stages(self) -> Iterator[None]:
+        """Submit a step up to each split of the host that reads what a device computes; then ask for the outputs.
+
+        Between two stages the host may do other work, which may also be put on the same streams.
+        """
+        self._open()
+        for number, (piece, copies) in enumerate(zip(self.pieces, self._copies, strict=True)):
+            with self._range(piece):
+                self._run(piece, copies)
+            following = self.pieces[number + 1] if piece is not self._last else None
+            if following is not None and following.sources and following.split.device.is_host:
+                self._bring(following, self._fetched[number + 1])
+                yield
+        self._ask()
+        self._last.backend.event_record(self._asked, MAIN_STREAM)
+        self._close()
+
+    def _bring(self, piece: Piece, copies: list[Copy]) -> None:
+        """Issue the copies to a split of the host ahead of work that others put on the streams."""
+        if self._brings_early:
+            for copy in copies:
+                copy.issue()
+            for source, event in self._arrived[piece].items():
+                source.event_record(event, MAIN_STREAM)
+
+    def _open(self) -> None:
+        """Begin a step."""
+        if not self.room:
+            raise UsageError(f"the context of {self._prepared.step.context} cells is full")
+        if self._kept:
+            self._keep()
+
+    def _close(self) -> None:
+        """End a step."""
         self.position = self.position + self._prepared.step.prompt
         self.room -= 1
         self._steps += 1
@@ -166,7 +214,10 @@ class Scheduler:
         self._strategy.send(piece.backend, copies)
         if waits:
             for source in piece.sources:  # its compute is a blocking call and cannot be ordered after a copy
-                source.synchronize(MAIN_STREAM)
+                if self._brings_early:
+                    source.event_synchronize(self._arrived[piece][source])
+                else:
+                    source.synchronize(MAIN_STREAM)
         piece.launch(self._steps)
 
     def _range(self, piece: Piece) -> AbstractContextManager[object]:
@@ -174,14 +225,21 @@ class Scheduler:
 
     def fetch(self) -> None:
         """Fetch the new tokens: the sampled tokens, or the largest of the logits."""
+        if self._alternates:
+            self._strategy.wait_for(self._last.backend, self._asked)
+        else:
+            self._ask()
+            self._send_early()
+            self._strategy.wait(self._last.backend)
+        self._newest[:] = self._logits.argmax(axis=-1) if self._sampled is None else self._sampled
+
+    def _ask(self) -> None:
+        """Request the outputs of the step."""
         step, strategy, backend = self._prepared.step, self._strategy, self._last.backend
         if step.sampled is None or self._keep_logits:
             strategy.ask(backend, self._logits, self._logits_array)
         if step.sampled is not None and self._sampled is not None:
             strategy.ask(backend, self._sampled, self._array(step.sampled))
-        self._send_early()
-        strategy.wait(backend)
-        self._newest[:] = self._logits.argmax(axis=-1) if self._sampled is None else self._sampled
 
     def _prepare_copies(self) -> None:
         """Prepare the next step's inputs while the device computes; only the tokens are filled in later."""
@@ -189,9 +247,12 @@ class Scheduler:
         values = self._values = step.feed(self.position, self._tokens) if self.room and not step.history else {}
         late = step.late if self._strategy.sends_early else frozenset(values)
         sources = self._kept[self._steps % len(self._kept)] if self._kept and values else values
-        self._copies, self._early = [], []
+        self._copies, self._early, self._fetched = [], [], []
         for piece in self.pieces:
             sent, fetched = list(piece.sent(sources)), piece.fetched[self._steps % len(piece.fetched)]
+            self._fetched.append(fetched)
+            if self._brings_early and piece.split.device.is_host:
+                fetched = []
             self._copies.append([*(copy for name, copy in sent if name in late), *fetched])
             self._early += [copy for name, copy in sent if name not in late]
 

@@ -79,6 +79,10 @@ class Strategy(ABC):
         """Wait for all requested outputs."""
         backend.synchronize(MAIN_STREAM)
 
+    def wait_for(self, backend: Backend, event: Event) -> None:
+        """Wait for all requested outputs by the event after them, where other work of the stream may follow."""
+        backend.event_synchronize(event)
+
 
 def _issue(copies: Sequence[Copy]) -> None:
     for copy in copies:
@@ -189,6 +193,11 @@ class AAEG(AAAG):
     def wait(self, backend: Backend) -> None:
         """`s`: it also covers all copies before the logits."""
         super().wait(backend)
+        self._open.clear()
+
+    def wait_for(self, backend: Backend, event: Event) -> None:
+        """`s` of the event: it covers them, too."""
+        super().wait_for(backend, event)
         self._open.clear()
 
 

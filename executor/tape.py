@@ -19,6 +19,7 @@ from executor.backends.interface import HostArray
 from executor.backends.tape import Tape, TapeBackend
 from executor.devices import Device
 from executor.experts import ExpertCopies
+from executor.halves import alternate
 from executor.happens_before import HOST_STREAM, happens_before
 from executor.hazards import Hazard, unordered
 from executor.memory import COPIED, Weights
@@ -87,20 +88,23 @@ class _TapedScheduler(Scheduler):
         self.note("sampling", {"inp_tokens": self._tokens}, writes=True)
 
 
-def refuse_hazards(sizes: Sequence[Prepared], strategy: Strategy, *, prefill: Sequence[Prepared] = ()) -> None:
+def refuse_hazards(
+    sizes: Sequence[Prepared], strategy: Strategy, *, prefill: Sequence[Prepared] = (),
+    others: Sequence[Sequence[Prepared]] = (),
+) -> None:  # fmt: skip
     """Reject a run with data races within or between steps, see `find_run_hazards`.
 
     Raises:
         UnsafePlanError: names the first hazard.
     """
-    for prepared in (*prefill, *sizes):
+    for prepared in (*prefill, *sizes, *(prepared for own in others for prepared in own)):
         own = for_prompts(strategy) if prepared.step.history is None else strategy
         devices = _devices([prepared])
         several = sum(not device.is_host for device in devices) > 1
         for device in devices:
             guarantees = TapeBackend(Tape(), device).guarantees
             check_needs(own, device.backend, guarantees, several=several, cut=len(prepared.splits) > 1)
-    if hazards := find_run_hazards(sizes, type(strategy)(), prefill=prefill):
+    if hazards := find_run_hazards(sizes, type(strategy)(), prefill=prefill, others=others):
         raise UnsafePlanError(
             f"strategy {strategy.name!r} has data races between steps ({len(hazards)}): {hazards[0]}. "
             "Choose another strategy; --allow-hazards runs it anyway"
@@ -108,7 +112,12 @@ def refuse_hazards(sizes: Sequence[Prepared], strategy: Strategy, *, prefill: Se
 
 
 def find_run_hazards(
-    sizes: Sequence[Prepared], strategy: Strategy, *, prefill: Sequence[Prepared] = (), steps: int = 6
+    sizes: Sequence[Prepared],
+    strategy: Strategy,
+    *,
+    prefill: Sequence[Prepared] = (),
+    steps: int = 6,
+    others: Sequence[Sequence[Prepared]] = (),
 ) -> list[Hazard]:
     """Find all hazards between splits, devices, copies and the host over several steps of a run.
 
@@ -118,9 +127,10 @@ def find_run_hazards(
         prefill: the preceding micro-batches on the same state, smallest first, as planned by `Prefill`. They run in
             sequence without a fetch, and their result is fetched once.
         steps: number of steps of each plan.
+        others: the same token steps of other sequences, if the steps are run in halves that alternate.
     """
     tape, numbers = Tape(), count()
-    every = [*prefill, *sizes]
+    every = [*prefill, *sizes, *(prepared for own in others for prepared in own)]
     backends = {device: TapeBackend(tape, device) for device in _devices(every)}
     weights = _weights(backends, every)
     make = partial(_TapedScheduler, tape, backends, launch="graph", weights=weights, allow_hazards=True)
@@ -137,18 +147,29 @@ def find_run_hazards(
             scheduler.submit()
     if prompts:
         prompts[0].fetch()
-    smaller: _TapedScheduler | None = None
-    for prepared in sizes:
-        of_prompts = prompts[-1] if prompts else None
-        scheduler = make(prepared=prepared, strategy=strategy, prefill=of_prompts, smaller=smaller)
-        if smaller is not None:
-            smaller.finish()
-            scheduler.take_over()
-        scheduler.start(from_zero=not prompts and smaller is None)
-        for _ in range(min(steps, scheduler.room)):
+    strategies = [strategy, *(type(strategy)() for _ in others)]
+    smaller: list[_TapedScheduler] = []
+    for of_size in zip(sizes, *others, strict=True):
+        schedulers: list[_TapedScheduler] = []
+        for number, prepared in enumerate(of_size):
+            before = smaller[number] if smaller else None
+            shared = schedulers[-1] if schedulers else prompts[-1] if prompts else None
+            scheduler = make(
+                prepared=prepared, strategy=strategies[number], prefill=shared, smaller=before, alternates=bool(others)
+            )
+            if before is not None:
+                before.finish()
+                scheduler.take_over()
+            schedulers.append(scheduler)
+        for scheduler in schedulers:
+            scheduler.start(from_zero=not prompts and not smaller)
+        for _ in range(min(steps, *(scheduler.room for scheduler in schedulers))):
             tape.step = next(numbers)
-            scheduler.step()
-        smaller = scheduler
+            if others:
+                alternate(schedulers)
+            else:
+                schedulers[0].step()
+        smaller = schedulers
     return unordered(happens_before(tape.program, tape.streams), {})
 
 

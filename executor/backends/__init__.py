@@ -41,4 +41,10 @@ def open_backend(device: Device | str) -> Backend:
         ExecutionError: this machine lacks something the backend needs.
     """
     device = Device(device) if isinstance(device, str) else device
-    return (HostBackend if device.is_host else backend_class(device.backend)).start(device)
+    if not device.is_host:
+        return backend_class(device.backend).start(device)
+    if device.profile is None:
+        return HostBackend.start(device)
+    from executor.backends.sim_host import SimHostBackend
+
+    return SimHostBackend.start(device)

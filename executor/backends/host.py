@@ -7,8 +7,9 @@ on the host's clock. A product also reports the bytes of the weights that it rea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -17,6 +18,7 @@ import numpy as np
 from executor.backends.cpu import CpuArray, CpuBackend
 from executor.backends.cpu_handles import CpuEvent, CpuKernel
 from executor.backends.interface import HostArray
+from executor.fusion import PARTS, outer_sources
 from executor.graph import Tensor
 from tracer.recorders import annotate
 from tracer.recorders.host import HostRecorder
@@ -53,15 +55,11 @@ class HostBackend(CpuBackend):
 
     def kernel(self, node: Tensor, out: CpuArray, src: Sequence[CpuArray]) -> CpuKernel:
         """Bind the kernel, and the bytes it will report as read."""
-        kernel = super().kernel(node, out, src)
-        match node.op:
-            case "mul_mat":
-                return replace(kernel, reads=partial(int, src[0].nbytes))
-            case "mul_mat_id":
-                return replace(kernel, reads=partial(_of_experts, src[0].nbytes // len(src[0]), src[2]))
-            case "flash_attn_ext":
-                return replace(kernel, reads=_unknown)
-        return kernel
+        kernel, reads = super().kernel(node, out, src), reads_of(node)
+        if reads is None:
+            return kernel
+        sources = outer_sources(node.params[PARTS]) if PARTS in node.params else node.src
+        return replace(kernel, reads=partial(reads.now, dict(zip(sources, src, strict=True))))
 
     def launch(self, kernel: CpuKernel, stream: int) -> None:
         """Run the kernel."""
@@ -85,10 +83,46 @@ class HostBackend(CpuBackend):
         """Do nothing: all work is done."""
 
 
-def _of_experts(nbytes: int, ids: CpuArray) -> int:
-    """Return the bytes of the experts that a step uses, each read once."""
-    return nbytes * len(set(ids.ravel().tolist()))
+@dataclass(frozen=True)
+class Reads:
+    """The weights that a node's products read.
+
+    Attributes:
+        nbytes: bytes of the weights that are read as a whole.
+        experts: weights of all experts, and the numbers of those that are used, each read once.
+        known: False if the node computes attention: the cells that it reads depend on the mask.
+    """
+
+    nbytes: int = 0
+    experts: tuple[tuple[Tensor, Tensor], ...] = ()
+    known: bool = True
+
+    def now(self, arrays: Mapping[Tensor, CpuArray]) -> int | None:
+        """Return the bytes that a step reads, given the node's sources."""
+        used = sum(_each(weight) * len(set(arrays[ids].ravel().tolist())) for weight, ids in self.experts)
+        return self.nbytes + used if self.known else None
+
+    @property
+    def at_most(self) -> int | None:
+        """Return the bytes if no two tokens use the same expert."""
+        used = sum(_each(weight) * min(math.prod(ids.shape), weight.shape[0]) for weight, ids in self.experts)
+        return self.nbytes + used if self.known else None
 
 
-def _unknown() -> None:
-    """Return None: the cells that attention reads depend on the mask."""
+def reads_of(node: Tensor) -> Reads | None:
+    """Return what the products and the attention of a node, fused or not, read; None if it has none."""
+    parts = [part for part in node.params.get(PARTS, (node,)) if part.op in ("mul_mat", "mul_mat_id", "flash_attn_ext")]
+    if not parts:
+        return None
+    weights = [part.src[0] for part in parts if part.op == "mul_mat"]
+    experts = [part for part in parts if part.op == "mul_mat_id"]
+    return Reads(
+        sum(weight.nbytes for weight in weights),
+        tuple((part.src[0], part.src[2]) for part in experts),
+        all(part.op != "flash_attn_ext" for part in parts),
+    )
+
+
+def _each(weight: Tensor) -> int:
+    """Return the bytes of one expert."""
+    return weight.nbytes // weight.shape[0]

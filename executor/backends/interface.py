@@ -118,6 +118,10 @@ class Backend(Protocol):
         """
         return None
 
+    def accompany(self, others: Sequence[Backend]) -> None:
+        """Take note of the backends of the run that it is part of. Default: nothing."""
+        return
+
     def activate(self) -> None:
         """Make this the current device, where a process may use several. Default: nothing."""
         return

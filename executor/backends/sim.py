@@ -1,7 +1,8 @@
 """A simulated device: host and device run in virtual time, at the costs given by a profile.
 
 It computes nothing: logits and tokens are zeros, no memory is allocated, no weights are generated. The host is modelled
-by the profile too, so the speed of Python does not matter, and a repeated run is identical to the ns.
+by the profile too, its share of a hybrid run included (`sim_host`), so the speed of Python does not matter, and a
+repeated run is identical to the ns.
 
 - A host call starts `between_ns` after the previous one returned and takes its `calls_ns`.
 - A kernel or graph starts `launch_latency_ns` after its launch returned, or when its stream reaches it, if later. The
@@ -38,6 +39,13 @@ from tracer.schema import MISSING
 _DEVICE: Final = 0
 MOST_KERNELS: Final = 20_000
 """Up to this many kernels in a recording, graph launches are reported kernel by kernel; beyond it, as a whole."""
+
+
+@dataclass(slots=True)
+class VirtualHost:
+    """The host of a run, whose time its simulated devices and its own compute share; ns."""
+
+    now: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,7 @@ class SimBackend(Backend):
         self.profile = profile or load_profile(self.default_profile)
         self._most_kernels, self._steps = most_kernels, 1
         self._device = Device(self.profile.bytes_per_ns, self.profile.edge_ns)
-        self._now = 0
+        self.host = VirtualHost()
         self._unsent: list[tuple[int, Item, int]] = []
         self._event_ids, self._graph_ids = count(1), count(1)
         self.report_to(HostRecorder())
@@ -91,7 +99,7 @@ class SimBackend(Backend):
 
     def clock(self) -> int:
         """Return the virtual time of the host, ns."""
-        return self._now
+        return self.host.now
 
     def report_to(self, recorder: HostRecorder) -> None:
         """Report to this recorder from now on, in virtual time. Earlier work is not reported."""
@@ -194,8 +202,8 @@ class SimBackend(Backend):
         self._send()
         awaited = mark()
         done = 0 if awaited is None else self._device.finish(awaited)
-        woken = done + self.profile.wake_up_ns if done > self._now else 0
-        self._now = max(self._now + self.profile.calls_ns["sync"], woken)
+        woken = done + self.profile.wake_up_ns if done > self.host.now else 0
+        self.host.now = max(self.host.now + self.profile.calls_ns["sync"], woken)
         self._end(api, start, stream, event)
         self._last_call = FETCH if fetches else "sync"
 
@@ -256,14 +264,14 @@ class SimBackend(Backend):
     def _begin(self, call: str) -> int:
         """Advance the host to its next call; return the call's start."""
         if self._last_call is not None:
-            self._now += self.profile.between(self._last_call, call)
-        return self._now
+            self.host.now += self.profile.between(self._last_call, call)
+        return self.host.now
 
     def _end(self, api: str, start: int, stream: int, event: int) -> None:
         if self._recorder.recording:
             if stream != MISSING:
                 self._announce(stream)
-            self._recorder.calls.append((api, start, self._now, _DEVICE, stream, event))
+            self._recorder.calls.append((api, start, self.host.now, _DEVICE, stream, event))
 
     def _issue(
         self, call: str, api: str, stream: int, item: Item | None, latency_ns: int, event: int = MISSING,
@@ -271,7 +279,7 @@ class SimBackend(Backend):
     ) -> None:  # fmt: skip
         """Make a call that submits an item to the device and returns."""
         start = self._begin(call)
-        self._now += self.profile.calls_ns[call] + extra_ns
+        self.host.now += self.profile.calls_ns[call] + extra_ns
         if item is not None:
             self._unsent.append((self._queue(stream), item, latency_ns))
         batch = self.profile.batch
@@ -285,9 +293,9 @@ class SimBackend(Backend):
         if not self._unsent:
             return
         if self.profile.batch is not None:
-            self._now += self.profile.batch.submit_ns
+            self.host.now += self.profile.batch.submit_ns
         for queue, item, latency_ns in self._unsent:
-            item.ready = self._now + latency_ns
+            item.ready = self.host.now + latency_ns
             self._device.submit(queue, item)
         self._unsent.clear()
 

@@ -15,6 +15,8 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from executor.names import lookup
 from tracer.errors import FormatError, UsageError
 from tracer.output import write_output
@@ -65,6 +67,32 @@ class KernelCost:
 
 
 @dataclass(frozen=True)
+class HostCost:
+    """What the host computes: a product takes fixed_ns + bytes of its weights / rate(threads), anything else other_ns.
+
+    Attention takes as long as a product with weights of the bytes that it moves.
+
+    Attributes:
+        fixed_ns: time of a product in addition to its bytes.
+        other_ns: time of every other kernel.
+        bytes_per_ns: number of threads -> rate at which they read weights.
+    """
+
+    fixed_ns: int = 10_000
+    other_ns: int = 5_000
+    bytes_per_ns: Mapping[str, float] = field(default_factory=lambda: {"1": 12.0, "8": 60.0, "15": 80.0})
+
+    def rate(self, threads: int | None = None) -> float:
+        """Return the rate of this number of threads: linear between those listed and from 0, constant beyond.
+
+        Args:
+            threads: None for the largest number listed.
+        """
+        known = {0: 0.0} | dict(sorted((int(name), rate) for name, rate in self.bytes_per_ns.items()))
+        return float(np.interp(max(known) if threads is None else threads, [*known], [*known.values()]))
+
+
+@dataclass(frozen=True)
 class Batch:
     """Work is sent to the device in batches, as under WDDM: when `size` pieces are pending, or the host waits for one.
 
@@ -90,6 +118,7 @@ class Profile:
         launch_latency_ns: from the return of a launch to the first kernel's start on an idle device.
         copy_in, copy_out: costs of copies to the device and to the host.
         graph: additional costs of graphs.
+        host: costs of layers and experts on the host.
         edge_ns: device time from an event on one stream to the start of the work waiting for it on another.
         bytes_per_ns: memory bandwidth of the device, shared by concurrent kernels.
         kernels: op -> cost; `OTHER` for every op that is not listed.
@@ -110,6 +139,7 @@ class Profile:
     bytes_per_ns: float
     kernels: Mapping[str, KernelCost]
     graph: GraphCost = GraphCost()
+    host: HostCost = HostCost()
     streams: int = 32
     batch: Batch | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -123,8 +153,11 @@ class Profile:
         for group, costs, entry in (("between_ns", self.between_ns, ">"), ("kernels", self.kernels, OTHER)):
             if entry not in costs:
                 raise FormatError(f"{group} lacks the entry {entry!r}, for everything not listed")
+        if not self.host.bytes_per_ns or not all(n.isdecimal() and int(n) for n in self.host.bytes_per_ns):
+            raise FormatError("host.bytes_per_ns needs entries for numbers of threads, at least 1")
         for name, value in self.figures.items():
-            if value < 0 or (value == 0 and name.endswith(("bytes_per_ns", "streams", "size"))):
+            positive = name.endswith(("bytes_per_ns", "streams", "size")) or name.startswith("host.bytes_per_ns")
+            if value < 0 or (value == 0 and positive):
                 raise FormatError(f"{name} must be {'at least' if value < 0 else 'more than'} 0, not {value}")
 
     @cached_property

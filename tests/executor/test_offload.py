@@ -171,6 +171,17 @@ def test_products_on_the_host_are_activities_with_the_bytes_that_they_read(weigh
     assert all(inside == ["split 0: host"] for _, _, inside in found)
 
 
+def test_fused_products_on_the_host_tell_the_bytes_that_they_read():
+    """As on a GPU, where nodes are fused for all devices alike."""
+    plain, fused = (
+        of_host(execute([Configuration(gpu_layers=2, tokens=3, repeats=1, warmup=0, fusion=f)])[0]) for f in (0, 1)
+    )
+    assert any("+mul_mat+" in text for text, _, _ in fused)
+    assert len(fused) < len(plain)
+    whole, of_fused = (sum(nbytes for _, nbytes, _ in found if nbytes == nbytes) for found in (plain, fused))
+    assert of_fused == whole > 0
+
+
 def test_experts_on_the_host_tell_the_bytes_of_those_that_were_used():
     """moe-tiny: matrices of 64 x 128 values; each of 2 sequences uses 2 of 8 experts, perhaps the same."""
     configuration = Configuration(model="moe-tiny", experts="cpu", batch=2, tokens=8, repeats=1, warmup=0)

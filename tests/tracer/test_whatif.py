@@ -9,7 +9,7 @@ from hypothesis import given, reject
 from tests.recordings import SAMPLES
 from tests.thorough import examples
 from tests.tracer.handmade import Script
-from tests.tracer.machine import KERNEL, SAMPLING, Machine, recorded
+from tests.tracer.machine import KERNEL, PAUSE_AFTER, SAMPLING, SYNC, Machine, recorded
 from tests.tracer.test_causality import programs
 from tracer import Trace, read
 from tracer.analysis.causality.paths import Causality
@@ -32,6 +32,7 @@ from tracer.analysis.whatif.margin import FEWER_CALLS
 from tracer.analysis.whatif.needed import ORDERS, READS, REUSES, needed_syncs
 from tracer.analysis.whatif.prediction import TOO_FEW, UNMEASURED, Prediction, predict
 from tracer.errors import EmptyTraceError, TraceError, UnsafePlanError, UsageError
+from tracer.schema import HOST_COMPUTE
 
 LADDER = ["saaas", "aaas", "aaag", "ggg"]
 
@@ -357,6 +358,87 @@ def test_ggg_is_not_for_steps_that_the_host_computes_a_part_of() -> None:
     with pytest.raises(UnsafePlanError, match=r"the host computes a part of the step \('split 0: host'\)"):
         predicted(trace, Strategy("ggg"))
     assert predicted(trace, Strategy("aaag")).speedup.estimate == 1
+
+
+COMPUTED = 2_000
+"""What the host computes in each part of a hybrid step, ns."""
+
+
+def hybrid(strategy: str, parts: int = 3, redundant: bool = False) -> Trace:
+    """Steps whose parts on the device and on the host alternate, as with experts on the host, which get two inputs."""
+    machine = Machine()
+    for _ in range(8):
+        start = machine.now
+        for _ in range(parts):
+            send(machine, strategy)
+            machine.launch()
+            begin = machine.now
+            machine.copy("DtoH")
+            if strategy == "sccc":
+                machine.sync()
+            machine.copy("DtoH")
+            machine.sync()
+            if redundant:
+                machine.sync()
+            machine.script.range("mul_mat_id(x)", machine.now, machine.now + COMPUTED, domain=HOST_COMPUTE)
+            machine.think(COMPUTED)
+            machine.script.range("split 1: host", begin, machine.now)
+        send(machine, strategy)
+        machine.launch()
+        machine.copy("DtoH")
+        machine.sync()
+        machine.script.range("token", start, machine.now)
+    return light(machine.script.trace)
+
+
+def send(machine: Machine, strategy: str) -> None:
+    """Two copies to the device with the syncs of a strategy."""
+    if strategy in ("sccc", "saaas"):
+        machine.sync()
+    machine.copy()
+    if strategy == "sccc":
+        machine.sync()
+    machine.copy()
+    if strategy != "aaag":
+        machine.sync()
+
+
+def step_ns(trace: Trace) -> float:
+    """From the end of a step's last kernel to that of the next."""
+    tokens = trace["nvtx"][trace["nvtx"]["text"] == "token"]
+    ends = trace["kernels"]["end"].to_numpy()
+    return float(np.median(np.diff([ends[ends <= end].max() for end in tokens["end"]])))
+
+
+@pytest.mark.parametrize("strategy", ["saaas", "aaas", "aaag"])
+def test_other_strategies_of_a_hybrid_step_are_predicted_exactly(strategy: str) -> None:
+    """The copies behind what the host computes wait for it, and that waits for the copy that brings its input."""
+    found = predicted(hybrid("sccc"), Strategy(strategy))
+    assert found.predicted.period_us * 1e3 == pytest.approx(step_ns(hybrid(strategy)))
+    assert found.before.period_us * 1e3 == step_ns(hybrid("sccc"))
+
+
+def test_what_the_host_computes_stays_when_the_sync_before_it_goes() -> None:
+    """Most syncs lie before host compute, which is no pause that goes with them."""
+    recording, goal = hybrid("aaag", redundant=True), hybrid("aaag")
+    found = predicted(recording, WithoutSyncs((2, 4, 6)))
+    assert found.predicted.period_us * 1e3 == pytest.approx(step_ns(goal))
+    assert step_ns(recording) - step_ns(goal) == 3 * (SYNC + PAUSE_AFTER["sync"])
+
+
+def test_the_syncs_that_the_host_computes_behind_are_needed() -> None:
+    causality, steps = Causality.of(hybrid("sccc")), find_steps(hybrid("sccc"))
+    syncs = needed_syncs(causality, steps)
+    of_first = syncs[syncs["at"] == 1]
+    assert of_first.loc[of_first["reason"] == READS, "position"].to_list() == [5, 10, 15, 19]
+
+
+def test_faster_host_code_leaves_what_the_host_computes_as_it_is() -> None:
+    """Only the pauses between calls are shorter."""
+    base, found = hybrid("aaag"), predicted(hybrid("aaag"), ScaleHost(0))
+    pauses = step_ns(base) - found.predicted.period_us * 1e3
+    assert 0 < pauses < 200
+    assert found.predicted.period_us * 1e3 > 3 * COMPUTED
 
 
 def test_ggg_leaves_the_host_what_it_does_between_launches_of_a_run() -> None:

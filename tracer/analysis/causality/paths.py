@@ -24,6 +24,7 @@ from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
 from tracer.collectives import computes
 from tracer.errors import EmptyTraceError
+from tracer.intervals import covered
 from tracer.schema import HOST_COMPUTE, MISSING
 from tracer.trace import Trace
 
@@ -67,6 +68,23 @@ class Causality:
         points[: 2 * len(segments.calls)] = True
         points[edges.target[edges.kind == LAUNCH]] = True
         return among(edges.kind, [CALL, HOST, LAUNCH, RETURN]) | ((edges.kind == ORDER) & apart), points
+
+    @cached_property
+    def host_compute(self) -> Ints:
+        """Of each edge the time, ns, in which the host computes as a device: of the pauses between two calls of a
+        thread what its own ranges cover, of all other edges 0. What hangs on the later call waits for it.
+        """
+        edges, calls = self.dag.edges, self.segments.calls
+        ranges = self.trace["nvtx"]
+        ranges = ranges[(ranges["domain"] == HOST_COMPUTE).to_numpy()]
+        computed = np.zeros(len(edges.kind), np.int64)
+        for thread, own in ranges.groupby(_THREAD, sort=False):
+            mine = (calls[_THREAD] == list(thread)).all(axis=1).to_numpy()
+            here = np.flatnonzero(edges.kind == HOST)
+            here = here[mine[edges.source[here] // 2]]
+            window = self.dag.time[edges.source[here]], self.dag.time[edges.target[here]]
+            computed[here] = covered(own["start"], own["end"], *window)
+        return computed
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ class Changes:
         self.remove(gone)
         behind = (edges.kind == HOST) & gone[edges.source // 2]
         vanishing = self._usual_pause[edges.source[behind] // 2]
-        self._weight[behind] = np.maximum(self._weight[behind] - vanishing, 0)
+        self._weight[behind] = np.maximum(self._weight[behind] - vanishing, self.causality.host_compute[behind])
 
     def remove(self, gone: Bools) -> None:
         """Segments take no time any more, and wait only for what is before them in their thread or stream."""
@@ -91,8 +91,9 @@ class Changes:
         self._residual[0::2][chosen] = 0
 
     def forget_pauses(self, calls: Ints) -> None:
-        """The host does nothing between these calls and the next ones."""
-        self._weight[(self._edges.kind == HOST) & self._chosen(calls)[self._edges.source // 2]] = 0
+        """The host does nothing between these calls and the next ones but what it computes as a device."""
+        behind = (self._edges.kind == HOST) & self._chosen(calls)[self._edges.source // 2]
+        self._weight[behind] = self.causality.host_compute[behind]
 
     def move_pauses(self, calls: Ints, behind: Ints) -> None:
         """What the host does after each of these calls it does after the call beside it in `behind` instead."""
@@ -140,8 +141,11 @@ class Changes:
         self._weight[returns] = np.maximum(self._weight[returns] + later_ns, 0)
 
     def scale_pauses(self, factor: float) -> None:
-        """Host code between calls takes `factor` times as long."""
+        """Host code between calls takes `factor` times as long; what the host computes as a device keeps its time."""
+        computed = self.causality.host_compute
+        self._weight -= computed
         self._scale(self._edges.kind == HOST, factor)
+        self._weight += computed
 
     def scale_activities(self, activities: Ints, factor: float) -> None:
         """Activities take `factor` times as long; one that starts while they run does so as much earlier or later."""
@@ -181,14 +185,17 @@ class Changes:
         launches = np.flatnonzero((self.calls["letter"] == GRAPH_LAUNCH).to_numpy())
         begun = among(dag.edges.kind, [CALL, LAUNCH]) & self._chosen(launches)[dag.edges.source // 2]
         factor[begun] *= self._assumed.graph_launch
-        return (dag.edges.weight * factor).astype(np.int64), (dag.residual * np.where(points, host, 1.0)).astype(
-            np.int64
-        )
+        computed = self.causality.host_compute  # no profiler is in there
+        weight = computed + ((dag.edges.weight - computed) * factor).astype(np.int64)
+        return weight, (dag.residual * np.where(points, host, 1.0)).astype(np.int64)
 
     @cached_property
     def _usual_pause(self) -> Ints:
-        """Per segment the median time between a call that does the same and the next one of its thread, ns."""
-        host = self._edges.kind == HOST
+        """Per segment the median time between a call that does the same and the next one of its thread, ns.
+
+        Pauses in which the host computes as a device do not count.
+        """
+        host = (self._edges.kind == HOST) & (self.causality.host_compute == 0)
         does = self.calls["letter"].cat.codes.to_numpy()
         pauses = pd.Series(self._weight[host]).groupby(does[self._edges.source[host] // 2]).median()
         usual = pauses.reindex(range(int(does.max(initial=0)) + 1)).fillna(0).to_numpy()

@@ -1,8 +1,9 @@
 """Which host syncs data flow needs, and why; the others can go without a race.
 
-A sync is needed where the host reads what a copy brought, where it alone orders the work of two streams, or where it
-is the last to tell the host that it may overwrite what an asynchronous copy from its memory reads. Addresses are in no
-recording, so every order between streams counts as meant.
+A sync is needed where the host reads what a copy brought (a split on the host begins behind all that are brought to
+it, and so needs the last), where it alone orders the work of two streams, or where it is the last to tell the host that
+it may overwrite what an asynchronous copy from its memory reads. Addresses are in no recording, so every order between
+streams counts as meant.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tracer.analysis.calls import COPY, LAUNCHES, SYNC, among
 from tracer.analysis.causality.dag import NEVER
 from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causality.waits import ordered_by_events, sync_lanes
+from tracer.analysis.causes import of_host_compute
 from tracer.analysis.tokens import Steps
 from tracer.schema import MISSING
 
@@ -37,7 +39,7 @@ def needed_syncs(causality: Causality, steps: Steps) -> pd.DataFrame:
     at, table = _syncs_inside(causality, steps)
     lanes = _lanes_of(causality, table)
     work = _work(causality)
-    _mark(table, _readers(lanes, work), READS)
+    _mark(table, _last_of_splits(causality, _readers(lanes, work)), READS)
     _mark_orders(causality, table, lanes, work)
     sends = work[work["sends"]].assign(at=lambda w: at[w["call"]])
     sends["until"] = steps.table["end"].to_numpy()[sends["at"]]
@@ -45,10 +47,33 @@ def needed_syncs(causality: Causality, steps: Steps) -> pd.DataFrame:
     return table[["call", "at", "position", "name", "reason"]]
 
 
-def reading_syncs(causality: Causality, steps: Steps) -> Ints:
-    """The positions of the calls that `needed_syncs` finds to be needed because the host reads (`READS`)."""
+def reading_syncs(causality: Causality, steps: Steps) -> tuple[Ints, Ints]:
+    """The positions of the syncs behind copies to the host: of all, and of those that `needed_syncs` finds to be needed
+    because the host reads (`READS`)."""
     table = _syncs_inside(causality, steps)[1]
-    return _readers(_lanes_of(causality, table), _work(causality))
+    readers = _readers(_lanes_of(causality, table), _work(causality))
+    return readers, _last_of_splits(causality, readers)
+
+
+def _last_of_splits(causality: Causality, readers: Ints) -> Ints:
+    """Of these calls the last one in each split of the host, which computes behind all its inputs; the others stay."""
+    ranges = causality.trace["nvtx"]
+    ranges = ranges[of_host_compute(ranges)].sort_values("start", kind="stable")
+    if not len(ranges) or not len(readers):
+        return readers
+    calls = causality.segments.calls.iloc[np.unique(readers)][["start", "process", "thread"]]
+    calls = calls.assign(call=np.unique(readers)).sort_values("start", kind="stable")
+    begun = ranges[["start", "end", "process", "thread"]].assign(split=np.arange(len(ranges)))
+    found = pd.merge_asof(calls, begun, on="start", by=["process", "thread"])
+    inside = found[found["end"] > found["start"]]
+    early = inside.loc[inside.duplicated("split", keep="last"), "call"]
+    return readers[~np.isin(readers, early)]
+
+
+def bringing_copies(causality: Causality) -> Ints:
+    """The positions of the calls that copy something to the host."""
+    work = _work(causality)
+    return np.asarray(work.loc[work["brings"], "call"], dtype=np.int64)
 
 
 def _syncs_inside(causality: Causality, steps: Steps) -> tuple[Ints, pd.DataFrame]:

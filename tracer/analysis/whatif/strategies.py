@@ -19,7 +19,7 @@ from tracer.analysis.causality.paths import Causality
 from tracer.analysis.causes import of_host_compute
 from tracer.analysis.tokens import Steps
 from tracer.analysis.whatif.changes import Changes
-from tracer.analysis.whatif.needed import reading_syncs
+from tracer.analysis.whatif.needed import bringing_copies, reading_syncs
 from tracer.errors import UnsafePlanError, UsageError
 
 Ints = NDArray[np.int64]
@@ -63,7 +63,7 @@ def follow(changes: Changes, steps: Steps, strategy: str) -> list[str]:
     if strategy not in LADDER[1:]:
         raise UsageError(f"no prediction for strategy {strategy!r}; there are {', '.join(LADDER[1:])}")
     table = windows(changes, steps)
-    reads = table["call"].isin(reading_syncs(changes.causality, steps))
+    behind_copies, reads = (table["call"].isin(calls) for calls in reading_syncs(changes.causality, steps))
     if strategy == "ggg":
         check_device_alone("ggg", changes.causality, steps, table[reads])
         launch = table["letter"].isin(LAUNCHES)
@@ -73,17 +73,17 @@ def follow(changes: Changes, steps: Steps, strategy: str) -> list[str]:
         changes.remove_calls(others["call"].to_numpy())
         return ["the device is taken to choose the token and to prepare its own next step, in no time"]
     inputs = table[(table["window"] >= 0) & ~table["letter"].isin(LAUNCHES)]
-    copy = inputs["letter"].isin(COPIES)
+    copy = inputs["letter"].isin(COPIES) & ~inputs["call"].isin(bringing_copies(changes.causality))
     order = pd.Series(np.arange(len(inputs)), index=inputs.index)
     first, last = (order[copy].groupby(inputs["window"]).agg(how) for how in ("min", "max"))
     before_all = order < inputs["window"].map(first)
     behind_all = order > inputs["window"].map(last)
-    sync = inputs["letter"] == SYNC
+    sync = (inputs["letter"] == SYNC) & ~behind_copies[inputs.index]
     final = sync & behind_all & ~inputs.assign(s=sync & behind_all).duplicated(["window", "s"], keep="last")
     leading = sync & before_all & ~inputs.assign(s=sync & before_all).duplicated(["window", "s"], keep="first")
     kept = {"saaas": leading | final, "aaas": final, "aaag": pd.Series(False, index=inputs.index)}[strategy]
     has_copies = inputs["window"].isin(first.index)
-    gone = inputs.loc[sync & has_copies & ~kept & ~reads[inputs.index], "call"].to_numpy()
+    gone = np.append(inputs.loc[sync & has_copies & ~kept, "call"], table.loc[behind_copies & ~reads, "call"])
     _one_queue(changes, inputs[copy], table)
     changes.remove_calls(gone)
     return ["copies are taken to share the queue of compute, and to read memory that outlives them"]
