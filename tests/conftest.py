@@ -21,6 +21,7 @@ for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIG
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
 
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # all cores are busy: threads that wait hold those that others need
 os.environ["INTERTOKEN_CACHE"] = "off"  # nothing that was kept before, and nothing of ours with the user's
 
 if "mix_stderr" in inspect.signature(CliRunner).parameters:  # click 8.1: its output has both and its stdout, too

@@ -297,4 +297,4 @@ def test_it_says_once_that_it_compiled_and_its_threads_do_not_wait_awake_for_lon
     )  # fmt: skip
     assert first.stderr.startswith("compiled float32 products of the host in ")
     assert second.stderr == ""
-    assert (first.stdout, second.stdout) == ("10000\n", "None\n")  # what the user says stands
+    assert (first.stdout, second.stdout) == ("100000\n", "None\n")  # what the user says stands
