@@ -101,13 +101,13 @@ def test_every_kind_of_line_is_read() -> None:
         ("syncs = {min = 2, max = 1}", "syncs: min 2 is above max 1"),
         ("class = 1", "class is 1; it must be a string"),
         ("signature = []", r"signature is \[\]"),
-        ("range = 1", "range holds tables"),
-        ("[range]\nsyncs = 1", "range holds tables"),
+        ("range = 1", "range must contain tables"),
+        ("[range]\nsyncs = 1", "range must contain tables"),
         ("[range.x]\nbase.recording = 'y'", "unknown key range.x.base"),
         ("[device.x]\ngap_us.traced.p50.max = 1", "device.x: a device is a number"),
         ("[device.0]\nsyncs = 1", "unknown key device.0.syncs; valid keys are gap_us, causes_us"),
-        ("base = 'x'", "base is a table"),
-        ("[base]\nmax_slowdown = 0.1", "base is a table"),
+        ("base = 'x'", "base must be a table"),
+        ("[base]\nmax_slowdown = 0.1", "base must be a table"),
         ("[base]\nrecording = 'x'", "base sets neither max_slowdown"),
         ("[base]\nrecording = 'x'\nslowdown = 1", "unknown key base.slowdown"),
     ],
@@ -392,7 +392,7 @@ def test_steps_that_gain_nobody_knows_how_many_tokens_have_no_rate_in_tokens() -
     for token in range(5):
         script.range("token", token * 1000, token * 1000 + 1000)
         script.launch((token * 1000, token * 1000 + 50), (10_000, 15_000))
-    with pytest.raises(EmptyTraceError, match="nothing tells how many a step gains"):
+    with pytest.raises(EmptyTraceError, match="the number of tokens per step is unknown"):
         check_lines(script.trace, budget("tokens_per_s.traced.min = 1"))
     text = fulfilled_budget(measure(script.trace, Scope()))
     assert "tokens_per_s" not in text

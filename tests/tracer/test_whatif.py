@@ -203,7 +203,7 @@ def test_kernels_host_code_and_syncs_scale() -> None:
     assert predicted(trace, ScaleHost(0), ScaleKernels("k", 2)).predicted.period_us * 1e3 == base - pauses + KERNEL
     with pytest.raises(UsageError, match=r"no kernel matches 'mul'; there are .*k"):
         predicted(trace, ScaleKernels("mul", 1))
-    with pytest.raises(UsageError, match="no regular expression"):
+    with pytest.raises(UsageError, match="not a valid regular expression"):
         predicted(trace, ScaleKernels("(", 1))
 
 

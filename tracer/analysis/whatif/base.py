@@ -230,7 +230,7 @@ def _untraced(causality: Causality, times: StepTimes, rate: float, level: str) -
     if (shortest := period(0.0)) > period_ns:
         raise TraceError(
             f"cannot correct the recording: without any time of the host a token takes {shortest / 1e3:.1f} µs, longer "
-            f"than the {period_ns / 1e3:.1f} µs that the untraced rate leaves it; tracing stretched the kernels (graph "
+            f"than the {period_ns / 1e3:.1f} µs that the untraced rate allows; tracing stretched the kernels (graph "
             "level does so least), or the figure is of another run"
         )
     return assumed(_root(period, period_ns))

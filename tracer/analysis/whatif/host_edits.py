@@ -41,7 +41,7 @@ class MergedCopies(Unmeasured):
         merged = inputs["window"].map(copies.groupby("window")["call"].max())
         begun = inputs["window"].map(copies.groupby("window")["call"].min())
         between = (inputs["letter"] == SYNC) & (inputs["call"] > begun) & (inputs["call"] < merged)
-        between &= ~inputs["call"].isin(reading_syncs(changes.causality, steps))
+        between &= ~inputs["call"].isin(reading_syncs(changes.causality, steps)[1])
         changes.remove_calls(np.append(gone["call"].to_numpy(), inputs.loc[between, "call"].to_numpy()))
         return ["the merged copy is taken to last as long as the last of those that it replaces"]
 
@@ -62,7 +62,7 @@ class LaunchFirst(Unmeasured):
             EmptyTraceError: no result is read between two launches.
         """
         table = windows(changes, steps)
-        pairs = _until_launch(table.assign(reads=table["call"].isin(reading_syncs(changes.causality, steps))))
+        pairs = _until_launch(table.assign(reads=table["call"].isin(reading_syncs(changes.causality, steps)[1])))
         if not len(pairs):
             raise EmptyTraceError("no result is read before a launch")
         changes.move_pauses(pairs["call"].to_numpy(), pairs["launch"].to_numpy())
@@ -98,7 +98,7 @@ class ReadLater(Unmeasured):
             UnsafePlanError: the host has a part in the step itself.
         """
         table = windows(changes, steps)
-        reading = reading_syncs(changes.causality, steps)
+        reading = reading_syncs(changes.causality, steps)[1]
         if not len(reading):
             raise EmptyTraceError("no sync reads a result")
         check_device_alone(self.label, changes.causality, steps, table[table["call"].isin(reading)])
