@@ -59,7 +59,8 @@ def without_formulas(table: pd.DataFrame) -> pd.DataFrame:
 def _guarded(column: pd.Series[Any]) -> pd.Series[Any]:
     """The column with its texts guarded, each distinct text once."""
     values = column.astype(object)
-    known: dict[Hashable, Any] = {text: _cell(text) for text in values.unique() if isinstance(text, str)}
+    # not `unique`, which takes "" and "\0" for the same text (pandas 2.2)
+    known: dict[Hashable, Any] = {text: _cell(text) for text in set(values) if isinstance(text, str)}
     return values.map(lambda value: known.get(value, value) if isinstance(value, str) else value)
 
 

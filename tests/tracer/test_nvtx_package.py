@@ -10,6 +10,8 @@ from tracer.recorders.nvtx_package import STAND_IN, NamedDefault
 @pytest.fixture
 def asked(monkeypatch):
     """The names under which the package looks domains up; it finds them all disabled."""
+    if not hasattr(package, "_get_domain_cached"):
+        pytest.skip("this version of the package looks domains up in another way")
     names, original = [], package._get_domain_cached
     monkeypatch.setattr(package, "_get_domain_cached", lambda name: names.append(name) or original(name))
     return names

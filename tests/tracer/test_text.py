@@ -138,10 +138,11 @@ def test_events_in_a_csv_are_neither_formulas_nor_controls(table: str, recording
 @given(st.lists(st.text(max_size=8) | st.none() | st.sampled_from(FORMULAS), min_size=1))
 def test_any_column_keeps_its_rows_and_its_harmless_texts(texts: list[str | None]) -> None:
     for dtype in (object, "category"):
-        guarded = without_formulas(pd.DataFrame({"name": pd.Series(texts, dtype=dtype), "n": range(len(texts))}))
+        column = pd.Series(texts, dtype=dtype)
+        guarded = without_formulas(pd.DataFrame({"name": column, "n": range(len(texts))}))
         assert guarded["n"].tolist() == list(range(len(texts)))
-        for text, cell in zip(texts, guarded["name"], strict=True):
-            if text is None:
+        for text, cell in zip(column.astype(object), guarded["name"], strict=True):
+            if pd.isna(text):
                 assert pd.isna(cell)
             else:
                 assert cell.removeprefix("'") == _spelled(text).removeprefix("'")
