@@ -34,8 +34,8 @@ _WORTH_A_THREAD: Final = 1 << 18
 """Multiplications of attention per thread; with fewer, another thread does not speed it up."""
 _SPINS: Final = "100000"
 """Spin count of an idle GNU OpenMP thread, some milliseconds: longer than the device's part of a step. A thread that
-sleeps may wake on the core of another, and each product then waits for both in turn: with a tenth of this count products
-took 2.3 ms instead of 1.1 on a virtual machine with two cores. The default is three times as long."""
+sleeps may wake on the core of another, and each product then waits for both in turn. With a tenth of this count,
+products took 2.3 ms instead of 1.1 on a machine with two cores. The default is three times as long."""
 _one_at_a_time: Final = threading.Lock()  # a kernel uses all threads, and not every threading layer allows two callers
 _TASKS: Final = Path("/proc/self/task")
 _CPU_LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")
