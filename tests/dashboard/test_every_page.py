@@ -133,7 +133,7 @@ def test_a_dark_page_prints_whole_light_and_without_controls(browser, place):
     assert all(width == 940 for width in paper["widths"])
     assert not paper["links"]
     assert place in paper["address"]
-    assert len(paper["tables"]) == {"gap/": 2, "syncs/": 1}.get(place, 0)
+    assert len(paper["tables"]) == {"gap/": 2, "syncs/": 1, "advice/": 1}.get(place, 0)
     left = "return document.querySelectorAll('.printed, .printed-address, .unprinted').length"
     assert browser.execute_script(left) == 0
     wide = "return [...document.querySelectorAll('.js-plotly-plot')].every((plot) => plot._fullLayout.width !== 940)"

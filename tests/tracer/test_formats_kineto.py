@@ -327,5 +327,5 @@ def test_rows_of_other_accelerators_are_named_in_one_line(tmp_path: Path) -> Non
         "1 xpu_runtime, 3 Ascend Hardware): its work is not analysed"
     ]
     assert len(trace["nvtx"]) == 7
-    with pytest.raises(EmptyTraceError, match=r"not understood \(mtia_ccp_events, mtia_runtime, xpu_runtime\)"):
+    with pytest.raises(EmptyTraceError, match=r"not supported \(mtia_ccp_events, mtia_runtime, xpu_runtime\)"):
         find_steps(trace)
