@@ -4,7 +4,8 @@ A gesture is 2 s of wheel events at the pointer, through the browser's own input
 counts from its time stamp, when the browser got it, to the end of the frame that it changed: the first task after that
 frame's callbacks, style, layout and paint; `next_frame_ms` is up to the callbacks of the frame after it. On the same
 page in the same run the timeline is moved as it is (what is drawn is shifted and stretched), and by `Plotly.relayout`
-of its axis. Beside them, with --before, the page of an earlier commit, where each zoom was drawn by the server: from
+of its axis. `floor` is the same wheel over a plain rectangle whose opacity it changes: what the browser itself takes on
+this machine. Beside them, with --before, the page of an earlier commit, where each zoom was drawn by the server: from
 the press of a button to the new drawing; and with --nsys-ai its timeline-web under the same wheel.
 Usage: python benchmarks/timeline_gesture.py [TRACE ...] [--events 25000 10000000] [--gestures 5] [--before COMMIT]
        [--nsys-ai VENV/bin/python] [--json FILE]
@@ -93,6 +94,12 @@ FIRST: Final = """
 const found = performance.getEntriesByType('resource').filter((e) => e.name.includes('_dash-update'));
 return [performance.now(), found.length, found.reduce((sum, e) => sum + e.decodedBodySize, 0)];
 """
+PLAIN: Final = """
+document.body.innerHTML = "<div id='plain' style='width: 1200px; height: 500px; background: gray'></div>";
+const plain = document.getElementById('plain');
+const change = () => (plain.style.opacity = 0.5 + Math.random() / 2);
+window.addEventListener('wheel', (e) => { e.preventDefault(); requestAnimationFrame(change); }, {passive: false});
+"""
 BARS: Final = "return document.querySelectorAll('#timeline .barlayer path').length"
 
 
@@ -177,6 +184,14 @@ def measured(trace: Path, gestures: int, before: Path | None, cache: Path) -> di
     return found
 
 
+def floor(gestures: int) -> dict[str, Any]:
+    """The same wheel over a plain rectangle."""
+    with chromium() as browser:
+        browser.get("about:blank")
+        browser.execute_script(PLAIN)
+        return frames([gesture(browser, "#plain") for _ in range(gestures)])
+
+
 def nsys_ai(python: Path, trace: Path, gestures: int) -> dict[str, Any]:
     """The same wheel over nsys-ai's timeline."""
     with tempfile.TemporaryDirectory() as name, chromium() as browser:
@@ -234,7 +249,7 @@ def main() -> None:
         for events in options.events:
             formats.write(long_trace(events), made := directory / f"{events}-events")
             traces.append(made)
-        results = {}
+        results: dict[str, Any] = {"floor": floor(options.gestures)}
         for trace in traces:
             cache = directory / f"cache-{trace.name}"
             results[trace.name] = found = measured(trace, options.gestures, before, cache)

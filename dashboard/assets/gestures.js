@@ -2,7 +2,7 @@
 // request. When the hand rests, one request has it drawn anew; that drawing has the range that the hand has left, so
 // nothing jumps. Each move counts from the last one: from what the hand has asked for, or what a press still asks for.
 (function () {
-  const REST = 150; // ms without a movement
+  const REST = 100; // ms without a movement
   const PER_NOTCH = 0.0018, PER_PINCH = 0.01; // of a wheel's pixels: how much the range's logarithm changes
   const PATIENCE = 30000; // ms until something asked of the server counts as lost
   const SLACK = 4, APART = 10; // px: a press that moves less is none, fingers that are nearer do not pinch
@@ -35,21 +35,30 @@
     }
     return found;
   };
+  const passers = new Map(); // of that axis each line and text, by what it is and what it says: most stay from frame to frame
   const passing = (plot, [from, to]) => {
-    const { xaxis } = plot._fullLayout, found = ticks([from, to], Math.max(Math.floor(xaxis._length / 120), 4));
+    const { xaxis } = plot._fullLayout, found = ticks([from, to], Math.max(Math.floor(xaxis._length / 120), 4)), kept = new Set();
     const place = (time) => ((time - from) / (to - from)) * xaxis._length;
     for (const kind of ["path.xgrid", "path.xtick", ".xtick > text"]) {
-      const like = plot.querySelector(kind), x = (like?.__data__ ?? like?.parentNode.__data__)?.x;
+      const like = plot.querySelector(`${kind}:not(.passing)`), x = (like?.__data__ ?? like?.parentNode.__data__)?.x;
       const row = like?.closest(".xaxislayer-above, .gridlayer > *");
       if (x === undefined || !row) continue;
       for (const [time, text] of found) {
-        const node = like.cloneNode(true);
-        if (like.tagName === "text") node.textContent = text;
-        node.classList.add("passing");
+        const name = `${kind} ${text}`, known = passers.get(name), node = known?.isConnected ? known : like.cloneNode(true);
+        kept.add(name);
+        if (node !== known) {
+          if (like.tagName === "text") node.textContent = text;
+          node.classList.add("passing");
+          row.append(node);
+          passers.set(name, node);
+        }
         node.style.translate = `${place(time) - xaxis.l2p(x)}px 0`;
-        row.append(node);
       }
     }
+    pass(kept);
+  };
+  const pass = (kept) => {
+    for (const [name, node] of passers) if (!kept.has(name)) (node.remove(), passers.delete(name));
   };
 
   // Show the target by moving what was drawn for another range.
@@ -65,7 +74,8 @@
     const to_px = (x) => ((x - from) / (to - from)) * xaxis._length - xaxis.l2p(x);
     plot.classList.toggle("moving", !still);
     plot.classList.toggle("crowded", !still && stretch < 0.7);
-    plot.style.setProperty("--unstretch", still ? "" : 1 / stretch);
+    // set where the texts are: on the plot, every bar's style would be computed anew in each frame
+    plot.querySelectorAll(".plot .scatterlayer").forEach(({ style }) => style.setProperty("--unstretch", still ? "" : 1 / stretch));
     marks.node().style.scale = still ? "" : `${stretch} 1`;
     marks.node().style.translate = still ? "" : `${shift + xaxis._offset * (1 - stretch)}px 0`;
     clipRect.node().style.transform = still ? "" : `translate(${-shift / stretch}px, 0) scale(${1 / stretch}, 1)`;
@@ -74,8 +84,8 @@
       node.style.translate = by ? `${by}px 0` : "";
       node.style.visibility = still || (at >= 0 && at <= xaxis._length) ? "" : "hidden";
     };
-    plot.querySelectorAll(".passing").forEach((node) => node.remove());
-    if (!still) passing(plot, [from, to]);
+    if (still) pass(new Set());
+    else passing(plot, [from, to]);
     plot.querySelectorAll("path.xzl").forEach((node) => place(node, 0));
     const { annotations, shapes } = plot._fullLayout;
     annotations.forEach((each, index) => {
@@ -117,7 +127,8 @@
   const attend = (plot) => {
     if (attended.has(plot)) return;
     attended.add(plot);
-    plot.on("plotly_relayout", () => (viewed = null)); // dragged: the view comes later
+    // Dragged: the view comes later. A plot that is only resized says so in the same way, without a range.
+    plot.on("plotly_relayout", (what) => Object.keys(what).some((key) => key.startsWith("xaxis")) && (viewed = null));
     const drawn = () => {
       const [low, high] = plot._fullLayout.xaxis.range;
       if (asked && asked === target && low === asked[0] && high === asked[1]) settled();

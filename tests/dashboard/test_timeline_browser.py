@@ -124,6 +124,30 @@ def test_each_key_counts_from_what_the_last_one_asked_for(page, address):
     until(page.browser, lambda: page.width() <= width + 5 and page.range()[0] > PERIOD / 2, "there")
 
 
+LATE = """
+const fetched = window.fetch;
+window.fetch = async (...what) => {
+  if (String(what[1]?.body).includes("timeline.figure")) await new Promise((done) => setTimeout(done, 1500));
+  return fetched(...what);
+};
+"""
+
+
+def test_a_key_counts_from_the_view_that_is_not_drawn_yet(page, address):
+    page.open(f"{address}?run=a&token=5")
+    low, high = page.moves("g")
+    page.open(f"{address}?run=a&token=5")
+    page.browser.execute_script(LATE)
+    page.press("g")
+    until(page.browser, lambda: page.range() == (low, high), "the link")
+    page.browser.execute_script(
+        "document.querySelector('#timeline .js-plotly-plot').emit('plotly_relayout', {autosize: true})"
+    )
+    page.press("w")
+    wanted = pytest.approx((low + (high - low) / 4, high - (high - low) / 4), abs=3)
+    until(page.browser, lambda: page.range() == wanted, f"{wanted}, not {page.range()}")
+
+
 def test_going_to_a_token_a_time_and_the_next_gap(page, address):
     page.open(f"{address}?run=a&token=5&range=0..{PERIOD}")
     page.press("j")
