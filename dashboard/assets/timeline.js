@@ -75,7 +75,7 @@
     },
 
     // The screen, told only when more than the range is another: what is not drawn on the time axis stays as it is.
-    steady: function (screen, view, before) {
+    steady: function (screen, _, view, before) {
       const { range, ...part } = view || {};
       const now = { ...screen, part: part };
       return JSON.stringify(now) === JSON.stringify(before) ? window.dash_clientside.no_update : now;

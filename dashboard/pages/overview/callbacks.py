@@ -86,7 +86,7 @@ def _table(app: Dash, store: RunStore) -> None:
     def load(_: Any, asks: int | None, before: int | None, search: str | None, data: Any) -> tuple[Any, ...]:
         view = View.parse(search) if data is None else View.from_data(data)
         store.read_ahead(map(store.key_of, view.runs or ()))
-        if before is None:
+        if before is None and not asks:
             store.wait(_MOMENT)
         revision, progress = store.revision, store.progress()  # before the rows, so that the last call has them all
         rows = rows_of(store.so_far(view.rates))

@@ -123,7 +123,9 @@ def register(app: Dash, store: RunStore) -> None:
     )  # fmt: skip
     browser.clientside_callback(
         ClientsideFunction("timeline", "steady"),
-        Output("steady", "data"), Input("screen", "data"), State("view", "data"), State("steady", "data"),
+        Output("steady", "data"),
+        Input("screen", "data"), Input("drawn", "data"),  # the timeline comes first
+        State("view", "data"), State("steady", "data"),
         prevent_initial_call=True,
     )  # fmt: skip
     browser.clientside_callback(
