@@ -117,7 +117,7 @@ def test_a_bar_leads_to_its_gap_in_the_timeline(page, address):
 
 def test_choosing_runs_for_the_gap_by_keyboard(page, address):
     page.open(f"{address}gap/?run=")
-    page.says("nothing", "Choose one to six runs")
+    page.says("nothing", "Select one to six runs")
     page.choose("chosen", "saaas")
     page.linked("run=llama1b-saaas-graph")
     page.says("figures", "58.6 µs")
