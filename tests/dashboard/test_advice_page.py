@@ -126,7 +126,7 @@ def test_nothing_to_show_says_what_to_do(tmp_path):
     formats.write(Trace({}), tmp_path / "empty")
     store = RunStore([tmp_path])
     (run,) = store.runs()
-    assert nothing_to_show(store, None) == "Choose a run above."
+    assert nothing_to_show(store, None) == "Select a run above."
     assert "no CUDA calls inside token steps" in nothing_to_show(store, run)
     assert tables_of(Sites(None, None, [])) == ([], [], [])
     assert tables_of("it failed") == ([], [], ["it failed"])

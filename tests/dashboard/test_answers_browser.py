@@ -138,7 +138,7 @@ def test_the_syncs_fill_with_predictions_and_lead_to_a_what_if(page, address):
 
 def test_a_what_if_by_keyboard_and_by_its_link(page, address):
     page.open(f"{address}whatif/?run={TRACED}&theme=light")
-    page.says("nothing", "Choose above what would be different")
+    page.says("nothing", "Choose a change above")
     page.choose("sync", "aaag")
     page.linked("sync=aaag")
     page.says("figures", "44.1 µs")

@@ -126,7 +126,7 @@ def test_a_light_pass_stands_beside_its_prediction_as_it_is(store):
         (TRACED.name, {"without": ("99",)}, "no step has a sync 99; they have 14 at most"),
         (TRACED.name, {"graph": "plain"}, "no step launches kernels one by one"),
         (TRACED.name, {"streams": 4.0}, "has no graph.json"),
-        (TRACED.name, {"kernels": ("graph 1",)}, "say by which factor"),
+        (TRACED.name, {"kernels": ("graph 1",)}, "enter the factor"),
         (TRACED.name, {"kernels": ("gone",), "times": 0.5}, "no kernel matches"),
     ],
 )

@@ -151,7 +151,7 @@ def nothing_to_show(store: RunStore, run: Run | None) -> str:
     if not store.so_far():
         return NO_RECORDINGS
     if run is None:
-        return "Choose a run above."
+        return "Select a run above."
     if run.syncs is None:
         return f"{plain(run.name, 90)} has no CUDA calls inside token steps, so no change can be predicted."
     return ""
