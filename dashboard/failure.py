@@ -1,4 +1,4 @@
-"""What a page says where the server failed to answer it: in place, copyable, and without what is the server's own."""
+"""The page's message after a server error: in place, copyable, and without internal details."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every answer carries, and which requests are answered at all."""
+"""Headers of all answers, and checks of the requests' hosts and origins."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def test_a_child_that_dies_says_why_in_one_line(recorder):
     recorder.start(["killed"])
     job = ended(recorder)
     assert (job.status, job.whole) == (FAILED, ["one"])
-    assert job.problem.startswith("ended by SIGKILL; perhaps the memory")
+    assert job.problem.startswith("ended by SIGKILL; perhaps it ran out of memory")
     recorder.start(["refused"])
     job = ended(recorder)
     assert (job.status, job.problem) == (FAILED, "there is too little of it")

@@ -158,7 +158,7 @@ def test_going_to_a_token_a_time_and_the_next_gap(page, address):
     page.press("j")
     page.browser.find_element(By.ID, "go").clear()
     page.browser.find_element(By.ID, "go").send_keys("99", Keys.ENTER)
-    says(page, "gone", "There is no token 99: the last one is 29.")
+    says(page, "gone", "There is no token 99; the last one is 29.")
     assert "token=12" in page.browser.current_url
     page.browser.find_element(By.ID, "go").clear()
     page.browser.find_element(By.ID, "go").send_keys("2.5 ms", Keys.ENTER)
