@@ -124,10 +124,10 @@ def test_predictions_by_a_link_are_those_of_the_command(client, runs, name):
     )
     assert f'"{facts["speedup"]["estimate"]:.4f}"' in said
     assert f'"{facts["corrected"]["steps_per_s" if facts["tokens_per_s"] is None else "tokens_per_s"]:,.1f}"' in said
-    assert "about the profiler" not in said
+    assert "includes tracing overhead" not in said
     without = WhatIfView(View(runs=(name,)), host=0.5)
     values = {"view.data": without.data(), "screen.data": SCREEN}
-    assert "about the profiler" in json.dumps(_settled(client, "whatif/", "figures.children", values))
+    assert "includes tracing overhead" in json.dumps(_settled(client, "whatif/", "figures.children", values))
 
 
 def test_a_comparison_is_that_of_the_command(client, runs):

@@ -50,7 +50,7 @@ def test_seconds_and_processes_that_are_taken():
     assert [seconds_of(value) for value in (None, "", "0.5", "10")] == [None, None, 0.5, 10.0]
     assert process_of("7") == 7
     for value in (None, 7, "x", "-7", "7" * 11, "٧"):
-        with pytest.raises(UsageError, match="Choose a process"):
+        with pytest.raises(UsageError, match="Select a running process"):
             process_of(value)
 
 
