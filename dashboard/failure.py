@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 def place() -> html.Div:
-    """Where a failure is said, hidden until there is one."""
+    """The place of the failure message, hidden until there is one."""
     return html.Div(
         [
             html.P(id="failure-said"),

@@ -1,4 +1,4 @@
-"""One run as the page knows it: its figures at hand, its analyses made when first used."""
+"""One run of the page: its figures, and its analyses, computed on first use."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ Report = TypeVar("Report")
 Found = TypeVar("Found")
 
 SAME: Final = (*MUST_AGREE, *SHOULD_AGREE, "concurrency", "launch")
-"""Conditions that are the same for runs that differ in their strategy alone."""
-_NOT_TRACED: Final = "nothing was traced, so it changes nothing"
-_NO_GAP: Final = "no two of its steps follow each other, so it changes nothing"
+"""Conditions shared by runs that differ only in their strategy."""
+_NOT_TRACED: Final = "the recording is untraced, so the rate changes nothing"
+_NO_GAP: Final = "it has no two consecutive steps, so the rate changes nothing"
 _MOST_RATES: Final = 4  # of a run that are kept: each holds figures alone
 
 
 class Recording:
-    """A trace, read when first asked for unless it is given.
+    """A trace, read on first use unless it is given.
 
     Args:
         path: where it is.

@@ -173,7 +173,7 @@ def test_what_is_no_rate_is_refused_in_a_line_and_changes_nothing(client, text):
     (row,) = answer["runs"]["rowTransaction"]["update"]
     assert row["rate"] == ""
     said = answer["rate-refused"]["children"]
-    assert "is no rate: give the steps per second" in said
+    assert "is not a rate: enter the engine's steps per second" in said
     assert "\n" not in said
     assert len(said) < 250
     with pytest.raises(NoRate):
@@ -195,7 +195,9 @@ def test_a_rate_of_another_run_is_said_beside_it_and_counts_for_nothing(client):
         }
     assert "5 steps/s, counts for nothing" in rows[VLLM]["rate_said"]
     assert "that rate is of another run" in rows[VLLM]["rate_said"]
-    assert rows["light"]["rate_said"].endswith("counts for nothing: nothing was traced, so it changes nothing")
+    assert rows["light"]["rate_said"].endswith(
+        "counts for nothing: the recording is untraced, so the rate changes nothing"
+    )
     values = {"view.data": view.data(), "screen.data": SCREEN, "revision.data": 1}
     lines = _ask(client, "", "rates-said.children", values).get_json()["response"]["rates-said"]["children"]
     assert len(lines) == 2

@@ -52,8 +52,8 @@ def section(*below: Any) -> html.Section:
                             html.Summary("About these figures", className="hint"),
                             html.P("Differences are the other run minus the base, of rates the relative change; "
                                    "in brackets 95 % intervals. Highlighted: the largest difference of a row or, for "
-                                   "two runs, the cause that changes most. Causes add up to the mean gap. The table can "
-                                   "be saved under Downloads.", className="hint"),
+                                   "two runs, the cause that changes most. Causes add up to the mean gap. Save the "
+                                   "table under Downloads.", className="hint"),
                             html.P(id="compare-methods", className="hint"),
                         ],
                         className="about-figures",
