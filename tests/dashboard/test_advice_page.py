@@ -141,7 +141,7 @@ def test_the_rate_is_given_on_the_page(browser, tmp_path):
         said = lambda: browser.find_element(By.ID, "said-of-advice").text  # noqa: E731
         until(browser, lambda: "Give it above" in said(), "what to give")
         browser.find_element(By.CSS_SELECTOR, "#rate-field input").send_keys("no", Keys.ENTER)
-        until(browser, lambda: "is no rate" in browser.find_element(By.ID, "rate-refused").text, "why not")
+        until(browser, lambda: "is not a rate" in browser.find_element(By.ID, "rate-refused").text, "why not")
         field = browser.find_element(By.CSS_SELECTOR, "#rate-field input")
         field.send_keys(Keys.BACKSPACE * 2, "748.7", Keys.ENTER)
         until(browser, lambda: "Largest predicted gain" in said(), "advice")

@@ -305,7 +305,7 @@ def test_a_rate_is_typed_into_the_table(browser, runs):
         assert "Untraced steps/s" in printed()
         typed("fast")
         refused = until(browser, lambda: browser.find_element("id", "rate-refused").text, "why it is none")
-        assert re.match("“fast” is no rate", refused)
+        assert re.match("“fast” is not a rate", refused)
         until(browser, lambda: browser.find_element("css selector", cell).text == "528.11", "the rate as it was")
         assert f"rate=528.11%3A{VLLM}" in browser.current_url
         assert not faults(browser)
